@@ -1,0 +1,19 @@
+"""The paper's base model (table 3): 6 + 6 layers, d_model 512, 8 heads; 63 M parameters.
+
+    python train.py --config=configs/base.py --config.data.corpus=text:train.en,train.de \\
+        --config.data.valid=text:valid.en,valid.de
+The recipe of section 5: 25,000 target tokens a batch, 100,000 steps, Adam and equation 3. Not yet
+trained here to the end: no score is recorded.
+"""
+
+from data.config import DataConfig
+from model.config import ModelConfig
+from training.config import Config, TrainingConfig
+
+
+def get_config() -> Config:
+    return Config(
+        model=ModelConfig(),
+        data=DataConfig(corpus="tfds:wmt14_translate/de-en", reverse=True, vocab_size=37_000),
+        training=TrainingConfig(clip_norm=0.0),
+    )

@@ -1,0 +1,1 @@
+"""Corpora, tokenizers and packed batches: text in, NumPy arrays out. Knows nothing of models."""

@@ -1,0 +1,177 @@
+"""From a corpus's name in the configuration to its pairs of sentences.
+
+    builtin:korean_english    generated here, read through TensorFlow Datasets (TFDS)
+    text:SOURCE,TARGET        two files, one sentence per line
+    tsv:FILE                  one file of source<TAB>target
+    tfds:NAME[/CONFIG][:SPLIT]  a TFDS data set prepared as array_record; never downloaded here
+
+Nothing here needs TensorFlow, and nothing is imported before the checks that can do without.
+"""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from data.config import DataConfig
+from data.errors import CONFIGURATION, DATA, UserError
+from data.text_files import Corpus, PairCollector, check_file, expanded, read_text, read_tsv
+
+KINDS = "builtin:korean_english, text:SOURCE,TARGET, tsv:FILE, tfds:NAME[/CONFIG][:SPLIT]"
+BUILTIN = {"korean_english": ("ko", "en")}
+# What a data set may call our train, valid and test.
+SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
+READ_AT_ONCE = 10_000  # examples
+
+
+class _Prepared(NamedTuple):
+    """A TFDS data set on disk and the split that is wanted, None if it has no such split."""
+
+    directory: Path
+    split: str | None
+    splits: list[str]
+
+
+def read_split(config: DataConfig, split: str) -> Corpus | None:
+    """The pairs of "train", "valid" or "test", None where there are none to be had.
+
+    UserError as `read_corpus`.
+    """
+    spec = split_spec(config, split)
+    return read_corpus(spec, split, config) if spec else None
+
+
+def split_spec(config: DataConfig, split: str) -> str:
+    """The corpus that "train", "valid" or "test" is read from; "" where there is none.
+
+    `config.valid` and `config.test` where given, else `config.corpus` if that has such a split.
+    UserError as `check_corpus`.
+    """
+    given = {"train": config.corpus, "valid": config.valid, "test": config.test}[split]
+    if given:
+        return given
+    kind, rest = _parsed(config.corpus)
+    if kind == "builtin":
+        return config.corpus
+    if kind == "tfds" and ":" not in rest:
+        return config.corpus if _prepared(rest, split, config).split else ""
+    return ""
+
+
+def check_corpus(spec: str, split: str, config: DataConfig) -> None:
+    """Checks in milliseconds that a corpus can be read: its notation, files, the prepared data set.
+
+    UserError(CONFIGURATION) if `spec` is no corpus, UserError(DATA) if its data is not there.
+    """
+    kind, rest = _parsed(spec)
+    if kind == "text":
+        for path in rest.split(","):
+            check_file(path)
+    elif kind == "tsv":
+        check_file(rest)
+    elif kind == "tfds":
+        prepared = _prepared(rest, split, config)
+        if prepared.split is None:
+            raise UserError(DATA, f"{spec} has no split for {split!r}, only "
+                            f"{', '.join(prepared.splits)}; name one as tfds:NAME:SPLIT")
+
+
+def read_corpus(spec: str, split: str, config: DataConfig) -> Corpus:
+    """The pairs of one corpus; `split` ("train", "valid", "test") where it has several.
+
+    UserError as `check_corpus`, and UserError(DATA) for what is wrong inside the data.
+    """
+    check_corpus(spec, split, config)
+    kind, rest = _parsed(spec)
+    if kind == "text":
+        corpus = read_text(*rest.split(","), config.on_bad_utf8)
+    elif kind == "tsv":
+        corpus = read_tsv(rest, config.on_bad_utf8)
+    elif kind == "builtin":
+        from data.korean_english import prepare
+        builder = prepare(expanded(config.data_dir) if config.data_dir else None)
+        name = {"train": "train", "valid": "validation", "test": "test"}[split]
+        corpus = _read_builder(builder, name, BUILTIN[rest], spec, config)
+    else:
+        import tensorflow_datasets as tfds
+        prepared = _prepared(rest, split, config)
+        builder = tfds.builder_from_directory(str(prepared.directory))
+        languages = _languages(builder.info, spec)
+        corpus = _read_builder(builder, prepared.split, languages, spec, config)
+    return corpus.reversed() if config.reverse else corpus
+
+
+def _parsed(spec):
+    """The kind of a corpus and what follows the colon; UserError(CONFIGURATION) if it is none."""
+    kind, _, rest = spec.partition(":")
+    if kind not in ("builtin", "text", "tsv", "tfds") or not rest:
+        raise UserError(CONFIGURATION, f"a corpus must be one of {KINDS}; got {spec!r}")
+    if kind == "text" and len([path for path in rest.split(",") if path]) != 2:
+        raise UserError(CONFIGURATION, f"text:SOURCE,TARGET takes two files, got {spec!r}")
+    if kind == "builtin" and rest not in BUILTIN:
+        raise UserError(CONFIGURATION, f"no builtin corpus {rest!r}, only {', '.join(BUILTIN)}")
+    if kind == "tfds" and not re.fullmatch(r"\w+(/[\w.+-]+)?(:\w+(\[[\w:%-]*\])?)?", rest):
+        raise UserError(CONFIGURATION, f"tfds:NAME[/CONFIG][:SPLIT] expected, got {spec!r}")
+    return kind, rest
+
+
+def _prepared(rest, split, config) -> _Prepared:
+    """Finds a prepared data set by its dataset_info.json: importing TFDS just for this is slow."""
+    name, _, wanted = rest.partition(":")
+    root = Path(expanded(config.data_dir or os.environ.get("TFDS_DATA_DIR", "")
+                         or "~/tensorflow_datasets")).absolute()
+    found = [path.parent for path in (root / name).glob("*/dataset_info.json")]
+    if not found:
+        configs = sorted({path.parts[-3] for path in (root / name).glob("*/*/dataset_info.json")})
+        if configs:
+            raise UserError(CONFIGURATION, f"tfds:{name} has several configurations; name one: "
+                            + ", ".join(f"tfds:{name}/{one}" for one in configs))
+        raise UserError(DATA, f"the data set {name} is not prepared in {root}; prepare it with: "
+                        f"{_preparation(name, root)}")
+    directory = max(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
+    info = json.loads((directory / "dataset_info.json").read_text())
+    if info.get("fileFormat") != "array_record":
+        raise UserError(DATA, f"{directory} is stored as {info.get('fileFormat')}, which needs "
+                        f"TensorFlow; prepare it with: {_preparation(name, root)} --overwrite")
+    splits = [one["name"] for one in info.get("splits", [])]
+    if wanted and wanted.partition("[")[0] not in splits:
+        wanted = ""
+    elif not wanted:
+        wanted = next((one for one in SPLITS[split] if one in splits), "")
+    return _Prepared(directory, wanted or None, splits)
+
+
+def _preparation(name, root):
+    return (f"tfds build {name} --file_format=array_record --data_dir={root} "
+            "(needs: pip install -e '.[prepare]')")
+
+
+def _languages(info, spec):
+    """The two texts of a data set, source first: as its supervised keys say, else its features."""
+    import tensorflow_datasets as tfds
+    keys = info.supervised_keys or tuple(info.features)
+    texts = [key for key, feature in info.features.items()
+             if isinstance(feature, tfds.features.Text)]
+    if len(keys) != 2 or not all(key in texts for key in keys):
+        raise UserError(DATA, f"{spec} is not pairs of sentences: its features are "
+                        f"{', '.join(info.features)}")
+    return keys
+
+
+def _read_builder(builder, split, languages, name, config):
+    """The pairs of a prepared data set, in the order of its files (TFDS sorts by a hash)."""
+    examples = builder.as_data_source(split)
+    name = name if name.endswith(f":{split}") else f"{name}:{split}"
+    digest = hashlib.sha256()
+    pairs = PairCollector((name, name), config.on_bad_utf8)
+    for start in range(0, len(examples), READ_AT_ONCE):
+        block = range(start, min(start + READ_AT_ONCE, len(examples)))
+        for number, example in zip(block, examples.__getitems__(list(block)), strict=True):
+            # One pair a line everywhere else, so a line feed inside a sentence becomes a space.
+            pair = [example[language].replace(b"\n", b" ") for language in languages]
+            for text in pair:
+                digest.update(text + b"\n")
+            pairs.add(number + 1, *pair)
+    return pairs.corpus({name: digest.hexdigest()})

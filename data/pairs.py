@@ -1,0 +1,96 @@
+"""Pairs of sentences as token ids: encoded, and without those that are too long or too unequal."""
+
+from collections import Counter
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from data.config import DataConfig
+from data.errors import DATA, UserError
+from data.text_files import Corpus
+from data.tokenizer import Tokenizer
+
+ENCODE_AT_ONCE = 10_000  # sentences
+
+
+class Ragged(NamedTuple):
+    """Sequences of different lengths: sequence i is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    ids: np.ndarray  # int32
+    offsets: np.ndarray  # int64, one more than sequences
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of ids in each sequence."""
+        return np.diff(self.offsets)
+
+
+class Pairs(NamedTuple):
+    """Token ids of both sides, without start and end: those are added in the batch."""
+
+    source: Ragged
+    target: Ragged
+
+    @property
+    def slots(self) -> tuple[np.ndarray, np.ndarray]:
+        """How many places of a row each pair takes on either side: its tokens and one end."""
+        return self.source.lengths + 1, self.target.lengths + 1
+
+
+def ragged(sequences: list[list[int]]) -> Ragged:
+    """Lists of ids as one Ragged."""
+    offsets = np.zeros(len(sequences) + 1, np.int64)
+    np.cumsum([len(one) for one in sequences], out=offsets[1:])
+    return Ragged(np.fromiter(chain.from_iterable(sequences), np.int32, offsets[-1]), offsets)
+
+
+def encode_pairs(corpus: Corpus, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
+                 config: DataConfig) -> tuple[Pairs, np.ndarray, dict[str, int]]:
+    """Token ids of the pairs that fit, their places in the corpus, and how many do not, by reason.
+
+    UserError(DATA) with the counts if none is left.
+    """
+    limits = config.source_length - 1, config.target_length - 1  # one place is for the end
+    dropped, kept, source, target = Counter(), [], [], []
+    for start in range(0, len(corpus.source), ENCODE_AT_ONCE):
+        block = slice(start, start + ENCODE_AT_ONCE)
+        sources = source_tokenizer.encode_many(corpus.source[block])
+        targets = target_tokenizer.encode_many(corpus.target[block])
+        chosen = []
+        for i, (one, other) in enumerate(zip(sources, targets, strict=True)):
+            reason = _unfit(len(one), len(other), limits, config.max_length_ratio)
+            if reason:
+                dropped[reason] += 1
+            else:
+                chosen.append(i)
+        source.append(ragged([sources[i] for i in chosen]))
+        target.append(ragged([targets[i] for i in chosen]))
+        kept.append(np.array(chosen, np.int64) + start)
+    kept = np.concatenate(kept)
+    if not len(kept):
+        counts = Counter(corpus.dropped) + dropped
+        why = ", ".join(f"{n} {reason}" for reason, n in counts.items())
+        names = ", ".join(dict.fromkeys(corpus.names))
+        raise UserError(DATA, f"{names}: 0 of {counts.total()} pairs left: {why}; see "
+                        "config.data.source_length, target_length, max_length_ratio")
+    return Pairs(_joined(source), _joined(target)), kept, dict(dropped)
+
+
+def _unfit(source, target, limits, max_ratio):
+    """Why a pair of these numbers of tokens cannot be used, or None."""
+    if source > limits[0]:
+        return f"source longer than {limits[0]} tokens"
+    if target > limits[1]:
+        return f"target longer than {limits[1]} tokens"
+    if not source or not target:
+        return "empty after tokenizing"
+    if max_ratio and max(source, target) > max_ratio * min(source, target):
+        return f"length ratio above {max_ratio:g}"
+    return None
+
+
+def _joined(parts):
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Ragged(np.concatenate([part.ids for part in parts]),
+                  np.concatenate([[0], np.cumsum(lengths)]))

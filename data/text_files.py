@@ -1,0 +1,167 @@
+r"""Parallel text as pairs of strings: two files of a sentence per line, or one of two columns.
+
+A line ends at \n and nowhere else: U+2028, U+0085, form feeds and NULs are text. One \r before the
+\n is dropped, and a byte order mark at the start of a file. Nothing is dropped but whole pairs, so
+that the sides stay aligned, and every pair knows the line it came from.
+"""
+
+import gzip
+import hashlib
+import io
+import os
+import zlib
+from array import array
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import NamedTuple
+
+from data.errors import DATA, UserError
+
+EXAMPLES = 5  # places remembered for each reason a pair was dropped
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Corpus(NamedTuple):
+    """Pairs of sentences in the order of their files: `source[i]` and `target[i]` are a pair."""
+
+    source: list[str]
+    target: list[str]
+    numbers: array  # the line (from 1) of pair i, or the number of its example
+    names: tuple[str, str]  # the two files, the same one twice, or a data set
+    dropped: dict[str, int]  # pairs left out, by reason
+    replaced: int  # lines in which bytes that are not UTF-8 became U+FFFD
+    examples: dict[str, list[str]]  # the first few places, by reason
+    fingerprints: dict[str, str]  # file or data set -> sha256 of all its lines
+
+    def where(self, index: int) -> str:
+        """Where pair `index` came from, as "train.de:777"."""
+        return f"{self.names[0]}:{self.numbers[index]}"
+
+    def reversed(self) -> "Corpus":
+        """The same pairs with source and target swapped."""
+        return self._replace(source=self.target, target=self.source, names=self.names[::-1])
+
+
+class PairCollector:
+    """Gathers pairs of raw lines into a Corpus; leaves out and counts those of no use."""
+
+    def __init__(self, names: tuple[str, str], on_bad_utf8: str):
+        self._names, self._on_bad_utf8 = names, on_bad_utf8
+        self._source, self._target, self._numbers = [], [], array("q")
+        self._dropped, self._examples, self._replaced = {}, {}, 0
+
+    def add(self, number: int, source: bytes, target: bytes) -> None:
+        """Adds pair `number` (from 1). UserError(DATA) if it is not UTF-8 and that is an error."""
+        pair = self._text(source, 0, number), self._text(target, 1, number)
+        if None in pair:
+            self._drop("not UTF-8", pair.index(None), number)
+        elif not pair[0].strip() or not pair[1].strip():
+            self._drop("blank", 0 if not pair[0].strip() else 1, number)
+        else:
+            self._source.append(pair[0])
+            self._target.append(pair[1])
+            self._numbers.append(number)
+
+    def corpus(self, fingerprints: dict[str, str]) -> Corpus:
+        """The pairs so far. UserError(DATA) if there are none."""
+        if not self._source:
+            total = sum(self._dropped.values())
+            why = ", ".join(f"{n} {reason}" for reason, n in self._dropped.items())
+            names = ", ".join(dict.fromkeys(self._names))
+            raise UserError(DATA, f"{names}: 0 of {total} pairs left: {why or 'it is empty'}")
+        return Corpus(self._source, self._target, self._numbers, self._names, self._dropped,
+                      self._replaced, self._examples, fingerprints)
+
+    def _text(self, raw, side, number):
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if self._on_bad_utf8 == "error":
+                column = len(raw[: error.start].decode("utf-8")) + 1
+                raise UserError(DATA, f"{self._names[side]}:{number}: byte "
+                                f"{raw[error.start]:#04x} at column {column} is not UTF-8; set "
+                                "config.data.on_bad_utf8=replace or skip") from None
+            if self._on_bad_utf8 == "skip":
+                return None
+            self._replaced += 1
+            self._remember("replaced bytes that are not UTF-8", side, number)
+            return raw.decode("utf-8", "replace")
+
+    def _drop(self, reason, side, number):
+        self._dropped[reason] = self._dropped.get(reason, 0) + 1
+        self._remember(reason, side, number)
+
+    def _remember(self, reason, side, number):
+        places = self._examples.setdefault(reason, [])
+        if len(places) < EXAMPLES:
+            places.append(f"{self._names[side]}:{number}")
+
+
+def check_file(path: str) -> None:
+    """UserError(DATA) unless `path` is a file that can be opened and is not empty."""
+    full = expanded(path)
+    seen = path if os.path.abspath(full) == path else f"{path} ({os.path.abspath(full)})"
+    if not os.path.exists(full):
+        raise UserError(DATA, f"{seen} does not exist; check the path, relative to the directory "
+                        "the command runs in")
+    if os.path.isdir(full):
+        raise UserError(DATA, f"{seen} is a directory; name a file of one sentence per line")
+    if not os.access(full, os.R_OK):
+        raise UserError(DATA, f"{seen} cannot be read; check its permissions")
+    if os.path.isfile(full) and os.path.getsize(full) == 0:  # a pipe has size 0 and may be read
+        raise UserError(DATA, f"{seen} is empty; it must have one sentence per line")
+
+
+def read_text(source: str, target: str, on_bad_utf8: str) -> Corpus:
+    """The pairs of two files: line i of one is the translation of line i of the other.
+
+    UserError(DATA) where they cannot be read, differ in their number of lines, or hold no pair.
+    """
+    hashes = hashlib.sha256(), hashlib.sha256()
+    sides = _lines(source, hashes[0]), _lines(target, hashes[1])
+    pairs = PairCollector((source, target), on_bad_utf8)
+    for number, (one, other) in enumerate(zip_longest(*sides), start=1):
+        if one is None or other is None:
+            rest = number + sum(1 for side in sides for _ in side)
+            counts = (number - 1, rest) if one is None else (rest, number - 1)
+            raise UserError(DATA, f"{source} has {counts[0]} lines, {target} has {counts[1]}; line "
+                            "i of one must be the translation of line i of the other")
+        pairs.add(number, one, other)
+    return pairs.corpus({source: hashes[0].hexdigest(), target: hashes[1].hexdigest()})
+
+
+def read_tsv(path: str, on_bad_utf8: str) -> Corpus:
+    """The pairs of a file with lines `source<TAB>target`. UserError(DATA) as in `read_text`."""
+    digest = hashlib.sha256()
+    pairs = PairCollector((path, path), on_bad_utf8)
+    for number, line in enumerate(_lines(path, digest), start=1):
+        fields = line.split(b"\t")
+        if len(fields) != 2:
+            raise UserError(DATA, f"{path}:{number}: {len(fields)} tab-separated field"
+                            f"{'s' * (len(fields) > 1)}; expected source and target")
+        pairs.add(number, *fields)
+    return pairs.corpus({path: digest.hexdigest()})
+
+
+def expanded(path: str) -> str:
+    """The path with ~ and environment variables replaced."""
+    return os.path.expanduser(os.path.expandvars(path))
+
+
+def _lines(path, digest) -> Iterator[bytes]:
+    """The lines of a file as bytes, one at a time; `digest` is fed with all that was read."""
+    check_file(path)
+    number = 0
+    opened = gzip.open if path.endswith(".gz") else open
+    try:
+        with opened(expanded(path), "rb") as file:
+            for number, line in enumerate(io.BufferedReader(file, 1 << 20), start=1):
+                digest.update(line)
+                if number == 1:
+                    line = line.removeprefix(BYTE_ORDER_MARK)
+                yield line.removesuffix(b"\n").removesuffix(b"\r")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(DATA, f"{path} is damaged or cut off after line {number} ({error}); make "
+                        "or download it again") from None
+    except OSError as error:
+        raise UserError(DATA, f"{path} cannot be read: {error.strerror or error}") from None

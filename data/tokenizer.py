@@ -1,0 +1,201 @@
+"""Text to token ids and back: SentencePiece (unigram, bpe), words, or characters.
+
+Ids 0 to 3 are the same everywhere: padding, start, end, unknown. SentencePiece normalises with its
+`nmt_nfkc` rules (NFKC, runs of spaces to one, control characters gone), so its round trip gives
+normalised text. Line feeds and carriage returns never come out of `decode`: one line stays one.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from data.config import TOKENIZERS, DataConfig
+from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+
+PAD, START, END, UNKNOWN = range(4)
+SPECIALS = 4
+UNKNOWN_TEXT = "⁇"
+TRAINING_SENTENCES = 2_000_000  # more make SentencePiece slower, hardly better
+THREADS = 16  # SentencePiece's result depends on this number, so it never follows the machine
+
+
+class SentencePieceTokenizer:
+    """Subwords of a SentencePiece model, given as the bytes of its .model file."""
+
+    def __init__(self, kind: str, model: bytes):
+        from sentencepiece import SentencePieceProcessor
+        self.kind, self._model = kind, model
+        self._processor = SentencePieceProcessor()
+        self._processor.LoadFromSerializedProto(model)
+        self.size = self._processor.get_piece_size()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without start and end."""
+        return self._processor.encode(text)
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, on all cores."""
+        return self._processor.encode(list(texts))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; padding, start and end are dropped, unknown is ⁇."""
+        kept = [int(i) for i in ids if i not in (PAD, START, END)]
+        return _one_line(self._processor.decode(kept))
+
+    def serialized(self) -> bytes:
+        """What `SentencePieceTokenizer(kind, …)` takes, and the content of a .model file."""
+        return self._model
+
+
+class ListTokenizer:
+    """Words or characters from a list: id 4 is its first entry. Text between spaces is a word."""
+
+    def __init__(self, kind: str, tokens: bytes):
+        self.kind = kind
+        self._tokens = tokens.decode("utf-8").removesuffix("\n").split("\n") if tokens else []
+        self._ids = {token: i for i, token in enumerate(self._tokens, start=SPECIALS)}
+        self.size = SPECIALS + len(self._tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without start and end."""
+        return [self._ids.get(token, UNKNOWN) for token in _split(self.kind, text)]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; padding, start and end are dropped, unknown is ⁇."""
+        tokens = [UNKNOWN_TEXT if i == UNKNOWN else self._tokens[i - SPECIALS]
+                  for i in ids if i not in (PAD, START, END)]
+        return _one_line((" " if self.kind == "words" else "").join(tokens))
+
+    def serialized(self) -> bytes:
+        """What `ListTokenizer(kind, …)` takes: one token a line, in UTF-8."""
+        return "".join(f"{token}\n" for token in self._tokens).encode("utf-8")
+
+
+Tokenizer = SentencePieceTokenizer | ListTokenizer
+
+
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """sha256 of the kind and the vocabulary."""
+    return hashlib.sha256(tokenizer.kind.encode() + b"\n" + tokenizer.serialized()).hexdigest()
+
+
+def train_tokenizers(config: DataConfig, source: Sequence[str],
+                     target: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
+    """Tokenizers of the two sides made from their sentences: the same one twice if they are joint.
+
+    The same sentences give the same tokenizers. UserError(CONFIGURATION) if the vocabulary is too
+    small for the alphabet, UserError(DATA) if there is nothing to learn from.
+    """
+    if config.joint_vocab:
+        joint = _trained(config.tokenizer, "vocab_size", config.vocab_size, (source, target))
+        return joint, joint
+    size = ("target_vocab_size", config.target_vocab_size)
+    size = size if config.target_vocab_size else ("vocab_size", config.vocab_size)
+    return (_trained(config.tokenizer, "vocab_size", config.vocab_size, (source,)),
+            _trained(config.target_tokenizer or config.tokenizer, *size, (target,)))
+
+
+def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> None:
+    """Writes the vocabularies into `directory`, then a tokenizers.json that says what they are."""
+    os.makedirs(directory, exist_ok=True)
+    sides = {"joint": source} if source is target else {"source": source, "target": target}
+    contents = {}
+    for side, tokenizer in sides.items():
+        contents[side] = {"kind": tokenizer.kind, "size": tokenizer.size,
+                          "sha256": fingerprint(tokenizer)}
+        _write(_path(directory, side, tokenizer.kind), tokenizer.serialized())
+    _write(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1).encode())
+
+
+def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers (source, target) that `save_tokenizers` wrote, one twice if they were joint.
+
+    UserError(CHECKPOINT) if a file is missing or is not what was written.
+    """
+    description = os.path.join(directory, "tokenizers.json")
+    try:
+        with open(description, "rb") as file:
+            contents = json.load(file)
+        sides = ["joint"] if "joint" in contents else ["source", "target"]
+        loaded = [_loaded(directory, side, contents[side]) for side in sides]
+    except FileNotFoundError as error:
+        raise UserError(CHECKPOINT, f"{error.filename} is missing; {directory} holds no complete "
+                        "vocabulary of a run") from None
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(CHECKPOINT, f"{directory} holds a damaged vocabulary: {error}; restore it "
+                        "from a copy of the run") from None
+    return loaded[0], loaded[-1]
+
+
+def _trained(kind, field, size, corpora):
+    if kind in ("unigram", "bpe"):
+        return _trained_sentencepiece(kind, field, size, corpora)
+    counts = Counter(token for text in chain(*corpora) for token in _split(kind, text))
+    if not counts:
+        raise UserError(DATA, f"no {kind} to make a vocabulary of: all sentences are blank")
+    ranked = sorted(counts, key=lambda token: (-counts[token], token))[: size - SPECIALS]
+    return ListTokenizer(kind, "\n".join(ranked).encode("utf-8"))
+
+
+def _trained_sentencepiece(kind, field, size, corpora):
+    from sentencepiece import SentencePieceTrainer
+    # Every k-th sentence: a sample that needs no random numbers.
+    stride = sum(map(len, corpora)) // TRAINING_SENTENCES + 1
+    sentences = [text for corpus in corpora for text in corpus[::stride]]
+    alphabet = len(set().union(*sentences))
+    model = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences), model_writer=model, model_type=kind,
+            vocab_size=size, hard_vocab_limit=False, num_threads=THREADS, minloglevel=2,
+            # Rare characters (of Chinese, say) may not crowd out the subwords.
+            character_coverage=1.0 if 4 * alphabet <= size else 0.9995,
+            normalization_rule_name="nmt_nfkc",
+            pad_id=PAD, bos_id=START, eos_id=END, unk_id=UNKNOWN)
+    except RuntimeError as error:
+        if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            raise UserError(CONFIGURATION, f"config.data.{field} must be at least {needed[1]} for "
+                            f"the alphabet of this corpus, got {size}") from None
+        raise UserError(DATA, f"SentencePiece cannot make a vocabulary of {len(sentences)} "
+                        f"sentences with {alphabet} different characters: {error}") from None
+    return SentencePieceTokenizer(kind, model.getvalue())
+
+
+def _split(kind, text):
+    return text.split() if kind == "words" else _one_line(text)
+
+
+def _one_line(text):
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _loaded(directory, side, content):
+    kind = content["kind"]
+    if kind not in TOKENIZERS:
+        raise ValueError(f"{kind!r} is no tokenizer")
+    path = _path(directory, side, kind)
+    with open(path, "rb") as file:
+        serialized = file.read()
+    if hashlib.sha256(kind.encode() + b"\n" + serialized).hexdigest() != content["sha256"]:
+        raise ValueError(f"{path} is not what was saved")
+    make = SentencePieceTokenizer if kind in ("unigram", "bpe") else ListTokenizer
+    return make(kind, serialized)
+
+
+def _path(directory, side, kind):
+    return os.path.join(directory, side + (".model" if kind in ("unigram", "bpe") else ".txt"))
+
+
+def _write(path, content):
+    with open(f"{path}.tmp", "wb") as file:
+        file.write(content)
+    os.replace(f"{path}.tmp", path)

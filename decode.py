@@ -1,0 +1,262 @@
+"""Translate: lines → tokens → length bucket → encode and search in one graph → lines, in order.
+
+`Translator` is the same in Python: Translator.load("runs/NAME").translate(lines).
+"""
+
+import itertools
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import flags
+
+from data.errors import CHECKPOINT, DATA, OUTPUT, UserError
+from data.tokenizer import Tokenizer, load_tokenizers
+from model.config import ModelConfig
+from model.transformer import Transformer
+from model.translate import translate
+from training.checkpoint import everywhere, find_params, load_params
+from training.command import prepare_jax, run_command
+from training.config import Config, DecodingConfig, load_config
+
+WINDOW = 64  # batches of lines that are sorted by length together; bounds memory
+IN_FLIGHT = 2  # batches the devices have in hand while the host prepares and reads others
+
+
+class Translation(NamedTuple):
+    """One line's translation. `tokens` is the length of its source, `kept` what was translated."""
+
+    text: str
+    score: float
+    tokens: int
+    kept: int
+
+
+class Translator:
+    """A model, its tokenizers and its decoding options; all local devices share each batch."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        params: Any,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        decoding: DecodingConfig,
+    ):
+        self.decoding = decoding
+        self.source_tokenizer, self.target_tokenizer = tokenizers
+        self._model = Transformer(model)
+        self.use(params)
+        room = model.max_length - decoding.max_extra_length
+        if room < 2:
+            raise UserError(
+                CHECKPOINT, f"max_extra_length must be at most max_length − 2, got "
+                f"{decoding.max_extra_length} with model.max_length={model.max_length}"
+            )
+        # One compiled shape for each: short sentences need not wait for a long one's padding.
+        self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
+        self._search = cache(self._compile)
+
+    @classmethod
+    def load(cls, run: str | Path, checkpoint: str = "best", **decoding: Any) -> "Translator":
+        """From a run directory; `decoding` overrides fields of the run's config.decoding.
+
+        Raises UserError(CHECKPOINT) where there is no run, no checkpoint, or a vocabulary that does
+        not fit it.
+        """
+        run = Path(run).expanduser()
+        config, tokenizers = check_run(run, checkpoint)
+        for name, value in decoding.items():
+            setattr(config.decoding, name, value)
+        config.validate()
+        return cls(config.model, load_params(run, checkpoint), tokenizers, config.decoding)
+
+    def use(self, params: Any) -> None:
+        """Translate with these parameters from now on; nothing compiles again."""
+        self._variables = {"params": jax.device_put(params, everywhere())}
+
+    def _compile(self, bucket: int):
+        options = self.decoding
+        search = partial(
+            translate,
+            self._model,
+            beam_size=options.beam_size,
+            max_length=bucket + options.max_extra_length,
+            alpha=options.alpha,
+        )
+        return jax.pmap(search, in_axes=(None, 0, 0, 0))
+
+    def translate(self, lines: Iterable[str]) -> list[str]:
+        """The translation of each line, in order; a blank line gives a blank line."""
+        return [translation.text for translation in self.stream(lines)]
+
+    def stream(self, lines: Iterable[str]) -> Iterator[Translation]:
+        """Translations in the order of the lines, in memory that does not grow with their number."""
+        lines = iter(lines)
+        rows = self.decoding.batch_size * jax.local_device_count()
+        while window := list(itertools.islice(lines, rows * WINDOW)):
+            yield from self._translate_window(window, rows)
+
+    def _translate_window(self, lines: Sequence[str], rows: int) -> list[Translation]:
+        encoded = self.source_tokenizer.encode_many([line.strip() for line in lines])
+        kept = [ids[: self.buckets[-1] - 1] for ids in encoded]
+        results = [Translation("", 0.0, len(ids) + bool(ids), 0) for ids in encoded]
+        waiting = deque()
+        for bucket, members in self._batches(kept, rows):
+            waiting.append((members, self._start(bucket, [kept[i] for i in members], rows)))
+            if len(waiting) > IN_FLIGHT:
+                self._finish(*waiting.popleft(), results, kept)
+        while waiting:
+            self._finish(*waiting.popleft(), results, kept)
+        return results
+
+    def _batches(self, kept: list[list[int]], rows: int) -> Iterator[tuple[int, list[int]]]:
+        """(bucket, line numbers): sorted by length within the bucket of each line's own length."""
+        order = sorted((len(ids) + 1, i) for i, ids in enumerate(kept) if ids)
+        low = 0
+        for bucket in self.buckets:
+            members = [i for length, i in order if low < length <= bucket]
+            low = bucket
+            for at in range(0, len(members), rows):
+                yield bucket, members[at : at + rows]
+
+    def _start(self, bucket: int, sentences: list[list[int]], rows: int):
+        """Hand a batch to the devices; rows without a sentence have length 0 and end at once."""
+        end = self._model.config.end_id
+        source = np.full((rows, bucket), self._model.config.pad_id, np.int32)
+        lengths = np.zeros(rows, np.int32)
+        for row, ids in enumerate(sentences):
+            lengths[row] = len(ids) + 1
+            source[row, : lengths[row]] = [*ids, end]
+        limits = lengths + self.decoding.max_extra_length
+        devices = jax.local_device_count()
+        split = (x.reshape(devices, -1, *x.shape[1:]) for x in (source, lengths, limits))
+        return self._search(bucket)(self._variables, *split)
+
+    def _finish(self, members, hypotheses, results, kept):
+        """Wait for a batch and write its texts to the places of their lines."""
+        tokens, lengths, scores, _ = jax.device_get(hypotheses)
+        tokens, lengths, scores = (
+            x.reshape(-1, *x.shape[2:])[:, 0] for x in (tokens, lengths, scores)
+        )
+        for row, i in enumerate(members):
+            text = self.target_tokenizer.decode(tokens[row, : lengths[row] - 1].tolist())
+            results[i] = Translation(
+                text, float(scores[row]), results[i].tokens, len(kept[i]) + 1
+            )
+
+
+def check_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config and tokenizers of a run that has the checkpoint; touches no device."""
+    config = load_config(run / "config.json")
+    find_params(run, checkpoint)
+    tokenizers = load_tokenizers(str(run / "vocab"))
+    expected = config.model.source_vocab_size, config.model.target_vocab_size
+    got = tuple(tokenizer.size for tokenizer in tokenizers)
+    if got != expected:
+        raise UserError(
+            CHECKPOINT, f"the vocabulary in {run}/vocab does not fit the checkpoint: expected "
+            f"{expected[0]} source and {expected[1]} target tokens, got {got[0]} and {got[1]}"
+        )
+    return config, tokenizers
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Lines of a file or stdin ("-"), split at \\n only; bytes that are not UTF-8 are replaced."""
+    with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+            text = line.decode("utf-8", errors="replace")
+            if "\ufffd" in text and text.encode("utf-8") != line:
+                print(f"{path}:{number}: not UTF-8, bytes replaced", file=sys.stderr)
+            yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def check_files(source: str, output: str, reference: str, overwrite: bool) -> None:
+    """Refuse, before anything is loaded, what could not be read or written."""
+    for path in (source, reference):
+        if path not in ("", "-") and not os.path.isfile(path):
+            raise UserError(DATA, f"there is no file {os.path.abspath(path)}")
+    if output != "-":
+        if os.path.exists(output) and not overwrite:
+            raise UserError(OUTPUT, f"{output} exists; give --overwrite to replace it")
+        directory = os.path.dirname(os.path.abspath(output))
+        if not os.access(directory, os.W_OK):
+            raise UserError(OUTPUT, f"cannot write into {directory}; create it or choose another")
+
+
+def decode_file(translator: Translator, source: str, output: str) -> list[str]:
+    """Translate a file; the output appears whole, by rename. Returns the translations."""
+    texts, truncated, blank = [], 0, 0
+    partial_file = f"{output}.partial"
+    out = sys.stdout if output == "-" else open(partial_file, "w", encoding="utf-8", newline="\n")
+    try:
+        for number, result in enumerate(translator.stream(read_lines(source)), start=1):
+            if result.kept < result.tokens:
+                truncated += 1
+                print(f"{source}:{number}: {result.tokens} tokens > {result.kept}, truncated",
+                      file=sys.stderr)
+            blank += result.tokens == 0
+            print(result.text, file=out)
+            texts.append(result.text)
+        out.flush()
+    finally:
+        if out is not sys.stdout:
+            out.close()
+    if output != "-":
+        os.replace(partial_file, output)
+    print(f"{len(texts)} lines, {blank} blank, {truncated} truncated", file=sys.stderr)
+    return texts
+
+
+def print_scores(texts: list[str], references: list[str], file) -> None:
+    """BLEU and chrF of sacreBLEU, with their signatures."""
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if len(texts) != len(references):
+        raise UserError(DATA, f"{len(texts)} translations but {len(references)} reference lines")
+    for metric in (BLEU(), CHRF()):
+        score = metric.corpus_score(texts, [references])
+        print(f"{score.name} {score.score:.2f} ({metric.get_signature()})", file=file)
+
+
+def main() -> None:
+    f = flags.FLAGS
+    check_files(f.input, f.output, f.reference, f.overwrite)
+    if not f.workdir:
+        raise UserError(CHECKPOINT, "give --workdir=RUN, the directory that train.py wrote")
+    run = Path(f.workdir).expanduser()
+    given = {name: f[name].value for name in ("beam_size", "alpha", "max_extra_length", "batch_size")}
+    check_run(run, f.checkpoint)
+    prepare_jax(f.compilation_cache)
+    translator = Translator.load(
+        run, f.checkpoint, **{name: value for name, value in given.items() if value is not None}
+    )
+    texts = decode_file(translator, f.input, f.output)
+    if f.reference:
+        file = sys.stderr if f.output == "-" else sys.stdout
+        print_scores(texts, list(read_lines(f.reference)), file)
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("workdir", None, "The run directory that train.py wrote.")
+    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
+    flags.DEFINE_string("input", "-", "Text, one sentence a line; - is stdin.")
+    flags.DEFINE_string("output", "-", "Translations, line by line; - is stdout.")
+    flags.DEFINE_string("reference", "", "Prints BLEU and chrF against this file.")
+    flags.DEFINE_integer("beam_size", None, "Hypotheses kept; 1 is greedy search.", 1)
+    flags.DEFINE_float("alpha", None, "Length penalty ((5 + length) / 6)^alpha.", 0.0)
+    flags.DEFINE_integer("max_extra_length", None, "Output tokens beyond the source's length.", 0)
+    flags.DEFINE_integer("batch_size", None, "Sentences in a batch, for each device.", 1)
+    flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
+    flags.DEFINE_string("compilation_cache", "", "Directory of compiled programs, or off.")
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_command(main)

@@ -1,0 +1,1 @@
+"""The Transformer: attention, layers, wiring and beam search. Needs jax, flax and jaxtyping only."""

@@ -1,0 +1,155 @@
+"""Attention (section 3.2): scaled dot-product, multi-head, and the masks.
+
+Axes: B batch · T queries · S keys · D model width · H heads · K head width.
+One idea to know: keys and values are always given – fresh ones in training, the projected
+memory for cross-attention, the cache when decoding – so there is one attention and no mode.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from model.config import ModelConfig
+from model.positions import rotate
+
+
+class KeysValues(NamedTuple):
+    """What queries attend to."""
+
+    keys: Float[Array, "B H S K"]
+    values: Float[Array, "B H S K"]
+
+
+class AttentionParams(NamedTuple):
+    """Per-head projections W^Q, W^K, W^V, and W^O (section 3.2.2), with optional biases."""
+
+    query: Float[Array, "D H K"]
+    key: Float[Array, "D H K"]
+    value: Float[Array, "D H K"]
+    output: Float[Array, "H K D"]
+    query_bias: Float[Array, "H K"] | None = None
+    key_bias: Float[Array, "H K"] | None = None
+    value_bias: Float[Array, "H K"] | None = None
+    output_bias: Float[Array, " D"] | None = None
+
+
+def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
+    """Position t may attend to positions 0 … t (section 3.2.3)."""
+    return jnp.tril(jnp.ones((length, length), bool))[None, None]
+
+
+def segment_mask(
+    query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]
+) -> Bool[Array, "B 1 T S"]:
+    """Attend within one's own segment; segment 0 is padding and attends to nothing."""
+    same = query_segments[:, :, None] == key_segments[:, None, :]
+    return (same & (query_segments > 0)[:, :, None])[:, None]
+
+
+def dot_product_attention(
+    queries: Float[Array, "B H T K"],
+    keys: Float[Array, "B H S K"],
+    values: Float[Array, "B H S K"],
+    mask: Bool[Array, "#B #H #T S"] | None = None,
+) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
+    """softmax(Q Kᵀ / √d_k + M) V (equation 1); returns the output and the softmax weights.
+
+    `mask` is True where a query may attend. Scores and softmax are float32; a query with
+    nothing to attend to has weights and output of exactly 0. Under jit, weights that nobody
+    takes cost nothing.
+    """
+    scale = queries.shape[-1] ** -0.5
+    scores = jnp.einsum(
+        "bhtk,bhsk->bhts", queries * scale, keys, preferred_element_type=jnp.float32
+    )
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf)
+    largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    exponentials = jnp.exp(scores - jnp.where(jnp.isfinite(largest), largest, 0.0))
+    total = exponentials.sum(axis=-1, keepdims=True)
+    weights = exponentials / jnp.where(total == 0.0, 1.0, total)
+    output = jnp.einsum("bhts,bhsk->bhtk", weights.astype(values.dtype), values)
+    return output, weights
+
+
+def project(
+    x: Float[Array, "B T D"], weight: Float[Array, "D H K"], bias: Float[Array, "H K"] | None
+) -> Float[Array, "B H T K"]:
+    """One projection into every head."""
+    projected = jnp.einsum("btd,dhk->bhtk", x, weight.astype(x.dtype))
+    return projected if bias is None else projected + bias.astype(x.dtype)[:, None, :]
+
+
+def project_keys_values(
+    params: AttentionParams,
+    x: Float[Array, "B S D"],
+    positions: Int[Array, "B S"] | None = None,
+) -> KeysValues:
+    """What others attend to in `x`; with `positions`, keys are rotated (rotary positions)."""
+    keys = project(x, params.key, params.key_bias)
+    values = project(x, params.value, params.value_bias)
+    return KeysValues(keys if positions is None else rotate(keys, positions), values)
+
+
+def multi_head_attention(
+    params: AttentionParams,
+    x: Float[Array, "B T D"],
+    keys_values: KeysValues,
+    mask: Bool[Array, "#B #H #T S"] | None = None,
+    positions: Int[Array, "B T"] | None = None,
+) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+    """Concat(head_1, …, head_h) W^O (section 3.2.2); returns the output and the weights.
+
+    With `positions`, queries are rotated (rotary positions), as the keys must have been.
+    """
+    queries = project(x, params.query, params.query_bias)
+    if positions is not None:
+        queries = rotate(queries, positions)
+    heads, weights = dot_product_attention(queries, *keys_values, mask)
+    output = jnp.einsum("bhtk,hkd->btd", heads, params.output.astype(x.dtype))
+    if params.output_bias is not None:
+        output = output + params.output_bias.astype(x.dtype)
+    return output, weights
+
+
+def extend_cache(cache: KeysValues | None, new: KeysValues, index: int | Array) -> KeysValues:
+    """Write `new` into the cache at key position `index`; without a cache, `new` is all there is."""
+    if cache is None:
+        return new
+    write = jax.lax.dynamic_update_slice_in_dim
+    return KeysValues(*(write(old, part, index, axis=2) for old, part in zip(cache, new)))
+
+
+class MultiHeadAttention(nn.Module):
+    """Owns AttentionParams; `sow`s the weights as intermediates "weights"."""
+
+    config: ModelConfig
+
+    def setup(self):
+        c = self.config
+        wide = (c.d_model, c.num_heads, c.head_size)
+        inward = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, (1, 2))
+        outward = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
+        biases = [None] * 4
+        if c.attention_bias:
+            shapes = {"query_bias": wide[1:], "key_bias": wide[1:], "value_bias": wide[1:]}
+            shapes["output_bias"] = (c.d_model,)
+            biases = [self.param(n, nn.initializers.zeros, s) for n, s in shapes.items()]
+        self.params = AttentionParams(
+            self.param("query", inward, wide),
+            self.param("key", inward, wide),
+            self.param("value", inward, wide),
+            self.param("output", outward, (*wide[1:], c.d_model)),
+            *biases,
+        )
+
+    def keys_values(self, x, positions=None) -> KeysValues:
+        return project_keys_values(self.params, x, positions)
+
+    def __call__(self, x, keys_values, mask=None, positions=None):
+        output, weights = multi_head_attention(self.params, x, keys_values, mask, positions)
+        self.sow("intermediates", "weights", weights)
+        return output

@@ -1,0 +1,165 @@
+"""The small layers: layer norm, feed-forward, embeddings, logits, dropout – functions, then modules.
+
+Axes: B batch · T time · D model width · F feed-forward width · V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int, UInt
+
+from model.config import ModelConfig
+
+ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "silu": jax.nn.silu,
+}
+
+
+class FeedForwardParams(NamedTuple):
+    """W_1, b_1, W_2, b_2 of equation 2."""
+
+    inner: Float[Array, "D F"]
+    inner_bias: Float[Array, " F"]
+    outer: Float[Array, "F D"]
+    outer_bias: Float[Array, " D"]
+
+
+def layer_norm(
+    x: Float[Array, "... D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float
+) -> Float[Array, "... D"]:
+    """(x − mean) / √(variance + ε) · scale + bias, in float32 (Ba et al. 2016)."""
+    y = x.astype(jnp.float32)
+    y = y - y.mean(axis=-1, keepdims=True)
+    y = y * jax.lax.rsqrt(jnp.square(y).mean(axis=-1, keepdims=True) + epsilon)
+    return (y * scale + bias).astype(x.dtype)
+
+
+def feed_forward(
+    params: FeedForwardParams, x: Float[Array, "B T D"], activation: str = "relu"
+) -> Float[Array, "B T D"]:
+    """max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or another activation in place of max."""
+    inner, inner_bias, outer, outer_bias = (p.astype(x.dtype) for p in params)
+    return ACTIVATIONS[activation](x @ inner + inner_bias) @ outer + outer_bias
+
+
+def embed(
+    table: Float[Array, "V D"], ids: Int[Array, "B T"], scale: bool, dtype: str = "float32"
+) -> Float[Array, "B T D"]:
+    """Rows of the table, times √d_model when `scale` (section 3.4)."""
+    rows = table[ids].astype(dtype)
+    return rows * jnp.asarray(table.shape[1] ** 0.5, dtype) if scale else rows
+
+
+def logits(
+    x: Float[Array, "... D"], table: Float[Array, "V D"], bias: Float[Array, " V"] | None = None
+) -> Float[Array, "... V"]:
+    """x Eᵀ + b in float32: the linear map before the softmax (section 3.4)."""
+    scores = jnp.einsum(
+        "...d,vd->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32
+    )
+    return scores if bias is None else scores + bias
+
+
+def random_bits(
+    key: Array, rows: Int[Array, " B"], shape: tuple[int, ...]
+) -> UInt[Array, "B ..."]:
+    """32 random bits for each element of [B, *shape]; those of a row depend on (key, row) alone.
+
+    A counter hashed by two multiply-xorshift rounds (Wellons' lowbias32, keyed between the
+    rounds): elementwise, so it fuses with what uses it, unlike 20 rounds of threefry.
+    """
+    first, second = jax.random.bits(key, (2,), jnp.uint32)
+    row = rows.astype(jnp.uint32)
+    for word in (first, second):
+        row = (row ^ word) * jnp.uint32(0x9E3779B1)
+        row = row ^ (row >> 15)
+    other = (row ^ second) * jnp.uint32(0x85EBCA77)
+    row, other = (r.reshape(-1, *[1] * len(shape)) for r in (row, other ^ (other >> 13)))
+    size = 1
+    x = jnp.zeros((1, *shape), jnp.uint32)
+    for axis in range(len(shape), 0, -1):
+        x = x + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis) * jnp.uint32(size)
+        size *= shape[axis - 1]
+    x = x ^ row
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = x ^ other
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def dropout(
+    x: Float[Array, "B ..."], rate: float, key: Array | None, rows: Int[Array, " B"] | None = None
+) -> Float[Array, "B ..."]:
+    """Zero each element with probability `rate` and divide the rest by 1 − rate.
+
+    `key` None means no dropout. `rows` names each row's place in the global batch (default
+    0 … B−1), so that the masks do not depend on how rows are spread over devices.
+    """
+    if key is None or rate == 0.0:
+        return x
+    rows = jnp.arange(x.shape[0]) if rows is None else rows
+    keep = random_bits(key, rows, x.shape[1:]) >= jnp.uint32(int(rate * 2**32))
+    return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), 0)
+
+
+class LayerNorm(nn.Module):
+    """Owns the scale and bias of `layer_norm`."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return layer_norm(x, scale, bias, self.config.layer_norm_epsilon)
+
+
+class FeedForward(nn.Module):
+    """Owns FeedForwardParams."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x):
+        c = self.config
+        xavier = nn.initializers.xavier_uniform()
+        params = FeedForwardParams(
+            self.param("inner", xavier, (c.d_model, c.d_ff)),
+            self.param("inner_bias", nn.initializers.zeros, (c.d_ff,)),
+            self.param("outer", xavier, (c.d_ff, c.d_model)),
+            self.param("outer_bias", nn.initializers.zeros, (c.d_model,)),
+        )
+        return feed_forward(params, x, c.activation)
+
+
+class Embedding(nn.Module):
+    """Owns a table [V, D]; `__call__` embeds ids, `logits` scores every id (tied weights)."""
+
+    config: ModelConfig
+    vocab_size: int
+
+    def setup(self):
+        c = self.config
+        init = nn.initializers.normal(c.d_model**-0.5)
+        self.table = self.param("table", init, (self.vocab_size, c.d_model))
+
+    def __call__(self, ids):
+        return embed(self.table, ids, self.config.scale_embeddings, self.config.dtype)
+
+    def logits(self, x, bias=None):
+        return logits(x, self.table, bias)
+
+
+class Dropout(nn.Module):
+    """Fetches the "dropout" key, if one was given to `apply`, and calls `dropout`."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x, rows=None):
+        key = self.make_rng("dropout") if self.has_rng("dropout") else None
+        return dropout(x, self.config.dropout, key, rows)

@@ -1,0 +1,55 @@
+"""Positions: sinusoidal (section 3.5), learned tables, rotary (RoFormer, Su et al. 2021).
+
+Axes: B batch · T time · D model width · H heads · K head width.
+Sinusoidal and learned positions are rows of a table added to the embeddings; rotary ones turn
+queries and keys, so that their scores depend on the distance only.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from model.config import ModelConfig
+
+
+def sinusoidal_positions(
+    length: int, d_model: int, layout: str = "interleaved"
+) -> Float[np.ndarray, "T D"]:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(…) for pos in 0 … length-1.
+
+    `layout` "interleaved" is the paper's order; "halves" puts all sines before all cosines
+    (tensor2tensor, Marian).
+    """
+    frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    angles = np.arange(length)[:, None] * frequencies
+    axis = -1 if layout == "interleaved" else 1
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=axis).reshape(length, d_model)
+    return table.astype(np.float32)
+
+
+def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Array, "B H T K"]:
+    """Turn each pair (x_i, x_{i+K/2}) by the angle pos · 10000^(-2i/K) (RoFormer, equation 15)."""
+    half = x.shape[-1] // 2
+    frequencies = 10000.0 ** (-np.arange(half, dtype=np.float32) / half)
+    angles = positions[:, None, :, None].astype(jnp.float32) * frequencies
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)
+
+
+class PositionTable(nn.Module):
+    """The table [max_length, D] that is added to embeddings: sinusoidal or learned."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        c = self.config
+        if c.positions == "learned":
+            init = nn.initializers.normal(c.d_model**-0.5)
+            table = self.param("table", init, (c.max_length, c.d_model))
+        else:
+            table = sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
+        return jnp.asarray(table, c.dtype)[positions]

@@ -1,0 +1,250 @@
+"""Batches: every pair once an epoch, in one piece, untouched by its neighbours, always the same."""
+
+import threading
+import time
+import traceback
+from collections import Counter
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+
+from data.batches import (
+    Batches,
+    DataPosition,
+    batch_pairs,
+    fixed_batches,
+    make_batch,
+    num_batches,
+    plan_epoch,
+    prefetched,
+    useful_share,
+)
+from data.pairs import Pairs, ragged
+from data.tokenizer import END, PAD, START
+
+ROWS, SOURCE, TARGET, SEED = 5, 23, 31, 7
+
+
+def random_pairs(count, seed=0, source=SOURCE, target=TARGET):
+    """Pairs of random ids and lengths; the longest fill a row."""
+    random = np.random.default_rng(seed)
+    sides = [[random.integers(4, 97, length).tolist()
+              for length in random.integers(1, capacity, count)] for capacity in (source, target)]
+    return Pairs(ragged(sides[0]), ragged(sides[1]))
+
+
+def unpacked(batch):
+    """The pairs of a batch as `(source, input, labels)`, found by segments alone, row by row."""
+    found = []
+    for row in range(len(batch.rows)):
+        source_of, target_of = batch.source_segments[row], batch.target_segments[row]
+        for segment in range(1, max(source_of.max(), target_of.max()) + 1):
+            found.append((batch.source[row][source_of == segment].tolist(),
+                          batch.target[row][target_of == segment].tolist(),
+                          batch.labels[row][target_of == segment].tolist()))
+    return found
+
+
+def as_lists(side):
+    return [side.ids[i:j].tolist() for i, j in pairwise(side.offsets)]
+
+
+def expected(pairs):
+    """What `unpacked` should find, in the order of the pairs."""
+    return [([*one, END], [START, *other], [*other, END])
+            for one, other in zip(*map(as_lists, pairs), strict=True)]
+
+
+def counted(items):
+    return Counter(str(item) for item in items)
+
+
+def planned(pairs, epoch=0, seed=SEED):
+    return plan_epoch(*pairs.slots, SOURCE, TARGET, seed, epoch)
+
+
+def assert_same(one, other):
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("count", [1, 2, 37, 997])
+def test_an_epoch_unpacks_to_every_pair_exactly_once(count):
+    pairs = random_pairs(count)
+    for epoch in range(2):
+        plan = planned(pairs, epoch)
+        found = [pair for index in range(num_batches(plan, ROWS))
+                 for pair in unpacked(make_batch(pairs, plan, index, ROWS, SOURCE, TARGET))]
+        assert counted(found) == counted(expected(pairs))
+
+
+def test_rows_never_exceed_either_capacity():
+    pairs = random_pairs(997)
+    plan = planned(pairs)
+    for slots, capacity in zip(pairs.slots, (SOURCE, TARGET), strict=True):
+        assert slots.max() == capacity
+        assert np.add.reduceat(slots[plan.pairs], plan.offsets[:-1]).max() <= capacity
+
+
+def test_a_batch_is_what_a_loop_over_its_tokens_would_make():
+    pairs = random_pairs(211)
+    plan = planned(pairs)
+    wanted = expected(pairs)
+    for index in range(num_batches(plan, ROWS)):
+        batch = make_batch(pairs, plan, index, ROWS, SOURCE, TARGET)
+        source = np.zeros((3, ROWS, SOURCE), int)
+        target = np.zeros((4, ROWS, TARGET), int)
+        source[0], target[0], target[1] = PAD, PAD, PAD
+        for row, (i, j) in enumerate(list(pairwise(plan.offsets))[index * ROWS:][:ROWS]):
+            s = t = 0
+            for segment, pair in enumerate(plan.pairs[i:j], start=1):
+                tokens, inputs, labels = wanted[pair]
+                for position, token in enumerate(tokens):
+                    source[:, row, s] = token, segment, position
+                    s += 1
+                for position, both in enumerate(zip(inputs, labels, strict=True)):
+                    target[:, row, t] = *both, segment, position
+                    t += 1
+        assert_same(batch, (*source, *target, np.arange(ROWS)))
+        assert {values.dtype for values in batch} == {np.dtype(np.int32)}
+
+
+def test_labels_are_the_input_one_ahead_and_end_with_their_own_pair():
+    pairs = random_pairs(97)
+    for batch in fixed_batches(pairs, ROWS, SOURCE, TARGET):
+        same = batch.target_segments[:, 1:] == batch.target_segments[:, :-1]
+        same &= batch.target_segments[:, 1:] > 0
+        np.testing.assert_array_equal(batch.labels[:, :-1][same], batch.target[:, 1:][same])
+        last = (batch.target_segments > 0) & ~np.pad(same, ((0, 0), (0, 1)))
+        assert (batch.labels[last] == END).all()
+
+
+def test_a_pair_looks_the_same_whoever_shares_its_row():
+    alone = random_pairs(1)
+    others = random_pairs(11, seed=1, source=5, target=7)
+    together = Pairs(ragged(as_lists(alone.source) + as_lists(others.source)),
+                     ragged(as_lists(alone.target) + as_lists(others.target)))
+    wanted = expected(alone)[0]
+    for epoch in range(3):
+        plan = planned(together, epoch)
+        found = unpacked(make_batch(together, plan, 0, 13, SOURCE, TARGET))
+        assert wanted in found
+
+
+def test_every_batch_has_the_same_shape_and_the_last_is_filled_with_empty_rows():
+    pairs = random_pairs(53)
+    plan = planned(pairs)
+    rows = len(plan.offsets) - 1
+    size = next(size for size in range(2, rows) if rows % size)
+    batches = list(fixed_batches(pairs, size, SOURCE, TARGET))
+    assert {batch.source.shape for batch in batches} == {(size, SOURCE)}
+    assert {batch.labels.shape for batch in batches} == {(size, TARGET)}
+    last = make_batch(pairs, plan, num_batches(plan, size) - 1, size, SOURCE, TARGET)
+    for values in last[:-1]:
+        assert not values[rows % size:].any()
+    assert last.source_segments[: rows % size].any(axis=1).all()
+    with pytest.raises(IndexError):
+        make_batch(pairs, plan, num_batches(plan, size), size, SOURCE, TARGET)
+
+
+def test_the_pairs_of_a_batch_are_known():
+    pairs = random_pairs(53)
+    plan = planned(pairs)
+    for index in range(num_batches(plan, ROWS)):
+        batch = make_batch(pairs, plan, index, ROWS, SOURCE, TARGET)
+        wanted = [expected(pairs)[pair] for pair in batch_pairs(plan, index, ROWS)]
+        assert unpacked(batch) == wanted
+
+
+def test_order_depends_on_seed_and_epoch_and_nothing_else():
+    pairs = random_pairs(211)
+    assert_same(planned(pairs), planned(pairs))
+    for changed in (planned(pairs, epoch=1), planned(pairs, seed=SEED + 1)):
+        assert changed.pairs.tolist() != planned(pairs).pairs.tolist()
+
+
+def test_neighbours_change_from_epoch_to_epoch():
+    pairs = random_pairs(997)
+
+    def together(plan):
+        return {frozenset(two) for i, j in pairwise(plan.offsets)
+                for two in pairwise(plan.pairs[i:j].tolist())}
+
+    first, second = together(planned(pairs, 0)), together(planned(pairs, 1))
+    assert len(first & second) < 0.1 * len(first)
+
+
+def test_rows_of_natural_lengths_are_over_90_percent_useful():
+    random = np.random.default_rng(0)
+    length = np.exp(random.normal(np.log(23), 0.6, 4999))
+    slots = [np.clip((length * np.exp(random.normal(0, 0.15, 4999))).astype(int), 2, 256)
+             for _ in range(2)]
+    plan = plan_epoch(*slots, 256, 256, SEED, 0)
+    pairs = Pairs(*(ragged([[4] * (slot - 1) for slot in side]) for side in slots))
+    assert useful_share(pairs, plan, 256, 256) > 0.95
+    assert len(plan.offsets) - 1 >= max(side.sum() for side in slots) / 256
+
+
+def test_the_useful_share_is_that_of_the_segments():
+    pairs = random_pairs(53)
+    plan = planned(pairs)
+    batch = make_batch(pairs, plan, 0, len(plan.offsets) - 1, SOURCE, TARGET)
+    places = np.concatenate([batch.source_segments.ravel(), batch.target_segments.ravel()])
+    assert useful_share(pairs, plan, SOURCE, TARGET) == pytest.approx((places > 0).mean())
+
+
+def test_a_pair_longer_than_a_row_is_refused():
+    with pytest.raises(ValueError, match="takes 24 places of a row of 23"):
+        plan_epoch(np.array([3, 24]), np.array([2, 2]), SOURCE, TARGET, SEED, 0)
+
+
+def test_iterating_from_any_position_goes_on_as_if_never_stopped():
+    batches = Batches(random_pairs(53), ROWS, SOURCE, TARGET, SEED)
+    steps = list(islice(batches.iterate(DataPosition()), 3 * num_batches(batches.plan(0), ROWS)))
+    positions = [DataPosition(), *(position for _, position in steps)]
+    assert positions[-1].epoch >= 2
+    assert len(set(positions)) == len(positions)
+    for start in range(len(steps)):
+        fresh = Batches(random_pairs(53), ROWS, SOURCE, TARGET, SEED)
+        assert_same(fresh[positions[start]], steps[start][0])
+        batch, position = next(fresh.iterate(positions[start]))
+        assert_same(batch, steps[start][0])
+        assert position == positions[start + 1] == fresh.next_position(positions[start])
+
+
+def test_one_pair_makes_an_epoch():
+    batches = Batches(random_pairs(1), ROWS, SOURCE, TARGET, SEED)
+    steps = list(islice(batches.iterate(DataPosition()), 3))
+    assert [position for _, position in steps] == [(1, 0), (2, 0), (3, 0)]
+
+
+def test_an_error_in_the_thread_surfaces_with_its_place_and_traceback():
+    pairs = random_pairs(53)
+    broken = pairs._replace(target=pairs.target._replace(ids=pairs.target.ids[:-1]))
+    with pytest.raises(IndexError) as caught:
+        list(islice(Batches(broken, ROWS, SOURCE, TARGET, SEED).iterate(DataPosition()), 97))
+    report = "".join(traceback.format_exception(caught.value))
+    assert "while making batch" in report
+    assert "in _packed" in report
+
+
+def test_what_is_made_ahead_comes_in_order_and_ends():
+    assert list(prefetched(iter(range(11)), 2)) == list(range(11))
+
+
+def test_the_thread_works_a_bounded_number_of_items_ahead_and_stops_with_its_consumer():
+    made = []
+
+    def items():
+        while True:
+            made.append(threading.current_thread())
+            yield len(made)
+
+    ahead = prefetched(items(), 3)
+    assert next(ahead) == 1
+    time.sleep(0.1)
+    assert len(made) <= 1 + 3
+    ahead.close()
+    made[0].join(timeout=5)
+    assert not made[0].is_alive()

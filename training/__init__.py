@@ -1,0 +1,1 @@
+"""Training: config tree, loss, optimizer, step, checkpoints, metrics. Is handed the model."""

@@ -1,0 +1,168 @@
+"""Checkpoints of a run: Orbax arrays and JSON, the last k and the best kept, an average at the end.
+
+    checkpoints/STEP/{params,rest,data}   parameters; optimizer, key and step; position and scores
+    average/params                        the mean of the last k, written once at the end
+    best.json                             what scored best on validation data
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from data.errors import CHECKPOINT, UserError
+
+
+def everywhere() -> NamedSharding:
+    """The sharding of a value that every local device holds whole."""
+    mesh = Mesh(np.array(jax.local_devices()), ("devices",))
+    return NamedSharding(mesh, PartitionSpec())
+
+
+class Checkpoints:
+    """The checkpoints of one run directory. Saving returns when all is on disk."""
+
+    def __init__(self, run: Path, keep: int, every: int):
+        self.run, self.keep, self.every = run.absolute(), keep, every
+        options = ocp.CheckpointManagerOptions(
+            create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
+        )
+        self._manager = ocp.CheckpointManager(self.run / "checkpoints", options=options)
+
+    def save(self, state: Any, data: dict[str, Any], best: int | str | None) -> None:
+        """Write step `state.step`, then drop what is neither among the last k nor the best."""
+        step = int(state.step)
+        rest = state._asdict()
+        params = rest.pop("params")
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(params),
+                rest=ocp.args.StandardSave(rest),
+                data=ocp.args.JsonSave(data),
+            ),
+        )
+        self._manager.wait_until_finished()
+        for old in set(steps(self.run)) - {*self._last(), best}:
+            self._manager.delete(old)
+
+    def _last(self) -> list[int]:
+        """The last k regular steps; a step saved because training was interrupted counts only
+        while it is the latest, so that an interruption changes neither what is kept nor averaged."""
+        there = steps(self.run)
+        return [s for s in there if s % self.every == 0 or s == there[-1]][-self.keep :]
+
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The latest state, shaped and placed as the TrainState `like`, and its data.
+
+        None in a new run. Raises UserError(CHECKPOINT).
+        """
+        if not steps(self.run):
+            return None
+        step = steps(self.run)[-1]
+        rest = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere()), like
+        )._asdict()
+        params = rest.pop("params")
+        try:
+            found = self._manager.restore(
+                step,
+                args=ocp.args.Composite(
+                    params=ocp.args.StandardRestore(params),
+                    rest=ocp.args.StandardRestore(rest),
+                    data=ocp.args.JsonRestore(),
+                ),
+            )
+        except (ValueError, KeyError, OSError) as error:
+            raise UserError(
+                CHECKPOINT, f"{self.run}/checkpoints/{step} cannot be restored: "
+                f"{str(error)[:200]}; train with --overwrite to begin anew"
+            ) from None
+        return type(like)(params=found["params"], **found["rest"]), found["data"]
+
+    def save_average(self) -> None:
+        """Average the parameters of the last k checkpoints into average/."""
+        last = self._last()
+        total = None
+        for step in last:
+            params = jax.tree.map(lambda x: x.astype(np.float64), load_params(self.run, str(step)))
+            total = params if total is None else jax.tree.map(np.add, total, params)
+        mean = jax.tree.map(lambda x: (x / len(last)).astype(np.float32), total)
+        shutil.rmtree(self.run / "average", ignore_errors=True)
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(self.run / "average" / "params", mean)
+
+    @staticmethod
+    def place(params: Any) -> Any:
+        """NumPy parameters onto every local device."""
+        return jax.device_put(params, everywhere())
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+def steps(run: Path) -> list[int]:
+    """The steps that have a finished checkpoint, in order; other names are ignored."""
+    directory = run / "checkpoints"
+    names = os.listdir(directory) if directory.is_dir() else []
+    return sorted(
+        int(name) for name in names if name.isdigit() and (directory / name / "params").is_dir()
+    )
+
+
+def read_best(run: Path) -> dict[str, Any]:
+    """best.json: {"checkpoint": STEP or "average", metric: value}; {} where nothing is best yet."""
+    try:
+        return json.loads((run / "best.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+
+
+def write_best(run: Path, best: dict[str, Any]) -> None:
+    """Replace best.json at once."""
+    (run / "best.json.tmp").write_text(json.dumps(best) + "\n", encoding="utf-8")
+    os.replace(run / "best.json.tmp", run / "best.json")
+
+
+def find_params(run: Path, checkpoint: str) -> Path:
+    """The directory of `checkpoint`: best, latest, average or a step. Raises UserError(CHECKPOINT).
+
+    "best" is the latest where nothing was evaluated.
+    """
+    there = steps(run)
+    known = ", ".join(map(str, there)) or "none"
+    average = run / "average" / "params"
+    if checkpoint == "best":
+        checkpoint = str(read_best(run).get("checkpoint", "latest"))
+    if checkpoint == "average" and average.is_dir():
+        return average
+    if not there:
+        raise UserError(
+            CHECKPOINT, f"no checkpoint in {run}/checkpoints; train first: train.py --workdir={run}"
+        )
+    if checkpoint == "latest":
+        checkpoint = str(there[-1])
+    if checkpoint.isdigit() and int(checkpoint) in there:
+        return run / "checkpoints" / checkpoint / "params"
+    raise UserError(
+        CHECKPOINT, f"no checkpoint {checkpoint!r} in {run}; there are the steps {known}"
+        + (" and the average" if average.is_dir() else "")
+    )
+
+
+def load_params(run: Path, checkpoint: str) -> Any:
+    """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, for the host alone."""
+    path = find_params(run.absolute(), checkpoint)
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            shapes = checkpointer.metadata(path).item_metadata.tree
+            like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
+            return checkpointer.restore(path, like)
+    except (ValueError, KeyError, OSError) as error:
+        raise UserError(CHECKPOINT, f"{path} cannot be read: {str(error)[:200]}") from None

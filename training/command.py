@@ -1,0 +1,94 @@
+"""What both command lines share: flags to config, one-line errors and exit codes, devices, caches."""
+
+import difflib
+import os
+import re
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+from absl import flags, logging
+
+from data.errors import CONFIGURATION, OUTPUT, UserError
+
+INTERNAL = 1
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Parse the absl flags, call `main`, and exit with the code of what happened.
+
+    A UserError is one line on stderr; with --debug every error keeps its traceback.
+    """
+    logging.set_verbosity(logging.ERROR)  # Orbax and TFDS narrate at INFO and WARNING
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
+    try:
+        rest = flags.FLAGS(sys.argv)[1:]
+        if rest:
+            raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")
+        main()
+        sys.stdout.flush()
+    except flags.Error as error:
+        stop(INTERNAL, f"{' '.join(str(error).split())} (--help lists the flags)")
+    except UserError as error:
+        stop(error.code, str(error), error)
+    except KeyError as error:
+        hint = nearest_field(error)
+        stop(CONFIGURATION if hint else INTERNAL, hint or f"KeyError: {error}", error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # quiet at exit, too
+        sys.exit(0)
+    except KeyboardInterrupt:
+        stop(128 + signal.SIGINT, "interrupted")
+    except OSError as error:
+        stop(OUTPUT, f"{type(error).__name__}: {error}", error)
+    except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
+        stop(INTERNAL, f"{type(error).__name__}: {error} (--debug shows where)", error)
+
+
+def stop(code: int, message: str, error: BaseException | None = None) -> None:
+    """One line on stderr, then exit; raises `error` itself under --debug."""
+    if error is not None and flags.FLAGS.is_parsed() and flags.FLAGS.debug:
+        raise error
+    print(f"error: {' '.join(message.split())[:2000]}", file=sys.stderr)
+    sys.exit(code)
+
+
+def nearest_field(error: KeyError) -> str | None:
+    """What ml_collections says of an unknown --config field, with the nearest name."""
+    found = re.search(r"Field (\w+) not found on dataclass", str(error))
+    if not found:
+        return None
+    # Imported here: only a mistake needs to know all names.
+    from training.config import Config
+
+    tree = Config()
+    names = [f.name for f in fields(tree)]
+    names += [f"{p.name}.{f.name}" for p in fields(tree) for f in fields(getattr(tree, p.name))]
+    typed = next((a for a in sys.argv if found[1] in a and "config." in a), f"config.{found[1]}")
+    typed = typed.lstrip("-").split("=")[0].removeprefix("no").removeprefix("config.")
+    close = difflib.get_close_matches(typed, names, n=1, cutoff=0.5)
+    hint = f"; did you mean config.{close[0]}?" if close else f"; there are {', '.join(names[:4])}"
+    return f"unknown config field config.{typed}{hint}"
+
+
+def prepare_jax(compilation_cache: str, devices: int = 0) -> None:
+    """Set, before the backend starts, one CPU device per core and the persistent compilation cache.
+
+    `devices` overrides the number of CPU devices; GPU and TPU devices are as they are. The cache is
+    a directory, "off", or "" for the user's cache directory.
+    """
+    import jax
+
+    cores = len(os.sched_getaffinity(0))
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", devices or min(cores, 8))
+    if compilation_cache != "off":
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        path = Path(compilation_cache or f"{home}/jax-transformer").expanduser()
+        jax.config.update("jax_compilation_cache_dir", str(path))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

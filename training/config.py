@@ -1,0 +1,169 @@
+"""The config tree: model, data, training and decoding; read from flags, kept as JSON in the run."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from data.config import DataConfig
+from data.errors import CHECKPOINT, CONFIGURATION, UserError
+from model.config import ModelConfig
+
+
+@dataclass(unsafe_hash=True)
+class TrainingConfig:
+    """How a model is trained; every field is a flag `--config.training.NAME=VALUE`."""
+
+    num_steps: int = 100_000
+    # Target tokens of one global batch, padding included: tokens_per_batch // data.target_length
+    # packed rows. It never depends on the number of devices.
+    tokens_per_batch: int = 25_000
+    # Micro-batches whose gradients are summed before one update: less memory, same result.
+    accumulate: int = 1
+    # paper: equation 3, learning_rate is a factor on it | cosine, linear: warm up to learning_rate,
+    # then fall to 0 at num_steps | constant: warm up to learning_rate and stay.
+    schedule: str = "paper"
+    learning_rate: float = 1.0
+    warmup_steps: int = 4000
+    adam_b1: float = 0.9
+    adam_b2: float = 0.98
+    adam_epsilon: float = 1e-9
+    weight_decay: float = 0.0
+    # Largest global norm of the gradient; 0 does not clip.
+    clip_norm: float = 1.0
+    label_smoothing: float = 0.1
+    # Target positions whose logits exist at one time in the loss; 0 means all.
+    loss_block: int = 0
+    seed: int = 0
+    log_every: int = 100
+    # A multiple of checkpoint_every, so that the best evaluation has its checkpoint.
+    eval_every: int = 5000
+    checkpoint_every: int = 1000
+    # Checkpoints kept, besides the best one; as many are averaged at the end.
+    keep: int = 5
+    # What "best" is judged by: bleu (higher) or loss (lower), on validation data.
+    best_metric: str = "bleu"
+    # Evaluations in a row without a better one after which training stops; 0 never stops.
+    patience: int = 0
+    # Validation sentences translated for BLEU in each evaluation; 0 means all.
+    eval_sentences: int = 500
+
+    def validate(self) -> None:
+        """Raises ValueError: rule, expected, got."""
+        one_of = {"schedule": ("paper", "cosine", "linear", "constant"),
+                  "best_metric": ("bleu", "loss")}
+        for name, allowed in one_of.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"training.{name} must be one of {', '.join(allowed)}, "
+                    f"got {getattr(self, name)!r}"
+                )
+        for name in ("num_steps", "tokens_per_batch", "accumulate", "warmup_steps", "log_every",
+                     "eval_every", "checkpoint_every", "keep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"training.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("learning_rate", "weight_decay", "clip_norm", "loss_block", "seed", "patience",
+                     "eval_sentences"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"training.{name} must not be negative, got {getattr(self, name)}")
+        for name in ("label_smoothing", "adam_b1", "adam_b2"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"training.{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.eval_every % self.checkpoint_every:
+            raise ValueError(
+                "training.eval_every must be a multiple of training.checkpoint_every, got "
+                f"{self.eval_every} and {self.checkpoint_every}"
+            )
+
+
+@dataclass(unsafe_hash=True)
+class DecodingConfig:
+    """How a run translates unless decode.py is told otherwise (the paper's section 6.1)."""
+
+    beam_size: int = 4
+    alpha: float = 0.6  # length penalty ((5 + length) / 6)^alpha
+    max_extra_length: int = 50  # output tokens allowed beyond the length of the source
+    batch_size: int = 32  # sentences in one compiled batch, for each device
+
+    def validate(self) -> None:
+        """Raises ValueError: rule, expected, got."""
+        for name, least in (("beam_size", 1), ("alpha", 0), ("max_extra_length", 0),
+                            ("batch_size", 1)):
+            if not getattr(self, name) >= least:
+                raise ValueError(
+                    f"decoding.{name} must be at least {least}, got {getattr(self, name)}"
+                )
+
+
+@dataclass(unsafe_hash=True)
+class Config:
+    """Everything a run depends on."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+
+    def validate(self) -> None:
+        """Checked once, where a user's values enter. Raises UserError(CONFIGURATION)."""
+        try:
+            for part in (self.model, self.data, self.training, self.decoding):
+                part.validate()
+            longest = max(self.data.source_length, self.data.target_length)
+            if longest > self.model.max_length:
+                raise ValueError(
+                    f"data.source_length and data.target_length must be at most model.max_length, "
+                    f"got {longest} > {self.model.max_length}"
+                )
+            if self.training.tokens_per_batch < self.data.target_length:
+                raise ValueError(
+                    "training.tokens_per_batch must hold one row of data.target_length, got "
+                    f"{self.training.tokens_per_batch} < {self.data.target_length}"
+                )
+            if self.model.tied_embeddings == "three-way" and not self.data.joint_vocab:
+                raise ValueError(
+                    "three-way tied embeddings need data.joint_vocab=true, got false; or set "
+                    "model.tied_embeddings=two-way"
+                )
+        except ValueError as error:
+            raise UserError(CONFIGURATION, str(error)) from None
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Packed rows of one global batch."""
+        return self.training.tokens_per_batch // self.data.target_length
+
+
+def save_config(config: Config, path: Path) -> None:
+    """Write the resolved config as JSON."""
+    path.write_text(json.dumps(asdict(config), indent=2) + "\n", encoding="utf-8")
+
+
+def load_config(path: Path) -> Config:
+    """Read what `save_config` wrote; raises UserError(CHECKPOINT or CONFIGURATION)."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            CHECKPOINT, f"{path.parent} is not a run directory: it has no {path.name}; "
+            "give --workdir the directory that train.py wrote"
+        ) from None
+    except ValueError as error:
+        raise UserError(CHECKPOINT, f"{path} is not readable JSON: {error}") from None
+    config = Config()
+    for part in fields(Config):
+        given, section = tree.get(part.name, {}), getattr(config, part.name)
+        types = {f.name: f.type for f in fields(section)}
+        for name, value in given.items():
+            if name not in types:
+                raise UserError(
+                    CONFIGURATION, f"{path}: unknown field {part.name}.{name}; this run was "
+                    "written by another version"
+                )
+            if type(value) is not types[name] and not (types[name] is float and type(value) is int):
+                raise UserError(
+                    CONFIGURATION, f"{path}: {part.name}.{name} must be {types[name].__name__}, "
+                    f"got {value!r}"
+                )
+            setattr(section, name, value)
+    config.validate()
+    return config

@@ -1,0 +1,74 @@
+"""Label-smoothed cross-entropy as sums and counts, whole or in blocks of the sequence.
+
+Axes: B batch · T target · D model width · V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+class LossSums(NamedTuple):
+    """Sums over target tokens, padding left out: they add up over blocks, rows and devices."""
+
+    loss: Float[Array, ""]  # smoothed cross-entropy, in nats
+    nll: Float[Array, ""]  # cross-entropy without smoothing, in nats: exp(nll / tokens) = perplexity
+    correct: Float[Array, ""]  # tokens whose label has the largest logit
+    tokens: Float[Array, ""]
+
+
+def cross_entropy(
+    logits: Float[Array, "B T V"],
+    labels: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+    smoothing: float,
+) -> LossSums:
+    """Cross-entropy against (1 − ε) one-hot + ε / V (section 5.4), without building the targets.
+
+    `weights` is 1 for tokens that count and 0 for padding.
+    """
+    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    # A reduction, not a gather: its gradient is elementwise, a gather's is a scatter.
+    is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
+    label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
+    nll = normalizer - label_logit
+    loss = nll if smoothing == 0.0 else (
+        (1.0 - smoothing) * nll + smoothing * (normalizer - logits.mean(axis=-1))
+    )
+    correct = (label_logit >= logits.max(axis=-1)).astype(jnp.float32)
+    return LossSums(*((x * weights).sum() for x in (loss, nll, correct)), weights.sum())
+
+
+def blockwise_cross_entropy(
+    hidden: Float[Array, "B T D"],
+    to_logits: Callable[[Array], Array],
+    labels: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+    smoothing: float,
+    block: int,
+) -> LossSums:
+    """`cross_entropy(to_logits(hidden), …)` with logits of only `block` positions at one time.
+
+    The backward pass computes each block's logits again. `block` 0 means all positions at once.
+    """
+    length = hidden.shape[1]
+    if block == 0 or block >= length:
+        return cross_entropy(to_logits(hidden), labels, weights, smoothing)
+    blocks = -(-length // block)
+
+    def split(x):
+        x = jnp.pad(x, [(0, 0), (0, blocks * block - length)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(x.shape[0], blocks, block, *x.shape[2:]), 1, 0)
+
+    @jax.checkpoint
+    def add_block(sums, xs):
+        hidden, labels, weights = xs
+        more = cross_entropy(to_logits(hidden), labels, weights, smoothing)
+        return jax.tree.map(jnp.add, sums, more), None
+
+    zero = LossSums(*[jnp.zeros(())] * 4)
+    sums, _ = jax.lax.scan(add_block, zero, tuple(map(split, (hidden, labels, weights))))
+    return sums

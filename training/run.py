@@ -1,0 +1,176 @@
+"""A run directory: who holds it, what was asked for, and what happened (log, metrics, samples)."""
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from data.errors import CONFIGURATION, OUTPUT, UserError
+from training.config import Config, load_config, save_config
+
+# Fields that may change when a run goes on: what they steer is not in the state.
+MAY_CHANGE = {
+    "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
+    "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
+    "training.accumulate", "model.remat", "data.data_dir",
+    "decoding.beam_size", "decoding.alpha", "decoding.max_extra_length", "decoding.batch_size",
+}  # fmt: skip
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
+OURS = ("config.json", "run.json", "metrics.jsonl", "train.log", "best.json", "vocab",
+        "checkpoints", "average", "samples", "tensorboard")
+
+
+class Run:
+    """The directory runs/NAME of one training run; one process holds it at a time."""
+
+    def __init__(self, path: Path, overwrite: bool):
+        """Create or reopen it. Raises UserError(OUTPUT) where it cannot be written or is in use."""
+        self.path = path.expanduser().absolute()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._hold()
+            if overwrite:
+                self._clear()
+        except OSError as error:
+            raise UserError(
+                OUTPUT, f"cannot write the run directory {self.path}: {error.strerror}; "
+                "choose another --workdir"
+            ) from None
+        self._tensorboard = None
+        self._live = sys.stderr.isatty()
+
+    def _hold(self) -> None:
+        """Lock the directory for the life of this process; the system releases it at any death."""
+        self._lock = open(self.path / "LOCK", "a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            raise UserError(
+                OUTPUT, f"{self.path} is in use by another training ({self._lock.read().strip()}); "
+                "stop it or choose another --workdir"
+            ) from None
+        self._lock.truncate(0)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._lock.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
+        self._lock.flush()
+
+    def _clear(self) -> None:
+        for name in OURS:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def adopt(self, config: Config) -> None:
+        """Write config.json and run.json; a run that goes on must agree with what it was.
+
+        The vocabulary sizes come from the run. Raises UserError(CONFIGURATION) and names each
+        field that differs.
+        """
+        path = self.path / "config.json"
+        if path.exists():
+            before = load_config(path)
+            config.model.source_vocab_size = before.model.source_vocab_size
+            config.model.target_vocab_size = before.model.target_vocab_size
+            old, new = flat(asdict(before)), flat(asdict(config))
+            changed = [k for k in new if new[k] != old[k]]
+            if refused := [k for k in changed if k not in MAY_CHANGE]:
+                what = ", ".join(f"{k} {old[k]!r} → {new[k]!r}" for k in refused)
+                raise UserError(
+                    CONFIGURATION, f"{self.path} was trained with another configuration: {what}; "
+                    "choose another --workdir, or --overwrite to begin anew"
+                )
+            for key in changed:
+                self.log(f"changed: {key} {old[key]!r} → {new[key]!r}")
+
+    def describe(self, config: Config) -> None:
+        """Write the resolved config.json, and run.json: command, versions, commit, seed, host."""
+        save_config(config, self.path / "config.json")
+        here = Path(__file__).parent
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+        ) if shutil.which("git") else None
+        facts = {
+            "command": sys.argv,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": platform.node(),
+            "python": platform.python_version(),
+            "versions": {name: version(name) for name in LIBRARIES},
+            "commit": commit.stdout.strip() if commit else "",
+            "seed": config.training.seed,
+        }
+        (self.path / "run.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+    def log(self, line: str) -> None:
+        """A line on stderr and in train.log."""
+        self.progress("")
+        print(line, file=sys.stderr, flush=True)
+        with open(self.path / "train.log", "a", encoding="utf-8") as file:
+            print(line, file=file)
+
+    def progress(self, line: str) -> None:
+        """Replace the live line of a terminal; nothing elsewhere."""
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\033[K{line[:width]}", end="", file=sys.stderr, flush=True)
+
+    def record(self, step: int, metrics: dict[str, float]) -> None:
+        """A line of metrics.jsonl and points in TensorBoard."""
+        entry = {"step": step, "time": round(time.time(), 3), **metrics}
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        for name, value in metrics.items():
+            self._tensorboard.add_scalar(name, value, step)
+        self._tensorboard.flush()
+
+    def go_on_from(self, step: int) -> None:
+        """Open the metrics at `step`: entries beyond it will be written again."""
+        from tensorboardX import SummaryWriter
+
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = [line for line in lines if step_of(line) <= step]
+        if kept != lines:
+            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        # purge_step has TensorBoard forget the points that will come again.
+        self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
+
+    def write_samples(self, step: int | str, lines: list[str]) -> None:
+        """samples/STEP.txt"""
+        (self.path / "samples").mkdir(exist_ok=True)
+        text = "".join(line + "\n" for line in lines)
+        (self.path / "samples" / f"{step}.txt").write_text(text, encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the event file and let the directory go."""
+        self.progress("")
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        self._lock.close()
+
+
+def flat(tree: dict, prefix: str = "") -> dict:
+    """{"a": {"b": 1}} → {"a.b": 1}"""
+    out = {}
+    for key, value in tree.items():
+        inner = isinstance(value, dict)
+        out.update(flat(value, f"{prefix}{key}.") if inner else {prefix + key: value})
+    return out
+
+
+def step_of(line: str) -> float:
+    """The step of a metrics line; a line cut off by a crash belongs to no step."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):
+        return float("inf")

@@ -96,7 +96,7 @@ class Translator:
         return [translation.text for translation in self.stream(lines)]
 
     def stream(self, lines: Iterable[str]) -> Iterator[Translation]:
-        """Translations in the order of the lines, in memory that does not grow with their number."""
+        """Translations in the order of the lines, in memory that their number does not change."""
         lines = iter(lines)
         rows = self.decoding.batch_size * jax.local_device_count()
         while window := list(itertools.islice(lines, rows * WINDOW)):
@@ -231,12 +231,11 @@ def main() -> None:
     if not f.workdir:
         raise UserError(CHECKPOINT, "give --workdir=RUN, the directory that train.py wrote")
     run = Path(f.workdir).expanduser()
-    given = {name: f[name].value for name in ("beam_size", "alpha", "max_extra_length", "batch_size")}
+    options = ("beam_size", "alpha", "max_extra_length", "batch_size")
+    given = {name: f[name].value for name in options if f[name].value is not None}
     check_run(run, f.checkpoint)
     prepare_jax(f.compilation_cache)
-    translator = Translator.load(
-        run, f.checkpoint, **{name: value for name, value in given.items() if value is not None}
-    )
+    translator = Translator.load(run, f.checkpoint, **given)
     texts = decode_file(translator, f.input, f.output)
     if f.reference:
         file = sys.stderr if f.output == "-" else sys.stdout
@@ -254,9 +253,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("max_extra_length", None, "Output tokens beyond the source's length.", 0)
     flags.DEFINE_integer("batch_size", None, "Sentences in a batch, for each device.", 1)
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
-    flags.DEFINE_string("compilation_cache", "", "Directory of compiled programs, or off.")
 
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(main)
+    run_command(define_flags, main)

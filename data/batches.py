@@ -130,18 +130,18 @@ class Batches:
 
     def __init__(self, pairs: Pairs, rows_per_batch: int, source_capacity: int,
                  target_capacity: int, seed: int):
-        self._pairs, self._shape = pairs, (rows_per_batch, source_capacity, target_capacity)
+        self._pairs, self.shape = pairs, (rows_per_batch, source_capacity, target_capacity)
         self.plan = lru_cache(maxsize=2)(lambda epoch: plan_epoch(
             *pairs.slots, source_capacity, target_capacity, seed, epoch))
 
     def __getitem__(self, position: DataPosition) -> Batch:
         """The batch at a position."""
-        return make_batch(self._pairs, self.plan(position.epoch), position.index, *self._shape)
+        return make_batch(self._pairs, self.plan(position.epoch), position.index, *self.shape)
 
     def next_position(self, position: DataPosition) -> DataPosition:
         """The position after this one: the next batch, or the first one of the next epoch."""
         epoch, index = position
-        last = index + 1 >= num_batches(self.plan(epoch), self._shape[0])
+        last = index + 1 >= num_batches(self.plan(epoch), self.shape[0])
         return DataPosition(epoch + 1, 0) if last else DataPosition(epoch, index + 1)
 
     def iterate(self, position: DataPosition) -> Iterator[tuple[Batch, DataPosition]]:

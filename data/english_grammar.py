@@ -1,11 +1,11 @@
 """The English rendering of a meaning: word order, articles, agreement, do-support.
 
-English must follow from the Korean by rule alone: a bare noun is *the* apple, a counted one
-*three apples*, a mass noun plain *rice*; what one is, becomes or has, and what there is, is *a* dog.
+English must follow from the Korean by rule alone: a bare noun is *the apple*, a counted one
+*three apples*, a mass noun plain *rice*; what one is, becomes or has, and what there is, *a dog*.
 """
 
 from data.korean_grammar import HOW_MANY, Clause, Phrase, Sentence, subject
-from data.korean_lexicon import VOWELS, Adjective, Adverb, Noun, Pronoun, ing, third_person
+from data.korean_lexicon import VOWELS, Adjective, Adverb, Noun, Pronoun, ing, plural, third_person
 from data.korean_predicates import BE, BE_AT, THERE
 
 PREPOSITIONS = {
@@ -62,9 +62,9 @@ def _phrase(phrase: Phrase, role: str = "object") -> str:
         words.append(noun.plural if many and noun.plural else noun.en)
         if phrase.number:
             number = "how many" if phrase.number == HOW_MANY else DIGITS[phrase.number]
-            measure = noun.measure and noun.measure + ("s" if many else "") + " of"
-            measure = measure.replace("glasss", "glasses")
-            words = [number, measure, *words]
+            if noun.measure:  # two glasses of water
+                words = [plural(noun.measure) if many else noun.measure, "of", *words]
+            words = [number, *words]
         elif role != "vehicle":
             words = [_determiner(phrase, words[0], role in INDEFINITE), *words]
     if phrase.focus == "only":
@@ -87,39 +87,44 @@ def _relative(head: Phrase) -> str:
     return " ".join([*words, *auxiliary, *verb, *_arguments(clause)])
 
 
-def _verb(clause: Clause, agreement: str, inverted: bool) -> tuple[list[str], list[str]]:
-    """The auxiliary (with `not`) and the rest: what a question puts before and after its subject."""
-    predicate, tense = clause.predicate, clause.tense
-    adjective = isinstance(predicate, Adjective)
-    is_be = adjective or predicate in (BE, BE_AT, THERE)
-    base = "be" if is_be else predicate.en
-    rest: list[str] = []
-    if adjective:
+def _chain(clause: Clause) -> list[str]:
+    """The verbs of a clause in their base forms, of which the first will be inflected."""
+    predicate, future = clause.predicate, clause.tense == "future"
+    base, rest = predicate.en, []
+    if isinstance(predicate, Adjective):
         compared = any(role == "than" for role, _ in clause.arguments)
-        rest = [predicate.comparative if compared else predicate.en]
+        base, rest = "be", [predicate.comparative if compared else predicate.en]
+    elif predicate in (BE, BE_AT, THERE):
+        base = "be"
     chain = {
-        "": [base], "progressive": ["be", ing(base)], "desire": ["want", "to", base],
-        "ability": ["be", "able", "to", base] if tense == "future" else ["can", base],
+        "": [base],
+        "progressive": ["be", ing(base)],
+        "desire": ["want", "to", base],
+        "ability": ["be", "able", "to", base] if future else ["can", base],
         "duty": ["have", "to", base],
-    }[clause.mode] + rest
-    if tense == "future":
-        chain.insert(0, "will")
-    head, rest = chain[0], chain[1:]
-    not_ = ["not"] if clause.negative else []
-    is_past = tense == "past"
-    if head in ("be", "can", "will"):
-        head = BE_FORMS[agreement][is_past] if head == "be" else (
-            "could" if head == "can" and is_past else head)
-        if head == "can" and not_ and not inverted:
-            return ["cannot"], rest
-        return [head, *not_], rest
-    if not_ or inverted:
+    }[clause.mode]
+    return [*(["will"] if future else []), *chain, *rest]
+
+
+def _verb(clause: Clause, agreement: str, inverted: bool) -> tuple[list[str], list[str]]:
+    """The auxiliary with `not`, and the rest: a question puts its subject between."""
+    head, *rest = _chain(clause)
+    is_past = clause.tense == "past"
+    negation = ["not"] if clause.negative else []
+    if head == "can" and negation and not is_past and not inverted:
+        return ["cannot"], rest
+    if head == "be":
+        return [BE_FORMS[agreement][is_past], *negation], rest
+    if head in ("can", "will"):
+        return ["could" if head == "can" and is_past else head, *negation], rest
+    if negation or inverted:
         do = "did" if is_past else "does" if agreement == "he" else "do"
-        return [do, *not_], [head, *rest]
+        return [do, *negation], [head, *rest]
     if is_past:
-        past = {"want": "wanted", "have": "had"}.get(head) or predicate.past
-        return [], [past, *rest]
-    return [], [third_person(head) if agreement == "he" else head, *rest]
+        head = {"want": "wanted", "have": "had"}.get(head) or clause.predicate.past
+    elif agreement == "he":
+        head = third_person(head)
+    return [], [head, *rest]
 
 
 def _argument(clause: Clause, role: str, argument: Phrase | Adverb) -> str:
@@ -176,7 +181,7 @@ def _clause(clause: Clause, question: bool = False) -> str:
     if existent and clause.negative:  # there is no cat
         auxiliary, verb = [auxiliary[0], *verb], ["no"]
         arguments[0] = arguments[0].removeprefix("an ").removeprefix("a ")
-    words = [*auxiliary, name] if inverted else [name, *auxiliary]
+    words = [*auxiliary[:1], name, *auxiliary[1:]] if inverted else [name, *auxiliary]
     if asked and inverted:
         words.insert(0, roles[asked].en if asked == "question" else _phrase(roles[asked], asked))
     words += [*middle, *verb, *arguments]

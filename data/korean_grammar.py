@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from data.korean_lexicon import Adjective, Adverb, Noun, Pronoun, Verb
 from data.korean_morphology import (
-    Stem, adnominal, connective, finite, infinitive, linked, particle, past,
+    Stem,
+    adnominal,
+    connective,
+    finite,
+    infinitive,
+    linked,
+    particle,
+    past,
 )
 from data.korean_predicates import BE
 
@@ -92,7 +99,7 @@ def _phrase(phrase: Phrase, role: str, style: str) -> str:
         owner = _name(phrase.owner, style)
         words.append(OWN.get(owner, owner + "의"))
     if phrase.adjective:
-        words.append(adnominal(_stem(phrase.adjective), "present"))
+        words.append(adnominal(stem_of(phrase.adjective), "present"))
     noun = _name(phrase.noun, style) + ("들" if phrase.plural else "")
     if phrase.partner:
         words.append(noun + particle(noun, "과/와"))
@@ -111,7 +118,7 @@ def _phrase(phrase: Phrase, role: str, style: str) -> str:
     return " ".join(words)
 
 
-def _stem(predicate: Verb | Adjective) -> Stem:
+def stem_of(predicate: Verb | Adjective) -> Stem:
     descriptive = isinstance(predicate, Adjective) or predicate.ko == "있다"
     return Stem(predicate.ko.rpartition(" ")[2][:-1], predicate.irregular, descriptive)
 
@@ -120,7 +127,7 @@ def _predicate(clause: Clause) -> tuple[list[str], Stem]:
     """The words before the last stem, and that stem, which takes the sentence's ending."""
     verb, mode, negative = clause.predicate, clause.mode, clause.negative
     prefix = verb.ko.rpartition(" ")[0]
-    words, stem = ([prefix] if prefix else []), _stem(verb)
+    words, stem = ([prefix] if prefix else []), stem_of(verb)
     if verb is BE:
         complement = dict(clause.arguments)["complement"]
         noun = _phrase(complement, "complement", "plain")

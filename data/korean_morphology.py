@@ -1,8 +1,8 @@
 """Korean word forms: Hangul syllables taken apart and put together, particles, conjugation.
 
 A Hangul syllable is `0xAC00 + (initial·21 + vowel)·28 + final`, so every form is arithmetic on
-the last syllable. A `Stem` is a predicate without its 다. Compound forms (먹고 있다, 먹지 않다, 먹을
-것이다) are words followed by another stem, so a dozen functions conjugate everything.
+the last syllable. A `Stem` is a predicate without its 다. Compound forms (먹고 있다, 먹지 않다,
+먹을 것이다) are words followed by another stem, so a dozen functions conjugate everything.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ VOWELS = "ㅏㅐㅑㅒㅓㅔㅕㅖㅗㅘㅙㅚㅛㅜㅝㅞㅟㅠㅡㅢㅣ"
 FINALS = " ㄱㄲㄳㄴㄵㄶㄷㄹㄺㄻㄼㄽㄾㄿㅀㅁㅂㅄㅅㅆㅇㅈㅊㅋㅌㅍㅎ"
 BRIGHT = "ㅏㅑㅗ"  # vowel harmony: after these 아, after the others 어
 NO_FINAL = " "
-CONTRACTED = {"ㅗ": "ㅘ", "ㅜ": "ㅝ", "ㅣ": "ㅕ", "ㅚ": "ㅙ"}  # 오+아=와, 주+어=줘, 시+어=셔, 되+어=돼
+CONTRACTED = {"ㅗ": "ㅘ", "ㅜ": "ㅝ", "ㅣ": "ㅕ", "ㅚ": "ㅙ"}  # 오+아=와, 주+어=줘, 시+어=셔
 ABSORBING = "ㅏㅓㅐㅔㅕ"  # 가+아=가, 보내+어=보내
 
 
@@ -82,18 +82,18 @@ def infinitive(stem: Stem) -> str:
 def linked(stem: Stem, ending: str) -> str:
     """The stem before an ending that may want 으: (으)ㄴ, (으)ㄹ, (으)면."""
     text, irregular, _ = stem
-    vowel_stem = final(text) == NO_FINAL
+    is_open = final(text) in (NO_FINAL, "ㄹ")
     if irregular == "ㅂ":
-        text, vowel_stem = with_final(text, NO_FINAL) + "우", True
+        text, is_open = with_final(text, NO_FINAL) + "우", True
     elif irregular == "ㅎ":
-        text, vowel_stem = with_final(text, NO_FINAL), True
+        text, is_open = with_final(text, NO_FINAL), True
     elif irregular == "ㅅ":
         text = with_final(text, NO_FINAL)
     elif irregular == "ㄷ":
         text = with_final(text, "ㄹ")
-    elif final(text) == "ㄹ":
-        text, vowel_stem = without_l(stem) if ending in FINALS else text, True
-    if not vowel_stem:
+    elif ending in FINALS:
+        text = without_l(stem)
+    if not is_open:
         text += "으"
     return with_final(text, ending) if ending in FINALS else text + ending
 

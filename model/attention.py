@@ -116,11 +116,12 @@ def multi_head_attention(
 
 
 def extend_cache(cache: KeysValues | None, new: KeysValues, index: int | Array) -> KeysValues:
-    """Write `new` into the cache at key position `index`; without a cache, `new` is all there is."""
+    """Write `new` into the cache at key position `index`; without a cache, return `new`."""
     if cache is None:
         return new
     write = jax.lax.dynamic_update_slice_in_dim
-    return KeysValues(*(write(old, part, index, axis=2) for old, part in zip(cache, new)))
+    pairs = zip(cache, new, strict=True)
+    return KeysValues(*(write(old, part, index, axis=2) for old, part in pairs))
 
 
 class MultiHeadAttention(nn.Module):

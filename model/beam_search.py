@@ -79,7 +79,7 @@ def top_k(x: Float[Array, "... V"], k: int) -> tuple[Float[Array, "... k"], Int[
         best = jnp.argmax(x, axis=-1, keepdims=True)
         return jnp.take_along_axis(x, best, axis=-1), best
     if chunk < 4 or chunks <= k:
-        return jax.lax.top_k(x, k)
+        return tuple(jax.lax.top_k(x, k))
     padding = [(0, 0)] * (x.ndim - 1) + [(0, chunks * chunk - size)]
     x = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*x.shape[:-1], chunks, chunk)
     _, best = jax.lax.top_k(x.max(axis=-1), k)
@@ -105,7 +105,9 @@ def candidates(
     normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     allowed = ~at_limit[:, None, None] | (jnp.arange(vocab) == end_id)
     values, tokens = top_k(jnp.where(allowed, logits, -jnp.inf), each)
-    log_probs = live.log_probs[:, :, None] + (values - normalizer)
+    # Where nothing may follow, −inf − −inf is NaN, which top_k puts first or last by its sign bit.
+    change = jnp.where(jnp.isneginf(values), -jnp.inf, values - normalizer)
+    log_probs = live.log_probs[:, :, None] + change
     log_probs, where = jax.lax.top_k(
         log_probs.reshape(len(log_probs), -1), min(beams * each, 1 if beams == 1 else 2 * beams)
     )
@@ -156,7 +158,8 @@ def beam_search(
 
         scores = log_probs / length_penalty(t + 1, alpha, power_penalty)
         ended = Finished(jnp.where(ends, scores, -jnp.inf), log_probs, full_like(t, ends), parents)
-        merged = Finished(*(jnp.concatenate(pair, axis=1) for pair in zip(finished, ended)))
+        pairs = zip(finished, ended, strict=True)
+        merged = Finished(*(jnp.concatenate(pair, axis=1) for pair in pairs))
         _, order = jax.lax.top_k(merged.scores, beam_size)
         finished = Finished(*pick(order, *merged))
 

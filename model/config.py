@@ -30,12 +30,13 @@ class ModelConfig:
     dropout: float = 0.1  # on sub-layer outputs and on embeddings + positions (section 5.4)
     norm: str = "post"  # post: norm(x + f(x)), the paper's; pre: x + f(norm(x)) and a last norm
     positions: str = "sinusoidal"  # sinusoidal | learned | rotary | none
-    sinusoid_layout: str = "interleaved"  # sin, cos, sin, … (the paper's) | halves: sins, then coses
+    sinusoid_layout: str = "interleaved"  # sin, cos, sin, … (the paper's) | halves: sins first
     max_length: int = 1024  # positions the tables hold; longer sequences are refused
     activation: str = "relu"  # relu | gelu (exact) | silu
     attention_bias: bool = False  # biases on query, key, value and output projections
     layer_norm_epsilon: float = 1e-6
-    tied_embeddings: str = "three-way"  # three-way: source = target = output | two-way: target = output | none
+    # three-way: source = target = output (section 3.4) | two-way: target = output | none
+    tied_embeddings: str = "three-way"
     scale_embeddings: bool = True  # embeddings × √d_model (section 3.4)
     output_bias: bool = False  # a bias on the logits
     remat: bool = False  # recompute activations in the backward pass, layer by layer: less memory
@@ -86,8 +87,9 @@ class ModelConfig:
                 f"source_vocab_size={sizes[0]}, target_vocab_size={sizes[1]}"
             )
         for name in ("pad_id", "start_id", "end_id", "unknown_id"):
-            if getattr(self, name) < 0 or 0 < sizes[1] <= getattr(self, name):
-                raise ValueError(f"{name} must be an id of the vocabulary, got {getattr(self, name)}")
+            got = getattr(self, name)
+            if got < 0 or 0 < sizes[1] <= got:
+                raise ValueError(f"{name} must be an id of the vocabulary, got {got}")
 
 
 def num_parameters(config: ModelConfig) -> int:

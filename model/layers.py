@@ -1,4 +1,4 @@
-"""The small layers: layer norm, feed-forward, embeddings, logits, dropout – functions, then modules.
+"""The small layers: layer norm, feed-forward, embeddings, logits, dropout; then their modules.
 
 Axes: B batch · T time · D model width · F feed-forward width · V vocabulary.
 """

@@ -62,7 +62,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention over fresh or cached keys, cross-attention to the memory, feed-forward."""
+    """Masked self-attention (over fresh or cached keys), cross-attention, feed-forward."""
 
     config: ModelConfig
 
@@ -89,7 +89,7 @@ class DecoderLayer(nn.Module):
 
 
 class Stack(nn.Module):
-    """What encoder and decoder share: embeddings + positions, dropout, layers, pre-norm's last norm."""
+    """What encoder and decoder share: positions, dropout, layers, pre-norm's last norm."""
 
     config: ModelConfig
     layer: type[nn.Module]
@@ -131,15 +131,11 @@ class Decoder(Stack):
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
         return tuple(layer.memory_keys_values(memory) for layer in self.layers)
 
-    def __call__(
-        self, x, mask, positions, memory, memory_mask, caches=None, index=0, rows=None
-    ):
+    def __call__(self, x, mask, positions, memory, memory_mask, caches=None, index=0, rows=None):
         x, rotary = self.enter(x, positions, rows)
         caches = list(caches or [None] * len(self.layers))
         for i, layer in enumerate(self.layers):
-            x, caches[i] = layer(
-                x, mask, rotary, memory[i], memory_mask, caches[i], index, rows
-            )
+            x, caches[i] = layer(x, mask, rotary, memory[i], memory_mask, caches[i], index, rows)
         return self.leave(x), tuple(caches)
 
 
@@ -190,7 +186,11 @@ class Transformer(nn.Module):
         target_positions: Int[Array, "B T"] | None = None,
         rows: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """The decoder's output for each target position, before `logits` (teacher forcing)."""
+        """The decoder's output for each target position, before `logits` (teacher forcing).
+
+        `target` is the decoder's input: the start token, then the target without its end.
+        Segments are 1, 2, … for packed pairs and 0 for padding; positions default to 0, 1, ….
+        """
         memory = self.encode(source, source_segments, source_positions, rows)
         positions = along(target) if target_positions is None else target_positions
         causal = segment_mask(target_segments, target_segments) & causal_mask(target.shape[1])
@@ -210,31 +210,9 @@ class Transformer(nn.Module):
             hidden, self.output_bias if self.config.output_bias else None
         )
 
-    def __call__(
-        self,
-        source,
-        target,
-        source_segments,
-        target_segments,
-        source_positions=None,
-        target_positions=None,
-        rows=None,
-    ) -> Float[Array, "B T V"]:
-        """Logits for each target position. Segments: 1, 2, … for packed pairs, 0 for padding.
-
-        `target` is the decoder's input: the start token, then the target without its end.
-        """
-        return self.logits(
-            self.hidden(
-                source,
-                target,
-                source_segments,
-                target_segments,
-                source_positions,
-                target_positions,
-                rows,
-            )
-        )
+    def __call__(self, *inputs: Array | None) -> Float[Array, "B T V"]:
+        """Logits for each target position; the inputs are those of `hidden`."""
+        return self.logits(self.hidden(*inputs))
 
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
         """Cross-attention keys and values of every decoder layer: once per sentence."""

@@ -53,8 +53,8 @@ class Checkpoints:
             self._manager.delete(old)
 
     def _last(self) -> list[int]:
-        """The last k regular steps; a step saved because training was interrupted counts only
-        while it is the latest, so that an interruption changes neither what is kept nor averaged."""
+        """The last k regular steps. One saved at an interruption counts while it is the latest,
+        so that interruptions change neither what is kept nor what is averaged."""
         there = steps(self.run)
         return [s for s in there if s % self.every == 0 or s == there[-1]][-self.keep :]
 
@@ -97,11 +97,6 @@ class Checkpoints:
         shutil.rmtree(self.run / "average", ignore_errors=True)
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(self.run / "average" / "params", mean)
-
-    @staticmethod
-    def place(params: Any) -> Any:
-        """NumPy parameters onto every local device."""
-        return jax.device_put(params, everywhere())
 
     def close(self) -> None:
         self._manager.close()

@@ -1,4 +1,4 @@
-"""What both command lines share: flags to config, one-line errors and exit codes, devices, caches."""
+"""What the command lines share: flags, one-line errors and exit codes, devices, caches."""
 
 import difflib
 import os
@@ -10,22 +10,27 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-from absl import flags, logging
+from absl import app, flags, logging
 
 from data.errors import CONFIGURATION, OUTPUT, UserError
 
 INTERNAL = 1
 
 
-def run_command(main: Callable[[], None]) -> None:
-    """Parse the absl flags, call `main`, and exit with the code of what happened.
+def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> None:
+    """Define and parse the absl flags, call `main`, and exit with the code of what happened.
 
     A UserError is one line on stderr; with --debug every error keeps its traceback.
     """
     logging.set_verbosity(logging.ERROR)  # Orbax and TFDS narrate at INFO and WARNING
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
+    flags.DEFINE_string(
+        "compilation_cache", "", "Directory that keeps compiled programs, or off."
+    )
+    app.define_help_flags()
     try:
+        define_flags()
         rest = flags.FLAGS(sys.argv)[1:]
         if rest:
             raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")

@@ -1,4 +1,4 @@
-"""Evaluation on held-out pairs: loss and perplexity, BLEU, exact match, samples."""
+"""Evaluation on held-out pairs: loss and perplexity, BLEU, exact match, samples; which was best."""
 
 import math
 from collections.abc import Callable
@@ -9,9 +9,62 @@ import numpy as np
 
 from data.batches import fixed_batches
 from data.pairs import Pairs
+from data.text_files import Corpus
 from training.config import Config
 from training.loss import LossSums
+from training.run import Run
 from training.step import split_rows
+
+SAMPLES = 20
+
+
+class Evaluator:
+    """Judges parameters on validation data and remembers which checkpoint did best.
+
+    `eval_step` is (params, batch [devices, B, …]) → LossSums, `translate` (params, lines) → lines.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        held_out: tuple[Corpus, Pairs] | None,
+        eval_step: Callable[[Any, Any], LossSums],
+        translate: Callable[[Any, list[str]], list[str]],
+    ):
+        self._config, self._run, self._held_out = config, run, held_out
+        self._eval_step, self._translate = eval_step, translate
+        self.best: dict[str, Any] = {}
+        self.without_better = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether so many evaluations in a row were no better that training should stop."""
+        return 0 < self._config.training.patience <= self.without_better
+
+    def judge(self, checkpoint: int | str, step: int, params: Any) -> None:
+        """Record validation scores; `best` becomes `checkpoint` where they are better."""
+        if self._held_out is None:
+            return
+        corpus, pairs = self._held_out
+        training = self._config.training
+        metrics = held_out_loss(self._eval_step, params, pairs, self._config)
+        count = training.eval_sentences or len(corpus.source)
+        sources, references = corpus.source[:count], corpus.target[:count]
+        texts = self._translate(params, sources)
+        scores, _ = translation_scores(texts, references)
+        metrics |= {f"valid_{name}": value for name, value in scores.items()}
+        self._run.record(step, metrics)
+        self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))
+        shown = ", ".join(f"{name[6:]} {value:.4g}" for name, value in metrics.items())
+        self._run.log(f"validation of {checkpoint}: {shown}")
+        value = metrics[f"valid_{training.best_metric}"]
+        sign = 1.0 if training.best_metric == "bleu" else -1.0
+        if not self.best or sign * value > sign * self.best[training.best_metric]:
+            self.best = {"checkpoint": checkpoint, training.best_metric: value}
+            self.without_better = 0
+        else:
+            self.without_better += 1
 
 
 def held_out_loss(
@@ -23,7 +76,7 @@ def held_out_loss(
     shape = config.rows_per_batch, data.source_length, data.target_length
     for batch in fixed_batches(pairs, *shape):
         total += np.array(jax.device_get(eval_step(params, split_rows(batch, devices))))
-    loss, nll, correct, tokens = total
+    loss, nll, correct, tokens = total.tolist()
     return {
         "valid_loss": loss / tokens,
         "valid_nll": nll / tokens,

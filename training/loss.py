@@ -15,7 +15,7 @@ class LossSums(NamedTuple):
     """Sums over target tokens, padding left out: they add up over blocks, rows and devices."""
 
     loss: Float[Array, ""]  # smoothed cross-entropy, in nats
-    nll: Float[Array, ""]  # cross-entropy without smoothing, in nats: exp(nll / tokens) = perplexity
+    nll: Float[Array, ""]  # cross-entropy unsmoothed, in nats: exp(nll / tokens) = perplexity
     correct: Float[Array, ""]  # tokens whose label has the largest logit
     tokens: Float[Array, ""]
 

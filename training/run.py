@@ -171,6 +171,6 @@ def flat(tree: dict, prefix: str = "") -> dict:
 def step_of(line: str) -> float:
     """The step of a metrics line; a line cut off by a crash belongs to no step."""
     try:
-        return json.loads(line)["step"]
+        return float(json.loads(line)["step"])
     except (ValueError, KeyError):
         return float("inf")

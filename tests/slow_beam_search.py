@@ -1,0 +1,87 @@
+"""Beam search once more, slow and plain: Python lists, one hypothesis at a time; a test oracle.
+
+The model is any function from a prefix (a tuple of tokens, without the start) to the natural
+log-probabilities of the next token, an array of V. Sums stay in that array's precision, so that
+what ties here ties there.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+Prefix = tuple[int, ...]
+Model = Callable[[Prefix], np.ndarray]
+
+
+class Hypothesis(NamedTuple):
+    """Tokens with the end token, their log-probability, and that over the length penalty."""
+
+    tokens: Prefix
+    log_prob: float
+    score: float
+
+
+def penalty(length: int, alpha: float, power: bool = False) -> float:
+    return (length if power else (5 + length) / 6) ** alpha
+
+
+def slow_beam_search(
+    model: Model,
+    limit: int,
+    *,
+    beam_size: int,
+    end_id: int,
+    alpha: float = 0.6,
+    nbest: int = 1,
+    power_penalty: bool = False,
+    stop_early: bool = True,
+) -> list[Hypothesis]:
+    """The best first, at most `nbest`, each of at most `limit` tokens.
+
+    Ties go to the earlier length, then to the hypothesis that was better before, then to the
+    lower token: every sort is stable.
+    """
+    live: list[tuple[Prefix, float]] = [((), np.float32(0))]
+    finished: list[Hypothesis] = []
+    for length in range(1, limit + 1):
+        continuations = [
+            ((*prefix, token), before + log_prob)
+            for prefix, before in live
+            for token, log_prob in enumerate(model(prefix))
+            if log_prob > -np.inf and (length < limit or token == end_id)
+        ]
+        continuations.sort(key=lambda c: c[1], reverse=True)
+        continuations = continuations[: 2 * beam_size if beam_size > 1 else 1]
+
+        for tokens, log_prob in continuations:
+            if tokens[-1] == end_id:
+                score = log_prob / penalty(length, alpha, power_penalty)
+                finished.append(Hypothesis(tokens, float(log_prob), float(score)))
+        finished = sorted(finished, key=lambda h: h.score, reverse=True)[:beam_size]
+        live = [c for c in continuations if c[0][-1] != end_id][:beam_size]
+        if not live:
+            break
+        best_to_come = live[0][1] / penalty(limit, alpha, power_penalty)
+        if stop_early and len(finished) >= nbest and finished[nbest - 1].score >= best_to_come:
+            break
+    return finished[:nbest]
+
+
+def every_hypothesis(
+    model: Model, limit: int, end_id: int, prefix: Prefix = (), before: float = 0.0
+) -> Iterator[tuple[Prefix, float]]:
+    """All that end within `limit` tokens and are possible at all, with their log-probabilities."""
+    for token, log_prob in enumerate(model(prefix)):
+        if log_prob == -np.inf:
+            continue
+        if token == end_id:
+            yield (*prefix, token), before + log_prob
+        elif len(prefix) + 1 < limit:
+            tokens = (*prefix, token)
+            yield from every_hypothesis(model, limit, end_id, tokens, before + log_prob)
+
+
+def rescored(model: Model, tokens: Prefix) -> float:
+    """The log-probability of `tokens` by teacher forcing."""
+    return sum(float(model(tuple(tokens[:i]))[token]) for i, token in enumerate(tokens))

@@ -1,0 +1,257 @@
+"""Attention: equation 1 and section 3.2.2 in NumPy, masks that leave no trace, module = function.
+
+Axes: B batch · T queries · S keys · D model width · H heads · K head width.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import TypeCheckError
+
+from model.attention import (
+    AttentionParams,
+    KeysValues,
+    MultiHeadAttention,
+    causal_mask,
+    dot_product_attention,
+    extend_cache,
+    multi_head_attention,
+    project_keys_values,
+    segment_mask,
+)
+from model.config import ModelConfig
+from model.positions import rotate
+
+B, H, T, S, K = 2, 3, 5, 7, 11
+D = H * K
+
+attend = jax.jit(dot_product_attention)
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
+
+
+def queries_keys_values():
+    return normal(B, H, T, K, seed=1), normal(B, H, S, K, seed=2), normal(B, H, S, K, seed=3)
+
+
+def random_mask(*shape):
+    """About half True, and at least one key for every query."""
+    mask = np.random.default_rng(shape).random(shape) < 0.5
+    mask[..., 2] = True
+    return mask
+
+
+def numpy_attention(queries, keys, values, mask=True):
+    """softmax(Q Kᵀ / √d_k + M) V in float64, with M = 0 where one may attend, −∞ elsewhere."""
+    queries, keys, values = (np.asarray(x, np.float64) for x in (queries, keys, values))
+    scores = queries @ np.swapaxes(keys, -1, -2) / np.sqrt(queries.shape[-1])
+    scores = scores + np.where(mask, 0.0, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights @ values, weights
+
+
+def random_params(bias, d=D, h=H, k=K):
+    shapes = [(d, h, k)] * 3 + [(h, k, d)] + ([(h, k)] * 3 + [(d,)] if bias else [])
+    return AttentionParams(*(normal(*s, seed=i) / 4 for i, s in enumerate(shapes)))
+
+
+@pytest.mark.parametrize(
+    "shape", [None, (B, H, T, S), (B, 1, T, S), (1, 1, T, S), (1, H, 1, S), (B, 1, 1, S)], ids=str
+)
+def test_attention_is_equation_1_under_every_broadcast_mask(shape):
+    inputs = queries_keys_values()
+    mask = None if shape is None else jnp.asarray(random_mask(*shape))
+    output, weights = attend(*inputs, mask)
+    expected, expected_weights = numpy_attention(*inputs, True if mask is None else mask)
+    np.testing.assert_allclose(output, expected, atol=2e-6)
+    np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
+
+
+def test_weights_sum_to_one_wherever_something_may_be_attended_to_and_to_zero_elsewhere():
+    mask = random_mask(B, H, T, S)
+    mask[0, 1, 3] = mask[1, :, 0] = False
+    _, weights = attend(*queries_keys_values(), jnp.asarray(mask))
+    np.testing.assert_allclose(weights.sum(axis=-1), mask.any(axis=-1), atol=1e-6)
+    assert np.all(weights >= 0) and np.all(np.asarray(weights)[~mask] == 0.0)
+
+
+def test_large_scores_do_not_overflow():
+    queries, keys, values = queries_keys_values()
+    output, weights = attend(queries * 1e3, keys * 1e3, values)
+    np.testing.assert_allclose(output, numpy_attention(queries * 1e3, keys * 1e3, values)[0],
+                               rtol=1e-4, atol=1e-4)
+    assert np.all(np.isfinite(weights))
+
+
+def test_a_query_with_nothing_to_attend_to_gives_exact_zeros_and_finite_gradients():
+    mask = random_mask(B, H, T, S)
+    mask[0, 1, 3] = mask[1, :, 0] = False
+    empty = ~mask.any(axis=-1)
+    inputs = queries_keys_values()
+
+    def loss(queries, keys, values):
+        output, weights = dot_product_attention(queries, keys, values, jnp.asarray(mask))
+        return (jnp.cos(output) + output).sum() + (weights**2).sum(), (output, weights)
+
+    gradients, (output, weights) = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*inputs)
+    assert np.all(np.asarray(output)[empty] == 0.0)
+    assert np.all(np.asarray(weights)[empty] == 0.0)
+    assert all(np.all(np.isfinite(g)) for g in gradients)
+    assert np.all(np.asarray(gradients[0])[empty] == 0.0)
+    assert np.all(np.asarray(gradients[0])[~empty].any(axis=-1))
+
+
+def test_masked_keys_and_values_have_exactly_zero_gradient():
+    seen = np.zeros((B, 1, 1, S), bool)
+    seen[0, ..., :3] = seen[1, ..., 2:6] = True
+
+    def loss(keys, values):
+        output, _ = dot_product_attention(normal(B, H, T, K), keys, values, jnp.asarray(seen))
+        return jnp.sin(output).sum()
+
+    for gradient in jax.jit(jax.grad(loss, (0, 1)))(*queries_keys_values()[1:]):
+        touched = np.asarray(gradient != 0.0)
+        assert np.array_equal(touched, np.broadcast_to(seen[:, :, 0, :, None], touched.shape))
+
+
+def test_the_softmax_of_bfloat16_inputs_is_float32():
+    size = 16  # 1 / √16 is a power of two: scaling the queries rounds nothing
+    shapes = (B, H, T, size), (B, H, S, size), (B, H, S, size)
+    inputs = [jnp.asarray(normal(*s, seed=i), jnp.bfloat16) for i, s in enumerate(shapes)]
+    output, weights = attend(*inputs)
+    expected, expected_weights = numpy_attention(*inputs)
+    assert weights.dtype == jnp.float32 and output.dtype == jnp.bfloat16
+    np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
+    np.testing.assert_allclose(output.astype(np.float32), expected, atol=2e-2)
+
+
+def test_scores_have_variance_near_one_at_initialisation_thanks_to_the_scale():
+    config = ModelConfig(d_model=512, num_heads=8)
+    module, x = MultiHeadAttention(config), normal(4, 61, 512)
+
+    @jax.jit
+    def scores_variance(key, factor):
+        """Of scores, which are the logarithms of the weights up to a constant for each query."""
+        variables = module.init(key, x, method="keys_values")
+        params = AttentionParams(**variables["params"])
+        params = params._replace(query=params.query * factor)
+        _, weights = multi_head_attention(params, x, project_keys_values(params, x))
+        return jnp.log(weights).var(axis=-1, ddof=1).mean()
+
+    key = jax.random.key(0)
+    assert 0.8 < scores_variance(key, 1.0) < 1.25
+    # Undoing the division by √d_k brings the variance to d_k = 64 (footnote 4).
+    assert 0.8 * 64 < scores_variance(key, 64**0.5) < 1.25 * 64
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_multi_head_attention_concatenates_heads_and_projects_them(bias):
+    params = random_params(bias)
+    x, memory, mask = normal(B, T, D, seed=5), normal(B, S, D, seed=6), random_mask(B, 1, T, S)
+    output, weights = jax.jit(
+        lambda: multi_head_attention(
+            params, x, project_keys_values(params, memory), jnp.asarray(mask)
+        )
+    )()
+    p = AttentionParams(*(0.0 if a is None else np.asarray(a, np.float64) for a in params))
+    ours, theirs = np.asarray(x, np.float64), np.asarray(memory, np.float64)
+    heads, each = [], []
+    for h in range(H):
+        b = [bias_of[h] if bias else 0.0 for bias_of in (p.query_bias, p.key_bias, p.value_bias)]
+        head, weight = numpy_attention(
+            ours @ p.query[:, h] + b[0],
+            theirs @ p.key[:, h] + b[1],
+            theirs @ p.value[:, h] + b[2],
+            mask[:, 0],
+        )
+        heads.append(head), each.append(weight)
+    expected = np.concatenate(heads, axis=-1) @ p.output.reshape(D, D) + p.output_bias
+    np.testing.assert_allclose(output, expected, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(weights, np.stack(each, axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_the_module_is_the_function_bit_for_bit_and_sows_its_weights(bias):
+    config = ModelConfig(d_model=30, num_heads=3, attention_bias=bias)
+    module, params = MultiHeadAttention(config), random_params(bias, 30, 3, 10)
+    x, memory, mask = normal(B, T, 30), normal(B, S, 30), jnp.asarray(random_mask(B, 1, T, S))
+    mine, others = jnp.arange(10, 10 + T)[None].repeat(B, 0), jnp.arange(S)[None].repeat(B, 0)
+    variables = {"params": {n: p for n, p in params._asdict().items() if p is not None}}
+
+    @jax.jit
+    def by_module():
+        keys_values = module.apply(variables, memory, others, method="keys_values")
+        return module.apply(variables, x, keys_values, mask, mine, mutable=["intermediates"])
+
+    @jax.jit
+    def by_function():
+        keys_values = project_keys_values(params, memory, others)
+        return multi_head_attention(params, x, keys_values, mask, mine)
+
+    output, sown = by_module()
+    expected, weights = by_function()
+    assert np.array_equal(output, expected)
+    assert np.array_equal(sown["intermediates"]["weights"][0], weights)
+    declared = jax.eval_shape(lambda k: module.init(k, x, method="keys_values"), jax.random.key(0))
+    assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, declared)
+
+
+def test_projections_start_xavier_uniform_and_biases_at_zero():
+    config = ModelConfig(d_model=96, num_heads=3, attention_bias=True)
+    x = normal(1, 2, 96)
+    params = MultiHeadAttention(config).init(jax.random.key(1), x, method="keys_values")["params"]
+    limit = (6 / (96 + 96)) ** 0.5
+    for name in ("query", "key", "value", "output"):
+        assert 0.99 * limit < np.abs(params[name]).max() <= limit
+        assert abs(params[name].std() - limit / 3**0.5) < 0.02 * limit
+        assert not params[f"{name}_bias"].any()
+
+
+def test_rotary_keys_and_queries_are_turned_and_values_are_not():
+    params, x = random_params(False, 30, 3, 10), normal(B, T, 30)
+    positions = jnp.asarray(np.random.default_rng(0).integers(0, 97, (B, T)))
+    plain, turned = project_keys_values(params, x), project_keys_values(params, x, positions)
+    assert np.array_equal(turned.keys, rotate(plain.keys, positions))
+    assert np.array_equal(turned.values, plain.values)
+    queries = jnp.einsum("btd,dhk->bhtk", x, params.query)
+    heads, _ = dot_product_attention(rotate(queries, positions), *turned)
+    output, _ = multi_head_attention(params, x, turned, positions=positions)
+    np.testing.assert_allclose(
+        output, np.einsum("bhtk,hkd->btd", heads, params.output), atol=1e-5
+    )
+
+
+def test_the_causal_mask_shows_the_past_and_the_present():
+    mask = causal_mask(T)
+    assert mask.shape == (1, 1, T, T) and mask.dtype == bool
+    for t in range(T):
+        assert mask[0, 0, t].tolist() == [s <= t for s in range(T)]
+
+
+def test_the_segment_mask_joins_equal_segments_and_leaves_padding_alone():
+    mine, others = np.array([[1, 1, 2, 3, 0], [2, 0, 1, 1, 0]]), np.array([[1, 2, 0], [1, 0, 2]])
+    mask = segment_mask(jnp.asarray(mine), jnp.asarray(others))
+    assert mask.shape == (2, 1, 5, 3)
+    for (b, t, s), got in np.ndenumerate(mask[:, 0]):
+        assert got == (mine[b, t] == others[b, s] != 0)
+
+
+def test_the_cache_gets_new_keys_and_values_at_the_index_and_keeps_the_rest():
+    cache = KeysValues(normal(B, H, S, K, seed=1), normal(B, H, S, K, seed=2))
+    new = KeysValues(normal(B, H, 2, K, seed=3), normal(B, H, 2, K, seed=4))
+    for old, part, got in zip(cache, new, jax.jit(extend_cache)(cache, new, 3), strict=True):
+        expected = np.array(old)
+        expected[:, :, 3:5] = part
+        assert np.array_equal(got, expected)
+    assert extend_cache(None, new, 0) is new
+
+
+def test_shape_annotations_are_checked_in_tests():
+    pytest.importorskip("beartype")
+    queries, keys, values = queries_keys_values()
+    with pytest.raises(TypeCheckError, match="values"):
+        dot_product_attention(queries, keys, values[:, :, 1:])

@@ -1,0 +1,203 @@
+"""The two command lines end to end, as processes: train → decode, and every bad input's one line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import write_corpus
+
+ROOT = Path(__file__).parent.parent
+TINY = (
+    "--config.model.d_model=16 --config.model.d_ff=32 --config.model.num_heads=2 "
+    "--config.model.num_layers=1 --config.data.tokenizer=words --config.data.vocab_size=64 "
+    "--config.data.source_length=16 --config.data.target_length=16 "
+    "--config.training.num_steps=6 --config.training.tokens_per_batch=256 "
+    "--config.training.eval_every=4 --config.training.checkpoint_every=2 "
+    "--config.decoding.batch_size=3 --config.decoding.max_extra_length=5"
+).split()
+
+
+def run(*arguments, stdin=b"", cwd=ROOT, devices=True):
+    """(exit code, stdout, stderr lines); without `devices` any use of one would fail."""
+    environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
+    if not devices:
+        environment["JAX_PLATFORMS"] = "none_may_be_initialised"
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], input=stdin, cwd=cwd, env=environment,
+        capture_output=True, timeout=300, check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode().splitlines()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run directory, trained by the command line, with its stdout and stderr."""
+    path = tmp_path_factory.mktemp("command")
+    corpus = write_corpus(path / "pairs.tsv", 113)
+    valid = write_corpus(path / "valid.tsv", 13, seed=1)
+    code, out, err = run(
+        ROOT / "train.py", *TINY, f"--config.data.corpus={corpus}", f"--config.data.valid={valid}",
+        f"--workdir={path / 'run'}", f"--compilation_cache={path / 'cache'}",
+    )
+    assert code == 0, err
+    return path, out, err
+
+
+def decode(trained, *arguments, stdin=b"", devices=True):
+    path = trained[0]
+    return run(
+        ROOT / "decode.py", f"--workdir={path / 'run'}", f"--compilation_cache={path / 'cache'}",
+        *arguments, stdin=stdin, devices=devices,
+    )
+
+
+def test_training_says_what_it_does_and_ends_with_results(trained):
+    path, out, err = trained
+    log = "\n".join(err)
+    for part in ("113 pairs kept, 0 dropped", "parameters:", "devices:", "% useful",
+                 "first step after", "step 6/6", "validation of 4:", "validation of average:"):
+        assert part in log, part
+    assert out.count("reference ") == 5
+    assert "held-out BLEU" in out and "tok:13a" in out and "held-out exact match" in out
+    assert f"python decode.py --workdir={path / 'run'}" in out
+    here = {p.name for p in (path / "run").iterdir()}
+    assert here >= {"config.json", "run.json", "metrics.jsonl", "train.log", "vocab", "checkpoints",
+                    "best.json", "samples", "tensorboard", "average"}
+    facts = json.loads((path / "run" / "run.json").read_text())
+    assert facts["seed"] == 0 and facts["versions"]["jax"]
+    steps = [json.loads(line)["step"]
+             for line in (path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [4, 6, 6, 6, 6]  # validation at 4; speed, validation, average, test at 6
+
+
+def test_the_same_command_again_changes_nothing(trained):
+    path = trained[0]
+    code, _, err = run(
+        ROOT / "train.py", *TINY, f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+        f"--config.data.valid=tsv:{path / 'valid.tsv'}", f"--workdir={path / 'run'}",
+        f"--compilation_cache={path / 'cache'}",
+    )
+    assert code == 0 and any("already complete at step 6" in line for line in err)
+
+
+def test_one_line_in_one_line_out_in_order(trained):
+    lines = ["eins zwei drei", "", "elf", "   ", "vier\u2028fünf", "zehn neun " * 20, "sechs acht"]
+    text = "\n".join(lines)  # no final newline
+    code, out, err = decode(trained, stdin=text.encode())
+    assert code == 0
+    assert out.endswith("\n") and len(out.split("\n")) == len(lines) + 1
+    translations = out.split("\n")[:-1]
+    assert [bool(t) for t in translations] == [bool(line.strip()) for line in lines]
+    single = [decode(trained, stdin=line.encode())[1] for line in (lines[0], lines[4])]
+    assert single == [translations[0] + "\n", translations[4] + "\n"]
+    assert err[-1] == "7 lines, 2 blank, 0 truncated"
+
+
+def test_over_long_lines_are_truncated_visibly(trained):
+    long = " ".join(["eins"] * 200)
+    code, out, err = decode(trained, stdin=f"zwei\n{long}\ndrei\n".encode())
+    assert code == 0 and out.count("\n") == 3
+    assert "-:2: 201 tokens > 123, truncated" in err
+    assert err[-1] == "3 lines, 0 blank, 1 truncated"
+
+
+def test_translator_equals_the_command_line_and_files_equal_pipes(trained):
+    path = trained[0]
+    lines = ["eins zwei", "", "drei vier fünf sechs", "sieben", "acht elf neun"]
+    source, output, reference = (path / name for name in ("in.txt", "out.txt", "ref.txt"))
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    reference.write_text("\n".join(line.upper() for line in lines) + "\n", encoding="utf-8")
+    code, scores, _ = decode(
+        trained, f"--input={source}", f"--output={output}", f"--reference={reference}",
+        "--beam_size=2", "--alpha=1.0", "--overwrite",
+    )
+    assert code == 0
+    assert "BLEU" in scores and "chrF2" in scores and scores.count("version:") == 2
+    _, piped, _ = decode(
+        trained, "--beam_size=2", "--alpha=1.0", stdin=source.read_bytes()
+    )
+    assert output.read_text(encoding="utf-8") == piped
+    from decode import Translator
+
+    translator = Translator.load(path / "run", beam_size=2, alpha=1.0)
+    assert "".join(t + "\n" for t in translator.translate(lines)) == piped
+    code, _, err = decode(trained, f"--input={source}", f"--output={output}", devices=False)
+    assert code == 6 and "--overwrite" in err[0]
+
+
+def test_empty_input_gives_empty_output(trained):
+    code, out, err = decode(trained, stdin=b"")
+    assert (code, out) == (0, "") and err[-1].startswith("0 lines")
+
+
+BAD_TRAINING = {
+    "--confg=x": (1, "Did you mean: config"),
+    "--config.model.num_heads=x": (1, "num_heads"),
+    "--config.training.lerning_rate=1": (2, "did you mean config.training.learning_rate?"),
+    "--config=nowhere.py": (2, "nowhere.py"),
+    "--config.model.num_heads=7": (2, "d_model=128, num_heads=7"),
+    "--config.data.corpus=tvs:x": (2, "text:SOURCE,TARGET"),
+    "--config.data.corpus=text:{d}/no,{d}/nope": (3, "/no does not exist"),
+    "--config.data.corpus=text:{d}/empty,{d}/three": (3, "is empty"),
+    "--config.data.corpus=text:{d}/three,{d}/four": (3, "three has 3 lines, "),
+    "--config.data.corpus=text:{d}/bad,{d}/three": (3, "bad:2: byte 0xff at column 3"),
+    "--config.data.corpus=tsv:{d}/three": (3, "three:1: 1 tab-separated field"),
+    "--config.data.corpus=tsv:{d}/long.tsv": (3, "0 of 2 pairs left"),
+    "--workdir={d}/three/run": (6, "three/run"),
+}
+
+
+@pytest.mark.parametrize("flag", BAD_TRAINING)
+def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "three").write_bytes(b"a\nb\nc\n")
+    (tmp_path / "four").write_bytes(b"a\nb\nc\nd\n")
+    (tmp_path / "bad").write_bytes(b"a\nb \xff\nc\n")
+    (tmp_path / "long.tsv").write_bytes((b"x " * 100 + b"\t" + b"y " * 100 + b"\n") * 2)
+    workdir = [] if flag.startswith("--workdir") else [f"--workdir={tmp_path / 'run'}"]
+    code, out, err = run(
+        ROOT / "train.py", flag.format(d=tmp_path), *workdir, "--config.data.tokenizer=words",
+        devices=False,
+    )
+    expected_code, part = BAD_TRAINING[flag]
+    assert (code, out) == (expected_code, ""), err
+    errors = [line for line in err if line.startswith("error: ")]
+    assert len(errors) == 1 and part in errors[0] and err[-1] == errors[0], err
+    assert not any("Traceback" in line for line in err)
+
+
+BAD_DECODING = {
+    "--workdir={d}": (4, "not a run directory"),
+    "--checkpoint=5": (4, "2, 4, 6 and the average"),
+    "--input={d}/no": (3, "there is no file"),
+    "--output={d}/no/where": (6, "cannot write into"),
+    "--beam_size=0": (1, "beam_size"),
+    "--beam=4": (1, "Unknown command line flag"),
+}
+
+
+@pytest.mark.parametrize("flag", BAD_DECODING)
+def test_bad_decoding_input_is_one_line_before_any_device(flag, trained, tmp_path):
+    code, out, err = decode(trained, flag.format(d=tmp_path), devices=False)
+    expected_code, part = BAD_DECODING[flag]
+    assert (code, out, len(err)) == (expected_code, "", 1), err
+    assert err[0].startswith("error: ") and part in err[0]
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(trained, tmp_path):
+    import shutil
+
+    from data.tokenizer import ListTokenizer, save_tokenizers
+
+    shutil.copytree(trained[0] / "run", tmp_path / "run")
+    other = ListTokenizer("words", b"eins\nzwei")
+    save_tokenizers(str(tmp_path / "run" / "vocab"), other, other)
+    code, _, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", devices=False)
+    assert code == 4 and "does not fit the checkpoint" in err[0] and len(err) == 1
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.rmtree(tmp_path / "run" / "average")
+    code, _, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", devices=False)
+    assert code == 4 and "no checkpoint" in err[0] and len(err) == 1

@@ -1,0 +1,61 @@
+"""The loss against plain NumPy, and in blocks against itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from training.loss import blockwise_cross_entropy, cross_entropy
+
+B, T, V, D = 3, 7, 11, 5
+
+
+def inputs(seed):
+    random = np.random.default_rng(seed)
+    logits = 3.0 * random.normal(size=(B, T, V)).astype(np.float32)
+    return logits, random.integers(0, V, (B, T)), (random.random((B, T)) < 0.7).astype(np.float32)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_loss_is_cross_entropy_against_the_smoothed_distribution(smoothing):
+    logits, labels, weights = inputs(0)
+    exact = logits.astype(np.float64)
+    log_probs = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
+    targets = (1 - smoothing) * np.eye(V)[labels] + smoothing / V
+    sums = cross_entropy(logits, labels, weights, smoothing)
+    expected = -(targets * log_probs).sum(-1)
+    np.testing.assert_allclose(sums.loss, (expected * weights).sum(), rtol=1e-6)
+    nll = -np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
+    np.testing.assert_allclose(sums.nll, (nll * weights).sum(), rtol=1e-6)
+    assert sums.tokens == weights.sum()
+    assert sums.correct == ((logits.argmax(-1) == labels) * weights).sum()
+
+
+def test_padding_has_no_gradient():
+    logits, labels, weights = inputs(1)
+    gradient = jax.grad(lambda x: cross_entropy(x, labels, weights, 0.1).loss)(logits)
+    assert (np.asarray(gradient)[weights == 0] == 0).all()
+    assert (np.abs(np.asarray(gradient)[weights == 1]).sum(-1) > 0).all()
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 13])
+def test_blocks_give_the_same_loss_and_gradient(block):
+    _, labels, weights = inputs(2)
+    random = np.random.default_rng(3)
+    hidden = jnp.asarray(random.normal(size=(B, T, D)), jnp.float32)
+    table = jnp.asarray(random.normal(size=(V, D)), jnp.float32)
+
+    @jax.jit
+    def whole(hidden, table):
+        return cross_entropy(hidden @ table.T, labels, weights, 0.1).loss
+
+    @jax.jit
+    def blocks(hidden, table):
+        to_logits = lambda x: x @ table.T  # noqa: E731
+        return blockwise_cross_entropy(hidden, to_logits, labels, weights, 0.1, block).loss
+
+    np.testing.assert_allclose(blocks(hidden, table), whole(hidden, table), rtol=1e-6)
+    for got, expected in zip(
+        jax.grad(blocks, (0, 1))(hidden, table), jax.grad(whole, (0, 1))(hidden, table), strict=True
+    ):
+        assert np.abs(got - expected).max() <= 1e-6 * np.abs(expected).max()

@@ -1,0 +1,120 @@
+"""Positions: the paper's formula, and what it was chosen for – offsets are rotations.
+
+Axes: B batch · T time · D model width · H heads · K head width.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model.config import ModelConfig
+from model.positions import PositionTable, rotate, sinusoidal_positions
+
+B, T, H, K, D = 2, 53, 3, 22, 34
+LAYOUTS = ("interleaved", "halves")
+turn = jax.jit(rotate)
+
+
+def sines_and_cosines(layout):
+    """The table as two [T, D/2]."""
+    table = sinusoidal_positions(T, D, layout)
+    return (table[:, ::2], table[:, 1::2]) if layout == "interleaved" else np.split(table, 2, 1)
+
+
+def test_sinusoids_are_the_formula_of_section_3_5():
+    table = sinusoidal_positions(T, D)
+    for pos in range(T):
+        for i in range(D // 2):
+            angle = pos / 10000 ** (2 * i / D)
+            assert table[pos, 2 * i] == pytest.approx(math.sin(angle), abs=1e-6)
+            assert table[pos, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_the_two_layouts_hold_the_same_columns_in_another_order():
+    interleaved, halves = (sinusoidal_positions(T, D, layout) for layout in LAYOUTS)
+    order = [*range(0, D, 2), *range(1, D, 2)]
+    assert np.array_equal(interleaved[:, order], halves)
+    assert not np.array_equal(interleaved, halves)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_offset_rotates_each_pair_of_sinusoids_whatever_the_position(layout):
+    sines, cosines = sines_and_cosines(layout)
+    for offset in (1, 7, 31):
+        angle = offset / 10000 ** (2 * np.arange(D // 2) / D)
+        sin, cos = np.sin(angle), np.cos(angle)
+        np.testing.assert_allclose(
+            sines[offset:], sines[:-offset] * cos + cosines[:-offset] * sin, atol=1e-6
+        )
+        np.testing.assert_allclose(
+            cosines[offset:], cosines[:-offset] * cos - sines[:-offset] * sin, atol=1e-6
+        )
+
+
+def test_rotary_positions_multiply_complex_numbers_by_unit_ones():
+    x = np.random.default_rng(0).standard_normal((B, H, T, K))
+    positions = np.random.default_rng(1).integers(0, 1021, (B, T))
+    numbers = x[..., : K // 2] + 1j * x[..., K // 2 :]
+    angles = positions[:, None, :, None] * 10000.0 ** (-2 * np.arange(K // 2) / K)
+    expected = numbers * np.exp(1j * angles)
+    got = turn(jnp.asarray(x, jnp.float32), jnp.asarray(positions))
+    np.testing.assert_allclose(
+        got, np.concatenate([expected.real, expected.imag], axis=-1), atol=1e-3
+    )
+
+
+def test_rotary_scores_depend_on_the_offset_alone():
+    random = np.random.default_rng(2)
+    query, key = (jnp.asarray(random.standard_normal((1, 1, 1, K)), jnp.float32) for _ in "qk")
+
+    def scores(queries_at, keys_at):
+        """Of one query and one key, put at each of these pairs of positions."""
+        many = len(queries_at)
+        queries = turn(jnp.repeat(query, many, axis=2), jnp.asarray([queries_at]))
+        keys = turn(jnp.repeat(key, many, axis=2), jnp.asarray([keys_at]))
+        return np.asarray((queries * keys).sum(axis=-1))[0, 0]
+
+    start, offset = np.repeat([0, 5, 101, 499], 41), np.tile(np.arange(41), 4)
+    by_offset = scores(start, start + offset).reshape(4, 41)
+    np.testing.assert_allclose(by_offset, np.broadcast_to(by_offset[0], (4, 41)), atol=1e-3)
+    assert by_offset[0].std() > 0.1
+    assert by_offset[0, 0] == pytest.approx(float((query * key).sum()), abs=1e-5)
+
+
+def test_rotary_positions_keep_lengths_and_dtype_and_leave_position_0_alone():
+    x = jnp.asarray(np.random.default_rng(3).standard_normal((B, H, T, K)), jnp.float32)
+    positions = jnp.broadcast_to(jnp.arange(T), (B, T))
+    got = turn(x, positions)
+    np.testing.assert_allclose((got**2).sum(axis=-1), (x**2).sum(axis=-1), rtol=1e-5)
+    assert np.array_equal(got[:, :, 0], x[:, :, 0])
+    assert turn(x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_sinusoidal_table_is_the_function_bit_for_bit_and_owns_nothing(layout):
+    config = ModelConfig(d_model=D, max_length=T, sinusoid_layout=layout)
+    positions = jnp.asarray([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
+    got, variables = PositionTable(config).init_with_output(jax.random.key(0), positions)
+    assert np.array_equal(got, sinusoidal_positions(T, D, layout)[positions])
+    assert not jax.tree.leaves(variables)
+
+
+def test_learned_positions_are_rows_of_a_table():
+    config = ModelConfig(d_model=D, max_length=T, positions="learned")
+    positions = jnp.asarray([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
+    got, variables = PositionTable(config).init_with_output(jax.random.key(0), positions)
+    table = variables["params"]["table"]
+    assert table.shape == (T, D) and abs(table.std() * D**0.5 - 1) < 0.1
+    assert np.array_equal(got, table[positions])
+
+
+def test_tables_come_in_the_dtype_of_the_computation():
+    for kind in ("sinusoidal", "learned"):
+        config = ModelConfig(d_model=D, max_length=T, positions=kind, dtype="bfloat16")
+        positions = jnp.asarray([[0, 1]])
+        got, variables = PositionTable(config).init_with_output(jax.random.key(0), positions)
+        assert got.dtype == jnp.bfloat16
+        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))

@@ -1,0 +1,197 @@
+"""Checkpoints: bit-exact resume at every step, what is kept, what is averaged, what is refused."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from tiny import tiny_config, write_corpus
+
+import train
+from data.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from training.checkpoint import find_params, load_params, steps
+from training.config import load_config
+from training.run import Run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Every resume builds its step anew; the persistent cache spares the compilation."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Four batches of eight packed rows: twelve steps are three epochs."""
+    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 118)
+
+
+def run_training(path, config, stop_after=None, overwrite=False):
+    """What train.py does after its flags; stops as if by SIGTERM after `stop_after` more steps."""
+
+    class StopAfter(train.StopFlag):
+        polls = 0
+
+        @property
+        def signal(self):
+            # Polled before each step and once after the loop.
+            self.polls += 1
+            return train.signal.SIGTERM if self.polls > stop_after else None
+
+        @signal.setter
+        def signal(self, value):
+            pass
+
+    run = Run(path, overwrite)
+    before = train.StopFlag
+    try:
+        run.adopt(config)
+        data = train.read_data(config, run)
+        run.describe(config)
+        train.StopFlag = StopAfter if stop_after else NoSignals
+        train.train(config, run, data)
+    finally:
+        train.StopFlag = before
+        run.close()
+
+
+class NoSignals:
+    """Training to the end, with the test runner's own signal handlers left alone."""
+
+    signal = None
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(corpus, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    run_training(path, tiny_config(corpus))
+    return path
+
+
+def state_bytes(path):
+    """Every array of the last checkpoint and the average, and the data position."""
+    import orbax.checkpoint as ocp
+
+    last = path / "checkpoints" / str(steps(path)[-1])
+    arrays = []
+    for directory in (last / "params", last / "rest", path / "average" / "params"):
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            tree = checkpointer.metadata(directory).item_metadata.tree
+            args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            arrays += jax.tree.leaves(checkpointer.restore(directory, restore_args=args))
+    data = json.loads((last / "data" / "metadata").read_text())
+    return [(a.dtype, a.shape, a.tobytes()) for a in map(np.asarray, arrays)], data
+
+
+def test_twelve_steps_are_three_epochs(uninterrupted):
+    _, data = state_bytes(uninterrupted)
+    assert (data["epoch"], data["index"]) == (3, 0)
+
+
+def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
+    for _ in range(11):
+        with pytest.raises(SystemExit) as stopped:
+            run_training(tmp_path / "run", tiny_config(corpus), stop_after=1)
+        assert stopped.value.code == 128 + 15
+    run_training(tmp_path / "run", tiny_config(corpus))
+    assert state_bytes(tmp_path / "run") == state_bytes(uninterrupted)
+    assert steps(tmp_path / "run") == steps(uninterrupted)
+
+
+@pytest.mark.parametrize("stop_after", [3, 4, 5, 7])
+def test_one_interruption_is_bit_exact(corpus, uninterrupted, tmp_path, stop_after):
+    with pytest.raises(SystemExit):
+        run_training(tmp_path / "run", tiny_config(corpus), stop_after=stop_after)
+    assert steps(tmp_path / "run")[-1] == stop_after
+    run_training(tmp_path / "run", tiny_config(corpus))
+    assert state_bytes(tmp_path / "run") == state_bytes(uninterrupted)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    seen = [json.loads(line)["step"] for line in lines if "train_loss" in line]
+    assert len(seen) == len(set(seen))
+
+
+def test_the_last_k_are_kept_and_averaged(uninterrupted):
+    assert steps(uninterrupted) == [8, 10, 12]
+    kept = [load_params(uninterrupted, str(step)) for step in (8, 10, 12)]
+    average = load_params(uninterrupted, "average")
+    for mean, *parts in zip(*map(jax.tree.leaves, [average, *kept]), strict=True):
+        np.testing.assert_allclose(mean, np.mean(parts, axis=0), rtol=1e-6, atol=1e-7)
+
+
+def test_the_best_is_kept_beside_the_last(corpus, tmp_path):
+    """Judged by loss with a learning rate that rises until it hurts, the best is an early one."""
+    config = tiny_config(corpus, valid=corpus)
+    config.training.best_metric, config.training.num_steps = "loss", 24
+    config.training.schedule, config.training.warmup_steps = "constant", 24
+    config.training.learning_rate, config.training.clip_norm = 3.0, 0.0
+    run_training(tmp_path / "run", config)
+    best = json.loads((tmp_path / "run" / "best.json").read_text())
+    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    losses = {line["step"]: line["valid_loss"] for line in reversed(list(lines))
+              if "valid_loss" in line}
+    assert best["checkpoint"] == min(losses, key=losses.get)
+    assert best["checkpoint"] in steps(tmp_path / "run")
+    assert steps(tmp_path / "run")[-3:] == [20, 22, 24]
+    best_params = find_params(tmp_path / "run", "best")
+    assert best_params == find_params(tmp_path / "run", str(best["checkpoint"]))
+
+
+def test_patience_stops_early(corpus, tmp_path):
+    config = tiny_config(corpus, valid=corpus)
+    config.training.learning_rate = 0.0  # nothing ever gets better
+    config.training.patience = 1
+    run_training(tmp_path / "run", config)
+    assert steps(tmp_path / "run")[-1] == 8
+
+
+def test_another_configuration_is_refused_by_name(corpus, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    config = tiny_config(corpus)
+    config.model.d_model, config.training.num_steps = 16, 13
+    with pytest.raises(UserError) as refused:
+        run_training(tmp_path / "run", config)
+    assert refused.value.code == CONFIGURATION
+    assert "model.d_model 8 → 16" in str(refused.value)
+    assert "num_steps" not in str(refused.value)
+
+
+def test_more_steps_go_on_from_the_end(corpus, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    config = tiny_config(corpus)
+    config.training.num_steps = 14
+    run_training(tmp_path / "run", config)
+    assert steps(tmp_path / "run") == [10, 12, 14]
+    assert load_config(tmp_path / "run" / "config.json").training.num_steps == 14
+
+
+def test_overwrite_begins_anew_and_leaves_strangers_alone(corpus, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    config = tiny_config(corpus)
+    config.model.d_model = 16
+    run_training(tmp_path / "run", config, overwrite=True)
+    assert load_config(tmp_path / "run" / "config.json").model.d_model == 16
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_a_run_in_use_is_refused(tmp_path):
+    held = Run(tmp_path / "run", overwrite=False)
+    with pytest.raises(UserError, match="in use") as refused:
+        Run(tmp_path / "run", overwrite=False)
+    assert refused.value.code == OUTPUT
+    held.close()
+    Run(tmp_path / "run", overwrite=False).close()
+
+
+def test_an_unknown_checkpoint_lists_what_there_is(uninterrupted, tmp_path):
+    with pytest.raises(UserError, match="8, 10, 12 and the average") as refused:
+        find_params(uninterrupted, "9")
+    assert refused.value.code == CHECKPOINT
+    with pytest.raises(UserError, match="no checkpoint in"):
+        find_params(tmp_path, "latest")

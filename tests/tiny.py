@@ -1,0 +1,34 @@
+"""A tiny run that the tests share: a model of a few hundred weights and a corpus of digits."""
+
+import random
+from pathlib import Path
+
+from data.config import DataConfig
+from model.config import ModelConfig
+from training.config import Config, DecodingConfig, TrainingConfig
+
+WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
+
+
+def write_corpus(path: Path, pairs: int, seed: int = 0) -> str:
+    """Words → the same words in reverse order and upper case, as a TSV file; returns its spec."""
+    choose = random.Random(seed)
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(pairs):
+            words = choose.choices(WORDS, k=choose.randint(1, 5))
+            file.write(f"{' '.join(words)}\t{' '.join(w.upper() for w in reversed(words))}\n")
+    return f"tsv:{path}"
+
+
+def tiny_config(corpus: str, valid: str = "") -> Config:
+    """Twelve steps of a model that compiles in a second or two."""
+    return Config(
+        model=ModelConfig(d_model=8, d_ff=16, num_heads=2, num_layers=1, max_length=32,
+                          source_vocab_size=0, target_vocab_size=0),
+        data=DataConfig(corpus=corpus, valid=valid, tokenizer="words", vocab_size=64,
+                        source_length=16, target_length=16),
+        training=TrainingConfig(num_steps=12, tokens_per_batch=8 * 16, schedule="cosine",
+                                learning_rate=1e-2, warmup_steps=3, log_every=1, eval_every=4,
+                                checkpoint_every=2, keep=3, eval_sentences=7),
+        decoding=DecodingConfig(beam_size=2, max_extra_length=5, batch_size=3),
+    )  # fmt: skip

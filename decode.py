@@ -17,6 +17,7 @@ import numpy as np
 from absl import flags
 
 from data.errors import CHECKPOINT, DATA, OUTPUT, UserError
+from data.scores import bleu, chrf
 from data.tokenizer import Tokenizer, load_tokenizers
 from model.config import ModelConfig
 from model.transformer import Transformer
@@ -44,20 +45,13 @@ class Translator:
     def __init__(
         self,
         model: ModelConfig,
-        params: Any,
         tokenizers: tuple[Tokenizer, Tokenizer],
         decoding: DecodingConfig,
     ):
         self.decoding = decoding
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self._model = Transformer(model)
-        self.use(params)
         room = model.max_length - decoding.max_extra_length
-        if room < 2:
-            raise UserError(
-                CHECKPOINT, f"max_extra_length must be at most max_length − 2, got "
-                f"{decoding.max_extra_length} with model.max_length={model.max_length}"
-            )
         # One compiled shape for each: short sentences need not wait for a long one's padding.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
         self._search = cache(self._compile)
@@ -74,10 +68,12 @@ class Translator:
         for name, value in decoding.items():
             setattr(config.decoding, name, value)
         config.validate()
-        return cls(config.model, load_params(run, checkpoint), tokenizers, config.decoding)
+        translator = cls(config.model, tokenizers, config.decoding)
+        translator.use(load_params(run, checkpoint))
+        return translator
 
     def use(self, params: Any) -> None:
-        """Translate with these parameters from now on; nothing compiles again."""
+        """Translate with these parameters from now on; nothing is compiled again for that."""
         self._variables = {"params": jax.device_put(params, everywhere())}
 
     def _compile(self, bucket: int):
@@ -214,17 +210,6 @@ def decode_file(translator: Translator, source: str, output: str) -> list[str]:
     return texts
 
 
-def print_scores(texts: list[str], references: list[str], file) -> None:
-    """BLEU and chrF of sacreBLEU, with their signatures."""
-    from sacrebleu.metrics import BLEU, CHRF
-
-    if len(texts) != len(references):
-        raise UserError(DATA, f"{len(texts)} translations but {len(references)} reference lines")
-    for metric in (BLEU(), CHRF()):
-        score = metric.corpus_score(texts, [references])
-        print(f"{score.name} {score.score:.2f} ({metric.get_signature()})", file=file)
-
-
 def main() -> None:
     f = flags.FLAGS
     check_files(f.input, f.output, f.reference, f.overwrite)
@@ -238,8 +223,12 @@ def main() -> None:
     translator = Translator.load(run, f.checkpoint, **given)
     texts = decode_file(translator, f.input, f.output)
     if f.reference:
-        file = sys.stderr if f.output == "-" else sys.stdout
-        print_scores(texts, list(read_lines(f.reference)), file)
+        references = list(read_lines(f.reference))
+        if len(texts) != len(references):
+            raise UserError(DATA, f"{f.input} has {len(texts)} lines, {f.reference} has "
+                            f"{len(references)}; the translations are in {f.output}")
+        for score in (bleu(texts, references), chrf(texts, references)):
+            print(score, file=sys.stderr if f.output == "-" else sys.stdout)
 
 
 def define_flags() -> None:

@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from absl import flags
@@ -14,6 +14,7 @@ from data.batches import Batches, DataPosition, num_batches, useful_share
 from data.corpora import read_split
 from data.errors import CONFIGURATION, UserError
 from data.pairs import Pairs, encode_pairs
+from data.scores import bleu, exact_match
 from data.text_files import Corpus
 from data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
 from decode import Translator
@@ -22,7 +23,7 @@ from model.transformer import Transformer
 from training.checkpoint import Checkpoints, load_params, write_best
 from training.command import prepare_jax, run_command
 from training.config import Config
-from training.evaluate import Evaluator, samples, translation_scores
+from training.evaluate import Evaluator, samples
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.progress import Progress, clock
 from training.run import Run
@@ -45,7 +46,7 @@ def read_data(config: Config, run: Run) -> Data:
     train = read_split(config.data, "train")
     valid, test = read_split(config.data, "valid"), read_split(config.data, "test")
     vocab = str(run.path / "vocab")
-    if (run.path / "vocab" / "tokenizers.json").exists():
+    if (run.path / "config.json").exists():  # else a vocabulary is what a failed start left
         tokenizers = load_tokenizers(vocab)
     else:
         tokenizers = train_tokenizers(config.data, train.source, train.target)
@@ -77,9 +78,8 @@ def train(config: Config, run: Run, data: Data) -> None:
     batches = Batches(data.train, *shape, training.seed)
     report(config, run, data, batches)
 
-    translator = LateTranslator(config, data)
-    eval_step = pmap_eval_step(model, training)
-    evaluator = Evaluator(config, run, data.valid, eval_step, translator.translate)
+    translator = Translator(config.model, data.tokenizers, config.decoding)
+    evaluator = Evaluator(config, run, data.valid, pmap_eval_step(model, training), translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every)
     state, position = init_state(model, optimizer, training.seed), DataPosition()
     if restored := checkpoints.restore(state):
@@ -120,10 +120,10 @@ def train(config: Config, run: Run, data: Data) -> None:
         sys.exit(128 + stop.signal)
     if step == started and (run.path / "average").is_dir():
         run.log(f"already complete at step {step}; more with --config.training.num_steps")
-    else:
-        checkpoints.save_average()
-        evaluator.judge("average", step, load_params(run.path, "average"))
-        write_best(run.path, evaluator.best)
+        return
+    checkpoints.save_average()
+    evaluator.judge("average", step, load_params(run.path, "average"))
+    write_best(run.path, evaluator.best)
     print_results(run, data, evaluator.best.get("checkpoint", "latest"), translator, step)
 
 
@@ -139,32 +139,19 @@ def report(config: Config, run: Run, data: Data, batches: Batches) -> None:
             f"{num_batches(plan, rows)} batches an epoch, {config.training.num_steps:,} steps")
 
 
-class LateTranslator:
-    """decode.Translator for parameters that change; made when it is first needed."""
-
-    def __init__(self, config: Config, data: Data):
-        self._config, self._tokenizers, self._translator = config, data.tokenizers, None
-
-    def translate(self, params: Any, lines: list[str]) -> list[str]:
-        if self._translator is None:
-            c = self._config
-            self._translator = Translator(c.model, params, self._tokenizers, c.decoding)
-        self._translator.use(params)
-        return self._translator.translate(lines)
-
-
 def print_results(
-    run: Run, data: Data, checkpoint: int | str, translator: LateTranslator, step: int
+    run: Run, data: Data, checkpoint: int | str, translator: Translator, step: int
 ) -> None:
     """Held-out scores and samples of the best checkpoint, and the command to try next."""
     if data.test is not None:
         sources, references = data.test.source, data.test.target
-        texts = translator.translate(load_params(run.path, str(checkpoint)), sources)
-        scores, signature = translation_scores(texts, references)
-        run.record(step, {f"test_{name}": value for name, value in scores.items()})
+        translator.use(load_params(run.path, str(checkpoint)))
+        texts = translator.translate(sources)
+        score, exact = bleu(texts, references), exact_match(texts, references)
+        run.record(step, {"test_bleu": score.value, "test_exact_match": exact})
         print("\n".join(samples(sources, texts, references, FINAL_SAMPLES)))
-        print(f"held-out BLEU {scores['bleu']:.2f} ({signature})")
-        print(f"held-out exact match {scores['exact_match']:.1f} % of {len(texts):,} sentences "
+        print(f"held-out {score}")
+        print(f"held-out exact match {exact:.1f} % of {len(texts):,} sentences "
               f"(checkpoint: {checkpoint})")
     print(f"translate with: python decode.py --workdir={run.path} --input=FILE", flush=True)
 

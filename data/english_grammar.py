@@ -83,7 +83,9 @@ def _relative(head: Phrase) -> str:
     words = ["who" if human and not own else "that"]
     if own:
         words.append(_phrase(own, "subject"))
-    auxiliary, verb = _verb(clause, _agreement(own or head._replace(relative=None)), False)
+    auxiliary, verb = _verb(clause, _agreement(own or head), False)
+    if own and clause.predicate.preposition:  # the song that I listened to
+        verb.append(clause.predicate.preposition)
     return " ".join([*words, *auxiliary, *verb, *_arguments(clause)])
 
 

@@ -170,7 +170,7 @@ class Speaker:
         # A relative clause follows the topic at once, lest what is between seem part of it.
         ordered = sorted(arguments, key=lambda item: item[0] != "topic" and 2 - is_complex(item[1]))
         clause = Clause(verb, tuple(ordered), tense, mode, negative)
-        luck = self.draw()
+        luck = self.draw() * (2 if any(is_complex(one) for _, one in arguments) else 1)
         if not active or luck > 0.45:
             return clause
         if human and mode == negative == "" and luck < 0.1:

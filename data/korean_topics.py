@@ -61,7 +61,7 @@ def deed(speaker: Speaker) -> Sentence:
     noun = speaker.pick([noun for noun in OBJECTS[verb] if noun != subject.noun])
     thing = speaker.phrase(noun, subject)
     arguments = [("topic", subject), ("object", thing)]
-    luck = 1.0 if verb.state else speaker.draw()
+    luck = 1.0 if verb.state or is_complex(subject) or is_complex(thing) else speaker.draw()
     if verb.ko in TOOLS and luck < 0.5:
         arguments.insert(1, ("instrument", Phrase(speaker.pick(TOOLS[verb.ko]))))
     elif luck < 0.12:

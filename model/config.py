@@ -78,7 +78,7 @@ class ModelConfig:
             raise ValueError(f"rotary positions need an even head size, got {self.head_size}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.layer_norm_epsilon <= 0.0:
+        if not self.layer_norm_epsilon > 0.0:
             raise ValueError(f"layer_norm_epsilon must be positive, got {self.layer_norm_epsilon}")
         sizes = self.source_vocab_size, self.target_vocab_size
         if self.tied_embeddings == "three-way" and sizes[0] != sizes[1]:

@@ -15,8 +15,18 @@ os.environ["NPROC"] = "16"
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import jax  # noqa: E402
+import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
-# Every annotated function of these packages checks shapes and dtypes when it is called or traced.
+# Every annotated function of these checks shapes and dtypes when it is called or traced.
 if find_spec("beartype"):
-    install_import_hook(["model", "training"], "beartype.beartype")
+    install_import_hook(["model", "training.step"], "beartype.beartype")
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """Compile without optimising: half the time of tests that do little else than compile."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -85,3 +85,12 @@ def every_hypothesis(
 def rescored(model: Model, tokens: Prefix) -> float:
     """The log-probability of `tokens` by teacher forcing."""
     return sum(float(model(tuple(tokens[:i]))[token]) for i, token in enumerate(tokens))
+
+
+def listed(found, row: int) -> list[Hypothesis]:
+    """A row of what `beam_search` returned, absent hypotheses left out."""
+    return [
+        Hypothesis(tuple(tokens[:length].tolist()), float(log_prob), float(score))
+        for tokens, length, score, log_prob in zip(*(x[row] for x in found), strict=True)
+        if length > 0
+    ]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_beam_search import every_hypothesis, penalty, rescored, slow_beam_search
+from slow_beam_search import every_hypothesis, listed, penalty, rescored, slow_beam_search
 
 from model.beam_search import Hypotheses, Live, beam_search, candidates, length_penalty, top_k
 
@@ -83,15 +83,6 @@ def searcher(step_of, max_length=LIMIT, **options):
 
 
 # What is asked of every result.
-
-
-def listed(found: Hypotheses, row: int):
-    """A row's hypotheses as (tokens, log_prob, score), absent ones left out."""
-    return [
-        (tuple(tokens[:length].tolist()), float(log_prob), float(score))
-        for tokens, length, score, log_prob in zip(*(x[row] for x in found), strict=True)
-        if length > 0
-    ]
 
 
 def assert_same(found, expected):
@@ -293,31 +284,36 @@ def test_minus_infinity_neither_lives_nor_finishes():
 
 
 def test_a_dead_end_has_candidates_of_minus_infinity_and_no_nan():
-    live = Live(None, None, None, jnp.asarray([[-1.0, -2.0, -jnp.inf]]))
-    logits = jnp.full((1, 3, V), -jnp.inf).at[0, 1, 5].set(7.0)
+    live = Live(None, None, None, jnp.asarray([[-1.0, -2.0, -jnp.inf]] * 2))
+    logits = jnp.full((2, 3, V), -jnp.inf).at[0, 1, 5].set(7.0)
     log_probs, parents, tokens = jax.jit(candidates, static_argnums=3)(
-        logits, live, jnp.array([False]), END
+        logits, live, jnp.array([False, True]), END
     )
-    np.testing.assert_array_equal(log_probs, [[-2.0] + [-np.inf] * 5])
+    np.testing.assert_array_equal(log_probs, [[-2.0] + [-np.inf] * 5, [-np.inf] * 6])
     assert (int(parents[0, 0]), int(tokens[0, 0])) == (1, 5)
 
 
 # Early stopping.
 
 
-@pytest.mark.parametrize("alpha, end", [(0.0, 5.0), (0.6, 5.0), (4.0, 5.0)])
-def test_stopping_early_changes_nothing_and_happens_when_the_bound_says_so(alpha, end):
-    longest, steps = 31, []
+def noting(steps):
+    """Bigram steps that append their t to a list when they are executed."""
 
-    def counted(tables):
+    def step_of(tables):
         def step(tokens, state, t, parents, ancestry):
             jax.debug.callback(lambda t: steps.append(int(t)), t)
             return bigram_step(tables)(tokens, state, t, parents, ancestry)
 
         return step
 
+    return step_of
+
+
+@pytest.mark.parametrize("alpha, end", [(0.0, 5.0), (0.6, 5.0), (4.0, 5.0)])
+def test_stopping_early_changes_nothing_and_happens_when_the_bound_says_so(alpha, end):
+    longest, steps = 31, []
     options = dict(beam_size=3, alpha=alpha, nbest=2, power_penalty=False)
-    search = searcher(counted, max_length=longest, **options)
+    search = searcher(noting(steps), max_length=longest, **options)
     tables, limits = random_tables(0, end=end), random_limits(0, longest)
     found = search(tables, limits)
     jax.effects_barrier()
@@ -338,18 +334,11 @@ def test_stopping_early_changes_nothing_and_happens_when_the_bound_says_so(alpha
 
 def test_a_search_in_which_nothing_lives_stops():
     tables, steps = np.full((B, V, V), -np.inf, np.float32), []
-    tables[:, START, 3], tables[:, 3, 5] = 0.0, 0.0  # 1 → 3 → 5 → nothing
+    tables[:, START, 3:] = 0.0  # start → 3 or higher → nothing
 
-    def counted(tables):
-        def step(tokens, state, t, parents, ancestry):
-            jax.debug.callback(lambda t: steps.append(int(t)), t)
-            return bigram_step(tables)(tokens, state, t, parents, ancestry)
-
-        return step
-
-    found = searcher(counted, **PAPER)(tables, np.full(B, LIMIT))
+    found = searcher(noting(steps), **PAPER)(tables, np.full(B, LIMIT))
     jax.effects_barrier()
-    assert sorted(steps) == [0, 1, 2]
+    assert sorted(steps) == [0, 1]
     assert (found.lengths == 0).all() and np.isneginf(found.scores).all()
 
 

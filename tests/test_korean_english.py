@@ -52,7 +52,7 @@ def digest(pairs):
 
 def test_both_orders_of_both_role_assignments_are_in_training(pairs):
     texts = " ".join(ko for ko, _ in pairs["train"])
-    for pattern in (r"나는 \w+[을를] 먹었", r"\w+[이가은는] 나를 먹", r"나를 \w+[이가은는] "):
+    for pattern in (r"\b나는 \w+[을를] 먹었", r"\w+[이가은는] 나를 먹", r"\b나를 \w+[이가은는] "):
         assert re.search(pattern, texts)
 
 

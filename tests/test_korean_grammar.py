@@ -165,26 +165,16 @@ def test_styles_change_the_korean_and_not_the_english(style, question, ko, en):
 # Meaning
 
 
-def rice_and_i(first, second):
-    arguments = (("topic", Phrase(first)), ("object", Phrase(second)))
-    return Clause(VERBS["먹다"], arguments)
-
-
-def test_who_eats_whom_is_said_by_the_particles():
-    rice = NOUN["밥"]
-    mine, its = Sentence(rice_and_i(ME, rice)), Sentence(rice_and_i(rice, ME))
-    assert (korean(mine), english(mine)) == ("나는 밥을 먹었다.", "I ate rice.")
-    assert english(its) == "Rice ate me."
-    subject = (("subject", Phrase(rice)), ("object", Phrase(ME)))
-    its = Sentence(Clause(VERBS["먹다"], subject))
-    assert (korean(its), english(its)) == ("밥이 나를 먹었다.", "Rice ate me.")
-    first = Sentence(Clause(VERBS["먹다"], subject[::-1]))
-    assert (korean(first), english(first)) == ("나를 밥이 먹었다.", "Rice ate me.")
-
-
 def said(verb, *arguments, tense="past", mode="", negative="", style="plain", question=False):
     sentence = Sentence(Clause(verb, arguments, tense, mode, negative), style, question)
     return korean(sentence), english(sentence)
+
+
+def test_who_eats_whom_is_said_by_the_particles():
+    eat, rice, me = VERBS["먹다"], Phrase(NOUN["밥"]), Phrase(ME)
+    assert said(eat, ("topic", me), ("object", rice)) == ("나는 밥을 먹었다.", "I ate rice.")
+    assert said(eat, ("subject", rice), ("object", me)) == ("밥이 나를 먹었다.", "Rice ate me.")
+    assert said(eat, ("object", me), ("subject", rice)) == ("나를 밥이 먹었다.", "Rice ate me.")
 
 
 MINSU, YUNA, DOG = Phrase(NOUN["민수"]), Phrase(NOUN["유나"]), Phrase(NOUN["개"])
@@ -215,6 +205,9 @@ def test_relative_clauses_stand_before_the_korean_and_after_the_english_noun():
     assert said(VERBS["보다"], ("topic", man), ("object", woman)) == (
         "내가 만난 남자는 책 두 권을 읽는 여자를 봤다.",
         "The man that I met saw the woman who reads two books.")
+    song = Phrase(NOUN["노래"], relative=Clause(VERBS["듣다"], (("subject", MINSU),)))
+    assert said(VERBS["쓰다"], ("topic", YUNA), ("object", song)) == (
+        "유나는 민수가 들은 노래를 썼다.", "Yuna wrote the song that Minsu listened to.")
 
 
 def test_questions_about_an_argument_bring_it_to_the_front_in_english():

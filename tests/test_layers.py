@@ -29,6 +29,8 @@ from model.layers import (
     random_bits,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 B, T, D, F, V = 2, 5, 13, 17, 23
 CONFIG = ModelConfig(d_model=D, d_ff=F, num_heads=1)
 
@@ -130,12 +132,15 @@ def test_modules_are_their_functions_bit_for_bit():
 
 def test_layers_start_as_the_paper_and_its_libraries_do():
     config = ModelConfig(d_model=101, d_ff=211, num_heads=1)
-    x, key = jnp.zeros((1, 1, 101)), jax.random.key(0)
-    norm = LayerNorm(config).init(key, x)["params"]
+    modules = LayerNorm(config), FeedForward(config), Embedding(config, 997)
+    x, ids = jnp.zeros((1, 1, 101)), jnp.zeros((1, 1), jnp.int32)
+    norm, feed, embedding = jax.jit(lambda key: [
+        module.init(key, inputs)["params"]
+        for module, inputs in zip(modules, (x, x, ids), strict=True)
+    ])(jax.random.key(0))
     assert np.all(norm["scale"] == 1.0) and np.all(norm["bias"] == 0.0)
-    table = Embedding(config, 997).init(key, jnp.zeros((1, 1), int))["params"]["table"]
+    table = embedding["table"]
     assert abs(table.std() * 101**0.5 - 1.0) < 0.02 and abs(table.mean()) < 0.002
-    feed = FeedForward(config).init(key, x)["params"]
     limit = (6 / (101 + 211)) ** 0.5  # Xavier uniform
     for name in ("inner", "outer"):
         assert 0.99 * limit < np.abs(feed[name]).max() <= limit

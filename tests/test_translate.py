@@ -1,49 +1,53 @@
 """Translate: the search over a real Transformer equals a slow search that forces every prefix.
 
-Axes: B sentences · S source · T target · D model width · V vocabulary.
+Axes: B sentences · S source · T target · D model width · H heads · V vocabulary · N beams.
 """
 
+from collections import Counter
 from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_beam_search import penalty, rescored, slow_beam_search
+from jax.extend.core import jaxprs_in_params
+from slow_beam_search import listed, penalty, rescored, slow_beam_search
 
 from model.config import ModelConfig
 from model.transformer import Transformer
 from model.translate import translate
 
-B, S, T, V, LAYERS = 5, 7, 11, 17, 2
+B, S, T, V, D, H, LAYERS = 5, 7, 11, 17, 26, 13, 2
 PAD, START, END = 0, 1, 2
 SEARCH = dict(beam_size=3, alpha=0.6, nbest=2)
 LENGTHS, LIMITS = np.array([7, 3, 5, 1, 6]), np.array([11, 7, 2, 5, 11])
-MODELS = [("post", "sinusoidal"), ("pre", "rotary"), ("post", "rotary"), ("pre", "sinusoidal")]
-
-
-def tiny_model(norm="post", positions="sinusoidal"):
-    return Transformer(
-        ModelConfig(
-            source_vocab_size=V, target_vocab_size=V, d_model=26, d_ff=37, num_heads=13,
-            num_layers=LAYERS, norm=norm, positions=positions, max_length=23, dropout=0.0,
-        )
-    )  # fmt: skip
 
 
 @cache
-def random_variables(model):
-    """Sharper than at initialisation, so that hypotheses differ from each other and end."""
-    ids = jnp.ones((1, 3), int)
-    variables = jax.jit(model.init)(jax.random.key(0), ids, ids, ids, ids)
-    return jax.tree.map(lambda x: 1.7 * x, variables)
+def tiny_model(**options):
+    sizes = dict(d_model=D, num_heads=H, d_ff=37, num_layers=LAYERS, max_length=23)
+    sizes |= dict(source_vocab_size=V, target_vocab_size=V, tied_embeddings="none")
+    return Transformer(ModelConfig(**(sizes | options)))
 
 
 @cache
-def translator(model, **options):
-    options = {**SEARCH, "max_length": T, **options}
-    search = jax.jit(lambda *arrays: translate(model, *arrays, **options))
-    return lambda *arrays: jax.device_get(search(random_variables(model), *arrays))
+def random_variables(model, seed=0):
+    """Every parameter random, biases as well, and large: hypotheses differ and depend on much."""
+    ids, random = jnp.ones((1, 3), int), np.random.default_rng(seed)
+
+    def normal(path, leaf):
+        mean = 1.0 if path[-1].key == "scale" else 0.0
+        return random.normal(mean, 0.3, leaf.shape).astype(np.float32)
+
+    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)
+    return jax.tree_util.tree_map_with_path(normal, shapes)
+
+
+@cache
+def translator(model):
+    """The compiled search; what it returns is on the host."""
+    search = jax.jit(lambda *arrays: translate(model, *arrays, max_length=T, **SEARCH))
+    return lambda *arrays, seed=0: jax.device_get(search(random_variables(model, seed), *arrays))
 
 
 def random_source(seed=0, lengths=LENGTHS, width=S):
@@ -57,58 +61,157 @@ def random_source(seed=0, lengths=LENGTHS, width=S):
 
 @cache
 def forced_log_probs(model):
-    @jax.jit
-    def log_probs(variables, source, target):
-        logits = model.apply(
-            variables, source, target, jnp.ones_like(source), jnp.ones_like(target)
-        )
+    def log_probs(variables, source, length, target):
+        segments = (jnp.arange(source.shape[1]) < length).astype(int)[None]
+        logits = model.apply(variables, source, target, segments, jnp.ones_like(target))
         return jax.nn.log_softmax(logits, axis=-1)
 
-    return log_probs
+    return jax.jit(log_probs)
 
 
-def forced_model(model, sentence):
-    """One sentence as a function of a prefix: teacher forcing from the start, without a cache.
-
-    The sentence comes alone and without padding.
-    """
+def forced_model(model, seed, sentence, length):
+    """One sentence as a function of a prefix: teacher forcing from the start, without a cache."""
+    variables = random_variables(model, seed)
 
     @cache
     def log_probs(prefix):
         target = np.full((1, T), PAD)
         target[0, : len(prefix) + 1] = START, *prefix
-        found = forced_log_probs(model)(random_variables(model), sentence[None], target)
+        found = forced_log_probs(model)(variables, sentence[None], length, target)
         return np.asarray(found)[0, len(prefix)]
 
     return log_probs
 
 
-def listed(found, row):
-    """A row's hypotheses as (tokens, log_prob, score), absent ones left out."""
-    return [
-        (tuple(tokens[:length].tolist()), float(log_prob), float(score))
-        for tokens, length, score, log_prob in zip(*(x[row] for x in found), strict=True)
-        if length > 0
-    ]
+def assert_same_bits(one, other):
+    for x, y in zip(one, other, strict=True):
+        assert x.tobytes() == y.tobytes()
 
 
-@pytest.mark.parametrize("norm, positions", MODELS)
+# What is found.
+
+
+@pytest.mark.parametrize("norm, positions", [("post", "sinusoidal"), ("pre", "rotary")])
 def test_translations_are_those_of_the_slow_search_by_teacher_forcing(norm, positions):
-    """Also: n-best, limits, padded sources, and log-probabilities equal to forced rescoring."""
-    model, source = tiny_model(norm, positions), random_source()
-    found = translator(model)(source, LENGTHS, LIMITS)
+    """Also: n-best, each sentence's limit, and scores that are those of forced rescoring."""
+    model, source = tiny_model(norm=norm, positions=positions), random_source()
+    for seed in range(3):
+        found = translator(model)(source, LENGTHS, LIMITS, seed=seed)
+        for row in range(B):
+            forced = forced_model(model, seed, source[row], LENGTHS[row])
+            expected = slow_beam_search(forced, LIMITS[row], end_id=END, **SEARCH)
+            assert [h[0] for h in listed(found, row)] == [h.tokens for h in expected]
+            for (tokens, log_prob, score), h in zip(listed(found, row), expected, strict=True):
+                assert log_prob == pytest.approx(rescored(forced, tokens), rel=1e-5, abs=1e-5)
+                again = log_prob / penalty(len(tokens), SEARCH["alpha"])
+                assert score == pytest.approx(again, rel=1e-5)
+                assert score == pytest.approx(h.score, rel=1e-5, abs=1e-5)
+        assert (found.lengths > 0).all() and (found.lengths <= LIMITS[:, None]).all()
+        ended = np.arange(T) >= found.lengths[..., None] - 1
+        assert ((found.tokens == END) == ended).all()
+
+
+# What does not matter.
+
+
+def test_neighbours_do_not_matter_to_the_last_bit():
+    search, source = translator(tiny_model()), random_source()
+    found = search(source, LENGTHS, LIMITS)
     for row in range(B):
-        forced = forced_model(model, source[row, : LENGTHS[row]])
-        options = dict(**SEARCH, end_id=END)
-        expected = slow_beam_search(forced, LIMITS[row], **options)
-        print(expected)
-        assert [h[0] for h in listed(found, row)] == [h.tokens for h in expected]
-        for h, e in zip(listed(found, row), expected, strict=True):
-            np.testing.assert_allclose(h[1:], e[1:], rtol=1e-5, atol=1e-5)
-        for tokens, log_prob, score in listed(found, row):
-            again = rescored(forced, tokens)
-            assert log_prob == pytest.approx(again, rel=1e-5, abs=1e-5)
-            again /= penalty(len(tokens), SEARCH["alpha"])
-            assert score == pytest.approx(again, rel=1e-5, abs=1e-5)
-    assert (found.lengths <= LIMITS[:, None]).all()
-    assert (found.tokens[np.arange(T) >= found.lengths[..., None] - 1] == END).all()
+        others, lengths, limits = random_source(row, LENGTHS[::-1]), LENGTHS[::-1], LIMITS[::-1]
+        only = np.arange(B) == row
+        again = search(
+            np.where(only[:, None], source, others),
+            np.where(only, LENGTHS, lengths),
+            np.where(only, LIMITS, limits),
+        )
+        assert_same_bits([x[row] for x in found], [x[row] for x in again])
+
+
+def test_places_in_the_batch_do_not_matter_to_the_last_bit():
+    """Where rows fill whole vector registers; others, XLA on a CPU rounds by their place."""
+    search, source = translator(tiny_model(d_model=32, num_heads=2, d_ff=64)), random_source()
+    found = search(source, LENGTHS, LIMITS)
+    for shift in range(1, B):
+        order = (np.arange(B) + shift) % B
+        again = search(source[order], LENGTHS[order], LIMITS[order])
+        assert_same_bits([x[order] for x in found], again)
+
+
+def test_a_row_of_length_0_ends_at_once_and_disturbs_no_other():
+    search, source, lengths = translator(tiny_model()), random_source(), LENGTHS.copy()
+    found = search(source, LENGTHS, LIMITS)
+    lengths[[0, 3]] = 0
+    again = search(source, lengths, LIMITS)
+    assert_same_bits([x[[1, 2, 4]] for x in found], [x[[1, 2, 4]] for x in again])
+    for row in (0, 3):
+        assert again.lengths[row].tolist() == [1, 0]
+        assert np.isfinite(again.scores[row, 0]) and (again.tokens[row] == END).all()
+
+
+def test_ids_beyond_the_length_of_a_source_do_not_matter_to_the_last_bit():
+    search, source = translator(tiny_model()), random_source()
+    other = np.where(np.arange(S) < LENGTHS[:, None], source, random_source(1, [S] * B))
+    assert (source != other).any()
+    assert_same_bits(search(source, LENGTHS, LIMITS), search(other, LENGTHS, LIMITS))
+
+
+def test_a_wider_bucket_changes_no_token_and_scores_by_rounding_only():
+    search = translator(tiny_model())
+    narrow, wide = (search(random_source(width=w), LENGTHS, LIMITS) for w in (S, 13))
+    np.testing.assert_array_equal(narrow.tokens, wide.tokens)
+    np.testing.assert_array_equal(narrow.lengths, wide.lengths)
+    np.testing.assert_allclose(narrow.scores, wide.scores, rtol=1e-5, atol=1e-5)
+
+
+# How it is computed.
+
+
+@pytest.mark.parametrize("options", [
+    dict(dtype="bfloat16"),
+    dict(dtype="bfloat16", positions="rotary", norm="pre"),
+    dict(num_decoder_layers=3, positions="learned", attention_bias=True, output_bias=True),
+    dict(pad_id=3, start_id=3, tied_embeddings="three-way", remat=True),
+])  # fmt: skip
+def test_every_kind_of_model_can_be_searched_and_scores_in_float32(options):
+    model, ids = tiny_model(**options), jnp.ones((1, 3), int)
+    variables = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)
+    found = jax.eval_shape(
+        lambda *arrays: translate(model, *arrays, max_length=T, **SEARCH),
+        variables, jnp.ones((B, S), int), jnp.asarray(LENGTHS), jnp.asarray(LIMITS),
+    )  # fmt: skip
+    assert found.tokens.shape == (B, SEARCH["nbest"], T)
+    assert found.scores.dtype == found.log_probs.dtype == jnp.float32
+
+
+def equations(jaxpr, stop=()):
+    """All equations of a jaxpr, also inside others, but not inside the primitives `stop`."""
+    for equation in jaxpr.eqns:
+        yield equation
+        if equation.primitive.name not in stop:
+            for inner in jaxprs_in_params(equation.params):
+                yield from equations(inner, stop)
+
+
+def test_one_graph_with_one_loop_encodes_and_projects_the_memory_once_before_it():
+    model = tiny_model()
+    graph = jax.make_jaxpr(lambda *arrays: translate(model, *arrays, max_length=T, **SEARCH))(
+        random_variables(model), random_source(), LENGTHS, LIMITS
+    ).jaxpr
+    names = Counter(equation.primitive.name for equation in equations(graph))
+    assert names["while"] == 1  # the search
+    assert names["scan"] == 1  # the walk back through its history
+    assert not any("callback" in name for name in names)
+
+    around = Counter(e.primitive.name for e in equations(graph, stop=("while",)))
+    encoder = LAYERS * (4 + 2 + 2)  # projections, attention, feed-forward
+    memory = LAYERS * 2  # cross-attention keys and values
+    assert around["dot_general"] == encoder + memory
+
+    (loop,) = (e for e in equations(graph) if e.primitive.name == "while")
+    step = Counter(e.primitive.name for e in equations(loop.params["body_jaxpr"].jaxpr))
+    self_attention, cross_attention, feed_forward, logits = 4 + 2, 2 + 2, 2, 1
+    assert step["dot_general"] == (
+        LAYERS * (self_attention + cross_attention + feed_forward) + logits
+    )
+    assert (B, S, D) not in [variable.aval.shape for variable in loop.invars]

@@ -1,5 +1,6 @@
 """What the command lines share: flags, one-line errors and exit codes, devices, caches."""
 
+import ctypes
 import difflib
 import os
 import re
@@ -91,9 +92,24 @@ def prepare_jax(compilation_cache: str, devices: int = 0) -> None:
     cores = len(os.sched_getaffinity(0))
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", devices or min(cores, 8))
+    keep_freed_memory()
     if compilation_cache != "off":
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         path = Path(compilation_cache or f"{home}/jax-transformer").expanduser()
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory, where there is glibc: XLA's CPU buffers are allocated anew in
+    each step, and handing them back costs a page fault for every 4 KiB of them (a quarter of a
+    training step, benchmarks/train_speed.md)."""
+    trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    for parameter, value in ((mmap_max, 0), (arena_max, 1), (top_pad, 64 << 20),
+                             (trim_threshold, 2**31 - 1)):
+        mallopt(parameter, value)

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from data.batches import fixed_batches
 from data.pairs import Pairs
+from data.scores import bleu, exact_match
 from data.text_files import Corpus
 from training.config import Config
 from training.loss import LossSums
@@ -18,10 +19,18 @@ from training.step import split_rows
 SAMPLES = 20
 
 
+class Translator(Protocol):
+    """What decode.Translator does: translate with parameters that change."""
+
+    def use(self, params: Any) -> None: ...
+
+    def translate(self, lines: list[str]) -> list[str]: ...
+
+
 class Evaluator:
     """Judges parameters on validation data and remembers which checkpoint did best.
 
-    `eval_step` is (params, batch [devices, B, …]) → LossSums, `translate` (params, lines) → lines.
+    `eval_step` is (params, batch [devices, B, …]) → LossSums.
     """
 
     def __init__(
@@ -30,10 +39,10 @@ class Evaluator:
         run: Run,
         held_out: tuple[Corpus, Pairs] | None,
         eval_step: Callable[[Any, Any], LossSums],
-        translate: Callable[[Any, list[str]], list[str]],
+        translator: Translator,
     ):
         self._config, self._run, self._held_out = config, run, held_out
-        self._eval_step, self._translate = eval_step, translate
+        self._eval_step, self._translator = eval_step, translator
         self.best: dict[str, Any] = {}
         self.without_better = 0
 
@@ -51,9 +60,10 @@ class Evaluator:
         metrics = held_out_loss(self._eval_step, params, pairs, self._config)
         count = training.eval_sentences or len(corpus.source)
         sources, references = corpus.source[:count], corpus.target[:count]
-        texts = self._translate(params, sources)
-        scores, _ = translation_scores(texts, references)
-        metrics |= {f"valid_{name}": value for name, value in scores.items()}
+        self._translator.use(params)
+        texts = self._translator.translate(sources)
+        metrics["valid_bleu"] = bleu(texts, references).value
+        metrics["valid_exact_match"] = exact_match(texts, references)
         self._run.record(step, metrics)
         self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))
         shown = ", ".join(f"{name[6:]} {value:.4g}" for name, value in metrics.items())
@@ -83,16 +93,6 @@ def held_out_loss(
         "valid_perplexity": math.exp(min(nll / tokens, 700.0)),
         "valid_accuracy": correct / tokens,
     }
-
-
-def translation_scores(texts: list[str], references: list[str]) -> tuple[dict[str, float], str]:
-    """BLEU (sacreBLEU, 0–100) and exact match (per cent), and BLEU's signature."""
-    from sacrebleu.metrics import BLEU
-
-    metric = BLEU()
-    bleu = metric.corpus_score(texts, [references]).score
-    exact = 100.0 * sum(map(str.__eq__, texts, references)) / len(references)
-    return {"bleu": bleu, "exact_match": exact}, str(metric.get_signature())
 
 
 def samples(sources: list[str], texts: list[str], references: list[str], count: int) -> list[str]:

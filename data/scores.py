@@ -1,0 +1,39 @@
+"""How good translations are: BLEU and chrF by sacreBLEU with their signatures, and exact match."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Score(NamedTuple):
+    """A corpus score, 0 to 100, and what exactly was measured."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f} ({self.signature})"
+
+
+def bleu(texts: Sequence[str], references: Sequence[str]) -> Score:
+    """sacreBLEU: cased, on detokenised text (Post 2018)."""
+    from sacrebleu.metrics import BLEU
+
+    return _score(BLEU(), texts, references)
+
+
+def chrf(texts: Sequence[str], references: Sequence[str]) -> Score:
+    """chrF2: F-score of character n-grams (Popović 2015)."""
+    from sacrebleu.metrics import CHRF
+
+    return _score(CHRF(), texts, references)
+
+
+def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:
+    """Per cent of texts that equal their reference."""
+    return 100.0 * sum(map(str.__eq__, texts, references)) / len(references)
+
+
+def _score(metric, texts, references):
+    score = metric.corpus_score(texts, [references])
+    return Score(score.name, score.score, str(metric.get_signature()))

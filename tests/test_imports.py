@@ -1,0 +1,130 @@
+"""The source tree: imports form the tree of DESIGN.md, files say what they are, nothing unsafe."""
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("model", "data", "training", "configs", "scripts", "benchmarks")
+COMMANDS = ("train", "decode")
+OURS = {*FOLDERS, *COMMANDS, "tests"}
+SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+SOURCES += [ROOT / f"{name}.py" for name in COMMANDS]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+named = {"argvalues": SOURCES, "ids": lambda path: str(path.relative_to(ROOT))}
+
+# What each may import of ours. The model and the data stand alone; training is handed the model
+# (and names its types); scripts and benchmarks may import anything, nothing imports them.
+ALLOWED = {
+    "model": {"model"},
+    "data": {"data"},
+    "training": {"training", "model", "data"},
+    "configs": {"configs", "training", "model", "data"},
+    "decode": {"model", "data", "training"},
+    "train": {"decode", "configs", "training", "model", "data"},
+    "scripts": OURS - {"tests"},
+    "benchmarks": OURS - {"tests"},
+}
+
+
+@cache
+def parse(path):
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(path):
+    """Dotted names of all modules imported anywhere in a file, in functions too."""
+    names = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names.add(node.module)
+            if node.module in FOLDERS:  # from configs import base
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def top(name):
+    return name.partition(".")[0]
+
+
+def package(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def test_there_are_sources_to_look_at():
+    assert {package(path) for path in SOURCES} >= {*FOLDERS[:4], *COMMANDS}
+
+
+@pytest.mark.parametrize("path", **named)
+def test_imports_form_a_tree(path):
+    ours = {top(name) for name in imports(path)} & OURS
+    assert ours <= ALLOWED[package(path)]
+
+
+def test_decode_borrows_of_training_only_config_checkpoint_and_command():
+    borrowed = {n for n in imports(ROOT / "decode.py") if top(n) == "training"}
+    assert borrowed <= {"training.config", "training.checkpoint", "training.command"}
+
+
+def test_the_model_needs_jax_flax_and_jaxtyping_only():
+    for path in (ROOT / "model").glob("*.py"):
+        others = {top(name) for name in imports(path)} - set(sys.stdlib_module_names)
+        assert others <= {"model", "jax", "flax", "jaxtyping", "numpy"}, path
+
+
+def test_importing_the_model_loads_nothing_but_the_model_besides_jax_flax_and_jaxtyping():
+    script = """
+import sys
+import flax.linen, jax, jax.numpy, jaxtyping, numpy
+before = set(sys.modules)
+import model.attention, model.layers, model.transformer, model.beam_search, model.translate
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(run.stdout.split()) - set(sys.stdlib_module_names)
+    assert "model" in loaded and loaded <= {"model", "jax", "jaxlib", "flax", "jaxtyping", "numpy"}
+
+
+def test_importing_configuration_starts_no_device_library():
+    """What is wrong with a command line is said before jax is even loaded."""
+    script = "import sys, training.config; print('jax' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "False\n"
+
+
+@pytest.mark.parametrize("path", SOURCES + TESTS, ids=named["ids"])
+def test_line_1_says_what_the_file_is(path):
+    first = path.read_text(encoding="utf-8").split("\n")[0].removeprefix("r")
+    opening = next((mark for mark in ('"""', "#") if first.startswith(mark)), None)
+    assert opening and not first.startswith("#!") and len(first.strip('"# ').split()) >= 3
+    assert opening == "#" or ast.get_docstring(parse(path))
+
+
+@pytest.mark.parametrize("path", **named)
+def test_no_file_has_two_subjects(path):
+    assert len(path.read_text(encoding="utf-8").split("\n")) - 1 <= 250
+
+
+@pytest.mark.parametrize("path", **named)
+def test_nothing_executes_what_it_reads(path):
+    assert not {top(name) for name in imports(path)} & {"pickle", "cloudpickle", "dill", "marshal"}
+    for node in ast.walk(parse(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        where = f"{path}:{node.lineno}: {called}"
+        assert called not in {"eval", "exec", "os.system", "yaml.load", "torch.load"}, where
+        for keyword in node.keywords:
+            if keyword.arg in ("shell", "allow_pickle"):
+                assert ast.unparse(keyword.value) == "False", where

@@ -1,0 +1,78 @@
+"""ModelConfig: the paper's defaults, and a refusal with rule and value for what cannot be built."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from model.config import CHOICES, ModelConfig
+
+GOOD = ModelConfig(source_vocab_size=37, target_vocab_size=37, d_model=30, num_heads=3)
+
+# Changes to GOOD → what the message must say: the rule, and what it got.
+REFUSED = [
+    *(({name: "other"}, [name, *allowed, "'other'"]) for name, allowed in CHOICES.items()),
+    *(({name: value}, [f"{name} must be at least 1", str(value)])
+      for name in ("d_model", "d_ff", "num_heads", "num_layers", "max_length")
+      for value in (0, -5)),
+    *(({name: -5}, [f"{name} must not be negative", "-5"])
+      for name in ("source_vocab_size", "target_vocab_size", "num_decoder_layers")),
+    ({"d_model": 31},
+     ["d_model must be a multiple of num_heads", "d_model=31", "num_heads=3"]),
+    ({"d_model": 33, "positions": "sinusoidal"}, ["even d_model", "33"]),
+    ({"d_model": 33, "positions": "rotary"}, ["even head size", "11"]),
+    *(({"dropout": rate}, ["dropout must be in [0, 1)", str(rate)])
+      for rate in (-0.1, 1.0, float("nan"))),
+    *(({"layer_norm_epsilon": value}, ["layer_norm_epsilon must be positive", str(value)])
+      for value in (0.0, -1e-6, float("nan"))),
+    ({"target_vocab_size": 41},
+     ["three-way", "source_vocab_size=37", "target_vocab_size=41"]),
+    *(({name: value}, [f"{name} must be an id of the vocabulary", str(value)])
+      for name in ("pad_id", "start_id", "end_id", "unknown_id") for value in (-1, 37, 101)),
+]
+
+ACCEPTED = [
+    {},
+    {"source_vocab_size": 0, "target_vocab_size": 0, "unknown_id": 101},  # as the vocabulary has
+    {"target_vocab_size": 41, "tied_embeddings": "two-way"},
+    {"target_vocab_size": 41, "tied_embeddings": "none"},
+    {"num_decoder_layers": 1},
+    {"d_model": 33, "positions": "none"},
+    {"d_model": 33, "positions": "learned"},
+    {"dropout": 0.0},
+    {"start_id": 0},  # Marian starts with its pad
+    *({name: choice} for name, allowed in CHOICES.items() for choice in allowed),
+]
+
+
+@pytest.mark.parametrize("change, says", REFUSED, ids=lambda x: str(x) if type(x) is dict else "")
+def test_what_cannot_be_built_is_refused_with_the_rule_and_the_value(change, says):
+    with pytest.raises(ValueError) as refused:
+        replace(GOOD, **change).validate()
+    for words in says:
+        assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("change", ACCEPTED, ids=str)
+def test_what_can_be_built_is_accepted(change):
+    replace(GOOD, **change).validate()
+
+
+def test_the_defaults_are_the_paper_s_base_model():
+    c = ModelConfig()
+    c.validate()
+    assert (c.d_model, c.d_ff, c.num_heads, c.head_size) == (512, 2048, 8, 64)
+    assert (c.num_layers, c.decoder_layers, c.dropout) == (6, 6, 0.1)
+    assert (c.norm, c.positions, c.sinusoid_layout) == ("post", "sinusoidal", "interleaved")
+    assert (c.activation, c.tied_embeddings, c.scale_embeddings) == ("relu", "three-way", True)
+    assert not c.attention_bias and not c.output_bias
+
+
+def test_the_decoder_is_as_deep_as_the_encoder_unless_told_otherwise():
+    assert replace(GOOD, num_layers=3).decoder_layers == 3
+    assert replace(GOOD, num_layers=3, num_decoder_layers=1).decoder_layers == 1
+
+
+def test_equal_configs_are_one_key_and_every_string_is_a_choice():
+    assert len({GOOD, replace(GOOD), replace(GOOD, dropout=0.2)}) == 2
+    assert {f.name for f in fields(ModelConfig) if f.type is str} == set(CHOICES)

@@ -172,10 +172,9 @@ class StopFlag:
 
 def main() -> None:
     f = flags.FLAGS
-    file = f["config"].config_filename
-    config = f.config if Path(file).is_file() else None
+    config, file = f.config, f["config"].config_filename
     if not isinstance(config, Config):
-        raise UserError(CONFIGURATION, f"--config={file}: no such file with a Config in it")
+        raise UserError(CONFIGURATION, f"--config={file} gives no Config of training.config")
     config.validate()
     started = time.perf_counter()
     run = Run(Path(f.workdir or f"runs/{Path(file).stem}"), f.overwrite)

@@ -23,8 +23,6 @@ from model.attention import (
 from model.config import ModelConfig
 from model.positions import rotate
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 B, H, T, S, K = 2, 3, 5, 7, 11
 D = H * K
 

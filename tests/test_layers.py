@@ -29,8 +29,6 @@ from model.layers import (
     random_bits,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 B, T, D, F, V = 2, 5, 13, 17, 23
 CONFIG = ModelConfig(d_model=D, d_ff=F, num_heads=1)
 

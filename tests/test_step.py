@@ -1,5 +1,7 @@
 """The training step: any number of devices and micro-batches gives the same update; it learns."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,14 +44,15 @@ def spread_over(step, devices):
     return jax.pmap(step, AXIS, in_axes=(None, 0), out_axes=None, devices=jax.devices()[:devices])
 
 
-def host_state(dropout=0.0):
-    optimizer = make_optimizer(TRAINING, 8)
-    return jax.device_get(init_state(model(dropout), optimizer, 0))
+@cache
+def host_state():
+    """The same parameters for every test; dropout has none."""
+    return jax.device_get(init_state(model(), make_optimizer(TRAINING, 8), 0))
 
 
 def train(batch, devices, micro, steps=2, dropout=0.0):
     step = make_train_step(model(dropout), make_optimizer(TRAINING, 8), TRAINING)
-    step, state = spread_over(step, devices), host_state(dropout)
+    step, state = spread_over(step, devices), host_state()
     for _ in range(steps):
         state, metrics = step(state, split_rows(batch, devices, micro))
         state = jax.device_get(state)

@@ -19,8 +19,6 @@ from training.loss import cross_entropy
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 B, S, T, V = 3, 7, 11, 37
 CONFIG = ModelConfig(
     source_vocab_size=V, target_vocab_size=V, d_model=30, d_ff=43, num_heads=3, num_layers=2,

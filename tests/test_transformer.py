@@ -19,8 +19,6 @@ from model.layers import Dropout, Embedding
 from model.transformer import Transformer
 from model.translate import empty_caches, search_step
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 V, S, T = 41, 11, 13
 POSITIONS = CHOICES["positions"]
 # Three heads of ten; two-way tying tells source embeddings from target embeddings.

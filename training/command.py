@@ -50,6 +50,8 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
     except KeyboardInterrupt:
         stop(128 + signal.SIGINT, "interrupted")
     except OSError as error:
+        if "Failed loading config file" in str(error):  # ml_collections' words
+            stop(CONFIGURATION, f"--config cannot be loaded: {str(error.__cause__ or error)}", error)
         stop(OUTPUT, f"{type(error).__name__}: {error}", error)
     except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
         stop(INTERNAL, f"{type(error).__name__}: {error} (--debug shows where)", error)

@@ -51,7 +51,7 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
         stop(128 + signal.SIGINT, "interrupted")
     except OSError as error:
         if "Failed loading config file" in str(error):  # ml_collections' words
-            stop(CONFIGURATION, f"--config cannot be loaded: {str(error.__cause__ or error)}", error)
+            stop(CONFIGURATION, f"--config: {error}", error)
         stop(OUTPUT, f"{type(error).__name__}: {error}", error)
     except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
         stop(INTERNAL, f"{type(error).__name__}: {error} (--debug shows where)", error)
@@ -104,9 +104,11 @@ def prepare_jax(compilation_cache: str, devices: int = 0) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory, where there is glibc: XLA's CPU buffers are allocated anew in
-    each step, and handing them back costs a page fault for every 4 KiB of them (a quarter of a
-    training step, benchmarks/train_speed.md)."""
+    """Tell glibc, where there is glibc, to keep freed memory.
+
+    XLA's CPU buffers are allocated anew in each step; handing them back to the system between
+    steps costs a page fault for every 4 KiB (benchmarks/train_speed.md).
+    """
     trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # malloc.h
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,0 +1,28 @@
+"""The main job as a newcomer runs it: python train.py, then decode.py. Minutes: pytest -m slow."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+def test_the_main_job_translates_what_it_has_never_seen(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)  # as it is for users
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    run = tmp_path / "run"
+    trained = subprocess.run(
+        [sys.executable, ROOT / "train.py", f"--workdir={run}"], check=True, capture_output=True,
+        text=True,
+    )
+    exact = float(re.search(r"held-out exact match ([\d.]+) %", trained.stdout)[1])
+    assert exact >= 95.0
+    decoded = subprocess.run(
+        [sys.executable, ROOT / "decode.py", f"--workdir={run}"], check=True, capture_output=True,
+        text=True, input="나는 밥을 먹었다.\n\n밥이 나를 먹었다.\n",
+    )
+    assert decoded.stdout == "I ate rice.\n\nRice ate me.\n"

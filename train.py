@@ -17,7 +17,7 @@ from data.pairs import Pairs, encode_pairs
 from data.scores import bleu, exact_match
 from data.text_files import Corpus
 from data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
-from decode import Translator
+from decode import Translator, check_run
 from model.config import num_parameters
 from model.transformer import Transformer
 from training.checkpoint import Checkpoints, load_params, write_best
@@ -26,8 +26,15 @@ from training.config import Config
 from training.evaluate import Evaluator, samples
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.progress import Progress, clock
-from training.run import Run
-from training.step import init_state, make_train_step, pmap_eval_step, pmap_train_step, split_rows
+from training.run import Run, check_same_model
+from training.step import (
+    init_state,
+    make_train_step,
+    pmap_eval_step,
+    pmap_train_step,
+    split_rows,
+    start_from,
+)
 
 FINAL_SAMPLES = 5
 
@@ -48,11 +55,16 @@ def read_data(config: Config, run: Run) -> Data:
     vocab = str(run.path / "vocab")
     if (run.path / "config.json").exists():  # else a vocabulary is what a failed start left
         tokenizers = load_tokenizers(vocab)
+    elif config.training.init_from:
+        tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")[1]
+        save_tokenizers(vocab, *tokenizers)
     else:
         tokenizers = train_tokenizers(config.data, train.source, train.target)
         save_tokenizers(vocab, *tokenizers)
     config.model.source_vocab_size, config.model.target_vocab_size = (t.size for t in tokenizers)
     config.validate()
+    if config.training.init_from:
+        check_same_model(config, config.training.init_from)
     encoded = {}
     for name, corpus in (("train", train), ("valid", valid)):
         if corpus is None:
@@ -81,12 +93,16 @@ def train(config: Config, run: Run, data: Data) -> None:
     translator = Translator(config.model, data.tokenizers, config.decoding)
     evaluator = Evaluator(config, run, data.valid, pmap_eval_step(model, training), translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every)
-    state, position = init_state(model, optimizer, training.seed), DataPosition()
+    state, position = init_state(model, optimizer, training), DataPosition()
     if restored := checkpoints.restore(state):
         state, saved = restored
         position = DataPosition(saved["epoch"], saved["index"])
         evaluator.best, evaluator.without_better = saved["best"], saved["without_better"]
         run.log(f"resumed at step {int(state.step)}")
+    elif training.init_from:
+        params = load_params(Path(training.init_from).expanduser(), "best")
+        state = start_from(state, params)
+        run.log(f"started from the parameters of {training.init_from}")
     step = saved_step = started = int(state.step)
     run.go_on_from(step)
 
@@ -106,7 +122,7 @@ def train(config: Config, run: Run, data: Data) -> None:
         progress.after(step, metrics)
         last = step == training.num_steps
         if step % training.eval_every == 0 or last:
-            evaluator.judge(step, step, state.params)
+            evaluator.judge(step, step, state.judged)
         if step % training.checkpoint_every == 0 or last:
             save()
             saved_step = step

@@ -55,7 +55,7 @@ def measure(size: str, devices: int, keep: bool) -> float:
     training = TrainingConfig()
     optimizer = make_optimizer(training, d_model)
     step = pmap_train_step(make_train_step(model, optimizer, training))
-    state = init_state(model, optimizer, 0)
+    state = init_state(model, optimizer, training)
     random = np.random.default_rng(0)
     ids = random.integers(4, vocab, (3, rows, length)).astype(np.int32)
     ones = np.ones((rows, length), np.int32)

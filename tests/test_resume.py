@@ -195,3 +195,32 @@ def test_an_unknown_checkpoint_lists_what_there_is(uninterrupted, tmp_path):
     assert refused.value.code == CHECKPOINT
     with pytest.raises(UserError, match="no checkpoint in"):
         find_params(tmp_path, "latest")
+
+
+def test_a_moving_average_is_kept_resumed_and_used(corpus, tmp_path):
+    config = tiny_config(corpus)
+    config.training.ema_decay = 0.9
+    run_training(tmp_path / "whole", config)
+    with pytest.raises(SystemExit):
+        run_training(tmp_path / "run", config, stop_after=5)
+    run_training(tmp_path / "run", config)
+    assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")
+    assert find_params(tmp_path / "run", "12").name == "ema"
+    used = jax.tree.leaves(load_params(tmp_path / "run", "12"))
+    with_ema = jax.tree.leaves(load_params(tmp_path / "whole", "12"))
+    assert all((a == b).all() for a, b in zip(used, with_ema, strict=True))
+
+
+def test_training_starts_from_another_run(corpus, uninterrupted, tmp_path):
+    """With a learning rate of 0 the parameters and the vocabulary are those of the other run."""
+    config = tiny_config(corpus)
+    config.training.init_from, config.training.learning_rate = str(uninterrupted), 0.0
+    run_training(tmp_path / "run", config)
+    for a, b in zip(*(jax.tree.leaves(load_params(path, "latest"))
+                      for path in (uninterrupted, tmp_path / "run")), strict=True):
+        np.testing.assert_array_equal(a, b)
+    joint = "vocab/joint.txt"
+    assert (tmp_path / "run" / joint).read_bytes() == (uninterrupted / joint).read_bytes()
+    config.model.d_ff = 32
+    with pytest.raises(UserError, match="model.d_ff 16 → 32"):
+        run_training(tmp_path / "other", config)

@@ -1,5 +1,6 @@
 """The training step: any number of devices and micro-batches gives the same update; it learns."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -47,7 +48,7 @@ def spread_over(step, devices):
 @cache
 def host_state():
     """The same parameters for every test; dropout has none."""
-    return jax.device_get(init_state(model(), make_optimizer(TRAINING, 8), 0))
+    return jax.device_get(init_state(model(), make_optimizer(TRAINING, 8), TRAINING))
 
 
 def train(batch, devices, micro, steps=2, dropout=0.0):
@@ -114,7 +115,8 @@ def test_the_step_learns_and_donates(batch):
     """pmap_train_step on all devices: the state never leaves them, and the loss falls."""
     optimizer = make_optimizer(TRAINING, 8)
     step = pmap_train_step(make_train_step(model(), optimizer, TRAINING))
-    state, spread = init_state(model(), optimizer, 0), split_rows(batch, jax.device_count(), 1)
+    state = init_state(model(), optimizer, TRAINING)
+    spread = split_rows(batch, jax.device_count(), 1)
     losses = []
     for _ in range(20):
         old = state
@@ -132,3 +134,20 @@ def test_split_rows_fills_up_with_rows_that_count_nothing(batch):
     np.testing.assert_array_equal(flat[:ROWS], batch.target_segments)
     assert (flat[ROWS:] == 0).all() and len(flat) == 12
     assert jnp.asarray(split.rows).reshape(-1)[:ROWS].tolist() == list(range(ROWS))
+
+
+def test_the_moving_average_follows_its_formula(batch):
+    training = replace(TRAINING, ema_decay=0.3)
+    optimizer = make_optimizer(training, 8)
+    step = spread_over(make_train_step(model(), optimizer, training), 1)
+    state = jax.device_get(init_state(model(), optimizer, training))
+    expected = state.params
+    for n in range(4):
+        state, _ = step(state, split_rows(batch, 1, 1))
+        state = jax.device_get(state)
+        decay = min(0.3, (1 + n) / (10 + n))
+        expected = jax.tree.map(
+            lambda old, new, decay=decay: decay * old + (1 - decay) * new, expected, state.params
+        )
+    assert_close(state.ema, expected, 1e-6)
+    assert_close(state.judged, state.ema, 0)

@@ -1,8 +1,9 @@
 """Checkpoints of a run: Orbax arrays and JSON, the last k and the best kept, an average at the end.
 
-    checkpoints/STEP/{params,rest,data}   parameters; optimizer, key and step; position and scores
-    average/params                        the mean of the last k, written once at the end
-    best.json                             what scored best on validation data
+    checkpoints/STEP/params, ema   parameters, and their moving average where it was asked for
+    checkpoints/STEP/rest, data    optimizer, key and step; position in the data and best score
+    average/params                 the mean of the last k, written once at the end
+    best.json                      what scored best on validation data
 """
 
 import json
@@ -38,16 +39,10 @@ class Checkpoints:
     def save(self, state: Any, data: dict[str, Any], best: int | str | None) -> None:
         """Write step `state.step`, then drop what is neither among the last k nor the best."""
         step = int(state.step)
-        rest = state._asdict()
-        params = rest.pop("params")
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardSave(params),
-                rest=ocp.args.StandardSave(rest),
-                data=ocp.args.JsonSave(data),
-            ),
-        )
+        items = {name: ocp.args.StandardSave(tree) for name, tree in as_items(state).items()}
+        composite = ocp.args.Composite(**items, data=ocp.args.JsonSave(data))
+        if not self._manager.save(step, args=composite, force=True):
+            raise UserError(CHECKPOINT, f"{self.run}/checkpoints did not take step {step}")
         self._manager.wait_until_finished()
         for old in set(steps(self.run)) - {*self._last(), best}:
             self._manager.delete(old)
@@ -66,25 +61,20 @@ class Checkpoints:
         if not steps(self.run):
             return None
         step = steps(self.run)[-1]
-        rest = jax.tree.map(
+        like = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere()), like
-        )._asdict()
-        params = rest.pop("params")
+        )
+        items = {name: ocp.args.StandardRestore(tree) for name, tree in as_items(like).items()}
         try:
-            found = self._manager.restore(
-                step,
-                args=ocp.args.Composite(
-                    params=ocp.args.StandardRestore(params),
-                    rest=ocp.args.StandardRestore(rest),
-                    data=ocp.args.JsonRestore(),
-                ),
-            )
+            composite = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
+            found = self._manager.restore(step, args=composite)
         except (ValueError, KeyError, OSError) as error:
             raise UserError(
                 CHECKPOINT, f"{self.run}/checkpoints/{step} cannot be restored: "
                 f"{str(error)[:200]}; train with --overwrite to begin anew"
             ) from None
-        return type(like)(params=found["params"], **found["rest"]), found["data"]
+        ema = found["ema"] if like.ema is not None else None
+        return type(like)(params=found["params"], ema=ema, **found["rest"]), found["data"]
 
     def save_average(self) -> None:
         """Average the parameters of the last k checkpoints into average/."""
@@ -100,6 +90,13 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+
+def as_items(state: Any) -> dict[str, Any]:
+    """What a checkpoint keeps apart: parameters, their moving average if there is one, the rest."""
+    rest = state._asdict()
+    items = {name: rest.pop(name) for name in ("params", "ema")}
+    return {name: tree for name, tree in items.items() if tree is not None} | {"rest": rest}
 
 
 def steps(run: Path) -> list[int]:
@@ -144,7 +141,8 @@ def find_params(run: Path, checkpoint: str) -> Path:
     if checkpoint == "latest":
         checkpoint = str(there[-1])
     if checkpoint.isdigit() and int(checkpoint) in there:
-        return run / "checkpoints" / checkpoint / "params"
+        ema = run / "checkpoints" / checkpoint / "ema"
+        return ema if ema.is_dir() else ema.with_name("params")
     raise UserError(
         CHECKPOINT, f"no checkpoint {checkpoint!r} in {run}; there are the steps {known}"
         + (" and the average" if average.is_dir() else "")

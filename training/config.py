@@ -33,6 +33,10 @@ class TrainingConfig:
     label_smoothing: float = 0.1
     # Target positions whose logits exist at one time in the loss; 0 means all.
     loss_block: int = 0
+    # Moving average of the parameters, to be evaluated and used in their place; 0 keeps none.
+    ema_decay: float = 0.0
+    # A run directory whose best parameters and vocabulary training starts from.
+    init_from: str = ""
     seed: int = 0
     log_every: int = 100
     # A multiple of checkpoint_every, so that the best evaluation has its checkpoint.
@@ -65,7 +69,7 @@ class TrainingConfig:
                      "eval_sentences"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"training.{name} must not be negative, got {getattr(self, name)}")
-        for name in ("label_smoothing", "adam_b1", "adam_b2"):
+        for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"training.{name} must be in [0, 1), got {getattr(self, name)}")
         if self.eval_every % self.checkpoint_every:

@@ -159,6 +159,19 @@ class Run:
         self._lock.close()
 
 
+def check_same_model(config: Config, other: str) -> None:
+    """Refuse to start from a run with another model; raises UserError(CONFIGURATION), fields named.
+
+    The vocabulary comes from that run. Dropout, precision and remat are not in the parameters.
+    """
+    theirs = asdict(load_config(Path(other).expanduser() / "config.json").model)
+    ours = asdict(config.model)
+    free = {"dropout", "dtype", "remat"}
+    if changed := [k for k in ours if k not in free and ours[k] != theirs[k]]:
+        what = ", ".join(f"model.{k} {theirs[k]!r} → {ours[k]!r}" for k in changed)
+        raise UserError(CONFIGURATION, f"training.init_from={other} has another model: {what}")
+
+
 def flat(tree: dict, prefix: str = "") -> dict:
     """{"a": {"b": 1}} → {"a.b": 1}"""
     out = {}

@@ -30,20 +30,33 @@ class TrainState(NamedTuple):
     params: Any
     optimizer: Any
     key: Array
+    ema: Any = None  # the moving average of params, where training.ema_decay asks for it
+
+    @property
+    def judged(self) -> Any:
+        """The parameters that are evaluated and used: the moving average where there is one."""
+        return self.params if self.ema is None else self.ema
 
 
 def init_state(
-    model: Transformer, optimizer: optax.GradientTransformation, seed: int
+    model: Transformer, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> TrainState:
     """A fresh state, on all local devices at once (else the step would compile twice)."""
 
     def init():
         ids = jnp.ones((1, 2), jnp.int32)
-        init_key, key = jax.random.split(jax.random.PRNGKey(seed))
+        init_key, key = jax.random.split(jax.random.PRNGKey(config.seed))
         params = model.init(init_key, ids, ids, ids, ids)["params"]
-        return TrainState(jnp.array(0), params, optimizer.init(params), key)
+        ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
+        return TrainState(jnp.array(0), params, optimizer.init(params), key, ema)
 
     return jax.jit(init, out_shardings=everywhere())()
+
+
+def start_from(state: TrainState, params: Any) -> TrainState:
+    """The state with other parameters, given as NumPy arrays, in place of its fresh ones."""
+    place = lambda: jax.device_put(params, everywhere())  # noqa: E731 – donated, so never shared
+    return state._replace(params=place(), ema=None if state.ema is None else place())
 
 
 def loss_sums(
@@ -106,9 +119,18 @@ def make_train_step(
             "tokens": sums.tokens,
             "gradient_norm": optax.global_norm(gradients),
         }
-        return TrainState(state.step + 1, params, optimizer_state, state.key), metrics
+        ema = moving_average(state.ema, params, state.step, config.ema_decay)
+        return TrainState(state.step + 1, params, optimizer_state, state.key, ema), metrics
 
     return train_step
+
+
+def moving_average(ema: Any, params: Any, step: Array, decay: float) -> Any:
+    """decay · ema + (1 − decay) · params; early steps weigh more, else the start would linger."""
+    if ema is None:
+        return None
+    decay = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
+    return jax.tree.map(lambda old, new: old + (1.0 - decay) * (new - old), ema, params)
 
 
 def pmap_train_step(train_step: Callable) -> Callable:

@@ -17,7 +17,7 @@ import numpy as np
 from absl import flags
 
 from data.errors import CHECKPOINT, DATA, OUTPUT, UserError
-from data.scores import bleu, chrf
+from data.scores import bleu, chrf, tokenized_bleu
 from data.tokenizer import Tokenizer, load_tokenizers
 from model.config import ModelConfig
 from model.transformer import Transformer
@@ -227,7 +227,7 @@ def main() -> None:
         if len(texts) != len(references):
             raise UserError(DATA, f"{f.input} has {len(texts)} lines, {f.reference} has "
                             f"{len(references)}; the translations are in {f.output}")
-        for score in (bleu(texts, references), chrf(texts, references)):
+        for score in (metric(texts, references) for metric in (bleu, tokenized_bleu, chrf)):
             print(score, file=sys.stderr if f.output == "-" else sys.stdout)
 
 

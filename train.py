@@ -14,7 +14,7 @@ from data.batches import Batches, DataPosition, num_batches, useful_share
 from data.corpora import read_split
 from data.errors import CONFIGURATION, UserError
 from data.pairs import Pairs, encode_pairs
-from data.scores import bleu, exact_match
+from data.scores import bleu, exact_match, tokenized_bleu
 from data.text_files import Corpus
 from data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
 from decode import Translator, check_run
@@ -167,6 +167,7 @@ def print_results(
         run.record(step, {"test_bleu": score.value, "test_exact_match": exact})
         print("\n".join(samples(sources, texts, references, FINAL_SAMPLES)))
         print(f"held-out {score}")
+        print(f"held-out {tokenized_bleu(texts, references)}")
         print(f"held-out exact match {exact:.1f} % of {len(texts):,} sentences "
               f"(checkpoint: {checkpoint})")
     print(f"translate with: python decode.py --workdir={run.path} --input=FILE", flush=True)

@@ -21,17 +21,38 @@ SIZES = {
     "small": (256, 1024, 4, 3, 8000, 64, 32),
     "base": (512, 2048, 8, 6, 8000, 64, 32),
 }
+# What each variant is, and its arguments; peers are there where they are installed ([interop]).
 VARIANTS = {
-    "one device": {"devices": 1, "keep": False},
-    "one device, freed memory kept": {"devices": 1, "keep": True},
-    "a device a core": {"devices": 0, "keep": False},
-    "a device a core, freed memory kept": {"devices": 0, "keep": True},
+    "ours: one device": ("ours", {"devices": 1, "keep": False}),
+    "ours: one device, freed memory kept": ("ours", {"devices": 1, "keep": True}),
+    "ours: a device a core": ("ours", {"devices": 0, "keep": False}),
+    "ours: a device a core, freed memory kept (train.py)": ("ours", {"devices": 0, "keep": True}),
+    "PyTorch nn.Transformer": ("torch", {"marian": False}),
+    "HF MarianMT": ("torch", {"marian": True}),
 }
-WARM_UP, STEPS = 2, 10
+WARM_UP, STEPS = 3, 12
 
 
-def measure(size: str, devices: int, keep: bool) -> float:
-    """Target tokens a second of our step: the median of STEPS."""
+def ids_of(size: str):
+    """Source, decoder input and labels [3, rows, length]: random, nothing padded."""
+    import numpy as np
+
+    _, _, _, _, vocab, rows, length = SIZES[size]
+    return np.random.default_rng(0).integers(4, vocab, (3, rows, length))
+
+
+def median_seconds(step) -> float:
+    """The median time of a call of `step`, which must wait for its result."""
+    seconds = []
+    for _ in range(WARM_UP + STEPS):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[WARM_UP:])
+
+
+def ours(size: str, devices: int, keep: bool) -> float:
+    """Seconds of a step of train.py."""
     from training import command
 
     if not keep:
@@ -54,37 +75,91 @@ def measure(size: str, devices: int, keep: bool) -> float:
     ))
     training = TrainingConfig()
     optimizer = make_optimizer(training, d_model)
-    step = pmap_train_step(make_train_step(model, optimizer, training))
+    train_step = pmap_train_step(make_train_step(model, optimizer, training))
     state = init_state(model, optimizer, training)
-    random = np.random.default_rng(0)
-    ids = random.integers(4, vocab, (3, rows, length)).astype(np.int32)
+    source, target, labels = ids_of(size).astype(np.int32)
     ones = np.ones((rows, length), np.int32)
     along = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    batch = Batch(ids[0], ones, along, ids[1], ids[2], ones, along,
+    batch = Batch(source, ones, along, target, labels, ones, along,
                   np.arange(rows, dtype=np.int32))
     batch = split_rows(batch, jax.local_device_count(), 1)
-    seconds = []
-    for _ in range(WARM_UP + STEPS):
-        start = time.perf_counter()
-        state, metrics = step(state, batch)
+
+    def step():
+        nonlocal state
+        state, metrics = train_step(state, batch)
         metrics["loss"].block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return rows * length / statistics.median(seconds[WARM_UP:])
+
+    return median_seconds(step)
+
+
+def torch(size: str, marian: bool) -> float:
+    """Seconds of the same step in PyTorch: tied embeddings, dropout 0.1, clipping, Adam."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(os.cpu_count())
+    d_model, d_ff, heads, layers, vocab, rows, length = SIZES[size]
+    source, target, labels = torch.from_numpy(ids_of(size))
+    if marian:
+        from transformers import MarianConfig, MarianMTModel
+
+        model = MarianMTModel(MarianConfig(
+            vocab_size=vocab, d_model=d_model, encoder_layers=layers, decoder_layers=layers,
+            encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=d_ff,
+            decoder_ffn_dim=d_ff, dropout=0.1, activation_function="relu", pad_token_id=0,
+            decoder_start_token_id=1, eos_token_id=2, max_position_embeddings=length,
+            scale_embedding=True, use_cache=False,
+        ))
+
+        def logits():
+            return model(input_ids=source, decoder_input_ids=target).logits
+    else:
+        model = nn.ModuleDict({
+            "embedding": nn.Embedding(vocab, d_model),
+            "transformer": nn.Transformer(
+                d_model, heads, layers, layers, d_ff, dropout=0.1, batch_first=True
+            ),
+        })
+        drop, causal = nn.Dropout(0.1), nn.Transformer.generate_square_subsequent_mask(length)
+        positions = torch.randn(length, d_model)
+
+        def logits():
+            embedded = [drop(model["embedding"](x) * d_model**0.5 + positions)
+                        for x in (source, target)]
+            x = model["transformer"](*embedded, tgt_mask=causal, tgt_is_causal=True)
+            return x @ model["embedding"].weight.T
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    model.train()
+
+    def step():
+        optimizer.zero_grad()
+        criterion(logits().reshape(-1, vocab), labels.reshape(-1)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return median_seconds(step)
 
 
 def main(_):
     f = flags.FLAGS
     if f.variant:
-        print(json.dumps(measure(f.size, **VARIANTS[f.variant])))
+        what, arguments = VARIANTS[f.variant]
+        seconds = {"ours": ours, "torch": torch}[what](f.size, **arguments)
+        rows, length = SIZES[f.size][-2:]
+        print(json.dumps(rows * length / seconds))
         return
     speeds = {name: [] for name in VARIANTS}
     for _ in range(f.rounds):
         for name, seen in speeds.items():
             command = [sys.executable, __file__, f"--size={f.size}", f"--variant={name}"]
             root = str(Path(__file__).parent.parent)
-            done = subprocess.run(command, check=True, capture_output=True, text=True,
+            done = subprocess.run(command, check=False, capture_output=True, text=True,
                                   env={**os.environ, "PYTHONPATH": root})
-            seen.append(json.loads(done.stdout.splitlines()[-1]))
+            if "ModuleNotFoundError" not in done.stderr:
+                seen.append(json.loads(done.stdout.splitlines()[-1]))
+    speeds = {name: seen for name, seen in speeds.items() if seen}
     first = statistics.median(next(iter(speeds.values())))
     print(f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio |\n|---|---|---|")
     for name, seen in speeds.items():

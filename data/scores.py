@@ -22,6 +22,14 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> Score:
     return _score(BLEU(), texts, references)
 
 
+def tokenized_bleu(texts: Sequence[str], references: Sequence[str]) -> Score:
+    """Lower-cased BLEU of text as it is split at spaces: another scale, for papers that use it."""
+    from sacrebleu.metrics import BLEU
+
+    score = _score(BLEU(lowercase=True, tokenize="none", force=True), texts, references)
+    return score._replace(name="lower-cased tokenised BLEU")
+
+
 def chrf(texts: Sequence[str], references: Sequence[str]) -> Score:
     """chrF2: F-score of character n-grams (Popović 2015)."""
     from sacrebleu.metrics import CHRF

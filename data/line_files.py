@@ -1,0 +1,56 @@
+"""Lines of text in and out, for scripts that turn published files into our corpora.
+
+What a line is, is as in `text_files`; a file is written whole or not at all.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+
+from data.errors import DATA, OUTPUT, UserError
+from data.text_files import _lines, expanded
+
+
+class _NoDigest:
+    def update(self, _):
+        """Reading for a script needs no fingerprint."""
+
+
+def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
+    """(number from 1, text) of each line of a file, .gz or not.
+
+    UserError(DATA) where it cannot be read or a line is not UTF-8.
+    """
+    for number, line in enumerate(_lines(path, _NoDigest()), start=1):
+        try:
+            yield number, line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(DATA, f"{path}:{number}: byte {line[error.start]:#04x} is not UTF-8; "
+                            "convert the file, with iconv for example") from None
+
+
+def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
+    """UserError(OUTPUT) unless each file can be written and, without `overwrite`, is not there."""
+    for path in map(expanded, paths):
+        if os.path.exists(path) and not overwrite:
+            raise UserError(OUTPUT, f"{path} exists; give --overwrite to replace it")
+        directory = os.path.dirname(os.path.abspath(path))
+        if os.path.isdir(path) or not os.access(directory, os.W_OK):
+            raise UserError(OUTPUT, f"cannot write {path}; it must be a file in a directory that "
+                            "exists and may be written to")
+
+
+def write_lines(path: str, lines: Iterable[str]) -> int:
+    """Writes lines of UTF-8 and returns how many; the file appears when all are written."""
+    path, count = expanded(path), 0
+    temporary = f"{path}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            for line in lines:
+                file.write(f"{line}\n")
+                count += 1
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+    return count

@@ -1,0 +1,92 @@
+"""CMUDict to characters<TAB>phonemes, and the word error rate of what a model makes of the words.
+
+    python scripts/prepare_cmudict.py --input=cmudict-0.7b.train-dev-20-21.gz --output=train.tsv
+    python scripts/prepare_cmudict.py --input=cmudict-0.7b.test.gz --distinct --output=test.tsv
+    cut -f1 test.tsv | python decode.py --workdir=RUN --output=test.out
+    python scripts/prepare_cmudict.py --input=cmudict-0.7b.test.gz --score=test.out
+A word with several pronunciations is several lines of the dictionary: as many pairs to train on,
+one pair with --distinct, and in scoring any of them is right.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from data.errors import CONFIGURATION, DATA, UserError
+from data.line_files import check_outputs, numbered_lines, write_lines
+from training.command import run_command
+
+
+def read_dictionary(path: str) -> dict[str, list[str]]:
+    """Each word's different pronunciations, words in the order of their first lines.
+
+    UserError(DATA) for a line that is not a word, two spaces and its phonemes.
+    """
+    words = {}
+    for number, line in numbered_lines(path):
+        word, _, phonemes = line.partition("  ")
+        if not phonemes.strip() or word.split() != [word]:
+            raise UserError(DATA, f"{path}:{number}: expected a word, two spaces and its phonemes, "
+                            f"got {line[:60]!r}")
+        word = re.sub(r"(?<=.)\(\d+\)$", "", word)  # WORD(1): how the full dictionary repeats WORD
+        known, phonemes = words.setdefault(word, []), " ".join(phonemes.split())
+        if phonemes not in known:
+            known.append(phonemes)
+    return words
+
+
+def pairs(words: dict[str, list[str]], distinct: bool) -> list[str]:
+    """A line for each pronunciation, or with `distinct` for each word: its first one."""
+    return [f"{' '.join(word)}\t{phonemes}" for word, known in words.items()
+            for phonemes in (known[:1] if distinct else known)]
+
+
+def count_wrong(outputs: Sequence[str], words: dict[str, list[str]]) -> int:
+    """How many words' outputs equal none of the pronunciations; `outputs` in the words' order."""
+    return sum(" ".join(output.split()) not in known
+               for output, known in zip(outputs, words.values(), strict=True))
+
+
+def main() -> None:
+    f = flags.FLAGS
+    if bool(f.output) == bool(f.score):
+        raise UserError(CONFIGURATION, "give either --output=FILE, to prepare, or --score=FILE, "
+                        f"got --output={f.output} --score={f.score}")
+    if f.output:
+        check_outputs([f.output], f.overwrite)
+    words = read_dictionary(f.input)
+    if f.without:
+        known = read_dictionary(f.without)
+        words = {word: phonemes for word, phonemes in words.items() if word not in known}
+    if not words:
+        raise UserError(DATA, f"{f.input} has no words"
+                        + (f" that {f.without} does not have" if f.without else ""))
+    if f.output:
+        count = write_lines(f.output, pairs(words, f.distinct))
+        print(f"{f.output}: {count:,} pairs, {len(words):,} words", file=sys.stderr)
+        return
+    outputs = [line for _, line in numbered_lines(f.score)]
+    if len(outputs) != len(words):
+        raise UserError(DATA, f"{f.score} has {len(outputs)} lines, {f.input} has {len(words)} "
+                        "different words; decode what --distinct wrote, with the same --without")
+    wrong = count_wrong(outputs, words)
+    print(f"word error rate {100 * wrong / len(words):.2f} % ({wrong:,} of {len(words):,} words "
+          "equal none of their pronunciations)")
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("input", None, "A dictionary, .gz or not.", required=True)
+    flags.DEFINE_string("output", "", "Its pairs, tab-separated.")
+    flags.DEFINE_string("score", "", "Outputs for its words, a line each; prints their error rate.")
+    flags.DEFINE_bool("distinct", False, "Write one line for each word.")
+    flags.DEFINE_string("without", "", "Leave out the words of this dictionary.")
+    flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

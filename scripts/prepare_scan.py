@@ -1,0 +1,59 @@
+"""SCAN's published files, `IN: jump twice OUT: I_JUMP I_JUMP`, to command<TAB>actions.
+
+    python scripts/prepare_scan.py --input=tasks_test_simple.txt.gz --output=test.tsv
+    python scripts/prepare_scan.py --input=tasks_train_simple.txt.gz --output=train.tsv \\
+        --valid=valid.tsv --valid_every=20
+The published splits have no validation set: the second command holds out every 20th line.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from data.errors import CONFIGURATION, DATA, UserError
+from data.line_files import check_outputs, numbered_lines, write_lines
+from training.command import run_command
+
+
+def pairs(path: str) -> Iterator[tuple[str, str]]:
+    """Commands and actions, words between single spaces. UserError(DATA) for any other line."""
+    for number, line in numbered_lines(path):
+        found = re.fullmatch(r"\s*IN:(.*\S.*)\sOUT:(.*\S.*)", line, re.DOTALL)
+        sides = [" ".join(side.split()) for side in found.groups()] if found else []
+        if not all(sides) or not found or "OUT:" in " ".join(sides):
+            raise UserError(DATA, f"{path}:{number}: expected 'IN: commands OUT: actions', got "
+                            f"{line[:60]!r}")
+        yield sides[0], sides[1]
+
+
+def main() -> None:
+    f = flags.FLAGS
+    if bool(f.valid) != bool(f.valid_every):
+        raise UserError(CONFIGURATION, "give --valid and --valid_every together, or neither, got "
+                        f"--valid={f.valid} --valid_every={f.valid_every}")
+    if f.valid == f.output:
+        raise UserError(CONFIGURATION, f"--valid and --output are both {f.output}; give two files")
+    check_outputs(filter(None, (f.output, f.valid)), f.overwrite)
+    lines = ["\t".join(pair) for pair in pairs(f.input)]
+    held_out = set(range(f.valid_every - 1, len(lines), f.valid_every)) if f.valid else set()
+    for path, members in ((f.output, set(range(len(lines))) - held_out), (f.valid, held_out)):
+        if path:
+            count = write_lines(path, (lines[i] for i in sorted(members)))
+            print(f"{path}: {count:,} pairs", file=sys.stderr)
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("input", None, "A published file, .txt or .txt.gz.", required=True)
+    flags.DEFINE_string("output", None, "Its pairs, tab-separated.", required=True)
+    flags.DEFINE_string("valid", "", "The pairs that are held out of --output.")
+    flags.DEFINE_integer("valid_every", 0, "Hold out every n-th pair; 0 holds out none.", 0)
+    flags.DEFINE_bool("overwrite", False, "Replace existing files.")
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

@@ -1,0 +1,52 @@
+"""configs/: each file gives a valid configuration and says how to run it, on any machine."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from training.config import Config
+
+ROOT = Path(__file__).parent.parent
+NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+SPECS = ("corpus", "valid", "test")
+
+
+def config_of(name):
+    return import_module(f"configs.{name}").get_config()
+
+
+def documentation(name):
+    return import_module(f"configs.{name}").__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_validates_and_nobody_else_changes_it(name):
+    config = config_of(name)
+    assert type(config) is Config
+    config.validate()
+    config.data.corpus = "changed"
+    assert config_of(name).data.corpus != "changed"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_docstring_names_commands_that_exist(name):
+    text = documentation(name)
+    given = "" if name == "korean_english" else f" --config=configs/{name}.py"  # train.py's default
+    assert f"python train.py{given}" in text
+    for command in re.findall(r"python (\S+\.py)", text):
+        assert (ROOT / command).is_file(), command
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_config_names_a_path_of_one_machine(name):
+    source = (ROOT / "configs" / f"{name}.py").read_text(encoding="utf-8")
+    assert not re.findall(r"(?<![\w.])/\w\S*|~/\S*|\b[A-Z]:\\\S*", source)
+    data = config_of(name).data
+    for spec in filter(None, (getattr(data, part) for part in SPECS)):
+        kind, _, rest = spec.partition(":")
+        if kind in ("text", "tsv"):
+            variables = {re.match(r"\$(\w+)/", path)[1] for path in rest.split(",")}
+            assert len(variables) == 1
+            assert f"{variables.pop()}=DIRECTORY" in documentation(name)

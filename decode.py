@@ -8,6 +8,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +17,16 @@ import jax
 import numpy as np
 from absl import flags
 
-from data.errors import CHECKPOINT, DATA, OUTPUT, UserError
+from data.errors import CHECKPOINT, DATA, UserError
+from data.files import check_outputs, write_lines
 from data.scores import bleu, chrf, tokenized_bleu
-from data.tokenizer import Tokenizer, load_tokenizers
+from data.tokenizer import Tokenizer
 from model.config import ModelConfig
 from model.transformer import Transformer
 from model.translate import translate
-from training.checkpoint import everywhere, find_params, load_params
+from training.checkpoint import check_run, everywhere, load_params
 from training.command import prepare_jax, run_command
-from training.config import Config, DecodingConfig, load_config
+from training.config import DecodingConfig
 
 WINDOW = 64  # batches of lines that are sorted by length together; bounds memory
 IN_FLIGHT = 2  # batches the devices have in hand while the host prepares and reads others
@@ -57,19 +59,20 @@ class Translator:
         self._search = cache(self._compile)
 
     @classmethod
-    def load(cls, run: str | Path, checkpoint: str = "best", **decoding: Any) -> "Translator":
+    def load(
+        cls, run: str | Path, checkpoint: str | int = "best", **decoding: int | float
+    ) -> "Translator":
         """From a run directory; `decoding` overrides fields of the run's config.decoding.
 
         Raises UserError(CHECKPOINT) where there is no run, no checkpoint, or a vocabulary that does
-        not fit it.
+        not fit it, and TypeError for a field that there is not.
         """
         run = Path(run).expanduser()
-        config, tokenizers = check_run(run, checkpoint)
-        for name, value in decoding.items():
-            setattr(config.decoding, name, value)
+        config, tokenizers = check_run(run, str(checkpoint))
+        config.decoding = replace(config.decoding, **decoding)
         config.validate()
         translator = cls(config.model, tokenizers, config.decoding)
-        translator.use(load_params(run, checkpoint))
+        translator.use(load_params(run, str(checkpoint)))
         return translator
 
     def use(self, params: Any) -> None:
@@ -147,21 +150,6 @@ class Translator:
             )
 
 
-def check_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config and tokenizers of a run that has the checkpoint; touches no device."""
-    config = load_config(run / "config.json")
-    find_params(run, checkpoint)
-    tokenizers = load_tokenizers(str(run / "vocab"))
-    expected = config.model.source_vocab_size, config.model.target_vocab_size
-    got = tuple(tokenizer.size for tokenizer in tokenizers)
-    if got != expected:
-        raise UserError(
-            CHECKPOINT, f"the vocabulary in {run}/vocab does not fit the checkpoint: expected "
-            f"{expected[0]} source and {expected[1]} target tokens, got {got[0]} and {got[1]}"
-        )
-    return config, tokenizers
-
-
 def read_lines(path: str) -> Iterator[str]:
     """Lines of a file or stdin ("-"), split at \\n only; bytes that are not UTF-8 are replaced."""
     with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
@@ -173,46 +161,45 @@ def read_lines(path: str) -> Iterator[str]:
             yield text.removeprefix("\ufeff") if number == 1 else text
 
 
-def check_files(source: str, output: str, reference: str, overwrite: bool) -> None:
-    """Refuse, before anything is loaded, what could not be read or written."""
-    for path in (source, reference):
-        if path not in ("", "-") and not os.path.isfile(path):
-            raise UserError(DATA, f"there is no file {os.path.abspath(path)}")
-    if output != "-":
-        if os.path.exists(output) and not overwrite:
-            raise UserError(OUTPUT, f"{output} exists; give --overwrite to replace it")
-        directory = os.path.dirname(os.path.abspath(output))
-        if not os.access(directory, os.W_OK):
-            raise UserError(OUTPUT, f"cannot write into {directory}; create it or choose another")
+def check_input(path: str) -> None:
+    """UserError(DATA) unless `path` can be read: a file, a pipe, or "-" for stdin."""
+    if path != "-" and (not os.path.exists(path) or os.path.isdir(path)):
+        raise UserError(DATA, f"there is no file {os.path.abspath(path)}")
 
 
-def decode_file(translator: Translator, source: str, output: str) -> list[str]:
-    """Translate a file; the output appears whole, by rename. Returns the translations."""
-    texts, truncated, blank = [], 0, 0
-    partial_file = f"{output}.partial"
-    out = sys.stdout if output == "-" else open(partial_file, "w", encoding="utf-8", newline="\n")
-    try:
-        for number, result in enumerate(translator.stream(read_lines(source)), start=1):
-            if result.kept < result.tokens:
-                truncated += 1
-                print(f"{source}:{number}: {result.tokens} tokens > {result.kept}, truncated",
-                      file=sys.stderr)
-            blank += result.tokens == 0
-            print(result.text, file=out)
-            texts.append(result.text)
-        out.flush()
-    finally:
-        if out is not sys.stdout:
-            out.close()
-    if output != "-":
-        os.replace(partial_file, output)
-    print(f"{len(texts)} lines, {blank} blank, {truncated} truncated", file=sys.stderr)
-    return texts
+def decode_lines(translator: Translator, source: str) -> Iterator[str]:
+    """Translations of a file's lines; what was cut off is named on stderr, the end counts."""
+    lines = truncated = blank = 0
+    for result in translator.stream(read_lines(source)):
+        lines += 1
+        if result.kept < result.tokens:
+            truncated += 1
+            print(f"{source}:{lines}: {result.tokens} tokens > {result.kept}, truncated",
+                  file=sys.stderr)
+        blank += result.tokens == 0
+        yield result.text
+    print(f"{lines} lines, {blank} blank, {truncated} truncated", file=sys.stderr)
+
+
+def print_scores(texts: list[str], references: list[str], file) -> None:
+    if len(texts) != len(references):
+        raise UserError(DATA, f"the input has {len(texts)} lines, --reference has "
+                        f"{len(references)}; the translations are written, but not scored")
+    for metric in (bleu, tokenized_bleu, chrf) if texts else ():
+        print(metric(texts, references), file=file)
 
 
 def main() -> None:
     f = flags.FLAGS
-    check_files(f.input, f.output, f.reference, f.overwrite)
+    check_input(f.input)
+    if f.output != "-":
+        check_outputs([f.output], f.overwrite)
+    references = None
+    if f.reference:
+        check_input(f.reference)
+        if f.reference == f.input == "-":
+            raise UserError(DATA, "--reference and --input cannot both be stdin; name a file")
+        references = list(read_lines(f.reference))
     if not f.workdir:
         raise UserError(CHECKPOINT, "give --workdir=RUN, the directory that train.py wrote")
     run = Path(f.workdir).expanduser()
@@ -220,15 +207,22 @@ def main() -> None:
     given = {name: f[name].value for name in options if f[name].value is not None}
     check_run(run, f.checkpoint)
     prepare_jax(f.compilation_cache)
-    translator = Translator.load(run, f.checkpoint, **given)
-    texts = decode_file(translator, f.input, f.output)
-    if f.reference:
-        references = list(read_lines(f.reference))
-        if len(texts) != len(references):
-            raise UserError(DATA, f"{f.input} has {len(texts)} lines, {f.reference} has "
-                            f"{len(references)}; the translations are in {f.output}")
-        for score in (metric(texts, references) for metric in (bleu, tokenized_bleu, chrf)):
-            print(score, file=sys.stderr if f.output == "-" else sys.stdout)
+    translations = decode_lines(Translator.load(run, f.checkpoint, **given), f.input)
+    texts = []  # kept for the scores only: a file of any size passes through
+
+    def passed() -> Iterator[str]:
+        for text in translations:
+            if references is not None:
+                texts.append(text)
+            yield text
+
+    if f.output == "-":
+        for text in passed():
+            print(text)
+    else:
+        write_lines(f.output, passed())
+    if references is not None:
+        print_scores(texts, references, sys.stderr if f.output == "-" else sys.stdout)
 
 
 def define_flags() -> None:

@@ -1,10 +1,13 @@
-"""Train: config → pairs → packed batches → pmapped step → metrics → checkpoint: the loop."""
+"""Train: config → pairs → packed batches → pmapped step → metrics → checkpoint: the loop.
+
+Every field of model/config.py, data/config.py and training/config.py is a flag, after --config:
+--config.model.num_layers=2, --config.data.corpus=text:a.de,a.en, --config.training.seed=1.
+"""
 
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 from absl import flags
@@ -13,20 +16,18 @@ from ml_collections import config_flags
 from data.batches import Batches, DataPosition, num_batches, useful_share
 from data.corpora import read_split
 from data.errors import CONFIGURATION, UserError
-from data.pairs import Pairs, encode_pairs
 from data.scores import bleu, exact_match, tokenized_bleu
-from data.text_files import Corpus
-from data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
-from decode import Translator, check_run
+from decode import Translator
 from model.config import num_parameters
 from model.transformer import Transformer
-from training.checkpoint import Checkpoints, load_params, write_best
+from training.checkpoint import Checkpoints, load_params, read_best, write_best
 from training.command import prepare_jax, run_command
 from training.config import Config
 from training.evaluate import Evaluator, samples
+from training.inputs import Data, prepare_data
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.progress import Progress, clock
-from training.run import Run, check_same_model
+from training.run import Run
 from training.step import (
     init_state,
     make_train_step,
@@ -37,48 +38,6 @@ from training.step import (
 )
 
 FINAL_SAMPLES = 5
-
-
-class Data(NamedTuple):
-    """Everything a run reads: texts and tokens of the training and the held-out pairs."""
-
-    tokenizers: tuple[Tokenizer, Tokenizer]
-    train: Pairs
-    valid: tuple[Corpus, Pairs] | None
-    test: Corpus | None
-
-
-def read_data(config: Config, run: Run) -> Data:
-    """Read, tokenise and report the corpora; sets the model's vocabulary sizes in `config`."""
-    train = read_split(config.data, "train")
-    valid, test = read_split(config.data, "valid"), read_split(config.data, "test")
-    vocab = str(run.path / "vocab")
-    if (run.path / "config.json").exists():  # else a vocabulary is what a failed start left
-        tokenizers = load_tokenizers(vocab)
-    elif config.training.init_from:
-        tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")[1]
-        save_tokenizers(vocab, *tokenizers)
-    else:
-        tokenizers = train_tokenizers(config.data, train.source, train.target)
-        save_tokenizers(vocab, *tokenizers)
-    config.model.source_vocab_size, config.model.target_vocab_size = (t.size for t in tokenizers)
-    config.validate()
-    if config.training.init_from:
-        check_same_model(config, config.training.init_from)
-    encoded = {}
-    for name, corpus in (("train", train), ("valid", valid)):
-        if corpus is None:
-            continue
-        encoded[name], kept, dropped = encode_pairs(corpus, *tokenizers, config.data)
-        dropped = {**corpus.dropped, **dropped}
-        reasons = ", ".join(f"{n:,} {why}" for why, n in dropped.items())
-        run.log(f"{name}: {len(kept):,} pairs kept, {sum(dropped.values()):,} dropped"
-                + (f" ({reasons})" if reasons else ""))
-    source, target = (t.size for t in tokenizers)
-    run.log(f"vocabulary: {source:,} source, {target:,} target, "
-            f"{'joint' if tokenizers[0] is tokenizers[1] else 'separate'}")
-    held_out = (valid, encoded["valid"]) if valid else None
-    return Data(tokenizers, encoded["train"], held_out, test or valid)
 
 
 def train(config: Config, run: Run, data: Data) -> None:
@@ -108,14 +67,15 @@ def train(config: Config, run: Run, data: Data) -> None:
 
     def save() -> None:
         best = {"best": evaluator.best, "without_better": evaluator.without_better}
-        checkpoints.save(state, {**position._asdict(), **best}, evaluator.best.get("checkpoint"))
-        write_best(run.path, evaluator.best)
+        checkpoints.save(state, {**position._asdict(), **best})
 
     train_step = pmap_train_step(make_train_step(model, optimizer, training))
     schedule = learning_rate_schedule(training, config.model.d_model)
     progress, stop = Progress(run, training, schedule, step), StopFlag()
     stream = batches.iterate(position)
     while step < training.num_steps and not evaluator.exhausted and not stop.signal:
+        if step == started:
+            checkpoints.drop_average()
         batch, position = next(stream)
         state, metrics = train_step(state, split_rows(batch, devices, training.accumulate))
         step += 1
@@ -134,13 +94,16 @@ def train(config: Config, run: Run, data: Data) -> None:
         run.log(f"stopped by {stop.signal.name} after step {step}; the same command goes on")
         run.close()
         sys.exit(128 + stop.signal)
+    stop.restore()
     if step == started and (run.path / "average").is_dir():
-        run.log(f"already complete at step {step}; more with --config.training.num_steps")
-        return
-    checkpoints.save_average()
-    evaluator.judge("average", step, load_params(run.path, "average"))
-    write_best(run.path, evaluator.best)
-    print_results(run, data, evaluator.best.get("checkpoint", "latest"), translator, step)
+        run.log(f"already complete at step {step}")
+    else:
+        checkpoints.save_average()
+        evaluator.judge("average", step, load_params(run.path, "average"))
+        write_best(run.path, evaluator.best)
+    checkpoints.close()
+    translator.use(load_params(run.path, "best"))
+    print_results(run, data, translator)
 
 
 def report(config: Config, run: Run, data: Data, batches: Batches) -> None:
@@ -155,21 +118,16 @@ def report(config: Config, run: Run, data: Data, batches: Batches) -> None:
             f"{num_batches(plan, rows)} batches an epoch, {config.training.num_steps:,} steps")
 
 
-def print_results(
-    run: Run, data: Data, checkpoint: int | str, translator: Translator, step: int
-) -> None:
+def print_results(run: Run, data: Data, translator: Translator) -> None:
     """Held-out scores and samples of the best checkpoint, and the command to try next."""
     if data.test is not None:
         sources, references = data.test.source, data.test.target
-        translator.use(load_params(run.path, str(checkpoint)))
         texts = translator.translate(sources)
-        score, exact = bleu(texts, references), exact_match(texts, references)
-        run.record(step, {"test_bleu": score.value, "test_exact_match": exact})
         print("\n".join(samples(sources, texts, references, FINAL_SAMPLES)))
-        print(f"held-out {score}")
-        print(f"held-out {tokenized_bleu(texts, references)}")
-        print(f"held-out exact match {exact:.1f} % of {len(texts):,} sentences "
-              f"(checkpoint: {checkpoint})")
+        for metric in (bleu, tokenized_bleu):
+            print(f"held-out {metric(texts, references)}")
+        print(f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
+              f"sentences (checkpoint: {read_best(run.path).get('checkpoint', 'latest')})")
     print(f"translate with: python decode.py --workdir={run.path} --input=FILE", flush=True)
 
 
@@ -177,28 +135,39 @@ class StopFlag:
     """SIGTERM and SIGINT ask the loop to stop after its step; a second one stops at once."""
 
     def __init__(self):
-        self.signal = None
+        self.signal: signal.Signals | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._set)
 
     def _set(self, number, _):
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else
-                      signal.default_int_handler)
         self.signal = signal.Signals(number)
+        self.restore()
+
+    def restore(self) -> None:
+        """Give the signals their usual effect again."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def main() -> None:
     f = flags.FLAGS
     config, file = f.config, f["config"].config_filename
     if not isinstance(config, Config):
+        if not Path(file).is_file():
+            raise UserError(CONFIGURATION, f"--config={file} does not exist")
         raise UserError(CONFIGURATION, f"--config={file} gives no Config of training.config")
     config.validate()
     started = time.perf_counter()
-    run = Run(Path(f.workdir or f"runs/{Path(file).stem}"), f.overwrite)
-    run.adopt(config)
+    run = Run(Path(f.workdir or f"runs/{Path(file).stem}"))
+    if not f.overwrite:
+        run.adopt(config)
     run.log(f"run: {run.path}")
-    data = read_data(config, run)
-    run.describe(config)
+    corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
+    if f.overwrite:
+        run.clear()  # only now that the data has been read: a typo costs no run
+    data = prepare_data(config, run, corpora)
+    read = (corpus.fingerprints for corpus in corpora.values() if corpus)
+    run.describe(config, dict(item for fingerprints in read for item in fingerprints.items()))
     prepare_jax(f.compilation_cache)
     train(config, run, data)
     run.log(f"done in {clock(time.perf_counter() - started)}")

@@ -37,6 +37,9 @@ class DataConfig:
     # The same for the target side of two vocabularies; 0 means as `vocab_size`.
     target_vocab_size: int = 0
 
+    # sha256 of the run's vocabularies: not to be set, training does.
+    vocab_sha256: str = ""
+
     # Tokens in one packed row of each side, ends included: also the longest pair that is kept.
     source_length: int = 256
     target_length: int = 256

@@ -118,7 +118,7 @@ def read_text(source: str, target: str, on_bad_utf8: str) -> Corpus:
     UserError(DATA) where they cannot be read, differ in their number of lines, or hold no pair.
     """
     hashes = hashlib.sha256(), hashlib.sha256()
-    sides = _lines(source, hashes[0]), _lines(target, hashes[1])
+    sides = raw_lines(source, hashes[0]), raw_lines(target, hashes[1])
     pairs = PairCollector((source, target), on_bad_utf8)
     for number, (one, other) in enumerate(zip_longest(*sides), start=1):
         if one is None or other is None:
@@ -134,7 +134,7 @@ def read_tsv(path: str, on_bad_utf8: str) -> Corpus:
     """The pairs of a file with lines `source<TAB>target`. UserError(DATA) as in `read_text`."""
     digest = hashlib.sha256()
     pairs = PairCollector((path, path), on_bad_utf8)
-    for number, line in enumerate(_lines(path, digest), start=1):
+    for number, line in enumerate(raw_lines(path, digest), start=1):
         fields = line.split(b"\t")
         if len(fields) != 2:
             raise UserError(DATA, f"{path}:{number}: {len(fields)} tab-separated field"
@@ -148,15 +148,19 @@ def expanded(path: str) -> str:
     return os.path.expanduser(os.path.expandvars(path))
 
 
-def _lines(path, digest) -> Iterator[bytes]:
-    """The lines of a file as bytes, one at a time; `digest` is fed with all that was read."""
+def raw_lines(path: str, digest=None) -> Iterator[bytes]:
+    """The lines of a file as bytes, one at a time; a hashlib `digest` is fed with all that was read.
+
+    UserError(DATA) where it cannot be read.
+    """
     check_file(path)
     number = 0
     opened = gzip.open if path.endswith(".gz") else open
     try:
         with opened(expanded(path), "rb") as file:
             for number, line in enumerate(io.BufferedReader(file, 1 << 20), start=1):
-                digest.update(line)
+                if digest:
+                    digest.update(line)
                 if number == 1:
                     line = line.removeprefix(BYTE_ORDER_MARK)
                 yield line.removesuffix(b"\n").removesuffix(b"\r")

@@ -16,6 +16,7 @@ from itertools import chain
 
 from data.config import TOKENIZERS, DataConfig
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from data.files import write_whole
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = 4
@@ -112,8 +113,8 @@ def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> Non
     for side, tokenizer in sides.items():
         contents[side] = {"kind": tokenizer.kind, "size": tokenizer.size,
                           "sha256": fingerprint(tokenizer)}
-        _write(_path(directory, side, tokenizer.kind), tokenizer.serialized())
-    _write(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1).encode())
+        write_whole(_path(directory, side, tokenizer.kind), tokenizer.serialized())
+    write_whole(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1))
 
 
 def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
@@ -194,8 +195,3 @@ def _loaded(directory, side, content):
 def _path(directory, side, kind):
     return os.path.join(directory, side + (".model" if kind in ("unigram", "bpe") else ".txt"))
 
-
-def _write(path, content):
-    with open(f"{path}.tmp", "wb") as file:
-        file.write(content)
-    os.replace(f"{path}.tmp", path)

@@ -18,7 +18,7 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from data.errors import CONFIGURATION, DATA, UserError
-from data.line_files import check_outputs, numbered_lines, write_lines
+from data.files import check_outputs, numbered_lines, write_lines
 from training.command import run_command
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,17 +72,43 @@ def test_training_says_what_it_does_and_ends_with_results(trained):
     assert facts["seed"] == 0 and facts["versions"]["jax"]
     steps = [json.loads(line)["step"]
              for line in (path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [4, 6, 6, 6, 6]  # validation at 4; speed, validation, average, test at 6
+    assert steps == [4, 6, 6, 6]  # validation at 4; speed, validation, average at 6
 
 
 def test_the_same_command_again_changes_nothing(trained):
     path = trained[0]
-    code, _, err = run(
+    files = [path / "run" / name for name in ("metrics.jsonl", "best.json", "config.json")]
+    files += sorted((path / "run" / "checkpoints").rglob("*"))
+    before = {file: file.read_bytes() for file in files if file.is_file()}
+    code, out, err = run(
         ROOT / "train.py", *TINY, f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
         f"--config.data.valid=tsv:{path / 'valid.tsv'}", f"--workdir={path / 'run'}",
         f"--compilation_cache={path / 'cache'}",
     )
     assert code == 0 and any("already complete at step 6" in line for line in err)
+    assert out == trained[1]
+    assert before == {file: file.read_bytes() for file in before}
+
+
+def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
+    path = trained[0]
+    command = [
+        sys.executable, ROOT / "train.py", *TINY, f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+        f"--workdir={tmp_path / 'run'}", f"--compilation_cache={path / 'cache'}",
+        "--config.training.num_steps=100000", "--config.training.log_every=1",
+    ]
+    environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        for line in process.stderr:
+            if line.startswith("step 3/"):
+                process.send_signal(signal.SIGTERM)
+                break
+        last = process.stderr.read().splitlines()[-1]
+    assert process.returncode == 143
+    step = int(re.fullmatch(r"stopped by SIGTERM after step (\d+); .*", last)[1])
+    assert (tmp_path / "run" / "checkpoints" / str(step) / "params").is_dir()
+    code, _, err = run(*command[1:], f"--config.training.num_steps={step + 2}")
+    assert code == 0 and f"resumed at step {step}" in err
 
 
 def test_one_line_in_one_line_out_in_order(trained):
@@ -138,6 +166,10 @@ BAD_TRAINING = {
     "--config.model.num_heads=x": (1, "num_heads"),
     "--config.training.lerning_rate=1": (2, "did you mean config.training.learning_rate?"),
     "--config=nowhere.py": (2, "nowhere.py"),
+    "--config.modle.d_model=8": (2, "did you mean config.model"),
+    "--config.model.end_id=9": (2, "unknown_id must be 0, 1, 2, 3"),
+    "--config={d}/broken.py": (2, "SyntaxError"),
+    "--config={d}/without.py": (2, "get_config"),
     "--config.model.num_heads=7": (2, "d_model=128, num_heads=7"),
     "--config.data.corpus=tvs:x": (2, "text:SOURCE,TARGET"),
     "--config.data.corpus=text:{d}/no,{d}/nope": (3, "/no does not exist"),
@@ -152,6 +184,8 @@ BAD_TRAINING = {
 
 @pytest.mark.parametrize("flag", BAD_TRAINING)
 def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
+    (tmp_path / "broken.py").write_text("def get_config(:\n")
+    (tmp_path / "without.py").write_text("x = 1\n")
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "three").write_bytes(b"a\nb\nc\n")
     (tmp_path / "four").write_bytes(b"a\nb\nc\nd\n")
@@ -173,7 +207,7 @@ BAD_DECODING = {
     "--workdir={d}": (4, "not a run directory"),
     "--checkpoint=5": (4, "2, 4, 6 and the average"),
     "--input={d}/no": (3, "there is no file"),
-    "--output={d}/no/where": (6, "cannot write into"),
+    "--output={d}/no/where": (6, "cannot write "),
     "--beam_size=0": (1, "beam_size"),
     "--beam=4": (1, "Unknown command line flag"),
 }
@@ -193,10 +227,12 @@ def test_a_vocabulary_that_does_not_fit_is_refused(trained, tmp_path):
     from data.tokenizer import ListTokenizer, save_tokenizers
 
     shutil.copytree(trained[0] / "run", tmp_path / "run")
-    other = ListTokenizer("words", b"eins\nzwei")
-    save_tokenizers(str(tmp_path / "run" / "vocab"), other, other)
-    code, _, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", devices=False)
-    assert code == 4 and "does not fit the checkpoint" in err[0] and len(err) == 1
+    same_size = "\n".join(f"w{i}" for i in range(22)).encode()
+    for words in (b"eins\nzwei", same_size):
+        other = ListTokenizer("words", words)
+        save_tokenizers(str(tmp_path / "run" / "vocab"), other, other)
+        code, _, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", devices=False)
+        assert code == 4 and "does not fit the checkpoint" in err[0] and len(err) == 1
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     shutil.rmtree(tmp_path / "run" / "average")
     code, _, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", devices=False)

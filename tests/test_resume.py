@@ -9,9 +9,11 @@ import pytest
 from tiny import tiny_config, write_corpus
 
 import train
-from data.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from data.corpora import read_split
+from data.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
 from training.checkpoint import find_params, load_params, steps
 from training.config import load_config
+from training.inputs import prepare_data
 from training.run import Run
 
 
@@ -48,12 +50,16 @@ def run_training(path, config, stop_after=None, overwrite=False):
         def signal(self, value):
             pass
 
-    run = Run(path, overwrite)
+    run = Run(path)
     before = train.StopFlag
     try:
-        run.adopt(config)
-        data = train.read_data(config, run)
-        run.describe(config)
+        if overwrite:
+            run.clear()
+        else:
+            run.adopt(config)
+        corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
+        data = prepare_data(config, run, corpora)
+        run.describe(config, corpora["train"].fingerprints)
         train.StopFlag = StopAfter if stop_after else NoSignals
         train.train(config, run, data)
     finally:
@@ -65,6 +71,9 @@ class NoSignals:
     """Training to the end, with the test runner's own signal handlers left alone."""
 
     signal = None
+
+    def restore(self):
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +145,7 @@ def test_the_best_is_kept_beside_the_last(corpus, tmp_path):
     losses = {line["step"]: line["valid_loss"] for line in reversed(list(lines))
               if "valid_loss" in line}
     assert best["checkpoint"] == min(losses, key=losses.get)
-    assert best["checkpoint"] in steps(tmp_path / "run")
+    assert best["checkpoint"] < 20 and best["checkpoint"] in steps(tmp_path / "run")
     assert steps(tmp_path / "run")[-3:] == [20, 22, 24]
     best_params = find_params(tmp_path / "run", "best")
     assert best_params == find_params(tmp_path / "run", str(best["checkpoint"]))
@@ -181,12 +190,48 @@ def test_overwrite_begins_anew_and_leaves_strangers_alone(corpus, uninterrupted,
 
 
 def test_a_run_in_use_is_refused(tmp_path):
-    held = Run(tmp_path / "run", overwrite=False)
+    held = Run(tmp_path / "run")
     with pytest.raises(UserError, match="in use") as refused:
-        Run(tmp_path / "run", overwrite=False)
+        Run(tmp_path / "run")
     assert refused.value.code == OUTPUT
     held.close()
-    Run(tmp_path / "run", overwrite=False).close()
+    Run(tmp_path / "run").close()
+
+
+def test_overwrite_deletes_no_directory_that_is_not_a_run(tmp_path):
+    (tmp_path / "samples").mkdir()
+    run = Run(tmp_path)
+    with pytest.raises(UserError, match="holds files but no run"):
+        run.clear()
+    assert (tmp_path / "samples").is_dir()
+    run.close()
+
+
+def test_changed_data_is_refused_by_name(corpus, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    config = tiny_config(corpus)
+    path = corpus.removeprefix("tsv:")
+    before = open(path, encoding="utf-8").read()
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("eins\tEINS\n")
+        with pytest.raises(UserError, match="pairs.tsv changed since") as refused:
+            run_training(tmp_path / "run", config)
+        assert refused.value.code == DATA
+    finally:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(before)
+
+
+def test_divergence_stops_before_it_is_saved(corpus, tmp_path):
+    config = tiny_config(corpus)
+    config.training.learning_rate, config.training.clip_norm = 1e30, 0.0
+    with pytest.raises(UserError, match="loss nan") as stopped:
+        run_training(tmp_path / "run", config)
+    assert stopped.value.code == DIVERGED
+    for step in steps(tmp_path / "run"):
+        leaves = jax.tree.leaves(load_params(tmp_path / "run", str(step)))
+        assert all(np.isfinite(leaf).all() for leaf in leaves)
 
 
 def test_an_unknown_checkpoint_lists_what_there_is(uninterrupted, tmp_path):

@@ -18,6 +18,9 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from data.errors import CHECKPOINT, UserError
+from data.files import write_whole
+from data.tokenizer import Tokenizer, fingerprint, load_tokenizers
+from training.config import Config, load_config
 
 
 def everywhere() -> NamedSharding:
@@ -36,15 +39,19 @@ class Checkpoints:
         )
         self._manager = ocp.CheckpointManager(self.run / "checkpoints", options=options)
 
-    def save(self, state: Any, data: dict[str, Any], best: int | str | None) -> None:
-        """Write step `state.step`, then drop what is neither among the last k nor the best."""
+    def save(self, state: Any, data: dict[str, Any]) -> None:
+        """Write step `state.step`, then best.json, then drop what is neither last k nor best.
+
+        data["best"] says which checkpoint did best: {"checkpoint": STEP, metric: value} or {}.
+        """
         step = int(state.step)
         items = {name: ocp.args.StandardSave(tree) for name, tree in as_items(state).items()}
         composite = ocp.args.Composite(**items, data=ocp.args.JsonSave(data))
         if not self._manager.save(step, args=composite, force=True):
             raise UserError(CHECKPOINT, f"{self.run}/checkpoints did not take step {step}")
         self._manager.wait_until_finished()
-        for old in set(steps(self.run)) - {*self._last(), best}:
+        write_best(self.run, data["best"])
+        for old in set(steps(self.run)) - {*self._last(), data["best"].get("checkpoint")}:
             self._manager.delete(old)
 
     def _last(self) -> list[int]:
@@ -84,9 +91,13 @@ class Checkpoints:
             params = jax.tree.map(lambda x: x.astype(np.float64), load_params(self.run, str(step)))
             total = params if total is None else jax.tree.map(np.add, total, params)
         mean = jax.tree.map(lambda x: (x / len(last)).astype(np.float32), total)
-        shutil.rmtree(self.run / "average", ignore_errors=True)
+        self.drop_average()
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(self.run / "average" / "params", mean)
+
+    def drop_average(self) -> None:
+        """Forget the average: training goes beyond it."""
+        shutil.rmtree(self.run / "average", ignore_errors=True)
 
     def close(self) -> None:
         self._manager.close()
@@ -104,22 +115,28 @@ def steps(run: Path) -> list[int]:
     directory = run / "checkpoints"
     names = os.listdir(directory) if directory.is_dir() else []
     return sorted(
-        int(name) for name in names if name.isdigit() and (directory / name / "params").is_dir()
+        int(name)
+        for name in names
+        if name.isdigit() and (directory / name / "params" / "_METADATA").is_file()
     )
 
 
 def read_best(run: Path) -> dict[str, Any]:
     """best.json: {"checkpoint": STEP or "average", metric: value}; {} where nothing is best yet."""
     try:
-        return json.loads((run / "best.json").read_text(encoding="utf-8"))
+        best = json.loads((run / "best.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
+    except ValueError:
+        best = None
+    if not isinstance(best, dict):
+        raise UserError(CHECKPOINT, f"{run}/best.json is damaged; give --checkpoint=latest")
+    return best
 
 
 def write_best(run: Path, best: dict[str, Any]) -> None:
     """Replace best.json at once."""
-    (run / "best.json.tmp").write_text(json.dumps(best) + "\n", encoding="utf-8")
-    os.replace(run / "best.json.tmp", run / "best.json")
+    write_whole(run / "best.json", json.dumps(best) + "\n")
 
 
 def find_params(run: Path, checkpoint: str) -> Path:
@@ -149,6 +166,23 @@ def find_params(run: Path, checkpoint: str) -> Path:
     )
 
 
+def check_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config and tokenizers of a run that has the checkpoint; touches no device."""
+    config = load_config(run / "config.json")
+    find_params(run, checkpoint)
+    tokenizers = load_tokenizers(str(run / "vocab"))
+    expected = config.model.source_vocab_size, config.model.target_vocab_size
+    got = tuple(tokenizer.size for tokenizer in tokenizers)
+    same = "+".join(map(fingerprint, tokenizers)) == config.data.vocab_sha256
+    if got != expected or not same:
+        raise UserError(
+            CHECKPOINT, f"the vocabulary in {run}/vocab does not fit the checkpoint: expected "
+            f"{expected[0]} source and {expected[1]} target tokens, got {got[0]} and {got[1]}"
+            + ("" if got != expected else ", but other ones")
+        )
+    return config, tokenizers
+
+
 def load_params(run: Path, checkpoint: str) -> Any:
     """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, for the host alone."""
     path = find_params(run.absolute(), checkpoint)
@@ -157,5 +191,5 @@ def load_params(run: Path, checkpoint: str) -> Any:
             shapes = checkpointer.metadata(path).item_metadata.tree
             like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
             return checkpointer.restore(path, like)
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, OSError, AttributeError) as error:
         raise UserError(CHECKPOINT, f"{path} cannot be read: {str(error)[:200]}") from None

@@ -25,6 +25,29 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
     """
     logging.set_verbosity(logging.ERROR)  # Orbax and TFDS narrate at INFO and WARNING
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    try:
+        parse_flags(define_flags)
+        main()
+        sys.stdout.flush()
+    except flags.Error as error:
+        stop(INTERNAL, f"{' '.join(str(error).split())} (--help lists the flags)")
+    except UserError as error:
+        stop(error.code, str(error), error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # quiet at exit, too
+        sys.exit(0)
+    except KeyboardInterrupt:
+        stop(128 + signal.SIGINT, "interrupted")
+    except OSError as error:
+        stop(OUTPUT, f"{type(error).__name__}: {error}", error)
+    except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
+        stop(INTERNAL, f"{type(error).__name__}: {error} (--debug shows where)", error)
+
+
+def parse_flags(define_flags: Callable[[], None]) -> None:
+    """Define and parse the flags; --config runs its file. Raises flags.Error and UserError."""
     flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
     flags.DEFINE_string(
         "compilation_cache", "", "Directory that keeps compiled programs, or off."
@@ -33,28 +56,15 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
     try:
         define_flags()
         rest = flags.FLAGS(sys.argv)[1:]
-        if rest:
-            raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")
-        main()
-        sys.stdout.flush()
-    except flags.Error as error:
-        stop(INTERNAL, f"{' '.join(str(error).split())} (--help lists the flags)")
-    except UserError as error:
-        stop(error.code, str(error), error)
-    except KeyError as error:
-        hint = nearest_field(error)
-        stop(CONFIGURATION if hint else INTERNAL, hint or f"KeyError: {error}", error)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # quiet at exit, too
-        sys.exit(0)
-    except KeyboardInterrupt:
-        stop(128 + signal.SIGINT, "interrupted")
-    except OSError as error:
-        if "Failed loading config file" in str(error):  # ml_collections' words
-            stop(CONFIGURATION, f"--config: {error}", error)
-        stop(OUTPUT, f"{type(error).__name__}: {error}", error)
-    except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
-        stop(INTERNAL, f"{type(error).__name__}: {error} (--debug shows where)", error)
+    except SystemExit:
+        sys.exit(0)  # --help was printed; absl would exit with 1
+    except flags.Error:
+        raise
+    except Exception as error:
+        hint = nearest_field(error) or f"--config: {type(error).__name__}: {error}"
+        raise UserError(CONFIGURATION, hint) from error
+    if rest:
+        raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")
 
 
 def stop(code: int, message: str, error: BaseException | None = None) -> None:
@@ -65,9 +75,9 @@ def stop(code: int, message: str, error: BaseException | None = None) -> None:
     sys.exit(code)
 
 
-def nearest_field(error: KeyError) -> str | None:
+def nearest_field(error: Exception) -> str | None:
     """What ml_collections says of an unknown --config field, with the nearest name."""
-    found = re.search(r"Field (\w+) not found on dataclass", str(error))
+    found = re.search(r"(?:Field |\.)(\w+) (?:not found on|does not exist)", str(error))
     if not found:
         return None
     # Imported here: only a mistake needs to know all names.

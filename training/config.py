@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data.config import DataConfig
 from data.errors import CHECKPOINT, CONFIGURATION, UserError
+from data.files import write_whole
 from model.config import ModelConfig
 
 
@@ -144,20 +145,22 @@ class Config:
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved config as JSON."""
-    path.write_text(json.dumps(asdict(config), indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(asdict(config), indent=2) + "\n")
 
 
 def load_config(path: Path) -> Config:
     """Read what `save_config` wrote; raises UserError(CHECKPOINT or CONFIGURATION)."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        if not all(isinstance(part, dict) for part in (tree, *tree.values())):
+            raise ValueError("it holds no config")
+    except OSError:
         raise UserError(
             CHECKPOINT, f"{path.parent} is not a run directory: it has no {path.name}; "
             "give --workdir the directory that train.py wrote"
         ) from None
-    except ValueError as error:
-        raise UserError(CHECKPOINT, f"{path} is not readable JSON: {error}") from None
+    except (ValueError, AttributeError) as error:
+        raise UserError(CHECKPOINT, f"{path} is damaged: {error}") from None
     config = Config()
     for part in fields(Config):
         given, section = tree.get(part.name, {}), getattr(config, part.name)

@@ -6,6 +6,7 @@ import time
 import jax
 import optax
 
+from data.errors import DIVERGED, UserError
 from training.config import TrainingConfig
 from training.run import Run
 
@@ -23,8 +24,18 @@ class Progress:
         self._since, self._tokens, self._steps = time.perf_counter(), 0.0, 0
 
     def after(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Tell of a step, in the log where it is due; waits for the step to end."""
+        """Tell of a step, in the log where it is due; waits for the step to end.
+
+        Raises UserError(DIVERGED) where the loss or the gradient is not finite, before anything
+        of that step is saved.
+        """
         values = {name: float(value) for name, value in metrics.items()}
+        if not math.isfinite(values["loss"] + values["gradient_norm"]):
+            raise UserError(
+                DIVERGED, f"step {step}: loss {values['loss']}, gradient norm "
+                f"{values['gradient_norm']}; lower training.learning_rate or raise "
+                "training.warmup_steps, and go on from the last checkpoint"
+            )
         self._tokens += values.pop("tokens")
         self._steps += 1
         seconds = time.perf_counter() - self._since

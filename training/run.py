@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from data.errors import CONFIGURATION, OUTPUT, UserError
+from data.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from data.files import write_whole
 from training.config import Config, load_config, save_config
 
-# Fields that may change when a run goes on: what they steer is not in the state.
+# Fields that may change when a run goes on: the parameters' shapes and the data do not depend on
+# them. (num_steps bends the cosine and linear schedules from there on.)
 MAY_CHANGE = {
     "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
     "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
@@ -31,14 +33,12 @@ OURS = ("config.json", "run.json", "metrics.jsonl", "train.log", "best.json", "v
 class Run:
     """The directory runs/NAME of one training run; one process holds it at a time."""
 
-    def __init__(self, path: Path, overwrite: bool):
+    def __init__(self, path: Path):
         """Create or reopen it. Raises UserError(OUTPUT) where it cannot be written or is in use."""
         self.path = path.expanduser().absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._hold()
-            if overwrite:
-                self._clear()
         except OSError as error:
             raise UserError(
                 OUTPUT, f"cannot write the run directory {self.path}: {error.strerror}; "
@@ -63,7 +63,15 @@ class Run:
         self._lock.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
         self._lock.flush()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Delete the run that is here; raises UserError(OUTPUT) for what does not look like one."""
+        if not (self.path / "config.json").exists() and any(
+            (self.path / name).exists() for name in OURS if name != "train.log"
+        ):
+            raise UserError(
+                OUTPUT, f"{self.path} holds files but no run (no config.json), so --overwrite "
+                "deletes nothing; choose another --workdir"
+            )
         for name in OURS:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
@@ -72,16 +80,17 @@ class Run:
                 path.unlink(missing_ok=True)
 
     def adopt(self, config: Config) -> None:
-        """Write config.json and run.json; a run that goes on must agree with what it was.
+        """A run that goes on must agree with what it was.
 
-        The vocabulary sizes come from the run. Raises UserError(CONFIGURATION) and names each
-        field that differs.
+        What its vocabulary decided comes from the run. Raises UserError(CONFIGURATION) that names
+        each field that differs.
         """
         path = self.path / "config.json"
         if path.exists():
             before = load_config(path)
             config.model.source_vocab_size = before.model.source_vocab_size
             config.model.target_vocab_size = before.model.target_vocab_size
+            config.data.vocab_sha256 = before.data.vocab_sha256
             old, new = flat(asdict(before)), flat(asdict(config))
             changed = [k for k in new if new[k] != old[k]]
             if refused := [k for k in changed if k not in MAY_CHANGE]:
@@ -93,10 +102,19 @@ class Run:
             for key in changed:
                 self.log(f"changed: {key} {old[key]!r} → {new[key]!r}")
 
-    def describe(self, config: Config) -> None:
-        """Write the resolved config.json, and run.json: command, versions, commit, seed, host."""
+    def describe(self, config: Config, data: dict[str, str]) -> None:
+        """Write the resolved config.json, and in run.json what made it: command, versions, data, ….
+
+        `data` is file → sha256; a run that goes on must find the same. Raises UserError(DATA).
+        """
+        here, path = Path(__file__).parent, self.path / "run.json"
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if changed := [name for name in data if before.get("data", data).get(name) != data[name]]:
+            raise UserError(
+                DATA, f"{', '.join(changed)} changed since this run began, so it cannot go on as "
+                "it was; restore the data, choose another --workdir, or --overwrite to begin anew"
+            )
         save_config(config, self.path / "config.json")
-        here = Path(__file__).parent
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
         ) if shutil.which("git") else None
@@ -108,8 +126,10 @@ class Run:
             "versions": {name: version(name) for name in LIBRARIES},
             "commit": commit.stdout.strip() if commit else "",
             "seed": config.training.seed,
+            "data": data,
         }
-        (self.path / "run.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        facts = {**before, "resumed": [*before.get("resumed", []), facts]} if before else facts
+        write_whole(path, json.dumps(facts, indent=2) + "\n")
 
     def log(self, line: str) -> None:
         """A line on stderr and in train.log."""
@@ -141,7 +161,7 @@ class Run:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         kept = [line for line in lines if step_of(line) <= step]
         if kept != lines:
-            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            write_whole(path, "".join(line + "\n" for line in kept))
         # purge_step has TensorBoard forget the points that will come again.
         self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
 

@@ -1,18 +1,13 @@
-"""Lines of text in and out, for scripts that turn published files into our corpora.
+"""Files in and out for the commands: lines of text, and outputs that appear whole or not at all.
 
-What a line is, is as in `text_files`; a file is written whole or not at all.
+What a line is, is as in `text_files`.
 """
 
 import os
 from collections.abc import Iterable, Iterator
 
 from data.errors import DATA, OUTPUT, UserError
-from data.text_files import _lines, expanded
-
-
-class _NoDigest:
-    def update(self, _):
-        """Reading for a script needs no fingerprint."""
+from data.text_files import expanded, raw_lines
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -20,7 +15,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
 
     UserError(DATA) where it cannot be read or a line is not UTF-8.
     """
-    for number, line in enumerate(_lines(path, _NoDigest()), start=1):
+    for number, line in enumerate(raw_lines(path), start=1):
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -31,7 +26,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
 def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
     """UserError(OUTPUT) unless each file can be written and, without `overwrite`, is not there."""
     for path in map(expanded, paths):
-        if os.path.exists(path) and not overwrite:
+        if os.path.isfile(path) and not overwrite:
             raise UserError(OUTPUT, f"{path} exists; give --overwrite to replace it")
         directory = os.path.dirname(os.path.abspath(path))
         if os.path.isdir(path) or not os.access(directory, os.W_OK):
@@ -41,16 +36,31 @@ def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
 
 def write_lines(path: str, lines: Iterable[str]) -> int:
     """Writes lines of UTF-8 and returns how many; the file appears when all are written."""
-    path, count = expanded(path), 0
-    temporary = f"{path}.tmp"
+    path, count = os.path.realpath(expanded(path)), 0  # a link stays, its target is replaced
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device
+        temporary = path
+    else:
+        temporary = f"{path}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
             for line in lines:
                 file.write(f"{line}\n")
                 count += 1
-        os.replace(temporary, path)
+        if temporary != path:
+            os.replace(temporary, path)
     except BaseException:
-        if os.path.exists(temporary):
+        if temporary != path and os.path.exists(temporary):
             os.unlink(temporary)
         raise
     return count
+
+
+def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
+    """Replaces a small file at once, safe on the disk. Text is UTF-8."""
+    content = content.encode("utf-8") if isinstance(content, str) else content
+    temporary = f"{path}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,80 @@
+"""What a run trains on: corpora → tokenizers → token ids, reported as they are read."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from data.errors import CONFIGURATION, UserError
+from data.pairs import Pairs, encode_pairs
+from data.text_files import Corpus
+from data.tokenizer import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    Tokenizer,
+    fingerprint,
+    load_tokenizers,
+    save_tokenizers,
+    train_tokenizers,
+)
+from training.checkpoint import check_run
+from training.config import Config
+from training.run import Run, check_same_model
+
+
+class Data(NamedTuple):
+    """Everything a run reads: tokens of the training pairs, text and tokens of held-out ones."""
+
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    train: Pairs
+    valid: tuple[Corpus, Pairs] | None
+    test: Corpus | None
+
+
+def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) -> Data:
+    """Tokenise and report the corpora; sets in `config` what the vocabulary decides."""
+    tokenizers = find_tokenizers(config, run, corpora["train"])
+    ids = config.model.pad_id, config.model.start_id, config.model.end_id, config.model.unknown_id
+    if ids != (PAD, START, END, UNKNOWN):
+        raise UserError(CONFIGURATION, "model.pad_id, start_id, end_id, unknown_id must be 0, 1, "
+                        f"2, 3 as in every vocabulary made here, got {ids}")
+    config.model.source_vocab_size, config.model.target_vocab_size = (t.size for t in tokenizers)
+    config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
+    config.validate()
+    pairs = {}
+    for name, corpus in corpora.items():
+        if corpus is None:
+            continue
+        dropped = dict(corpus.dropped)
+        if name != "test":  # what is translated is cut off at the model's limit, never dropped
+            pairs[name], _, unfit = encode_pairs(corpus, *tokenizers, config.data)
+            dropped |= unfit
+        kept = len(pairs[name].source.lengths) if name in pairs else len(corpus.source)
+        reasons = ", ".join(f"{n:,} {why}" for why, n in dropped.items())
+        run.log(f"{name}: {kept:,} pairs kept, {sum(dropped.values()):,} dropped"
+                + (f" ({reasons})" if reasons else ""))
+        for why, places in corpus.examples.items():
+            run.log(f"  {why}: {', '.join(places)}, …")
+    source, target = (t.size for t in tokenizers)
+    run.log(f"vocabulary: {source:,} source, {target:,} target, "
+            f"{'joint' if tokenizers[0] is tokenizers[1] else 'separate'}")
+    valid = corpora["valid"]
+    held_out = (valid, pairs["valid"]) if valid else None
+    return Data(tokenizers, pairs["train"], held_out, corpora["test"] or valid)
+
+
+def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:
+    """Those of the run if it goes on, of the run it starts from, or new ones from the corpus."""
+    vocab = str(run.path / "vocab")
+    if (run.path / "config.json").exists():  # else a vocabulary is what a failed start left
+        return load_tokenizers(vocab)
+    if config.training.init_from:
+        tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")[1]
+        config.model.source_vocab_size, config.model.target_vocab_size = (
+            t.size for t in tokenizers
+        )
+        check_same_model(config, config.training.init_from)
+    else:
+        tokenizers = train_tokenizers(config.data, corpus.source, corpus.target)
+    save_tokenizers(vocab, *tokenizers)
+    return tokenizers

@@ -149,7 +149,7 @@ def expanded(path: str) -> str:
 
 
 def raw_lines(path: str, digest=None) -> Iterator[bytes]:
-    """The lines of a file as bytes, one at a time; a hashlib `digest` is fed with all that was read.
+    """The lines of a file as bytes, one at a time; a hashlib `digest` is fed with what was read.
 
     UserError(DATA) where it cannot be read.
     """

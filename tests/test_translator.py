@@ -1,4 +1,4 @@
-"""decode.Translator's bookkeeping, with a search that echoes: order, windows, buckets, truncation."""
+"""decode.Translator's bookkeeping, with a search that echoes: order, windows, buckets, cuts."""
 
 import random
 

@@ -71,7 +71,8 @@ def stop(code: int, message: str, error: BaseException | None = None) -> None:
     """One line on stderr, then exit; raises `error` itself under --debug."""
     if error is not None and flags.FLAGS.is_parsed() and flags.FLAGS.debug:
         raise error
-    print(f"error: {' '.join(message.split())[:2000]}", file=sys.stderr)
+    clear = "\r\033[K" if sys.stderr.isatty() else ""  # of the live progress line
+    print(f"{clear}error: {' '.join(message.split())[:2000]}", file=sys.stderr)
     sys.exit(code)
 
 

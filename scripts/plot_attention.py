@@ -15,9 +15,9 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from data.errors import OUTPUT, UserError
-from decode import Translator, check_run
+from decode import Translator
 from model.transformer import Transformer
-from training.checkpoint import load_params
+from training.checkpoint import check_run, load_params
 from training.command import prepare_jax, run_command
 
 

@@ -23,6 +23,7 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
 
     A UserError is one line on stderr; with --debug every error keeps its traceback.
     """
+    keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax and TFDS narrate at INFO and WARNING
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     for stream in (sys.stdout, sys.stderr):
@@ -105,7 +106,6 @@ def prepare_jax(compilation_cache: str, devices: int = 0) -> None:
     cores = len(os.sched_getaffinity(0))
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", devices or min(cores, 8))
-    keep_freed_memory()
     if compilation_cache != "off":
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         path = Path(compilation_cache or f"{home}/jax-transformer").expanduser()
@@ -118,7 +118,9 @@ def keep_freed_memory() -> None:
     """Tell glibc, where there is glibc, to keep freed memory.
 
     XLA's CPU buffers are allocated anew in each step; handing them back to the system between
-    steps costs a page fault for every 4 KiB (benchmarks/train_speed.md).
+    steps costs a page fault for every 4 KiB (benchmarks/train_speed.md). To be called before other
+    threads allocate: what glibc has made for them by then (arenas) would be used on and do not heed
+    these settings.
     """
     trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # malloc.h
     try:

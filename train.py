@@ -47,7 +47,7 @@ def train(config: Config, run: Run, data: Data) -> None:
     optimizer = make_optimizer(training, config.model.d_model)
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
     batches = Batches(data.train, *shape, training.seed)
-    report(config, run, data, batches)
+    report(config, run, batches)
 
     translator = Translator(config.model, data.tokenizers, config.decoding)
     evaluator = Evaluator(config, run, data.valid, pmap_eval_step(model, training), translator)
@@ -106,16 +106,16 @@ def train(config: Config, run: Run, data: Data) -> None:
     print_results(run, data, translator)
 
 
-def report(config: Config, run: Run, data: Data, batches: Batches) -> None:
+def report(config: Config, run: Run, batches: Batches) -> None:
     """Say what is about to happen."""
     rows, source, target = batches.shape
-    plan = batches.plan(0)
-    share = useful_share(data.train, plan, source, target)
+    per_epoch = num_batches(batches.plan(0), rows)
+    share = useful_share(batches.pairs(0), batches.plan(0), source, target)
     kind = jax.devices()[0].device_kind
     run.log(f"devices: {jax.local_device_count()} × {kind} ({jax.default_backend()})")
     run.log(f"parameters: {num_parameters(config.model):,}")
     run.log(f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
-            f"{num_batches(plan, rows)} batches an epoch, {config.training.num_steps:,} steps")
+            f"{per_epoch} batches an epoch, {config.training.num_steps:,} steps")
 
 
 def print_results(run: Run, data: Data, translator: Translator) -> None:

@@ -1,7 +1,8 @@
 """Training speed of the full step (forward, backward, update), variants alternating in one run.
 
     python benchmarks/train_speed.py [--size=small|base|korean] [--rounds=3]
-Prints a Markdown table of useful target tokens a second; benchmarks/train_speed.md keeps it.
+Prints a Markdown table of useful target tokens a second and the share of XLA's matmul peak, which
+it measures too; benchmarks/train_speed.md keeps it.
 Each measurement is its own process, since devices and the allocator are set before JAX starts.
 """
 
@@ -22,7 +23,9 @@ SIZES = {
     "base": (512, 2048, 8, 6, 8000, 64, 32),
 }
 # What each variant is, and its arguments; peers are there where they are installed ([interop]).
+PEAK = "XLA: one large matmul"
 VARIANTS = {
+    PEAK: ("matmul", {}),
     "ours: one device": ("ours", {"devices": 1, "keep": False}),
     "ours: one device, freed memory kept": ("ours", {"devices": 1, "keep": True}),
     "ours: a device a core": ("ours", {"devices": 0, "keep": False}),
@@ -41,6 +44,32 @@ def ids_of(size: str):
     return np.random.default_rng(0).integers(4, vocab, (3, rows, length))
 
 
+def step_flops(size: str) -> float:
+    """Floating-point operations of the matmuls of a step; the backward pass takes two for each."""
+    d_model, d_ff, _, layers, vocab, rows, length = SIZES[size]
+    attention = 4 * d_model**2 + 2 * length * d_model  # projections; scores and weighted values
+    feed_forward = 2 * d_model * d_ff
+    a_token = layers * (3 * attention + 2 * feed_forward) + d_model * vocab
+    return 3 * 2 * rows * length * a_token
+
+
+def matmul(size: str) -> float:
+    """Seconds that `step_flops` would take at the speed of XLA's best large float32 matmul."""
+    from training import command
+
+    command.prepare_jax("off", 1)
+    import jax
+    import jax.numpy as jnp
+
+    peak = 0.0
+    for m, k, n in ((2048, 2048, 2048), (2048, 512, 8000), (4096, 1024, 4096)):
+        a, b = jnp.ones((m, k)), jnp.ones((k, n))
+        dot = jax.jit(jnp.dot)
+        seconds = median_seconds(lambda dot=dot, a=a, b=b: dot(a, b).block_until_ready())
+        peak = max(peak, 2 * m * k * n / seconds)
+    return step_flops(size) / peak
+
+
 def median_seconds(step) -> float:
     """The median time of a call of `step`, which must wait for its result."""
     seconds = []
@@ -55,8 +84,8 @@ def ours(size: str, devices: int, keep: bool) -> float:
     """Seconds of a step of train.py."""
     from training import command
 
-    if not keep:
-        command.keep_freed_memory = lambda: None
+    if keep:
+        command.keep_freed_memory()
     command.prepare_jax("off", devices)
     import jax
     import numpy as np
@@ -146,7 +175,7 @@ def main(_):
     f = flags.FLAGS
     if f.variant:
         what, arguments = VARIANTS[f.variant]
-        seconds = {"ours": ours, "torch": torch}[what](f.size, **arguments)
+        seconds = {"ours": ours, "torch": torch, "matmul": matmul}[what](f.size, **arguments)
         rows, length = SIZES[f.size][-2:]
         print(json.dumps(rows * length / seconds))
         return
@@ -160,12 +189,17 @@ def main(_):
             if "ModuleNotFoundError" not in done.stderr:
                 seen.append(json.loads(done.stdout.splitlines()[-1]))
     speeds = {name: seen for name, seen in speeds.items() if seen}
+    rows, length = SIZES[f.size][-2:]
+    giga = step_flops(f.size) / (rows * length) / 1e9  # of a target token
+    peak = statistics.median(speeds.pop(PEAK))
     first = statistics.median(next(iter(speeds.values())))
-    print(f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio |\n|---|---|---|")
+    print(f"{PEAK}: {peak * giga:,.0f} GFLOP/s; a step: {giga * rows * length:,.0f} GFLOP\n")
+    print(f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio | of the peak |")
+    print("|---|---|---|---|")
     for name, seen in speeds.items():
         middle = statistics.median(seen)
         print(f"| {name} | {middle:,.0f} ({min(seen):,.0f}–{max(seen):,.0f}) | "
-              f"{middle / first:.2f} |")
+              f"{middle / first:.2f} | {middle / peak:.0%} |")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ which row is a plan: made once per epoch from nothing but the lengths, the seed 
 batch i of epoch e is a slice of a plan: any batch can be made at any time, on any machine.
 """
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -48,11 +50,30 @@ class DataPosition(NamedTuple):
     index: int = 0
 
 
+def taken_pairs(weights: tuple[tuple[int, float], ...], seed: int, epoch: int) -> np.ndarray:
+    """The pairs of an epoch in ascending order, a pair as often as it is taken.
+
+    `weights` as in Pairs. Epochs follow each other through one random order of a corpus after the
+    other, so that nothing is taken again before everything else has been: two epochs of weight 0.5
+    are all pairs once.
+    """
+    taken, start = [], 0
+    for number, (count, weight) in enumerate(weights):
+        begin, end = (math.floor(e * Fraction(str(weight)) * count) for e in (epoch, epoch + 1))
+        for again in range(begin // max(count, 1), -(-end // max(count, 1))):
+            order = np.random.Generator(np.random.PCG64([seed, again, number])).permutation(count)
+            taken.append(start + order[max(0, begin - again * count): end - again * count])
+        start += count
+    return np.sort(np.concatenate(taken))
+
+
 def plan_epoch(source_slots: np.ndarray, target_slots: np.ndarray, source_capacity: int,
-               target_capacity: int, seed: int, epoch: int) -> Plan:
-    """Packs every pair once into rows of `source_capacity` and `target_capacity` places.
+               target_capacity: int, seed: int, epoch: int,
+               weights: tuple[tuple[int, float], ...] = ()) -> Plan:
+    """Packs the pairs of an epoch into rows of `source_capacity` and `target_capacity` places.
 
     `source_slots`, `target_slots`: the places each pair takes, ends included (`Pairs.slots`).
+    `weights` as in Pairs; without them an epoch is all pairs once.
     Pairs in random order go to the first open row with room on both sides; where there is none,
     the fullest row is closed for a new one. ValueError if a pair is longer than a row.
     """
@@ -60,7 +81,7 @@ def plan_epoch(source_slots: np.ndarray, target_slots: np.ndarray, source_capaci
         if len(slots) and slots.max() > capacity:
             raise ValueError(f"a pair takes {slots.max()} places of a row of {capacity}")
     random = np.random.Generator(np.random.PCG64([seed, epoch]))
-    order = random.permutation(len(source_slots))
+    order = random.permutation(taken_pairs(weights or ((len(source_slots), 1.0),), seed, epoch))
     longest = np.maximum(source_slots, target_slots)[order]
     order = order[np.lexsort((-longest, np.arange(len(order)) // SORTED_PAIRS))]
     source_of, target_of = source_slots.tolist(), target_slots.tolist()  # lists are faster here
@@ -95,7 +116,7 @@ def num_batches(plan: Plan, rows_per_batch: int) -> int:
 
 def useful_share(pairs: Pairs, plan: Plan, source_capacity: int, target_capacity: int) -> float:
     """The share of places, both sides, that hold a token or an end."""
-    used = sum(int(slots.sum()) for slots in pairs.slots)
+    used = sum(int(slots[plan.pairs].sum()) for slots in pairs.slots)
     return used / ((len(plan.offsets) - 1) * (source_capacity + target_capacity))
 
 
@@ -128,15 +149,19 @@ def fixed_batches(pairs: Pairs, rows_per_batch: int, source_capacity: int,
 class Batches:
     """All training batches: `batches[position]` is a pure function of seed and position."""
 
-    def __init__(self, pairs: Pairs, rows_per_batch: int, source_capacity: int,
+    def __init__(self, pairs: Callable[[int], Pairs], rows_per_batch: int, source_capacity: int,
                  target_capacity: int, seed: int):
-        self._pairs, self.shape = pairs, (rows_per_batch, source_capacity, target_capacity)
+        """`pairs(epoch)` may cut the same sentences into other subwords each time."""
+        self.pairs = lru_cache(maxsize=2)(pairs)
+        self.shape = rows_per_batch, source_capacity, target_capacity
         self.plan = lru_cache(maxsize=2)(lambda epoch: plan_epoch(
-            *pairs.slots, source_capacity, target_capacity, seed, epoch))
+            *self.pairs(epoch).slots, source_capacity, target_capacity, seed, epoch,
+            self.pairs(epoch).weights))
 
     def __getitem__(self, position: DataPosition) -> Batch:
         """The batch at a position."""
-        return make_batch(self._pairs, self.plan(position.epoch), position.index, *self.shape)
+        epoch, index = position
+        return make_batch(self.pairs(epoch), self.plan(epoch), index, *self.shape)
 
     def next_position(self, position: DataPosition) -> DataPosition:
         """The position after this one: the next batch, or the first one of the next epoch."""

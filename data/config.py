@@ -13,7 +13,8 @@ class DataConfig:
     """What `config.data` holds; every field is a flag `--config.data.NAME=VALUE`."""
 
     # Training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE (.gz welcome) or
-    # tfds:NAME[/CONFIG][:SPLIT].
+    # tfds:NAME[/CONFIG][:SPLIT]; or a mixture, "2*tsv:a.tsv + 0.5*tsv:b.tsv": an epoch takes each
+    # pair of a.tsv twice and half of b.tsv, by turns.
     corpus: str = "builtin:korean_english"
     # Pairs for validation and test, in the same notation; empty means the splits that a builtin or
     # TFDS corpus brings along, and none where it is text.
@@ -36,6 +37,11 @@ class DataConfig:
     vocab_size: int = 8000
     # The same for the target side of two vocabularies; 0 means as `vocab_size`.
     target_vocab_size: int = 0
+
+    # Cut training text into other subwords each epoch (regularisation); 0 does not. bpe: the
+    # probability that a merge is left out (0.1). unigram: the α of P(pieces)^α (0.2; less varies
+    # more).
+    subword_sampling: float = 0.0
 
     # sha256 of the run's vocabularies: not to be set, training does.
     vocab_sha256: str = ""
@@ -64,6 +70,13 @@ class DataConfig:
         _require(self.target_vocab_size == 0 or self.target_vocab_size > 4,
                  "data.target_vocab_size must be 0 or above the 4 special tokens",
                  self.target_vocab_size)
+        _require(self.subword_sampling >= 0, "data.subword_sampling must not be negative",
+                 self.subword_sampling)
+        kinds = {self.tokenizer, self.target_tokenizer or self.tokenizer}
+        _require(not self.subword_sampling or kinds <= {"bpe", "unigram"}, "data.subword_sampling "
+                 "needs data.tokenizer bpe or unigram on both sides", self.subword_sampling)
+        _require(self.subword_sampling < 1 or "bpe" not in kinds, "data.subword_sampling must be "
+                 "below 1 with data.tokenizer=bpe", self.subword_sampling)
         for side in ("source_length", "target_length"):
             length = getattr(self, side)
             _require(length >= 2, f"data.{side} must be at least 2 (a token and its end)", length)

@@ -4,12 +4,14 @@
     text:SOURCE,TARGET        two files, one sentence per line
     tsv:FILE                  one file of source<TAB>target
     tfds:NAME[/CONFIG][:SPLIT]  a TFDS data set prepared as array_record; never downloaded here
+    2*ONE + 0.5*OTHER         a mixture: an epoch takes each pair of ONE twice, half of OTHER's
 
 Nothing here needs TensorFlow, and nothing is imported before the checks that can do without.
 """
 
 import hashlib
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -17,9 +19,18 @@ from typing import NamedTuple
 
 from data.config import DataConfig
 from data.errors import CONFIGURATION, DATA, UserError
-from data.text_files import Corpus, PairCollector, check_file, expanded, read_text, read_tsv
+from data.text_files import (
+    Corpus,
+    PairCollector,
+    check_file,
+    expanded,
+    joined,
+    read_text,
+    read_tsv,
+)
 
 KINDS = "builtin:korean_english, text:SOURCE,TARGET, tsv:FILE, tfds:NAME[/CONFIG][:SPLIT]"
+PLUS = " + "  # between the corpora of a mixture
 BUILTIN = {"korean_english": ("ko", "en")}
 # What a data set may call our train, valid and test.
 SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -52,12 +63,7 @@ def split_spec(config: DataConfig, split: str) -> str:
     given = {"train": config.corpus, "valid": config.valid, "test": config.test}[split]
     if given:
         return given
-    kind, rest = _parsed(config.corpus)
-    if kind == "builtin":
-        return config.corpus
-    if kind == "tfds" and ":" not in rest:
-        return config.corpus if _prepared(rest, split, config).split else ""
-    return ""
+    return PLUS.join(one for _, one in mixture(config.corpus) if _brings(one, split, config))
 
 
 def check_corpus(spec: str, split: str, config: DataConfig) -> None:
@@ -65,25 +71,63 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
 
     UserError(CONFIGURATION) if `spec` is no corpus, UserError(DATA) if its data is not there.
     """
-    kind, rest = _parsed(spec)
-    if kind == "text":
-        for path in rest.split(","):
-            check_file(path)
-    elif kind == "tsv":
-        check_file(rest)
-    elif kind == "tfds":
-        prepared = _prepared(rest, split, config)
-        if prepared.split is None:
-            raise UserError(DATA, f"{spec} has no split for {split!r}, only "
-                            f"{', '.join(prepared.splits)}; name one as tfds:NAME:SPLIT")
+    for weight, one in mixture(spec):
+        if split != "train" and weight != 1.0:
+            raise UserError(CONFIGURATION, f"a weight is for training data only, got {spec!r} for "
+                            f"data.{split}")
+        kind, rest = _parsed(one)
+        if kind == "text":
+            for path in rest.split(","):
+                check_file(path)
+        elif kind == "tsv":
+            check_file(rest)
+        elif kind == "tfds":
+            prepared = _prepared(rest, split, config)
+            if prepared.split is None:
+                raise UserError(DATA, f"{one} has no split for {split!r}, only "
+                                f"{', '.join(prepared.splits)}; name one as tfds:NAME:SPLIT")
 
 
 def read_corpus(spec: str, split: str, config: DataConfig) -> Corpus:
-    """The pairs of one corpus; `split` ("train", "valid", "test") where it has several.
+    """The pairs of a corpus or a mixture; `split` ("train", "valid", "test") where it has several.
 
     UserError as `check_corpus`, and UserError(DATA) for what is wrong inside the data.
     """
     check_corpus(spec, split, config)
+    weights, specs = zip(*mixture(spec), strict=True)
+    return joined([_read_one(one, split, config) for one in specs], list(weights))
+
+
+def mixture(spec: str) -> list[tuple[float, str]]:
+    """The weight and the corpus of each part of "2*tsv:a.tsv + tsv:b.tsv".
+
+    UserError(CONFIGURATION) if it is nothing of the kind.
+    """
+    parts = []
+    for part in spec.split(PLUS):
+        weight, one = re.fullmatch(r"\s*(?:([^*:]*)\*)?(.*?)\s*", part, re.DOTALL).groups()
+        try:
+            weight = 1.0 if weight is None else float(weight)
+        except ValueError:
+            weight = 0.0
+        if not 0.0 < weight < math.inf:
+            raise UserError(CONFIGURATION, f"a corpus's weight must be a number above 0, as in "
+                            f"0.5*tsv:FILE; got {part!r}")
+        one = one.strip()
+        _parsed(one)
+        parts.append((weight, one))
+    return parts
+
+
+def _brings(spec, split, config):
+    """Whether a corpus comes with a split of its own."""
+    kind, rest = _parsed(spec)
+    if kind == "tfds" and ":" not in rest:
+        return _prepared(rest, split, config).split is not None
+    return kind == "builtin"
+
+
+def _read_one(spec, split, config):
     kind, rest = _parsed(spec)
     if kind == "text":
         corpus = read_text(*rest.split(","), config.on_bad_utf8)

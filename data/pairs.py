@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.config import DataConfig
-from data.errors import DATA, UserError
+from data.errors import CONFIGURATION, DATA, UserError
 from data.text_files import Corpus
 from data.tokenizer import Tokenizer
 
@@ -31,6 +31,8 @@ class Pairs(NamedTuple):
 
     source: Ragged
     target: Ragged
+    # How many pairs each corpus of a mixture has, in order, and how often an epoch takes them.
+    weights: tuple[tuple[int, float], ...] = ()
 
     @property
     def slots(self) -> tuple[np.ndarray, np.ndarray]:
@@ -71,10 +73,16 @@ def encode_pairs(corpus: Corpus, source_tokenizer: Tokenizer, target_tokenizer: 
     if not len(kept):
         counts = Counter(corpus.dropped) + dropped
         why = ", ".join(f"{n} {reason}" for reason, n in counts.items())
-        names = ", ".join(dict.fromkeys(corpus.names))
-        raise UserError(DATA, f"{names}: 0 of {counts.total()} pairs left: {why}; see "
-                        "config.data.source_length, target_length, max_length_ratio")
-    return Pairs(_joined(source), _joined(target)), kept, dict(dropped)
+        raise UserError(DATA, f"{', '.join(corpus.names)}: 0 of {counts.total()} pairs left: "
+                        f"{why}; see config.data.source_length, target_length, max_length_ratio")
+    ends = np.cumsum([origin.count for origin in corpus.origins])
+    counts = np.diff(np.searchsorted(kept, ends), prepend=0).tolist()
+    weights = tuple((count, origin.weight)
+                    for count, origin in zip(counts, corpus.origins, strict=True))
+    if max(int(count * weight) for count, weight in weights) < 1:
+        raise UserError(CONFIGURATION, f"{', '.join(corpus.names)}: the weights leave epochs "
+                        "without a single pair; raise them")
+    return Pairs(_joined(source), _joined(target), weights), kept, dict(dropped)
 
 
 def _unfit(source, target, limits, max_ratio):

@@ -12,13 +12,23 @@ import os
 import zlib
 from array import array
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple
+
+import numpy as np
 
 from data.errors import DATA, UserError
 
 EXAMPLES = 5  # places remembered for each reason a pair was dropped
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Origin(NamedTuple):
+    """Where a stretch of a corpus's pairs came from, and how often an epoch takes each of them."""
+
+    names: tuple[str, str]  # the two files, the same one twice, or a data set
+    count: int  # pairs
+    weight: float = 1.0
 
 
 class Corpus(NamedTuple):
@@ -27,7 +37,7 @@ class Corpus(NamedTuple):
     source: list[str]
     target: list[str]
     numbers: array  # the line (from 1) of pair i, or the number of its example
-    names: tuple[str, str]  # the two files, the same one twice, or a data set
+    origins: tuple[Origin, ...]  # of the pairs, in their order
     dropped: dict[str, int]  # pairs left out, by reason
     replaced: int  # lines in which bytes that are not UTF-8 became U+FFFD
     examples: dict[str, list[str]]  # the first few places, by reason
@@ -35,11 +45,39 @@ class Corpus(NamedTuple):
 
     def where(self, index: int) -> str:
         """Where pair `index` came from, as "train.de:777"."""
-        return f"{self.names[0]}:{self.numbers[index]}"
+        ends = np.cumsum([origin.count for origin in self.origins])
+        origin = self.origins[int(np.searchsorted(ends, index, side="right"))]
+        return f"{origin.names[0]}:{self.numbers[index]}"
+
+    @property
+    def names(self) -> list[str]:
+        """The files and data sets, each once."""
+        return list(dict.fromkeys(name for origin in self.origins for name in origin.names))
 
     def reversed(self) -> "Corpus":
         """The same pairs with source and target swapped."""
-        return self._replace(source=self.target, target=self.source, names=self.names[::-1])
+        origins = tuple(one._replace(names=one.names[::-1]) for one in self.origins)
+        return self._replace(source=self.target, target=self.source, origins=origins)
+
+
+def joined(corpora: list[Corpus], weights: list[float]) -> Corpus:
+    """The pairs of several corpora one after the other; `weights` say how often an epoch takes
+    each pair of a corpus."""
+    dropped, examples, fingerprints = {}, {}, {}
+    for corpus in corpora:
+        for reason, count in corpus.dropped.items():
+            dropped[reason] = dropped.get(reason, 0) + count
+        for reason, places in corpus.examples.items():
+            examples[reason] = (examples.get(reason, []) + places)[:EXAMPLES]
+        fingerprints |= corpus.fingerprints
+    return Corpus(
+        list(chain.from_iterable(corpus.source for corpus in corpora)),
+        list(chain.from_iterable(corpus.target for corpus in corpora)),
+        array("q", chain.from_iterable(corpus.numbers for corpus in corpora)),
+        tuple(origin._replace(weight=origin.weight * weight)
+              for corpus, weight in zip(corpora, weights, strict=True)
+              for origin in corpus.origins),
+        dropped, sum(corpus.replaced for corpus in corpora), examples, fingerprints)
 
 
 class PairCollector:
@@ -69,7 +107,8 @@ class PairCollector:
             why = ", ".join(f"{n} {reason}" for reason, n in self._dropped.items())
             names = ", ".join(dict.fromkeys(self._names))
             raise UserError(DATA, f"{names}: 0 of {total} pairs left: {why or 'it is empty'}")
-        return Corpus(self._source, self._target, self._numbers, self._names, self._dropped,
+        origin = Origin(self._names, len(self._source))
+        return Corpus(self._source, self._target, self._numbers, (origin,), self._dropped,
                       self._replaced, self._examples, fingerprints)
 
     def _text(self, raw, side, number):

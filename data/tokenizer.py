@@ -48,6 +48,17 @@ class SentencePieceTokenizer:
         kept = [int(i) for i in ids if i not in (PAD, START, END)]
         return _one_line(self._processor.decode(kept))
 
+    def normalize(self, text: str) -> str:
+        """The text as it is cut into pieces: normalised, each word with ▁ before it."""
+        return self._processor.normalize(text)
+
+    def pieces(self) -> tuple[dict[str, float], dict[str, int]]:
+        """The score and the id of every piece but the special ones."""
+        ids = range(SPECIALS, self.size)
+        texts = self._processor.id_to_piece(list(ids))
+        scores = self._processor.get_score(list(ids))
+        return dict(zip(texts, scores, strict=True)), dict(zip(texts, ids, strict=True))
+
     def serialized(self) -> bytes:
         """What `SentencePieceTokenizer(kind, …)` takes, and the content of a .model file."""
         return self._model

@@ -53,7 +53,7 @@ def as_lists(side):
 def expected(pairs):
     """What `unpacked` should find, in the order of the pairs."""
     return [([*one, END], [START, *other], [*other, END])
-            for one, other in zip(*map(as_lists, pairs), strict=True)]
+            for one, other in zip(*map(as_lists, pairs[:2]), strict=True)]
 
 
 def counted(items):
@@ -124,7 +124,7 @@ def test_a_pair_looks_the_same_whoever_shares_its_row():
     alone = random_pairs(1)
     others = random_pairs(11, seed=1, source=5, target=7)
     together = Pairs(*(ragged(as_lists(one) + as_lists(other))
-                       for one, other in zip(alone, others, strict=True)))
+                       for one, other in zip(alone[:2], others[:2], strict=True)))
     for epoch in range(3):
         plan = planned(together, epoch)
         assert expected(alone)[0] in unpacked(make_batch(together, plan, 0, 13, SOURCE, TARGET))
@@ -198,7 +198,7 @@ def test_a_pair_longer_than_a_row_is_refused():
 
 
 def test_iterating_from_any_position_goes_on_as_if_never_stopped():
-    batches = Batches(random_pairs(53), ROWS, SOURCE, TARGET, SEED)
+    batches = Batches(lambda _: random_pairs(53), ROWS, SOURCE, TARGET, SEED)
     steps = list(islice(batches.iterate(DataPosition()), 3 * num_batches(batches.plan(0), ROWS)))
     positions = [DataPosition(), *(position for _, position in steps)]
     assert positions[-1].epoch >= 2
@@ -206,7 +206,7 @@ def test_iterating_from_any_position_goes_on_as_if_never_stopped():
         indices = [index for at, index in positions if at == epoch]
         assert indices == list(range(num_batches(batches.plan(epoch), ROWS)))
     for start in range(len(steps)):
-        fresh = Batches(random_pairs(53), ROWS, SOURCE, TARGET, SEED)
+        fresh = Batches(lambda _: random_pairs(53), ROWS, SOURCE, TARGET, SEED)
         assert_same(fresh[positions[start]], steps[start][0])
         batch, position = next(fresh.iterate(positions[start]))
         assert_same(batch, steps[start][0])
@@ -214,7 +214,7 @@ def test_iterating_from_any_position_goes_on_as_if_never_stopped():
 
 
 def test_one_pair_makes_an_epoch():
-    batches = Batches(random_pairs(1), ROWS, SOURCE, TARGET, SEED)
+    batches = Batches(lambda _: random_pairs(1), ROWS, SOURCE, TARGET, SEED)
     steps = list(islice(batches.iterate(DataPosition()), 3))
     assert [position for _, position in steps] == [(1, 0), (2, 0), (3, 0)]
 
@@ -223,7 +223,8 @@ def test_an_error_in_the_thread_surfaces_with_its_place_and_traceback():
     pairs = random_pairs(53)
     broken = pairs._replace(target=pairs.target._replace(ids=pairs.target.ids[:-1]))
     with pytest.raises(IndexError) as caught:
-        list(islice(Batches(broken, ROWS, SOURCE, TARGET, SEED).iterate(DataPosition()), 97))
+        batches = Batches(lambda _: broken, ROWS, SOURCE, TARGET, SEED)
+        list(islice(batches.iterate(DataPosition()), 97))
     report = "".join(traceback.format_exception(caught.value))
     assert "while making batch" in report
     assert "in _packed" in report

@@ -9,13 +9,13 @@ import pytest
 from data.config import DataConfig
 from data.errors import DATA, UserError
 from data.pairs import encode_pairs
-from data.text_files import Corpus
+from data.text_files import Corpus, Origin
 from data.tokenizer import train_tokenizers
 
 
 def a_corpus(source, target):
-    return Corpus(source, target, array("q", range(1, len(source) + 1)), ("a.de", "a.en"),
-                  {}, 0, {}, {})
+    origin = Origin(("a.de", "a.en"), len(source))
+    return Corpus(source, target, array("q", range(1, len(source) + 1)), (origin,), {}, 0, {}, {})
 
 
 def test_pairs_that_do_not_fit_are_dropped_and_counted():
@@ -27,7 +27,7 @@ def test_pairs_that_do_not_fit_are_dropped_and_counted():
     assert kept.tolist() == [0, 4, 6]
     assert dropped == {"source longer than 4 tokens": 1, "target longer than 6 tokens": 1,
                        "empty after tokenizing": 1, "length ratio above 3": 1}
-    for side, tokenizer, texts in zip(pairs, tokenizers, corpus[:2], strict=True):
+    for side, tokenizer, texts in zip(pairs[:2], tokenizers, corpus[:2], strict=True):
         assert [tokenizer.decode(side.ids[i:j]) for i, j in pairwise(side.offsets)] == [
             texts[i] for i in kept]
     assert [slots.tolist() for slots in pairs.slots] == [[3, 5, 2], [2, 7, 4]]

@@ -1,10 +1,12 @@
 """What a run trains on: corpora → tokenizers → token ids, reported as they are read."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from data.errors import CONFIGURATION, UserError
 from data.pairs import Pairs, encode_pairs
+from data.subwords import SubwordSampler
 from data.text_files import Corpus
 from data.tokenizer import (
     END,
@@ -26,7 +28,7 @@ class Data(NamedTuple):
     """Everything a run reads: tokens of the training pairs, text and tokens of held-out ones."""
 
     tokenizers: tuple[Tokenizer, Tokenizer]
-    train: Pairs
+    train: Callable[[int], Pairs]  # of an epoch
     valid: tuple[Corpus, Pairs] | None
     test: Corpus | None
 
@@ -41,26 +43,35 @@ def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) ->
     config.model.source_vocab_size, config.model.target_vocab_size = (t.size for t in tokenizers)
     config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
     config.validate()
-    pairs = {}
+    pairs, places = {}, {}
     for name, corpus in corpora.items():
         if corpus is None:
             continue
         dropped = dict(corpus.dropped)
         if name != "test":  # what is translated is cut off at the model's limit, never dropped
-            pairs[name], _, unfit = encode_pairs(corpus, *tokenizers, config.data)
+            pairs[name], places[name], unfit = encode_pairs(corpus, *tokenizers, config.data)
             dropped |= unfit
         kept = len(pairs[name].source.lengths) if name in pairs else len(corpus.source)
         reasons = ", ".join(f"{n:,} {why}" for why, n in dropped.items())
         run.log(f"{name}: {kept:,} pairs kept, {sum(dropped.values()):,} dropped"
                 + (f" ({reasons})" if reasons else ""))
-        for why, places in corpus.examples.items():
-            run.log(f"  {why}: {', '.join(places)}, …")
+        if len(corpus.origins) > 1 and name in pairs:
+            for origin, (count, weight) in zip(corpus.origins, pairs[name].weights, strict=True):
+                run.log(f"  {' '.join(dict.fromkeys(origin.names))}: {count:,} pairs × {weight:g}")
+        for why, where in corpus.examples.items():
+            run.log(f"  {why}: {', '.join(where)}, …")
     source, target = (t.size for t in tokenizers)
     run.log(f"vocabulary: {source:,} source, {target:,} target, "
             f"{'joint' if tokenizers[0] is tokenizers[1] else 'separate'}")
     valid = corpora["valid"]
     held_out = (valid, pairs["valid"]) if valid else None
-    return Data(tokenizers, pairs["train"], held_out, corpora["test"] or valid)
+    train = lambda epoch: pairs["train"]  # noqa: E731
+    if config.data.subword_sampling:
+        texts = [[side[i] for i in places["train"]] for side in corpora["train"][:2]]
+        train = SubwordSampler(
+            pairs["train"], texts, tokenizers, config.data, config.training.seed
+        )
+    return Data(tokenizers, train, held_out, corpora["test"] or valid)
 
 
 def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:

@@ -1,0 +1,111 @@
+"""Mixtures of corpora: each pair as often as its weight says, and known by its own file."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from data.batches import plan_epoch, taken_pairs
+from data.config import DataConfig
+from data.corpora import check_corpus, mixture, read_corpus, split_spec
+from data.errors import CONFIGURATION, DATA, UserError
+from data.pairs import encode_pairs
+from data.tokenizer import train_tokenizers
+
+SEED = 3
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two files of pairs, 5 and 7; the second has a blank line and an over-long one."""
+    one, other = tmp_path / "one.tsv", tmp_path / "other.tsv"
+    one.write_text("".join(f"a{i}\tA{i}\n" for i in range(5)))
+    lines = [f"b{i}\tB{i}\n" for i in range(7)]
+    other.write_text("".join(["\t\n", *lines[:3], "b b b b b\tB\n", *lines[3:]]))
+    return one, other
+
+
+def test_whole_weights_take_each_pair_so_often_in_every_epoch():
+    for epoch in range(4):
+        counts = Counter(taken_pairs(((5, 2.0), (7, 1.0)), SEED, epoch).tolist())
+        assert counts == {**dict.fromkeys(range(5), 2), **dict.fromkeys(range(5, 12), 1)}
+
+
+def test_nothing_is_taken_again_before_everything_else_was():
+    for count, weight in ((7, 0.5), (11, 0.3), (5, 2.4), (13, 1 / 3)):
+        seen = Counter(range(count))
+        for epoch in range(17):
+            taken = taken_pairs(((count, weight),), SEED, epoch)
+            assert abs(len(taken) - count * weight) < 1
+            seen.update(taken.tolist())
+            assert max(seen.values()) - min(seen.values()) <= 1
+        assert abs(sum(seen.values()) - count - 17 * count * weight) < 1
+
+
+def test_what_is_taken_depends_on_seed_and_epoch_and_nothing_else():
+    weights = ((101, 0.5), (53, 1.5))
+    taken = taken_pairs(weights, SEED, 1).tolist()
+    assert taken == taken_pairs(weights, SEED, 1).tolist() == sorted(taken)
+    assert taken != taken_pairs(weights, SEED, 2).tolist()
+    assert taken != taken_pairs(weights, SEED + 1, 1).tolist()
+
+
+def test_a_plan_packs_what_is_taken():
+    weights, slots = ((5, 0.5), (7, 3.0)), np.arange(2, 14)
+    for epoch in range(3):
+        plan = plan_epoch(slots, slots[::-1], 17, 19, SEED, epoch, weights)
+        assert sorted(plan.pairs.tolist()) == taken_pairs(weights, SEED, epoch).tolist()
+        assert set(plan.pairs[plan.pairs < 5].tolist()) < set(range(5))
+
+
+def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
+    one, other = files
+    config = DataConfig(corpus=f"2*tsv:{one} +  0.5 * tsv:{other}", tokenizer="characters",
+                        source_length=7, target_length=7)
+    corpus = read_corpus(config.corpus, "train", config)
+    assert corpus.source == [f"a{i}" for i in range(5)] + [
+        "b0", "b1", "b2", "b b b b b", "b3", "b4", "b5", "b6"]
+    assert [corpus.where(i) for i in (0, 4, 5, 12)] == [
+        f"{one}:1", f"{one}:5", f"{other}:2", f"{other}:9"]
+    assert corpus.dropped == {"blank": 1}
+    assert corpus.fingerprints.keys() == {str(one), str(other)}
+    assert corpus.names == [str(one), str(other)]
+    tokenizers = train_tokenizers(config, corpus.source, corpus.target)
+    pairs, _, dropped = encode_pairs(corpus, *tokenizers, config)
+    assert dropped == {"source longer than 6 tokens": 1}
+    assert pairs.weights == ((5, 2.0), (7, 0.5))
+
+
+def test_a_mixture_is_parsed_and_anything_else_refused(files):
+    assert mixture("2*tsv:a.tsv + text:b*c,d + 0.25*tfds:x/y:train") == [
+        (2.0, "tsv:a.tsv"), (1.0, "text:b*c,d"), (0.25, "tfds:x/y:train")]
+    for wrong in ("0*tsv:a", "x*tsv:a", "-1*tsv:a", "inf*tsv:a", "nan*tsv:a", "*tsv:a"):
+        with pytest.raises(UserError, match="weight must be a number above 0") as caught:
+            mixture(wrong)
+        assert caught.value.code == CONFIGURATION
+    for wrong in ("tsv:a + ", "2*", "tsv:a + foo:b"):
+        with pytest.raises(UserError, match="a corpus must be one of"):
+            mixture(wrong)
+    one, other = files
+    with pytest.raises(UserError, match="training data only"):
+        check_corpus(f"tsv:{one} + 2*tsv:{other}", "valid", DataConfig())
+    check_corpus(f"tsv:{one} + tsv:{other}", "valid", DataConfig())
+    with pytest.raises(UserError, match="does not exist") as caught:
+        check_corpus(f"tsv:{one} + tsv:{one}x", "train", DataConfig())
+    assert caught.value.code == DATA
+
+
+def test_weights_that_leave_epochs_empty_are_refused(files):
+    config = DataConfig(corpus=f"0.1*tsv:{files[0]}", tokenizer="characters")
+    corpus = read_corpus(config.corpus, "train", config)
+    tokenizers = train_tokenizers(config, corpus.source, corpus.target)
+    with pytest.raises(UserError, match="without a single pair") as caught:
+        encode_pairs(corpus, *tokenizers, config)
+    assert caught.value.code == CONFIGURATION
+
+
+def test_held_out_splits_are_those_that_the_corpora_of_a_mixture_bring_along(files):
+    config = DataConfig(corpus=f"0.5*builtin:korean_english + tsv:{files[0]}")
+    assert split_spec(config, "valid") == split_spec(config, "test") == "builtin:korean_english"
+    assert split_spec(config, "train") == config.corpus
+    assert split_spec(DataConfig(corpus=f"tsv:{files[0]}"), "valid") == ""

@@ -47,8 +47,6 @@ def train(config: Config, run: Run, data: Data) -> None:
     optimizer = make_optimizer(training, config.model.d_model)
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
     batches = Batches(data.train, *shape, training.seed)
-    report(config, run, batches)
-
     translator = Translator(config.model, data.tokenizers, config.decoding)
     evaluator = Evaluator(config, run, data.valid, pmap_eval_step(model, training), translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every)
@@ -64,6 +62,7 @@ def train(config: Config, run: Run, data: Data) -> None:
         run.log(f"started from the parameters of {training.init_from}")
     step = saved_step = started = int(state.step)
     run.go_on_from(step)
+    report(config, run, batches, position.epoch)
 
     def save() -> None:
         best = {"best": evaluator.best, "without_better": evaluator.without_better}
@@ -106,11 +105,11 @@ def train(config: Config, run: Run, data: Data) -> None:
     print_results(run, data, translator)
 
 
-def report(config: Config, run: Run, batches: Batches) -> None:
-    """Say what is about to happen."""
+def report(config: Config, run: Run, batches: Batches, epoch: int) -> None:
+    """Say what is about to happen, beginning with this epoch."""
     rows, source, target = batches.shape
-    per_epoch = num_batches(batches.plan(0), rows)
-    share = useful_share(batches.pairs(0), batches.plan(0), source, target)
+    per_epoch = num_batches(batches.plan(epoch), rows)
+    share = useful_share(batches.pairs(epoch), batches.plan(epoch), source, target)
     kind = jax.devices()[0].device_kind
     run.log(f"devices: {jax.local_device_count()} × {kind} ({jax.default_backend()})")
     run.log(f"parameters: {num_parameters(config.model):,}")

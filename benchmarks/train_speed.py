@@ -57,6 +57,7 @@ def matmul(size: str) -> float:
     """Seconds that `step_flops` would take at the speed of XLA's best large float32 matmul."""
     from training import command
 
+    command.keep_freed_memory()
     command.prepare_jax("off", 1)
     import jax
     import jax.numpy as jnp
@@ -186,8 +187,10 @@ def main(_):
             root = str(Path(__file__).parent.parent)
             done = subprocess.run(command, check=False, capture_output=True, text=True,
                                   env={**os.environ, "PYTHONPATH": root})
-            if "ModuleNotFoundError" not in done.stderr:
+            if done.returncode == 0:
                 seen.append(json.loads(done.stdout.splitlines()[-1]))
+            elif "ModuleNotFoundError" not in done.stderr:
+                raise RuntimeError(f"{name}: {done.stderr}")
     speeds = {name: seen for name, seen in speeds.items() if seen}
     rows, length = SIZES[f.size][-2:]
     giga = step_flops(f.size) / (rows * length) / 1e9  # of a target token

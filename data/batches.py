@@ -5,11 +5,9 @@ which row is a plan: made once per epoch from nothing but the lengths, the seed 
 batch i of epoch e is a slice of a plan: any batch can be made at any time, on any machine.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,30 +48,11 @@ class DataPosition(NamedTuple):
     index: int = 0
 
 
-def taken_pairs(weights: tuple[tuple[int, float], ...], seed: int, epoch: int) -> np.ndarray:
-    """The pairs of an epoch in ascending order, a pair as often as it is taken.
-
-    `weights` as in Pairs. Epochs follow each other through one random order of a corpus after the
-    other, so that nothing is taken again before everything else has been: two epochs of weight 0.5
-    are all pairs once.
-    """
-    taken, start = [], 0
-    for number, (count, weight) in enumerate(weights):
-        begin, end = (math.floor(e * Fraction(str(weight)) * count) for e in (epoch, epoch + 1))
-        for again in range(begin // max(count, 1), -(-end // max(count, 1))):
-            order = np.random.Generator(np.random.PCG64([seed, again, number])).permutation(count)
-            taken.append(start + order[max(0, begin - again * count): end - again * count])
-        start += count
-    return np.sort(np.concatenate(taken))
-
-
 def plan_epoch(source_slots: np.ndarray, target_slots: np.ndarray, source_capacity: int,
-               target_capacity: int, seed: int, epoch: int,
-               weights: tuple[tuple[int, float], ...] = ()) -> Plan:
-    """Packs the pairs of an epoch into rows of `source_capacity` and `target_capacity` places.
+               target_capacity: int, seed: int, epoch: int) -> Plan:
+    """Packs every pair once into rows of `source_capacity` and `target_capacity` places.
 
     `source_slots`, `target_slots`: the places each pair takes, ends included (`Pairs.slots`).
-    `weights` as in Pairs; without them an epoch is all pairs once.
     Pairs in random order go to the first open row with room on both sides; where there is none,
     the fullest row is closed for a new one. ValueError if a pair is longer than a row.
     """
@@ -81,7 +60,7 @@ def plan_epoch(source_slots: np.ndarray, target_slots: np.ndarray, source_capaci
         if len(slots) and slots.max() > capacity:
             raise ValueError(f"a pair takes {slots.max()} places of a row of {capacity}")
     random = np.random.Generator(np.random.PCG64([seed, epoch]))
-    order = random.permutation(taken_pairs(weights or ((len(source_slots), 1.0),), seed, epoch))
+    order = random.permutation(len(source_slots))
     longest = np.maximum(source_slots, target_slots)[order]
     order = order[np.lexsort((-longest, np.arange(len(order)) // SORTED_PAIRS))]
     source_of, target_of = source_slots.tolist(), target_slots.tolist()  # lists are faster here
@@ -151,12 +130,11 @@ class Batches:
 
     def __init__(self, pairs: Callable[[int], Pairs], rows_per_batch: int, source_capacity: int,
                  target_capacity: int, seed: int):
-        """`pairs(epoch)` may cut the same sentences into other subwords each time."""
+        """`pairs(epoch)` are those of an epoch: always the same ones, or not."""
         self.pairs = lru_cache(maxsize=2)(pairs)
         self.shape = rows_per_batch, source_capacity, target_capacity
         self.plan = lru_cache(maxsize=2)(lambda epoch: plan_epoch(
-            *self.pairs(epoch).slots, source_capacity, target_capacity, seed, epoch,
-            self.pairs(epoch).weights))
+            *self.pairs(epoch).slots, source_capacity, target_capacity, seed, epoch))
 
     def __getitem__(self, position: DataPosition) -> Batch:
         """The batch at a position."""

@@ -14,10 +14,10 @@ class DataConfig:
 
     # Training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE (.gz welcome) or
     # tfds:NAME[/CONFIG][:SPLIT]; or a mixture, "2*tsv:a.tsv + 0.5*tsv:b.tsv": an epoch takes each
-    # pair of a.tsv twice and half of b.tsv, by turns.
+    # pair of a.tsv twice and half of b.tsv, by turns. The vocabulary sees every pair once.
     corpus: str = "builtin:korean_english"
-    # Pairs for validation and test, in the same notation; empty means the splits that a builtin or
-    # TFDS corpus brings along, and none where it is text.
+    # Pairs for validation and test, in the same notation without weights; empty means the splits
+    # that builtin or TFDS corpora bring along, and none where it is text.
     valid: str = ""
     test: str = ""
     # Where TFDS data lies; empty means TFDS_DATA_DIR, else ~/tensorflow_datasets.
@@ -40,7 +40,7 @@ class DataConfig:
 
     # Cut training text into other subwords each epoch (regularisation); 0 does not. bpe: the
     # probability that a merge is left out (0.1). unigram: the α of P(pieces)^α (0.2; less varies
-    # more).
+    # more). Costs a draw for every distinct word and epoch; a text without spaces is all one word.
     subword_sampling: float = 0.0
 
     # sha256 of the run's vocabularies: not to be set, training does.
@@ -70,7 +70,7 @@ class DataConfig:
         _require(self.target_vocab_size == 0 or self.target_vocab_size > 4,
                  "data.target_vocab_size must be 0 or above the 4 special tokens",
                  self.target_vocab_size)
-        _require(self.subword_sampling >= 0, "data.subword_sampling must not be negative",
+        _require(0 <= self.subword_sampling <= 1, "data.subword_sampling must be in [0, 1]",
                  self.subword_sampling)
         kinds = {self.tokenizer, self.target_tokenizer or self.tokenizer}
         _require(not self.subword_sampling or kinds <= {"bpe", "unigram"}, "data.subword_sampling "

@@ -11,7 +11,6 @@ Nothing here needs TensorFlow, and nothing is imported before the checks that ca
 
 import hashlib
 import json
-import math
 import os
 import re
 from pathlib import Path
@@ -30,7 +29,9 @@ from data.text_files import (
 )
 
 KINDS = "builtin:korean_english, text:SOURCE,TARGET, tsv:FILE, tfds:NAME[/CONFIG][:SPLIT]"
-PLUS = " + "  # between the corpora of a mixture
+# Between the corpora of a mixture: a plus sign that a corpus follows, with or without a weight.
+PLUS = re.compile(r"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:builtin|text|tsv|tfds):)")
+MOST = 1000.0  # a larger weight is a slip
 BUILTIN = {"korean_english": ("ko", "en")}
 # What a data set may call our train, valid and test.
 SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -57,13 +58,14 @@ def read_split(config: DataConfig, split: str) -> Corpus | None:
 def split_spec(config: DataConfig, split: str) -> str:
     """The corpus that "train", "valid" or "test" is read from; "" where there is none.
 
-    `config.valid` and `config.test` where given, else `config.corpus` if that has such a split.
+    `config.valid` and `config.test` where given, else what of `config.corpus` has such a split.
     UserError as `check_corpus`.
     """
     given = {"train": config.corpus, "valid": config.valid, "test": config.test}[split]
     if given:
         return given
-    return PLUS.join(one for _, one in mixture(config.corpus) if _brings(one, split, config))
+    brought = [one for _, one in mixture(config.corpus) if _brings(one, split, config)]
+    return " + ".join(dict.fromkeys(brought))
 
 
 def check_corpus(spec: str, split: str, config: DataConfig) -> None:
@@ -104,16 +106,15 @@ def mixture(spec: str) -> list[tuple[float, str]]:
     UserError(CONFIGURATION) if it is nothing of the kind.
     """
     parts = []
-    for part in spec.split(PLUS):
-        weight, one = re.fullmatch(r"\s*(?:([^*:]*)\*)?(.*?)\s*", part, re.DOTALL).groups()
+    for part in PLUS.split(spec.strip()):
+        weight, one = re.fullmatch(r"(?:([^*:]*)\*\s*)?(.*)", part, re.DOTALL).groups()
         try:
             weight = 1.0 if weight is None else float(weight)
         except ValueError:
             weight = 0.0
-        if not 0.0 < weight < math.inf:
-            raise UserError(CONFIGURATION, f"a corpus's weight must be a number above 0, as in "
-                            f"0.5*tsv:FILE; got {part!r}")
-        one = one.strip()
+        if not 0.0 < weight <= MOST:
+            raise UserError(CONFIGURATION, f"a corpus's weight must be a number above 0 and at "
+                            f"most {MOST:g}, as in 0.5*tsv:FILE; got {part!r}")
         _parsed(one)
         parts.append((weight, one))
     return parts
@@ -151,7 +152,8 @@ def _parsed(spec):
     """The kind of a corpus and what follows the colon; UserError(CONFIGURATION) if it is none."""
     kind, _, rest = spec.partition(":")
     if kind not in ("builtin", "text", "tsv", "tfds") or not rest:
-        raise UserError(CONFIGURATION, f"a corpus must be one of {KINDS}; got {spec!r}")
+        raise UserError(CONFIGURATION, f"a corpus must be one of {KINDS}, or a mixture as in "
+                        f"2*tsv:ONE + tsv:OTHER; got {spec!r}")
     if kind == "text" and len([path for path in rest.split(",") if path]) != 2:
         raise UserError(CONFIGURATION, f"text:SOURCE,TARGET takes two files, got {spec!r}")
     if kind == "builtin" and rest not in BUILTIN:

@@ -1,6 +1,8 @@
 """Pairs of sentences as token ids: encoded, and without those that are too long or too unequal."""
 
+import math
 from collections import Counter
+from fractions import Fraction
 from itertools import chain
 from typing import NamedTuple
 
@@ -31,7 +33,8 @@ class Pairs(NamedTuple):
 
     source: Ragged
     target: Ragged
-    # How many pairs each corpus of a mixture has, in order, and how often an epoch takes them.
+    # How many pairs each corpus of a mixture has, in order, and how often an epoch takes them;
+    # empty means all once.
     weights: tuple[tuple[int, float], ...] = ()
 
     @property
@@ -79,10 +82,54 @@ def encode_pairs(corpus: Corpus, source_tokenizer: Tokenizer, target_tokenizer: 
     counts = np.diff(np.searchsorted(kept, ends), prepend=0).tolist()
     weights = tuple((count, origin.weight)
                     for count, origin in zip(counts, corpus.origins, strict=True))
-    if max(int(count * weight) for count, weight in weights) < 1:
-        raise UserError(CONFIGURATION, f"{', '.join(corpus.names)}: the weights leave epochs "
-                        "without a single pair; raise them")
+    for (count, weight), origin in zip(weights, corpus.origins, strict=True):
+        if not count:
+            raise UserError(DATA, f"{', '.join(dict.fromkeys(origin.names))}: none of "
+                            f"{origin.count} pairs left; take it out of config.data.corpus, or see "
+                            "config.data.source_length, target_length, max_length_ratio")
+        if _taken_before(1, count, weight) < 1:
+            raise UserError(CONFIGURATION, f"{', '.join(dict.fromkeys(origin.names))}: a weight of "
+                            f"{weight:g} takes none of {count} pairs in an epoch; raise it")
     return Pairs(_joined(source), _joined(target), weights), kept, dict(dropped)
+
+
+def gathered(sequences: Ragged, index: np.ndarray) -> Ragged:
+    """The sequences `index[0]`, `index[1]`, … one after the other."""
+    lengths = sequences.lengths[index]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.arange(offsets[-1]) + np.repeat(sequences.offsets[index] - offsets[:-1], lengths)
+    return Ragged(sequences.ids[places], offsets)
+
+
+def taken_pairs(weights: tuple[tuple[int, float], ...], seed: int, epoch: int) -> np.ndarray:
+    """The pairs that an epoch takes, in ascending order, each as often as it is taken.
+
+    `weights` as in Pairs. Epochs go through one random order of a corpus after the other, so that
+    nothing is taken again before everything else has been: two epochs of weight 0.5 are all pairs
+    once.
+    """
+    taken, start = [], 0
+    for number, (count, weight) in enumerate(weights):
+        begin, end = (_taken_before(e, count, weight) for e in (epoch, epoch + 1))
+        for again in range(begin // count, -(-end // count)):
+            order = np.random.Generator(np.random.PCG64([seed, again, number, 1]))
+            order = order.permutation(count)
+            taken.append(start + order[max(0, begin - again * count): end - again * count])
+        start += count
+    return np.sort(np.concatenate(taken))
+
+
+def pairs_of_epoch(pairs: Pairs, seed: int, epoch: int) -> Pairs:
+    """What an epoch takes of the pairs; themselves if that is all of them once."""
+    if all(weight == 1.0 for _, weight in pairs.weights):
+        return pairs
+    taken = taken_pairs(pairs.weights, seed, epoch)
+    return Pairs(gathered(pairs.source, taken), gathered(pairs.target, taken))
+
+
+def _taken_before(epoch, count, weight):
+    """How many pairs of a corpus the epochs before this one took; exact, whatever the weight."""
+    return math.floor(epoch * Fraction(str(weight)) * count)
 
 
 def _unfit(source, target, limits, max_ratio):

@@ -1,24 +1,24 @@
 """Subword sampling: the same words cut in other ways each epoch, so that a model learns pieces too.
 
 Both ways draw a word's pieces on its own (no piece of ours crosses a space), so an epoch draws a
-few variants of each distinct word, and every occurrence takes one of them. What epoch e looks like
-is a pure function of (seed, e): SentencePiece's own sampling cannot be seeded across processes.
+few variants of each distinct word, and every occurrence takes one of them. What an epoch looks like
+depends on text, vocabulary, seed and epoch alone; SentencePiece's own sampling cannot be seeded
+across processes.
 """
 
 import math
 import random
 import re
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from data.config import DataConfig
 from data.errors import CONFIGURATION, UserError
-from data.pairs import Pairs, Ragged, ragged
+from data.pairs import Pairs, Ragged, gathered, ragged, taken_pairs
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
 
-VARIANTS = 8  # of a word in one epoch, at most; a rarer word gets one for each occurrence
+VARIANTS = 8  # of a word in one epoch, at most; no more than it occurs
 WORD = re.compile("▁[^▁]*")  # in normalised text each word begins with its space
 
 
@@ -53,10 +53,10 @@ def unigram_sample(word: str, scores: dict[str, float], alpha: float,
     `scores` are log-probabilities of the vocabulary's pieces; ValueError if they do not cover it.
     Forward sums, then drawn from the end backwards.
     """
-    total = [0.0] + [-math.inf] * len(word)
+    total, longest = [0.0] + [-math.inf] * len(word), max(map(len, scores))
     last = [{} for _ in total]  # of each end: where its last piece may begin → log of the sum
     for end in range(1, len(word) + 1):
-        for start in range(end):
+        for start in range(max(0, end - longest), end):
             score = scores.get(word[start:end])
             if score is not None and total[start] > -math.inf:
                 last[end][start] = total[start] + alpha * score
@@ -85,33 +85,30 @@ class _Side:
         numbers = {}
         self._words = ragged([[numbers.setdefault(word, len(numbers)) for word in
                                WORD.findall(tokenizer.normalize(text))] for text in texts])
-        occurrences = Counter(self._words.ids.tolist())
-        # A word with a character that has no piece stays as it is: id lists instead of text.
-        self._spelled = [word if all(c in self._ids for c in word) else None for word in numbers]
-        self._plain = [tokenizer.encode(word[1:]) if self._spelled[i] is None else None
-                       for i, word in enumerate(numbers)]
-        self._counts = np.array([1 if one is None else min(occurrences[i], VARIANTS)
-                                 for i, one in enumerate(self._spelled)], np.int64)
+        # A word with a character that has no piece stays as it is: ids instead of text.
+        self._types = [word if all(c in self._ids for c in word) else tokenizer.encode(word[1:])
+                       for word in numbers]
 
-    def sampled(self, generator: np.random.Generator) -> Ragged:
-        """Token ids of the sentences, cut anew."""
+    def cut(self, sentences: np.ndarray, generator: np.random.Generator) -> Ragged:
+        """Token ids of some of the sentences, cut anew."""
         rng = random.Random(int(generator.integers(2**63)))
-        variants = []
-        for word, plain, count in zip(self._spelled, self._plain, self._counts.tolist(),
-                                      strict=True):
-            for _ in range(count):
-                variants.append(plain if word is None else [
-                    self._ids[piece]
-                    for piece in self._draw(word, self._scores, self._amount, rng)])
-        first = np.cumsum(self._counts) - self._counts
-        words = self._words.ids
-        drawn = (generator.random(len(words)) * self._counts[words]).astype(np.int64)
-        flat = gathered(ragged(variants), first[words] + drawn)
-        return Ragged(flat.ids, flat.offsets[self._words.offsets])
+        words = gathered(self._words, sentences)
+        counts = np.minimum(np.bincount(words.ids, minlength=len(self._types)), VARIANTS)
+        variants = [self._variant(word, rng) for word, count in
+                    zip(self._types, counts.tolist(), strict=True) for _ in range(count)]
+        drawn = (generator.random(len(words.ids)) * counts[words.ids]).astype(np.int64)
+        first = np.cumsum(counts) - counts
+        flat = gathered(ragged(variants), first[words.ids] + drawn)
+        return Ragged(flat.ids, flat.offsets[words.offsets])
+
+    def _variant(self, word, rng):
+        if not isinstance(word, str):
+            return word
+        return [self._ids[piece] for piece in self._draw(word, self._scores, self._amount, rng)]
 
 
 class SubwordSampler:
-    """`sampler(epoch)`: the training pairs as token ids, cut into subwords for that epoch."""
+    """`sampler(epoch)`: the pairs that an epoch takes, cut into subwords for that epoch."""
 
     def __init__(self, pairs: Pairs, texts: Sequence[Sequence[str]],
                  tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig, seed: int):
@@ -127,22 +124,13 @@ class SubwordSampler:
 
     def __call__(self, epoch: int) -> Pairs:
         """The pairs of an epoch. What would not fit into a row any more keeps its usual ids."""
-        sides = []
+        taken, sides = taken_pairs(self._pairs.weights, self._seed, epoch), []
         for number, (side, usual, limit) in enumerate(
                 zip(self._sides, self._pairs[:2], self._limits, strict=True)):
-            generator = np.random.Generator(np.random.PCG64([self._seed, epoch, number]))
-            sampled = side.sampled(generator)
-            both = Ragged(np.concatenate([sampled.ids, usual.ids]),
-                          np.concatenate([sampled.offsets, len(sampled.ids) + usual.offsets[1:]]))
-            index = np.arange(len(usual.lengths))
-            index[sampled.lengths > limit] += len(index)
-            sides.append(gathered(both, index))
-        return self._pairs._replace(source=sides[0], target=sides[1])
-
-
-def gathered(sequences: Ragged, index: np.ndarray) -> Ragged:
-    """The sequences `index[0]`, `index[1]`, … one after the other."""
-    lengths = sequences.lengths[index]
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.arange(offsets[-1]) + np.repeat(sequences.offsets[index] - offsets[:-1], lengths)
-    return Ragged(sequences.ids[places], offsets)
+            generator = np.random.Generator(np.random.PCG64([self._seed, epoch, number, 2]))
+            cut = side.cut(taken, generator)
+            both = Ragged(np.concatenate([cut.ids, usual.ids]),
+                          np.concatenate([cut.offsets, len(cut.ids) + usual.offsets[1:]]))
+            fits = cut.lengths <= limit
+            sides.append(gathered(both, np.where(fits, np.arange(len(fits)), len(fits) + taken)))
+        return Pairs(*sides)

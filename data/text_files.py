@@ -63,6 +63,8 @@ class Corpus(NamedTuple):
 def joined(corpora: list[Corpus], weights: list[float]) -> Corpus:
     """The pairs of several corpora one after the other; `weights` say how often an epoch takes
     each pair of a corpus."""
+    if len(corpora) == 1 and weights == [1.0]:
+        return corpora[0]
     dropped, examples, fingerprints = {}, {}, {}
     for corpus in corpora:
         for reason, count in corpus.dropped.items():

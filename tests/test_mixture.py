@@ -1,15 +1,14 @@
 """Mixtures of corpora: each pair as often as its weight says, and known by its own file."""
 
 from collections import Counter
+from itertools import pairwise
 
-import numpy as np
 import pytest
 
-from data.batches import plan_epoch, taken_pairs
 from data.config import DataConfig
 from data.corpora import check_corpus, mixture, read_corpus, split_spec
 from data.errors import CONFIGURATION, DATA, UserError
-from data.pairs import encode_pairs
+from data.pairs import Pairs, encode_pairs, pairs_of_epoch, ragged, taken_pairs
 from data.tokenizer import train_tokenizers
 
 SEED = 3
@@ -50,17 +49,27 @@ def test_what_is_taken_depends_on_seed_and_epoch_and_nothing_else():
     assert taken != taken_pairs(weights, SEED + 1, 1).tolist()
 
 
-def test_a_plan_packs_what_is_taken():
-    weights, slots = ((5, 0.5), (7, 3.0)), np.arange(2, 14)
+def test_passes_and_corpora_have_orders_of_their_own():
+    halves = [taken_pairs(((97, 0.5), (97, 0.5)), SEED, epoch) for epoch in (0, 2)]
+    taken = [set((half[half // 97 == i] % 97).tolist()) for half in halves for i in (0, 1)]
+    assert all(one != other for i, one in enumerate(taken) for other in taken[:i])
+
+
+def test_an_epoch_has_the_pairs_that_are_taken():
+    sides = [[[10 * side + i] * (i + 1) for i in range(12)] for side in (1, 2)]
+    pairs = Pairs(ragged(sides[0]), ragged(sides[1]), ((5, 0.5), (7, 3.0)))
     for epoch in range(3):
-        plan = plan_epoch(slots, slots[::-1], 17, 19, SEED, epoch, weights)
-        assert sorted(plan.pairs.tolist()) == taken_pairs(weights, SEED, epoch).tolist()
-        assert set(plan.pairs[plan.pairs < 5].tolist()) < set(range(5))
+        taken, found = taken_pairs(pairs.weights, SEED, epoch), pairs_of_epoch(pairs, SEED, epoch)
+        for side, expected in zip(found[:2], sides, strict=True):
+            assert [side.ids[i:j].tolist() for i, j in pairwise(side.offsets)] == [
+                expected[i] for i in taken]
+    once = pairs._replace(weights=((5, 1.0), (7, 1.0)))
+    assert pairs_of_epoch(once, SEED, 1) is once
 
 
 def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
     one, other = files
-    config = DataConfig(corpus=f"2*tsv:{one} +  0.5 * tsv:{other}", tokenizer="characters",
+    config = DataConfig(corpus=f"2*tsv:{one} +0.5 * tsv:{other}", tokenizer="characters",
                         source_length=7, target_length=7)
     corpus = read_corpus(config.corpus, "train", config)
     assert corpus.source == [f"a{i}" for i in range(5)] + [
@@ -77,13 +86,14 @@ def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
 
 
 def test_a_mixture_is_parsed_and_anything_else_refused(files):
-    assert mixture("2*tsv:a.tsv + text:b*c,d + 0.25*tfds:x/y:train") == [
+    assert mixture("2*tsv:a.tsv + text:b*c,d+0.25*tfds:x/y:train") == [
         (2.0, "tsv:a.tsv"), (1.0, "text:b*c,d"), (0.25, "tfds:x/y:train")]
-    for wrong in ("0*tsv:a", "x*tsv:a", "-1*tsv:a", "inf*tsv:a", "nan*tsv:a", "*tsv:a"):
+    assert mixture("text:My + Data/a,C++/b") == [(1.0, "text:My + Data/a,C++/b")]
+    for wrong in ("0*tsv:a", "x*tsv:a", "-1*tsv:a", "1e9*tsv:a", "nan*tsv:a", "*tsv:a"):
         with pytest.raises(UserError, match="weight must be a number above 0") as caught:
             mixture(wrong)
         assert caught.value.code == CONFIGURATION
-    for wrong in ("tsv:a + ", "2*", "tsv:a + foo:b"):
+    for wrong in ("", "2*", "foo:b", "2*foo:b"):
         with pytest.raises(UserError, match="a corpus must be one of"):
             mixture(wrong)
     one, other = files
@@ -95,13 +105,21 @@ def test_a_mixture_is_parsed_and_anything_else_refused(files):
     assert caught.value.code == DATA
 
 
-def test_weights_that_leave_epochs_empty_are_refused(files):
-    config = DataConfig(corpus=f"0.1*tsv:{files[0]}", tokenizer="characters")
+def encode(spec, **options):
+    config = DataConfig(corpus=spec, tokenizer="characters", **options)
     corpus = read_corpus(config.corpus, "train", config)
-    tokenizers = train_tokenizers(config, corpus.source, corpus.target)
-    with pytest.raises(UserError, match="without a single pair") as caught:
-        encode_pairs(corpus, *tokenizers, config)
+    return encode_pairs(corpus, *train_tokenizers(config, corpus.source, corpus.target), config)
+
+
+def test_a_corpus_of_which_nothing_would_be_seen_is_refused(files):
+    one, other = files
+    with pytest.raises(UserError, match="0.1 takes none of 5 pairs") as caught:
+        encode(f"0.1*tsv:{one} + tsv:{other}")
     assert caught.value.code == CONFIGURATION
+    one.write_text("a long line	A\n" * 3)
+    with pytest.raises(UserError, match=f"{one}: none of 3 pairs left") as caught:
+        encode(f"tsv:{one} + tsv:{other}", source_length=7)
+    assert caught.value.code == DATA
 
 
 def test_held_out_splits_are_those_that_the_corpora_of_a_mixture_bring_along(files):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import combinations, islice, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,7 +125,8 @@ def test_an_epoch_is_a_function_of_seed_and_epoch_in_any_process(config):
     assert here != [as_lists(side) for side in sampler_of(config, seed=6)[0](4)[:2]]
     code = ("from tests.test_subwords import *\n"
             f"print([as_lists(s) for s in sampler_of(DataConfig(**{vars(config)!r}))[0](4)[:2]])")
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                           cwd=Path(__file__).parent.parent)
     assert there.stdout.strip() == repr(here)
 
 
@@ -162,7 +164,16 @@ def test_a_vocabulary_without_subwords_is_refused():
     pairs, _, _ = encode_pairs(a_corpus(), *words, DataConfig())
     with pytest.raises(UserError, match="bpe or unigram"):
         SubwordSampler(pairs, (GERMAN, ENGLISH), words, DataConfig(subword_sampling=0.1), 0)
-    np.testing.assert_array_equal(pairs.weights, [(len(GERMAN), 1.0)])
+
+
+def test_a_pair_that_is_taken_often_is_cut_in_many_ways(config):
+    sampler, usual, texts, tokenizer = sampler_of(config)
+    sampler._pairs = usual._replace(weights=((len(GERMAN), 8.0),))
+    sampled = as_lists(sampler(0).target)
+    assert len(sampled) == 8 * len(GERMAN)
+    cuts = [{tuple(ids) for ids in sampled if tokenizer.decode(ids) == text} for text in texts[1]]
+    assert min(map(len, cuts)) > 1
+    assert sum(map(len, cuts)) > 4 * len(GERMAN)
 
 
 def test_batches_of_sampled_pairs_can_be_made_at_any_position(config):

@@ -58,8 +58,12 @@ class Evaluator:
         corpus, pairs = self._held_out
         training = self._config.training
         metrics = held_out_loss(self._eval_step, params, pairs, self._config)
-        count = training.eval_sentences or len(corpus.source)
-        sources, references = corpus.source[:count], corpus.target[:count]
+        total = len(corpus.source)
+        count = min(training.eval_sentences or total, total)
+        # The first ones; of several corpora some of each.
+        chosen = range(count) if len(corpus.origins) == 1 else (
+            np.linspace(0, total - 1, count).astype(int))
+        sources, references = ([side[i] for i in chosen] for side in corpus[:2])
         self._translator.use(params)
         texts = self._translator.translate(sources)
         metrics["valid_bleu"] = bleu(texts, references).value

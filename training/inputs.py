@@ -1,11 +1,12 @@
 """What a run trains on: corpora → tokenizers → token ids, reported as they are read."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from data.errors import CONFIGURATION, UserError
-from data.pairs import Pairs, encode_pairs
+from data.pairs import Pairs, encode_pairs, pairs_of_epoch
 from data.subwords import SubwordSampler
 from data.text_files import Corpus
 from data.tokenizer import (
@@ -65,7 +66,7 @@ def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) ->
             f"{'joint' if tokenizers[0] is tokenizers[1] else 'separate'}")
     valid = corpora["valid"]
     held_out = (valid, pairs["valid"]) if valid else None
-    train = lambda epoch: pairs["train"]  # noqa: E731
+    train = partial(pairs_of_epoch, pairs["train"], config.training.seed)
     if config.data.subword_sampling:
         texts = [[side[i] for i in places["train"]] for side in corpora["train"][:2]]
         train = SubwordSampler(

@@ -67,6 +67,7 @@ class Run:
         """Delete the run that is here; raises UserError(OUTPUT) for what does not look like one."""
         if not (self.path / "config.json").exists() and any(
             (self.path / name).exists() for name in OURS if name != "train.log"
+            and not (name == "vocab" and (self.path / "vocab" / "tokenizers.json").exists())
         ):
             raise UserError(
                 OUTPUT, f"{self.path} holds files but no run (no config.json), so --overwrite "

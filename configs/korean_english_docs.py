@@ -7,7 +7,8 @@
 DIRECTORY holds train, dev.docs and dev.bible, .ko.gz and .en.gz. train.py chooses and reports on
 dev.docs. 82,895 of 83,063 pairs are kept, and 1,590 of 1,596 for the loss on dev.docs, the others
 being longer than a row; translating, 4 lines of dev.docs are cut off after 191 tokens, none of
-dev.bible. Sized for three quarters of an hour on two CPU cores, not yet run. No score is recorded yet.
+dev.bible. Sized for three quarters of an hour on two CPU cores, not yet run. No score is recorded
+yet.
 """
 
 from data.config import DataConfig

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from model.attention import (
+    Cache,
     KeysValues,
     MultiHeadAttention,
     causal_mask,
@@ -77,10 +78,13 @@ class DecoderLayer(nn.Module):
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
         return self.cross_attention.keys_values(memory)
 
-    def __call__(self, x, mask, rotary, memory, memory_mask, cache=None, index=0, rows=None):
+    def __call__(self, x, mask, rotary, memory, memory_mask, cache=None, index=None, rows=None):
         y = self.around_self.enter(x)
-        cache = extend_cache(cache, self.self_attention.keys_values(y, rotary), index)
-        y = self.self_attention(y, cache, mask, rotary)
+        keys_values = self.self_attention.keys_values(y, rotary)
+        if cache is not None:
+            cache = extend_cache(cache, keys_values, index)
+            keys_values = cache.keys_values
+        y = self.self_attention(y, keys_values, mask, rotary)
         x = self.around_self.leave(x, y, rows)
         y = self.cross_attention(self.around_cross.enter(x), memory, memory_mask)
         x = self.around_cross.leave(x, y, rows)
@@ -131,7 +135,7 @@ class Decoder(Stack):
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
         return tuple(layer.memory_keys_values(memory) for layer in self.layers)
 
-    def __call__(self, x, mask, positions, memory, memory_mask, caches=None, index=0, rows=None):
+    def __call__(self, x, mask, positions, memory, memory_mask, caches=None, index=None, rows=None):
         x, rotary = self.enter(x, positions, rows)
         caches = list(caches or [None] * len(self.layers))
         for i, layer in enumerate(self.layers):
@@ -221,18 +225,18 @@ class Transformer(nn.Module):
     def step(
         self,
         tokens: Int[Array, "B N"],
-        caches: tuple[KeysValues, ...],
-        index: Int[Array, ""],
-        position: Int[Array, ""],
+        caches: tuple[Cache, ...],
+        index: Int[Array, " B"],
+        position: Int[Array, " B"],
         mask: Bool[Array, "B 1 N C"],
         memory: tuple[KeysValues, ...],
         memory_mask: Bool[Array, "B 1 1 S"],
-    ) -> tuple[Float[Array, "B N V"], tuple[KeysValues, ...]]:
-        """One position of N hypotheses: their keys go to cache slots index … index+N−1.
+    ) -> tuple[Float[Array, "B N V"], tuple[Cache, ...]]:
+        """One position of N hypotheses a row: their keys go to cache slots index … index+N−1.
 
         `mask` says which of the C cache slots each hypothesis may see.
         """
-        positions = jnp.full(tokens.shape, position)
+        positions = jnp.broadcast_to(position[:, None], tokens.shape)
         x, caches = self.decoder(
             self.target_embedding(tokens), mask, positions, memory, memory_mask, caches, index
         )

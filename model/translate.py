@@ -1,72 +1,184 @@
 """Encode once, then search: the whole decode as one function for one compiled graph.
 
-Axes: B sentences · S source · N beams · T steps.
+Axes: B sentences · S source · N beams · T steps · P prefix.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from model.attention import KeysValues
-from model.beam_search import Hypotheses, Step, beam_search
+from model.attention import Cache, KeysValues, to_cache
+from model.beam_search import Hypotheses, Queue, Step, beam_search
+from model.constraints import make_rules
+from model.sampling import sample
 from model.transformer import Transformer
 
+CPU_TOKENS = 512  # encoded at once by a core; more fall out of its cache (half the speed at 1024)
 
-def search_step(
-    model: Transformer, variables: Any, memory: tuple[KeysValues, ...], memory_mask: Array
-) -> Step:
+
+class Search(NamedTuple):
+    """How to search; static, so another one is another compilation. The defaults are the paper's.
+
+    `samples` above 0 draws so many hypotheses (model/sampling.py) instead of a beam search; the
+    rules are those of model/constraints.py.
+    """
+
+    beam_size: int = 4
+    nbest: int = 1
+    alpha: float = 0.6
+    power_penalty: bool = False
+    horizon: int = 0
+    samples: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    suppressed: tuple[int, ...] = ()
+    repetition: float = 1.0
+    no_repeat_ngram: int = 0
+
+
+class Request(NamedTuple):
+    """One batch to translate; lengths and limits count the end token. A row of length 0 is done at
+    once. What is None is off and costs nothing."""
+
+    source: Int[Array, "B S"]  # with the end token
+    lengths: Int[Array, " B"]
+    limits: Int[Array, " B"]  # of the target
+    least: Int[Array, " B"] | None = None  # tokens of the target
+    prefix: tuple[Int[Array, "B P"], Int[Array, " B"]] | None = None  # tokens and how many
+    keys: Array | None = None  # [B] of samples
+
+
+class Reading(NamedTuple):
+    """What a model knows of the sentences in its rows: the state of its step."""
+
+    memory: tuple[Cache, ...]  # keys and values of each layer's cross-attention
+    lengths: Int[Array, " B"]  # of the sources
+    caches: tuple[Cache, ...]  # [B, H, K, T·N] and [B, H, T·N, K] of each layer's self-attention
+
+
+def empty_caches(model: Transformer, rows: int, slots: int) -> tuple[Cache, ...]:
+    """Room for `slots` keys in every decoder layer."""
+    c = model.config
+    zeros = jnp.zeros((rows, c.num_heads, slots, c.head_size), c.dtype)
+    return (to_cache(KeysValues(zeros, zeros)),) * c.decoder_layers
+
+
+def memories(
+    model: Transformer, variables: Any, request: Request, rows: int
+) -> tuple[Cache, ...]:
+    """The memory of every sentence, encoded `rows` at a time as far as there are sentences."""
+    (sentences, length) = request.source.shape
+    if jax.default_backend() == "cpu":
+        rows = max(1, min(rows, CPU_TOKENS // length))
+
+    def encode(i, memories):
+        at = jnp.minimum(i * rows, sentences - rows)
+        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=at, slice_size=rows)
+        segments = jnp.arange(length) < cut(request.lengths)[:, None]
+        memory = model.apply(
+            variables, cut(request.source), segments.astype(jnp.int32), method="encode"
+        )
+        memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
+        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
+        return jax.tree.map(write, memories, tuple(memory))
+
+    batches = -(-(request.lengths > 0).sum() // rows)
+    return jax.lax.fori_loop(0, batches, encode, empty_caches(model, sentences, length))
+
+
+def search_step(model: Transformer, variables: Any) -> Step:
     """The Transformer as `beam_search`'s step: an append-only cache, masked by ancestry."""
 
-    def step(tokens, caches, t, parents, ancestry):
-        beams = tokens.shape[1]
+    def step(tokens, reading, t, parents, ancestry):
+        beams, source_length = tokens.shape[1], reading.memory[0].values.shape[2]
         # Slot n of step s is key s·N + n; hypothesis b sees it where n was its ancestor at s.
         mine = ancestry[:, :, :, None] == jnp.arange(beams)
         mask = mine.reshape(*ancestry.shape[:2], -1)[:, None]
-        return model.apply(
-            variables, tokens, caches, t * beams, t, mask, memory, memory_mask, method="step"
-        )
+        memory_mask = jnp.arange(source_length) < reading.lengths[:, None]
+        memory = tuple(cache.keys_values for cache in reading.memory)
+        logits, caches = model.apply(
+            variables, tokens, reading.caches, t * beams, t, mask, memory,
+            memory_mask[:, None, None], method="step",
+        )  # fmt: skip
+        return logits, reading._replace(caches=caches)
 
     return step
 
 
-def empty_caches(model: Transformer, batch: int, slots: int) -> tuple[KeysValues, ...]:
-    """A cache of zeros [B, H, slots, K] for every decoder layer."""
-    c = model.config
-    zeros = jnp.zeros((batch, c.num_heads, slots, c.head_size), c.dtype)
-    return (KeysValues(zeros, zeros),) * c.decoder_layers
+def ensemble(steps: Sequence[Step]) -> Step:
+    """The mean of the models' probabilities; the state is a tuple of theirs. One stays itself."""
+
+    def step(tokens, states, t, parents, ancestry):
+        results = [one(tokens, state, t, parents, ancestry)
+                   for one, state in zip(steps, states, strict=True)]
+        logits, states = zip(*results, strict=True)
+        if len(logits) == 1:
+            return logits[0], states
+        log_probs = jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits])
+        return jax.nn.logsumexp(log_probs, axis=0), states
+
+    return step
 
 
 def translate(
-    model: Transformer,
-    variables: Any,
-    source: Int[Array, "B S"],
-    lengths: Int[Array, " B"],
-    limits: Int[Array, " B"],
-    *,
-    beam_size: int,
+    models: Sequence[tuple[Transformer, Any]],
+    request: Request,
+    search: Search,
     max_length: int,
-    alpha: float = 0.6,
-    nbest: int = 1,
+    rows: int,
 ) -> Hypotheses:
-    """The n best translations of each source row.
+    """The translations of each source: the n best, best first, or samples as drawn.
 
-    `lengths` and `limits` count the end token, in source and target; `max_length` is the static
-    cap of `limits` and must not exceed the model's own. A row of length 0 is done at once.
+    `models` are modules and their variables, of one vocabulary: an ensemble. `max_length` is the
+    static cap of the limits and must not exceed the models' own. `rows` sentences are searched
+    side by side; of samples, all are.
     """
-    c = model.config
-    segments = (jnp.arange(source.shape[1]) < lengths[:, None]).astype(jnp.int32)
-    memory = model.apply(variables, source, segments, method="encode")
-    memory = model.apply(variables, memory, method="memory_keys_values")
-    memory_mask = (segments > 0)[:, None, None, :]
-    return beam_search(
-        search_step(model, variables, memory, memory_mask),
-        empty_caches(model, len(source), max_length * beam_size),
-        jnp.full(len(source), c.start_id),
-        jnp.where(lengths > 0, limits, 1),
-        beam_size=beam_size,
-        max_length=max_length,
-        end_id=c.end_id,
-        alpha=alpha,
-        nbest=nbest,
+    sentences, config = len(request.source), models[0][0].config
+    slots = search.samples or search.beam_size
+    rows = sentences if search.samples else min(rows, sentences)
+    step = ensemble([search_step(*one) for one in models])
+    memory = [memories(*one, request, rows) for one in models]
+    start = jnp.full(sentences, config.start_id)
+    limits = jnp.where(request.lengths > 0, request.limits, 0)
+    rules = make_rules(
+        config.end_id, suppressed=search.suppressed, repetition=search.repetition,
+        no_repeat_ngram=search.no_repeat_ngram, least=request.least, prefix=request.prefix,
     )
+
+    state = tuple(
+        Reading(
+            jax.tree.map(lambda x: x[:rows], whole), request.lengths[:rows],
+            empty_caches(model, rows, max_length * slots),
+        )
+        for (model, _), whole in zip(models, memory, strict=True)
+    )  # fmt: skip
+    if search.samples:
+        return sample(
+            step, state, start, limits, request.keys, samples=search.samples,
+            max_length=max_length, end_id=config.end_id, temperature=search.temperature,
+            top_k=search.top_k, top_p=search.top_p, alpha=search.alpha,
+            power_penalty=search.power_penalty, rules=rules,
+        )  # fmt: skip
+
+    def load(state, row, sentence):
+        """Copied once, not gathered in each step. The caches may keep what they hold: it is in
+        nobody's ancestry."""
+        copy = lambda old, new: old.at[row].set(new[sentence])  # noqa: E731
+        return tuple(
+            Reading(
+                jax.tree.map(copy, one.memory, whole), copy(one.lengths, request.lengths),
+                one.caches,
+            )
+            for one, whole in zip(state, memory, strict=True)
+        )  # fmt: skip
+
+    return beam_search(
+        step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
+        end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
+        nbest=search.nbest, rules=rules, horizon=search.horizon, queue=Queue(rows, load),
+    )  # fmt: skip

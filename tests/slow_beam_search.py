@@ -36,11 +36,13 @@ def slow_beam_search(
     nbest: int = 1,
     power_penalty: bool = False,
     stop_early: bool = True,
+    horizon: int = 0,
+    allowed: Callable[[Prefix, int], bool] = lambda prefix, token: True,
 ) -> list[Hypothesis]:
     """The best first, at most `nbest`, each of at most `limit` tokens.
 
-    Ties go to the earlier length, then to the hypothesis that was better before, then to the
-    lower token: every sort is stable.
+    `allowed(prefix, token)` says what may follow before the limit. Ties go to the earlier length,
+    then to the hypothesis that was better before, then to the lower token: every sort is stable.
     """
     live: list[tuple[Prefix, float]] = [((), np.float32(0))]
     finished: list[Hypothesis] = []
@@ -49,7 +51,8 @@ def slow_beam_search(
             ((*prefix, token), before + log_prob)
             for prefix, before in live
             for token, log_prob in enumerate(model(prefix))
-            if log_prob > -np.inf and (length < limit or token == end_id)
+            if log_prob > -np.inf
+            and (allowed(prefix, token) if length < limit else token == end_id)
         ]
         continuations.sort(key=lambda c: c[1], reverse=True)
         continuations = continuations[: 2 * beam_size if beam_size > 1 else 1]
@@ -62,7 +65,8 @@ def slow_beam_search(
         live = [c for c in continuations if c[0][-1] != end_id][:beam_size]
         if not live:
             break
-        best_to_come = live[0][1] / penalty(limit, alpha, power_penalty)
+        last = min(limit, length + horizon) if horizon else limit
+        best_to_come = live[0][1] / penalty(last, alpha, power_penalty)
         if stop_early and len(finished) >= nbest and finished[nbest - 1].score >= best_to_come:
             break
     return finished[:nbest]

@@ -19,6 +19,7 @@ from model.attention import (
     multi_head_attention,
     project_keys_values,
     segment_mask,
+    to_cache,
 )
 from model.config import ModelConfig
 from model.positions import rotate
@@ -241,14 +242,18 @@ def test_the_segment_mask_joins_equal_segments_and_leaves_padding_alone():
         assert got == (mine[b, t] == others[b, s] != 0)
 
 
-def test_the_cache_gets_new_keys_and_values_at_the_index_and_keeps_the_rest():
-    cache = KeysValues(normal(B, H, S, K, seed=1), normal(B, H, S, K, seed=2))
+def test_each_row_of_the_cache_gets_new_keys_and_values_at_its_index_and_keeps_the_rest():
+    old = KeysValues(normal(B, H, S, K, seed=1), normal(B, H, S, K, seed=2))
     new = KeysValues(normal(B, H, 2, K, seed=3), normal(B, H, 2, K, seed=4))
-    for old, part, got in zip(cache, new, jax.jit(extend_cache)(cache, new, 3), strict=True):
-        expected = np.array(old)
-        expected[:, :, 3:5] = part
+    index = np.arange(B) % (S - 1)
+    assert len(set(index.tolist())) > 1
+    cache = jax.jit(extend_cache)(to_cache(old), new, jnp.asarray(index))
+    assert cache.keys.shape == (B, H, K, S)
+    for before, part, got in zip(old, new, cache.keys_values, strict=True):
+        expected = np.array(before)
+        for row, at in enumerate(index):
+            expected[row, :, at : at + 2] = part[row]
         assert np.array_equal(got, expected)
-    assert extend_cache(None, new, 0) is new
 
 
 def test_shape_annotations_are_checked_in_tests():

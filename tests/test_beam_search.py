@@ -5,6 +5,7 @@ Each sentence of a batch has a table of its own, so one compiled search meets ma
 """
 
 from functools import cache
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from slow_beam_search import every_hypothesis, listed, penalty, rescored, slow_beam_search
 
-from model.beam_search import Hypotheses, Live, beam_search, candidates, length_penalty, top_k
+from model.beam_search import Hypotheses, Queue, beam_search, length_penalty
+from model.candidates import candidates, top_k
 
 B, V, LIMIT = 23, 11, 7
 START, END = 1, 2
@@ -258,13 +260,15 @@ def test_a_sentence_ends_at_its_own_limit_whatever_the_batch_may_do():
     assert_slow_search_agrees(found, tables, limits, **PAPER)
 
 
-def test_limits_are_at_least_one_and_at_most_max_length():
+def test_limits_are_at_most_max_length_and_zero_is_no_sentence():
     search, tables = searcher(bigram_step, **PAPER), random_tables(0, end=-30.0)
     beyond, within = (search(tables, np.full(B, limit)) for limit in (LIMIT + 13, LIMIT))
     np.testing.assert_array_equal(beyond.tokens, within.tokens)
     assert (beyond.lengths[:, 0] == LIMIT).all()
-    found = search(tables, np.full(B, -3))
-    assert (found.lengths == [1, 0, 0]).all()
+    found = search(tables, np.where(np.arange(B) < 5, LIMIT, 0))
+    assert (found.lengths[:5, 0] == LIMIT).all() and (found.lengths[5:] == 0).all()
+    assert np.isneginf(found.scores[5:]).all()
+    assert (search(tables, np.zeros(B, int)).lengths == 0).all()
 
 
 # −inf.
@@ -284,7 +288,7 @@ def test_minus_infinity_neither_lives_nor_finishes():
 
 
 def test_a_dead_end_has_candidates_of_minus_infinity_and_no_nan():
-    live = Live(None, None, None, jnp.asarray([[-1.0, -2.0, -jnp.inf]] * 2))
+    live = jnp.asarray([[-1.0, -2.0, -jnp.inf]] * 2)
     logits = jnp.full((2, 3, V), -jnp.inf).at[0, 1, 5].set(7.0)
     log_probs, parents, tokens = jax.jit(candidates, static_argnums=3)(
         logits, live, jnp.array([False, True]), END
@@ -301,7 +305,7 @@ def noting(steps):
 
     def step_of(tables):
         def step(tokens, state, t, parents, ancestry):
-            jax.debug.callback(lambda t: steps.append(int(t)), t)
+            jax.debug.callback(lambda t: steps.append(int(t.max())), t)
             return bigram_step(tables)(tokens, state, t, parents, ancestry)
 
         return step
@@ -332,6 +336,71 @@ def test_stopping_early_changes_nothing_and_happens_when_the_bound_says_so(alpha
         assert len(steps) < longest
 
 
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_a_horizon_stops_where_nothing_within_it_could_win(horizon):
+    longest, options = 31, dict(beam_size=3, alpha=1.3, nbest=2, power_penalty=False)
+    steps = []
+    search = searcher(noting(steps), max_length=longest, horizon=horizon, **options)
+    tables, limits = random_tables(0, end=1.0), random_limits(0, longest)
+    found = search(tables, limits)
+    best = searcher(bigram_step, max_length=longest, **options)(tables, limits)
+    jax.effects_barrier()
+    assert (found.scores <= best.scores).all()
+    asked = {0: set(), horizon: set()}
+
+    def watched(row, horizon):
+        model = table_model(tables[row])
+        return lambda prefix: asked[horizon].add((row, len(prefix))) or model(prefix)
+
+    for row, limit in enumerate(limits):
+        expected, _ = (
+            slow_beam_search(watched(row, h), limit, end_id=END, horizon=h, **options)
+            for h in (horizon, 0)
+        )
+        assert_same(listed(found, row), expected)
+    assert sorted(steps) == sorted({length for _, length in asked[horizon]})
+    assert len(asked[horizon]) < len(asked[0])
+
+
+# The queue.
+
+
+@pytest.mark.parametrize("rows", [1, 4, B - 1, B])
+@pytest.mark.parametrize("options", [GREEDY, PAPER])
+def test_sentences_that_share_rows_find_what_they_find_alone(rows, options):
+    """To the last bit, and no row waits while there is a sentence to begin."""
+    tables, limits = random_tables(0, (B, V, V, V), end=0.5), random_limits(1)
+    limits[-2:] = 0
+    beams, steps = options["beam_size"], []
+
+    @jax.jit
+    def shared(tables, limits):
+        def step(tokens, state, t, parents, ancestry):
+            sentences, last = state
+            jax.debug.callback(lambda *x: steps.append(tuple(map(np.asarray, x))), sentences, t)
+            return trigram_step(tables[sentences])(tokens, last, t, parents, ancestry)[0], (
+                sentences, tokens)
+
+        def load(state, row, sentence):
+            return state[0].at[row].set(sentence), state[1].at[row].set(START)
+
+        nothing = jnp.full(rows, B), jnp.zeros((rows, beams), int)
+        return beam_search(step, nothing, jnp.full(B, START), limits, max_length=LIMIT,
+                           end_id=END, queue=Queue(rows, load), **options)
+
+    found = jax.device_get(shared(tables, limits))
+    jax.effects_barrier()
+    alone = searcher(trigram_step, **options)(tables, limits)
+    for one, other in zip(found, alone, strict=True):
+        assert one.tobytes() == other.tobytes()
+    begun = [sentences[(t == 0) & (sentences < B)].tolist() for sentences, t in steps]
+    assert sum(begun, []) == list(range(B - 2))
+    # A row's steps follow one another: t is 0 or one more than before, until no sentence waits.
+    for (_, before), (_, after) in pairwise(steps[: next(
+            i for i in range(len(steps)) if B - 3 in begun[i])]):
+        assert ((after == before + 1) | (after == 0)).all()
+
+
 def test_a_search_in_which_nothing_lives_stops():
     tables, steps = np.full((B, V, V), -np.inf, np.float32), []
     tables[:, START, 3:] = 0.0  # start → 3 or higher → nothing
@@ -358,7 +427,7 @@ def test_parents_and_ancestry_tell_the_same_history():
 
         def step(tokens, history, t, parents, ancestry):
             history = jnp.take_along_axis(history, parents[:, :, None], axis=1)
-            history = history.at[:, :, t].set(tokens)
+            history = jnp.where(jnp.arange(LIMIT) == t[:, None, None], tokens[..., None], history)
             return logits_of(history, weights), history
 
         return step
@@ -367,7 +436,7 @@ def test_parents_and_ancestry_tell_the_same_history():
         """The state is what every slot was fed in every step; `ancestry` finds the way."""
 
         def step(tokens, fed, t, parents, ancestry):
-            fed = jax.lax.dynamic_update_slice_in_dim(fed, tokens[:, None], t, axis=1)
+            fed = fed.at[jnp.arange(len(fed)), t].set(tokens)
             mine = jnp.take_along_axis(fed, jnp.swapaxes(jnp.maximum(ancestry, 0), 1, 2), axis=2)
             history = jnp.where(ancestry >= 0, jnp.swapaxes(mine, 1, 2), -1)
             return logits_of(history, weights), fed

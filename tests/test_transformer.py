@@ -14,10 +14,11 @@ import pytest
 from flax import linen as nn
 
 from configs import base, big
+from model.attention import to_cache
 from model.config import CHOICES, ModelConfig, num_parameters
 from model.layers import Dropout, Embedding
 from model.transformer import Transformer
-from model.translate import empty_caches, search_step
+from model.translate import Reading, empty_caches, search_step
 
 V, S, T = 41, 11, 13
 POSITIONS = CHOICES["positions"]
@@ -203,14 +204,17 @@ def test_stepping_with_the_cache_is_teacher_forcing(norm, positions, dtype):
     def stepping(variables, histories):
         memory = model.apply(variables, source, segments, method="encode")
         memory = model.apply(variables, memory, method="memory_keys_values")
-        step = search_step(model, variables, memory, (segments > 0)[:, None, None])
+        caches = empty_caches(model, SENTENCES, STEPS * BEAMS)
+        reading = Reading(tuple(map(to_cache, memory)), segments.sum(axis=1), caches)
+        step = search_step(model, variables)
 
-        def one(caches, inputs):
+        def one(reading, inputs):
             t, tokens, parents, ancestry = inputs
-            logits, caches = step(tokens, caches, t, parents, ancestry)
-            return caches, logits
+            each = jnp.full(SENTENCES, t)
+            logits, reading = step(tokens, reading, each, parents, ancestry)
+            return reading, logits
 
-        return jax.lax.scan(one, empty_caches(model, SENTENCES, STEPS * BEAMS), histories)[1]
+        return jax.lax.scan(one, reading, histories)[1]
 
     # Teacher forcing of what each slot's ancestors got, for every slot of every step.
     target = np.zeros((*tokens.shape, STEPS), np.int32)

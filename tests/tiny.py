@@ -4,8 +4,9 @@ import random
 from pathlib import Path
 
 from data.config import DataConfig
+from data.tokenizer import ListTokenizer, fingerprint, save_tokenizers
 from model.config import ModelConfig
-from training.config import Config, DecodingConfig, TrainingConfig
+from training.config import Config, DecodingConfig, TrainingConfig, save_config
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
 
@@ -32,3 +33,28 @@ def tiny_config(corpus: str, valid: str = "") -> Config:
                                 checkpoint_every=2, keep=3, eval_sentences=7),
         decoding=DecodingConfig(beam_size=2, max_extra_length=5, batch_size=3),
     )  # fmt: skip
+
+
+def write_run(path: Path, seed: int = 0) -> None:
+    """A run directory with random weights, as if training had ended with their average."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    from model.transformer import Transformer
+
+    config = tiny_config("tsv:nowhere")
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    config.model.source_vocab_size = config.model.target_vocab_size = words.size
+    config.data.vocab_sha256 = "+".join([fingerprint(words)] * 2)
+    ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
+    shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), ids, ids, ids, ids)
+    params = jax.tree.map(lambda x: choose.normal(0, 0.5, x.shape).astype(np.float32),
+                          shapes["params"])
+    path.mkdir(parents=True)
+    save_config(config, path / "config.json")
+    save_tokenizers(str(path / "vocab"), words, words)
+    (path / "best.json").write_text('{"checkpoint": "average"}')
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save((path / "average" / "params").absolute(), params)

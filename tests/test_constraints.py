@@ -1,0 +1,133 @@
+"""Rules of a search: each against a plain definition, together against a slow search in Python."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from slow_beam_search import listed, slow_beam_search
+
+from model.beam_search import beam_search
+from model.constraints import fresh_ngrams, make_rules
+
+B, V, LIMIT, START, END = 19, 7, 11, 1, 2
+COMBINATIONS = {
+    "suppressed": dict(suppressed=(3, 5)),
+    "repetition": dict(repetition=1.7),
+    "bigrams": dict(no_repeat_ngram=2),
+    "unigrams": dict(no_repeat_ngram=1),
+    "least": dict(least=True),
+    "prefix": dict(prefix=True),
+    "together": dict(suppressed=(4,), repetition=0.8, no_repeat_ngram=3, least=True, prefix=True),
+}
+
+
+def tables_and_limits(seed):
+    """A table of logits [V, V, V] (two tokens back) for each sentence, and its limit."""
+    random = np.random.default_rng(seed)
+    tables = random.normal(0, 2, (B, V, V, V)).astype(np.float32)
+    return tables, random.integers(1, LIMIT + 1, B)
+
+
+def per_sentence(seed):
+    """Least lengths, and prefixes with their lengths; some beyond a sentence's limit."""
+    random = np.random.default_rng(seed)
+    prefix = random.integers(3, V, (B, 3))
+    return random.integers(0, LIMIT + 2, B), (prefix, random.integers(0, 4, B))
+
+
+def step_of(tables):
+    def step(tokens, last, t, parents, ancestry):
+        before = jnp.take_along_axis(last, parents, axis=1)
+        return tables[jnp.arange(len(tables))[:, None], before, tokens], tokens
+
+    return step
+
+
+def rules_of(options, least, prefix):
+    given = {**options, "least": least if "least" in options else None,
+             "prefix": prefix if "prefix" in options else None}
+    return make_rules(END, **given)
+
+
+@cache
+def searcher(name, beam_size):
+    @jax.jit
+    def search(tables, limits, least, prefix):
+        start = jnp.full(B, START)
+        return beam_search(
+            step_of(tables), jnp.full((B, beam_size), START), start, limits, beam_size=beam_size,
+            max_length=LIMIT, end_id=END, nbest=beam_size,
+            rules=rules_of(COMBINATIONS[name], least, prefix),
+        )
+
+    return lambda *args: jax.device_get(search(*args))
+
+
+def repeats(prefix, token, n):
+    """Whether `token` would say a run of n tokens for the second time."""
+    said = (*prefix, token)
+    runs = [said[i: i + n] for i in range(len(said) - n + 1)]
+    return runs[-1] in runs[:-1] if runs else False
+
+
+def plainly(options, table, least, prefix, length):
+    """One sentence's model and `allowed` for the slow search, from the definitions."""
+
+    def model(said):
+        logits = table[((START, START, *said)[-2:])].copy()
+        for token in set(said):
+            penalty = options.get("repetition", 1.0)
+            logits[token] = logits[token] / penalty if logits[token] > 0 else (
+                logits[token] * penalty)
+        return logits - np.asarray(jax.nn.logsumexp(logits))
+
+    def allowed(said, token):
+        if "prefix" in options and len(said) < length:
+            return token == prefix[len(said)]
+        if token in options.get("suppressed", ()):
+            return False
+        if "least" in options and token == END and len(said) + 1 < least:
+            return False
+        n = options.get("no_repeat_ngram", 0)
+        return not (n and repeats(said, token, n))
+
+    return model, allowed
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_a_search_with_rules_is_the_slow_search_with_the_same_definitions(name, beam_size):
+    options = COMBINATIONS[name]
+    tables, limits = tables_and_limits(5)
+    least, prefix = per_sentence(6)
+    found = searcher(name, beam_size)(tables, limits, least, prefix)
+    free = searcher("suppressed", beam_size)(tables, limits, least, prefix)
+    changed = 0
+    for row, limit in enumerate(limits):
+        model, allowed = plainly(options, tables[row], least[row], prefix[0][row], prefix[1][row])
+        expected = slow_beam_search(model, limit, beam_size=beam_size, end_id=END, nbest=beam_size,
+                                    allowed=allowed)
+        got = listed(found, row)
+        assert [one.tokens for one in got] == [one.tokens for one in expected]
+        for one, other in zip(got, expected, strict=True):
+            np.testing.assert_allclose(one[1:], other[1:], rtol=1e-5, atol=1e-5)
+        changed += got != listed(free, row)
+    assert changed > 0 or name == "suppressed"
+
+
+def test_no_rules_are_none():
+    assert make_rules(END) is None
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 13])
+def test_fresh_ngrams_are_those_that_a_scan_of_the_history_finds(n):
+    random = np.random.default_rng(n)
+    t = 8
+    history = random.integers(0, 3, (B, 2, LIMIT))
+    history[..., t:] = -1
+    found = np.asarray(jax.jit(fresh_ngrams, static_argnums=(2, 3))(history, np.full(B, t), V, n))
+    for b, hypothesis in np.ndindex(B, 2):
+        said = tuple(history[b, hypothesis, :t].tolist())
+        assert found[b, hypothesis].tolist() == [not repeats(said, token, n) for token in range(V)]

@@ -1,0 +1,124 @@
+"""Sampling: the frequencies are the probabilities, and nobody else's draws matter."""
+
+import math
+from functools import partial
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model.constraints import make_rules
+from model.sampling import likeliest, sample
+
+V, START, END, LIMIT = 5, 1, 2, 3
+
+
+def step_of(tables):
+    def step(tokens, state, t, parents, ancestry):
+        return jnp.take_along_axis(tables, tokens[:, :, None], axis=1), state
+
+    return step
+
+
+@partial(jax.jit, static_argnames=("samples", "temperature", "top_k", "top_p", "suppressed"))
+def draw(tables, limits, keys, suppressed=(), **options):
+    return sample(step_of(tables), None, jnp.full(len(tables), START), limits, keys,
+                  max_length=LIMIT, end_id=END, rules=make_rules(END, suppressed=suppressed),
+                  **options)
+
+
+def tables(rows, seed=0):
+    return np.random.default_rng(seed).normal(0, 1.5, (rows, V, V)).astype(np.float32)
+
+
+def keys_of(rows):
+    return jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(rows))
+
+
+def kept(probabilities, top_k, top_p):
+    """The nucleus by its definition: best first, until the share so far reaches top_p."""
+    order = sorted(range(len(probabilities)), key=lambda i: -probabilities[i])[: top_k or None]
+    total, share, chosen = sum(probabilities[i] for i in order), 0.0, []
+    for i in order:
+        if chosen and share >= top_p:
+            break
+        chosen.append(i)
+        share += probabilities[i] / total
+    return chosen
+
+
+def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppressed=()):
+    """Every hypothesis with its probability of being drawn and its log-probability."""
+    found = {}
+
+    def extend(said, drawn, log_prob):
+        logits = table[said[-1] if said else START].astype(np.float64)
+        of_model = logits - np.log(np.exp(logits).sum())
+        last = len(said) + 1 == limit
+        allowed = [END] if last else [v for v in range(V) if v not in suppressed]
+        weights = np.zeros(V)
+        weights[allowed] = np.exp(logits[allowed] / temperature)
+        weights /= weights.sum()
+        chosen = kept(weights.tolist(), top_k, top_p)
+        for token in chosen:
+            share = drawn * weights[token] / weights[chosen].sum()
+            if token == END:
+                found[(*said, token)] = share, log_prob + of_model[token]
+            elif share > 0:
+                extend((*said, token), share, log_prob + of_model[token])
+
+    extend((), 1.0, 0.0)
+    return found
+
+
+@pytest.mark.parametrize("options", [
+    {}, dict(temperature=0.5), dict(top_k=2), dict(top_p=0.7, suppressed=(3,)),
+    dict(temperature=2.0, top_k=4, top_p=0.8)], ids=str)
+def test_hypotheses_come_as_often_as_they_are_probable(options):
+    samples, table = 6000, tables(1)
+    found = jax.device_get(draw(table, jnp.array([LIMIT]), keys_of(1), samples=samples, **options))
+    counts, log_probs = {}, {}
+    for tokens, length, log_prob in zip(
+            found.tokens[0], found.lengths[0], found.log_probs[0], strict=True):
+        said = tuple(tokens[:length].tolist())
+        counts[said] = counts.get(said, 0) + 1
+        log_probs[said] = log_prob
+    expected = exact(table[0], LIMIT, **options)
+    assert counts.keys() <= expected.keys()
+    for said, (share, log_prob) in expected.items():
+        error = math.sqrt(max(share * (1 - share), 1 / samples) / samples)
+        assert abs(counts.get(said, 0) / samples - share) < 6 * error, said
+        if said in log_probs:
+            assert log_probs[said] == pytest.approx(log_prob, abs=1e-4)
+
+
+def test_a_sentence_is_drawn_alike_whoever_is_beside_it():
+    table, limits, keys = tables(7), jnp.array([3, 2, 1, 3, 2, 3, 1]), keys_of(7)
+    whole = draw(table, limits, keys, samples=5)
+    order = np.array([4, 0, 6, 2, 1, 5, 3])
+    mixed = draw(table[order], limits[order], keys[order], samples=5)
+    for one, other in zip(whole, mixed, strict=True):
+        np.testing.assert_array_equal(np.asarray(one)[order], other)
+    again = draw(table, limits, jax.vmap(partial(jax.random.fold_in, data=1))(keys), samples=5)
+    assert (np.asarray(again.tokens) != np.asarray(whole.tokens)).any()
+
+
+def test_limits_hold_and_every_sample_ends():
+    limits = np.array([1, 2, 3, 3])
+    found = jax.device_get(draw(tables(4), limits, keys_of(4), samples=31))
+    assert (found.lengths >= 1).all()
+    assert (found.lengths <= limits[:, None]).all()
+    after = np.arange(LIMIT) >= found.lengths[..., None] - 1
+    assert ((found.tokens == END) == after).all()
+
+
+def test_likeliest_is_the_nucleus_of_the_best():
+    random = np.random.default_rng(2)
+    for top_k, top_p in product((0, 1, 3), (0.01, 0.5, 0.9, 1.0)):
+        logits = random.normal(0, 2, (13, V)).astype(np.float32)
+        found = np.asarray(likeliest(jnp.asarray(logits), top_k, top_p))
+        for row, mask in zip(np.exp(logits.astype(np.float64)), found, strict=True):
+            assert sorted(kept((row / row.sum()).tolist(), top_k, top_p)) == (
+                np.flatnonzero(mask).tolist())

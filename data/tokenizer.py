@@ -21,6 +21,7 @@ from data.files import write_whole
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = 4
 UNKNOWN_TEXT = "⁇"
+LIST_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # as SentencePiece spells them
 TRAINING_SENTENCES = 2_000_000  # more make SentencePiece slower, hardly better
 THREADS = 16  # SentencePiece's result depends on this number, so it never follows the machine
 
@@ -47,6 +48,15 @@ class SentencePieceTokenizer:
         """The text of ids; padding, start and end are dropped, unknown is ⁇."""
         kept = [int(i) for i in ids if i not in (PAD, START, END)]
         return _one_line(self._processor.decode(kept))
+
+    def piece(self, token: int) -> str:
+        """The text of one id as the vocabulary has it."""
+        return self._processor.id_to_piece(token)
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece, None if it is none."""
+        token = self._processor.piece_to_id(piece)
+        return token if self.piece(token) == piece else None
 
     def normalize(self, text: str) -> str:
         """The text as it is cut into pieces: normalised, each word with ▁ before it."""
@@ -86,6 +96,14 @@ class ListTokenizer:
         tokens = [UNKNOWN_TEXT if i == UNKNOWN else self._tokens[i - SPECIALS]
                   for i in ids if i not in (PAD, START, END)]
         return _one_line((" " if self.kind == "words" else "").join(tokens))
+
+    def piece(self, token: int) -> str:
+        """The text of one id as the vocabulary has it."""
+        return LIST_SPECIALS[token] if token < SPECIALS else self._tokens[token - SPECIALS]
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece, None if it is none."""
+        return LIST_SPECIALS.index(piece) if piece in LIST_SPECIALS else self._ids.get(piece)
 
     def serialized(self) -> bytes:
         """What `ListTokenizer(kind, …)` takes: one token a line, in UTF-8."""

@@ -1,0 +1,189 @@
+"""Decoding speed of one MarianMT model: ours, CTranslate2 and HF generate, alternating in one run.
+
+    python benchmarks/decode_speed.py --model=DIR --input=FILE [--rounds=2] [--beam_size=4]
+        [--lines=0] [--length=0] [--variants="ours;CTranslate2"]
+DIR is a MarianMT directory. Prints a Markdown table of sentences and output tokens a second, warm;
+benchmarks/decode_speed.md keeps it. Each measurement is its own process. All use the penalty
+length^1; ours and HF have a limit of the source's length + 50 where nothing else is said,
+CTranslate2 one of 150, which does not slow it down. --length forces every output to so many tokens.
+Scores are the mean log-probability over length of the outputs, all by our model.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import app, flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+# What each variant is, and its arguments.
+VARIANTS = {
+    "ours: exact": ("ours", {}),
+    "ours: exact, limit S + 12": ("ours", {"max_extra_length": 12}),
+    "ours: horizon 1, limit S + 12": ("ours", {"max_extra_length": 12, "horizon": 1}),
+    "CTranslate2 float32: 2 translators, batch 32": ("ctranslate2", {"batch": 32, "inter": 2}),
+    "CTranslate2 float32: 2 translators, batch 64": ("ctranslate2", {"batch": 64, "inter": 2}),
+    "CTranslate2 int8: 2 translators, batch 32": (
+        "ctranslate2", {"batch": 32, "inter": 2, "kind": "int8"}),
+    "HF generate: batch 32": ("hf", {"batch": 32}),
+    "ours: batch 1": ("ours", {"batch_size": 1}),
+    "CTranslate2 float32: batch 1": ("ctranslate2", {"batch": 1}),
+    "HF generate: batch 1": ("hf", {"batch": 1}),
+}
+EXTRA = 50
+
+
+def our_translator(f, **options):
+    """A Translator of a MarianMT directory."""
+    from training import command
+
+    command.keep_freed_memory()
+    command.prepare_jax("off", 1 if options.get("batch_size") == 1 else 0)
+    from data.marian_tokenizer import load_marian_tokenizers
+    from decoding.translator import Translator
+    from training.config import DecodingConfig
+    from training.marian import load_marian, marian_config
+
+    config, _ = marian_config(Path(f.model))
+    options = {"beam_size": f.beam_size, "alpha": 1.0, "power_penalty": True,
+               "max_extra_length": EXTRA} | options
+    if f.length:
+        options |= {"min_length": f.length, "max_length": f.length, "max_extra_length": f.length}
+    translator = Translator([config], load_marian_tokenizers(Path(f.model)),
+                            DecodingConfig(**options))
+    translator.use(load_marian(Path(f.model), config))
+    return translator
+
+
+def ours(f, lines: list[str], **options):
+    """A function that translates all lines."""
+    translator = our_translator(f, **options)
+    return lambda: translator.translate(lines)
+
+
+def ctranslate2(f, lines: list[str], batch: int, inter: int = 1, kind: str = "float32"):
+    """The same by CTranslate2, from tokens as pieces."""
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+    from sentencepiece import SentencePieceProcessor
+
+    target = tempfile.mkdtemp()
+    TransformersConverter(f.model).convert(target, force=True)
+    cores = os.cpu_count()
+    translator = ctranslate2.Translator(
+        target, compute_type=kind, inter_threads=inter, intra_threads=max(1, cores // inter))
+    pieces = SentencePieceProcessor(str(Path(f.model) / "source.spm"))
+    back = SentencePieceProcessor(str(Path(f.model) / "target.spm"))
+
+    def run():
+        tokens = [[*line, "</s>"] for line in pieces.encode(lines, out_type=str)]
+        results = translator.translate_batch(
+            tokens, beam_size=f.beam_size, max_batch_size=batch, length_penalty=1.0,
+            max_decoding_length=f.length or EXTRA + 100, min_decoding_length=f.length or 1)
+        return [back.decode_pieces(result.hypotheses[0]) for result in results]
+
+    return run
+
+
+def hf(f, lines: list[str], batch: int):
+    """The same by transformers' generate, lines sorted by length."""
+    import torch
+    from transformers import MarianMTModel, MarianTokenizer
+
+    torch.set_num_threads(os.cpu_count())
+    tokenizer = MarianTokenizer.from_pretrained(f.model)
+    network = MarianMTModel.from_pretrained(f.model).eval()
+
+    def run():
+        order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
+        texts = [""] * len(lines)
+        with torch.no_grad():
+            for at in range(0, len(order), batch):
+                chosen = order[at: at + batch]
+                inputs = tokenizer([lines[i] for i in chosen], return_tensors="pt", padding=True)
+                longest = f.length or inputs["input_ids"].shape[1] + EXTRA
+                ids = network.generate(**inputs, num_beams=f.beam_size, max_length=longest,
+                                       min_length=f.length or None)
+                found = tokenizer.batch_decode(ids, skip_special_tokens=True)
+                for i, text in zip(chosen, found, strict=True):
+                    texts[i] = text
+        return texts
+
+    return run
+
+
+def measure(f) -> dict:
+    """Cold and warm seconds of one variant, what came out, and peak memory in MB."""
+    started = time.perf_counter()
+    lines = Path(f.input).read_text(encoding="utf-8").split("\n")[:-1]
+    lines = lines[: f.lines or None]
+    what, arguments = VARIANTS[f.variant]
+    run = {"ours": ours, "ctranslate2": ctranslate2, "hf": hf}[what](f, lines, **arguments)
+    run()
+    cold = time.perf_counter() - started
+    started = time.perf_counter()
+    texts = run()
+    warm = time.perf_counter() - started
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return {"cold": cold, "warm": warm, "texts": texts, "memory": memory}
+
+
+def scores(f, texts: list[str], lines: list[str]) -> tuple[float, int]:
+    """The mean of log p / length of the outputs by our model, and their tokens."""
+    from decoding.scorer import Scorer
+
+    scorer = Scorer(our_translator(f))
+    found = list(scorer.stream(zip(lines, texts, strict=True)))
+    return statistics.mean(one.score for one in found), sum(len(one.tokens) for one in found)
+
+
+def main(_):
+    f = flags.FLAGS
+    if f.variant:
+        print(json.dumps(measure(f)))
+        return
+    wanted = [name for name in VARIANTS if any(part in name for part in f.variants.split(";"))]
+    seen = {name: [] for name in wanted}
+    for _ in range(f.rounds):
+        for name in wanted:
+            command = [sys.executable, __file__, f"--variant={name}", *(
+                f"--{flag}={f[flag].value}"
+                for flag in ("model", "input", "beam_size", "lines", "length"))]
+            root = str(Path(__file__).parent.parent)
+            done = subprocess.run(command, check=False, capture_output=True, text=True,
+                                  env={**os.environ, "PYTHONPATH": root})
+            if done.returncode:
+                print(f"{name}: {done.stderr[-300:]}", file=sys.stderr)
+                continue
+            seen[name].append(json.loads(done.stdout.splitlines()[-1]))
+            print(name, {k: v for k, v in seen[name][-1].items() if k != "texts"}, file=sys.stderr)
+    lines = Path(f.input).read_text(encoding="utf-8").split("\n")[:-1][: f.lines or None]
+    print("| beam", f.beam_size, "| sentences/s (range) | output tokens/s | mean score | MB |")
+    print("|---|---|---|---|---|")
+    for name, results in seen.items():
+        if results:
+            rates = sorted(len(lines) / one["warm"] for one in results)
+            score, tokens = scores(f, results[0]["texts"], lines)
+            middle = statistics.median(rates)
+            print(f"| {name} | {middle:,.0f} ({rates[0]:,.0f}–{rates[-1]:,.0f}) | "
+                  f"{tokens / len(lines) * middle:,.0f} | {score:.4f} | "
+                  f"{results[0]['memory']:,.0f} |")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("model", "", "A MarianMT directory.")
+    flags.DEFINE_string("input", "", "Sentences, one a line.")
+    flags.DEFINE_integer("beam_size", 4, "1 is greedy.")
+    flags.DEFINE_integer("lines", 0, "Take so many lines only; 0 takes all.")
+    flags.DEFINE_integer("length", 0, "Tokens of every output; 0 leaves it to the model.")
+    flags.DEFINE_integer("rounds", 2, "How often each variant is measured, alternating.", 1)
+    flags.DEFINE_string("variants", "", "Only those whose name has one of these parts.")
+    flags.DEFINE_string("variant", "", "Measure this one here (the benchmark calls itself).")
+    app.run(main)

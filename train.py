@@ -17,7 +17,7 @@ from data.batches import Batches, DataPosition, num_batches, useful_share
 from data.corpora import read_split
 from data.errors import CONFIGURATION, UserError
 from data.scores import bleu, exact_match, tokenized_bleu
-from decode import Translator
+from decoding.translator import Translator
 from model.config import num_parameters
 from model.transformer import Transformer
 from training.checkpoint import Checkpoints, load_params, read_best, write_best
@@ -47,7 +47,7 @@ def train(config: Config, run: Run, data: Data) -> None:
     optimizer = make_optimizer(training, config.model.d_model)
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
     batches = Batches(data.train, *shape, training.seed)
-    translator = Translator(config.model, data.tokenizers, config.decoding)
+    translator = Translator([config.model], data.tokenizers, config.decoding)
     evaluator = Evaluator(config, run, data.valid, pmap_eval_step(model, training), translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every)
     state, position = init_state(model, optimizer, training), DataPosition()
@@ -121,7 +121,7 @@ def print_results(run: Run, data: Data, translator: Translator) -> None:
     """Held-out scores and samples of the best checkpoint, and the command to try next."""
     if data.test is not None:
         sources, references = data.test.source, data.test.target
-        texts = translator.translate(sources)
+        texts = [found.text for found in translator.stream(sources)]
         print("\n".join(samples(sources, texts, references, FINAL_SAMPLES)))
         for metric in (bleu, tokenized_bleu):
             print(f"held-out {metric(texts, references)}")

@@ -15,7 +15,7 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from data.errors import OUTPUT, UserError
-from decode import Translator
+from decoding.translator import Translator
 from model.transformer import Transformer
 from training.checkpoint import check_run, load_params
 from training.command import prepare_jax, run_command

@@ -121,7 +121,7 @@ def test_one_line_in_one_line_out_in_order(trained):
     assert translations[1] == translations[3] == ""
     for i in (0, 4):  # alone, each is what it is among others, in its place
         assert decode(trained, stdin=lines[i].encode())[1] == translations[i] + "\n"
-    assert err[-1] == "7 lines, 2 blank, 0 truncated"
+    assert re.fullmatch(r"7 lines, 2 blank, 0 truncated, [\d.]+ s, [\d.,]+ lines/s", err[-1])
 
 
 def test_over_long_lines_are_truncated_visibly(trained):
@@ -129,7 +129,7 @@ def test_over_long_lines_are_truncated_visibly(trained):
     code, out, err = decode(trained, stdin=f"zwei\n{long}\ndrei\n".encode())
     assert code == 0 and out.count("\n") == 3
     assert "-:2: 201 tokens > 123, truncated" in err
-    assert err[-1] == "3 lines, 0 blank, 1 truncated"
+    assert err[-1].startswith("3 lines, 0 blank, 1 truncated, ")
 
 
 def test_translator_equals_the_command_line_and_files_equal_pipes(trained):
@@ -208,7 +208,8 @@ BAD_DECODING = {
     "--checkpoint=5": (4, "2, 4, 6 and the average"),
     "--input={d}/no": (3, "there is no file"),
     "--output={d}/no/where": (6, "cannot write "),
-    "--beam_size=0": (1, "beam_size"),
+    "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
+    "--nbest=9": (2, "decoding.nbest must be at most decoding.beam_size"),
     "--beam=4": (1, "Unknown command line flag"),
 }
 

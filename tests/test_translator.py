@@ -1,15 +1,18 @@
-"""decode.Translator's bookkeeping, with a search that echoes: order, windows, buckets, cuts."""
+"""Translator's bookkeeping, with a search that echoes: order, windows, buckets, cuts."""
 
 import random
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 from tiny import WORDS
 
-import decode
+from data.errors import CONFIGURATION, UserError
 from data.tokenizer import ListTokenizer
-from decode import Translator
+from decoding import engine
+from decoding import translator as module
+from decoding.translator import Translator
 from model.beam_search import Hypotheses
 from model.config import ModelConfig
 from training.config import DecodingConfig
@@ -18,27 +21,33 @@ from training.config import DecodingConfig
 @pytest.fixture
 def echo(monkeypatch):
     """A Translator whose every search returns the source, in windows of two batches."""
-    monkeypatch.setattr(decode, "WINDOW", 2)
+    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(engine, "QUEUE", 2)
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     translator = Translator(
-        ModelConfig(d_model=8, num_heads=2, max_length=70), (words, words),
+        [ModelConfig(d_model=8, num_heads=2, max_length=70)], (words, words),
         DecodingConfig(batch_size=3, max_extra_length=5),
     )
     translator.use({})
     seen = []
 
-    def search(bucket):
-        def echoed(_, source, lengths, limits):
-            assert source.shape == (jax.local_device_count(), 3, bucket)
+    def search(bucket, halved):
+        def echoed(_, request, numbers):
+            source, lengths, limits = request[:3]
+            assert request.least is request.prefix is request.keys is None
+            side_by_side = {16: 3, 32: 3, 64: 1, 65: 1}[bucket]  # fewer long ones
+            assert source.shape == (jax.local_device_count(), 2 * side_by_side, bucket)
             seen.append((bucket, np.asarray(lengths)))
-            np.testing.assert_array_equal(limits, lengths + 5)
+            np.testing.assert_array_equal(limits, np.where(lengths > 0, lengths + 5, 0))
+            assert (np.diff(lengths, axis=1) <= 0).all()  # the longest begin first, none last
+            assert np.ptp((lengths > 0).sum(axis=1)) <= 1  # every device has as much to do
             shape = (*lengths.shape, 1)
             zeros = np.zeros(shape, np.float32)
             return Hypotheses(source[:, :, None], lengths.reshape(shape), zeros, zeros)
 
         return echoed
 
-    translator._search = search
+    translator.engine._search = search
     return translator, seen
 
 
@@ -67,7 +76,7 @@ def test_lines_are_read_only_as_they_are_needed(echo):
     stream = translator.stream(lines())
     first = [next(stream).text for _ in range(3)]
     assert first == WORDS[:3]
-    assert len(read) <= 3 * jax.local_device_count() * decode.WINDOW
+    assert len(read) <= 3 * jax.local_device_count() * module.WINDOW
 
 
 def test_over_long_lines_are_cut_and_say_so(echo):
@@ -76,3 +85,57 @@ def test_over_long_lines_are_cut_and_say_so(echo):
     assert (result[0].tokens, result[0].kept) == (111, 65)
     assert result[0].text == " ".join((WORDS * 10)[:64])
     assert (result[1].tokens, result[1].kept) == (2, 2)
+
+
+@pytest.fixture
+def small_memory(echo):
+    """The echo on devices that hold `room` sentences of a batch, and the sizes that were tried."""
+    translator, _ = echo
+    translator.decoding = replace(translator.decoding, batch_size=8)
+    models = [model.config for model in translator.engine.models]
+    new = engine.Engine(models, translator.decoding, ())
+    new.use({})
+    tried, memory = [], {"room": 2}
+
+    def search(bucket, halved):
+        def run(variables, request, numbers):
+            rows = request.source.shape[1] // engine.QUEUE
+            tried.append(rows)
+            if rows > memory["room"]:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+            shape = (*request.lengths.shape, 1)
+            zeros = np.zeros(shape, np.float32)
+            return Hypotheses(request.source[:, :, None], request.lengths.reshape(shape), zeros,
+                              zeros)
+
+        return run
+
+    new._search, translator.engine = search, new
+    return translator, tried, memory
+
+
+def test_what_does_not_fit_into_memory_is_done_in_smaller_batches(small_memory, capsys):
+    translator, tried, _ = small_memory
+    lines = [" ".join(WORDS[: 1 + i % 9]) for i in range(150)]
+    assert translator.translate(lines) == lines
+    assert set(tried) == {8, 4, 2} and tried[-1] == 2
+    assert capsys.readouterr().err.count("trying half as many") == 2
+    assert translator.translate(lines) == lines
+    assert capsys.readouterr().err == ""  # what was learnt is kept
+
+
+def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(
+        small_memory):
+    translator, tried, memory = small_memory
+    memory["room"] = 0
+    with pytest.raises(UserError, match="lower --batch_size") as caught:
+        translator.translate(["eins"])
+    assert caught.value.code == CONFIGURATION
+    assert tried == [8, 4, 2, 1]
+
+    def broken(bucket, halved):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    translator.engine._search = broken
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        translator.translate(["eins"])

@@ -1,7 +1,7 @@
 """Evaluation on held-out pairs: loss and perplexity, BLEU, exact match, samples; which was best."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import jax
@@ -20,11 +20,11 @@ SAMPLES = 20
 
 
 class Translator(Protocol):
-    """What decode.Translator does: translate with parameters that change."""
+    """Translates with parameters that change; what `stream` gives has a `text`."""
 
     def use(self, params: Any) -> None: ...
 
-    def translate(self, lines: list[str]) -> list[str]: ...
+    def stream(self, items: list[str]) -> Iterable[Any]: ...
 
 
 class Evaluator:
@@ -65,7 +65,7 @@ class Evaluator:
             np.linspace(0, total - 1, count).astype(int))
         sources, references = ([side[i] for i in chosen] for side in corpus[:2])
         self._translator.use(params)
-        texts = self._translator.translate(sources)
+        texts = [found.text for found in self._translator.stream(sources)]
         metrics["valid_bleu"] = bleu(texts, references).value
         metrics["valid_exact_match"] = exact_match(texts, references)
         self._run.record(step, metrics)

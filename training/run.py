@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from data.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from data.files import write_whole
-from training.config import Config, load_config, save_config
+from training.config import Config, DecodingConfig, load_config, save_config
 
 # Fields that may change when a run goes on: the parameters' shapes and the data do not depend on
 # them. (num_steps bends the cosine and linear schedules from there on.)
@@ -23,7 +23,7 @@ MAY_CHANGE = {
     "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
     "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
     "training.accumulate", "model.remat", "data.data_dir",
-    "decoding.beam_size", "decoding.alpha", "decoding.max_extra_length", "decoding.batch_size",
+    *(f"decoding.{one.name}" for one in fields(DecodingConfig)),
 }  # fmt: skip
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 OURS = ("config.json", "run.json", "metrics.jsonl", "train.log", "best.json", "vocab",

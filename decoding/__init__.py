@@ -1,0 +1,1 @@
+"""Decoding: Translator, scoring, and the formats, shards and chunks of batch jobs."""

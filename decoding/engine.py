@@ -1,0 +1,193 @@
+"""Engine: token ids → length bucket → encode and search in one graph on every device → token ids.
+
+Sentences go to the devices in queues: a row whose sentence is done takes the next one.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from data.errors import CONFIGURATION, UserError
+from model.config import ModelConfig
+from model.transformer import Transformer
+from model.translate import Request, Search, translate
+from training.checkpoint import everywhere
+from training.config import DecodingConfig
+
+QUEUE = 16  # batches that a device gets at once
+IN_FLIGHT = 2  # queues the devices have in hand while the host prepares and reads others
+HALVINGS = 3  # of the batch where a device has too little memory
+
+
+class Job(NamedTuple):
+    """What is to be translated: ids without the end token, by line; lines without ids are blank.
+
+    `first` is the number of line 0 in the whole job; samples depend on it. A translation begins
+    with its line's `prefixes`.
+    """
+
+    sources: Sequence[list[int]]
+    prefixes: Mapping[int, list[int]]
+    first: int
+
+
+class Engine:
+    """Models of one vocabulary with one set of options; all local devices share each queue."""
+
+    def __init__(
+        self, models: Sequence[ModelConfig], decoding: DecodingConfig, suppressed: tuple[int, ...]
+    ):
+        self.models = [Transformer(model) for model in models]
+        self._decoding, self._suppressed, self._halved = decoding, suppressed, 0
+        room = min(model.max_length for model in models) - decoding.max_extra_length
+        # One compiled shape for each: short sentences need not wait for a long one's padding.
+        self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
+        self._search = cache(self._compile)
+
+    def use(self, *params: Any) -> None:
+        """Translate with these parameters from now on; nothing is compiled again for that."""
+        self.variables = [{"params": jax.device_put(one, everywhere())} for one in params]
+
+    def search(self, job: Job) -> Iterator[tuple[int, list[tuple[list[int], float]]]]:
+        """(line, its hypotheses' ids without the end token and scores) as they are found.
+
+        UserError(CONFIGURATION) where even a smaller batch does not fit into memory.
+        """
+        waiting = deque()
+        for bucket, lines in self._queues(job.sources):
+            waiting.append((bucket, lines, *self._begin(bucket, lines, job)))
+            if len(waiting) > IN_FLIGHT:
+                yield from self._end(*waiting.popleft(), job)
+        while waiting:
+            yield from self._end(*waiting.popleft(), job)
+
+    def table(self) -> str:
+        """The shapes that may be compiled, each when it is first needed."""
+        shapes = ", ".join(f"{bucket} × {self._rows(bucket)}" for bucket in self.buckets)
+        return f"source tokens × sentences on each of {jax.local_device_count()} devices: {shapes}"
+
+    def _compile(self, bucket: int, halved: int):
+        o, rows = self._decoding, self._rows(bucket)
+        length = int(self._limits(np.array(bucket)))
+        search = Search(
+            o.beam_size, o.nbest, o.alpha, o.power_penalty, o.horizon, o.samples, o.temperature,
+            o.top_k, o.top_p, self._suppressed, o.repetition_penalty, o.no_repeat_ngram,
+        )
+
+        def run(variables, request, lines):
+            if o.samples:
+                keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(o.seed)))(lines)
+                request = request._replace(keys=keys)
+            models = list(zip(self.models, variables, strict=True))
+            return translate(models, request, search, length, rows)
+
+        return jax.pmap(run, in_axes=(None, 0, 0))
+
+    def _limits(self, lengths: np.ndarray) -> np.ndarray:
+        """The most tokens that translations of sentences of these lengths may have."""
+        o = self._decoding
+        limits = lengths + o.max_extra_length
+        if o.max_length:
+            limits = np.minimum(limits, o.max_length)
+        if o.max_length_ratio:
+            limits = np.minimum(limits, np.ceil(lengths * o.max_length_ratio).astype(np.int32))
+        return limits
+
+    def _rows(self, bucket: int) -> int:
+        """Sentences that a device searches side by side; long ones are few and need more memory."""
+        return max(1, (self._decoding.batch_size * 32 // max(32, bucket)) >> self._halved)
+
+    def _queues(self, sources: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
+        """(bucket, lines): in the bucket of each line's own length, the longest first, so that no
+        row is left with a long sentence when the others have run out of work."""
+        order = sorted(((len(ids) + 1, i) for i, ids in enumerate(sources) if ids), reverse=True)
+        low = 0
+        for bucket in self.buckets:
+            lines = [i for length, i in order if low < length <= bucket]
+            low = bucket
+            for part in self._parts(bucket, lines):
+                yield bucket, part
+
+    def _parts(self, bucket: int, lines: list[int]) -> Iterator[list[int]]:
+        """As many lines as a queue takes, which may become fewer meanwhile."""
+        while lines:
+            size = self._queue_size(bucket)
+            yield lines[:size]
+            lines = lines[size:]
+
+    def _queue_size(self, bucket: int) -> int:
+        """Sentences of one call. Samples are all drawn side by side."""
+        batches = 1 if self._decoding.samples else QUEUE
+        return self._rows(bucket) * jax.local_device_count() * batches
+
+    def _begin(self, bucket, lines, job):
+        """Hand a queue to the devices; places without a sentence have length 0 and come last."""
+        o, config, size = self._decoding, self.models[0].config, self._queue_size(bucket)
+        source = np.full((size, bucket), config.pad_id, np.int32)
+        lengths, numbers = np.zeros(size, np.int32), np.zeros(size, np.int32)
+        for row, i in enumerate(lines):
+            lengths[row] = len(job.sources[i]) + 1
+            source[row, : lengths[row]] = [*job.sources[i], config.end_id]
+            numbers[row] = job.first + i
+        limits = np.maximum(self._limits(lengths), 1)
+        least = prefix = None
+        if o.min_length or o.min_length_ratio:
+            relative = np.ceil(lengths * o.min_length_ratio).astype(np.int32)
+            least = np.maximum(relative, o.min_length).astype(np.int32)
+        if any(i in job.prefixes for i in lines):
+            width = int(self._limits(np.array(bucket)))
+            given = [job.prefixes.get(i, [])[: width - 1] for i in lines]
+            given += [[]] * (size - len(given))
+            prefix = np.zeros((size, width), np.int32), np.array([*map(len, given)], np.int32)
+            for row, ids in enumerate(given):
+                prefix[0][row, : len(ids)] = ids
+            limits = np.maximum(limits, prefix[1] + 1)
+        limits = np.where(lengths > 0, limits, 0).astype(np.int32)
+        queue = jax.tree.map(dealt, (Request(source, lengths, limits, least, prefix), numbers))
+        try:
+            return self._halved, self._search(bucket, self._halved)(self.variables, *queue)
+        except jax.errors.JaxRuntimeError as error:
+            return self._halved, error
+
+    def _end(self, bucket, lines, halved, hypotheses, job):
+        """Wait for a queue; where it did not fit into memory, do it again in smaller batches."""
+        try:
+            if isinstance(hypotheses, Exception):
+                raise hypotheses
+            tokens, lengths, scores, _ = map(gathered, jax.device_get(hypotheses))
+        except jax.errors.JaxRuntimeError as error:
+            self._halve(bucket, halved, error)
+            for part in self._parts(bucket, lines):
+                yield from self._end(bucket, part, *self._begin(bucket, part, job), job)
+            return
+        for row, i in enumerate(lines):
+            pairs = zip(tokens[row], lengths[row], scores[row], strict=True)
+            yield i, [(ids[: n - 1].tolist(), float(score)) for ids, n, score in pairs if n > 0]
+
+    def _halve(self, bucket, halved, error):
+        """After an error of a queue that was begun with batches halved so often."""
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise error
+        if halved < self._halved:
+            return  # another queue has said so already
+        said = (f"{self._rows(bucket)} sentences of up to {bucket} tokens do not fit into the "
+                "device's memory")
+        if self._halved == HALVINGS or self._rows(bucket) == 1:
+            raise UserError(CONFIGURATION, f"{said}; lower --batch_size or --beam_size")
+        self._halved += 1
+        print(f"{said}: trying half as many", file=sys.stderr)
+
+
+def dealt(x: np.ndarray) -> np.ndarray:
+    """One place for each device in turn: all get sentences of like lengths."""
+    return x.reshape(-1, jax.local_device_count(), *x.shape[1:]).swapaxes(0, 1)
+
+
+def gathered(x: np.ndarray) -> np.ndarray:
+    """What was `dealt`, in its order."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

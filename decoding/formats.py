@@ -1,0 +1,89 @@
+"""What a line of a decoding job is: text, JSON or columns in; text, JSON, columns or n-best out.
+
+    text    a sentence; out comes its translation
+    tsv     columns, the first is the sentence, the second a translation to score; what is found is
+            one more column
+    jsonl   {"text": …, any other field}; "prefix" is what a translation must begin with, "target"
+            (else "translation") one to score; what is found are more fields
+    moses   a sentence; out come lines "number ||| translation ||| score", numbers from 0
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from data.errors import DATA, UserError
+
+FORMATS = ("text", "tsv", "jsonl", "moses")
+SEPARATOR = "|||"
+
+
+class Item(NamedTuple):
+    """One line of a job."""
+
+    text: str
+    line: str  # as it was read
+    prefix: str = ""
+    target: str = ""
+
+
+class Hypothesis(NamedTuple):
+    """One translation; its score is what the search sorts by."""
+
+    text: str
+    score: float
+
+
+def parsed(form: str, line: str, where: str) -> Item:
+    """The item of a line. UserError(DATA) that names the place for JSON that is not as expected."""
+    if form == "tsv":
+        columns = line.split("\t")
+        return Item(columns[0], line, target="".join(columns[1:2]))
+    if form != "jsonl" or not line.strip():
+        return Item(line, line)
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(DATA, f"{where}: not JSON ({error}); --format=jsonl takes an object a "
+                        "line") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
+        raise UserError(DATA, f"{where}: expected an object with a string \"text\"")
+    prefix, target = fields.get("prefix", ""), fields.get("target", fields.get("translation", ""))
+    if not isinstance(prefix, str) or not isinstance(target, str):
+        raise UserError(DATA, f"{where}: \"prefix\" and \"target\" must be strings")
+    return Item(fields["text"], line, prefix, target)
+
+
+def rendered(form: str, number: int, item: Item, found: list[Hypothesis], truncated: bool) -> str:
+    """What comes out for item `number` (from 0); `found` is best first and never empty."""
+    if form == "tsv":
+        return f"{item.line}\t{found[0].text}"
+    if form == "moses":
+        return "\n".join(f"{number} {SEPARATOR} {escaped(one.text)} {SEPARATOR} {one.score:.6f}"
+                         for one in found)
+    if form == "text" or not item.line.strip():
+        return found[0].text
+    fields = json.loads(item.line)
+    fields |= {"translation": found[0].text, "score": found[0].score, "truncated": truncated}
+    if len(found) > 1:
+        fields["nbest"] = [{"translation": one.text, "score": one.score} for one in found]
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def with_scores(form: str, item: Item, score: float, fields: dict[str, Any]) -> str:
+    """What comes out of scoring an item: its score, and with JSON all that is known."""
+    if form == "jsonl":
+        return json.dumps(json.loads(item.line) | {"score": score} | fields, ensure_ascii=False)
+    return f"{item.line}\t{score:.6f}" if form == "tsv" else f"{score:.6f}"
+
+
+def with_alignment(form: str, item: Item, links: list[tuple[int, int]]) -> str:
+    """Links between tokens as Pharaoh has them: source-target, numbers from 0."""
+    if form == "jsonl":
+        return json.dumps(json.loads(item.line) | {"alignment": links}, ensure_ascii=False)
+    pharaoh = " ".join(f"{i}-{j}" for i, j in links)
+    return f"{item.line}\t{pharaoh}" if form == "tsv" else pharaoh
+
+
+def escaped(text: str) -> str:
+    """Text that does not hold the separator: its bars as Moses writes them."""
+    return text.replace(SEPARATOR, "&#124;" * len(SEPARATOR))

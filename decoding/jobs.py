@@ -1,0 +1,109 @@
+"""Long jobs: a file in shards and chunks, of which each finished one survives a kill.
+
+Chunks lie in OUTPUT.parts under a fingerprint of everything that decides what they hold; the same
+command goes on behind the last one, another command begins anew. OUTPUT appears whole, by rename.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from data.errors import CONFIGURATION, OUTPUT, UserError
+from data.files import write_whole
+from data.text_files import expanded
+
+CHUNK = 4096  # lines
+
+
+def shard_of(spec: str) -> tuple[int, int]:
+    """"2/8" → (2, 8). UserError(CONFIGURATION) if it is nothing of the kind."""
+    part, _, parts = spec.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise UserError(CONFIGURATION, f"--shard must be PART/PARTS, from 1/PARTS, got {spec!r}")
+    return int(part), int(parts)
+
+
+def shard_lines(lines: int, part: int, parts: int) -> range:
+    """The lines (from 0) of a part; all parts one after the other are all lines."""
+    return range((part - 1) * lines // parts, part * lines // parts)
+
+
+def fingerprint(facts: dict[str, Any], *paths: str) -> str:
+    """sha256 of what is said and of what files hold, those in a directory in order."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for path in map(Path, map(expanded, paths)):
+        inside = sorted(one for one in path.rglob("*") if one.is_file()) or [path]
+        for one in inside:
+            with open(one, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def chunks_of(items: Iterable, size: int) -> Iterator[tuple[int, list]]:
+    """(number of its first item, items) of each run of `size` items."""
+    items, first = iter(items), 0
+    while chunk := list(islice(items, size)):
+        yield first, chunk
+        first += len(chunk)
+
+
+class Chunks:
+    """The finished parts of one output file."""
+
+    def __init__(self, output: str, fingerprint: str):
+        """Takes over what the same command left behind, and removes what another one did."""
+        self._output = os.path.realpath(expanded(output))
+        self._directory = f"{self._output}.parts"
+        mark = os.path.join(self._directory, "fingerprint")
+        try:
+            with open(mark, encoding="ascii") as file:
+                same = file.read() == fingerprint
+        except FileNotFoundError:
+            same = False
+            if os.path.exists(self._directory):
+                raise UserError(OUTPUT, f"{self._directory} is in the way and not of a decoding "
+                                "job; move it, or choose another --output") from None
+        if not same:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            os.makedirs(self._directory)
+            write_whole(mark, fingerprint)
+
+    def finished(self, index: int) -> bool:
+        """Whether chunk `index` is there, whole."""
+        return os.path.exists(self._path(index))
+
+    def run(self, items: Iterable, work: Callable[[int, list], Iterable[str]]) -> int:
+        """`work(first, chunk)` of each chunk that is not there, then the whole file.
+
+        Returns how many items were there already.
+        """
+        there = index = 0
+        for first, chunk in chunks_of(items, CHUNK):
+            if self.finished(index):
+                there += len(chunk)
+            else:
+                lines = work(first, chunk)
+                write_whole(self._path(index), "".join(f"{line}\n" for line in lines))
+            index += 1
+        self._join(index)
+        return there
+
+    def _join(self, count):
+        temporary = f"{self._output}.tmp"
+        opened = gzip.GzipFile if self._output.endswith(".gz") else open
+        options = {"mtime": 0} if opened is gzip.GzipFile else {}
+        with opened(temporary, "wb", **options) as whole:
+            for index in range(count):
+                with open(self._path(index), "rb") as part:
+                    shutil.copyfileobj(part, whole)
+        os.replace(temporary, self._output)
+        shutil.rmtree(self._directory)
+
+    def _path(self, index):
+        return os.path.join(self._directory, f"{index:06d}")

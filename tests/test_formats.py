@@ -1,0 +1,82 @@
+"""Formats of a decoding job: nothing of a line is lost, nothing of it is taken for another."""
+
+import json
+
+import pytest
+
+from data.errors import DATA, UserError
+from decoding.formats import (
+    FORMATS,
+    Hypothesis,
+    parsed,
+    rendered,
+    with_alignment,
+    with_scores,
+)
+
+TEXTS = ["", "a b", "tab\there", 'quote " and \\', "three ||| bars", "\u2028 שלום 🙂"]
+FOUND = [Hypothesis("x ||| y", -0.5), Hypothesis("z", -1.25)]
+
+
+def one(form, line):
+    return parsed(form, line, "file:7")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_line_of_text_is_the_sentence(text):
+    for form in ("text", "moses"):
+        assert one(form, text).text == text
+    assert one("jsonl", json.dumps({"text": text, "id": 3})).text == text
+
+
+def test_columns_are_passed_through_and_the_second_is_a_translation():
+    item = one("tsv", "ein Satz\ta sentence\tmore")
+    assert (item.text, item.target) == ("ein Satz", "a sentence")
+    assert rendered("tsv", 0, item, FOUND[1:], False) == "ein Satz\ta sentence\tmore\tz"
+    assert one("tsv", "alone").target == ""
+
+
+def test_json_keeps_its_fields_and_gets_more():
+    fields = {"text": "ein\nSatz", "id": [1, {"deep": None}], "prefix": "a", "ä": "ö"}
+    item = one("jsonl", json.dumps(fields))
+    assert (item.text, item.prefix) == ("ein\nSatz", "a")
+    out = rendered("jsonl", 5, item, FOUND, True)
+    assert "\n" not in out
+    assert json.loads(out) == fields | {
+        "translation": "x ||| y", "score": -0.5, "truncated": True, "nbest": [
+            {"translation": "x ||| y", "score": -0.5}, {"translation": "z", "score": -1.25}]}
+    assert "nbest" not in json.loads(rendered("jsonl", 5, item, FOUND[:1], False))
+    again = one("jsonl", out)  # what was translated can be scored as it is
+    assert again.target == "x ||| y"
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"txt": "a"}', '{"text": 1}', '"text"',
+                                  '{"text": "a", "prefix": 2}', '{"text": "a", "target": []}'])
+def test_json_that_is_not_as_expected_is_refused_with_its_place(line):
+    with pytest.raises(UserError, match="^file:7: ") as caught:
+        one("jsonl", line)
+    assert caught.value.code == DATA
+
+
+def test_moses_lines_have_three_fields_whatever_the_text():
+    lines = rendered("moses", 11, one("moses", "a"), FOUND, False).split("\n")
+    assert [line.split(" ||| ") for line in lines] == [
+        ["11", "x &#124;&#124;&#124; y", "-0.500000"], ["11", "z", "-1.250000"]]
+
+
+def test_a_blank_line_stays_one_line_in_every_format():
+    blank = [Hypothesis("", 0.0)]
+    for form in FORMATS:
+        assert rendered(form, 0, one(form, " "), blank, False).count("\n") == 0
+    assert rendered("text", 0, one("text", ""), blank, False) == ""
+    assert rendered("jsonl", 0, one("jsonl", ""), blank, False) == ""
+
+
+def test_scores_and_links_come_as_numbers_or_fields():
+    item = one("jsonl", '{"text": "a", "target": "b"}')
+    assert json.loads(with_scores("jsonl", item, -0.25, {"log_prob": -1.0})) == {
+        "text": "a", "target": "b", "score": -0.25, "log_prob": -1.0}
+    assert with_scores("tsv", one("tsv", "a\tb"), -0.25, {}) == "a\tb\t-0.250000"
+    assert with_scores("text", one("text", "a"), -0.25, {}) == "-0.250000"
+    assert with_alignment("text", one("text", "a"), [(0, 0), (2, 1)]) == "0-0 2-1"
+    assert json.loads(with_alignment("jsonl", item, [(2, 1)]))["alignment"] == [[2, 1]]

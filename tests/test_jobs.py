@@ -1,0 +1,117 @@
+"""Long jobs: parts that make the whole, and chunks that are made once."""
+
+import gzip
+import os
+
+import pytest
+
+from data.errors import CONFIGURATION, OUTPUT, UserError
+from decoding import jobs
+from decoding.jobs import Chunks, chunks_of, fingerprint, shard_lines, shard_of
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(jobs, "CHUNK", 7)
+
+
+class Killed(BaseException):
+    pass
+
+
+class Worker:
+    """Upper case; remembers what it was given, and dies before chunk `dies`."""
+
+    def __init__(self, dies=None):
+        self.seen, self.dies = [], dies
+
+    def __call__(self, first, chunk):
+        if len(self.seen) == self.dies:
+            raise Killed
+        self.seen.append((first, chunk))
+        return (item.upper() for item in chunk)
+
+
+LINES = [f"line {i}" for i in range(31)]
+WHOLE = "".join(f"{line.upper()}\n" for line in LINES).encode()
+
+
+def test_shards_one_after_the_other_are_all_lines():
+    for lines in (0, 1, 7, 100):
+        for parts in (1, 2, 3, 8, 130):
+            found = [line for part in range(1, parts + 1)
+                     for line in shard_lines(lines, part, parts)]
+            assert found == list(range(lines))
+            sizes = {len(shard_lines(lines, part, parts)) for part in range(1, parts + 1)}
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_shard_is_part_of_parts():
+    assert shard_of("2/8") == (2, 8)
+    for wrong in ("0/8", "9/8", "2", "2/", "/8", "a/b", "-1/8", "1/0"):
+        with pytest.raises(UserError, match="PART/PARTS") as caught:
+            shard_of(wrong)
+        assert caught.value.code == CONFIGURATION
+
+
+def test_chunks_know_the_number_of_their_first_item():
+    assert list(chunks_of("abcdefgh", 3)) == [
+        (0, ["a", "b", "c"]), (3, ["d", "e", "f"]), (6, ["g", "h"])]
+
+
+@pytest.mark.parametrize("dies", range(5))
+def test_what_was_finished_before_a_kill_is_not_done_again(tmp_path, dies):
+    output = tmp_path / "out.txt"
+    first, second = Worker(dies), Worker()
+    with pytest.raises(Killed):
+        Chunks(str(output), "same").run(LINES, first)
+    assert not output.exists()
+    assert Chunks(str(output), "same").run(LINES, second) == 7 * dies
+    assert first.seen + second.seen == list(chunks_of(LINES, 7))
+    assert output.read_bytes() == WHOLE
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_what_another_command_left_is_not_used(tmp_path):
+    output = tmp_path / "out.txt"
+    with pytest.raises(Killed):
+        Chunks(str(output), "other").run(["x"] * 31, Worker(2))
+    assert Chunks(str(output), "same").run(LINES, Worker()) == 0
+    assert output.read_bytes() == WHOLE
+
+
+def test_a_chunk_cut_off_by_a_kill_is_made_again(tmp_path):
+    output = tmp_path / "out.txt"
+    with pytest.raises(Killed):
+        Chunks(str(output), "same").run(LINES, Worker(2))
+    (tmp_path / "out.txt.parts" / "000002.tmp").write_text("HALF A LI")
+    Chunks(str(output), "same").run(LINES, Worker())
+    assert output.read_bytes() == WHOLE
+
+
+def test_no_foreign_directory_is_touched(tmp_path):
+    (tmp_path / "out.txt.parts").mkdir()
+    (tmp_path / "out.txt.parts" / "mine").write_text("mine")
+    with pytest.raises(UserError, match="in the way") as caught:
+        Chunks(str(tmp_path / "out.txt"), "same")
+    assert caught.value.code == OUTPUT
+    assert (tmp_path / "out.txt.parts" / "mine").read_text() == "mine"
+
+
+def test_gzip_by_suffix_and_the_same_bytes_each_time(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Chunks(str(tmp_path / name / "out.gz"), "same").run(LINES, Worker())
+    one, other = ((tmp_path / name / "out.gz").read_bytes() for name in ("a", "b"))
+    assert gzip.decompress(one) == WHOLE
+    assert one == other
+
+
+def test_a_fingerprint_follows_facts_and_contents(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "x").write_text("one")
+    before = fingerprint({"a": 1, "b": 2}, str(tmp_path / "d"))
+    assert before == fingerprint({"b": 2, "a": 1}, str(tmp_path / "d" / "x"))
+    assert before != fingerprint({"a": 1, "b": 3}, str(tmp_path / "d"))
+    (tmp_path / "d" / "x").write_text("two")
+    assert before != fingerprint({"a": 1, "b": 2}, str(tmp_path / "d"))

@@ -1,0 +1,140 @@
+"""decode.py as a process: formats, shards, scoring, and a kill in the middle of a job."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny import WORDS, write_run
+
+ROOT = Path(__file__).parent.parent
+ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of random weights, and a file of 13 lines of which two are blank."""
+    path = tmp_path_factory.mktemp("jobs")
+    write_run(path / "run")
+    choose = random.Random(0)
+    lines = [" ".join(choose.choices(WORDS, k=choose.randint(1, 9))) for _ in range(13)]
+    lines[3], lines[7] = "", "  "
+    (path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path, lines
+
+
+def command(path, *flags):
+    return [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}",
+            f"--compilation_cache={path / 'cache'}", *flags]
+
+
+def decode(path, *flags, stdin=b""):
+    done = subprocess.run(command(path, *flags), input=stdin, capture_output=True, env=ENVIRONMENT,
+                          check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode().splitlines()
+
+
+def test_json_comes_out_with_what_was_in_it_and_can_be_scored(run):
+    path, lines = run
+    fields = [{"id": i, "text": line} for i, line in enumerate(lines)]
+    text = "".join(json.dumps(one) + "\n" for one in fields)
+    flags = ("--format=jsonl", "--beam_size=3", "--suppress=<pad> <s> <unk>")
+    code, out, _ = decode(path, *flags, "--nbest=2", stdin=text.encode())
+    found = [json.loads(line) for line in out.split("\n")[:-1]]
+    assert code == 0
+    assert [{"id": one["id"], "text": one["text"]} for one in found] == fields
+    assert all(len(one["nbest"]) == 2 and one["nbest"][0]["score"] == one["score"]
+               for one in found if one["text"].strip())
+    code, scores, _ = decode(path, *flags, "--mode=score", stdin=out.encode())
+    assert code == 0
+    for one, line in zip(found, scores.split("\n")[:-1], strict=True):
+        again = json.loads(line)
+        assert again["id"] == one["id"]
+        if one["text"].strip():
+            assert again["score"] == pytest.approx(one["score"], abs=1e-4)
+            assert sum(again["log_probs"]) == pytest.approx(again["log_prob"], abs=1e-4)
+    code, links, _ = decode(path, *flags, "--mode=align", stdin=out.encode())
+    assert code == 0
+    assert [len(json.loads(line).get("alignment", [])) for line in links.split("\n")[:-1]] == [
+        len(one["translation"].split()) for one in found]
+
+
+def test_shards_joined_are_the_whole_in_every_format_and_zipped(run):
+    path, lines = run
+    source = f"--input={path / 'in.txt'}"
+    for form in ("text", "moses"):
+        code, whole, _ = decode(path, source, f"--format={form}", "--nbest=1")
+        assert code == 0 and whole.count("\n") == len(lines)
+        parts = ""
+        for part in (1, 2):
+            code, out, err = decode(path, source, f"--format={form}", f"--shard={part}/2")
+            assert code == 0 and err[-1].startswith(f"{(6, 7)[part - 1]} lines, 1 blank")
+            parts += out
+        assert parts == whole
+    with gzip.open(path / "in.gz", "wt", encoding="utf-8") as file:
+        file.write((path / "in.txt").read_text(encoding="utf-8"))
+    code, out, _ = decode(path, f"--input={path / 'in.gz'}", f"--output={path / 'out.gz'}",
+                          "--format=moses")
+    assert (code, out) == (0, "")
+    assert gzip.decompress((path / "out.gz").read_bytes()).decode() == whole
+
+
+def test_a_killed_job_goes_on_and_ends_byte_equal(run, tmp_path):
+    path, lines = run
+    (tmp_path / "long.txt").write_text("".join(f"{line}\n" for line in lines * 1000))
+    flags = (f"--input={tmp_path / 'long.txt'}", "--beam_size=1", "--max_extra_length=2")
+    killed, whole = tmp_path / "killed.txt", tmp_path / "whole.txt"
+    parts = tmp_path / "killed.txt.parts"
+    process = subprocess.Popen(command(path, *flags, f"--output={killed}"), env=ENVIRONMENT,
+                               stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (parts / "000001").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not killed.exists()
+    assert (parts / "000001").exists()
+    code, _, err = decode(path, *flags, f"--output={killed}")
+    assert code == 0
+    assert "more were there" in err[-1]
+    assert decode(path, *flags, f"--output={whole}")[0] == 0
+    assert killed.read_bytes() == whole.read_bytes()
+    assert killed.read_bytes().count(b"\n") == 13_000
+    assert not parts.exists()
+
+
+@pytest.mark.parametrize("flags, part", [
+    (("--mode=score",), "--target"),
+    (("--nbest=2",), "--format=moses or jsonl"),
+    (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
+    (("--shard=1/2",), "--input file"),
+    (("--target={d}/in.txt",), "--mode=score"),
+    (("--suppress=nowhere",), "no piece"),
+    (("--temperature=0",), "above 0"),
+], ids=str)
+def test_what_cannot_be_done_is_one_line(run, flags, part):
+    path, _ = run
+    code, out, err = decode(path, *(flag.format(d=path) for flag in flags), stdin=b"eins\n")
+    assert (code, out) == (2, "")
+    assert len(err) == 1 and part in err[0], err
+
+
+def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
+    path, lines = run
+    (tmp_path / "target").write_text("".join(f"{line.upper()}\n" for line in lines))
+    flags = (f"--input={path / 'in.txt'}", f"--target={tmp_path / 'target'}", "--mode=score")
+    code, out, _ = decode(path, *flags)
+    assert code == 0
+    numbers = out.split("\n")[:-1]
+    assert len(numbers) == len(lines)
+    assert all((float(x) < 0) if line.strip() else x == "" for x, line in zip(
+        numbers, lines, strict=True))
+    (tmp_path / "target").write_text("EINS\n")
+    code, _, err = decode(path, *flags)
+    assert code == 3
+    assert "must be parallel" in err[-1]

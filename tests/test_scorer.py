@@ -1,0 +1,127 @@
+"""Scoring: what a search said of a hypothesis is what teacher forcing says of it; so with options.
+
+The model is random, so that hypotheses differ and every option shows.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import WORDS
+
+from data.tokenizer import ListTokenizer
+from decoding.formats import Item
+from decoding.scorer import Scorer, links
+from decoding.translator import Translator
+from model.config import ModelConfig
+from model.transformer import Transformer
+from training.config import DecodingConfig
+
+LINES = ["eins zwei drei", "", "vier", "elf zehn neun acht sieben", "fünf fünf", "sechs"]
+OPTIONS = dict(beam_size=3, batch_size=3, max_extra_length=6, suppress="<pad> <s> <unk>")
+
+
+def random_params(config, seed):
+    ids = jnp.ones((1, 3), int)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids, ids, ids)
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: random.normal(0, 0.5, x.shape).astype(np.float32),
+                        shapes["params"])
+
+
+def translator_of(seeds=(0,), **options):
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    config = ModelConfig(d_model=32, d_ff=64, num_heads=2, num_layers=2, max_length=40,
+                         source_vocab_size=words.size, target_vocab_size=words.size)
+    translator = Translator([config] * len(seeds), (words, words),
+                            DecodingConfig(**(OPTIONS | options)))
+    translator.use(*(random_params(config, seed) for seed in seeds))
+    return translator
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return translator_of()
+
+
+@pytest.mark.parametrize("seeds", [(0,), (1, 2)], ids=["one", "ensemble"])
+def test_a_searched_hypothesis_has_the_score_of_its_search(seeds):
+    translator = translator_of(seeds, nbest=3)
+    found = list(translator.stream(LINES))
+    pairs = [(line, one.text) for line, each in zip(LINES, found, strict=True)
+             for one in each.hypotheses]
+    expected = [one.score for each in found for one in each.hypotheses]
+    scored = list(Scorer(translator).stream(pairs))
+    assert sum(one is None for one in scored) == 1  # the blank line
+    assert len(set(expected)) > 10
+    for one, score, (_, text) in zip(scored, expected, pairs, strict=True):
+        if one is None:
+            assert (score, text) == (0.0, "")
+        else:
+            assert one.score == pytest.approx(score, abs=1e-4)
+            assert sum(one.log_probs) == pytest.approx(one.log_prob, abs=1e-4)
+            assert one.tokens == [*text.split(), "</s>"]
+
+
+def test_an_ensemble_is_neither_of_its_models_and_twice_one_is_that_one():
+    one, other, both, twice = (
+        translator_of(seeds, min_length=5) for seeds in ((1,), (2,), (1, 2), (1, 1)))
+    found = [[line.hypotheses for line in t.stream(LINES)] for t in (one, other, both)]
+    assert found[2] not in found[:2]
+    for single, double in zip(one.stream(LINES), twice.stream(LINES), strict=True):
+        assert single.text == double.text
+        assert single.hypotheses[0].score == pytest.approx(double.hypotheses[0].score, abs=1e-4)
+
+
+def test_attention_is_a_distribution_over_the_source(translator):
+    (one,) = Scorer(translator).stream([("eins zwei drei", "vier fünf")])
+    assert one.attention.shape == (3, 4)
+    np.testing.assert_allclose(one.attention.sum(axis=1), 1.0, atol=1e-5)
+    assert [j for _, j in links(one.attention)] == [0, 1]
+    assert all(one.attention[j, :-1].argmax() == i for i, j in links(one.attention))
+
+
+def test_a_pair_that_is_too_long_is_cut_and_says_so(translator):
+    short, long = Scorer(translator).stream([("eins", "zwei"), ("eins", "zwei " * 100)])
+    assert (short.kept, short.cut) == (2, 0)
+    assert (long.kept, long.cut) == (40, 61)
+
+
+def test_options_reach_the_search(translator):
+    usual = translator.translate(LINES)
+    assert translator.translate(LINES, nbest=2)[0][0] == usual[0]
+    said = {word for text in usual for word in text.split()}
+    word = max(said)
+    without = translator.translate(LINES, suppress=f"{OPTIONS['suppress']} {word}")
+    assert all(word not in text.split() for text in without)
+    lengths = [len(one.split()) + 1 for one in translator.translate(LINES, min_length=8) if one]
+    assert min(lengths) >= 5  # each at its own limit, or 8
+    assert {n for line, n in zip([x for x in LINES if x], lengths, strict=True)
+            if len(line.split()) + 7 >= 8} == {n for n in lengths if n >= 8}
+    short = translator.translate(LINES, max_length=3)
+    assert max(len(one.split()) for one in short) == 2
+    free = translator.translate(LINES, no_repeat_ngram=1)
+    assert all(len(set(one.split())) == len(one.split()) for one in free)
+
+
+def test_a_forced_prefix_comes_first_and_only_where_it_was_asked_for(translator):
+    usual = translator.translate(LINES)
+    items = [Item(line, line, prefix="elf drei" if i in (0, 4) else "")
+             for i, line in enumerate(LINES)]
+    found = [one.text for one in translator.stream(items)]
+    for i, (text, before) in enumerate(zip(found, usual, strict=True)):
+        if i in (0, 4):
+            assert text.split()[:2] == ["elf", "drei"]
+        else:
+            assert text == before
+
+
+def test_samples_depend_on_seed_and_line_number_and_not_on_the_batch():
+    options = dict(samples=4, temperature=1.5)
+    found = translator_of(batch_size=1, **options).translate(LINES)
+    assert found == translator_of(batch_size=3, **options).translate(LINES)
+    assert found[1] == [""]
+    assert len(set(found[0])) > 1
+    assert found != translator_of(seed=1, **options).translate(LINES)
+    rest = [one.hypotheses for one in translator_of(**options).stream(LINES[3:], first=3)]
+    assert [[one.text for one in each] for each in rest] == found[3:]

@@ -8,8 +8,12 @@
 DIRECTORY is where the pairs go. The length split: the same from tasks_*_length
 into another DIRECTORY, and --workdir=runs/scan_length. All pairs are kept: 15,892 + 836 of the
 simple split, 16,141 + 849 of the length split; commands have at most 9 words, outputs 48. Scored
-by the exact match that train.py prints. Sized for ten minutes on two CPU cores, not yet run.
-No score is recorded yet.
+by the exact match that train.py prints.
+
+Recorded: test exact match 100.0 % of 4,182 commands on the simple split, 12 minutes; 0.0 % of 3,920
+(BLEU 69.0) on the length split, whose test outputs (24 to 48 actions) are all longer than any in
+training, 11 minutes. Two CPU cores (AMD EPYC, at the lowest priority), float32, jax 0.10.2, seed 0,
+commit f00a818; best checkpoint on validation data: step 3500 of 4000 in both.
 """
 
 from data.config import DataConfig

@@ -19,7 +19,7 @@ from data.files import check_outputs, write_lines
 from data.scores import bleu, chrf, tokenized_bleu
 from data.text_files import expanded, raw_lines
 from decoding.formats import FORMATS, Item, parsed
-from decoding.jobs import CHUNK, Chunks, chunks_of, fingerprint, shard_lines, shard_of
+from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
 from decoding.translator import Translator
 from decoding.work import MODES, Work
 from training.checkpoint import check_run, find_params
@@ -113,6 +113,8 @@ def main() -> None:
     translator = Translator.load(runs, f.checkpoint, **options)
     if f.format in ("text", "tsv") and translator.decoding.hypotheses > 1:
         raise UserError(CONFIGURATION, "several translations a line need --format=moses or jsonl")
+    if f.mode == "translate" and not interactive:
+        print(translator.engine.table(), file=sys.stderr)
     items, total, start = read_items(f), 0, 0
     if os.path.isfile(expanded(f.input)):
         total = sum(1 for _ in raw_lines(f.input)) if os.path.getsize(expanded(f.input)) else 0
@@ -128,8 +130,8 @@ def main() -> None:
         files = [path for path in (f.input, f.target) if path]
         work.skipped = Chunks(f.output, fingerprint(facts, *files, *models)).run(items, work)
     else:
-        chunks = chunks_of(prompted(items) if interactive else items, 1 if interactive else CHUNK)
-        lines = chain.from_iterable(work(first, chunk) for first, chunk in chunks)
+        asked = ([item] for item in prompted(items)) if interactive else [items]
+        lines = chain.from_iterable(work(first, some) for first, some in enumerate(asked))
         if f.output == "-":
             for line in lines:
                 print(line, flush=interactive)

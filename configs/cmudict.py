@@ -12,7 +12,13 @@ DIRECTORY is where the pairs go. The last command prints the word error rate; tr
 match knows only one pronunciation of each word. All 108,699 pairs of 102,068 words are kept (253
 lines of the file are repeated); validation leaves out the 721 words that training has too (with
 other pronunciations mostly), which leaves 4,726; the test has 11,994 words, none in training.
-Sized for three quarters of an hour on two CPU cores, not yet run. No score is recorded yet.
+
+Recorded: word error rate 24.85 % (2,980 of 11,994 test words equal none of their pronunciations;
+exact match with one of them 72.3 %). 6,000 steps are 50 minutes at the 7,900 target tokens/s of
+two undisturbed CPU cores (AMD EPYC; beside other work they took 160), float32, jax 0.10.2, seed 0,
+commit 894fc7d; best checkpoint on validation data: step 5500. Exact match on 1,000 validation
+words after 1000, 2000, … 6000 steps: 57.6, 63.8, 67.8, 71.3, 71.5, 72.8 %. Training accuracy (96.4
+% of phonemes) is hardly better than validation's (95.5 %): a larger model would go on.
 """
 
 from data.config import DataConfig

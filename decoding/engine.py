@@ -5,7 +5,7 @@ Sentences go to the devices in queues: a row whose sentence is done takes the ne
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -53,23 +53,26 @@ class Engine:
         """Translate with these parameters from now on; nothing is compiled again for that."""
         self.variables = [{"params": jax.device_put(one, everywhere())} for one in params]
 
-    def search(self, job: Job) -> Iterator[tuple[int, list[tuple[list[int], float]]]]:
-        """(line, its hypotheses' ids without the end token and scores) as they are found.
+    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[int, list[tuple[list[int], float]]]]:
+        """(line, its hypotheses' ids without the end token and scores) of each line that is not
+        blank, a job after the other; the next job begins before the last queues of one have ended.
 
         UserError(CONFIGURATION) where even a smaller batch does not fit into memory.
         """
-        waiting = deque()
-        for bucket, lines in self._queues(job.sources):
-            waiting.append((bucket, lines, *self._begin(bucket, lines, job)))
-            if len(waiting) > IN_FLIGHT:
-                yield from self._end(*waiting.popleft(), job)
-        while waiting:
-            yield from self._end(*waiting.popleft(), job)
+        begun = deque()
+        for job in jobs:
+            for bucket, lines in self._queues(job.sources):
+                begun.append((bucket, lines, *self._begin(bucket, lines, job), job))
+                if len(begun) > IN_FLIGHT:
+                    yield from self._end(*begun.popleft())
+        while begun:
+            yield from self._end(*begun.popleft())
 
     def table(self) -> str:
-        """The shapes that may be compiled, each when it is first needed."""
+        """The shapes that may be compiled, each when it is first needed, and kept in the cache."""
         shapes = ", ".join(f"{bucket} × {self._rows(bucket)}" for bucket in self.buckets)
-        return f"source tokens × sentences on each of {jax.local_device_count()} devices: {shapes}"
+        return (f"{jax.local_device_count()} devices ({jax.default_backend()}); at most "
+                f"{len(self.buckets)} programs, source tokens × sentences: {shapes}")
 
     def _compile(self, bucket: int, halved: int):
         o, rows = self._decoding, self._rows(bucket)

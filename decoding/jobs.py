@@ -45,14 +45,6 @@ def fingerprint(facts: dict[str, Any], *paths: str) -> str:
     return digest.hexdigest()
 
 
-def chunks_of(items: Iterable, size: int) -> Iterator[tuple[int, list]]:
-    """(number of its first item, items) of each run of `size` items."""
-    items, first = iter(items), 0
-    while chunk := list(islice(items, size)):
-        yield first, chunk
-        first += len(chunk)
-
-
 class Chunks:
     """The finished parts of one output file."""
 
@@ -78,18 +70,18 @@ class Chunks:
         """Whether chunk `index` is there, whole."""
         return os.path.exists(self._path(index))
 
-    def run(self, items: Iterable, work: Callable[[int, list], Iterable[str]]) -> int:
-        """`work(first, chunk)` of each chunk that is not there, then the whole file.
+    def run(self, items: Iterable, work: Callable[[int, Iterator], Iterator[str]]) -> int:
+        """`work(first, rest)`, lines for the items that are not there yet, then the whole file.
 
         Returns how many items were there already.
         """
-        there = index = 0
-        for first, chunk in chunks_of(items, CHUNK):
-            if self.finished(index):
-                there += len(chunk)
-            else:
-                lines = work(first, chunk)
-                write_whole(self._path(index), "".join(f"{line}\n" for line in lines))
+        items, there, index = iter(items), 0, 0
+        while self.finished(index):
+            there += sum(1 for _ in islice(items, CHUNK))
+            index += 1
+        lines = work(there, items)
+        while chunk := list(islice(lines, CHUNK)):
+            write_whole(self._path(index), "".join(f"{line}\n" for line in chunk))
             index += 1
         self._join(index)
         return there

@@ -4,8 +4,10 @@ Translator.load("runs/NAME").translate(lines) gives what the command gives.
 """
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +37,15 @@ class Translation(NamedTuple):
     @property
     def text(self) -> str:
         return self.hypotheses[0].text
+
+
+@dataclass
+class Window:
+    """Lines that are sorted by length together, what is known of them, and how many are left."""
+
+    job: Job
+    results: list[Translation]
+    left: int
 
 
 class Translator:
@@ -123,19 +134,38 @@ class Translator:
         `first` is the number of the first line: samples depend on a line's number and the seed.
         """
         items = (Item(item, item) if isinstance(item, str) else item for item in items)
-        window = WINDOW * self.decoding.batch_size * jax.local_device_count()
-        while taken := list(itertools.islice(items, window)):
-            yield from self._translate_window(taken, first)
-            first += len(taken)
+        begun = deque()
 
-    def _translate_window(self, items: Sequence[Item], first: int) -> list[Translation]:
+        def jobs() -> Iterator[Job]:
+            """The windows, each read and tokenised while the one before it is searched."""
+            with ThreadPoolExecutor(1) as reader:
+                number = first
+                ahead = reader.submit(self._read, items, number)
+                while (window := ahead.result()).results:
+                    number += len(window.results)
+                    ahead = reader.submit(self._read, items, number)
+                    begun.append(window)
+                    yield window.job
+
+        for i, found in self.engine.search(jobs()):
+            while not begun[0].left:
+                yield from begun.popleft().results
+            window = begun[0]
+            texts = [Hypothesis(self.target_tokenizer.decode(ids), score) for ids, score in found]
+            kept = len(window.job.sources[i]) + 1
+            window.results[i] = Translation(texts, window.results[i].tokens, kept)
+            window.left -= 1
+        for window in begun:
+            yield from window.results
+
+    def _read(self, items: Iterator[Item], first: int) -> Window:
+        """The next window; an empty one at the end."""
+        size = WINDOW * self.decoding.batch_size * jax.local_device_count()
+        items = list(itertools.islice(items, size))
         encoded = self.source_tokenizer.encode_many([item.text.strip() for item in items])
         kept = [ids[: self.engine.buckets[-1] - 1] for ids in encoded]
         prefixes = {i: self.target_tokenizer.encode(item.prefix)
                     for i, item in enumerate(items) if item.prefix}
         blank = [Hypothesis("", 0.0)]
         results = [Translation(blank, len(ids) + bool(ids), 0) for ids in encoded]
-        for i, found in self.engine.search(Job(kept, prefixes, first)):
-            texts = [Hypothesis(self.target_tokenizer.decode(ids), score) for ids, score in found]
-            results[i] = Translation(texts, results[i].tokens, len(kept[i]) + 1)
-        return results
+        return Window(Job(kept, prefixes, first), results, sum(map(bool, encoded)))

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from itertools import tee
 
 from decoding.formats import Item, rendered, with_alignment, with_scores
 from decoding.scorer import Scorer, links
@@ -28,10 +29,10 @@ class Work:
 
     def __call__(self, first: int, items: Iterable[Item]) -> Iterator[str]:
         """The output of items `first`, `first` + 1, …."""
-        items, first = list(items), first + self._start
-        number = first
+        items, ahead = tee(items)
+        number = first = first + self._start
         if self._mode == "translate":
-            for item, found in zip(items, self._translator.stream(items, first), strict=True):
+            for item, found in zip(items, self._translator.stream(ahead, first), strict=True):
                 self._count(number, found.kept, found.tokens - found.kept)
                 if self._keep_texts:
                     self.texts.append(found.text)
@@ -39,7 +40,7 @@ class Work:
                                found.kept < found.tokens)
                 number += 1
             return
-        pairs = ((item.text, item.target) for item in items)
+        pairs = ((item.text, item.target) for item in ahead)
         for item, found in zip(items, self._scorer.stream(pairs), strict=True):
             self._count(number, 0 if found is None else found.kept, found and found.cut)
             number += 1

@@ -7,7 +7,7 @@ import pytest
 
 from data.errors import CONFIGURATION, OUTPUT, UserError
 from decoding import jobs
-from decoding.jobs import Chunks, chunks_of, fingerprint, shard_lines, shard_of
+from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
 
 
 @pytest.fixture(autouse=True)
@@ -20,16 +20,17 @@ class Killed(BaseException):
 
 
 class Worker:
-    """Upper case; remembers what it was given, and dies before chunk `dies`."""
+    """Upper case; remembers what it was given, and dies before item `dies`."""
 
     def __init__(self, dies=None):
         self.seen, self.dies = [], dies
 
-    def __call__(self, first, chunk):
-        if len(self.seen) == self.dies:
-            raise Killed
-        self.seen.append((first, chunk))
-        return (item.upper() for item in chunk)
+    def __call__(self, first, items):
+        for number, item in enumerate(items, start=first):
+            if number == self.dies:
+                raise Killed
+            self.seen.append((number, item))
+            yield item.upper()
 
 
 LINES = [f"line {i}" for i in range(31)]
@@ -54,20 +55,16 @@ def test_a_shard_is_part_of_parts():
         assert caught.value.code == CONFIGURATION
 
 
-def test_chunks_know_the_number_of_their_first_item():
-    assert list(chunks_of("abcdefgh", 3)) == [
-        (0, ["a", "b", "c"]), (3, ["d", "e", "f"]), (6, ["g", "h"])]
-
-
-@pytest.mark.parametrize("dies", range(5))
+@pytest.mark.parametrize("dies", [0, 6, 7, 13, 21, 30])
 def test_what_was_finished_before_a_kill_is_not_done_again(tmp_path, dies):
     output = tmp_path / "out.txt"
     first, second = Worker(dies), Worker()
     with pytest.raises(Killed):
         Chunks(str(output), "same").run(LINES, first)
     assert not output.exists()
-    assert Chunks(str(output), "same").run(LINES, second) == 7 * dies
-    assert first.seen + second.seen == list(chunks_of(LINES, 7))
+    done = dies // 7 * 7
+    assert Chunks(str(output), "same").run(LINES, second) == done
+    assert first.seen[:done] + second.seen == list(enumerate(LINES))
     assert output.read_bytes() == WHOLE
     assert os.listdir(tmp_path) == ["out.txt"]
 
@@ -75,7 +72,7 @@ def test_what_was_finished_before_a_kill_is_not_done_again(tmp_path, dies):
 def test_what_another_command_left_is_not_used(tmp_path):
     output = tmp_path / "out.txt"
     with pytest.raises(Killed):
-        Chunks(str(output), "other").run(["x"] * 31, Worker(2))
+        Chunks(str(output), "other").run(["x"] * 31, Worker(16))
     assert Chunks(str(output), "same").run(LINES, Worker()) == 0
     assert output.read_bytes() == WHOLE
 
@@ -83,7 +80,7 @@ def test_what_another_command_left_is_not_used(tmp_path):
 def test_a_chunk_cut_off_by_a_kill_is_made_again(tmp_path):
     output = tmp_path / "out.txt"
     with pytest.raises(Killed):
-        Chunks(str(output), "same").run(LINES, Worker(2))
+        Chunks(str(output), "same").run(LINES, Worker(16))
     (tmp_path / "out.txt.parts" / "000002.tmp").write_text("HALF A LI")
     Chunks(str(output), "same").run(LINES, Worker())
     assert output.read_bytes() == WHOLE

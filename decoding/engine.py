@@ -48,6 +48,7 @@ class Engine:
         # One compiled shape for each: short sentences need not wait for a long one's padding.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
         self._search = cache(self._compile)
+        self.poll = lambda: None  # called before each queue; may raise to leave the search
 
     def use(self, *params: Any) -> None:
         """Translate with these parameters from now on; nothing is compiled again for that."""
@@ -60,6 +61,7 @@ class Engine:
         """
         waiting = deque()
         for bucket, lines in self._queues(job.sources):
+            self.poll()
             waiting.append((bucket, lines, *self._begin(bucket, lines, job)))
             if len(waiting) > IN_FLIGHT:
                 yield from self._end(*waiting.popleft(), job)

@@ -187,3 +187,10 @@ def check_finite(state: Any, step: int) -> None:
             raise UserError(DIVERGED, f"step {step} is not saved: {jax.tree_util.keystr(path)} has "
                             "numbers that are not finite; lower training.learning_rate, and go on "
                             "from the last checkpoint")
+
+
+def as_items(state: Any) -> dict[str, Any]:
+    """What a checkpoint keeps apart: parameters, their moving average if there is one, the rest."""
+    rest = state._asdict()
+    items = {name: rest.pop(name) for name in ("params", "ema")}
+    return {name: tree for name, tree in items.items() if tree is not None} | {"rest": rest}

@@ -4,30 +4,32 @@ Every field of model/config.py, data/config.py and training/config.py is a flag,
 --config.model.num_layers=2, --config.data.corpus=text:a.de,a.en, --config.training.seed=1.
 """
 
-import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import jax
 from absl import flags
 from ml_collections import config_flags
 
-from data.batches import Batches, DataPosition, num_batches, useful_share
+from data.batches import Batches, DataPosition, batch_pairs, num_batches, useful_share
 from data.corpora import read_split
-from data.errors import CONFIGURATION, UserError
+from data.errors import CONFIGURATION, OUTPUT, UserError
 from data.scores import bleu, exact_match, tokenized_bleu
 from decoding.translator import Translator
 from model.config import num_parameters
 from model.transformer import Transformer
-from training.checkpoint import Checkpoints, load_params, read_best, write_best
+from training.checkpoint import load_params, read_best, write_best
 from training.command import prepare_jax, run_command
 from training.config import Config
 from training.evaluate import Evaluator, samples
 from training.inputs import Data, prepare_data
+from training.interruption import StopFlag, Stopped
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.progress import Progress, clock
 from training.run import Run
+from training.saving import Checkpoints
 from training.step import (
     init_state,
     make_train_step,
@@ -40,21 +42,26 @@ from training.step import (
 FINAL_SAMPLES = 5
 
 
-def train(config: Config, run: Run, data: Data) -> None:
-    """Train to the end, or from where the run stopped; writes checkpoints, metrics and scores."""
+def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
+    """Train to the end, or from where the run stopped; writes checkpoints, metrics and scores.
+
+    Raises Stopped, when all is saved, where `stop` asks for it.
+    """
+    stop.defer()
     training, devices = config.training, jax.local_device_count()
     model = Transformer(config.model)
     optimizer = make_optimizer(training, config.model.d_model)
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
     batches = Batches(data.train, *shape, training.seed)
     translator = Translator([config.model], data.tokenizers, config.decoding)
-    evaluator = Evaluator(config, run, data.valid, pmap_eval_step(model, training), translator)
-    checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every)
+    translator.engine.poll = stop.poll
+    eval_step = stop.before(pmap_eval_step(model, training))
+    evaluator = Evaluator(config, run, data.valid, eval_step, translator)
+    checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
     state, position = init_state(model, optimizer, training), DataPosition()
     if restored := checkpoints.restore(state):
         state, saved = restored
-        position = DataPosition(saved["epoch"], saved["index"])
-        evaluator.best, evaluator.without_better = saved["best"], saved["without_better"]
+        position = resumed_position(saved, data, evaluator, run)
         run.log(f"resumed at step {int(state.step)}")
     elif training.init_from:
         params = load_params(Path(training.init_from).expanduser(), "best")
@@ -63,46 +70,69 @@ def train(config: Config, run: Run, data: Data) -> None:
     step = saved_step = started = int(state.step)
     run.go_on_from(step)
     report(config, run, batches, position.epoch)
+    run.log(checkpoints.forecast(state))
 
     def save() -> None:
-        best = {"best": evaluator.best, "without_better": evaluator.without_better}
-        checkpoints.save(state, {**position._asdict(), **best})
+        checkpoints.save(state, {**position._asdict(), **evaluator.memory, "files": data.files})
+
+    def evaluate_if_due() -> None:  # a stop leaves it for the next start
+        due = step % training.eval_every == 0 or step == training.num_steps
+        if step > 0 and due and evaluator.judged < step:
+            with suppress(Stopped):
+                evaluator.judge(step, step, state.judged)
+
+    def places(taken: DataPosition) -> list[str]:
+        pairs = batch_pairs(batches.plan(taken.epoch), taken.index, config.rows_per_batch)
+        return data.places(taken.epoch, pairs)
 
     train_step = pmap_train_step(make_train_step(model, optimizer, training))
     schedule = learning_rate_schedule(training, config.model.d_model)
-    progress, stop = Progress(run, training, schedule, step), StopFlag()
+    progress = Progress(run, training, schedule, step, places)
     stream = batches.iterate(position)
+    evaluate_if_due()
     while step < training.num_steps and not evaluator.exhausted and not stop.signal:
         if step == started:
             checkpoints.drop_average()
-        batch, position = next(stream)
+        taken, (batch, position) = position, next(stream)
         state, metrics = train_step(state, split_rows(batch, devices, training.accumulate))
         step += 1
-        progress.after(step, metrics)
-        last = step == training.num_steps
-        if step % training.eval_every == 0 or last:
-            evaluator.judge(step, step, state.judged)
-        if step % training.checkpoint_every == 0 or last:
-            save()
-            saved_step = step
+        progress.after(step, metrics, taken)
+        evaluate_if_due()
+        if step % training.checkpoint_every == 0 and step < training.num_steps:
+            try:
+                save()
+                saved_step = step
+            except UserError as error:
+                if error.code != OUTPUT:
+                    raise
+                run.log(f"warning: {error}; training goes on and will try again")
             progress.restart()
     stream.close()
     if saved_step < step:
         save()
-    if stop.signal:
-        run.log(f"stopped by {stop.signal.name} after step {step}; the same command goes on")
-        run.close()
-        sys.exit(128 + stop.signal)
-    stop.restore()
+    stop.poll()
     if step == started and (run.path / "average").is_dir():
         run.log(f"already complete at step {step}")
     else:
-        checkpoints.save_average()
-        evaluator.judge("average", step, load_params(run.path, "average"))
+        average = checkpoints.average()
+        evaluator.judge("average", step, average)
         write_best(run.path, evaluator.best)
+        checkpoints.save_average(average)  # last: it says that the run is complete
     checkpoints.close()
     translator.use(load_params(run.path, "best"))
     print_results(run, data, translator)
+
+
+def resumed_position(saved: dict, data: Data, evaluator: Evaluator, run: Run) -> DataPosition:
+    """Where to go on in the data, with what was best; both begin anew where their files changed."""
+    evaluator.recall(saved)
+    if saved["files"].get("valid") != data.files.get("valid"):
+        run.log("warning: the validation data has changed: what was best so far is forgotten")
+        evaluator.forget()
+    if saved["files"]["train"] != data.files["train"]:
+        run.log("warning: the training data has changed: it is read from its beginning, epoch 0")
+        return DataPosition()
+    return DataPosition(saved["epoch"], saved["index"])
 
 
 def report(config: Config, run: Run, batches: Batches, epoch: int) -> None:
@@ -130,24 +160,6 @@ def print_results(run: Run, data: Data, translator: Translator) -> None:
     print(f"translate with: python decode.py --workdir={run.path} --input=FILE", flush=True)
 
 
-class StopFlag:
-    """SIGTERM and SIGINT ask the loop to stop after its step; a second one stops at once."""
-
-    def __init__(self):
-        self.signal: signal.Signals | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._set)
-
-    def _set(self, number, _):
-        self.signal = signal.Signals(number)
-        self.restore()
-
-    def restore(self) -> None:
-        """Give the signals their usual effect again."""
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def main() -> None:
     f = flags.FLAGS
     config, file = f.config, f["config"].config_filename
@@ -156,21 +168,26 @@ def main() -> None:
             raise UserError(CONFIGURATION, f"--config={file} does not exist")
         raise UserError(CONFIGURATION, f"--config={file} gives no Config of training.config")
     config.validate()
-    started = time.perf_counter()
+    started, stop = time.perf_counter(), StopFlag()
     run = Run(Path(f.workdir or f"runs/{Path(file).stem}"))
-    if not f.overwrite:
-        run.adopt(config)
-    run.log(f"run: {run.path}")
-    corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
-    if f.overwrite:
-        run.clear()  # only now that the data has been read: a typo costs no run
-    data = prepare_data(config, run, corpora)
-    read = (corpus.fingerprints for corpus in corpora.values() if corpus)
-    run.describe(config, dict(item for fingerprints in read for item in fingerprints.items()))
-    prepare_jax(f.compilation_cache)
-    train(config, run, data)
-    run.log(f"done in {clock(time.perf_counter() - started)}")
-    run.close()
+    try:
+        if not f.overwrite:
+            run.adopt(config)
+        run.log(f"run: {run.path}")
+        corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
+        if f.overwrite:
+            run.clear()  # only now that the data has been read: a typo costs no run
+        data = prepare_data(config, run, corpora)
+        read = (corpus.fingerprints for corpus in corpora.values() if corpus)
+        run.describe(config, dict(item for fingerprints in read for item in fingerprints.items()))
+        prepare_jax(f.compilation_cache, deterministic=config.training.deterministic)
+        train(config, run, data, stop)
+        run.log(f"done in {clock(time.perf_counter() - started)}")
+    except Stopped as stopped:
+        run.log(f"{stopped}; the same command goes on")
+        sys.exit(128 + stopped.signal)
+    finally:
+        run.close()
 
 
 def define_flags() -> None:

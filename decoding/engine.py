@@ -48,6 +48,7 @@ class Engine:
         # One compiled shape for each: short sentences need not wait for a long one's padding.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
         self._search = cache(self._compile)
+        self.poll = lambda: None  # called before each queue; may raise to leave the search
 
     def use(self, *params: Any) -> None:
         """Translate with these parameters from now on; nothing is compiled again for that."""
@@ -62,6 +63,7 @@ class Engine:
         begun = deque()
         for job in jobs:
             for bucket, lines in self._queues(job.sources):
+                self.poll()
                 begun.append((bucket, lines, *self._begin(bucket, lines, job), job))
                 if len(begun) > IN_FLIGHT:
                     yield from self._end(*begun.popleft())

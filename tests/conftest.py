@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from jaxtyping import install_import_hook  # noqa: E402
 
+pytest_plugins = ["acceptance_table"]
+
 # Every annotated function of these checks shapes and dtypes when it is called or traced.
 if find_spec("beartype"):
     install_import_hook(["model", "training.step"], "beartype.beartype")

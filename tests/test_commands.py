@@ -103,9 +103,10 @@ def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
             if line.startswith("step 3/"):
                 process.send_signal(signal.SIGTERM)
                 break
-        last = process.stderr.read().splitlines()[-1]
+        *_, saved, last = process.stderr.read().splitlines()
     assert process.returncode == 143
-    step = int(re.fullmatch(r"stopped by SIGTERM after step (\d+); .*", last)[1])
+    assert last == "stopped by SIGTERM; the same command goes on"
+    step = int(re.fullmatch(r"saved step (\d+)", saved)[1])
     assert (tmp_path / "run" / "checkpoints" / str(step) / "params").is_dir()
     code, _, err = run(*command[1:], f"--config.training.num_steps={step + 2}")
     assert code == 0 and f"resumed at step {step}" in err

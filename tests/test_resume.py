@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from data.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserE
 from training.checkpoint import find_params, load_params, steps
 from training.config import load_config
 from training.inputs import prepare_data
+from training.interruption import StopFlag, Stopped
 from training.run import Run
 
 
@@ -37,21 +39,7 @@ def corpus(tmp_path_factory):
 def run_training(path, config, stop_after=None, overwrite=False):
     """What train.py does after its flags; stops as if by SIGTERM after `stop_after` more steps."""
 
-    class StopAfter(train.StopFlag):
-        polls = 0
-
-        @property
-        def signal(self):
-            # Polled before each step and once after the loop.
-            self.polls += 1
-            return train.signal.SIGTERM if self.polls > stop_after else None
-
-        @signal.setter
-        def signal(self, value):
-            pass
-
     run = Run(path)
-    before = train.StopFlag
     try:
         if overwrite:
             run.clear()
@@ -60,20 +48,23 @@ def run_training(path, config, stop_after=None, overwrite=False):
         corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
         data = prepare_data(config, run, corpora)
         run.describe(config, corpora["train"].fingerprints)
-        train.StopFlag = StopAfter if stop_after else NoSignals
-        train.train(config, run, data)
+        train.train(config, run, data, StopAfter(stop_after))
     finally:
-        train.StopFlag = before
         run.close()
 
 
-class NoSignals:
-    """Training to the end, with the test runner's own signal handlers left alone."""
+class StopAfter(StopFlag):
+    """Stops as a signal would before one step more than `steps`; never, if that is None. The test
+    runner's own signal handlers are left alone."""
 
-    signal = None
+    def __init__(self, steps):
+        self.steps, self.polls = steps, 0
 
-    def restore(self):
-        pass
+    @property
+    def signal(self):
+        # Polled before each step and after the loop, where nothing is evaluated.
+        self.polls += 1
+        return signal.SIGTERM if self.steps and self.polls > self.steps else None
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +96,9 @@ def test_twelve_steps_are_three_epochs(uninterrupted):
 
 def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
     for _ in range(11):
-        with pytest.raises(SystemExit) as stopped:
+        with pytest.raises(Stopped) as stopped:
             run_training(tmp_path / "run", tiny_config(corpus), stop_after=1)
-        assert stopped.value.code == 128 + 15
+        assert stopped.value.signal == signal.SIGTERM
     run_training(tmp_path / "run", tiny_config(corpus))
     assert state_bytes(tmp_path / "run") == state_bytes(uninterrupted)
     assert steps(tmp_path / "run") == steps(uninterrupted)
@@ -115,7 +106,7 @@ def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
 
 @pytest.mark.parametrize("stop_after", [3, 4, 5, 7])
 def test_one_interruption_is_bit_exact(corpus, uninterrupted, tmp_path, stop_after):
-    with pytest.raises(SystemExit):
+    with pytest.raises(Stopped):
         run_training(tmp_path / "run", tiny_config(corpus), stop_after=stop_after)
     assert steps(tmp_path / "run")[-1] == stop_after
     run_training(tmp_path / "run", tiny_config(corpus))
@@ -246,7 +237,7 @@ def test_a_moving_average_is_kept_resumed_and_used(corpus, tmp_path):
     config = tiny_config(corpus)
     config.training.ema_decay = 0.9
     run_training(tmp_path / "whole", config)
-    with pytest.raises(SystemExit):
+    with pytest.raises(Stopped):
         run_training(tmp_path / "run", config, stop_after=5)
     run_training(tmp_path / "run", config)
     assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")

@@ -43,6 +43,7 @@ def write_run(path: Path, seed: int = 0) -> None:
     import orbax.checkpoint as ocp
 
     from model.transformer import Transformer
+    from training.manifest import write_manifest
 
     config = tiny_config("tsv:nowhere")
     words = ListTokenizer("words", "\n".join(WORDS).encode())
@@ -58,3 +59,4 @@ def write_run(path: Path, seed: int = 0) -> None:
     (path / "best.json").write_text('{"checkpoint": "average"}')
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save((path / "average" / "params").absolute(), params)
+    write_manifest(path / "average")

@@ -1,14 +1,14 @@
-"""Checkpoints of a run: Orbax arrays and JSON, the last k and the best kept, an average at the end.
+"""The checkpoints of a run, to be read: which there are, which is best, parameters, the run itself.
 
     checkpoints/STEP/params, ema   parameters, and their moving average where it was asked for
     checkpoints/STEP/rest, data    optimizer, key and step; position in the data and best score
     average/params                 the mean of the last k, written once at the end
+    */MANIFEST.sha256              of each of these: its files and their hashes
     best.json                      what scored best on validation data
 """
 
 import json
-import os
-import shutil
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from data.errors import CHECKPOINT, UserError
 from data.files import write_whole
 from data.tokenizer import Tokenizer, fingerprint, load_tokenizers
 from training.config import Config, load_config
+from training.manifest import damage
 
 
 def everywhere() -> NamedSharding:
@@ -29,96 +30,12 @@ def everywhere() -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-class Checkpoints:
-    """The checkpoints of one run directory. Saving returns when all is on disk."""
-
-    def __init__(self, run: Path, keep: int, every: int):
-        self.run, self.keep, self.every = run.absolute(), keep, every
-        options = ocp.CheckpointManagerOptions(
-            create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
-        )
-        self._manager = ocp.CheckpointManager(self.run / "checkpoints", options=options)
-
-    def save(self, state: Any, data: dict[str, Any]) -> None:
-        """Write step `state.step`, then best.json, then drop what is neither last k nor best.
-
-        data["best"] says which checkpoint did best: {"checkpoint": STEP, metric: value} or {}.
-        """
-        step = int(state.step)
-        items = {name: ocp.args.StandardSave(tree) for name, tree in as_items(state).items()}
-        composite = ocp.args.Composite(**items, data=ocp.args.JsonSave(data))
-        if not self._manager.save(step, args=composite, force=True):
-            raise UserError(CHECKPOINT, f"{self.run}/checkpoints did not take step {step}")
-        self._manager.wait_until_finished()
-        write_best(self.run, data["best"])
-        for old in set(steps(self.run)) - {*self._last(), data["best"].get("checkpoint")}:
-            self._manager.delete(old)
-
-    def _last(self) -> list[int]:
-        """The last k regular steps. One saved at an interruption counts while it is the latest,
-        so that interruptions change neither what is kept nor what is averaged."""
-        there = steps(self.run)
-        return [s for s in there if s % self.every == 0 or s == there[-1]][-self.keep :]
-
-    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The latest state, shaped and placed as the TrainState `like`, and its data.
-
-        None in a new run. Raises UserError(CHECKPOINT).
-        """
-        if not steps(self.run):
-            return None
-        step = steps(self.run)[-1]
-        like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere()), like
-        )
-        items = {name: ocp.args.StandardRestore(tree) for name, tree in as_items(like).items()}
-        try:
-            composite = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
-            found = self._manager.restore(step, args=composite)
-        except (ValueError, KeyError, OSError) as error:
-            raise UserError(
-                CHECKPOINT, f"{self.run}/checkpoints/{step} cannot be restored: "
-                f"{str(error)[:200]}; train with --overwrite to begin anew"
-            ) from None
-        ema = found["ema"] if like.ema is not None else None
-        return type(like)(params=found["params"], ema=ema, **found["rest"]), found["data"]
-
-    def save_average(self) -> None:
-        """Average the parameters of the last k checkpoints into average/."""
-        last = self._last()
-        total = None
-        for step in last:
-            params = jax.tree.map(lambda x: x.astype(np.float64), load_params(self.run, str(step)))
-            total = params if total is None else jax.tree.map(np.add, total, params)
-        mean = jax.tree.map(lambda x: (x / len(last)).astype(np.float32), total)
-        self.drop_average()
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(self.run / "average" / "params", mean)
-
-    def drop_average(self) -> None:
-        """Forget the average: training goes beyond it."""
-        shutil.rmtree(self.run / "average", ignore_errors=True)
-
-    def close(self) -> None:
-        self._manager.close()
-
-
-def as_items(state: Any) -> dict[str, Any]:
-    """What a checkpoint keeps apart: parameters, their moving average if there is one, the rest."""
-    rest = state._asdict()
-    items = {name: rest.pop(name) for name in ("params", "ema")}
-    return {name: tree for name, tree in items.items() if tree is not None} | {"rest": rest}
-
-
 def steps(run: Path) -> list[int]:
-    """The steps that have a finished checkpoint, in order; other names are ignored."""
+    """The steps that have a checkpoint, whole or damaged, in order; other names are ignored."""
     directory = run / "checkpoints"
-    names = os.listdir(directory) if directory.is_dir() else []
-    return sorted(
-        int(name)
-        for name in names
-        if name.isdigit() and (directory / name / "params" / "_METADATA").is_file()
-    )
+    there = directory.iterdir() if directory.is_dir() else ()
+    return sorted(int(path.name) for path in there if re.fullmatch("0|[1-9][0-9]*", path.name)
+                  and path.is_dir() and any(path.iterdir()))
 
 
 def read_best(run: Path) -> dict[str, Any]:
@@ -166,10 +83,23 @@ def find_params(run: Path, checkpoint: str) -> Path:
     )
 
 
+def undamaged(params: Path) -> Path:
+    """The directory that `find_params` gave. UserError(CHECKPOINT) if it is not as it was saved.
+
+    Nothing else is taken in its place: another checkpoint gives other translations.
+    """
+    if why := damage(params.parent, params.name):
+        run = params.parent.parent if params.parent.name == "average" else params.parents[2]
+        good = [str(step) for step in steps(run) if not damage(run / "checkpoints" / str(step))]
+        raise UserError(CHECKPOINT, f"{params.parent} is damaged: {why}; whole ones are "
+                        + (f"{', '.join(good)} (--checkpoint={good[-1]})" if good else "none"))
+    return params
+
+
 def check_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and tokenizers of a run that has the checkpoint; touches no device."""
     config = load_config(run / "config.json")
-    find_params(run, checkpoint)
+    undamaged(find_params(run, checkpoint))
     tokenizers = load_tokenizers(str(run / "vocab"))
     expected = config.model.source_vocab_size, config.model.target_vocab_size
     got = tuple(tokenizer.size for tokenizer in tokenizers)
@@ -185,7 +115,7 @@ def check_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Toke
 
 def load_params(run: Path, checkpoint: str) -> Any:
     """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, for the host alone."""
-    path = find_params(run.absolute(), checkpoint)
+    path = undamaged(find_params(run.absolute(), checkpoint))
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             shapes = checkpointer.metadata(path).item_metadata.tree

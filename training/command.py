@@ -95,12 +95,16 @@ def nearest_field(error: Exception) -> str | None:
     return f"unknown config field config.{typed}{hint}"
 
 
-def prepare_jax(compilation_cache: str, devices: int = 0) -> None:
+def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = False) -> None:
     """Set, before the backend starts, one CPU device per core and the persistent compilation cache.
 
     `devices` overrides the number of CPU devices; GPU and TPU devices are as they are. The cache is
-    a directory, "off", or "" for the user's cache directory.
+    a directory, "off", or "" for the user's cache directory. `deterministic` has GPUs add in one
+    order.
     """
+    if deterministic:
+        os.environ["XLA_FLAGS"] = (
+            os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true")
     import jax
 
     cores = len(os.sched_getaffinity(0))

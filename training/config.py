@@ -50,6 +50,14 @@ class TrainingConfig:
     best_metric: str = "bleu"
     # Evaluations in a row without a better one after which training stops; 0 never stops.
     patience: int = 0
+    # Steps in a row that may have a loss or gradient that is not finite; none of them changes the
+    # parameters, and one more than that stops training.
+    skip_nonfinite: int = 0
+    # Go on where the data's files have changed: from the first epoch of the new ones.
+    allow_data_change: bool = False
+    # The same bytes from the same command on a GPU too, slower (XLA's deterministic operations);
+    # on a CPU they always are.
+    deterministic: bool = False
     # Validation sentences translated for BLEU in each evaluation; 0 means all.
     eval_sentences: int = 500
 
@@ -68,7 +76,7 @@ class TrainingConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name} must be at least 1, got {getattr(self, name)}")
         for name in ("learning_rate", "weight_decay", "clip_norm", "loss_block", "seed", "patience",
-                     "eval_sentences"):
+                     "eval_sentences", "skip_nonfinite"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"training.{name} must not be negative, got {getattr(self, name)}")
         for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay"):

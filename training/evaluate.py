@@ -28,7 +28,8 @@ class Translator(Protocol):
 
 
 class Evaluator:
-    """Judges parameters on validation data and remembers which checkpoint did best.
+    """Judges parameters on validation data and remembers which checkpoint did best; `judged` is the
+    last step that it has judged.
 
     `eval_step` is (params, batch [devices, B, …]) → LossSums.
     """
@@ -43,8 +44,23 @@ class Evaluator:
     ):
         self._config, self._run, self._held_out = config, run, held_out
         self._eval_step, self._translator = eval_step, translator
+        self.forget()
+        self.judged = 0
+
+    def forget(self) -> None:
+        """Nothing is best."""
         self.best: dict[str, Any] = {}
         self.without_better = 0
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, for `recall`."""
+        return {name: getattr(self, name) for name in ("best", "without_better", "judged")}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """Go on as the evaluator whose `memory` it was."""
+        self.best, self.without_better, self.judged = (
+            memory[name] for name in ("best", "without_better", "judged"))
 
     @property
     def exhausted(self) -> bool:
@@ -54,6 +70,7 @@ class Evaluator:
     def judge(self, checkpoint: int | str, step: int, params: Any) -> None:
         """Record validation scores; `best` becomes `checkpoint` where they are better."""
         if self._held_out is None:
+            self.judged = step
             return
         corpus, pairs = self._held_out
         training = self._config.training
@@ -79,6 +96,7 @@ class Evaluator:
             self.without_better = 0
         else:
             self.without_better += 1
+        self.judged = step
 
 
 def held_out_loss(

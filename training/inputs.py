@@ -5,8 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from data.errors import CONFIGURATION, UserError
-from data.pairs import Pairs, encode_pairs, pairs_of_epoch
+from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
 from data.subwords import SubwordSampler
 from data.text_files import Corpus
 from data.tokenizer import (
@@ -32,6 +34,8 @@ class Data(NamedTuple):
     train: Callable[[int], Pairs]  # of an epoch
     valid: tuple[Corpus, Pairs] | None
     test: Corpus | None
+    files: dict[str, dict[str, str]]  # of each split: file → sha256
+    places: Callable[[int, np.ndarray], list[str]]  # of pairs of an epoch: "train.de:777"
 
 
 def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) -> Data:
@@ -72,7 +76,13 @@ def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) ->
         train = SubwordSampler(
             pairs["train"], texts, tokenizers, config.data, config.training.seed
         )
-    return Data(tokenizers, train, held_out, corpora["test"] or valid)
+    files = {name: corpus.fingerprints for name, corpus in corpora.items() if corpus}
+
+    def places_of(epoch: int, chosen: np.ndarray) -> list[str]:
+        taken = taken_pairs(pairs["train"].weights, config.training.seed, epoch)[chosen]
+        return [corpora["train"].where(i) for i in places["train"][taken]]
+
+    return Data(tokenizers, train, held_out, corpora["test"] or valid, files, places_of)
 
 
 def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:

@@ -2,40 +2,44 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import jax
 import optax
 
+from data.batches import DataPosition
 from data.errors import DIVERGED, UserError
 from training.config import TrainingConfig
 from training.run import Run
+
+EXAMPLES = 5  # places of a bad batch that its message names
 
 
 class Progress:
     """Counts steps and tokens between log lines; time spent elsewhere is left out by `restart`."""
 
-    def __init__(self, run: Run, config: TrainingConfig, schedule: optax.Schedule, step: int):
-        self._run, self._config, self._schedule = run, config, schedule
-        self._first = step + 1
+    def __init__(self, run: Run, config: TrainingConfig, schedule: optax.Schedule, step: int,
+                 places: Callable[[DataPosition], list[str]]):
+        """`places` names the examples of a batch."""
+        self._run, self._config, self._schedule, self._places = run, config, schedule, places
+        self._first, self._skipped = step + 1, 0
         self.restart()
 
     def restart(self) -> None:
         """Begin to measure the speed again, after compilation or an evaluation."""
         self._since, self._tokens, self._steps = time.perf_counter(), 0.0, 0
 
-    def after(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Tell of a step, in the log where it is due; waits for the step to end.
+    def after(self, step: int, metrics: dict[str, jax.Array], taken: DataPosition) -> None:
+        """Tell of a step on the batch at `taken`, in the log where it is due; waits for its end.
 
-        Raises UserError(DIVERGED) where the loss or the gradient is not finite, before anything
-        of that step is saved.
+        Raises UserError(DIVERGED) after more steps in a row than training.skip_nonfinite whose loss
+        or gradient was not finite; these have changed nothing.
         """
         values = {name: float(value) for name, value in metrics.items()}
-        if not math.isfinite(values["loss"] + values["gradient_norm"]):
-            raise UserError(
-                DIVERGED, f"step {step}: loss {values['loss']}, gradient norm "
-                f"{values['gradient_norm']}; lower training.learning_rate or raise "
-                "training.warmup_steps, and go on from the last checkpoint"
-            )
+        if not (math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])):
+            self._not_finite(step, values, taken)
+            return
+        self._skipped = 0
         self._tokens += values.pop("tokens")
         self._steps += 1
         seconds = time.perf_counter() - self._since
@@ -57,6 +61,20 @@ class Progress:
             self._run.progress(line)
         if step == self._first:
             self.restart()
+
+    def _not_finite(self, step, values, taken):
+        self._skipped += 1
+        places, name = self._places(taken), f"nonfinite-{step}"
+        self._run.write_samples(name, places)
+        said = (f"step {step}: loss {values['loss']}, gradient norm {values['gradient_norm']}, not "
+                f"applied; batch {taken.index} of epoch {taken.epoch}, {len(places)} pairs: "
+                f"{', '.join(places[:EXAMPLES])}, … (all in samples/{name}.txt)")
+        if self._skipped > self._config.skip_nonfinite:
+            raise UserError(DIVERGED, f"{said}; lower training.learning_rate, raise "
+                            "training.warmup_steps or look at these pairs, and go on from the last "
+                            "checkpoint; training.skip_nonfinite allows some")
+        self._run.log(f"warning: {said}; {self._skipped} in a row, training.skip_nonfinite is "
+                      f"{self._config.skip_nonfinite}")
 
 
 def clock(seconds: float) -> str:

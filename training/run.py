@@ -22,7 +22,8 @@ from training.config import Config, DecodingConfig, load_config, save_config
 MAY_CHANGE = {
     "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
     "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
-    "training.accumulate", "model.remat", "data.data_dir",
+    "training.accumulate", "model.remat", "data.data_dir", "training.skip_nonfinite",
+    "training.allow_data_change", "training.deterministic",
     *(f"decoding.{one.name}" for one in fields(DecodingConfig)),
 }  # fmt: skip
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
@@ -110,10 +111,12 @@ class Run:
         """
         here, path = Path(__file__).parent, self.path / "run.json"
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if changed := [name for name in data if before.get("data", data).get(name) != data[name]]:
+        changed = [name for name in data if before.get("data", data).get(name) != data[name]]
+        if changed and not config.training.allow_data_change:
             raise UserError(
                 DATA, f"{', '.join(changed)} changed since this run began, so it cannot go on as "
-                "it was; restore the data, choose another --workdir, or --overwrite to begin anew"
+                "it was; restore the data, choose another --workdir, --overwrite to begin anew, or "
+                "go on with the new data: --config.training.allow_data_change"
             )
         save_config(config, self.path / "config.json")
         commit = subprocess.run(
@@ -129,7 +132,8 @@ class Run:
             "seed": config.training.seed,
             "data": data,
         }
-        facts = {**before, "resumed": [*before.get("resumed", []), facts]} if before else facts
+        if before:
+            facts = {**before, "data": data, "resumed": [*before.get("resumed", []), facts]}
         write_whole(path, json.dumps(facts, indent=2) + "\n")
 
     def log(self, line: str) -> None:

@@ -92,6 +92,7 @@ def make_train_step(
     """train_step(state, batch [M, B, …]) → (state, metrics), for pmap or shard_map over AXIS.
 
     Metrics: loss and nll a target token (nats), accuracy, tokens, gradient_norm (before clipping).
+    Where the loss or the gradient is not finite, nothing but the step's number changes.
     """
 
     def train_step(state: TrainState, batch: Batch):
@@ -120,7 +121,10 @@ def make_train_step(
             "gradient_norm": optax.global_norm(gradients),
         }
         ema = moving_average(state.ema, params, state.step, config.ema_decay)
-        return TrainState(state.step + 1, params, optimizer_state, state.key, ema), metrics
+        after = TrainState(state.step, params, optimizer_state, state.key, ema)
+        good = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+        after = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, state)
+        return after._replace(step=state.step + 1), metrics
 
     return train_step
 

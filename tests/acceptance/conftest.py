@@ -1,0 +1,20 @@
+"""Fixtures of the acceptance tests: a corpus, a shared cache, and an uninterrupted run."""
+
+import pytest
+from processes import Bench
+from tiny import write_corpus
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory):
+    """A corpus of four batches, so that twelve steps are three epochs."""
+    path = tmp_path_factory.mktemp("bench")
+    return Bench(path, write_corpus(path / "pairs.tsv", 118), path / "cache")
+
+
+@pytest.fixture(scope="session")
+def whole(bench):
+    """A run of twelve steps that nothing interrupted."""
+    code, lines = bench.train(bench.path / "whole")
+    assert code == 0, lines
+    return bench.path / "whole"

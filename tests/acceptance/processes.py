@@ -1,0 +1,142 @@
+"""train.py and decode.py as processes: a tiny run, faults injected, what is left on the disk."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from training.checkpoint import steps
+
+ROOT = Path(__file__).parent.parent.parent
+FAULTY = Path(__file__).parent / "faulty.py"
+TINY = (
+    "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
+    "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
+    "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
+    "--config.training.schedule=constant --config.training.learning_rate=0.01 "
+    "--config.training.warmup_steps=3 --config.training.tokens_per_batch=128 "
+    "--config.training.num_steps=12 --config.training.log_every=1 --config.training.eval_every=4 "
+    "--config.training.checkpoint_every=2 --config.training.keep=3 "
+    "--config.decoding.beam_size=2 --config.decoding.batch_size=3 "
+    "--config.decoding.max_extra_length=5"
+).split()
+
+
+def environment(devices=2, platform="cpu"):
+    """For a process with so many CPU devices; any use of the platform "none" fails."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return {**os.environ, "NPROC": "16", "XLA_FLAGS": flags, "JAX_PLATFORMS": platform}
+
+
+class Bench:
+    """Runs of one corpus that share a directory of compiled programs."""
+
+    def __init__(self, path: Path, corpus: str, cache: Path):
+        self.path, self.corpus, self.cache = path, corpus, cache
+
+    def command(self, run, *flags, fault=()):
+        """train.py of the tiny model in the directory `run`, or with a fault of faulty.py."""
+        script = [FAULTY, *fault, "--"] if fault else [ROOT / "train.py"]
+        return [sys.executable, *map(str, script), *TINY, f"--config.data.corpus={self.corpus}",
+                f"--workdir={run}", f"--compilation_cache={self.cache}", *map(str, flags)]
+
+    def train(self, run, *flags, fault=(), devices=2, platform="cpu", cwd=ROOT):
+        """(exit code, lines of stderr) at the end of the process."""
+        done = subprocess.run(self.command(run, *flags, fault=fault), cwd=cwd, timeout=500,
+                              env=environment(devices, platform), capture_output=True, check=False)
+        return done.returncode, done.stderr.decode().splitlines()
+
+    def start(self, run, *flags, fault=()):
+        """The process, with stderr as lines to read."""
+        return subprocess.Popen(self.command(run, *flags, fault=fault), env=environment(),
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def decode(self, run, *flags, stdin="eins zwei\n", platform="cpu"):
+        """(exit code, stdout, lines of stderr) of decode.py."""
+        command = [sys.executable, str(ROOT / "decode.py"), f"--workdir={run}",
+                   f"--compilation_cache={self.cache}", *flags]
+        done = subprocess.run(command, input=stdin.encode(), env=environment(platform=platform),
+                              capture_output=True, timeout=500, check=False)
+        return done.returncode, done.stdout.decode(), done.stderr.decode().splitlines()
+
+
+def at(function, call, name):
+    """The fault that sends a signal before the given call (from 1) of module:function."""
+    return "signal", function, str(call), name
+
+
+def last_step(lines, begin):
+    """The number after `begin` in the last line that begins so; 0 where there is none."""
+    found = [line.removeprefix(begin).split()[0] for line in lines if line.startswith(begin)]
+    return int(found[-1].split("/")[0]) if found else 0
+
+
+def error_of(lines):
+    """The one line of a user's error; no traceback beside it."""
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1 and not any("Traceback" in line for line in lines), lines
+    return errors[0].removeprefix("error: ")
+
+
+def arrays(directory):
+    """Of each array in a directory that Orbax wrote: name → sha256 of type, shape and bytes."""
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        tree = checkpointer.metadata(directory).item_metadata.tree
+        plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+        found = checkpointer.restore(directory, restore_args=plain)
+    hashes = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+        leaf = np.asarray(leaf)
+        digest = hashlib.sha256(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
+        hashes[f"{directory.name}{jax.tree_util.keystr(path)}"] = digest.hexdigest()
+    return hashes
+
+
+def final_state(run):
+    """All facts of the end: each array of the last checkpoint (parameters, optimizer, key) and of
+    the average, step, position, best, and the loss of each step; fails where a step was recorded
+    twice or not at all."""
+    last = run / "checkpoints" / str(steps(run)[-1])
+    found = {"step": last.name, **arrays(last / "params"), **arrays(last / "rest")}
+    found |= arrays(run / "average" / "params")
+    found["data"] = (last / "data" / "metadata").read_text()
+    found["best"] = (run / "best.json").read_text()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [(line["step"], line["train_loss"]) for line in lines if "train_loss" in line]
+    assert [step for step, _ in losses] == list(range(1, int(last.name) + 1))
+    return found | {"losses": losses}
+
+
+def contents(run):
+    """Every file of a run directory but its logs: path → bytes."""
+    logs = {"train.log", "run.json", "LOCK"}
+    return {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()
+            and path.name not in logs and "tensorboard" not in path.parts}
+
+
+def wait_for(process, begin):
+    """Read stderr up to a line that begins so; returns the lines."""
+    lines = []
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))
+        if line.startswith(begin):
+            return lines
+    raise AssertionError(lines)
+
+
+def ended(process, lines, number=None):
+    """(exit code, all lines) of a process that is sent a signal, or ends by itself."""
+    if number is not None:
+        process.send_signal(number)
+    lines += process.stderr.read().splitlines()
+    return process.wait(timeout=120), lines
+
+
+KILLED = -signal.SIGKILL

@@ -1,0 +1,196 @@
+"""Saving and resuming: Orbax arrays and JSON, the last k and the best kept, an average at the end.
+
+What lies where is in training/checkpoint.py. One idea to know: a checkpoint is written under
+another name, with the hashes of its files, and appears by rename.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from data.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
+from training.checkpoint import everywhere, load_params, steps, write_best
+from training.manifest import damage, quarantine, sync, write_manifest
+
+
+class Checkpoints:
+    """The checkpoints of one run directory, each with a manifest of its files.
+
+    A checkpoint appears by rename, when all of it is on the disk: what is there is whole, or was
+    damaged later.
+    """
+
+    def __init__(self, run: Path, keep: int, every: int, log: Callable[[str], None]):
+        self.run, self.keep, self.every, self._log = run.absolute(), keep, every, log
+        self._directory = self.run / "checkpoints"
+        self._directory.mkdir(exist_ok=True)
+        self._orbax = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+        self._clean()
+
+    def save(self, state: Any, data: dict[str, Any]) -> None:
+        """Write step `state.step`, then best.json, then drop what is neither last k nor best.
+
+        data["best"] says which checkpoint did best: {"checkpoint": STEP, metric: value} or {}.
+        Raises UserError(DIVERGED) for numbers that are not finite and UserError(OUTPUT) where the
+        disk does not take them; what was there before stays, and a later save may succeed.
+        """
+        step = int(state.step)
+        check_finite(state, step)
+        items = {name: ocp.args.StandardSave(tree) for name, tree in as_items(state).items()}
+        self._write(self._directory / str(step), {**items, "data": ocp.args.JsonSave(data)}, state)
+        write_best(self.run, data["best"])
+        for old in set(steps(self.run)) - {*self._last(), data["best"].get("checkpoint")}:
+            self._drop(self._directory / str(old))
+        self._log(f"saved step {step}")
+
+    def _write(self, path: Path, items: dict[str, Any], tree: Any) -> None:
+        temporary = self._directory / f"{path.name}.tmp"
+        try:
+            self._orbax.save(temporary, args=ocp.args.Composite(**items))
+            write_manifest(temporary)
+            self._drop(path)
+            os.rename(temporary, path)
+            sync(path.parent)
+        except (OSError, ValueError) as error:  # TensorStore's errors are ValueErrors
+            self._clean()
+            raise UserError(
+                OUTPUT, f"{path} could not be saved: it needs {megabytes(num_bytes(tree))}, "
+                f"{megabytes(shutil.disk_usage(self.run).free)} are free ({str(error)[-200:]}); "
+                "earlier checkpoints are as they were"
+            ) from None
+
+    def _drop(self, path: Path) -> None:
+        """Delete by rename first, so that no half of a checkpoint is ever left under its name."""
+        if path.is_dir():
+            shutil.rmtree(path.rename(self._directory / f"{path.name}.old.tmp"))
+
+    def _clean(self) -> None:
+        """Delete what a save that did not end has left."""
+        for left in self._directory.glob("*tmp"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _last(self) -> list[int]:
+        """The last k regular steps. One saved at an interruption counts while it is the latest,
+        so that interruptions change neither what is kept nor what is averaged."""
+        there = steps(self.run)
+        return [s for s in there if s % self.every == 0 or s == there[-1]][-self.keep :]
+
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The newest state that is whole, placed as the TrainState `like`, and its data.
+
+        Damaged ones that are newer are renamed STEP.corrupt, with a warning. None in a new run.
+        Raises UserError(CHECKPOINT) where there were checkpoints and none is left.
+        """
+        step = self._newest_whole()
+        if step is None:
+            return None
+        like = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere()), like
+        )
+        items = {name: ocp.args.StandardRestore(tree) for name, tree in as_items(like).items()}
+        try:
+            composite = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
+            found = self._orbax.restore(self._directory / str(step), args=composite)
+        except (ValueError, KeyError, OSError) as error:
+            raise UserError(
+                CHECKPOINT, f"{self.run}/checkpoints/{step} cannot be restored: "
+                f"{str(error)[:200]}; train with --overwrite to begin anew"
+            ) from None
+        data = found["data"]
+        if (best := data["best"].get("checkpoint")) not in {None, *steps(self.run)}:
+            self._log(f"warning: the best checkpoint, {best}, is gone; the next evaluation is best")
+            data["best"] = {}
+        write_best(self.run, data["best"])  # what came after this step is not
+        ema = found["ema"] if like.ema is not None else None
+        return type(like)(params=found["params"], ema=ema, **found["rest"]), data
+
+    def _newest_whole(self) -> int | None:
+        damaged = {}
+        for step in reversed(steps(self.run)):
+            if why := damage(self._directory / str(step)):
+                damaged[step] = why
+                continue
+            for bad, why in damaged.items():
+                place = quarantine(self._directory / str(bad))
+                self._log(f"warning: checkpoint {bad} is damaged: {why}; it is now {place.name}, "
+                          f"and training goes on from step {step}")
+            return step
+        before = self._directory.glob("*.corrupt*")
+        damaged |= {path.name: "found damaged before" for path in before}
+        if damaged or (self.run / "best.json").exists():  # which the first save has written
+            tried = "; ".join(f"{name}: {why}" for name, why in damaged.items()) or "it is empty"
+            raise UserError(CHECKPOINT, f"no checkpoint in {self._directory} can be used: {tried}; "
+                            "bring one back, or train with --overwrite to begin anew")
+        return None
+
+    def average(self) -> Any:
+        """The mean of the parameters of the last k checkpoints, without those that are damaged."""
+        total, count = None, 0
+        for step in self._last():
+            try:
+                params = load_params(self.run, str(step))
+            except UserError as error:
+                self._log(f"warning: not averaged: {error}")
+                continue
+            params = jax.tree.map(lambda x: x.astype(np.float64), params)
+            total = params if total is None else jax.tree.map(np.add, total, params)
+            count += 1
+        return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
+
+    def save_average(self, params: Any) -> None:
+        """Write average/."""
+        self._write(self.run / "average", {"params": ocp.args.StandardSave(params)}, params)
+
+    def drop_average(self) -> None:
+        """Forget the average: training goes beyond it."""
+        self._drop(self.run / "average")
+
+    def forecast(self, state: Any) -> str:
+        """What the checkpoints will take of the disk."""
+        size, free = num_bytes(state), shutil.disk_usage(self.run).free
+        most = size * (self.keep + 2)  # and the best, and the one that is being written
+        here = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
+        return (f"{'warning: ' * (most > free + here)}checkpoints: {megabytes(size)} each, "
+                f"{self.keep} kept, {megabytes(most)} at most; {megabytes(free)} free")
+
+    def close(self) -> None:
+        self._orbax.close()
+
+
+def num_bytes(tree: Any) -> int:
+    """What the arrays of a tree take."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def megabytes(count: int) -> str:
+    """1,234.5 MB"""
+    return f"{count / 1e6:,.1f} MB"
+
+
+@jax.jit
+def finite(tree: Any) -> Any:
+    """Of each array, whether all its numbers are finite."""
+    return jax.tree.map(lambda x: jnp.isfinite(x).all(), tree)
+
+
+def check_finite(state: Any, step: int) -> None:
+    """UserError(DIVERGED), which names the first, if any array has numbers that are not finite."""
+    for path, good in jax.tree_util.tree_leaves_with_path(jax.device_get(finite(state))):
+        if not good:
+            raise UserError(DIVERGED, f"step {step} is not saved: {jax.tree_util.keystr(path)} has "
+                            "numbers that are not finite; lower training.learning_rate, and go on "
+                            "from the last checkpoint")
+
+
+def as_items(state: Any) -> dict[str, Any]:
+    """What a checkpoint keeps apart: parameters, their moving average if there is one, the rest."""
+    rest = state._asdict()
+    items = {name: rest.pop(name) for name in ("params", "ema")}
+    return {name: tree for name, tree in items.items() if tree is not None} | {"rest": rest}

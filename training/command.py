@@ -44,7 +44,9 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
     except OSError as error:
         stop(OUTPUT, f"{type(error).__name__}: {error}", error)
     except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
-        stop(INTERNAL, f"{type(error).__name__}: {error} (--debug shows where)", error)
+        notes = "".join(f", {note}" for note in getattr(error, "__notes__", ())
+                        if note.startswith("while "))
+        stop(INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug shows where)", error)
 
 
 def parse_flags(define_flags: Callable[[], None]) -> None:

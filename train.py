@@ -23,9 +23,12 @@ from model.transformer import Transformer
 from training.checkpoint import Checkpoints, load_params, read_best, write_best
 from training.command import prepare_jax, run_command
 from training.config import Config
+from training.dry_run import dry_run
 from training.evaluate import Evaluator, samples
+from training.failure import explained
 from training.inputs import Data, prepare_data
 from training.optimizer import learning_rate_schedule, make_optimizer
+from training.profile import profiled
 from training.progress import Progress, clock
 from training.run import Run
 from training.step import (
@@ -69,6 +72,7 @@ def train(config: Config, run: Run, data: Data) -> None:
         checkpoints.save(state, {**position._asdict(), **best})
 
     train_step = pmap_train_step(make_train_step(model, optimizer, training))
+    train_step = profiled(train_step, training.profile, run.path / "profile", step)
     schedule = learning_rate_schedule(training, config.model.d_model)
     progress, stop = Progress(run, training, schedule, step), StopFlag()
     stream = batches.iterate(position)
@@ -157,7 +161,10 @@ def main() -> None:
         raise UserError(CONFIGURATION, f"--config={file} gives no Config of training.config")
     config.validate()
     started = time.perf_counter()
-    run = Run(Path(f.workdir or f"runs/{Path(file).stem}"))
+    path = Path(f.workdir or f"runs/{Path(file).stem}").expanduser().absolute()
+    if f.dry_run:
+        return dry_run(config, path, f.overwrite, f.compilation_cache, report)
+    run = Run(path)
     if not f.overwrite:
         run.adopt(config)
     run.log(f"run: {run.path}")
@@ -168,7 +175,8 @@ def main() -> None:
     read = (corpus.fingerprints for corpus in corpora.values() if corpus)
     run.describe(config, dict(item for fingerprints in read for item in fingerprints.items()))
     prepare_jax(f.compilation_cache)
-    train(config, run, data)
+    with explained(config, run):
+        train(config, run, data)
     run.log(f"done in {clock(time.perf_counter() - started)}")
     run.close()
 
@@ -181,6 +189,8 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("workdir", "", "The run directory; runs/NAME of the config by default.")
     flags.DEFINE_bool("overwrite", False, "Begin anew where the run directory holds a run.")
+    flags.DEFINE_bool("dry_run", False, "Check everything, say what it takes, do one step, keep "
+                      "nothing.")
 
 
 if __name__ == "__main__":

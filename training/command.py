@@ -61,7 +61,7 @@ def parse_flags(define_flags: Callable[[], None]) -> None:
         rest = flags.FLAGS(sys.argv)[1:]
     except SystemExit:
         sys.exit(0)  # --help was printed; absl would exit with 1
-    except flags.Error:
+    except (flags.Error, BrokenPipeError):  # --help | head
         raise
     except Exception as error:
         hint = nearest_field(error) or f"--config: {type(error).__name__}: {error}"

@@ -103,7 +103,7 @@ def one_step(config: Config, run: Run, batches: Batches, disk: Path) -> None:
 
 
 def disk_of(path: Path) -> Path:
-    """The directory that there is of a path. Raises UserError(OUTPUT) if none could be made in it."""
+    """What there is of a path. Raises UserError(OUTPUT) if nothing could be made in it."""
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(OUTPUT, f"cannot write the run directory {path} in {there}; choose another "

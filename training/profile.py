@@ -1,4 +1,4 @@
-"""Profile: what the devices and the host do in some steps, as a trace for TensorBoard or Perfetto."""
+"""Profile: what devices and host do in some steps, as a trace for TensorBoard or Perfetto."""
 
 from collections.abc import Callable
 from pathlib import Path

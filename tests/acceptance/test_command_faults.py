@@ -13,8 +13,8 @@ from tiny import write_corpus
 SOURCES = [path for path in ROOT.rglob("*.py")
            if not {"tests", ".venv", "build"} & set(path.relative_to(ROOT).parts)]
 UNSAFE = re.compile(  # what runs or unpacks what it reads
-    r"(?:import|from) (?:cloud|c)?(?:pickle|dill|joblib|marshal|shelve)\b|pickle\.|(?<![\w.])eval\(|"
-    r"(?<![\w.])exec\(|yaml\.(unsafe_|full_)?load|allow_pickle=True|shell=True|os\.system|"
+    r"(?:import|from) (?:cloud|c)?(?:pickle|dill|joblib|marshal|shelve)\b|pickle\.|"
+    r"(?<![\w.])(eval|exec)\(|yaml\.(unsafe_|full_)?load|allow_pickle=True|shell=True|os\.system|"
     r"torch\.load|extractall|unpack_archive|tempfile\.mktemp\("
 )
 
@@ -43,7 +43,7 @@ def test_mistakes_on_the_command_line(tmp_path, record_property):
         assert (done.code, done.out, len(done.err)) == (code, "", 1), (flag, done)
         assert part in done.error, (flag, done.error)
     done = decode(trained(), "--checkpoint=3", **options)
-    assert done.code == 4 and "there are the steps 2, 4 and the average" in done.error
+    assert done.code == 4 and "there are the steps 100, 200 and the average" in done.error
     for script in (TRAIN, DECODE):
         done = call(script, "--help", **options)
         assert done.code == 0 and "--workdir" in done.out and not done.err
@@ -127,10 +127,10 @@ def test_names_and_links_do_not_lead_out_of_a_run(tmp_path, record_property):
     shutil.copytree(trained() / "checkpoints", outside)
     before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
     run = copied(tmp_path / "run")
-    (run / "best.json").write_text('{"checkpoint": "../../outside/4"}')
+    (run / "best.json").write_text('{"checkpoint": "../../outside/200"}')
     done = decode(run, devices=0)
-    assert done.code == 4 and "no checkpoint '../../outside/4'" in done.error
-    (run / "best.json").write_text('{"checkpoint": 4}')
+    assert done.code == 4 and "no checkpoint '../../outside/200'" in done.error
+    (run / "best.json").write_text('{"checkpoint": 200}')
     description = run / "vocab" / "tokenizers.json"
     content = json.loads(description.read_text())
     content["joint"]["kind"] = "../../outside/words"

@@ -17,7 +17,7 @@ from absl import flags
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from data.files import check_outputs, write_lines
 from data.scores import bleu, chrf, tokenized_bleu
-from data.text_files import expanded, raw_lines
+from data.text_files import LONGEST, TOO_LONG, beginnings, expanded, raw_lines
 from decoding.formats import FORMATS, Item, parsed
 from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
 from decoding.translator import Translator
@@ -33,8 +33,10 @@ def read_lines(path: str) -> Iterator[str]:
     """Lines of a file (.gz or not) or stdin ("-"), split at \\n only; bad UTF-8 is replaced."""
     opened = gzip.open if path.endswith(".gz") else open
     with sys.stdin.buffer if path == "-" else opened(expanded(path), "rb") as file:
-        for number, line in enumerate(file, start=1):
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
+        for number, line in enumerate(beginnings(file), start=1):
+            if len(line) > LONGEST:
+                print(f"{path}:{number}: {TOO_LONG}, cut off there", file=sys.stderr)
+                line = line[:LONGEST].decode("utf-8", errors="ignore").encode("utf-8")
             text = line.decode("utf-8", errors="replace")
             if "\ufffd" in text and text.encode("utf-8") != line:
                 print(f"{path}:{number}: not UTF-8, bytes replaced", file=sys.stderr)

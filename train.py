@@ -23,10 +23,13 @@ from model.transformer import Transformer
 from training.checkpoint import load_params, read_best, write_best
 from training.command import prepare_jax, run_command
 from training.config import Config
+from training.dry_run import dry_run
 from training.evaluate import Evaluator, samples
+from training.failure import explained
 from training.inputs import Data, prepare_data
 from training.interruption import StopFlag, Stopped
 from training.optimizer import learning_rate_schedule, make_optimizer
+from training.profile import profiled
 from training.progress import Progress, clock
 from training.run import Run
 from training.saving import Checkpoints
@@ -86,6 +89,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
         return data.places(taken.epoch, pairs)
 
     train_step = pmap_train_step(make_train_step(model, optimizer, training))
+    train_step = profiled(train_step, training.profile, run.path / "profile", step)
     schedule = learning_rate_schedule(training, config.model.d_model)
     progress = Progress(run, training, schedule, step, places)
     stream = batches.iterate(position)
@@ -168,8 +172,11 @@ def main() -> None:
             raise UserError(CONFIGURATION, f"--config={file} does not exist")
         raise UserError(CONFIGURATION, f"--config={file} gives no Config of training.config")
     config.validate()
+    path = Path(f.workdir or f"runs/{Path(file).stem}").expanduser().absolute()
+    if f.dry_run:
+        return dry_run(config, path, f.overwrite, f.compilation_cache, report)
     started, stop = time.perf_counter(), StopFlag()
-    run = Run(Path(f.workdir or f"runs/{Path(file).stem}"))
+    run = Run(path)
     try:
         if not f.overwrite:
             run.adopt(config)
@@ -181,7 +188,8 @@ def main() -> None:
         read = (corpus.fingerprints for corpus in corpora.values() if corpus)
         run.describe(config, dict(item for fingerprints in read for item in fingerprints.items()))
         prepare_jax(f.compilation_cache, deterministic=config.training.deterministic)
-        train(config, run, data, stop)
+        with explained(config, run):
+            train(config, run, data, stop)
         run.log(f"done in {clock(time.perf_counter() - started)}")
     except Stopped as stopped:
         run.log(f"{stopped}; the same command goes on")
@@ -198,6 +206,8 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("workdir", "", "The run directory; runs/NAME of the config by default.")
     flags.DEFINE_bool("overwrite", False, "Begin anew where the run directory holds a run.")
+    flags.DEFINE_bool("dry_run", False, "Check everything, say what it takes, do one step, keep "
+                      "nothing.")
 
 
 if __name__ == "__main__":

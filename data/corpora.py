@@ -46,13 +46,14 @@ class _Prepared(NamedTuple):
     splits: list[str]
 
 
-def read_split(config: DataConfig, split: str) -> Corpus | None:
+def read_split(config: DataConfig, split: str, most: int | None = None) -> Corpus | None:
     """The pairs of "train", "valid" or "test", None where there are none to be had.
 
+    Of the first `most` of each corpus, None for all.
     UserError as `read_corpus`.
     """
     spec = split_spec(config, split)
-    return read_corpus(spec, split, config) if spec else None
+    return read_corpus(spec, split, config, most) if spec else None
 
 
 def split_spec(config: DataConfig, split: str) -> str:
@@ -90,14 +91,14 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
                                 f"{', '.join(prepared.splits)}; name one as tfds:NAME:SPLIT")
 
 
-def read_corpus(spec: str, split: str, config: DataConfig) -> Corpus:
+def read_corpus(spec: str, split: str, config: DataConfig, most: int | None = None) -> Corpus:
     """The pairs of a corpus or a mixture; `split` ("train", "valid", "test") where it has several.
 
     UserError as `check_corpus`, and UserError(DATA) for what is wrong inside the data.
     """
     check_corpus(spec, split, config)
     weights, specs = zip(*mixture(spec), strict=True)
-    return joined([_read_one(one, split, config) for one in specs], list(weights))
+    return joined([_read_one(one, split, config, most) for one in specs], list(weights))
 
 
 def mixture(spec: str) -> list[tuple[float, str]]:
@@ -128,23 +129,23 @@ def _brings(spec, split, config):
     return kind == "builtin"
 
 
-def _read_one(spec, split, config):
+def _read_one(spec, split, config, most):
     kind, rest = _parsed(spec)
     if kind == "text":
-        corpus = read_text(*rest.split(","), config.on_bad_utf8)
+        corpus = read_text(*rest.split(","), config.on_bad_utf8, most)
     elif kind == "tsv":
-        corpus = read_tsv(rest, config.on_bad_utf8)
+        corpus = read_tsv(rest, config.on_bad_utf8, most)
     elif kind == "builtin":
         from data.korean_english import prepare
         builder = prepare(expanded(config.data_dir) if config.data_dir else None)
         name = {"train": "train", "valid": "validation", "test": "test"}[split]
-        corpus = _read_builder(builder, name, BUILTIN[rest], spec, config)
+        corpus = _read_builder(builder, name, BUILTIN[rest], spec, config, most)
     else:
         import tensorflow_datasets as tfds
         prepared = _prepared(rest, split, config)
         builder = tfds.builder_from_directory(str(prepared.directory))
         languages = _languages(builder.info, spec)
-        corpus = _read_builder(builder, prepared.split, languages, spec, config)
+        corpus = _read_builder(builder, prepared.split, languages, spec, config, most)
     return corpus.reversed() if config.reverse else corpus
 
 
@@ -206,14 +207,15 @@ def _languages(info, spec):
     return keys
 
 
-def _read_builder(builder, split, languages, name, config):
+def _read_builder(builder, split, languages, name, config, most):
     """The pairs of a prepared data set, in the order of its files (TFDS sorts by a hash)."""
     examples = builder.as_data_source(split)
     name = name if name.endswith(f":{split}") else f"{name}:{split}"
     digest = hashlib.sha256()
     pairs = PairCollector((name, name), config.on_bad_utf8)
-    for start in range(0, len(examples), READ_AT_ONCE):
-        block = range(start, min(start + READ_AT_ONCE, len(examples)))
+    total = min(len(examples), most or len(examples))
+    for start in range(0, total, READ_AT_ONCE):
+        block = range(start, min(start + READ_AT_ONCE, total))
         for number, example in zip(block, examples.__getitems__(list(block)), strict=True):
             # One pair a line everywhere else, so a line feed inside a sentence becomes a space.
             pair = [example[language].replace(b"\n", b" ") for language in languages]

@@ -7,15 +7,17 @@ import os
 from collections.abc import Iterable, Iterator
 
 from data.errors import DATA, OUTPUT, UserError
-from data.text_files import expanded, raw_lines
+from data.text_files import LONGEST, TOO_LONG, expanded, raw_lines
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
     """(number from 1, text) of each line of a file, .gz or not.
 
-    UserError(DATA) where it cannot be read or a line is not UTF-8.
+    UserError(DATA) where it cannot be read or a line is not UTF-8 or far too long.
     """
     for number, line in enumerate(raw_lines(path), start=1):
+        if len(line) > LONGEST:
+            raise UserError(DATA, f"{path}:{number}: {TOO_LONG}; is it text, a sentence a line?")
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -14,6 +14,9 @@ from data.text_files import Corpus
 from data.tokenizer import Tokenizer
 
 ENCODE_AT_ONCE = 10_000  # sentences
+# A text of more characters than this for each place of a row is dropped before it is tokenized:
+# tokens of a text that cannot fit would take far more memory than the text.
+CHARACTERS = 64
 
 
 class Ragged(NamedTuple):
@@ -51,30 +54,36 @@ def ragged(sequences: list[list[int]]) -> Ragged:
 
 
 def encode_pairs(corpus: Corpus, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
-                 config: DataConfig) -> tuple[Pairs, np.ndarray, dict[str, int]]:
-    """Token ids of the pairs that fit, their places in the corpus, and how many do not, by reason.
+                 config: DataConfig) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
+    """Token ids of the pairs that fit, their places in the corpus, and those of the others by
+    reason.
 
     UserError(DATA) with the counts if none is left.
     """
     limits = config.source_length - 1, config.target_length - 1  # one place is for the end
-    dropped, kept, source, target = Counter(), [], [], []
+    dropped, kept, source, target = {}, [], [], []
     for start in range(0, len(corpus.source), ENCODE_AT_ONCE):
-        block = slice(start, start + ENCODE_AT_ONCE)
-        sources = source_tokenizer.encode_many(corpus.source[block])
-        targets = target_tokenizer.encode_many(corpus.target[block])
+        block = []
+        for i in range(start, min(start + ENCODE_AT_ONCE, len(corpus.source))):
+            if reason := _endless(len(corpus.source[i]), len(corpus.target[i]), limits):
+                dropped.setdefault(reason, []).append(i)
+            else:
+                block.append(i)
+        sources = source_tokenizer.encode_many([corpus.source[i] for i in block])
+        targets = target_tokenizer.encode_many([corpus.target[i] for i in block])
         chosen = []
-        for i, (one, other) in enumerate(zip(sources, targets, strict=True)):
+        for at, (i, one, other) in enumerate(zip(block, sources, targets, strict=True)):
             reason = _unfit(len(one), len(other), limits, config.max_length_ratio)
             if reason:
-                dropped[reason] += 1
+                dropped.setdefault(reason, []).append(i)
             else:
-                chosen.append(i)
-        source.append(ragged([sources[i] for i in chosen]))
-        target.append(ragged([targets[i] for i in chosen]))
-        kept.append(np.array(chosen, np.int64) + start)
+                chosen.append(at)
+        source.append(ragged([sources[at] for at in chosen]))
+        target.append(ragged([targets[at] for at in chosen]))
+        kept.append(np.array([block[at] for at in chosen], np.int64))
     kept = np.concatenate(kept)
     if not len(kept):
-        counts = Counter(corpus.dropped) + dropped
+        counts = Counter(corpus.dropped) + Counter({why: len(of) for why, of in dropped.items()})
         why = ", ".join(f"{n} {reason}" for reason, n in counts.items())
         raise UserError(DATA, f"{', '.join(corpus.names)}: 0 of {counts.total()} pairs left: "
                         f"{why}; see config.data.source_length, target_length, max_length_ratio")
@@ -90,7 +99,7 @@ def encode_pairs(corpus: Corpus, source_tokenizer: Tokenizer, target_tokenizer: 
         if _taken_before(1, count, weight) < 1:
             raise UserError(CONFIGURATION, f"{', '.join(dict.fromkeys(origin.names))}: a weight of "
                             f"{weight:g} takes none of {count} pairs in an epoch; raise it")
-    return Pairs(_joined(source), _joined(target), weights), kept, dict(dropped)
+    return Pairs(_joined(source), _joined(target), weights), kept, dropped
 
 
 def gathered(sequences: Ragged, index: np.ndarray) -> Ragged:
@@ -130,6 +139,14 @@ def pairs_of_epoch(pairs: Pairs, seed: int, epoch: int) -> Pairs:
 def _taken_before(epoch, count, weight):
     """How many pairs of a corpus the epochs before this one took; exact, whatever the weight."""
     return math.floor(epoch * Fraction(str(weight)) * count)
+
+
+def _endless(source, target, limits):
+    """Why texts of these numbers of characters are not even tokenized, or None."""
+    for side, length, limit in zip(("source", "target"), (source, target), limits, strict=True):
+        if length > CHARACTERS * limit:
+            return f"{side} longer than {CHARACTERS * limit:,} characters"
+    return None
 
 
 def _unfit(source, target, limits, max_ratio):

@@ -12,7 +12,7 @@ import os
 import zlib
 from array import array
 from collections.abc import Iterator
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,8 @@ import numpy as np
 from data.errors import DATA, UserError
 
 EXAMPLES = 5  # places remembered for each reason a pair was dropped
+LONGEST = 1 << 20  # bytes of a line: more are no sentence, and are not kept in memory
+TOO_LONG = f"longer than {LONGEST:,} bytes"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -92,6 +94,9 @@ class PairCollector:
 
     def add(self, number: int, source: bytes, target: bytes) -> None:
         """Adds pair `number` (from 1). UserError(DATA) if it is not UTF-8 and that is an error."""
+        if max(len(source), len(target)) > LONGEST:  # and may be cut off
+            self._drop(TOO_LONG, 0 if len(source) > LONGEST else 1, number)
+            return
         pair = self._text(source, 0, number), self._text(target, 1, number)
         if None in pair:
             self._drop("not UTF-8", pair.index(None), number)
@@ -120,8 +125,8 @@ class PairCollector:
             if self._on_bad_utf8 == "error":
                 column = len(raw[: error.start].decode("utf-8")) + 1
                 raise UserError(DATA, f"{self._names[side]}:{number}: byte "
-                                f"{raw[error.start]:#04x} at column {column} is not UTF-8; set "
-                                "config.data.on_bad_utf8=replace or skip") from None
+                                f"{raw[error.start]:#04x} at column {column} is not UTF-8 (use "
+                                "--config.data.on_bad_utf8=replace or skip)") from None
             if self._on_bad_utf8 == "skip":
                 return None
             self._replaced += 1
@@ -153,13 +158,15 @@ def check_file(path: str) -> None:
         raise UserError(DATA, f"{seen} is empty; it must have one sentence per line")
 
 
-def read_text(source: str, target: str, on_bad_utf8: str) -> Corpus:
+def read_text(source: str, target: str, on_bad_utf8: str, most: int | None = None) -> Corpus:
     """The pairs of two files: line i of one is the translation of line i of the other.
 
+    Of their first `most` lines, None for all.
     UserError(DATA) where they cannot be read, differ in their number of lines, or hold no pair.
     """
     hashes = hashlib.sha256(), hashlib.sha256()
-    sides = raw_lines(source, hashes[0]), raw_lines(target, hashes[1])
+    sides = [islice(raw_lines(*side), most)
+             for side in zip((source, target), hashes, strict=True)]
     pairs = PairCollector((source, target), on_bad_utf8)
     for number, (one, other) in enumerate(zip_longest(*sides), start=1):
         if one is None or other is None:
@@ -171,12 +178,12 @@ def read_text(source: str, target: str, on_bad_utf8: str) -> Corpus:
     return pairs.corpus({source: hashes[0].hexdigest(), target: hashes[1].hexdigest()})
 
 
-def read_tsv(path: str, on_bad_utf8: str) -> Corpus:
+def read_tsv(path: str, on_bad_utf8: str, most: int | None = None) -> Corpus:
     """The pairs of a file with lines `source<TAB>target`. UserError(DATA) as in `read_text`."""
     digest = hashlib.sha256()
     pairs = PairCollector((path, path), on_bad_utf8)
-    for number, line in enumerate(raw_lines(path, digest), start=1):
-        fields = line.split(b"\t")
+    for number, line in enumerate(islice(raw_lines(path, digest), most), start=1):
+        fields = line.split(b"\t") if len(line) <= LONGEST else [line, b""]
         if len(fields) != 2:
             raise UserError(DATA, f"{path}:{number}: {len(fields)} tab-separated field"
                             f"{'s' * (len(fields) > 1)}; expected source and target")
@@ -192,21 +199,32 @@ def expanded(path: str) -> str:
 def raw_lines(path: str, digest=None) -> Iterator[bytes]:
     """The lines of a file as bytes, one at a time; a hashlib `digest` is fed with what was read.
 
-    UserError(DATA) where it cannot be read.
+    Of a line longer than LONGEST only its beginning is given, which is longer than that, too.
+    UserError(DATA) where the file cannot be read.
     """
     check_file(path)
     number = 0
     opened = gzip.open if path.endswith(".gz") else open
     try:
         with opened(expanded(path), "rb") as file:
-            for number, line in enumerate(io.BufferedReader(file, 1 << 20), start=1):
-                if digest:
-                    digest.update(line)
-                if number == 1:
-                    line = line.removeprefix(BYTE_ORDER_MARK)
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
+            for number, line in enumerate(beginnings(io.BufferedReader(file, 1 << 20), digest), 1):
+                yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(DATA, f"{path} is damaged or cut off after line {number} ({error}); make "
                         "or download it again") from None
     except OSError as error:
         raise UserError(DATA, f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def beginnings(file, digest=None) -> Iterator[bytes]:
+    """The lines of a binary file without their ends, as `raw_lines` gives them, whatever is in it.
+
+    Memory for one line at most, however long: a compressed file may hold gigabytes of it.
+    """
+    goes_on = False  # what comes is the rest of a line
+    while part := file.readline(LONGEST + 8):  # a byte order mark and the end are taken off
+        if digest:
+            digest.update(part)
+        if not goes_on:
+            yield part.removesuffix(b"\n").removesuffix(b"\r")
+        goes_on = not part.endswith(b"\n")

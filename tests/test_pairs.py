@@ -25,8 +25,8 @@ def test_pairs_that_do_not_fit_are_dropped_and_counted():
     tokenizers = train_tokenizers(config, corpus.source, corpus.target)
     pairs, kept, dropped = encode_pairs(corpus, *tokenizers, config)
     assert kept.tolist() == [0, 4, 6]
-    assert dropped == {"source longer than 4 tokens": 1, "target longer than 6 tokens": 1,
-                       "empty after tokenizing": 1, "length ratio above 3": 1}
+    assert dropped == {"source longer than 4 tokens": [1], "target longer than 6 tokens": [2],
+                       "empty after tokenizing": [3], "length ratio above 3": [5]}
     for side, tokenizer, texts in zip(pairs[:2], tokenizers, corpus[:2], strict=True):
         assert [tokenizer.decode(side.ids[i:j]) for i, j in pairwise(side.offsets)] == [
             texts[i] for i in kept]
@@ -52,3 +52,19 @@ def test_no_pair_left_is_refused_with_the_counts():
     with pytest.raises(UserError, match="0 of 13 pairs left: 2 blank, 11 source longer") as caught:
         encode_pairs(corpus, *tokenizers, config)
     assert caught.value.code == DATA
+
+
+def test_endless_texts_are_dropped_before_they_are_tokenized():
+    config = DataConfig(tokenizer="characters", source_length=5, target_length=7)
+    corpus = a_corpus(["a", "b" * (64 * 4 + 1), "a b"], ["a", "b", "b" * (64 * 6 + 1)])
+    seen = []
+
+    class Watched:
+        def encode_many(self, texts):
+            seen.extend(texts)
+            return [[5] * len(text) for text in texts]
+
+    _, kept, dropped = encode_pairs(corpus, Watched(), Watched(), config)
+    assert (kept.tolist(), seen) == ([0], ["a", "a"])
+    assert dropped == {"source longer than 256 characters": [1],
+                       "target longer than 384 characters": [2]}

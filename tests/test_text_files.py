@@ -1,10 +1,13 @@
 """Text files: what is a line, what is a pair, and one line of explanation for what is wrong."""
 
 import gzip
+import hashlib
+import io
 import os
 
 import pytest
 
+from data import text_files
 from data.config import DataConfig
 from data.corpora import check_corpus, read_corpus
 from data.errors import DATA, UserError
@@ -89,7 +92,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_line_and_column(text):
                                    .replace(b"\xf6", "ö".encode()))
     message = refused(DATA, text, source, lines("word"))
     assert "train.de:78: byte 0xff at column 14 is not UTF-8" in message
-    assert "config.data.on_bad_utf8=replace or skip" in message
+    assert "(use --config.data.on_bad_utf8=replace or skip)" in message
 
 
 def test_bytes_that_are_not_utf8_can_be_replaced_or_skipped_and_are_counted(text):
@@ -181,3 +184,28 @@ def test_a_pipe_is_a_file():
     os.close(write)
     assert read_corpus(f"tsv:/dev/fd/{read}", "train", DataConfig()).source == ["a"]
     os.close(read)
+
+
+def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST", 11)
+    corpus = text(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n", lines("x", 5))
+    assert corpus.source == ["a", "c", "e"] and list(corpus.numbers) == [1, 3, 5]
+    assert list(corpus.dropped.values()) == [2]
+    (places,) = corpus.examples.values()
+    assert places == ["train.de:2", "train.de:4"]
+    assert corpus.fingerprints["train.de"] == hashlib.sha256(
+        b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n").hexdigest()
+    for ending in (b"", b"\n", b"\r\n"):  # cut off or whole, first or not
+        kept = list(text_files.beginnings(io.BytesIO(b"f" * 19 + ending)))
+        assert len(kept) == 1 and len(kept[0]) > 11
+        assert list(text_files.beginnings(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
+
+
+def test_the_head_of_a_corpus_is_read_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.de").write_bytes(lines("a", 7) + b"\xff\n")
+    (tmp_path / "train.en").write_bytes(lines("x"))
+    (tmp_path / "pairs.tsv").write_bytes(b"a\tx\n" * 7 + b"\xff\n")
+    for spec in ("text:train.de,train.en", "tsv:pairs.tsv"):
+        assert len(read_corpus(spec, "train", DataConfig(), 7).source) == 7
+        refused(DATA, read_corpus, spec, "train", DataConfig(), 8)

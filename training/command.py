@@ -44,7 +44,9 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
     except OSError as error:
         stop(OUTPUT, f"{type(error).__name__}: {error}", error)
     except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
-        stop(INTERNAL, f"{type(error).__name__}: {error} (--debug shows where)", error)
+        notes = "".join(f", {note}" for note in getattr(error, "__notes__", ())
+                        if note.startswith("while "))
+        stop(INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug shows where)", error)
 
 
 def parse_flags(define_flags: Callable[[], None]) -> None:
@@ -59,7 +61,7 @@ def parse_flags(define_flags: Callable[[], None]) -> None:
         rest = flags.FLAGS(sys.argv)[1:]
     except SystemExit:
         sys.exit(0)  # --help was printed; absl would exit with 1
-    except flags.Error:
+    except (flags.Error, BrokenPipeError):  # --help | head
         raise
     except Exception as error:
         hint = nearest_field(error) or f"--config: {type(error).__name__}: {error}"

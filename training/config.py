@@ -1,6 +1,7 @@
 """The config tree: model, data, training and decoding; read from flags, kept as JSON in the run."""
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ class TrainingConfig:
     deterministic: bool = False
     # Validation sentences translated for BLEU in each evaluation; 0 means all.
     eval_sentences: int = 500
+    # FIRST:LAST, as in 10:12: write a profiler trace of these steps to RUN/profile; empty: none.
+    profile: str = ""
 
     def validate(self) -> None:
         """Raises ValueError: rule, expected, got."""
@@ -82,11 +85,23 @@ class TrainingConfig:
         for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"training.{name} must be in [0, 1), got {getattr(self, name)}")
+        profile_steps(self.profile)
         if self.eval_every % self.checkpoint_every:
             raise ValueError(
                 "training.eval_every must be a multiple of training.checkpoint_every, got "
                 f"{self.eval_every} and {self.checkpoint_every}"
             )
+
+
+def profile_steps(spec: str) -> tuple[int, int]:
+    """"10:12" → (10, 12), "" → (0, 0). Raises ValueError if it is nothing of the kind."""
+    found = re.fullmatch(r"(\d+):(\d+)", spec or "0:0", re.ASCII)
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if spec and not 1 <= first <= last:
+        raise ValueError(
+            f"training.profile must be FIRST:LAST, steps from 1 on as in 10:12, got {spec!r}"
+        )
+    return first, last
 
 
 def option(default: Any, help: str) -> Any:

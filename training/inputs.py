@@ -10,7 +10,7 @@ import numpy as np
 from data.errors import CONFIGURATION, UserError
 from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
 from data.subwords import SubwordSampler
-from data.text_files import Corpus
+from data.text_files import EXAMPLES, Corpus
 from data.tokenizer import (
     END,
     PAD,
@@ -52,18 +52,21 @@ def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) ->
     for name, corpus in corpora.items():
         if corpus is None:
             continue
-        dropped = dict(corpus.dropped)
+        dropped, examples = dict(corpus.dropped), dict(corpus.examples)
         if name != "test":  # what is translated is cut off at the model's limit, never dropped
             pairs[name], places[name], unfit = encode_pairs(corpus, *tokenizers, config.data)
-            dropped |= unfit
+            dropped |= {why: len(those) for why, those in unfit.items()}
+            examples |= {why: list(map(corpus.where, those[:EXAMPLES]))
+                         for why, those in unfit.items()}
         kept = len(pairs[name].source.lengths) if name in pairs else len(corpus.source)
         reasons = ", ".join(f"{n:,} {why}" for why, n in dropped.items())
         run.log(f"{name}: {kept:,} pairs kept, {sum(dropped.values()):,} dropped"
-                + (f" ({reasons})" if reasons else ""))
+                + (f" ({reasons})" if reasons else "")
+                + f", {corpus.replaced:,} lines with replaced bytes" * (corpus.replaced > 0))
         if len(corpus.origins) > 1 and name in pairs:
             for origin, (count, weight) in zip(corpus.origins, pairs[name].weights, strict=True):
                 run.log(f"  {' '.join(dict.fromkeys(origin.names))}: {count:,} pairs × {weight:g}")
-        for why, where in corpus.examples.items():
+        for why, where in examples.items():
             run.log(f"  {why}: {', '.join(where)}, …")
     source, target = (t.size for t in tokenizers)
     run.log(f"vocabulary: {source:,} source, {target:,} target, "

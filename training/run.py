@@ -22,13 +22,13 @@ from training.config import Config, DecodingConfig, load_config, save_config
 MAY_CHANGE = {
     "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
     "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
-    "training.accumulate", "model.remat", "data.data_dir", "training.skip_nonfinite",
-    "training.allow_data_change", "training.deterministic",
+    "training.accumulate", "training.profile", "model.remat", "data.data_dir",
+    "training.skip_nonfinite", "training.allow_data_change", "training.deterministic",
     *(f"decoding.{one.name}" for one in fields(DecodingConfig)),
 }  # fmt: skip
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 OURS = ("config.json", "run.json", "metrics.jsonl", "train.log", "best.json", "vocab",
-        "checkpoints", "average", "samples", "tensorboard")
+        "checkpoints", "average", "samples", "tensorboard", "profile")
 
 
 class Run:
@@ -140,6 +140,10 @@ class Run:
         """A line on stderr and in train.log."""
         self.progress("")
         print(line, file=sys.stderr, flush=True)
+        self.note(line)
+
+    def note(self, line: str) -> None:
+        """A line in train.log only."""
         with open(self.path / "train.log", "a", encoding="utf-8") as file:
             print(line, file=file)
 

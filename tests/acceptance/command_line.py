@@ -1,0 +1,98 @@
+"""The real command lines as processes, at the smallest size: for rows 22 to 36."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tiny import write_corpus
+
+ROOT = Path(__file__).parent.parent.parent
+TRAIN, DECODE = str(ROOT / "train.py"), str(ROOT / "decode.py")
+TINY = (
+    "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
+    "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
+    "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
+    "--config.training.num_steps=4 --config.training.tokens_per_batch=128 "
+    "--config.training.eval_every=4 --config.training.checkpoint_every=2 "
+    "--config.decoding.beam_size=2 --config.decoding.max_extra_length=5 "
+    "--config.decoding.batch_size=3"
+).split()
+ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
+
+
+class Done(NamedTuple):
+    """What a process left."""
+
+    code: int
+    out: str
+    err: list[str]
+    peak: int  # most memory, in KiB
+
+    @property
+    def error(self) -> str:
+        """The one line it ended with."""
+        assert not any("Traceback" in line for line in self.err), self.err
+        assert self.err and self.err[-1].startswith("error: "), self.err
+        return self.err[-1].removeprefix("error: ")
+
+
+def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=None) -> Done:
+    """A python process; with 0 `devices`, any use of one ends it."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    if not devices:
+        flags = {"JAX_PLATFORMS": "none_may_be_initialised"}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)], stdin=subprocess.PIPE, stdout=out, stderr=err,
+            cwd=cwd, env=ENVIRONMENT | flags | (environment or {}))
+        try:
+            process.stdin.write(stdin)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        for file in (out, err):
+            file.seek(0)
+        return Done(process.returncode, out.read().decode(), err.read().decode().splitlines(),
+                    usage.ru_maxrss)
+
+
+@cache
+def scratch() -> Path:
+    """A directory for what the tests of this process share: compiled programs, a trained run."""
+    place = tempfile.TemporaryDirectory(prefix="acceptance_")
+    scratch.kept = place  # removed with the process
+    return Path(place.name)
+
+
+def train(corpus: str, workdir: Path, *flags, first=(), **options) -> Done:
+    """train.py with tiny sizes; `first` are flags before those of the config."""
+    return call(TRAIN, *first, *TINY, f"--config.data.corpus={corpus}", f"--workdir={workdir}",
+                f"--compilation_cache={scratch() / 'cache'}", *flags, **options)
+
+
+def decode(run: Path, *flags, script=DECODE, **options) -> Done:
+    """decode.py of a run."""
+    return call(script, f"--workdir={run}", f"--compilation_cache={scratch() / 'cache'}", *flags,
+                **options)
+
+
+@cache
+def trained() -> Path:
+    """A run that train.py made, of a model that has learnt enough to say different things; nobody
+    may change it."""
+    path = scratch() / "trained"
+    path.mkdir()
+    valid = write_corpus(path / "valid.tsv", 11, seed=1)
+    done = train(
+        write_corpus(path / "pairs.tsv", 113), path / "run", f"--config.data.valid={valid}",
+        "--config.training.schedule=constant", "--config.training.learning_rate=0.02",
+        "--config.training.num_steps=200", "--config.training.eval_every=200",
+        "--config.training.checkpoint_every=100")
+    assert done.code == 0, done.err
+    return path / "run"

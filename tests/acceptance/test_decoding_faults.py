@@ -1,0 +1,225 @@
+"""Rows 29 to 34: batch decoding, by decode.py with a run that train.py made."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import groupby
+
+import pytest
+from command_line import DECODE, ENVIRONMENT, decode, scratch, trained
+from tiny import WORDS, write_run
+
+# decode.py whose devices have room for one sentence at a time, {room}, or for none.
+SMALL_DEVICES = """
+import runpy, sys
+import jax
+from decoding.engine import Engine
+compile = Engine._compile
+def compile_or_fail(self, bucket, halved):
+    if self._rows(bucket) > {room}:
+        def fail(*_):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return fail
+    return compile(self, bucket, halved)
+Engine._compile = compile_or_fail
+sys.argv[0] = {decode!r}
+runpy.run_path({decode!r}, run_name="__main__")
+"""
+ODD = ["", "   ", "e", "eins " * 4000, "😀 zwei 👍🏽", "שלום שלוש", "drei ||| vier", "fünf\tsechs",
+       "sieben\u2028acht", "\u200b", "neun\x00zehn", "<s> </s> <pad>"]
+
+
+def mixed_lines(count, seed=0):
+    choose = random.Random(seed)
+    return [choose.choice(ODD) if choose.random() < 0.1 else
+            " ".join(choose.choices(WORDS, k=choose.randint(1, 9))) for _ in range(count)]
+
+
+def text_of(lines):
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def translated(lines, *flags, **options):
+    """The output lines for input lines; the process must end well."""
+    done = decode(trained(), *flags, stdin=text_of(lines), **options)
+    assert done.code == 0, done.err
+    assert done.out.endswith("\n") or not done.out
+    return done.out.split("\n")[:-1]
+
+
+@pytest.mark.slow
+@pytest.mark.row(29, "10,000 lines, some blank, of one character, of 20,000 characters, emoji, "
+                 "RTL, |||, tabs, U+2028", "as many lines out, in order; blank stays blank; n-best "
+                 "numbers are line numbers")
+def test_lines_of_all_kinds(record_property):
+    lines = mixed_lines(10_000)
+    out = translated(lines, "--beam_size=1", "--max_extra_length=2")
+    blank = [not line.strip() for line in lines]
+    assert len(out) == len(lines)
+    assert all(not one for one, is_blank in zip(out, blank, strict=True) if is_blank)
+    some = mixed_lines(400, seed=1)
+    fields = [line.split(" ||| ") for line in translated(some, "--format=moses", "--nbest=2")]
+    assert all(len(one) == 3 for one in fields)
+    numbers = [int(number) for number, _ in groupby(fields, lambda one: one[0])]
+    assert numbers == list(range(len(some)))
+    record_property("seen", f"10,000 of 10,000 lines, {sum(blank)} blank; n-best of 400 numbered")
+
+
+@pytest.mark.slow
+@pytest.mark.row(30, "batch 1, 7, 64; lines shuffled; file in 3 parts; 1 and 4 devices; beam 1; "
+                 "n-best; a beam beyond the vocabulary", "byte-identical at one compiled shape; "
+                 "across batch sizes scores to 1e-4, near-ties counted; beam 1 is greedy")
+def test_what_must_not_matter(record_property):
+    lines = mixed_lines(300, seed=2)
+    usual = translated(lines)
+    assert len(set(usual)) > 100  # not one answer to all
+    assert translated(lines, devices=4) == usual
+    order = random.Random(3).sample(range(len(lines)), len(lines))
+    assert translated([lines[i] for i in order]) == [usual[i] for i in order]
+    parts = [translated(lines[at : at + 100]) for at in (0, 100, 200)]
+    assert sum(parts, []) == usual
+    best = [line.split(" ||| ") for line in translated(lines, "--format=moses")]
+    assert [text.replace("&#124;" * 3, "|||") for _, text, _ in best] == usual
+    scores, ties = [float(score) for *_, score in best], 0
+    for size in (1, 7, 64):
+        found = [line.split(" ||| ") for line in translated(
+            lines, "--format=moses", f"--batch_size={size}")]
+        assert [float(one[2]) for one in found] == pytest.approx(scores, abs=1e-4)
+        ties += sum(one[1] != other[1] for one, other in zip(found, best, strict=True))
+    assert ties <= 9
+    fields = [line.split(" ||| ") for line in translated(lines, "--format=moses", "--nbest=2")]
+    first = [next(group)[1] for _, group in groupby(fields, lambda one: one[0])]
+    assert first == [one[1] for one in best]
+    greedy = translated(lines, "--beam_size=1")
+    assert greedy == translated(lines, "--samples=1", "--top_k=1")  # always the likeliest token
+    wide = [line.split(" ||| ") for line in translated(lines, "--format=moses", "--beam_size=40")]
+    assert all(float(one[2]) >= score - 1e-4 for one, score in zip(wide, scores, strict=True))
+    record_property("seen", "identical for 1 and 4 devices, shuffled, in parts; "
+                    f"{ties} of 900 lines differ across batch sizes")
+
+
+@pytest.mark.row(31, "an over-long line", "cut, named on stderr with its line and length, counted; "
+                 "exit 0")
+def test_an_over_long_line(tmp_path, record_property):
+    (tmp_path / "in.txt").write_text("zwei\n" + "eins " * 200 + "\ndrei\n")
+    done = decode(trained(), f"--input={tmp_path / 'in.txt'}")
+    said = f"{tmp_path / 'in.txt'}:2: 201 tokens > 27, truncated"
+    assert done.code == 0 and done.out.count("\n") == 3
+    assert said in done.err and done.err[-1].startswith("3 lines, 0 blank, 1 truncated, ")
+    record_property("seen", f"“{said.replace(str(tmp_path) + '/', '')}”")
+
+
+@pytest.mark.slow
+@pytest.mark.row(32, "SIGKILL and SIGTERM in the middle of a job; then other flags",
+                 "finished chunks reused, output byte-equal; no partial file; chunks of another "
+                 "command are not taken")
+def test_a_job_that_is_stopped(tmp_path, record_property):
+    (tmp_path / "in.txt").write_bytes(text_of(mixed_lines(13_000, seed=4)))
+    flags = f"--input={tmp_path / 'in.txt'}", "--max_extra_length=2"
+    whole = tmp_path / "whole.txt"
+    assert decode(trained(), *flags, "--beam_size=1", f"--output={whole}").code == 0
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        output, parts = tmp_path / number.name, tmp_path / f"{number.name}.parts"
+        command = [sys.executable, DECODE, f"--workdir={trained()}", *flags, "--beam_size=1",
+                   f"--compilation_cache={scratch() / 'cache'}", f"--output={output}"]
+        process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not (parts / "000000").exists():
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait() == -number
+        assert not output.exists() and parts.is_dir()
+        if number == signal.SIGTERM:
+            other = decode(trained(), *flags, "--beam_size=2", f"--output={output}")
+            assert other.code == 0 and "more were there" not in other.err[-1]
+            assert output.read_bytes() != whole.read_bytes()
+            continue
+        done = decode(trained(), *flags, "--beam_size=1", f"--output={output}")
+        assert done.code == 0 and "more were there" in done.err[-1]
+        assert output.read_bytes() == whole.read_bytes() and not parts.exists()
+    record_property("seen", "13,000 lines byte-equal after a kill; other flags began anew")
+
+
+ROW_33 = pytest.mark.row(
+    33, "input that is not UTF-8; a batch that does not fit into memory; a model that says \\n",
+    "the line is kept and named; the batch is halved, three times at most; a space for a line feed")
+
+
+@ROW_33
+def test_input_that_is_not_utf8(record_property):
+    done = decode(trained(), stdin=b"eins\nzwei \xff\n\ndrei\n")
+    assert done.code == 0 and done.out.count("\n") == 4
+    assert done.err[0] == "-:2: not UTF-8, bytes replaced"
+    record_property("seen", f"“{done.err[0]}”")
+
+
+@ROW_33
+def test_a_batch_that_does_not_fit_into_memory(tmp_path, record_property):
+    lines = mixed_lines(60, seed=5)
+    script = tmp_path / "small_devices.py"
+    script.write_text(SMALL_DEVICES.format(room=1, decode=DECODE))
+    environment = {"PYTHONPATH": DECODE.rpartition("/")[0]}
+    done = decode(trained(), "--batch_size=4", script=script, stdin=text_of(lines),
+                  environment=environment)
+    assert done.code == 0, done.err
+    halved = sum("trying half as many" in line for line in done.err)
+    assert halved == 2 and done.out.split("\n")[:-1] == translated(lines, "--batch_size=1")
+    script.write_text(SMALL_DEVICES.format(room=0, decode=DECODE))
+    done = decode(trained(), script=script, stdin=text_of(lines), environment=environment)
+    assert done.code == 2 and "lower --batch_size or --beam_size" in done.error
+    record_property("seen", f"halved {halved} times, same output; exit 2 where nothing fits")
+
+
+@ROW_33
+def test_a_model_that_says_line_feeds(tmp_path, record_property):
+    from io import BytesIO
+
+    from sentencepiece import SentencePieceTrainer
+
+    from data.tokenizer import SentencePieceTokenizer
+
+    model = BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(WORDS), model_writer=model, model_type="bpe", vocab_size=300,
+        byte_fallback=True, hard_vocab_limit=False, minloglevel=2, pad_id=0, bos_id=1, eos_id=2,
+        unk_id=3)
+    pieces = SentencePieceTokenizer("bpe", model.getvalue())
+    write_run(tmp_path / "run", tokenizer=pieces)
+    end = pieces.piece(2)
+    others = [pieces.piece(i) for i in range(pieces.size)]
+    feeds = [piece for piece in others if piece in ("<0x0A>", "<0x0D>")]
+    assert len(feeds) == 2
+    suppressed = " ".join(piece for piece in others if piece not in (*feeds, end))
+    (tmp_path / "flags").write_text(f"--suppress={suppressed}\n")
+    done = decode(tmp_path / "run", f"--flagfile={tmp_path / 'flags'}", "--min_length=6",
+                  stdin=b"eins\n\nzwei\n")
+    assert done.code == 0, done.err
+    lines = done.out.split("\n")[:-1]
+    assert len(lines) == 3 and "\r" not in done.out
+    assert lines[0].count(" ") >= 5 and not lines[0].strip() and not lines[1]
+    record_property("seen", "a translation of line feeds alone is one line of spaces")
+
+
+@pytest.mark.row(34, "a reader that goes away; empty stdin; output exists; its directory does not",
+                 "quiet, exit 0; empty out; exit 6 unless --overwrite; exit 6 before the model")
+def test_pipes_and_outputs(tmp_path, record_property):
+    command = f'"$0" "$1" --workdir="$2" --compilation_cache={scratch() / "cache"}'
+    for rest in ("", " --help"):
+        done = subprocess.run(
+            ["bash", "-c", f'{command}{rest} | head -1; echo "${{PIPESTATUS[0]}}"',
+             sys.executable, DECODE, str(trained())], input=text_of(mixed_lines(200, seed=6)),
+            capture_output=True, check=True, env=ENVIRONMENT)
+        assert done.stdout.decode().split("\n")[-2] == "0"
+        assert b"Traceback" not in done.stderr and b"Broken" not in done.stderr
+    done = decode(trained())
+    assert (done.code, done.out) == (0, "") and done.err[-1].startswith("0 lines")
+    output = tmp_path / "out.txt"
+    output.write_text("mine\n")
+    done = decode(trained(), f"--output={output}", stdin=b"eins\n", devices=0)
+    assert done.code == 6 and "give --overwrite" in done.error and output.read_text() == "mine\n"
+    done = decode(trained(), f"--output={output}", "--overwrite", stdin=b"eins\n")
+    assert done.code == 0 and output.read_text() != "mine\n"
+    done = decode(tmp_path / "no_run", f"--output={tmp_path / 'no' / 'out.txt'}", devices=0)
+    assert done.code == 6 and "cannot write" in done.error
+    record_property("seen", "exit 0, 0, 6, 0, 6; nothing said of the pipe")

@@ -1,0 +1,45 @@
+"""What is said when training fails: too little memory as advice, and the traceback in train.log."""
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from data.errors import CONFIGURATION, UserError
+from training.config import Config
+from training.run import Run
+
+# How XLA says that memory is short, and the number in it.
+SHORT = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
+AMOUNT = re.compile(r"(?:allocat\w+|Used) ([\d.,]+ ?(?:bytes|[KMGT]i?B?)\b)")
+
+
+@contextmanager
+def explained(config: Config, run: Run) -> Iterator[None]:
+    """Around training. Raises UserError(CONFIGURATION) where a device has too little memory."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        run.note(traceback.format_exc())
+        if SHORT.search(str(error)):
+            raise UserError(CONFIGURATION, too_little_memory(str(error), config)) from error
+        raise
+
+
+def too_little_memory(error: str, config: Config) -> str:
+    """What did not fit, and which settings to lower, the harmless ones first."""
+    training, amount = config.training, AMOUNT.search(error)
+    rows = -(-config.rows_per_batch // training.accumulate)
+    saving = [f"config.training.accumulate={2 * training.accumulate}"] * (rows > 1)
+    saving += ["config.training.loss_block=32"] * (not training.loss_block)
+    saving += ["config.model.remat=True"] * (not config.model.remat)
+    return (
+        f"out of memory{f', {amount[1]} could not be had' if amount else ''}: "
+        f"training.tokens_per_batch={training.tokens_per_batch} and training.accumulate="
+        f"{training.accumulate} make {rows} rows of {config.data.source_length} + "
+        f"{config.data.target_length} tokens at a time, over all devices; "
+        + (f"go on with {' or '.join(saving)} (slower, the same training), or " if saving else "")
+        + "begin anew with a lower training.tokens_per_batch or a smaller model"
+    )

@@ -1,0 +1,35 @@
+"""Profile: what devices and host do in some steps, as a trace for TensorBoard or Perfetto."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from training.config import profile_steps
+
+
+def profiled(train_step: Callable, steps: str, directory: Path, step: int) -> Callable:
+    """`train_step` that writes a trace of `steps` ("10:12", both included) to `directory`.
+
+    `step` is the last one that was done before. Where `steps` is "", `train_step` itself.
+    """
+    if not steps:
+        return train_step
+    first, last = profile_steps(steps)
+    tracing = False
+
+    def traced(state, batch):
+        nonlocal step, tracing
+        step += 1
+        if first <= step <= last and not tracing:
+            jax.block_until_ready(state)  # of steps before these nothing is left to do
+            jax.profiler.start_trace(str(directory))
+            tracing = True
+        result = train_step(state, batch)
+        if step == last and tracing:
+            jax.block_until_ready(result)
+            jax.profiler.stop_trace()
+            tracing = False
+        return result
+
+    return traced

@@ -87,51 +87,48 @@ def test_a_learning_rate_of_1e30(bench, tmp_path, record_property):
 V, S, T = 13, 7, 5
 
 
-def logits_and_gradient(segments):
-    """Of a model with pad 0 in every unused place; `segments` of source and target."""
+def logits_and_gradient(lengths, filler=0):
+    """Of two rows with so many (source, target) tokens; unused places hold `filler`."""
     model = Transformer(ModelConfig(source_vocab_size=V, target_vocab_size=V, d_model=8, d_ff=11,
-                                    num_heads=2, num_layers=1, max_length=16, dropout=0.0))
-    source, target = (np.where(one > 0, 5, 0).astype(np.int32) for one in segments)
-    segments = tuple(map(jnp.asarray, segments))
-    params = model.init(jax.random.key(0), source, target, *segments)["params"]
+                                    num_heads=2, num_layers=1, max_length=16, dropout=0.0,
+                                    tied_embeddings="none"))
+    segments = [(np.arange(size) < np.array(side)[:, None]).astype(np.int32)
+                for size, side in zip((S, T), zip(*lengths, strict=True), strict=True)]
+    ids = [np.where(one > 0, 5, filler).astype(np.int32) for one in segments]
+    inputs = [jnp.asarray(one) for one in (*ids, *segments)]
 
     def loss(params):
-        logits = model.apply({"params": params}, source, target, *segments)
-        picked = -jax.nn.log_softmax(logits)[..., 5] * (segments[1] > 0)
-        return picked.sum(), logits
+        logits = model.apply({"params": params}, *inputs)
+        return -(jax.nn.log_softmax(logits)[..., 5] * (inputs[3] > 0)).sum(), logits
 
+    params = model.init(jax.random.key(0), *inputs)["params"]
     (_, logits), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    return np.asarray(logits), gradient
+    return np.asarray(logits), jax.tree.map(np.asarray, gradient)
 
 
 @NOTHING
 @pytest.mark.parametrize("source, target", [(0, 3), (0, 0), (4, 0)])
 def test_nothing_to_attend_to(record_property, source, target):
-    """A source without tokens leaves cross-attention nothing; a target without, everything."""
-    segments = [np.zeros((2, S), np.int32), np.zeros((2, T), np.int32)]
-    segments[0][:, :source], segments[1][:, :target] = 1, 1
-    logits, gradient = logits_and_gradient(segments)
+    """A source without tokens leaves cross-attention nothing; a target without, no loss."""
+    logits, gradient = logits_and_gradient([(source, target)] * 2)
     leaves = jax.tree.leaves(gradient)
     assert np.isfinite(logits).all() and all(np.isfinite(leaf).all() for leaf in leaves)
-    if not target:
-        assert not any(leaf.any() for leaf in leaves)
-    record_property("seen", f"{source} source and {target} target tokens: finite")
+    assert any(leaf.any() for leaf in leaves) == (target > 0)
+    record_property("seen", f"{source} source and {target} target tokens: finite"
+                    + ("" if target else ", all gradients exactly 0"))
 
 
 @NOTHING
 def test_padding_has_no_gradient(record_property):
-    """Rows of unequal length: what the padding places hold has a gradient of exactly 0."""
-    segments = np.zeros((2, S), np.int32), np.zeros((2, T), np.int32)
-    for side, lengths in zip(segments, ((4, 2), (3, 5)), strict=True):
-        for line, length in zip(side, lengths, strict=True):
-            line[:length] = 1
-    _, gradient = logits_and_gradient(segments)
-    model_uses_outputs = gradient["target_embedding"]["table"]
-    source_only = gradient.get("source_embedding", {"table": None})["table"]
-    if source_only is not None:
-        assert not np.asarray(source_only[0]).any()
-    assert np.isfinite(model_uses_outputs).all()
-    record_property("seen", "padding places: finite, the pad row of the source table exactly 0")
+    """Beside rows of unequal lengths, one of them without a source."""
+    lengths = [(4, 3), (0, 5)]
+    _, gradient = logits_and_gradient(lengths)
+    for side in ("source_embedding", "target_embedding"):
+        assert not gradient[side]["table"][0].any() and gradient[side]["table"][5].any()
+    _, other = logits_and_gradient(lengths, filler=9)
+    assert all((a == b).all() for a, b in zip(*map(jax.tree.leaves, (gradient, other)),
+                                              strict=True))
+    record_property("seen", "the padding's embeddings: exactly 0; other ids there change no bit")
 
 
 @TWICE

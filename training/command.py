@@ -6,9 +6,11 @@ import os
 import re
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import fields
+from logging import getLogger
 from pathlib import Path
 
 from absl import app, flags, logging
@@ -30,6 +32,8 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         parse_flags(define_flags)
+        if not flags.FLAGS.debug:
+            silence_threads()
         main()
         sys.stdout.flush()
     except flags.Error as error:
@@ -47,6 +51,13 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
         notes = "".join(f", {note}" for note in getattr(error, "__notes__", ())
                         if note.startswith("while "))
         stop(INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug shows where)", error)
+
+
+def silence_threads() -> None:
+    """No traceback of what fails in a thread of Orbax's: who waits for the thread raises it."""
+    threading.excepthook = sys.unraisablehook = lambda _: None
+    logging.set_verbosity(logging.FATAL)
+    getLogger("asyncio").disabled = True
 
 
 def parse_flags(define_flags: Callable[[], None]) -> None:

@@ -144,8 +144,15 @@ class Run:
 
     def note(self, line: str) -> None:
         """A line in train.log only."""
-        with open(self.path / "train.log", "a", encoding="utf-8") as file:
-            print(line, file=file)
+        self._append("train.log", line)
+
+    def _append(self, name: str, line: str) -> None:
+        """A full disk costs the line, not the training."""
+        try:
+            with open(self.path / name, "a", encoding="utf-8") as file:
+                print(line, file=file)
+        except OSError as error:
+            print(f"warning: a line of {name} is lost: {error.strerror}", file=sys.stderr)
 
     def progress(self, line: str) -> None:
         """Replace the live line of a terminal; nothing elsewhere."""
@@ -156,8 +163,7 @@ class Run:
     def record(self, step: int, metrics: dict[str, float]) -> None:
         """A line of metrics.jsonl and points in TensorBoard."""
         entry = {"step": step, "time": round(time.time(), 3), **metrics}
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        self._append("metrics.jsonl", json.dumps(entry))
         for name, value in metrics.items():
             self._tensorboard.add_scalar(name, value, step)
         self._tensorboard.flush()

@@ -6,6 +6,7 @@ another name, with the hashes of its files, and appears by rename.
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,9 @@ class Checkpoints:
             os.rename(temporary, path)
             sync(path.parent)
         except (OSError, ValueError) as error:  # TensorStore's errors are ValueErrors
-            self._clean()
+            for _ in range(20):  # threads of Orbax may write on for a while
+                self._clean()
+                time.sleep(0.1)
             raise UserError(
                 OUTPUT, f"{path} could not be saved: it needs {megabytes(num_bytes(tree))}, "
                 f"{megabytes(shutil.disk_usage(self.run).free)} are free ({str(error)[-200:]}); "

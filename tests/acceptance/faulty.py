@@ -3,6 +3,7 @@
     signal MODULE:FUNCTION N NAME   before call N of a function, SIGNAME to this process;
                                     several names, one after the other
     poison WORD                     the loss of a batch with this word in a source is not a number
+    spoil N                         the state offered for save N holds one number that is none
     watch                           says of each batch its hash, of each save if replicas are equal
 """
 
@@ -71,6 +72,23 @@ def poison(word):
     replace("training.step:loss_sums", spoil)
 
 
+def spoil(number):
+    saves = []
+
+    def around(original):
+        def save(self, state, data):
+            saves.append(1)
+            if len(saves) == int(number):
+                table = state.params["target_embedding"]["table"]
+                table = table.at[0, 0].set(jnp.nan)
+                state = state._replace(params=state.params | {"target_embedding": {"table": table}})
+            return original(self, state, data)
+
+        return save
+
+    replace("training.saving:Checkpoints.save", around)
+
+
 def watch():
     def told(original):
         def split(batch, *counts):
@@ -102,5 +120,5 @@ if __name__ == "__main__":
     end = sys.argv.index("--")
     fault, *arguments = sys.argv[1:end]
     sys.argv[1 : end + 1] = []
-    {"signal": send, "poison": poison, "watch": watch}[fault](*arguments)
+    {"signal": send, "poison": poison, "spoil": spoil, "watch": watch}[fault](*arguments)
     run_command(train.define_flags, train.main)

@@ -1,0 +1,311 @@
+"""Rows 12–18: checkpoints that are damaged, cannot be written, or must not be."""
+
+import os
+import random
+import resource
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from processes import contents, ended, error_of, final_state, last_step, wait_for
+
+from data.errors import CHECKPOINT, UserError
+from model.config import ModelConfig
+from training.checkpoint import steps
+from training.manifest import NAME, damage
+from training.marian import load_marian, tensors
+
+row = pytest.mark.row
+FLIP = row(12, "one bit flipped in each file of the newest step", "seen, named, put aside as "
+           "STEP.corrupt; resumed from the newest whole step")
+LOSS = row(13, "each file deleted, halved, emptied; an empty 9/, strays, temporaries only", "as "
+           "row 12; other names ignored; never from scratch silently")
+ALL = row(14, "every step damaged", "rc 4 with each step and why; --overwrite begins anew")
+FULL = row(15, "disk full during a save", "the same save says needed and free bytes; earlier "
+           "checkpoints whole, temporaries gone; a later save succeeds, else rc 6 at the end")
+WORKDIR = row(16, "run directory unwritable, relative, without parents", "rc 6 before any device; "
+              "relative ones are made absolute, parents made")
+NAN = row(17, "a state with NaN offered for saving", "refused; latest and best unchanged")
+IMPORT = row(18, "imported weights: truncated, a web page, an LFS pointer, wrong shape, missing, "
+             "extra, pickle", "rc 4 naming file and tensor; a payload never runs")
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    """A copy of the finished run, to be damaged."""
+    shutil.copytree(whole, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place // 8] ^= 1 << place % 8
+    path.write_bytes(content)
+
+
+def files_of(step):
+    return [path for path in sorted(step.rglob("*")) if path.is_file()]
+
+
+@FLIP
+def test_every_flipped_bit_is_seen(run, record_property, request):
+    newest, choose = run / "checkpoints" / "12", random.Random(0)
+    files, flips = files_of(newest), 0
+    assert not damage(newest) and len(files) > 20
+    rounds = 1000 if request.config.option.soak else 6 * len(files)
+    for number in range(rounds):
+        file = files[number % len(files)]
+        before = file.read_bytes()
+        flip(file, choose.randrange(8 * len(before)))
+        why = damage(newest)
+        assert file.name in why or str(file.relative_to(newest)) in why, (file, why)
+        file.write_bytes(before)
+        flips += 1
+    assert not damage(newest)
+    record_property("seen", f"{flips} of {flips} flips in {len(files)} files seen")
+
+
+@FLIP
+def test_training_resumes_from_the_newest_whole_step(bench, run, whole, record_property):
+    data = max(files_of(run / "checkpoints" / "12" / "params"), key=lambda p: p.stat().st_size)
+    flip(data, 1234)
+    code, lines = bench.train(run)
+    warning = next(line for line in lines if line.startswith("warning: checkpoint 12"))
+    assert code == 0 and data.name in warning, lines
+    assert "now 12.corrupt" in warning and last_step(lines, "resumed at step ") == 10
+    assert final_state(run) == final_state(whole)
+    record_property("seen", "training: warned with the file, 12.corrupt, resumed at 10, then all "
+                    "equal")
+
+
+@FLIP
+def test_decoding_refuses_a_damaged_checkpoint(bench, run, record_property):
+    files = files_of(run / "checkpoints" / "12" / "params")
+    flip(files[-1], 3)
+    code, out, lines = bench.decode(run, "--checkpoint=12", platform="none")
+    error = error_of(lines)
+    assert code == 4 and out == "" and files[-1].name in error
+    assert "whole ones are 8, 10 (--checkpoint=10)" in error
+    flip(max(files_of(run / "average"), key=lambda path: path.stat().st_size), 77)
+    code, out, lines = bench.decode(run, "--checkpoint=average", platform="none")
+    assert code == 4 and "average is damaged" in error_of(lines)
+    record_property("seen", "decoding: rc 4, names the file and the whole steps")
+
+
+@LOSS
+def test_every_lost_or_cut_file_is_seen(run, record_property):
+    newest, tried = run / "checkpoints" / "12", 0
+    for file in files_of(newest):
+        before = file.read_bytes()
+        for content in (None, before[: len(before) // 2], b""):
+            file.unlink() if content is None else file.write_bytes(content)
+            assert file.name in damage(newest), (file, content)
+            file.write_bytes(before)
+            tried += 1
+    assert not damage(newest)
+    record_property("seen", f"{tried} of {tried} deletions and cuts seen")
+
+
+@LOSS
+def test_strays_are_ignored_and_a_lost_manifest_is_not(bench, run, whole, record_property):
+    directory = run / "checkpoints"
+    (directory / "12" / NAME).unlink()
+    (directory / "99").mkdir()
+    (directory / "notes.txt").write_text("mine")
+    (directory / "7").write_text("a file")
+    (directory / "11.tmp").mkdir()
+    code, lines = bench.train(run)
+    assert code == 0 and last_step(lines, "resumed at step ") == 10, lines
+    assert any("checkpoint 12 is damaged: MANIFEST.sha256" in line for line in lines)
+    assert final_state(run) == final_state(whole)
+    assert (directory / "notes.txt").read_text() == "mine" and not (directory / "11.tmp").exists()
+    record_property("seen", "an empty 99/, files and temporaries: ignored, all equal")
+
+
+@LOSS
+def test_lost_checkpoints_are_not_begun_anew(bench, run, record_property):
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints" / "12.tmp").mkdir(parents=True)
+    code, lines = bench.train(run)
+    assert code == 4 and "no checkpoint in" in error_of(lines), lines
+    record_property("seen", "temporaries only: rc 4")
+
+
+@ALL
+def test_all_damaged(bench, run, record_property):
+    for step, file in ((8, "params/_METADATA"), (10, "data/metadata"), (12, NAME)):
+        flip(run / "checkpoints" / str(step) / file, 9)
+    before = contents(run)
+    code, lines = bench.train(run)
+    error = error_of(lines)
+    assert code == 4 and "--overwrite" in error
+    for part in ("12: MANIFEST.sha256", "10: data/metadata does not match", "8: params/_METADATA"):
+        assert part in error
+    assert contents(run) == before and not any(line.startswith("step ") for line in lines)
+    code, lines = bench.train(run, "--overwrite", "--config.training.num_steps=2")
+    assert code == 0 and steps(run) == [2], lines
+    record_property("seen", "rc 4: 12, 10 and 8, each with its file; nothing trained or changed; "
+                    "--overwrite rc 0")
+
+
+BIG = ["--config.model.d_model=64", "--config.model.d_ff=512", "--config.training.num_steps=100000"]
+
+
+def lost_space(bench, run, take, give, record_property, how):
+    """A save fails, says so and leaves nothing; a later one succeeds."""
+    process = bench.start(run, *BIG)
+    try:
+        lines = wait_for(process, "saved step ")
+        forecast = next(line for line in lines if line.startswith("checkpoints: "))
+        needed = forecast.split()[1]
+        assert float(needed) > 1 and "3 kept" in forecast and "MB free" in forecast
+        take(process)
+        lines = wait_for(process, "warning: ")
+        assert f"could not be saved: it needs {needed} MB" in lines[-1], lines
+        assert "training goes on" in lines[-1]
+        there = sorted((run / "checkpoints").iterdir())
+        assert all(not damage(path) for path in there if path.name.isdigit())
+        give(process)
+        later = wait_for(process, "saved step ")
+        assert last_step(later, "saved step ") > last_step(lines, "saved step ")
+    finally:
+        code, rest = ended(process, [], 15)
+    assert code == 143, rest
+    assert not [path for path in (run / "checkpoints").iterdir() if not path.name.isdigit()]
+    assert not any("Traceback" in line for line in lines + rest)
+    record_property("seen", f"{how}: “{lines[-1].split(': ', 2)[2].split('(')[0].strip()}”, "
+                    "saved when there was room again")
+
+
+@FULL
+def test_files_must_not_grow(bench, tmp_path, record_property):
+    """A limit on the size of files fails a write as a full disk does."""
+    def limit(size):
+        return lambda process: resource.prlimit(
+            process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    lost_space(bench, tmp_path / "run", limit(100_000), limit(resource.RLIM_INFINITY),
+               record_property, "a limit on files")
+
+
+@FULL
+@pytest.mark.slow
+def test_a_full_disk(bench, tmp_path, record_property):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk],
+                             capture_output=True, check=False) if shutil.which("mount") else None
+    if mounted is None or mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+
+    def fill(_):
+        space = os.statvfs(disk)
+        (disk / "ballast").write_bytes(bytes(space.f_bavail * space.f_bsize - 300_000))
+
+    try:
+        lost_space(bench, disk / "run", fill, lambda _: (disk / "ballast").unlink(),
+                   record_property, "a full tmpfs")
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@FULL
+@pytest.mark.slow
+def test_no_space_to_the_end(bench, tmp_path, record_property):
+    flags = [*BIG, "--config.training.num_steps=60", "--config.training.checkpoint_every=20",
+             "--config.training.eval_every=20"]
+    process = bench.start(tmp_path / "run", *flags)
+    lines = wait_for(process, "saved step ")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    code, lines = ended(process, lines)
+    assert code == 6 and "step 60/60" in "".join(lines) and "60 could not be saved" in lines[-1]
+    assert not any("Traceback" in line for line in lines)
+    kept = last_step(lines, "saved step ")
+    code, lines = bench.train(tmp_path / "run", *flags)
+    assert code == 0 and last_step(lines, "resumed at step ") == kept, lines
+    record_property("seen", f"no room to the end: rc 6, step {kept} whole and resumed")
+
+
+@WORKDIR
+@pytest.mark.parametrize("parent", ["/proc", "{d}/file", "{d}/file/deeper"])
+def test_a_run_directory_that_cannot_be(bench, tmp_path, record_property, parent):
+    (tmp_path / "file").write_text("in the way")
+    path = f"{parent.format(d=tmp_path)}/run"
+    code, lines = bench.train(path, platform="none")
+    assert code == 6 and f"cannot write the run directory {path}" in error_of(lines)
+    record_property("seen", "rc 6 before any device")
+
+
+@WORKDIR
+def test_a_relative_run_directory_without_parents(bench, tmp_path, record_property):
+    code, lines = bench.train("a/b/run", "--config.training.num_steps=2", cwd=tmp_path)
+    assert code == 0 and steps(tmp_path / "a" / "b" / "run") == [2], lines
+    record_property("seen", "a/b/run is made and used")
+
+
+@NAN
+def test_nan_is_not_saved(bench, tmp_path, record_property):
+    code, lines = bench.train(tmp_path / "run", fault=("spoil", "3"))
+    error = error_of(lines)
+    assert code == 5 and "step 6 is not saved: .params['target_embedding']['table'] has" in error
+    assert steps(tmp_path / "run") == [2, 4]
+    assert not any(damage(tmp_path / "run" / "checkpoints" / step) for step in ("2", "4"))
+    assert sorted(os.listdir(tmp_path / "run" / "checkpoints")) == ["2", "4"]
+    record_property("seen", f"rc 5: {error.split(';')[0]}; steps 2 and 4 as they were")
+
+
+class Payload:
+    """Runs a command where a pickle of it is opened."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+def spoilt_weights(path, kind, config):
+    """A directory of a MarianMT model whose weights are not what they should be."""
+    import pickle  # to make the bad file; nothing of ours opens one
+
+    from safetensors.numpy import save_file
+
+    there = {one.name: np.zeros(one.shape, np.float32) for one in tensors(config)}
+    name = "model.encoder.layers.0.fc1.weight"
+    if kind == "wrong shape":
+        there[name] = np.zeros((3, 2), np.float32)
+    elif kind == "missing":
+        del there[name]
+    elif kind == "extra":
+        there["model.encoder.layers.0.fc3.weight"] = np.zeros(3, np.float32)
+    weights = path / "model.safetensors"
+    save_file(there, weights)
+    if kind == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-7])
+    elif kind == "web page":
+        weights.write_text("<!DOCTYPE html><html>Sign in</html>")
+    elif kind == "LFS pointer":
+        weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
+    elif kind.startswith("pickle"):
+        content = pickle.dumps(Payload(path / "marker"))
+        weights.unlink()
+        (path / kind.split()[1]).write_bytes(content)
+
+
+@IMPORT
+@pytest.mark.parametrize("kind", [
+    "truncated", "web page", "LFS pointer", "wrong shape", "missing", "extra",
+    "pickle pytorch_model.bin", "pickle model.safetensors"])
+def test_bad_imported_weights(tmp_path, record_property, kind):
+    pytest.importorskip("safetensors")
+    config = ModelConfig(source_vocab_size=7, target_vocab_size=7, d_model=4, d_ff=5, num_heads=2,
+                         num_layers=1, max_length=8, output_bias=True, attention_bias=True,
+                         sinusoid_layout="halves")
+    spoilt_weights(tmp_path, kind, config)
+    with pytest.raises(UserError, match="model.safetensors") as caught:
+        load_marian(tmp_path, config)
+    assert caught.value.code == CHECKPOINT and not (tmp_path / "marker").exists()
+    if kind in ("wrong shape", "missing", "extra"):
+        assert "model.encoder.layers.0.fc" in str(caught.value)
+    record_property("seen", f"{kind}: refused")

@@ -23,7 +23,7 @@ def explained(config: Config, run: Run) -> Iterator[None]:
         raise
     except Exception as error:
         run.note(traceback.format_exc())
-        if SHORT.search(str(error)):
+        if isinstance(error, MemoryError) or SHORT.search(str(error)):
             raise UserError(CONFIGURATION, too_little_memory(str(error), config)) from error
         raise
 

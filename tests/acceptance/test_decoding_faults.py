@@ -103,11 +103,13 @@ def test_what_must_not_matter(record_property):
 @pytest.mark.row(31, "an over-long line", "cut, named on stderr with its line and length, counted; "
                  "exit 0")
 def test_an_over_long_line(tmp_path, record_property):
-    (tmp_path / "in.txt").write_text("zwei\n" + "eins " * 200 + "\ndrei\n")
+    (tmp_path / "in.txt").write_text(
+        "zwei\n" + "eins " * 200 + "\n" + "z" * 3_000_000 + "\ndrei\n")
     done = decode(trained(), f"--input={tmp_path / 'in.txt'}")
     said = f"{tmp_path / 'in.txt'}:2: 201 tokens > 27, truncated"
-    assert done.code == 0 and done.out.count("\n") == 3
-    assert said in done.err and done.err[-1].startswith("3 lines, 0 blank, 1 truncated, ")
+    assert done.code == 0 and done.out.count("\n") == 4
+    assert said in done.err and done.err[-1].startswith("4 lines, 0 blank, 1 truncated, ")
+    assert f"{tmp_path / 'in.txt'}:3: longer than 1,048,576 bytes, cut off there" in done.err
     record_property("seen", f"“{said.replace(str(tmp_path) + '/', '')}”")
 
 

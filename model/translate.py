@@ -82,22 +82,28 @@ def memories(
 ) -> tuple[Cache, ...]:
     """The memory of every sentence, encoded `rows` at a time as far as there are sentences."""
     (sentences, length) = request.source.shape
-    if jax.default_backend() == "cpu":
-        rows = max(1, min(rows, CPU_TOKENS // length))
 
-    def encode(i, memories):
-        at = jnp.minimum(i * rows, sentences - rows)
-        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=at, slice_size=rows)
-        segments = jnp.arange(length) < cut(request.lengths)[:, None]
-        memory = model.apply(
-            variables, cut(request.source), segments.astype(jnp.int32), method="encode"
-        )
-        memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
-        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
-        return jax.tree.map(write, memories, tuple(memory))
+    def encoded(rows):
+        def encode(i, memories):
+            at = jnp.minimum(i * rows, sentences - rows)
+            cut = partial(jax.lax.dynamic_slice_in_dim, start_index=at, slice_size=rows)
+            segments = jnp.arange(length) < cut(request.lengths)[:, None]
+            memory = model.apply(
+                variables, cut(request.source), segments.astype(jnp.int32), method="encode"
+            )
+            memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
+            write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
+            return jax.tree.map(write, memories, tuple(memory))
 
-    batches = -(-(request.lengths > 0).sum() // rows)
-    return jax.lax.fori_loop(0, batches, encode, empty_caches(model.config, sentences, length))
+        batches = -(-(request.lengths > 0).sum() // rows)
+        empty = empty_caches(model.config, sentences, length)
+        return jax.lax.fori_loop(0, batches, encode, empty)
+
+    fewer = max(1, min(rows, CPU_TOKENS // length))
+    if fewer == rows:
+        return encoded(rows)
+    # Known when it is lowered, perhaps for several platforms (scripts/export.py).
+    return jax.lax.platform_dependent(cpu=lambda: encoded(fewer), default=lambda: encoded(rows))
 
 
 def search_step(model: Transformer, variables: Any) -> Step:

@@ -112,30 +112,29 @@ def main() -> None:
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1)
-    params = load_params(run, f.checkpoint)
-    named, _ = jax.tree.flatten_with_path(params)
-    arrays = {"parameters/" + jax.tree_util.keystr(path, simple=True, separator="/") + ".npy":
-              as_npy(leaf) for path, leaf in named}
-    models = {f"{side}.model": tokenizer.serialized()
-              for side, tokenizer in zip(("source", "target"), tokenizers, strict=True)}
-    programs, table = {}, []
+    params, programs, table = load_params(run, f.checkpoint), {}, []
     for bucket in buckets:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)
         table.append({"tokens": bucket, "sentences": sentences, "program": name})
-        print(f"{bucket} source tokens, {sentences} sentences on each device: "
-              f"{len(programs[name]):,} bytes", file=sys.stderr)
+        print(f"{bucket} source tokens × {sentences} sentences: {len(programs[name]):,} bytes",
+              file=sys.stderr)
+    arrays = {f"parameters/{jax.tree_util.keystr(path, simple=True, separator='/')}.npy":
+              as_npy(leaf) for path, leaf in jax.tree.leaves_with_path(params)}
+    models = {f"{side}.model": tokenizer.serialized()
+              for side, tokenizer in zip(("source", "target"), tokenizers, strict=True)}
     m = config.model
     card = {
-        "format": 1, "jax": jax.__version__, "platforms": f.platforms, "buckets": table,
-        "tokenizers": list(models), "vocab_sha256": config.data.vocab_sha256, "pad": m.pad_id,
-        "end": m.end_id, "unspoken": [m.pad_id, m.start_id, m.end_id], "parameters": list(arrays),
-        "checkpoint": find_params(run, f.checkpoint).relative_to(run).as_posix(),
-        "model": asdict(config.model), "decoding": asdict(config.decoding),
-    }
+        "format": 1, "jax": jax.__version__, "platforms": f.platforms,
+        "checkpoint": str(find_params(run, f.checkpoint).relative_to(run)),
+        "vocab_sha256": config.data.vocab_sha256, "model": asdict(m),
+        "decoding": asdict(config.decoding), "end": m.end_id,
+        "unspoken": [m.pad_id, m.start_id, m.end_id], "tokenizers": list(models),
+        "buckets": table, "parameters": list(arrays),
+    }  # fmt: skip
     loader = Path(__file__).with_name("load_exported.py").read_bytes()
-    described = json.dumps(card, indent=1).encode()
-    archive = as_zip({"card.json": described, "__main__.py": loader, **models, **programs, **arrays})
+    own = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
+    archive = as_zip({**own, **models, **programs, **arrays})
     write_whole(expanded(f.to), archive)
     print(f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt",
           file=sys.stderr)

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from data.config import DataConfig
-from data.tokenizer import ListTokenizer, fingerprint, save_tokenizers
+from data.tokenizer import ListTokenizer, Tokenizer, fingerprint, save_tokenizers
 from model.config import ModelConfig
 from training.config import Config, DecodingConfig, TrainingConfig, save_config
 
@@ -35,8 +35,11 @@ def tiny_config(corpus: str, valid: str = "") -> Config:
     )  # fmt: skip
 
 
-def write_run(path: Path, seed: int = 0) -> None:
-    """A run directory with random weights, as if training had ended with their average."""
+def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> None:
+    """A run directory with random weights, as if training had ended with their average.
+
+    Its joint vocabulary is that of `tokenizer`, else WORDS.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -45,7 +48,7 @@ def write_run(path: Path, seed: int = 0) -> None:
     from model.transformer import Transformer
 
     config = tiny_config("tsv:nowhere")
-    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    words = tokenizer or ListTokenizer("words", "\n".join(WORDS).encode())
     config.model.source_vocab_size = config.model.target_vocab_size = words.size
     config.data.vocab_sha256 = "+".join([fingerprint(words)] * 2)
     ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)

@@ -177,6 +177,11 @@ def define_flags() -> None:
     flags.DEFINE_string("reference", "", "Prints BLEU and chrF against this file.")
     flags.DEFINE_string("shard", "", "PART/PARTS, 2/8: translate this part of the input only.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
+    define_options()
+
+
+def define_options() -> None:
+    """A flag for every field of config.decoding; `options_of` reads them."""
     define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
               bool: flags.DEFINE_bool}
     for field in fields(DecodingConfig):

@@ -5,14 +5,16 @@ Sentences go to the devices in queues: a row whose sentence is done takes the ne
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from data.errors import CONFIGURATION, UserError
+from model.beam_search import Hypotheses
 from model.config import ModelConfig
 from model.transformer import Transformer
 from model.translate import Request, Search, translate
@@ -76,7 +78,26 @@ class Engine:
         return (f"{jax.local_device_count()} devices ({jax.default_backend()}); at most "
                 f"{len(self.buckets)} programs, source tokens × sentences: {shapes}")
 
+    def program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
+        """(variables, source [Q, bucket], lengths [Q]) → Hypotheses, and Q: what one device does
+        with a queue, with the limits of length in it, for one who is not here to compute them."""
+        run, of_all = self._run(bucket), np.arange(bucket + 1)
+        limits, least = self._limits(of_all), self._least(of_all)
+
+        def program(variables, source, lengths):
+            request = Request(
+                source, lengths, jnp.asarray(limits)[lengths],
+                None if least is None else jnp.asarray(least)[lengths],
+            )
+            return run(variables, request, None)
+
+        return program, self._rows(bucket) * QUEUE
+
     def _compile(self, bucket: int, halved: int):
+        return jax.pmap(self._run(bucket), in_axes=(None, 0, 0))
+
+    def _run(self, bucket: int) -> Callable[..., Hypotheses]:
+        """(variables, request, line numbers) → Hypotheses of one device."""
         o, rows = self._decoding, self._rows(bucket)
         length = int(self._limits(np.array(bucket)))
         search = Search(
@@ -91,17 +112,25 @@ class Engine:
             models = list(zip(self.models, variables, strict=True))
             return translate(models, request, search, length, rows)
 
-        return jax.pmap(run, in_axes=(None, 0, 0))
+        return run
 
     def _limits(self, lengths: np.ndarray) -> np.ndarray:
-        """The most tokens that translations of sentences of these lengths may have."""
+        """The most tokens that translations of sentences of these lengths may have: of none, 0."""
         o = self._decoding
         limits = lengths + o.max_extra_length
         if o.max_length:
             limits = np.minimum(limits, o.max_length)
         if o.max_length_ratio:
             limits = np.minimum(limits, np.ceil(lengths * o.max_length_ratio).astype(np.int32))
-        return limits
+        return np.where(lengths > 0, np.maximum(limits, 1), 0).astype(np.int32)
+
+    def _least(self, lengths: np.ndarray) -> np.ndarray | None:
+        """The fewest tokens that they may have; None where there is no such rule."""
+        o = self._decoding
+        if not (o.min_length or o.min_length_ratio):
+            return None
+        relative = np.ceil(lengths * o.min_length_ratio).astype(np.int32)
+        return np.maximum(relative, o.min_length).astype(np.int32)
 
     def _rows(self, bucket: int) -> int:
         """Sentences that a device searches side by side; long ones are few and need more memory."""
@@ -132,18 +161,14 @@ class Engine:
 
     def _begin(self, bucket, lines, job):
         """Hand a queue to the devices; places without a sentence have length 0 and come last."""
-        o, config, size = self._decoding, self.models[0].config, self._queue_size(bucket)
+        config, size = self.models[0].config, self._queue_size(bucket)
         source = np.full((size, bucket), config.pad_id, np.int32)
         lengths, numbers = np.zeros(size, np.int32), np.zeros(size, np.int32)
         for row, i in enumerate(lines):
             lengths[row] = len(job.sources[i]) + 1
             source[row, : lengths[row]] = [*job.sources[i], config.end_id]
             numbers[row] = job.first + i
-        limits = np.maximum(self._limits(lengths), 1)
-        least = prefix = None
-        if o.min_length or o.min_length_ratio:
-            relative = np.ceil(lengths * o.min_length_ratio).astype(np.int32)
-            least = np.maximum(relative, o.min_length).astype(np.int32)
+        limits, least, prefix = self._limits(lengths), self._least(lengths), None
         if any(i in job.prefixes for i in lines):
             width = int(self._limits(np.array(bucket)))
             given = [job.prefixes.get(i, [])[: width - 1] for i in lines]
@@ -151,8 +176,7 @@ class Engine:
             prefix = np.zeros((size, width), np.int32), np.array([*map(len, given)], np.int32)
             for row, ids in enumerate(given):
                 prefix[0][row, : len(ids)] = ids
-            limits = np.maximum(limits, prefix[1] + 1)
-        limits = np.where(lengths > 0, limits, 0).astype(np.int32)
+            limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
         queue = jax.tree.map(dealt, (Request(source, lengths, limits, least, prefix), numbers))
         try:
             return self._halved, self._search(bucket, self._halved)(self.variables, *queue)

@@ -1,9 +1,9 @@
 """The Transformer (figure 1): wiring only, every computation is a function of the other files.
 
 Axes: B batch · S source · T target · D model width · V vocabulary.
-One idea to know: the decoder runs the same code in training, where all T positions come at
-once and there is no cache, and in search, where the T axis holds the beams and keys and values
-are appended to a cache.
+Two ideas to know. There is one layer: with memory it is the decoder's, without the encoder's.
+And the decoder runs the same code in training, where all T positions come at once and there is no
+cache, and in search, where the T axis holds the beams and keys and values are appended to a cache.
 """
 
 import jax.numpy as jnp
@@ -43,27 +43,13 @@ class Sublayer(nn.Module):
         return x if self.config.norm == "pre" else self.norm(x)
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+class Layer(nn.Module):
+    """A layer of either column of figure 1: self-attention (over fresh or cached keys),
+    cross-attention where there is memory, feed-forward.
 
-    config: ModelConfig
-
-    def setup(self):
-        self.self_attention = MultiHeadAttention(self.config)
-        self.feed_forward = FeedForward(self.config)
-        self.around_self = Sublayer(self.config)
-        self.around_feed_forward = Sublayer(self.config)
-
-    def __call__(self, x, mask, rotary, rows=None):
-        y = self.around_self.enter(x)
-        y = self.self_attention(y, self.self_attention.keys_values(y, rotary), mask, rotary)
-        x = self.around_self.leave(x, y, rows)
-        y = self.feed_forward(self.around_feed_forward.enter(x))
-        return self.around_feed_forward.leave(x, y, rows)
-
-
-class DecoderLayer(nn.Module):
-    """Masked self-attention (over fresh or cached keys), cross-attention, feed-forward."""
+    Without memory it is the encoder's (or a GPT's: what it may attend to is the mask's affair) and
+    has no parameters for cross-attention.
+    """
 
     config: ModelConfig
 
@@ -78,7 +64,7 @@ class DecoderLayer(nn.Module):
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
         return self.cross_attention.keys_values(memory)
 
-    def __call__(self, x, mask, rotary, memory, memory_mask, cache=None, index=None, rows=None):
+    def __call__(self, x, mask, rotary, memory, memory_mask, cache, index, rows):
         y = self.around_self.enter(x)
         keys_values = self.self_attention.keys_values(y, rotary)
         if cache is not None:
@@ -86,17 +72,18 @@ class DecoderLayer(nn.Module):
             keys_values = cache.keys_values
         y = self.self_attention(y, keys_values, mask, rotary)
         x = self.around_self.leave(x, y, rows)
-        y = self.cross_attention(self.around_cross.enter(x), memory, memory_mask)
-        x = self.around_cross.leave(x, y, rows)
+        if memory is not None:
+            y = self.cross_attention(self.around_cross.enter(x), memory, memory_mask)
+            x = self.around_cross.leave(x, y, rows)
         y = self.feed_forward(self.around_feed_forward.enter(x))
         return self.around_feed_forward.leave(x, y, rows), cache
 
 
 class Stack(nn.Module):
-    """What encoder and decoder share: positions, dropout, layers, pre-norm's last norm."""
+    """A column of figure 1 above its embeddings: positions, dropout, `num_layers` × Layer, and
+    pre-norm's last norm. With memory it is a decoder, without it an encoder or a GPT."""
 
     config: ModelConfig
-    layer: type[nn.Module]
     num_layers: int
 
     def setup(self):
@@ -104,43 +91,36 @@ class Stack(nn.Module):
         self.dropout = Dropout(c)
         if c.positions in ("sinusoidal", "learned"):
             self.positions = PositionTable(c)
-        layer = nn.remat(self.layer) if c.remat else self.layer
+        layer = nn.remat(Layer) if c.remat else Layer
         self.layers = [layer(c) for _ in range(self.num_layers)]
         if c.norm == "pre":
             self.norm = LayerNorm(c)
 
-    def enter(self, x, positions, rows):
-        """Embeddings in, the first layer's input and rotary positions (None unless used) out."""
-        if self.config.positions in ("sinusoidal", "learned"):
-            x = x + self.positions(positions)
-        return self.dropout(x, rows), positions if self.config.positions == "rotary" else None
-
-    def leave(self, x):
-        return self.norm(x) if self.config.norm == "pre" else x
-
-
-class Encoder(Stack):
-    """`num_layers` × EncoderLayer."""
-
-    def __call__(self, x, mask, positions, rows=None):
-        x, rotary = self.enter(x, positions, rows)
-        for layer in self.layers:
-            x = layer(x, mask, rotary, rows)
-        return self.leave(x)
-
-
-class Decoder(Stack):
-    """`num_layers` × DecoderLayer; memory and caches are one KeysValues for each layer."""
-
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
         return tuple(layer.memory_keys_values(memory) for layer in self.layers)
 
-    def __call__(self, x, mask, positions, memory, memory_mask, caches=None, index=None, rows=None):
-        x, rotary = self.enter(x, positions, rows)
-        caches = list(caches or [None] * len(self.layers))
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "#B 1 T C"] | None,
+        positions: Int[Array, "B T"],
+        memory: tuple[KeysValues, ...] | None = None,
+        memory_mask: Bool[Array, "#B 1 #T S"] | None = None,
+        caches: tuple[Cache, ...] | None = None,
+        index: Int[Array, " B"] | None = None,
+        rows: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], tuple[Cache | None, ...]]:
+        """What comes out on top, and the caches with this call's keys and values at `index`.
+
+        Memory and caches are one for each layer; without caches only the T positions are there.
+        """
+        if self.config.positions in ("sinusoidal", "learned"):
+            x = x + self.positions(positions)
+        x, rotary = self.dropout(x, rows), positions if self.config.positions == "rotary" else None
+        memory, caches = (list(each or [None] * self.num_layers) for each in (memory, caches))
         for i, layer in enumerate(self.layers):
             x, caches[i] = layer(x, mask, rotary, memory[i], memory_mask, caches[i], index, rows)
-        return self.leave(x), tuple(caches)
+        return self.norm(x) if self.config.norm == "pre" else x, tuple(caches)
 
 
 class Transformer(nn.Module):
@@ -165,8 +145,8 @@ class Transformer(nn.Module):
         if c.output_bias:
             zeros = nn.initializers.zeros
             self.output_bias = self.param("output_bias", zeros, (c.target_vocab_size,))
-        self.encoder = Encoder(c, EncoderLayer, c.num_layers)
-        self.decoder = Decoder(c, DecoderLayer, c.decoder_layers)
+        self.encoder = Stack(c, c.num_layers)
+        self.decoder = Stack(c, c.decoder_layers)
 
     def encode(
         self,
@@ -178,7 +158,8 @@ class Transformer(nn.Module):
         """The memory: what the encoder makes of the source. Segment 0 is padding."""
         positions = along(source) if positions is None else positions
         mask = segment_mask(segments, segments)
-        return self.encoder(self.source_embedding(source), mask, positions, rows)
+        x, _ = self.encoder(self.source_embedding(source), mask, positions, rows=rows)
+        return x
 
     def hidden(
         self,

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from model.attention import Cache, KeysValues, to_cache
 from model.beam_search import Hypotheses, Queue, Step, beam_search
+from model.config import ModelConfig
 from model.constraints import make_rules
 from model.sampling import sample
 from model.transformer import Transformer
@@ -61,11 +62,19 @@ class Reading(NamedTuple):
     caches: tuple[Cache, ...]  # [B, H, K, T·N] and [B, H, T·N, K] of each layer's self-attention
 
 
-def empty_caches(model: Transformer, rows: int, slots: int) -> tuple[Cache, ...]:
+def empty_caches(config: ModelConfig, rows: int, slots: int) -> tuple[Cache, ...]:
     """Room for `slots` keys in every decoder layer."""
-    c = model.config
-    zeros = jnp.zeros((rows, c.num_heads, slots, c.head_size), c.dtype)
-    return (to_cache(KeysValues(zeros, zeros)),) * c.decoder_layers
+    zeros = jnp.zeros((rows, config.num_heads, slots, config.head_size), config.dtype)
+    return (to_cache(KeysValues(zeros, zeros)),) * config.decoder_layers
+
+
+def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
+    """Which slots of an append-only cache each hypothesis may see.
+
+    Slot n of step s is key s·N + n; a hypothesis sees it where n was its ancestor at s.
+    """
+    mine = ancestry[:, :, :, None] == jnp.arange(ancestry.shape[1])
+    return mine.reshape(*ancestry.shape[:2], -1)[:, None]
 
 
 def memories(
@@ -73,22 +82,28 @@ def memories(
 ) -> tuple[Cache, ...]:
     """The memory of every sentence, encoded `rows` at a time as far as there are sentences."""
     (sentences, length) = request.source.shape
-    if jax.default_backend() == "cpu":
-        rows = max(1, min(rows, CPU_TOKENS // length))
 
-    def encode(i, memories):
-        at = jnp.minimum(i * rows, sentences - rows)
-        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=at, slice_size=rows)
-        segments = jnp.arange(length) < cut(request.lengths)[:, None]
-        memory = model.apply(
-            variables, cut(request.source), segments.astype(jnp.int32), method="encode"
-        )
-        memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
-        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
-        return jax.tree.map(write, memories, tuple(memory))
+    def encoded(rows):
+        def encode(i, memories):
+            at = jnp.minimum(i * rows, sentences - rows)
+            cut = partial(jax.lax.dynamic_slice_in_dim, start_index=at, slice_size=rows)
+            segments = jnp.arange(length) < cut(request.lengths)[:, None]
+            memory = model.apply(
+                variables, cut(request.source), segments.astype(jnp.int32), method="encode"
+            )
+            memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
+            write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
+            return jax.tree.map(write, memories, tuple(memory))
 
-    batches = -(-(request.lengths > 0).sum() // rows)
-    return jax.lax.fori_loop(0, batches, encode, empty_caches(model, sentences, length))
+        batches = -(-(request.lengths > 0).sum() // rows)
+        empty = empty_caches(model.config, sentences, length)
+        return jax.lax.fori_loop(0, batches, encode, empty)
+
+    fewer = max(1, min(rows, CPU_TOKENS // length))
+    if fewer == rows:
+        return encoded(rows)
+    # Known when it is lowered, perhaps for several platforms (scripts/export.py).
+    return jax.lax.platform_dependent(cpu=lambda: encoded(fewer), default=lambda: encoded(rows))
 
 
 def search_step(model: Transformer, variables: Any) -> Step:
@@ -96,9 +111,7 @@ def search_step(model: Transformer, variables: Any) -> Step:
 
     def step(tokens, reading, t, parents, ancestry):
         beams, source_length = tokens.shape[1], reading.memory[0].values.shape[2]
-        # Slot n of step s is key s·N + n; hypothesis b sees it where n was its ancestor at s.
-        mine = ancestry[:, :, :, None] == jnp.arange(beams)
-        mask = mine.reshape(*ancestry.shape[:2], -1)[:, None]
+        mask = ancestry_mask(ancestry)
         memory_mask = jnp.arange(source_length) < reading.lengths[:, None]
         memory = tuple(cache.keys_values for cache in reading.memory)
         logits, caches = model.apply(
@@ -153,7 +166,7 @@ def translate(
     state = tuple(
         Reading(
             jax.tree.map(lambda x: x[:rows], whole), request.lengths[:rows],
-            empty_caches(model, rows, max_length * slots),
+            empty_caches(model.config, rows, max_length * slots),
         )
         for (model, _), whole in zip(models, memory, strict=True)
     )  # fmt: skip

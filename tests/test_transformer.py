@@ -17,8 +17,8 @@ from configs import base, big
 from model.attention import to_cache
 from model.config import CHOICES, ModelConfig, num_parameters
 from model.layers import Dropout, Embedding
-from model.transformer import Transformer
-from model.translate import Reading, empty_caches, search_step
+from model.transformer import Stack, Transformer
+from model.translate import Reading, ancestry_mask, empty_caches, search_step
 
 V, S, T = 41, 11, 13
 POSITIONS = CHOICES["positions"]
@@ -204,7 +204,7 @@ def test_stepping_with_the_cache_is_teacher_forcing(norm, positions, dtype):
     def stepping(variables, histories):
         memory = model.apply(variables, source, segments, method="encode")
         memory = model.apply(variables, memory, method="memory_keys_values")
-        caches = empty_caches(model, SENTENCES, STEPS * BEAMS)
+        caches = empty_caches(config, SENTENCES, STEPS * BEAMS)
         reading = Reading(tuple(map(to_cache, memory)), segments.sum(axis=1), caches)
         step = search_step(model, variables)
 
@@ -236,6 +236,30 @@ def test_stepping_with_the_cache_is_teacher_forcing(norm, positions, dtype):
         expected = forced[t, :, :, t]
         assert expected.std() > 0.5
         np.testing.assert_allclose(stepped[t], expected, atol=tolerance, rtol=tolerance)
+
+
+def test_a_stack_without_memory_steps_through_its_cache_as_it_runs_at_once():
+    config = replace(SMALL, norm="pre", positions="rotary", num_layers=2)
+    stack, x = Stack(config, 2), jax.random.normal(jax.random.key(0), (SENTENCES, STEPS, 30))
+    one_after_another = jnp.broadcast_to(jnp.arange(STEPS), x.shape[:2])
+    mask = jnp.tril(jnp.ones((1, 1, STEPS, STEPS), bool))
+    variables = jax.jit(stack.init)(jax.random.key(1), x, mask, one_after_another)
+    layer = variables["params"]["layers_1"]
+    assert {name for name in layer if "cross" in name} == set()
+
+    def one(caches, t):
+        ancestry = jnp.where(jnp.arange(STEPS) <= t, 0, -1)
+        mask = ancestry_mask(jnp.broadcast_to(ancestry, (SENTENCES, 1, STEPS)))
+        now, each = x[:, t][:, None], jnp.full(SENTENCES, t)
+        y, caches = stack.apply(
+            variables, now, mask, each[:, None], caches=caches, index=each
+        )
+        return caches, y[:, 0]
+
+    caches = empty_caches(config, SENTENCES, STEPS)
+    _, stepped = jax.jit(lambda c: jax.lax.scan(one, c, jnp.arange(STEPS)))(caches)
+    at_once, _ = jax.jit(stack.apply)(variables, x, mask, one_after_another)
+    np.testing.assert_allclose(jnp.swapaxes(stepped, 0, 1), at_once, atol=1e-5)
 
 
 # Dropout.

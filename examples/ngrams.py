@@ -1,0 +1,73 @@
+"""Beam search over an n-gram table, no neural network: learned by counting, checked exhaustively.
+
+    python examples/ngrams.py
+The table says what follows two words. A step is handed the last one; the one before it is the
+decoder's own state, which follows the hypotheses by `parents`.
+"""
+
+from itertools import pairwise, product
+
+import jax.numpy as jnp
+import numpy as np
+
+from model.beam_search import beam_search
+
+WORDS = ["<s>", "</s>", "the", "a", "dog", "cat", "bird", "sees", "hears", "sleeps"]
+START, END, BEAMS, LIMIT, ALPHA, NBEST = 0, 1, 6, 4, 0.6, 3
+
+
+def toy_text(random: np.random.Generator, sentences: int) -> list[list[int]]:
+    """A noun phrase, then "sleeps", or "sees" or "hears" and another one; as ids with the end."""
+    lines = []
+    for _ in range(sentences):
+        verb = random.choice(["sees", "hears", "sleeps"], p=[0.4, 0.1, 0.5])
+        first, second = (
+            [random.choice(["the", "a"]), random.choice(["dog", "cat", "bird"], p=[0.6, 0.3, 0.1])]
+            for _ in range(2)
+        )
+        line = [*first, verb, *(second if verb != "sleeps" else [])]
+        lines.append([*map(WORDS.index, line), END])
+    return lines
+
+
+def learned(text: list[list[int]]) -> np.ndarray:
+    """ln p(word | two words before it), [before, last, word], by counts with a little for all."""
+    counts = np.full((len(WORDS),) * 3, 0.01)
+    for sentence in text:
+        ids = [START, START, *sentence]
+        np.add.at(counts, (ids[:-2], ids[1:-1], ids[2:]), 1)
+    return np.log(counts / counts.sum(axis=-1, keepdims=True))
+
+
+def log_prob(table: np.ndarray, sentence: tuple[int, ...] | list[int]) -> float:
+    """ln p of a sentence with its end."""
+    contexts = pairwise([START, START, *sentence[:-1]])
+    return sum(table[*context, word] for context, word in zip(contexts, sentence, strict=True))
+
+
+def main() -> tuple[float, float, str]:
+    """Perplexity of new sentences; how far the scores of the best that the search finds are from
+    those of the best of all sentences; the best one."""
+    random = np.random.default_rng(0)
+    table, new = learned(toy_text(random, 2000)), toy_text(random, 500)
+    perplexity = np.exp(-sum(log_prob(table, one) for one in new) / sum(map(len, new)))
+
+    def step(tokens, before, t, parents, ancestry):
+        before = jnp.take_along_axis(before, parents, axis=1)  # of the slot that each one continues
+        return jnp.asarray(table)[before, tokens], tokens
+
+    found = beam_search(
+        step, jnp.full((1, BEAMS), START), start_tokens=jnp.array([START]),
+        limits=jnp.array([LIMIT]), beam_size=BEAMS, max_length=LIMIT, end_id=END, alpha=ALPHA,
+        nbest=NBEST,
+    )  # fmt: skip
+    words = [START, *range(END + 1, len(WORDS))]
+    every = [(*one, END) for n in range(LIMIT) for one in product(words, repeat=n)]
+    scores = [log_prob(table, one) / ((5 + len(one)) / 6) ** ALPHA for one in every]
+    difference = np.abs(np.sort(scores)[::-1][:NBEST] - found.scores[0]).max()
+    best = found.tokens[0, 0, : found.lengths[0, 0] - 1]
+    return float(perplexity), float(difference), " ".join(WORDS[i] for i in best)
+
+
+if __name__ == "__main__":
+    print("perplexity {:.2f} of 10 words; scores off by {:.0e}; best: {}".format(*main()))

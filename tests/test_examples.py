@@ -1,0 +1,41 @@
+"""The examples learn their tasks: each figure is out of reach without."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+FILES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+def run(name):
+    return import_module(f"examples.{name}").main()
+
+
+def test_attention_on_plain_arrays_is_numpy_s():
+    assert run("attention") < 1e-5
+
+
+def test_a_gpt_sorts_digits_it_has_never_seen():
+    assert run("gpt") >= 0.9  # one line in thousands by chance
+
+
+def test_a_classifier_finds_the_first_word_again():
+    assert run("bert") >= 0.9  # a half by chance
+
+
+def test_a_vision_transformer_names_the_direction_of_strokes():
+    assert run("vit") >= 0.9  # a quarter by chance
+
+
+def test_the_search_over_n_grams_finds_the_best_of_all_sentences():
+    perplexity, difference, best = run("ngrams")
+    assert perplexity < 3.0  # 10 without learning, about 6 by the words' frequencies
+    assert difference < 1e-5 and best.endswith(" sleeps")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_example_is_short_and_described(path):
+    assert len(path.read_text(encoding="utf-8").split("\n")) - 1 <= 80
+    reuse = path.parent.parent / "docs" / "REUSE.md"
+    assert f"`python examples/{path.name}`" in reuse.read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ def train(config: Config, run: Run, data: Data) -> None:
     model = Transformer(config.model)
     optimizer = make_optimizer(training, config.model.d_model)
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
-    batches = Batches(data.train, *shape, training.seed)
+    batches = Batches(data.train, *shape, training.seed, config.special)
     translator = Translator([config.model], data.tokenizers, config.decoding)
     evaluator = Evaluator(config, run, data.valid, pmap_eval_step(model, training), translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every)

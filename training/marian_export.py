@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
 from data.errors import CHECKPOINT, UserError
 from data.files import write_whole
@@ -23,7 +24,8 @@ from training.marian import ACTIVATIONS, NOTE, REQUIRED, WEIGHTS
 from training.marian_tensors import append_start, appended, to_marian
 
 EXPRESSIBLE = {"norm": "post", "positions": "sinusoidal", "layer_norm_epsilon": 1e-5}
-# The axis of our parameters that holds the model's features; the bias of the logits has none.
+# The axis of our parameters that holds the model's features, where there is one; the bias of the
+# logits, an "output_bias" too, has none.
 FEATURES = {"table": -1, "query": 0, "key": 0, "value": 0, "output": -1, "output_bias": -1,
             "inner": 0, "outer": -1, "outer_bias": -1, "scale": -1, "bias": -1}
 # Of config.decoding: what generation_config.json says too, and what is of our engine.
@@ -54,8 +56,6 @@ def export_marian(
 
     Returns the defaults of decoding that have no counterpart there, a line each.
     """
-    from safetensors.numpy import save_file
-
     if config.model.sinusoid_layout == "interleaved":
         params = reordered(params, np.argsort(np.arange(config.model.d_model) % 2, kind="stable"))
     model = replace(config.model, sinusoid_layout="halves", attention_bias=True, output_bias=True)
@@ -69,7 +69,7 @@ def export_marian(
         kept = "source_vocab_size", "target_vocab_size", "pad_id", "start_id"
         extra = {"bos_token_id": before.start_id,
                  NOTE: {name: getattr(before, name) for name in kept}}
-    save_file(there, directory / WEIGHTS, {"format": "pt"})
+    write_whole(directory / WEIGHTS, save(there, {"format": "pt"}))
     ids = {"pad_token_id": model.pad_id, "eos_token_id": model.end_id,
            "decoder_start_token_id": model.start_id, "forced_eos_token_id": model.end_id}
     write_json(directory / "config.json", marian_fields(model) | ids | extra)
@@ -84,7 +84,8 @@ def reordered(params: Mapping[str, Any], order: np.ndarray) -> dict[str, Any]:
     def moved(tree, path):
         if isinstance(tree, Mapping):
             return {name: moved(inside, (*path, name)) for name, inside in tree.items()}
-        return tree if path == ("output_bias",) else np.take(tree, order, FEATURES[path[-1]])
+        axis = None if path == ("output_bias",) else FEATURES.get(path[-1])
+        return tree if axis is None else np.take(tree, order, axis)
 
     return moved(params, ())
 

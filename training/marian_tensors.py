@@ -144,14 +144,9 @@ def to_marian(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.nd
             array = array.get(part) if array is not None else None
         if array is None:
             array = np.zeros(shape, np.float32)
-        elif path[-1] != "table":
-            array = np.asarray(array, np.float32)
-            if path[-1] == "output":
-                array = array.reshape(-1, shape[0])
-            elif len(shape) == 2 and name != "final_logits_bias":
-                array = array.reshape(shape[1], -1)
-            array = array.T.reshape(shape)
-        there[name] = np.ascontiguousarray(array, np.float32)
+        elif len(shape) == 2 and path[-1] not in ("table", "output_bias"):
+            array = np.reshape(array, shape[::-1]).T
+        there[name] = np.ascontiguousarray(np.reshape(array, shape), np.float32)
     return there
 
 

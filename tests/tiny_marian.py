@@ -1,4 +1,4 @@
-"""Random MarianMT models and directories that the tests share, by transformers where it is there."""
+"""Random MarianMT models and directories that the tests share."""
 
 import io
 import json

@@ -129,6 +129,10 @@ def marian_decoding(
     for field, off in OFF.items():
         if there.get(field) not in (None, off):
             refuse(field, repr(off))
+    for field in ("num_beams", "max_length", "max_new_tokens", "length_penalty"):
+        kinds = (int, float) if field == "length_penalty" else (int,)
+        if type(there.get(field, 1)) not in (*kinds, type(None)) or (there.get(field) or 0) < 0:
+            refuse(field, "a number that is not negative")
     if there.get("forced_eos_token_id") not in (None, model.end_id):
         refuse("forced_eos_token_id", f"eos_token_id, {model.end_id}")
     suppress = []
@@ -139,17 +143,12 @@ def marian_decoding(
         if target.id_of(piece) is not None and words[0] < model.target_vocab_size:
             suppress.append(piece)
     longest = there.get("max_new_tokens") or (there.get("max_length") or 1) - 1
-    config = DecodingConfig(
+    return DecodingConfig(
         beam_size=there.get("num_beams") or 1, alpha=float(there.get("length_penalty") or 0.0)
         if "length_penalty" in there else 1.0, power_penalty=True,
         max_extra_length=min(EXTRA_LENGTH, model.max_length // 4), max_length=longest,
         suppress=" ".join(suppress), renormalize=bool(there.get("renormalize_logits")),
     )
-    try:
-        config.validate()
-    except (ValueError, TypeError) as error:
-        raise UserError(CHECKPOINT, f"{where}/generation_config.json: {error}") from None
-    return config
 
 
 def check_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:

@@ -106,7 +106,7 @@ def test_beams_are_those_of_transformers_that_never_stops_early(searched):
         for (_, score), (_, theirs) in zip(found[i], hypotheses, strict=True):
             assert score >= theirs - 1e-4
         same += [ids for ids, _ in found[i]] == [ids for ids, _ in hypotheses]
-    assert same > 40
+    assert same > 25
     assert len({len(one[0][0]) for one in found.values()}) > 1
 
 

@@ -55,7 +55,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     model = Transformer(config.model)
     optimizer = make_optimizer(training, config.model.d_model)
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
-    batches = Batches(data.train, *shape, training.seed)
+    batches = Batches(data.train, *shape, training.seed, config.special)
     translator = Translator([config.model], data.tokenizers, config.decoding)
     translator.engine.poll = stop.poll
     eval_step = stop.before(pmap_eval_step(model, training))

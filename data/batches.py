@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.pairs import Pairs, ragged
-from data.tokenizer import END, PAD, START
+from data.tokenizer import OUR_IDS, Special
 
 OPEN_ROWS = 32  # more fill rows better, slowly
 SORTED_PAIRS = 256  # long pairs first among so many: 1 to 2 % more useful tokens
@@ -106,31 +106,34 @@ def batch_pairs(plan: Plan, index: int, rows_per_batch: int) -> np.ndarray:
 
 
 def make_batch(pairs: Pairs, plan: Plan, index: int, rows_per_batch: int, source_capacity: int,
-               target_capacity: int) -> Batch:
+               target_capacity: int, special: Special = OUR_IDS) -> Batch:
     """Batch `index` of a plan, `[rows_per_batch, capacity]` a side. IndexError past the end."""
     if not 0 <= index < num_batches(plan, rows_per_batch):
         raise IndexError(f"batch {index} of an epoch of {num_batches(plan, rows_per_batch)}")
     rows = plan.offsets[index * rows_per_batch: (index + 1) * rows_per_batch + 1]
     members = batch_pairs(plan, index, rows_per_batch)
-    source = _packed(pairs.source, members, rows - rows[0], rows_per_batch, source_capacity)
-    target = _packed(pairs.target, members, rows - rows[0], rows_per_batch, target_capacity)
+    where = members, rows - rows[0], rows_per_batch
+    source = _packed(pairs.source, *where, source_capacity, special)
+    target = _packed(pairs.target, *where, target_capacity, special)
     return Batch(source[1], *source[2:], *target, np.arange(rows_per_batch, dtype=np.int32))
 
 
-def fixed_batches(pairs: Pairs, rows_per_batch: int, source_capacity: int,
-                  target_capacity: int) -> Iterator[Batch]:
+def fixed_batches(pairs: Pairs, rows_per_batch: int, source_capacity: int, target_capacity: int,
+                  special: Special = OUR_IDS) -> Iterator[Batch]:
     """All pairs once in batches that are always the same: for validation."""
     plan = plan_epoch(*pairs.slots, source_capacity, target_capacity, seed=0, epoch=0)
     for index in range(num_batches(plan, rows_per_batch)):
-        yield make_batch(pairs, plan, index, rows_per_batch, source_capacity, target_capacity)
+        yield make_batch(
+            pairs, plan, index, rows_per_batch, source_capacity, target_capacity, special)
 
 
 class Batches:
     """All training batches: `batches[position]` is a pure function of seed and position."""
 
     def __init__(self, pairs: Callable[[int], Pairs], rows_per_batch: int, source_capacity: int,
-                 target_capacity: int, seed: int):
+                 target_capacity: int, seed: int, special: Special = OUR_IDS):
         """`pairs(epoch)` are those of an epoch: always the same ones, or not."""
+        self.special = special
         self.pairs = lru_cache(maxsize=2)(pairs)
         self.shape = rows_per_batch, source_capacity, target_capacity
         self.plan = lru_cache(maxsize=2)(lambda epoch: plan_epoch(
@@ -139,7 +142,7 @@ class Batches:
     def __getitem__(self, position: DataPosition) -> Batch:
         """The batch at a position."""
         epoch, index = position
-        return make_batch(self.pairs(epoch), self.plan(epoch), index, *self.shape)
+        return make_batch(self.pairs(epoch), self.plan(epoch), index, *self.shape, self.special)
 
     def next_position(self, position: DataPosition) -> DataPosition:
         """The position after this one: the next batch, or the first one of the next epoch."""
@@ -181,7 +184,7 @@ def prefetched(items: Iterator, ahead: int) -> Iterator:
         thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _packed(side, members, rows, num_rows, capacity):
+def _packed(side, members, rows, num_rows, capacity, special):
     """`(inputs, labels, segments, positions)`, each [B, capacity], of the pairs in these rows.
 
     `members` are the pairs one after the other, row r's are `members[rows[r]:rows[r + 1]]`.
@@ -197,15 +200,16 @@ def _packed(side, members, rows, num_rows, capacity):
     pair = np.repeat(np.arange(len(members)), lengths)
     position = np.arange(len(pair)) - starts[pair]
     place = (row * capacity + column)[pair] + position
-    labels = np.full(len(pair), END, np.int32)
+    labels = np.full(len(pair), special.end, np.int32)
     inside = np.ones(len(pair), bool)
     inside[stops - 1] = False
     labels[inside] = side.ids[(begins[pair] + position)[inside]]
     inputs = np.empty_like(labels)
     inputs[1:] = labels[:-1]
-    inputs[starts] = START
+    inputs[starts] = special.start
     packed = []
-    for values, filler in ((inputs, PAD), (labels, PAD), (segment[pair], 0), (position, 0)):
+    pad = special.pad
+    for values, filler in ((inputs, pad), (labels, pad), (segment[pair], 0), (position, 0)):
         array = np.full(num_rows * capacity, filler, np.int32)
         array[place] = values
         packed.append(array.reshape(num_rows, capacity))

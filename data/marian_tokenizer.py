@@ -3,15 +3,19 @@
 A target language's tag (">>deu<<") at the start of a source is looked up whole.
 """
 
+import base64
 import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from data.errors import CHECKPOINT, UserError
 from data.tokenizer import UNKNOWN_TEXT
 
-TAG = re.compile(r">>.+<<")
+END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # what transformers calls special
+OLD_PAD = "<old pad>"  # of a run, where MarianMT's own has to be the last piece
+TAG = re.compile(r">>.*?<<", re.DOTALL)
 
 
 class MarianTokenizer:
@@ -20,14 +24,27 @@ class MarianTokenizer:
     kind = "marian"
 
     def __init__(self, model: bytes, vocabulary: dict[str, int]):
+        """ValueError for a vocabulary without its special pieces or with one id twice."""
         from sentencepiece import SentencePieceProcessor
+        if not isinstance(vocabulary, dict) or any(type(i) is not int for i in vocabulary.values()):
+            raise ValueError("the vocabulary is no table of pieces and their ids")
+        if missing := {END, UNKNOWN} - set(vocabulary):
+            raise ValueError(f"the vocabulary has no {' and no '.join(sorted(missing))}")
         self._processor = SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
-        self._ids = vocabulary
+        self.model, self.vocabulary = model, vocabulary
         self._pieces = {i: piece for piece, i in vocabulary.items()}
+        if len(self._pieces) < len(vocabulary) or min(self._pieces) < 0:
+            raise ValueError("the vocabulary has an id twice, or a negative one")
         self.size = max(self._pieces) + 1
-        self._unknown = vocabulary["<unk>"]
-        self._special = {vocabulary.get(name) for name in ("</s>", "<pad>", "<s>")}
+        self._unknown = vocabulary[UNKNOWN]
+        self._special = {vocabulary.get(name) for name in (END, PAD, "<s>")}
+
+    @classmethod
+    def load(cls, serialized: bytes) -> "MarianTokenizer":
+        """From what `serialized` gave. ValueError or RuntimeError where it is damaged."""
+        content = json.loads(serialized)
+        return cls(base64.b64decode(content["model"], validate=True), content["vocabulary"])
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end."""
@@ -38,7 +55,7 @@ class MarianTokenizer:
         tags = [TAG.match(text) for text in texts]
         rests = [text[tag.end():] if tag else text for text, tag in zip(texts, tags, strict=True)]
         pieces = self._processor.encode(rests, out_type=str)
-        return [[self._ids.get(piece, self._unknown) for piece in
+        return [[self.vocabulary.get(piece, self._unknown) for piece in
                  ([tag.group()] if tag else []) + line]
                 for tag, line in zip(tags, pieces, strict=True)]
 
@@ -56,25 +73,63 @@ class MarianTokenizer:
 
     def piece(self, token: int) -> str:
         """The text of one id as the vocabulary has it."""
-        return self._pieces.get(token, "<unk>")
+        return self._pieces.get(token, UNKNOWN)
 
     def id_of(self, piece: str) -> int | None:
         """The id of a piece, None if it is none."""
-        return self._ids.get(piece)
+        return self.vocabulary.get(piece)
+
+    def serialized(self) -> bytes:
+        """What `load` takes: both files in one, as JSON."""
+        model = base64.b64encode(self.model).decode("ascii")
+        content = {"model": model, "vocabulary": self.vocabulary}
+        return json.dumps(content, ensure_ascii=False).encode("utf-8")
 
 
 def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     """Those of source and target. UserError(CHECKPOINT) for a file that is missing or damaged."""
+    settings = directory / "tokenizer_config.json"
+    there = read_json(settings) if settings.exists() else {
+        "separate_vocabs": (directory / "target_vocab.json").exists()}
+    names = {"eos_token": END, "unk_token": UNKNOWN, "pad_token": PAD}
+    for field, expected in {**names, "sp_model_kwargs": {}}.items():
+        got = there.get(field) or expected
+        if (got.get("content", got) if isinstance(got, dict) else got) != expected:
+            raise UserError(CHECKPOINT, f"{settings}: {field}={got!r} cannot be represented; "
+                            f"expected {expected!r}")
+    vocabularies = ["vocab.json", "target_vocab.json" if there.get("separate_vocabs")
+                    else "vocab.json"]
     sides = []
-    for side in ("source", "target"):
-        vocabulary = directory / "vocab.json"
-        if side == "target" and (directory / "target_vocab.json").exists():
-            vocabulary = directory / "target_vocab.json"
-        model = directory / f"{side}.spm"
+    for side, vocabulary in zip(("source", "target"), vocabularies, strict=True):
+        model, ids = directory / f"{side}.spm", read_json(directory / vocabulary)
         try:
-            ids = json.loads(vocabulary.read_text(encoding="utf-8"))
             sides.append(MarianTokenizer(model.read_bytes(), ids))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise UserError(CHECKPOINT, f"{directory}: {model.name} or {vocabulary.name} cannot be "
-                            f"read: {error}") from None
+        except ValueError as error:
+            raise UserError(CHECKPOINT, f"{directory / vocabulary}: {error}") from None
+        except (OSError, RuntimeError) as error:
+            raise UserError(CHECKPOINT, f"{model} cannot be read: {error}") from None
     return sides[0], sides[1]
+
+
+def with_appended_pad(tokenizer: MarianTokenizer, token: int) -> MarianTokenizer:
+    """The same with <pad> at an id behind all others; what was called so is so no more."""
+    renamed = {OLD_PAD if piece == PAD else piece: i for piece, i in tokenizer.vocabulary.items()}
+    return MarianTokenizer(tokenizer.model, renamed | {PAD: token})
+
+
+def without_appended_pad(tokenizer: MarianTokenizer) -> MarianTokenizer:
+    """`with_appended_pad` backwards."""
+    return MarianTokenizer(tokenizer.model, {
+        PAD if piece == OLD_PAD else piece: i for piece, i in tokenizer.vocabulary.items()
+        if piece != PAD})
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object. UserError(CHECKPOINT) if it does not."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(CHECKPOINT, f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(CHECKPOINT, f"{path} cannot be read: it holds no JSON object")
+    return content

@@ -1,8 +1,9 @@
 """Text to token ids and back: SentencePiece (unigram, bpe), words, or characters.
 
-Ids 0 to 3 are the same everywhere: padding, start, end, unknown. SentencePiece normalises with its
-`nmt_nfkc` rules (NFKC, runs of spaces to one, control characters gone), so its round trip gives
-normalised text. Line feeds and carriage returns never come out of `decode`: one line stays one.
+Ids 0 to 3 are padding, start, end, unknown in all vocabularies made here. SentencePiece normalises
+with its `nmt_nfkc` rules (NFKC, runs of spaces to one, control characters gone), so its round trip
+gives normalised text. Line feeds and carriage returns never come out of `decode`: one line stays
+one.
 """
 
 import hashlib
@@ -13,12 +14,23 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from data.config import TOKENIZERS, DataConfig
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from data.files import write_whole
 
-PAD, START, END, UNKNOWN = range(4)
+
+class Special(NamedTuple):
+    """The ids that are no text; by default those of every vocabulary that is made here."""
+
+    pad: int = 0
+    start: int = 1
+    end: int = 2
+    unknown: int = 3
+
+
+PAD, START, END, UNKNOWN = OUR_IDS = Special()
 SPECIALS = 4
 UNKNOWN_TEXT = "⁇"
 LIST_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # as SentencePiece spells them
@@ -210,17 +222,21 @@ def _one_line(text):
 
 def _loaded(directory, side, content):
     kind = content["kind"]
-    if kind not in TOKENIZERS:
+    if kind not in (*TOKENIZERS, "marian"):
         raise ValueError(f"{kind!r} is no tokenizer")
     path = _path(directory, side, kind)
     with open(path, "rb") as file:
         serialized = file.read()
     if hashlib.sha256(kind.encode() + b"\n" + serialized).hexdigest() != content["sha256"]:
         raise ValueError(f"{path} is not what was saved")
+    if kind == "marian":  # never made here, only brought in
+        from data.marian_tokenizer import MarianTokenizer
+        return MarianTokenizer.load(serialized)
     make = SentencePieceTokenizer if kind in ("unigram", "bpe") else ListTokenizer
     return make(kind, serialized)
 
 
 def _path(directory, side, kind):
-    return os.path.join(directory, side + (".model" if kind in ("unigram", "bpe") else ".txt"))
+    suffix = {"unigram": ".model", "bpe": ".model", "marian": ".json"}.get(kind, ".txt")
+    return os.path.join(directory, side + suffix)
 

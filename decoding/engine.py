@@ -46,6 +46,7 @@ class Engine:
     ):
         self.models = [Transformer(model) for model in models]
         self._decoding, self._suppressed, self._halved = decoding, suppressed, 0
+        self.absent = suppressed if decoding.renormalize else ()  # pieces as if there were none
         room = min(model.max_length for model in models) - decoding.max_extra_length
         # One compiled shape for each: short sentences need not wait for a long one's padding.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
@@ -103,6 +104,7 @@ class Engine:
         search = Search(
             o.beam_size, o.nbest, o.alpha, o.power_penalty, o.horizon, o.samples, o.temperature,
             o.top_k, o.top_p, self._suppressed, o.repetition_penalty, o.no_repeat_ngram,
+            o.renormalize,
         )
 
         def run(variables, request, lines):

@@ -36,7 +36,8 @@ class Scorer:
         self._buckets = [s for s in translator.engine.buckets if s < longest] + [longest]
         self._force = jax.pmap(
             lambda variables, *arrays: force(
-                list(zip(translator.engine.models, variables, strict=True)), *arrays),
+                list(zip(translator.engine.models, variables, strict=True)), *arrays,
+                absent=translator.engine.absent),
             in_axes=(None, 0, 0, 0, 0),
         )
 

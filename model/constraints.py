@@ -2,7 +2,8 @@
 
 Axes: B rows · Q sentences · N hypotheses · V vocabulary · T steps.
 Two kinds: the repetition penalty changes logits before they are normalised, as in its paper; the
-others are masks, True = allowed, and log-probabilities stay the model's own (not renormalised).
+others are masks, True = allowed, and log-probabilities stay the model's own (not renormalised,
+unless that is asked for of suppressed tokens).
 `history` is what each hypothesis has chosen so far, −1 at steps to come.
 """
 
@@ -67,6 +68,7 @@ def make_rules(
     end_id: int,
     *,
     suppressed: Sequence[int] = (),
+    renormalize: bool = False,
     repetition: float = 1.0,
     no_repeat_ngram: int = 0,
     least: Int[Array, " Q"] | None = None,
@@ -74,19 +76,21 @@ def make_rules(
 ) -> Rules | None:
     """The rules that are asked for, None if none is: then a search pays nothing.
 
-    `suppressed` tokens never come, `least` tokens at least, the end counted; `prefix` is tokens and
-    how many of them. A forced prefix may say what the other rules forbid. A search's limit is above
-    all rules.
+    `suppressed` tokens never come, with `renormalize` as if there were none; `least` tokens at
+    least, the end counted; `prefix` is tokens and how many of them. A forced prefix may say what
+    the other rules forbid. A search's limit is above all rules.
     """
     if not suppressed and repetition == 1.0 and not no_repeat_ngram and least is prefix is None:
         return None
 
     def rules(logits, history, t, sentences):
-        vocab, allowed = logits.shape[-1], jnp.ones((1, 1, 1), bool)
+        vocab = logits.shape[-1]
+        allowed = left = jnp.ones((1, 1, 1), bool)
         if repetition != 1.0:
             logits = repetition_penalty(logits, history, repetition)
         if suppressed:
-            allowed &= ~jnp.isin(jnp.arange(vocab), jnp.array(suppressed))
+            left = ~jnp.isin(jnp.arange(vocab), jnp.array(suppressed))
+            allowed &= left
         if no_repeat_ngram:
             allowed &= fresh_ngrams(history, t, vocab, no_repeat_ngram)
         if least is not None:
@@ -94,7 +98,11 @@ def make_rules(
         if prefix is not None:
             tokens, lengths = prefix[0][sentences], prefix[1][sentences]
             wanted = following(tokens, lengths, t, vocab)
-            allowed = jnp.where((t < lengths)[:, None, None], wanted, allowed)
+            forced = (t < lengths)[:, None, None]
+            allowed = jnp.where(forced, wanted, allowed)
+            left = left | (forced & wanted)
+        if renormalize:
+            logits = jnp.where(left, logits, -jnp.inf)
         return logits, allowed
 
     return rules

@@ -26,13 +26,15 @@ def force(
     lengths: Int[Array, " B"],
     target: Int[Array, "B T"],
     target_lengths: Int[Array, " B"],
+    absent: tuple[int, ...] = (),
 ) -> Forced:
     """Both sides with their end tokens, which the lengths count.
 
-    Several models are an ensemble: the mean of their probabilities. Attention is the mean over the
-    heads of the layer before the last (Garg et al. 2019, section 4.1) and over the models.
+    Several models are an ensemble: the mean of their probabilities. What they give to `absent`
+    tokens is shared among the others. Attention is the mean over the heads of the layer before the
+    last (Garg et al. 2019, section 4.1) and over the models.
     """
-    log_probs, attention = [], []
+    log_probs, attention, lost = [], [], 0.0
     start = jnp.full((len(target), 1), models[0][0].config.start_id, target.dtype)
     inputs = jnp.concatenate([start, target[:, :-1]], axis=1)
     source_segments, target_segments = (
@@ -45,9 +47,10 @@ def force(
         )
         of_all = jax.nn.log_softmax(logits, axis=-1)
         log_probs.append(jnp.take_along_axis(of_all, target[..., None], axis=-1)[..., 0])
+        lost += jnp.exp(of_all[..., jnp.array(absent, int)]).sum(axis=-1) / len(models)
         layer = f"layers_{max(0, model.config.decoder_layers - 2)}"
         weights = sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
         attention.append(weights.mean(axis=1))
     mean = jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - jnp.log(len(models))
-    mean = mean if len(models) > 1 else log_probs[0]
+    mean = (mean if len(models) > 1 else log_probs[0]) - jnp.log1p(-lost)
     return Forced(jnp.where(target_segments > 0, mean, 0.0), sum(attention) / len(models))

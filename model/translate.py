@@ -40,6 +40,7 @@ class Search(NamedTuple):
     suppressed: tuple[int, ...] = ()
     repetition: float = 1.0
     no_repeat_ngram: int = 0
+    renormalize: bool = False
 
 
 class Request(NamedTuple):
@@ -159,8 +160,9 @@ def translate(
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
     rules = make_rules(
-        config.end_id, suppressed=search.suppressed, repetition=search.repetition,
-        no_repeat_ngram=search.no_repeat_ngram, least=request.least, prefix=request.prefix,
+        config.end_id, suppressed=search.suppressed, renormalize=search.renormalize,
+        repetition=search.repetition, no_repeat_ngram=search.no_repeat_ngram, least=request.least,
+        prefix=request.prefix,
     )
 
     state = tuple(

@@ -14,6 +14,7 @@ from model.constraints import fresh_ngrams, make_rules
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
 COMBINATIONS = {
     "suppressed": dict(suppressed=(3, 5)),
+    "renormalized": dict(suppressed=(3, 5), renormalize=True, prefix=True),
     "repetition": dict(repetition=1.7),
     "bigrams": dict(no_repeat_ngram=2),
     "unigrams": dict(no_repeat_ngram=1),
@@ -81,6 +82,9 @@ def plainly(options, table, least, prefix, length):
             penalty = options.get("repetition", 1.0)
             logits[token] = logits[token] / penalty if logits[token] > 0 else (
                 logits[token] * penalty)
+        if options.get("renormalize"):
+            forced = prefix[len(said)] if len(said) < length else None
+            logits[[one for one in options["suppressed"] if one != forced]] = -np.inf
         return logits - np.asarray(jax.nn.logsumexp(logits))
 
     def allowed(said, token):

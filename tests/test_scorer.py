@@ -44,9 +44,10 @@ def translator():
     return translator_of()
 
 
+@pytest.mark.parametrize("renormalize", [False, True])
 @pytest.mark.parametrize("seeds", [(0,), (1, 2)], ids=["one", "ensemble"])
-def test_a_searched_hypothesis_has_the_score_of_its_search(seeds):
-    translator = translator_of(seeds, nbest=3)
+def test_a_searched_hypothesis_has_the_score_of_its_search(seeds, renormalize):
+    translator = translator_of(seeds, nbest=3, renormalize=renormalize)
     found = list(translator.stream(LINES))
     pairs = [(line, one.text) for line, each in zip(LINES, found, strict=True)
              for one in each.hypotheses]

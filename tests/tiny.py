@@ -4,9 +4,9 @@ import random
 from pathlib import Path
 
 from data.config import DataConfig
-from data.tokenizer import ListTokenizer, Tokenizer, fingerprint, save_tokenizers
+from data.tokenizer import ListTokenizer, Tokenizer, fingerprint
 from model.config import ModelConfig
-from training.config import Config, DecodingConfig, TrainingConfig, save_config
+from training.config import Config, DecodingConfig, TrainingConfig
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
 
@@ -42,10 +42,9 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
     import jax
     import jax.numpy as jnp
     import numpy as np
-    import orbax.checkpoint as ocp
 
     from model.transformer import Transformer
-    from training.manifest import write_manifest
+    from training.checkpoint import write_run as write
 
     config = tiny_config("tsv:nowhere")
     words = tokenizer or ListTokenizer("words", "\n".join(WORDS).encode())
@@ -56,9 +55,4 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
     params = jax.tree.map(lambda x: choose.normal(0, 0.5, x.shape).astype(np.float32),
                           shapes["params"])
     path.mkdir(parents=True)
-    save_config(config, path / "config.json")
-    save_tokenizers(str(path / "vocab"), words, words)
-    (path / "best.json").write_text('{"checkpoint": "average"}')
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save((path / "average" / "params").absolute(), params)
-    write_manifest(path / "average")
+    write(path, config, (words, words), params)

@@ -19,9 +19,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from data.errors import CHECKPOINT, UserError
 from data.files import write_whole
-from data.tokenizer import Tokenizer, fingerprint, load_tokenizers
-from training.config import Config, load_config
-from training.manifest import damage
+from data.tokenizer import Tokenizer, fingerprint, load_tokenizers, save_tokenizers
+from training.config import Config, load_config, save_config
+from training.manifest import damage, write_manifest
+from training.marian import WEIGHTS, check_marian, is_marian, load_marian, marian_config
 
 
 def everywhere() -> NamedSharding:
@@ -59,8 +60,12 @@ def write_best(run: Path, best: dict[str, Any]) -> None:
 def find_params(run: Path, checkpoint: str) -> Path:
     """The directory of `checkpoint`: best, latest, average or a step. Raises UserError(CHECKPOINT).
 
-    "best" is the latest where nothing was evaluated.
+    "best" is the latest where nothing was evaluated. A MarianMT directory has one file.
     """
+    if is_marian(run):
+        if checkpoint not in ("best", "latest"):
+            raise UserError(CHECKPOINT, f"no checkpoint {checkpoint!r} in {run}, a MarianMT model")
+        return run / WEIGHTS
     there = steps(run)
     known = ", ".join(map(str, there)) or "none"
     average = run / "average" / "params"
@@ -97,7 +102,13 @@ def undamaged(params: Path) -> Path:
 
 
 def check_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config and tokenizers of a run that has the checkpoint; touches no device."""
+    """The config and tokenizers of a run that has the checkpoint; touches no device.
+
+    A directory of a MarianMT model is such a run too (training/marian.py).
+    """
+    if is_marian(run):
+        find_params(run, checkpoint)
+        return check_marian(run)
     config = load_config(run / "config.json")
     undamaged(find_params(run, checkpoint))
     tokenizers = load_tokenizers(str(run / "vocab"))
@@ -113,9 +124,24 @@ def check_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Toke
     return config, tokenizers
 
 
+def write_run(
+    run: Path, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], params: Any
+) -> None:
+    """A run directory of given parameters, as if training had ended with their average."""
+    save_config(config, run / "config.json")
+    save_tokenizers(str(run / "vocab"), *tokenizers)
+    write_best(run, {"checkpoint": "average"})
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(run.absolute() / "average" / "params", params)
+    write_manifest(run / "average")
+
+
 def load_params(run: Path, checkpoint: str) -> Any:
     """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, for the host alone."""
-    path = undamaged(find_params(run.absolute(), checkpoint))
+    path = find_params(run.absolute(), checkpoint)
+    if path.name == WEIGHTS:
+        return load_marian(run, marian_config(run)[0])
+    undamaged(path)
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             shapes = checkpointer.metadata(path).item_metadata.tree

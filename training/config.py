@@ -9,6 +9,7 @@ from typing import Any
 from data.config import DataConfig
 from data.errors import CHECKPOINT, CONFIGURATION, UserError
 from data.files import write_whole
+from data.tokenizer import Special
 from model.config import ModelConfig
 
 
@@ -38,7 +39,8 @@ class TrainingConfig:
     loss_block: int = 0
     # Moving average of the parameters, to be evaluated and used in their place; 0 keeps none.
     ema_decay: float = 0.0
-    # A run directory whose best parameters and vocabulary training starts from.
+    # A run (or MarianMT directory) whose model, vocabulary and best parameters training starts
+    # from; of config.model, dropout, dtype and remat are free.
     init_from: str = ""
     seed: int = 0
     log_every: int = 100
@@ -131,6 +133,7 @@ class DecodingConfig:
     )
     no_repeat_ngram: int = option(0, "no run of so many tokens twice; 0 allows all")
     suppress: str = option("", "target pieces that never come, with spaces between")
+    renormalize: bool = option(False, "share the probability of suppressed pieces among the others")
     samples: int = option(0, "above 0: draw so many translations instead of searching")
     temperature: float = option(1.0, "of the samples: below 1 likelier, above 1 more varied")
     top_k: int = option(0, "draw from the best k tokens; 0 from all")
@@ -200,6 +203,12 @@ class Config:
                 )
         except ValueError as error:
             raise UserError(CONFIGURATION, str(error)) from None
+
+    @property
+    def special(self) -> Special:
+        """The ids that are no text."""
+        m = self.model
+        return Special(m.pad_id, m.start_id, m.end_id, m.unknown_id)
 
     @property
     def rows_per_batch(self) -> int:

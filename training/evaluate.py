@@ -106,7 +106,7 @@ def held_out_loss(
     data, devices = config.data, jax.local_device_count()
     total = np.zeros(4)
     shape = config.rows_per_batch, data.source_length, data.target_length
-    for batch in fixed_batches(pairs, *shape):
+    for batch in fixed_batches(pairs, *shape, config.special):
         total += np.array(jax.device_get(eval_step(params, split_rows(batch, devices))))
     loss, nll, correct, tokens = total.tolist()
     return {

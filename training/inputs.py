@@ -12,10 +12,7 @@ from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
 from data.subwords import SubwordSampler
 from data.text_files import EXAMPLES, Corpus
 from data.tokenizer import (
-    END,
-    PAD,
-    START,
-    UNKNOWN,
+    OUR_IDS,
     Tokenizer,
     fingerprint,
     load_tokenizers,
@@ -24,7 +21,7 @@ from data.tokenizer import (
 )
 from training.checkpoint import check_run
 from training.config import Config
-from training.run import Run, check_same_model
+from training.run import Run, take_model
 
 
 class Data(NamedTuple):
@@ -41,10 +38,9 @@ class Data(NamedTuple):
 def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) -> Data:
     """Tokenise and report the corpora; sets in `config` what the vocabulary decides."""
     tokenizers = find_tokenizers(config, run, corpora["train"])
-    ids = config.model.pad_id, config.model.start_id, config.model.end_id, config.model.unknown_id
-    if ids != (PAD, START, END, UNKNOWN):
+    if config.special != OUR_IDS and not config.training.init_from:
         raise UserError(CONFIGURATION, "model.pad_id, start_id, end_id, unknown_id must be 0, 1, "
-                        f"2, 3 as in every vocabulary made here, got {ids}")
+                        f"2, 3 as in every vocabulary made here, got {tuple(config.special)}")
     config.model.source_vocab_size, config.model.target_vocab_size = (t.size for t in tokenizers)
     config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
     config.validate()
@@ -94,11 +90,9 @@ def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer
     if (run.path / "config.json").exists():  # else a vocabulary is what a failed start left
         return load_tokenizers(vocab)
     if config.training.init_from:
-        tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")[1]
-        config.model.source_vocab_size, config.model.target_vocab_size = (
-            t.size for t in tokenizers
-        )
-        check_same_model(config, config.training.init_from)
+        theirs, tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")
+        for said in take_model(config, theirs):
+            run.log(f"as in {config.training.init_from}: {said}")
     else:
         tokenizers = train_tokenizers(config.data, corpus.source, corpus.target)
     save_tokenizers(vocab, *tokenizers)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -90,6 +90,8 @@ class Run:
         path = self.path / "config.json"
         if path.exists():
             before = load_config(path)
+            if config.training.init_from == before.training.init_from != "":
+                take_model(config, before)
             config.model.source_vocab_size = before.model.source_vocab_size
             config.model.target_vocab_size = before.model.target_vocab_size
             config.data.vocab_sha256 = before.data.vocab_sha256
@@ -194,17 +196,19 @@ class Run:
         self._lock.close()
 
 
-def check_same_model(config: Config, other: str) -> None:
-    """Refuse to start from a run with another model; raises UserError(CONFIGURATION), fields named.
+def take_model(config: Config, theirs: Config) -> list[str]:
+    """Make `config` one for the parameters and vocabulary of another run; says what changed.
 
-    The vocabulary comes from that run. Dropout, precision and remat are not in the parameters.
+    Dropout, precision and remat are not in the parameters and stay.
     """
-    theirs = asdict(load_config(Path(other).expanduser() / "config.json").model)
-    ours = asdict(config.model)
-    free = {"dropout", "dtype", "remat"}
-    if changed := [k for k in ours if k not in free and ours[k] != theirs[k]]:
-        what = ", ".join(f"model.{k} {theirs[k]!r} → {ours[k]!r}" for k in changed)
-        raise UserError(CONFIGURATION, f"training.init_from={other} has another model: {what}")
+    before = flat(asdict(config))
+    free = {name: getattr(config.model, name) for name in ("dropout", "dtype", "remat")}
+    config.model = replace(theirs.model, **free)
+    config.data.joint_vocab = theirs.data.joint_vocab
+    config.decoding.suppress = config.decoding.suppress or theirs.decoding.suppress
+    config.decoding.renormalize |= theirs.decoding.renormalize
+    after = flat(asdict(config))
+    return [f"{k} {before[k]!r} → {after[k]!r}" for k in after if after[k] != before[k]]
 
 
 def flat(tree: dict, prefix: str = "") -> dict:

@@ -1,0 +1,62 @@
+"""Translations of one MarianMT directory: ours and transformers' by BLEU and by the model's score.
+
+    python benchmarks/marian_parity.py --model=DIR --input=FILE --reference=FILE
+Both with the directory's own defaults; ours without early stopping. Scores are the mean of
+log-probability over length, all by our model. docs/MARIAN.md keeps what it printed.
+"""
+
+import statistics
+import sys
+from pathlib import Path
+
+from absl import app, flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from data.scores import bleu
+from decoding.scorer import Scorer
+from decoding.translator import Translator
+from training import command
+
+
+def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
+    """What transformers' generate makes of the lines."""
+    import torch
+    from transformers import MarianMTModel, MarianTokenizer
+
+    tokenizer = MarianTokenizer.from_pretrained(directory)
+    network, texts = MarianMTModel.from_pretrained(directory).eval(), []
+    with torch.no_grad():
+        for at in range(0, len(lines), batch):
+            inputs = tokenizer(lines[at: at + batch], return_tensors="pt", padding=True)
+            texts += tokenizer.batch_decode(network.generate(**inputs), skip_special_tokens=True)
+    return texts
+
+
+def main(_) -> None:
+    f = flags.FLAGS
+    command.prepare_jax("")
+    lines, references = (Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+                         for path in (f.input, f.reference))
+    translator = Translator.load(f.model)
+    scorer, found = Scorer(translator), {}
+    found["transformers"] = hf(f.model, lines)
+    found["ours"] = translator.translate(lines)
+    same = sum(one == other for one, other in zip(*found.values(), strict=True))
+    print(translator.decoding, file=sys.stderr)
+    print("| | BLEU | mean score |\n|---|---|---|")
+    scores = {}
+    for name, texts in found.items():
+        scores[name] = [one.score for one in scorer.stream(zip(lines, texts, strict=True))]
+        print(f"| {name} | {bleu(texts, references).value:.2f} | "
+              f"{statistics.mean(scores[name]):.4f} |")
+    pairs = list(zip(*scores.values(), strict=True))
+    print(f"{same} of {len(lines)} translations are the same; ours scores higher in "
+          f"{sum(b > a + 1e-4 for a, b in pairs)}, lower in {sum(b < a - 1e-4 for a, b in pairs)}")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("model", "", "A MarianMT directory.")
+    flags.DEFINE_string("input", "", "Sentences, one a line.")
+    flags.DEFINE_string("reference", "", "Their translations.")
+    app.run(main)

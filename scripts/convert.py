@@ -1,0 +1,87 @@
+"""Convert: a MarianMT (OPUS-MT) directory to a run that can be trained on, and a run to such a one.
+
+    python scripts/convert.py --from_marian=opus-mt-en-de --to=runs/en_de
+    python scripts/convert.py --from_run=runs/mine --to_marian=DIR [--checkpoint=best]
+decode.py translates with either as it is. What one side cannot express is refused by name.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from absl import flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from data.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from training.checkpoint import check_run, load_params, write_run
+from training.command import prepare_jax, run_command
+from training.marian import is_marian
+from training.marian_export import check_expressible, export_marian
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes `path` when all is written. UserError(OUTPUT) if there is
+    something already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(OUTPUT, f"{path} is there already; choose another name, or move it")
+    temporary = path.with_name(f"{path.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def from_marian(directory: Path, run: Path) -> None:
+    """A run directory that translates as the MarianMT directory does."""
+    if not is_marian(directory):
+        raise UserError(CHECKPOINT, f"{directory} is no MarianMT directory: it has no config.json "
+                        "with a model_type")
+    config, tokenizers = check_run(directory, "best")
+    with new_directory(run) as new:
+        prepare_jax("off", 1)
+        write_run(new, config, tokenizers, load_params(directory, "best"))
+    print(f"translate with: python decode.py --workdir={run} --input=FILE\n"
+          f"train on with: python train.py --workdir=NEW --config.training.init_from={run} "
+          "--config.data.corpus=text:SOURCE,TARGET", file=sys.stderr)
+
+
+def to_marian(run: Path, checkpoint: str, directory: Path) -> None:
+    """A MarianMT directory of a run's checkpoint."""
+    config, tokenizers = check_run(run, checkpoint)
+    check_expressible(config, tokenizers, run)
+    with new_directory(directory) as new:
+        prepare_jax("off", 1)
+        for line in export_marian(config, tokenizers, load_params(run, checkpoint), new):
+            print(line, file=sys.stderr)
+
+
+def main() -> None:
+    f = flags.FLAGS
+    paths = {name: Path(f[name].value).expanduser().absolute()
+             for name in ("from_marian", "to", "from_run", "to_marian") if f[name].value}
+    if set(paths) == {"from_marian", "to"}:
+        from_marian(paths["from_marian"], paths["to"])
+    elif set(paths) == {"from_run", "to_marian"}:
+        to_marian(paths["from_run"], f.checkpoint, paths["to_marian"])
+    else:
+        raise UserError(CONFIGURATION, "give --from_marian=DIR --to=RUN, or --from_run=RUN "
+                        "--to_marian=DIR")
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("from_marian", None, "A MarianMT directory.")
+    flags.DEFINE_string("to", None, "The run directory to make of it.")
+    flags.DEFINE_string("from_run", None, "A run directory.")
+    flags.DEFINE_string("to_marian", None, "The MarianMT directory to make of it.")
+    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step, of --from_run.")
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

@@ -68,7 +68,7 @@ def searched(request, tmp_path_factory):
             alpha=1.0, power_penalty=True, max_length=LIMIT, max_extra_length=LIMIT - 1, **options),
             (PAD,))
         engine.use(params)
-        return dict(engine.search(Job(sources, {}, 0)))
+        return dict(engine.search([Job(sources, {}, 0)]))
 
     def hf(**options):
         """Their length counts the start token. Their forced end is free, so it is forced here by

@@ -86,7 +86,7 @@ class Engine:
             models = list(zip(self.models, variables, strict=True))
             return translate(models, request, search, length, rows)
 
-        return jax.pmap(run, in_axes=(None, 0, 0))
+        return jax.pmap(run, in_axes=(None, 0, 0), devices=jax.local_devices())
 
     def _limits(self, lengths: np.ndarray) -> np.ndarray:
         """The most tokens that translations of sentences of these lengths may have."""

@@ -37,7 +37,7 @@ class Scorer:
         self._force = jax.pmap(
             lambda variables, *arrays: force(
                 list(zip(translator.engine.models, variables, strict=True)), *arrays),
-            in_axes=(None, 0, 0, 0, 0),
+            in_axes=(None, 0, 0, 0, 0), devices=jax.local_devices(),
         )
 
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from data.errors import CHECKPOINT, UserError
 from data.files import write_whole
 from data.tokenizer import Tokenizer, fingerprint, load_tokenizers
+from training import hosts
 from training.config import Config, load_config
 
 
@@ -29,13 +30,26 @@ def everywhere() -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
+def alone() -> ocp.options.MultiprocessingOptions:
+    """Orbax in one process: it waits for no other, each reads for itself and the first one writes.
+
+    Together its processes would need arrays that are spread over all of them.
+    """
+    me = hosts.index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process{me}"
+    )
+
+
 class Checkpoints:
     """The checkpoints of one run directory. Saving returns when all is on disk."""
 
     def __init__(self, run: Path, keep: int, every: int):
         self.run, self.keep, self.every = run.absolute(), keep, every
+        (self.run / "checkpoints").mkdir(exist_ok=True)
         options = ocp.CheckpointManagerOptions(
-            create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
+            create=False, cleanup_tmp_directories=hosts.first(), enable_async_checkpointing=False,
+            multiprocessing_options=alone(),
         )
         self._manager = ocp.CheckpointManager(self.run / "checkpoints", options=options)
 
@@ -44,7 +58,7 @@ class Checkpoints:
 
         data["best"] says which checkpoint did best: {"checkpoint": STEP, metric: value} or {}.
         """
-        step = int(state.step)
+        step, state = int(state.step), jax.device_get(state)
         items = {name: ocp.args.StandardSave(tree) for name, tree in as_items(state).items()}
         composite = ocp.args.Composite(**items, data=ocp.args.JsonSave(data))
         if not self._manager.save(step, args=composite, force=True):
@@ -92,7 +106,7 @@ class Checkpoints:
             total = params if total is None else jax.tree.map(np.add, total, params)
         mean = jax.tree.map(lambda x: (x / len(last)).astype(np.float32), total)
         self.drop_average()
-        with ocp.StandardCheckpointer() as checkpointer:
+        with ocp.StandardCheckpointer(multiprocessing_options=alone()) as checkpointer:
             checkpointer.save(self.run / "average" / "params", mean)
 
     def drop_average(self) -> None:
@@ -187,7 +201,7 @@ def load_params(run: Path, checkpoint: str) -> Any:
     """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, for the host alone."""
     path = find_params(run.absolute(), checkpoint)
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with ocp.StandardCheckpointer(multiprocessing_options=alone()) as checkpointer:
             shapes = checkpointer.metadata(path).item_metadata.tree
             like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
             return checkpointer.restore(path, like)

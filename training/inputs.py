@@ -22,6 +22,7 @@ from data.tokenizer import (
 )
 from training.checkpoint import check_run
 from training.config import Config
+from training.hosts import after_the_first, first
 from training.run import Run, check_same_model
 
 
@@ -36,7 +37,8 @@ class Data(NamedTuple):
 
 def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) -> Data:
     """Tokenise and report the corpora; sets in `config` what the vocabulary decides."""
-    tokenizers = find_tokenizers(config, run, corpora["train"])
+    with after_the_first("the vocabulary"):
+        tokenizers = find_tokenizers(config, run, corpora["train"])
     ids = config.model.pad_id, config.model.start_id, config.model.end_id, config.model.unknown_id
     if ids != (PAD, START, END, UNKNOWN):
         raise UserError(CONFIGURATION, "model.pad_id, start_id, end_id, unknown_id must be 0, 1, "
@@ -78,7 +80,8 @@ def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) ->
 def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:
     """Those of the run if it goes on, of the run it starts from, or new ones from the corpus."""
     vocab = str(run.path / "vocab")
-    if (run.path / "config.json").exists():  # else a vocabulary is what a failed start left
+    # Without a config, a vocabulary is what a failed start left, or process 0 has just made it.
+    if (run.path / "config.json").exists() or not first():
         return load_tokenizers(vocab)
     if config.training.init_from:
         tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")[1]

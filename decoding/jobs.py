@@ -17,6 +17,7 @@ from typing import Any
 from data.errors import CONFIGURATION, OUTPUT, UserError
 from data.files import write_whole
 from data.text_files import expanded
+from training import hosts
 
 CHUNK = 4096  # lines
 
@@ -81,17 +82,18 @@ class Chunks:
     def run(self, items: Iterable, work: Callable[[int, list], Iterable[str]]) -> int:
         """`work(first, chunk)` of each chunk that is not there, then the whole file.
 
-        Returns how many items were there already.
+        Several processes take the chunks by turns. Returns how many items were there already.
         """
         there = index = 0
         for first, chunk in chunks_of(items, CHUNK):
             if self.finished(index):
                 there += len(chunk)
-            else:
+            elif index % hosts.count() == hosts.index():
                 lines = work(first, chunk)
                 write_whole(self._path(index), "".join(f"{line}\n" for line in lines))
             index += 1
-        self._join(index)
+        hosts.meet("the last chunk")
+        hosts.by_the_first("the whole file", self._join, index)
         return there
 
     def _join(self, count):

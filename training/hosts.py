@@ -200,9 +200,14 @@ def leave(code: int, message: str) -> None:
             client.key_value_set(f"stop/{process}", json.dumps([code, index(), message]))
         except jax.errors.JaxRuntimeError:
             pass  # another one was faster, or the coordinator is gone: then so are the others
+    _end(code)
+
+
+def _end(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(1)  # process 0 takes the coordinator with it: let them hear
+    if first():
+        time.sleep(1)  # it takes the coordinator with it: the others are to hear why first
     os._exit(code)  # what runs at a usual exit would wait for the others
 
 
@@ -216,8 +221,8 @@ def _listen() -> None:
         return
     code, process, message = json.loads(text)
     if code is not None and process != me:
-        print(f"error: process {process} stopped: {message}", file=sys.stderr, flush=True)
-        os._exit(code)
+        print(f"error: process {process} stopped: {message}", file=sys.stderr)
+        _end(code)
 
 
 def _stop_listening(listener: threading.Thread) -> None:

@@ -33,9 +33,10 @@ TINY = (
     "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
     "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
     "--config.training.tokens_per_batch=128 --config.training.warmup_steps=3 "
-    "--config.training.log_every=1 --config.training.eval_every=4 "
-    "--config.training.checkpoint_every=2 --config.decoding.beam_size=2 "
-    "--config.decoding.batch_size=3 --config.decoding.max_extra_length=5"
+    "--config.training.schedule=constant --config.training.log_every=1 "
+    "--config.training.eval_every=4 --config.training.checkpoint_every=2 "
+    "--config.decoding.beam_size=2 --config.decoding.batch_size=3 "
+    "--config.decoding.max_extra_length=5"
 ).split()
 
 

@@ -22,7 +22,7 @@ from absl import flags
 from training import hosts
 from training.command import prepare_jax, run_command
 
-REPEATS = 7
+REPEATS = 25
 
 
 def milliseconds(megabytes: float) -> float:

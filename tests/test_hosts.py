@@ -226,7 +226,10 @@ def test_a_process_that_never_comes_is_not_waited_for_without_end(path, tmp_path
               f"--config.data.corpus=tsv:{path / 'pairs.tsv'}", "--coordinator=127.0.0.1:1",
               "--num_processes=2", "--process_id=1", "--process_timeout=1")
     (code,) = job.codes()
-    assert code != 0 and job.texts(1)[0]
+    assert code == 1
+    assert job.texts(1)[0].splitlines()[-1] == (
+        "error: not all processes came to 127.0.0.1:1 within 5 s; start all of them, with the same "
+        "flags")
 
 
 @pytest.mark.parametrize("coordinator, num_processes, process_id, part", [

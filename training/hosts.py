@@ -61,18 +61,31 @@ def connect(f: flags.FlagValues) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
     greetings_to_stderr()
+    limit = TO_START * f.process_timeout
+    where = f.coordinator or "the coordinator that the cluster names"
+    too_late = threading.Timer(limit, _give_up, [f"not all processes came to {where} within "
+                               f"{limit} s; start all of them, with the same flags"])
+    too_late.daemon = True
+    too_late.start()
     try:
         jax.distributed.initialize(
             f.coordinator or None, f.num_processes, f.process_id,
-            initialization_timeout=TO_START * f.process_timeout,
+            initialization_timeout=2 * limit,  # its end is an abort; ours is a line
             heartbeat_timeout_seconds=f.process_timeout,
             shutdown_timeout_seconds=f.process_timeout,
         )
     except (ValueError, RuntimeError) as error:
         raise UserError(CONFIGURATION, f"the processes did not find each other: {error}") from error
+    finally:
+        too_late.cancel()
     listener = threading.Thread(target=_listen, daemon=True)
     listener.start()
     atexit.register(_stop_listening, listener)  # before jax's own, which was registered earlier
+
+
+def _give_up(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    os._exit(INTERNAL)
 
 
 def check_flags(f: flags.FlagValues) -> None:

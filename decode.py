@@ -22,6 +22,7 @@ from decoding.formats import FORMATS, Item, parsed
 from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
 from decoding.translator import Translator
 from decoding.work import MODES, Work
+from training import hosts
 from training.checkpoint import check_run, find_params
 from training.command import prepare_jax, run_command
 from training.config import DecodingConfig
@@ -94,6 +95,9 @@ def check_flags(f: flags.FlagValues) -> None:
         shard_of(f.shard)
         if not os.path.isfile(expanded(f.input)) or f.reference:
             raise UserError(CONFIGURATION, "--shard needs an --input file, and no --reference")
+    if (f.distributed or f.coordinator) and (f.input == "-" or f.output == "-" or f.reference):
+        raise UserError(CONFIGURATION, "several processes need an --input and an --output file "
+                        "that all of them see, and no --reference")
 
 
 def options_of(f: flags.FlagValues) -> dict[str, int | float | str]:
@@ -111,6 +115,7 @@ def main() -> None:
     references = list(read_lines(f.reference)) if f.reference else None
     interactive = f.input == "-" and sys.stdin.isatty()
     options = options_of(f) | ({"batch_size": 1} if interactive else {})
+    hosts.connect(f)
     prepare_jax(f.compilation_cache, 1 if interactive else 0)
     translator = Translator.load(runs, f.checkpoint, **options)
     if f.format in ("text", "tsv") and translator.decoding.hypotheses > 1:
@@ -130,7 +135,7 @@ def main() -> None:
         models = [str(path) for run in runs for path in (
             find_params(run, f.checkpoint), run / "config.json")]
         files = [path for path in (f.input, f.target) if path]
-        work.skipped = Chunks(f.output, fingerprint(facts, *files, *models)).run(items, work)
+        work.skipped = begin(f.output, fingerprint(facts, *files, *models)).run(items, work)
     else:
         asked = ([item] for item in prompted(items)) if interactive else [items]
         lines = chain.from_iterable(work(first, some) for first, some in enumerate(asked))
@@ -142,6 +147,13 @@ def main() -> None:
     work.report()
     if references is not None:
         print_scores(work.texts, references, sys.stderr if f.output == "-" else sys.stdout)
+
+
+def begin(output: str, job: str) -> Chunks:
+    """The chunks of the job with this fingerprint, which is that of all processes."""
+    hosts.agree({"the job (files, run, options)": job})
+    with hosts.after_the_first("the chunks that are there"):
+        return Chunks(output, job)
 
 
 def prompted(items: Iterator[Item]) -> Iterator[Item]:
@@ -178,6 +190,7 @@ def define_flags() -> None:
     flags.DEFINE_string("shard", "", "PART/PARTS, 2/8: translate this part of the input only.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
     define_options()
+    hosts.define_flags()
 
 
 def define_options() -> None:

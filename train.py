@@ -7,9 +7,11 @@ Every field of model/config.py, data/config.py and training/config.py is a flag,
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
+import optax
 from absl import flags
 from ml_collections import config_flags
 
@@ -20,18 +22,20 @@ from data.scores import bleu, exact_match, tokenized_bleu
 from decoding.translator import Translator
 from model.config import num_parameters
 from model.transformer import Transformer
+from training import hosts
 from training.checkpoint import load_params, read_best, write_best
 from training.command import prepare_jax, run_command
 from training.config import Config
 from training.dry_run import dry_run
-from training.evaluate import Evaluator, samples
+from training.evaluate import Evaluator, samples, translations
 from training.failure import explained
 from training.inputs import Data, prepare_data
 from training.interruption import StopFlag, Stopped
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.profile import profiled
 from training.progress import Progress, clock
-from training.run import Run
+from training.reader import Reader
+from training.run import Run, flat
 from training.saving import Checkpoints
 from training.step import (
     init_state,
@@ -51,7 +55,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     Raises Stopped, when all is saved, where `stop` asks for it.
     """
     stop.defer()
-    training, devices = config.training, jax.local_device_count()
+    training, devices = config.training, jax.device_count()
     model = Transformer(config.model)
     optimizer = make_optimizer(training, config.model.d_model)
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
@@ -62,7 +66,9 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     evaluator = Evaluator(config, run, data.valid, eval_step, translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
     state, position = init_state(model, optimizer, training), DataPosition()
-    if restored := checkpoints.restore(state):
+    with hosts.after_the_first("the checkpoint"):
+        restored = checkpoints.restore(state)
+    if restored:
         state, saved = restored
         position = resumed_position(saved, data, evaluator, run)
         run.log(f"resumed at step {int(state.step)}")
@@ -71,12 +77,16 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
         state = start_from(state, params)
         run.log(f"started from the parameters of {training.init_from}")
     step = saved_step = started = int(state.step)
+    if hosts.count() > 1:
+        norm = float(jax.jit(optax.global_norm)(state.params))
+        hosts.agree({"devices": jax.local_device_count(), "step": step, "parameters": norm})
     run.go_on_from(step)
     report(config, run, batches, position.epoch)
     run.log(checkpoints.forecast(state))
 
     def save() -> None:
-        checkpoints.save(state, {**position._asdict(), **evaluator.memory, "files": data.files})
+        facts = {**position._asdict(), **evaluator.memory, "files": data.files}
+        hosts.by_the_first("the checkpoint", checkpoints.save, state, facts)
 
     def evaluate_if_due() -> None:  # a stop leaves it for the next start
         due = step % training.eval_every == 0 or step == training.num_steps
@@ -94,11 +104,12 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     progress = Progress(run, training, schedule, step, places)
     stream = batches.iterate(position)
     evaluate_if_due()
-    while step < training.num_steps and not evaluator.exhausted and not stop.signal:
+    while step < training.num_steps and not evaluator.exhausted and not stop.agreed():
         if step == started:
-            checkpoints.drop_average()
+            hosts.by_the_first("the first step", checkpoints.drop_average)
         taken, (batch, position) = position, next(stream)
-        state, metrics = train_step(state, split_rows(batch, devices, training.accumulate))
+        rows = hosts.own_part(split_rows(batch, devices, training.accumulate))
+        state, metrics = train_step(state, rows)
         step += 1
         progress.after(step, metrics, taken)
         evaluate_if_due()
@@ -114,14 +125,16 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     stream.close()
     if saved_step < step:
         save()
-    stop.poll()
+    if stopped_by := stop.agreed():
+        raise Stopped(stopped_by)
     if step == started and (run.path / "average").is_dir():
         run.log(f"already complete at step {step}")
     else:
         average = checkpoints.average()
         evaluator.judge("average", step, average)
-        write_best(run.path, evaluator.best)
-        checkpoints.save_average(average)  # last: it says that the run is complete
+        hosts.by_the_first("the best", write_best, run.path, evaluator.best)
+        # Last: it says that the run is complete.
+        hosts.by_the_first("the average", checkpoints.save_average, average)
     checkpoints.close()
     translator.use(load_params(run.path, "best"))
     print_results(run, data, translator)
@@ -145,7 +158,8 @@ def report(config: Config, run: Run, batches: Batches, epoch: int) -> None:
     per_epoch = num_batches(batches.plan(epoch), rows)
     share = useful_share(batches.pairs(epoch), batches.plan(epoch), source, target)
     kind = jax.devices()[0].device_kind
-    run.log(f"devices: {jax.local_device_count()} × {kind} ({jax.default_backend()})")
+    run.log(f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
+            + (f", {hosts.count()} processes" if hosts.count() > 1 else ""))
     run.log(f"parameters: {num_parameters(config.model):,}")
     run.log(f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
             f"{per_epoch} batches an epoch, {config.training.num_steps:,} steps")
@@ -155,7 +169,10 @@ def print_results(run: Run, data: Data, translator: Translator) -> None:
     """Held-out scores and samples of the best checkpoint, and the command to try next."""
     if data.test is not None:
         sources, references = data.test.source, data.test.target
-        texts = [found.text for found in translator.stream(sources)]
+        texts = translations(translator, sources)
+    if not hosts.first():
+        return
+    if data.test is not None:
         print("\n".join(samples(sources, texts, references, FINAL_SAMPLES)))
         for metric in (bleu, tokenized_bleu):
             print(f"held-out {metric(texts, references)}")
@@ -176,7 +193,8 @@ def main() -> None:
     if f.dry_run:
         return dry_run(config, path, f.overwrite, f.compilation_cache, report)
     started, stop = time.perf_counter(), StopFlag()
-    run = Run(path)
+    hosts.connect(f)
+    run = (Run if hosts.first() else Reader)(path)
     try:
         if not f.overwrite:
             run.adopt(config)
@@ -186,7 +204,9 @@ def main() -> None:
             run.clear()  # only now that the data has been read: a typo costs no run
         data = prepare_data(config, run, corpora)
         read = (corpus.fingerprints for corpus in corpora.values() if corpus)
-        run.describe(config, dict(item for fingerprints in read for item in fingerprints.items()))
+        fingerprints = dict(item for one in read for item in one.items())
+        run.describe(config, fingerprints)
+        hosts.agree(flat(asdict(config)) | fingerprints)
         prepare_jax(f.compilation_cache, deterministic=config.training.deterministic)
         with explained(config, run):
             train(config, run, data, stop)
@@ -208,6 +228,7 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "Begin anew where the run directory holds a run.")
     flags.DEFINE_bool("dry_run", False, "Check everything, say what it takes, do one step, keep "
                       "nothing.")
+    hosts.define_flags()
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class Engine:
         return program, self._rows(bucket) * QUEUE
 
     def _compile(self, bucket: int, halved: int):
-        return jax.pmap(self._run(bucket), in_axes=(None, 0, 0))
+        return jax.pmap(self._run(bucket), in_axes=(None, 0, 0), devices=jax.local_devices())
 
     def _run(self, bucket: int) -> Callable[..., Hypotheses]:
         """(variables, request, line numbers) → Hypotheses of one device."""

@@ -10,13 +10,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from data.errors import CONFIGURATION, OUTPUT, UserError
 from data.files import write_whole
 from data.text_files import expanded
+from training import hosts
 
 CHUNK = 4096  # lines
 
@@ -45,6 +46,14 @@ def fingerprint(facts: dict[str, Any], *paths: str) -> str:
     return digest.hexdigest()
 
 
+def chunks_of(items: Iterator, size: int) -> Iterator[tuple[int, list]]:
+    """(number of its first item, items) of each run of `size` items."""
+    first = 0
+    while chunk := list(islice(items, size)):
+        yield first, chunk
+        first += len(chunk)
+
+
 class Chunks:
     """The finished parts of one output file."""
 
@@ -71,19 +80,23 @@ class Chunks:
         return os.path.exists(self._path(index))
 
     def run(self, items: Iterable, work: Callable[[int, Iterator], Iterator[str]]) -> int:
-        """`work(first, rest)`, lines for the items that are not there yet, then the whole file.
+        """`work(first, rest)` of what is not there yet, then the whole file.
 
-        Returns how many items were there already.
+        Several processes take the chunks by turns. Returns how many items were there already.
         """
-        items, there, index = iter(items), 0, 0
-        while self.finished(index):
-            there += sum(1 for _ in islice(items, CHUNK))
-            index += 1
-        lines = work(there, items)
-        while chunk := list(islice(lines, CHUNK)):
-            write_whole(self._path(index), "".join(f"{line}\n" for line in chunk))
-            index += 1
-        self._join(index)
+        items, index, there = iter(items), 0, 0
+        alone = hosts.count() == 1
+        for first, chunk in chunks_of(items, CHUNK):
+            if self.finished(index) or index % hosts.count() != hosts.index():
+                there += len(chunk) * self.finished(index)
+                index += 1
+                continue
+            lines = work(first, chain(chunk, items) if alone else iter(chunk))
+            while done := list(islice(lines, CHUNK)):
+                write_whole(self._path(index), "".join(f"{line}\n" for line in done))
+                index += 1
+        hosts.meet("the last chunk")
+        hosts.by_the_first("the whole file", self._join, index)
         return there
 
     def _join(self, count):

@@ -38,7 +38,7 @@ class Scorer:
             lambda variables, *arrays: force(
                 list(zip(translator.engine.models, variables, strict=True)), *arrays,
                 absent=translator.engine.absent),
-            in_axes=(None, 0, 0, 0, 0),
+            in_axes=(None, 0, 0, 0, 0), devices=jax.local_devices(),
         )
 
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from data.errors import CHECKPOINT, UserError
 from data.files import write_whole
 from data.tokenizer import Tokenizer, fingerprint, load_tokenizers, save_tokenizers
+from training import hosts
 from training.config import Config, load_config, save_config
 from training.manifest import damage, write_manifest
 from training.marian import WEIGHTS, check_marian, is_marian, load_marian, marian_config
@@ -29,6 +30,17 @@ def everywhere() -> NamedSharding:
     """The sharding of a value that every local device holds whole."""
     mesh = Mesh(np.array(jax.local_devices()), ("devices",))
     return NamedSharding(mesh, PartitionSpec())
+
+
+def alone() -> ocp.options.MultiprocessingOptions:
+    """Orbax in one process: it waits for no other, each reads for itself and the first one writes.
+
+    Together its processes would need arrays that are spread over all of them.
+    """
+    me = hosts.index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process{me}"
+    )
 
 
 def steps(run: Path) -> list[int]:
@@ -143,7 +155,7 @@ def load_params(run: Path, checkpoint: str) -> Any:
         return load_marian(run, marian_config(run)[0])
     undamaged(path)
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with ocp.StandardCheckpointer(multiprocessing_options=alone()) as checkpointer:
             shapes = checkpointer.metadata(path).item_metadata.tree
             like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
             return checkpointer.restore(path, like)

@@ -48,6 +48,11 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
     except OSError as error:
         stop(OUTPUT, f"{type(error).__name__}: {error}", error)
     except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
+        from training.hosts import lost_another
+
+        if lost_another(error):
+            stop(INTERNAL, f"lost another process ({str(error)[:200]}); start all of them again "
+                 "with the same command to go on", error)
         notes = "".join(f", {note}" for note in getattr(error, "__notes__", ())
                         if note.startswith("while "))
         stop(INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug shows where)", error)
@@ -82,11 +87,17 @@ def parse_flags(define_flags: Callable[[], None]) -> None:
 
 
 def stop(code: int, message: str, error: BaseException | None = None) -> None:
-    """One line on stderr, then exit; raises `error` itself under --debug."""
+    """One line on stderr, then exit, and so do other processes of the same job.
+
+    Raises `error` itself under --debug.
+    """
+    from training.hosts import leave  # jax: not before the flags are read
+
     if error is not None and flags.FLAGS.is_parsed() and flags.FLAGS.debug:
         raise error
     clear = "\r\033[K" if sys.stderr.isatty() else ""  # of the live progress line
     print(f"{clear}error: {' '.join(message.split())[:2000]}", file=sys.stderr)
+    leave(code, message)
     sys.exit(code)
 
 

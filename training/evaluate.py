@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, Protocol
 
 import jax
@@ -11,6 +12,7 @@ from data.batches import fixed_batches
 from data.pairs import Pairs
 from data.scores import bleu, exact_match
 from data.text_files import Corpus
+from training import hosts
 from training.config import Config
 from training.loss import LossSums
 from training.run import Run
@@ -24,7 +26,7 @@ class Translator(Protocol):
 
     def use(self, params: Any) -> None: ...
 
-    def stream(self, items: list[str]) -> Iterable[Any]: ...
+    def stream(self, items: list[str], first: int) -> Iterable[Any]: ...
 
 
 class Evaluator:
@@ -82,7 +84,7 @@ class Evaluator:
             np.linspace(0, total - 1, count).astype(int))
         sources, references = ([side[i] for i in chosen] for side in corpus[:2])
         self._translator.use(params)
-        texts = [found.text for found in self._translator.stream(sources)]
+        texts = translations(self._translator, sources)
         metrics["valid_bleu"] = bleu(texts, references).value
         metrics["valid_exact_match"] = exact_match(texts, references)
         self._run.record(step, metrics)
@@ -99,15 +101,24 @@ class Evaluator:
         self.judged = step
 
 
+def translations(translator: Translator, sources: list[str]) -> list[str]:
+    """The translation of each; every process does its part and gets all."""
+    me, all_of_us, total = hosts.index(), hosts.count(), len(sources)
+    begin, end = total * me // all_of_us, total * (me + 1) // all_of_us
+    mine = [found.text for found in translator.stream(sources[begin:end], begin)]
+    return list(chain.from_iterable(hosts.exchange("the exchange of translations", mine)))
+
+
 def held_out_loss(
     eval_step: Callable[[Any, Any], LossSums], params: Any, pairs: Pairs, config: Config
 ) -> dict[str, float]:
     """Loss (smoothed) and nll a target token in nats, perplexity, and next-token accuracy."""
-    data, devices = config.data, jax.local_device_count()
+    data, devices = config.data, jax.device_count()
     total = np.zeros(4)
     shape = config.rows_per_batch, data.source_length, data.target_length
     for batch in fixed_batches(pairs, *shape, config.special):
-        total += np.array(jax.device_get(eval_step(params, split_rows(batch, devices))))
+        rows = hosts.own_part(split_rows(batch, devices))
+        total += np.array(jax.device_get(eval_step(params, rows)))
     loss, nll, correct, tokens = total.tolist()
     return {
         "valid_loss": loss / tokens,

@@ -21,6 +21,7 @@ from data.tokenizer import (
 )
 from training.checkpoint import check_run
 from training.config import Config
+from training.hosts import after_the_first, first
 from training.run import Run, take_model
 
 
@@ -37,7 +38,8 @@ class Data(NamedTuple):
 
 def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) -> Data:
     """Tokenise and report the corpora; sets in `config` what the vocabulary decides."""
-    tokenizers = find_tokenizers(config, run, corpora["train"])
+    with after_the_first("the vocabulary"):
+        tokenizers = find_tokenizers(config, run, corpora["train"])
     if config.special != OUR_IDS and not config.training.init_from:
         raise UserError(CONFIGURATION, "model.pad_id, start_id, end_id, unknown_id must be 0, 1, "
                         f"2, 3 as in every vocabulary made here, got {tuple(config.special)}")
@@ -87,13 +89,16 @@ def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) ->
 def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:
     """Those of the run if it goes on, of the run it starts from, or new ones from the corpus."""
     vocab = str(run.path / "vocab")
-    if (run.path / "config.json").exists():  # else a vocabulary is what a failed start left
+    if run.goes_on:  # else a vocabulary is what a failed start left
         return load_tokenizers(vocab)
     if config.training.init_from:
         theirs, tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")
         for said in take_model(config, theirs):
             run.log(f"as in {config.training.init_from}: {said}")
-    else:
+    elif first():
         tokenizers = train_tokenizers(config.data, corpus.source, corpus.target)
-    save_tokenizers(vocab, *tokenizers)
+    else:
+        return load_tokenizers(vocab)  # process 0 has just made it
+    if first():
+        save_tokenizers(vocab, *tokenizers)
     return tokenizers

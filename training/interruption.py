@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from training import hosts
+
 
 class Stopped(BaseException):
     """Leaves whatever is under way, as `signal` asked."""
@@ -44,9 +46,13 @@ class StopFlag:
         self._deferred = True
 
     def poll(self) -> None:
-        """Raises Stopped if a signal has come."""
-        if self.signal:
+        """Raises Stopped if a signal has come; of several processes none may leave alone."""
+        if self.signal and not (self._deferred and hosts.count() > 1):
             raise Stopped(self.signal)
+
+    def agreed(self) -> signal.Signals | None:
+        """The signal that any of the processes has got; all ask at the same step."""
+        return hosts.shared(self.signal)
 
     def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with a poll before each call."""

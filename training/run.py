@@ -36,7 +36,7 @@ class Run:
 
     def __init__(self, path: Path):
         """Create or reopen it. Raises UserError(OUTPUT) where it cannot be written or is in use."""
-        self.path = path.expanduser().absolute()
+        self.path, self.goes_on = path.expanduser().absolute(), False
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._hold()
@@ -88,7 +88,8 @@ class Run:
         each field that differs.
         """
         path = self.path / "config.json"
-        if path.exists():
+        self.goes_on = path.exists()
+        if self.goes_on:
             before = load_config(path)
             if config.training.init_from == before.training.init_from != "":
                 take_model(config, before)

@@ -17,7 +17,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from data.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
-from training.checkpoint import everywhere, load_params, steps, write_best
+from training import hosts
+from training.checkpoint import alone, everywhere, load_params, steps, write_best
 from training.manifest import damage, quarantine, sync, write_manifest
 
 
@@ -32,8 +33,11 @@ class Checkpoints:
         self.run, self.keep, self.every, self._log = run.absolute(), keep, every, log
         self._directory = self.run / "checkpoints"
         self._directory.mkdir(exist_ok=True)
-        self._orbax = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
-        self._clean()
+        options = ocp.CompositeOptions(multiprocessing_options=alone())
+        handler = ocp.CompositeCheckpointHandler(composite_options=options)
+        self._orbax = ocp.Checkpointer(handler, multiprocessing_options=alone())
+        if hosts.first():
+            self._clean()
 
     def save(self, state: Any, data: dict[str, Any]) -> None:
         """Write step `state.step`, then best.json, then drop what is neither last k nor best.

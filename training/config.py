@@ -39,8 +39,8 @@ class TrainingConfig:
     loss_block: int = 0
     # Moving average of the parameters, to be evaluated and used in their place; 0 keeps none.
     ema_decay: float = 0.0
-    # A run (or MarianMT directory) whose model, vocabulary and best parameters training starts
-    # from; of config.model, dropout, dtype and remat are free.
+    # A run (or MarianMT directory) whose best parameters and vocabulary training starts from.
+    # What config.model leaves at its defaults is that model's; dropout, dtype and remat are free.
     init_from: str = ""
     seed: int = 0
     log_every: int = 100

@@ -93,8 +93,9 @@ def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer
         return load_tokenizers(vocab)
     if config.training.init_from:
         theirs, tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")
-        for said in take_model(config, theirs):
-            run.log(f"as in {config.training.init_from}: {said}")
+        if differ := take_model(config, theirs):
+            raise UserError(CONFIGURATION, f"training.init_from={config.training.init_from} has "
+                            f"another model: {', '.join(differ)}")
     elif first():
         tokenizers = train_tokenizers(config.data, corpus.source, corpus.target)
     else:

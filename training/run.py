@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -198,18 +198,24 @@ class Run:
 
 
 def take_model(config: Config, theirs: Config) -> list[str]:
-    """Make `config` one for the parameters and vocabulary of another run; says what changed.
+    """Where `config` has defaults, take what parameters and vocabulary of another run decide.
 
-    Dropout, precision and remat are not in the parameters and stay.
+    Returns what differs still: fields that were given another value.
     """
-    before = flat(asdict(config))
-    free = {name: getattr(config.model, name) for name in ("dropout", "dtype", "remat")}
-    config.model = replace(theirs.model, **free)
-    config.data.joint_vocab = theirs.data.joint_vocab
-    config.decoding.suppress = config.decoding.suppress or theirs.decoding.suppress
-    config.decoding.renormalize |= theirs.decoding.renormalize
-    after = flat(asdict(config))
-    return [f"{k} {before[k]!r} → {after[k]!r}" for k in after if after[k] != before[k]]
+    default, free = Config(), {"dropout", "dtype", "remat"}  # these are not in the parameters
+    differ = []
+    for part, names in (
+        ("model", [one.name for one in fields(config.model) if one.name not in free]),
+        ("data", ["joint_vocab"]), ("decoding", ["suppress", "renormalize"]),
+    ):
+        ours, other = getattr(config, part), getattr(theirs, part)
+        for name in names:
+            given, there = getattr(ours, name), getattr(other, name)
+            if given == getattr(getattr(default, part), name):
+                setattr(ours, name, there)
+            elif given != there and part == "model":
+                differ.append(f"{part}.{name} {there!r} → {given!r}")
+    return differ
 
 
 def flat(tree: dict, prefix: str = "") -> dict:

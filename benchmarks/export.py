@@ -1,0 +1,86 @@
+"""An exported file against the live model: size, time to the first translation, speed, bytes.
+
+    python benchmarks/export.py --workdir=RUN --input=FILE [--rounds=2]
+Prints a Markdown table; benchmarks/export.md keeps it. Each measurement is its own process without
+a compilation cache; live and exported alternate, and what they translate is compared byte by byte.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from absl import flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from training.command import run_command
+
+ROOT = Path(__file__).parent.parent
+# Prints seconds: ready to translate, the first line, all lines (compiles the other buckets), again.
+MEASURE = """
+import json, os, sys, time
+began = time.perf_counter()
+sys.path.insert(0, {scripts!r})
+{load}
+lines = open({input!r}, encoding="utf-8").read().split("\\n")
+seconds = [time.perf_counter() - began]
+for part in (lines[:1], lines, lines):
+    began = time.perf_counter()
+    found = model.translate(part)
+    seconds.append(time.perf_counter() - began)
+print(json.dumps([seconds, found]))
+"""
+LOAD = {
+    "live": """
+from training.command import keep_freed_memory, prepare_jax
+keep_freed_memory()
+prepare_jax("off")
+from decode import Translator
+model = Translator.load({run!r})
+""",
+    "exported": """
+import jax
+jax.config.update("jax_num_cpu_devices", min(len(os.sched_getaffinity(0)), 8))
+from load_exported import Exported
+model = Exported({file!r})
+""",
+}
+
+
+def main() -> None:
+    f = flags.FLAGS
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "exported.zip"
+        subprocess.run([sys.executable, ROOT / "scripts" / "export.py", f"--workdir={f.workdir}",
+                        f"--to={file}"], check=True)
+        times, texts = {name: [] for name in LOAD}, {}
+        for _ in range(f.rounds):
+            for name, load in LOAD.items():
+                program = MEASURE.format(
+                    scripts=str(ROOT / "scripts"), input=f.input,
+                    load=load.format(run=f.workdir, file=str(file)))
+                done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True,
+                                      capture_output=True, text=True)
+                seconds, texts[name] = json.loads(done.stdout)
+                times[name].append(seconds)
+        size = file.stat().st_size
+    lines = len(texts["live"])
+    print(f"\n{size:,} bytes; {lines} lines; the same in every byte: "
+          f"{'yes' if texts['live'] == texts['exported'] else 'no'}\n")
+    print("| | ready | first line | warm lines/s |\n|---|---|---|---|")
+    for name, rounds in times.items():
+        ready, first, _, warm = (statistics.median(column) for column in zip(*rounds, strict=True))
+        print(f"| {name} | {ready:.1f} s | {first:.1f} s | {lines / warm:,.0f} |")
+
+
+def define_flags() -> None:
+    flags.DEFINE_string("workdir", None, "The run directory.", required=True)
+    flags.DEFINE_string("input", None, "A text, one sentence a line.", required=True)
+    flags.DEFINE_integer("rounds", 2, "Processes of each.")
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

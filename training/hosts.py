@@ -23,8 +23,7 @@ import jax
 import numpy as np
 from absl import flags
 
-# Process numbers before any device is started, and the coordinator's keys: jax has no public name
-# for them. Orbax takes them from there too.
+# Process numbers before any device is started: jax has no public name for them.
 from jax._src import distributed
 
 from data.errors import CONFIGURATION, UserError
@@ -50,9 +49,7 @@ def define_flags() -> None:
 
 def connect(f: flags.FlagValues) -> None:
     """Wait for the other processes, if the flags speak of any, before any device is used.
-
-    Raises UserError(CONFIGURATION) where the flags are not complete or the others do not come.
-    """
+    UserError(CONFIGURATION) where the flags are not complete or the others do not come."""
     check_flags(f)
     if not (f.distributed or f.coordinator):
         return
@@ -151,10 +148,7 @@ def meet(what: str) -> None:
 
 
 def by_the_first(what: str, write: Callable[..., None], *arguments: Any) -> None:
-    """Process 0 writes `what`, the others wait until it is written.
-
-    Raises in all of them the UserError that it raises there.
-    """
+    """Process 0 writes `what`, the others wait for it; they raise the UserError that it raises."""
     failed = None
     if first():
         try:

@@ -36,7 +36,7 @@ from training.profile import profiled
 from training.progress import Progress, clock
 from training.reader import Reader
 from training.run import Run, flat
-from training.saving import Checkpoints
+from training.saving import Checkpoints, forecast
 from training.step import (
     init_state,
     make_train_step,
@@ -82,7 +82,8 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
         hosts.agree({"devices": jax.local_device_count(), "step": step, "parameters": norm})
     run.go_on_from(step)
     report(config, run, batches, position.epoch)
-    run.log(checkpoints.forecast(state))
+    said, fits = forecast(run.path, state, training.keep)
+    run.log(said if fits else f"warning: {said}")
 
     def save() -> None:
         facts = {**position._asdict(), **evaluator.memory, "files": data.files}

@@ -23,6 +23,7 @@ from training.failure import explained
 from training.inputs import prepare_data
 from training.optimizer import make_optimizer
 from training.run import Run
+from training.saving import forecast, megabytes, num_bytes
 from training.step import init_state, make_train_step, pmap_train_step, split_rows
 
 HEAD = 10_000  # pairs of each corpus
@@ -34,7 +35,7 @@ def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str,
 
     `report(config, run, batches, epoch)` says what the batches are. Raises UserError as training.
     """
-    disk = disk_of(path)
+    check_place(path)
     with scratch(path, overwrite) as run:
         run.adopt(config)
         run.log(f"dry run of {path}: the first {HEAD:,} pairs of each corpus")
@@ -54,7 +55,7 @@ def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str,
         batches = Batches(data.train, *shape, config.training.seed)
         report(config, run, batches, 0)
         with explained(config, run):
-            one_step(config, run, batches, disk)
+            one_step(config, run, batches, path)
         run.log("dry run: all is well, nothing was kept")
 
 
@@ -72,13 +73,15 @@ def scratch(path: Path, overwrite: bool) -> Iterator[Run]:
             run.close()
 
 
-def one_step(config: Config, run: Run, batches: Batches, disk: Path) -> None:
+def one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
     """Make the state, see whether its checkpoints fit onto the disk, compile the step, take it."""
     model, optimizer = Transformer(config.model), make_optimizer(
         config.training, config.model.d_model)
     state = init_state(model, optimizer, config.training)
-    sizes = [sum(x.nbytes for x in jax.tree.leaves(tree)) for tree in (state, state.params)]
-    check_disk(run, disk, *sizes, config.training.keep)
+    said, fits = forecast(path, state, config.training.keep)
+    if not fits:
+        raise UserError(OUTPUT, f"{said}; lower training.keep or choose another --workdir")
+    run.log(said)
     batch = batches[DataPosition()]
     run.log(f"one batch: {batch.target.size:,} target tokens, "
             f"{int((batch.target_segments > 0).sum()):,} of them no padding")
@@ -93,7 +96,7 @@ def one_step(config: Config, run: Run, batches: Batches, disk: Path) -> None:
         inside = memory.argument_size_in_bytes + memory.output_size_in_bytes
         inside += memory.temp_size_in_bytes - memory.alias_size_in_bytes
         run.log(f"memory of a step on each device: {megabytes(inside)}, of which "
-                f"{megabytes(sizes[0])} parameters and optimizer, "
+                f"{megabytes(num_bytes(state))} parameters and optimizer, "
                 f"{megabytes(memory.temp_size_in_bytes)} activations and gradients; "
                 f"there are {available_memory(devices)}")
     started = time.perf_counter()
@@ -102,25 +105,12 @@ def one_step(config: Config, run: Run, batches: Batches, disk: Path) -> None:
             f"gradient norm {float(metrics['gradient_norm']):.3f}")
 
 
-def disk_of(path: Path) -> Path:
-    """What there is of a path. Raises UserError(OUTPUT) if nothing could be made in it."""
+def check_place(path: Path) -> None:
+    """UserError(OUTPUT) if a run directory could not be made here."""
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(OUTPUT, f"cannot write the run directory {path} in {there}; choose another "
                         "--workdir")
-    return there
-
-
-def check_disk(run: Run, there: Path, state: int, params: int, keep: int) -> None:
-    """Say what checkpoints will take. Raises UserError(OUTPUT) if there is not so much."""
-    free = shutil.disk_usage(there).free
-    needed = state * (keep + 2) + params
-    said = (f"checkpoint: {megabytes(state)} × ({keep} kept + the best + the one being written) + "
-            f"an average of {megabytes(params)} = {megabytes(needed)}; free in {there}: "
-            f"{megabytes(free)}")
-    if needed > free:
-        raise UserError(OUTPUT, f"{said}; lower training.keep or choose another --workdir")
-    run.log(said)
 
 
 def available_memory(devices: int) -> str:
@@ -129,8 +119,3 @@ def available_memory(devices: int) -> str:
         return megabytes(limit)
     pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return f"{megabytes(pages)} free for {devices} of them"
-
-
-def megabytes(size: int) -> str:
-    """1234567 → "1.2 MB"."""
-    return f"{size / 1e6:,.1f} MB"

@@ -159,16 +159,18 @@ class Checkpoints:
         """Forget the average: training goes beyond it."""
         self._drop(self.run / "average")
 
-    def forecast(self, state: Any) -> str:
-        """What the checkpoints will take of the disk."""
-        size, free = num_bytes(state), shutil.disk_usage(self.run).free
-        most = size * (self.keep + 2)  # and the best, and the one that is being written
-        here = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
-        return (f"{'warning: ' * (most > free + here)}checkpoints: {megabytes(size)} each, "
-                f"{self.keep} kept, {megabytes(most)} at most; {megabytes(free)} free")
-
     def close(self) -> None:
         self._orbax.close()
+
+
+def forecast(run: Path, state: Any, keep: int) -> tuple[str, bool]:
+    """What the checkpoints of a run will take of the disk, and whether there is so much."""
+    there = next(parent for parent in (run, *run.parents) if parent.exists())
+    size, free = num_bytes(state), shutil.disk_usage(there).free
+    most = size * (keep + 2) + num_bytes(state.params)  # the best, one being written, the average
+    ours = sum(path.stat().st_size for path in run.glob("checkpoints/**/*") if path.is_file())
+    return (f"checkpoints: {megabytes(size)} each, {keep} kept, {megabytes(most)} at most; "
+            f"{megabytes(free)} free"), most <= free + ours
 
 
 def num_bytes(tree: Any) -> int:

@@ -111,8 +111,6 @@ def make_train_step(
         gradients, sums = jax.lax.psum(total, AXIS)
         count = jnp.maximum(sums.tokens, 1.0)  # a batch of padding alone changes nothing
         gradients = jax.tree.map(lambda g: g / count, gradients)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
         metrics = {
             "loss": sums.loss / count,
             "nll": sums.nll / count,
@@ -120,11 +118,17 @@ def make_train_step(
             "tokens": sums.tokens,
             "gradient_norm": optax.global_norm(gradients),
         }
-        ema = moving_average(state.ema, params, state.step, config.ema_decay)
-        after = TrainState(state.step, params, optimizer_state, state.key, ema)
+
+        def updated(gradients):
+            updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+            params = optax.apply_updates(state.params, updates)
+            ema = moving_average(state.ema, params, state.step, config.ema_decay)
+            return state._replace(params=params, optimizer=optimizer_state, ema=ema)
+
         good = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
-        after = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, state)
-        return after._replace(step=state.step + 1), metrics
+        # Not `where`: that would hold the state twice.
+        state = jax.lax.cond(good, updated, lambda _: state, gradients)
+        return state._replace(step=state.step + 1), metrics
 
     return train_step
 

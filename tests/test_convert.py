@@ -53,20 +53,10 @@ def test_a_directory_and_the_run_of_it_decode_to_the_same_bytes(converted):
     assert check_run(converted[0], "best")[0] == check_run(converted[1], "best")[0]
 
 
-def test_they_score_and_translate_together(converted):
-    """An ensemble of a model with itself is that model; a search's score is that of scoring."""
-    from decoding.scorer import Scorer
-
-    translator = Translator.load(converted[1])
-    found = [one.hypotheses[0] for one in translator.stream(SENTENCES[:5])]
-    both = [one.hypotheses[0] for one in Translator.load(converted).stream(SENTENCES[:5])]
-    assert [one.text for one in both] == [one.text for one in found]
-    ids = [translator.target_tokenizer.encode(one.text) for one in found]
-    scored = Scorer(translator).stream(zip(SENTENCES[:5], [one.text for one in found], strict=True))
-    for one, other, tokens in zip(found, scored, ids, strict=True):
-        if translator.target_tokenizer.decode(tokens) == one.text and len(tokens) + 1 == len(
-                other.tokens) and "⁇" not in one.text:
-            assert other.score <= one.score + 1e-4
+def test_an_ensemble_of_a_directory_and_its_run_is_that_model(converted):
+    one, both = (Translator.load(runs).translate(SENTENCES[:5])
+                 for runs in (converted[1], converted))
+    assert both == one
 
 
 def test_a_run_goes_out_and_what_is_there_is_not_overwritten(converted, tmp_path):
@@ -145,10 +135,13 @@ def test_the_loss_is_that_of_transformers(converted, tmp_path):
     total = tokens = 0
     for one, other in zip(SENTENCES[:6], SENTENCES[3:9], strict=True):
         labels = [*target.encode(other), 0]
+        if max(len(labels), len(source.encode(one)) + 1) > 31:  # as training leaves it out
+            continue
         with torch.no_grad():
             loss = theirs(input_ids=torch.tensor([[*source.encode(one), 0]]),
                           labels=torch.tensor([labels])).loss.item()
         total, tokens = total + loss * len(labels), tokens + len(labels)
+    assert tokens > 50
     assert json.loads(line)["valid_nll"] == pytest.approx(total / tokens, abs=1e-4)
 
 

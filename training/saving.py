@@ -48,7 +48,8 @@ class Checkpoints:
         """
         step = int(state.step)
         check_finite(state, step)
-        items = {name: ocp.args.StandardSave(tree) for name, tree in as_items(state).items()}
+        arrays = as_items(jax.device_get(state))  # Orbax refuses those of one process of several
+        items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
         self._write(self._directory / str(step), {**items, "data": ocp.args.JsonSave(data)}, state)
         write_best(self.run, data["best"])
         for old in set(steps(self.run)) - {*self._last(), data["best"].get("checkpoint")}:

@@ -1,7 +1,8 @@
 """Translations of one MarianMT directory: ours and transformers' by BLEU and by the model's score.
 
     python benchmarks/marian_parity.py --model=DIR --input=FILE --reference=FILE
-Both with the directory's own defaults; ours without early stopping. Scores are the mean of
+Both with the directory's own defaults; ours without early stopping. (Where others use the cores,
+OMP_NUM_THREADS=1 keeps torch's threads from waiting for each other.) Scores are the mean of
 log-probability over length, all by our model. docs/MARIAN.md keeps what it printed.
 """
 

@@ -14,7 +14,7 @@ from data.errors import CHECKPOINT, UserError
 from data.tokenizer import UNKNOWN_TEXT
 
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # what transformers calls special
-OLD_PAD = "<old pad>"  # of a run, where MarianMT's own has to be the last piece
+OLD_PAD = "<old-pad>"  # of a run, where MarianMT's own has to be the last piece
 TAG = re.compile(r">>.*?<<", re.DOTALL)
 
 

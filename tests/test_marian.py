@@ -31,7 +31,7 @@ def inputs(random, torch):
     return sources, {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(there)}
 
 
-@pytest.mark.parametrize("sharing, activation", BOTH, ids="-".join)
+@pytest.mark.parametrize("sharing, activation", BOTH)
 def test_logits_are_those_of_transformers_with_padding_too(tmp_path, sharing, activation):
     fields = SHARING[sharing] | {"activation_function": activation,
                                  "scale_embedding": activation != "relu"}

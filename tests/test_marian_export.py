@@ -115,6 +115,23 @@ def test_a_marian_directory_comes_back_bit_for_bit(tmp_path):
     assert check_run(back, "best")[0] == config
 
 
+def test_a_marian_model_whose_start_token_has_learned_comes_back_bit_for_bit(tmp_path):
+    """As after fine-tuning: CTranslate2 would start from zeros, so that row moves."""
+    write_marian(tmp_path / "there")
+    config, tokenizers = check_run(tmp_path / "there", "best")
+    params = load_params(tmp_path / "there", "best")
+    params["target_embedding"]["table"][-1] = 0.25
+    (tmp_path / "out").mkdir()
+    export_marian(config, tokenizers, params, tmp_path / "out")
+    there = load_file(tmp_path / "out" / "model.safetensors")
+    assert there["model.shared.weight"].shape[0] == config.model.target_vocab_size + 1
+    assert not there["model.shared.weight"][-1].any()
+    found, back = check_run(tmp_path / "out", "best")
+    assert (found, [one.vocabulary for one in back]) == (
+        config, [one.vocabulary for one in tokenizers])
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "out", "best"), params)
+
+
 def test_translations_are_those_of_transformers(pair):
     kind, run, directory = pair
     transformers = pytest.importorskip("transformers")

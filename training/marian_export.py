@@ -61,6 +61,7 @@ def export_marian(
     model = replace(config.model, sinusoid_layout="halves", attention_bias=True, output_bias=True)
     there, extra = to_marian(params, model), {}
     tokenizers = tuple(map(as_marian, tokenizers))
+    suppressed = [tokenizers[1].id_of(piece) for piece in config.decoding.suppress.split()]
     if not starts_with_zeros(params, model, tokenizers):
         there, before = append_start(there, model), model
         model = appended(model)
@@ -73,8 +74,9 @@ def export_marian(
     ids = {"pad_token_id": model.pad_id, "eos_token_id": model.end_id,
            "decoder_start_token_id": model.start_id, "forced_eos_token_id": model.end_id}
     write_json(directory / "config.json", marian_fields(model) | ids | extra)
-    generation, lost = generation_fields(config.decoding, model, tokenizers[1])
-    write_json(directory / "generation_config.json", ids | generation)
+    generation, lost = generation_fields(config.decoding, model)
+    forbidden = {"bad_words_ids": [[token] for token in sorted({*suppressed, model.pad_id})]}
+    write_json(directory / "generation_config.json", ids | generation | forbidden)
     write_vocabularies(directory, tokenizers, model)
     return lost
 
@@ -128,9 +130,9 @@ def marian_fields(model: ModelConfig) -> dict[str, Any]:
 
 
 def generation_fields(
-    decoding: DecodingConfig, model: ModelConfig, target: MarianTokenizer
+    decoding: DecodingConfig, model: ModelConfig
 ) -> tuple[dict[str, Any], list[str]]:
-    """generation_config.json without the token ids, and what it cannot say, a line each."""
+    """generation_config.json without token ids, and what it cannot say, a line each."""
     lost = [f"decoding.{one.name}={getattr(decoding, one.name)!r} has no counterpart"
             for one in fields(DecodingConfig) if one.name not in CARRIED | ENGINE
             and getattr(decoding, one.name) != one.default]
@@ -139,11 +141,8 @@ def generation_fields(
         alpha = 1.0
         lost.append(f"the length penalty ((5 + length) / 6)^{decoding.alpha:g} has no counterpart: "
                     "generation_config.json says length^1")
-    suppressed = [target.id_of(piece) for piece in decoding.suppress.split()]
-    forbidden = sorted({*suppressed, model.pad_id})
     longest = decoding.max_length + 1 if decoding.max_length else model.max_length
     return {"num_beams": decoding.beam_size, "length_penalty": alpha, "max_length": longest,
-            "bad_words_ids": [[token] for token in forbidden],
             "renormalize_logits": decoding.renormalize}, lost
 
 

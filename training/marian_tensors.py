@@ -97,6 +97,10 @@ def from_marian(there: dict[str, np.ndarray], config: ModelConfig, where: str) -
     Copies and tables of positions that transformers may store too must equal what they copy.
     """
     check_shapes({name: array.shape for name, array in there.items()}, config, where)
+    for name, array in there.items():
+        if array.dtype.kind in "iub":
+            raise UserError(CHECKPOINT, f"{where}: {name} holds {array.dtype}, expected numbers "
+                            "with a fraction; quantised models cannot be represented")
     rest, params = dict(there), {}
     heads = config.num_heads, config.head_size
     for name, path, _ in tensors(config):

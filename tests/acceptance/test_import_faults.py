@@ -85,6 +85,10 @@ def wrong_copy(path, marker):
         {"lm_head.weight": there["model.shared.weight"] + np.float32(1)}))
 
 
+def integers(path, marker):
+    changed(path, lambda there: there.update({NAME: there[NAME].astype(np.int8)}))
+
+
 def pickle_of(name, instead=False):
     def fault(path, marker):
         (path / "model.safetensors").unlink()
@@ -110,6 +114,7 @@ FAULTS = {  # what is done, and what the line on stderr must name
     "a transposed tensor": (transposed, NAME),
     "a missing tensor": (missing_tensor, NAME),
     "an extra tensor": (extra_tensor, f"{NAME}_too"),
+    "a quantised tensor": (integers, NAME),
     "a copy that is none": (wrong_copy, "lm_head.weight"),
     "a pickle pytorch_model.bin": (pickle_of("pytorch_model.bin"), "pytorch_model.bin"),
     "a pickle model.pt": (pickle_of("model.pt"), "model.pt"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tiny import tiny_config
+from tiny import StopAfter, tiny_config
 from tiny_marian import SENTENCES, write_marian
 
 import train
@@ -91,7 +91,7 @@ def fine_tuned(path, start, **training):
         corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
         data = prepare_data(config, run, corpora)
         run.describe(config, {})
-        train.train(config, run, data)
+        train.train(config, run, data, StopAfter(None))
     finally:
         run.close()
     return config, data

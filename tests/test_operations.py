@@ -89,7 +89,7 @@ def test_a_dry_run_says_what_the_run_says_and_leaves_nothing(place, resumed):
     log = (resumed / "train.log").read_text().splitlines()
     for start in ("train: ", "vocabulary: ", "parameters: ", "devices: "):
         assert [x for x in err if x.startswith(start)][0] in log
-    for part in ("checkpoint: ", "one batch: 128 target tokens", "memory of a step on each device",
+    for part in ("checkpoints: ", "one batch: 128 target tokens", "memory of a step on each device",
                  "one step: ", "nothing was kept"):
         assert part in "\n".join(err), part
 

@@ -7,7 +7,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from tiny import tiny_config, write_corpus
+from tiny import StopAfter, tiny_config, write_corpus
 
 import train
 from data.corpora import read_split
@@ -15,7 +15,7 @@ from data.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserE
 from training.checkpoint import find_params, load_params, steps
 from training.config import load_config
 from training.inputs import prepare_data
-from training.interruption import StopFlag, Stopped
+from training.interruption import Stopped
 from training.run import Run
 
 
@@ -51,20 +51,6 @@ def run_training(path, config, stop_after=None, overwrite=False):
         train.train(config, run, data, StopAfter(stop_after))
     finally:
         run.close()
-
-
-class StopAfter(StopFlag):
-    """Stops as a signal would before one step more than `steps`; never, if that is None. The test
-    runner's own signal handlers are left alone."""
-
-    def __init__(self, steps):
-        self.steps, self.polls = steps, 0
-
-    @property
-    def signal(self):
-        # Polled before each step and after the loop, where nothing is evaluated.
-        self.polls += 1
-        return signal.SIGTERM if self.steps and self.polls > self.steps else None
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """A tiny run that the tests share: a model of a few hundred weights and a corpus of digits."""
 
 import random
+import signal
 from pathlib import Path
 
 from data.config import DataConfig
 from data.tokenizer import ListTokenizer, Tokenizer, fingerprint
 from model.config import ModelConfig
 from training.config import Config, DecodingConfig, TrainingConfig
+from training.interruption import StopFlag
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
 
@@ -56,3 +58,17 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
                           shapes["params"])
     path.mkdir(parents=True)
     write(path, config, (words, words), params)
+
+
+class StopAfter(StopFlag):
+    """Stops as a signal would before one step more than `steps`; never, if that is None. The test
+    runner's own signal handlers are left alone."""
+
+    def __init__(self, steps):
+        self.steps, self.polls = steps, 0
+
+    @property
+    def signal(self):
+        # Polled before each step and after the loop, where nothing is evaluated.
+        self.polls += 1
+        return signal.SIGTERM if self.steps and self.polls > self.steps else None

@@ -115,7 +115,8 @@ class Checkpoints:
         if (best := data["best"].get("checkpoint")) not in {None, *steps(self.run)}:
             self._log(f"warning: the best checkpoint, {best}, is gone; the next evaluation is best")
             data["best"] = {}
-        write_best(self.run, data["best"])  # what came after this step is not
+        if hosts.first():
+            write_best(self.run, data["best"])  # what came after this step is not
         ema = found["ema"] if like.ema is not None else None
         return type(like)(params=found["params"], ema=ema, **found["rest"]), data
 

@@ -24,6 +24,7 @@ from test_resume import state_bytes
 from tiny import WORDS, write_corpus, write_run
 
 from data.errors import CONFIGURATION, UserError
+from training import hosts
 from training.checkpoint import load_params, steps
 from training.hosts import check_flags
 
@@ -258,3 +259,12 @@ def test_two_processes_translate_a_file_as_one_does(path, tmp_path):
         assert not Path(f"{output}.parts").exists()
     assert (tmp_path / "1.txt").read_bytes() == (tmp_path / "2.txt").read_bytes()
     assert [text.splitlines()[-1].split()[0] for text in job.texts(1)] == ["4096", "4"]
+
+
+def test_a_lost_process_is_known_by_what_the_devices_say(monkeypatch):
+    """pmap gives Gloo's errors as JaxRuntimeError or ValueError, by chance."""
+    said = "UNKNOWN: Gloo all-reduce failed: pair.cc:538] Read error: Connection reset by peer"
+    errors = [jax.errors.JaxRuntimeError(said), ValueError(said), ValueError("rows must be even")]
+    assert [hosts.lost_another(error) for error in errors] == [False] * 3  # a process on its own
+    monkeypatch.setattr(hosts, "count", lambda: 2)
+    assert [hosts.lost_another(error) for error in errors] == [True, True, False]

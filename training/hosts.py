@@ -201,7 +201,8 @@ def own_part(batch: Any) -> Any:
 
 def lost_another(error: Exception) -> bool:
     """Whether this error of a computation is that another process is not there any more."""
-    return (count() > 1 and isinstance(error, jax.errors.JaxRuntimeError)
+    # pmap gives some of them as ValueError.
+    return (count() > 1 and isinstance(error, jax.errors.JaxRuntimeError | ValueError)
             and bool(LOST.search(str(error))))
 
 

@@ -90,7 +90,7 @@ def test_killed_at_random_and_resumed(bench, tmp_path, record_property):
 @pytest.mark.slow
 def test_killed_many_times(bench, tmp_path, record_property, request):
     rounds = 20 if request.config.option.soak else 1
-    check_kills(bench, tmp_path, record_property, 25, 3, 600, rounds)
+    check_kills(bench, tmp_path, record_property, 25, 3, 1000, rounds)
 
 
 def test_states_that_differ_are_seen(whole, tmp_path):

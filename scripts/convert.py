@@ -48,8 +48,8 @@ def from_marian(directory: Path, run: Path) -> None:
         prepare_jax("off", 1)
         write_run(new, config, tokenizers, load_params(directory, "best"))
     print(f"translate with: python decode.py --workdir={run} --input=FILE\n"
-          f"train on with: python train.py --workdir=NEW --config.training.init_from={run} "
-          "--config.data.corpus=text:SOURCE,TARGET", file=sys.stderr)
+          "train on with: python train.py --config=configs/fine_tune.py --workdir=NEW "
+          f"--config.training.init_from={run}", file=sys.stderr)
 
 
 def to_marian(run: Path, checkpoint: str, directory: Path) -> None:

@@ -23,7 +23,7 @@ from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
 from decoding.translator import Translator
 from decoding.work import MODES, Work
 from training import hosts
-from training.checkpoint import check_run, find_params
+from training.checkpoint import find_params
 from training.command import prepare_jax, run_command
 from training.config import DecodingConfig
 
@@ -110,8 +110,6 @@ def main() -> None:
     f = flags.FLAGS
     check_flags(f)
     runs = [Path(run).expanduser() for run in f.workdir.split(",")]
-    for run in runs:
-        check_run(run, f.checkpoint)
     references = list(read_lines(f.reference)) if f.reference else None
     interactive = f.input == "-" and sys.stdin.isatty()
     options = options_of(f) | ({"batch_size": 1} if interactive else {})

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,9 +224,17 @@ def test_bad_decoding_input_is_one_line_before_any_device(flag, trained, tmp_pat
     assert err[0].startswith("error: ") and part in err[0]
 
 
-def test_a_vocabulary_that_does_not_fit_is_refused(trained, tmp_path):
-    import shutil
+def test_a_config_that_does_not_fit_the_parameters_is_refused(trained, tmp_path):
+    shutil.copytree(trained[0] / "run", tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    changed = config.read_text().replace('"num_heads": 2', '"num_heads": 4')
+    assert changed != config.read_text()
+    config.write_text(changed)
+    code, out, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", stdin=b"a b\n")
+    assert (code, out) == (4, "") and "does not fit config.json's model" in err[-1], err
 
+
+def test_a_vocabulary_that_does_not_fit_is_refused(trained, tmp_path):
     from data.tokenizer import ListTokenizer, save_tokenizers
 
     shutil.copytree(trained[0] / "run", tmp_path / "run")

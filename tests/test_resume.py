@@ -228,9 +228,11 @@ def test_a_moving_average_is_kept_resumed_and_used(corpus, tmp_path):
     run_training(tmp_path / "run", config)
     assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")
     assert find_params(tmp_path / "run", "12").name == "ema"
-    used = jax.tree.leaves(load_params(tmp_path / "run", "12"))
-    with_ema = jax.tree.leaves(load_params(tmp_path / "whole", "12"))
-    assert all((a == b).all() for a, b in zip(used, with_ema, strict=True))
+    used, whole = (jax.tree.leaves(load_params(tmp_path / x, "12")) for x in ("run", "whole"))
+    assert all((a == b).all() for a, b in zip(used, whole, strict=True))
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "12" / "ema")
+    with pytest.raises(UserError, match="12 is damaged: ema/"):  # not the parameters in its place
+        load_params(tmp_path / "run", "12")
 
 
 def test_training_starts_from_another_run(corpus, uninterrupted, tmp_path):

@@ -22,7 +22,7 @@ from data.files import write_whole
 from data.tokenizer import Tokenizer, fingerprint, load_tokenizers, save_tokenizers
 from training import hosts
 from training.config import Config, load_config, save_config
-from training.manifest import damage, write_manifest
+from training.manifest import damage, holds, write_manifest
 from training.marian import WEIGHTS, check_marian, is_marian, load_marian, marian_config
 
 
@@ -92,8 +92,8 @@ def find_params(run: Path, checkpoint: str) -> Path:
     if checkpoint == "latest":
         checkpoint = str(there[-1])
     if checkpoint.isdigit() and int(checkpoint) in there:
-        ema = run / "checkpoints" / checkpoint / "ema"
-        return ema if ema.is_dir() else ema.with_name("params")
+        found = run / "checkpoints" / checkpoint
+        return found / ("ema" if holds(found, "ema") else "params")
     raise UserError(
         CHECKPOINT, f"no checkpoint {checkpoint!r} in {run}; there are the steps {known}"
         + (" and the average" if average.is_dir() else "")

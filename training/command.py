@@ -15,7 +15,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from data.errors import CONFIGURATION, OUTPUT, UserError
+from data.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 
 INTERNAL = 1
 
@@ -53,6 +53,8 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> N
         if lost_another(error):
             stop(INTERNAL, f"lost another process ({str(error)[:200]}); start all of them again "
                  "with the same command to go on", error)
+        if type(error).__name__ in ("ScopeParamShapeError", "ScopeParamNotFoundError"):  # Flax's
+            stop(CHECKPOINT, f"the checkpoint does not fit config.json's model: {error}", error)
         notes = "".join(f", {note}" for note in getattr(error, "__notes__", ())
                         if note.startswith("while "))
         stop(INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug shows where)", error)

@@ -50,6 +50,14 @@ def damage(directory: Path, part: str = "") -> str:
     return ""
 
 
+def holds(directory: Path, part: str) -> bool:
+    """Whether the manifest of a directory names files of this part."""
+    try:
+        return f"  {part}/" in (directory / NAME).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+
+
 def quarantine(directory: Path) -> Path:
     """Rename a damaged directory to NAME.corrupt, or .corrupt-2, …; returns its new path."""
     place, number = directory.with_name(f"{directory.name}.corrupt"), 1

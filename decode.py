@@ -4,7 +4,6 @@
 Translator.load("runs/NAME").translate(lines).
 """
 
-import gzip
 import os
 import sys
 from collections.abc import Iterator
@@ -15,9 +14,9 @@ from pathlib import Path
 from absl import flags
 
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from data.files import check_outputs, write_lines
+from data.files import check_outputs, replaceable, write_lines
 from data.scores import bleu, chrf, tokenized_bleu
-from data.text_files import LONGEST, TOO_LONG, beginnings, expanded, raw_lines
+from data.text_files import LONGEST, TOO_LONG, expanded, file_lines, raw_lines
 from decoding.formats import FORMATS, Item, parsed
 from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
 from decoding.translator import Translator
@@ -32,34 +31,30 @@ __all__ = ["Translator"]  # where users look for it
 
 def read_lines(path: str) -> Iterator[str]:
     """Lines of a file (.gz or not) or stdin ("-"), split at \\n only; bad UTF-8 is replaced."""
-    opened = gzip.open if path.endswith(".gz") else open
-    with sys.stdin.buffer if path == "-" else opened(expanded(path), "rb") as file:
-        for number, line in enumerate(beginnings(file), start=1):
-            if len(line) > LONGEST:
-                print(f"{path}:{number}: {TOO_LONG}, cut off there", file=sys.stderr)
-                line = line[:LONGEST].decode("utf-8", errors="ignore").encode("utf-8")
-            text = line.decode("utf-8", errors="replace")
-            if "\ufffd" in text and text.encode("utf-8") != line:
-                print(f"{path}:{number}: not UTF-8, bytes replaced", file=sys.stderr)
-            yield text.removeprefix("\ufeff") if number == 1 else text
+    for number, line in enumerate(file_lines(path), start=1):
+        if len(line) > LONGEST:
+            print(f"{path}:{number}: {TOO_LONG}, cut off there", file=sys.stderr)
+            line = line[:LONGEST].decode("utf-8", errors="ignore").encode("utf-8")
+        text = line.decode("utf-8", errors="replace")
+        if "\ufffd" in text and text.encode("utf-8") != line:
+            print(f"{path}:{number}: not UTF-8, bytes replaced", file=sys.stderr)
+        yield text
 
 
 def check_input(path: str) -> None:
     """UserError(DATA) unless `path` can be read: a file, a pipe, or "-" for stdin."""
     full = expanded(path)
-    if path != "-" and (not os.path.exists(full) or os.path.isdir(full)):
-        raise UserError(DATA, f"there is no file {os.path.abspath(full)}")
+    if path != "-" and (not path or not os.path.exists(full) or os.path.isdir(full)):
+        raise UserError(DATA, f"there is no file {os.path.abspath(full) if path else repr(path)}")
+    if path != "-" and not os.access(full, os.R_OK):
+        raise UserError(DATA, f"{path} cannot be read; check its permissions")
 
 
 def read_items(f: flags.FlagValues) -> Iterator[Item]:
     """The lines of --input (and of --target beside it) as items of --format."""
-    lines = enumerate(read_lines(f.input), start=1)
-    items = (parsed(f.format, line, f"{f.input}:{number}") for number, line in lines)
-    if f.mode == "translate":
-        return items
-    if not f.target:
-        return items
-    return paired(items, read_lines(f.target), f.input, f.target)
+    lines, own = enumerate(read_lines(f.input), start=1), f.mode != "translate" and not f.target
+    items = (parsed(f.format, line, f"{f.input}:{number}", own) for number, line in lines)
+    return paired(items, read_lines(f.target), f.input, f.target) if f.target else items
 
 
 def paired(items: Iterator[Item], targets: Iterator[str], *names: str) -> Iterator[Item]:
@@ -77,7 +72,7 @@ def check_flags(f: flags.FlagValues) -> None:
     """What can be refused before anything is loaded. Raises UserError."""
     if not f.workdir:
         raise UserError(CHECKPOINT, "give --workdir=RUN, the directory that train.py wrote")
-    for path in filter(None, (f.input, f.reference, f.target)):
+    for path in (f.input, *filter(None, (f.reference, f.target))):
         check_input(path)
     if f.input == "-" and "-" in (f.reference, f.target):
         raise UserError(DATA, "two files cannot both be stdin; name one")
@@ -95,9 +90,16 @@ def check_flags(f: flags.FlagValues) -> None:
         shard_of(f.shard)
         if not os.path.isfile(expanded(f.input)) or f.reference:
             raise UserError(CONFIGURATION, "--shard needs an --input file, and no --reference")
-    if (f.distributed or f.coordinator) and (f.input == "-" or f.output == "-" or f.reference):
+    if (f.distributed or f.coordinator) and not in_chunks(f):
         raise UserError(CONFIGURATION, "several processes need an --input and an --output file "
                         "that all of them see, and no --reference")
+
+
+def in_chunks(f: flags.FlagValues) -> bool:
+    """Whether the job is done in chunks that survive a kill: from files that can be read twice to
+    one that can appear by rename, and nothing has to be held until the end."""
+    files = all(os.path.isfile(expanded(path)) for path in (f.input, f.target) if path)
+    return files and f.output != "-" and replaceable(expanded(f.output)) and not f.reference
 
 
 def options_of(f: flags.FlagValues) -> dict[str, int | float | str]:
@@ -116,7 +118,8 @@ def main() -> None:
     hosts.connect(f)
     prepare_jax(f.compilation_cache, 1 if interactive else 0)
     translator = Translator.load(runs, f.checkpoint, **options)
-    if f.format in ("text", "tsv") and translator.decoding.hypotheses > 1:
+    several = translator.decoding.hypotheses > 1
+    if f.mode == "translate" and f.format in ("text", "tsv") and several:
         raise UserError(CONFIGURATION, "several translations a line need --format=moses or jsonl")
     if f.mode == "translate" and not interactive:
         print(translator.engine.table(), file=sys.stderr)
@@ -127,7 +130,10 @@ def main() -> None:
             part = shard_lines(total, *shard_of(f.shard))
             items, total, start = islice(items, part.start, part.stop), len(part), part.start
     work = Work(translator, f.mode, f.format, f.input, start, total, references is not None)
-    if f.output != "-" and f.input != "-" and not references:
+    if f.mode == "score" and translator.decoding.repetition_penalty != 1.0:
+        raise UserError(CONFIGURATION, "--mode=score knows no repetition penalty; give "
+                        "--repetition_penalty=1")
+    if in_chunks(f):
         facts = {"decoding": asdict(translator.decoding), "mode": f.mode, "format": f.format,
                  "shard": f.shard, "paths": [f.input, f.target]}
         models = [str(path) for run in runs for path in (

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -23,7 +24,7 @@ from decoding.translator import Translator
 from model.config import num_parameters
 from model.transformer import Transformer
 from training import hosts
-from training.checkpoint import load_params, read_best, write_best
+from training.checkpoint import load_params, read_best
 from training.command import prepare_jax, run_command
 from training.config import Config
 from training.dry_run import dry_run
@@ -65,18 +66,21 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     eval_step = stop.before(pmap_eval_step(model, training))
     evaluator = Evaluator(config, run, data.valid, eval_step, translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
-    state, position = init_state(model, optimizer, training), DataPosition()
+    fresh, position = partial(init_state, model, optimizer, training), DataPosition()
     with hosts.after_the_first("the checkpoint"):
-        restored = checkpoints.restore(state)
+        restored = checkpoints.restore(jax.eval_shape(fresh))
     if restored:
         state, saved = restored
         position = resumed_position(saved, data, evaluator, run)
         run.log(f"resumed at step {int(state.step)}")
-    elif training.init_from:
-        params = load_params(Path(training.init_from).expanduser(), "best")
-        state = start_from(state, params)
-        run.log(f"started from the parameters of {training.init_from}")
+    else:
+        state = fresh()
+        if training.init_from:
+            params = load_params(Path(training.init_from).expanduser(), "best")
+            state = start_from(state, params)
+            run.log(f"started from the parameters of {training.init_from}")
     step = saved_step = started = int(state.step)
+    complete = checkpoints.complete
     if hosts.count() > 1:
         norm = float(jax.jit(optax.global_norm)(state.params))
         hosts.agree({"devices": jax.local_device_count(), "step": step, "parameters": norm})
@@ -104,10 +108,12 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     schedule = learning_rate_schedule(training, config.model.d_model)
     progress = Progress(run, training, schedule, step, places)
     stream = batches.iterate(position)
-    evaluate_if_due()
+    if not complete:
+        evaluate_if_due()
     while step < training.num_steps and not evaluator.exhausted and not stop.agreed():
         if step == started:
-            hosts.by_the_first("the first step", checkpoints.drop_average)
+            hosts.by_the_first("the first step", checkpoints.goes_on, evaluator.best)
+            complete = False
         taken, (batch, position) = position, next(stream)
         rows = hosts.own_part(split_rows(batch, devices, training.accumulate))
         state, metrics = train_step(state, rows)
@@ -121,6 +127,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
             except UserError as error:
                 if error.code != OUTPUT:
                     raise
+                evaluator.take_back(step)
                 run.log(f"warning: {error}; training goes on and will try again")
             progress.restart()
     stream.close()
@@ -128,14 +135,12 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
         save()
     if stopped_by := stop.agreed():
         raise Stopped(stopped_by)
-    if step == started and (run.path / "average").is_dir():
+    if complete:
         run.log(f"already complete at step {step}")
     else:
         average = checkpoints.average()
         evaluator.judge("average", step, average)
-        hosts.by_the_first("the best", write_best, run.path, evaluator.best)
-        # Last: it says that the run is complete.
-        hosts.by_the_first("the average", checkpoints.save_average, average)
+        hosts.by_the_first("the average", checkpoints.save_average, average, evaluator.best)
     checkpoints.close()
     translator.use(load_params(run.path, "best"))
     print_results(run, data, translator)
@@ -201,9 +206,7 @@ def main() -> None:
             run.adopt(config)
         run.log(f"run: {run.path}")
         corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
-        if f.overwrite:
-            run.clear()  # only now that the data has been read: a typo costs no run
-        data = prepare_data(config, run, corpora)
+        data = prepare_data(config, run, corpora, f.overwrite)
         read = (corpus.fingerprints for corpus in corpora.values() if corpus)
         fingerprints = dict(item for one in read for item in one.items())
         run.describe(config, fingerprints)
@@ -214,6 +217,8 @@ def main() -> None:
         run.log(f"done in {clock(time.perf_counter() - started)}")
     except Stopped as stopped:
         run.log(f"{stopped}; the same command goes on")
+        if not stop.deferred:
+            hosts.leave(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
     finally:
         run.close()

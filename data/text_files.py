@@ -9,9 +9,11 @@ import gzip
 import hashlib
 import io
 import os
+import sys
 import zlib
 from array import array
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
@@ -97,7 +99,8 @@ class PairCollector:
         if max(len(source), len(target)) > LONGEST:  # and may be cut off
             self._drop(TOO_LONG, 0 if len(source) > LONGEST else 1, number)
             return
-        pair = self._text(source, 0, number), self._text(target, 1, number)
+        before = source + b"\t" if self._names[0] == self._names[1] else b""  # on the same line
+        pair = self._text(source, 0, number), self._text(target, 1, number, before)
         if None in pair:
             self._drop("not UTF-8", pair.index(None), number)
         elif not pair[0].strip() or not pair[1].strip():
@@ -118,12 +121,12 @@ class PairCollector:
         return Corpus(self._source, self._target, self._numbers, (origin,), self._dropped,
                       self._replaced, self._examples, fingerprints)
 
-    def _text(self, raw, side, number):
+    def _text(self, raw, side, number, before=b""):
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
             if self._on_bad_utf8 == "error":
-                column = len(raw[: error.start].decode("utf-8")) + 1
+                column = len((before + raw[: error.start]).decode("utf-8")) + 1
                 raise UserError(DATA, f"{self._names[side]}:{number}: byte "
                                 f"{raw[error.start]:#04x} at column {column} is not UTF-8 (use "
                                 "--config.data.on_bad_utf8=replace or skip)") from None
@@ -171,6 +174,7 @@ def read_text(source: str, target: str, on_bad_utf8: str, most: int | None = Non
     for number, (one, other) in enumerate(zip_longest(*sides), start=1):
         if one is None or other is None:
             rest = number + sum(1 for side in sides for _ in side)
+            rest = f"{rest} or more" if most and rest == most else rest
             counts = (number - 1, rest) if one is None else (rest, number - 1)
             raise UserError(DATA, f"{source} has {counts[0]} lines, {target} has {counts[1]}; line "
                             "i of one must be the translation of line i of the other")
@@ -203,11 +207,17 @@ def raw_lines(path: str, digest=None) -> Iterator[bytes]:
     UserError(DATA) where the file cannot be read.
     """
     check_file(path)
+    yield from file_lines(path, digest)
+
+
+def file_lines(path: str, digest=None) -> Iterator[bytes]:
+    """`raw_lines` of a file that may be empty; "-" is stdin, as its lines come."""
     number = 0
     opened = gzip.open if path.endswith(".gz") else open
     try:
-        with opened(expanded(path), "rb") as file:
-            for number, line in enumerate(beginnings(io.BufferedReader(file, 1 << 20), digest), 1):
+        with nullcontext(sys.stdin.buffer) if path == "-" else opened(expanded(path), "rb") as file:
+            file = file if path == "-" else io.BufferedReader(file, 1 << 20)
+            for number, line in enumerate(beginnings(file, digest), 1):
                 yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(DATA, f"{path} is damaged or cut off after line {number} ({error}); make "

@@ -47,7 +47,11 @@ class Engine:
         self.models = [Transformer(model) for model in models]
         self._decoding, self._suppressed, self._halved = decoding, suppressed, 0
         self.absent = suppressed if decoding.renormalize else ()  # pieces as if there were none
-        room = min(model.max_length for model in models) - decoding.max_extra_length
+        longest = min(model.max_length for model in models)
+        room = longest - decoding.max_extra_length
+        if room < 2:
+            raise UserError(CONFIGURATION, "decoding.max_extra_length must be at most the models' "
+                            f"max_length − 2, got {decoding.max_extra_length} and {longest}")
         # One compiled shape for each: short sentences need not wait for a long one's padding.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
         self._search = cache(self._compile)
@@ -75,7 +79,7 @@ class Engine:
 
     def table(self) -> str:
         """The shapes that may be compiled, each when it is first needed, and kept in the cache."""
-        shapes = ", ".join(f"{bucket} × {self._rows(bucket)}" for bucket in self.buckets)
+        shapes = ", ".join(f"{bucket} × {self.rows(bucket)}" for bucket in self.buckets)
         return (f"{jax.local_device_count()} devices ({jax.default_backend()}); at most "
                 f"{len(self.buckets)} programs, source tokens × sentences: {shapes}")
 
@@ -92,14 +96,38 @@ class Engine:
             )
             return run(variables, request, None)
 
-        return program, self._rows(bucket) * QUEUE
+        return program, self.rows(bucket) * QUEUE
+
+    def rows(self, bucket: int) -> int:
+        """Sentences that a device has side by side; long ones are few and need more memory."""
+        return max(1, (self._decoding.batch_size * 32 // max(32, bucket)) >> self._halved)
+
+    def longest_prefix(self, length: int) -> int:
+        """The most tokens that a translation of a sentence of so many tokens may have to begin
+        with."""
+        bucket = next(bucket for bucket in self.buckets if bucket >= length)
+        return int(self._limits(np.array(bucket))) - 1
+
+    def halve(self, rows: int, bucket: int, error: Exception) -> None:
+        """What is to be done after an error of a batch of so many rows on a device: fewer from now
+        on, if it was for want of memory. Raises what is no such error, and UserError where fewer
+        would not help."""
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise error
+        if rows > self.rows(bucket):
+            return  # another batch has said so already
+        said = (f"{rows} sentences of up to {bucket} tokens do not fit into the device's memory")
+        if self._halved == HALVINGS or rows == 1:
+            raise UserError(CONFIGURATION, f"{said}; lower --batch_size or --beam_size")
+        self._halved += 1
+        print(f"{said}: trying half as many", file=sys.stderr)
 
     def _compile(self, bucket: int, halved: int):
         return jax.pmap(self._run(bucket), in_axes=(None, 0, 0), devices=jax.local_devices())
 
     def _run(self, bucket: int) -> Callable[..., Hypotheses]:
         """(variables, request, line numbers) → Hypotheses of one device."""
-        o, rows = self._decoding, self._rows(bucket)
+        o, rows = self._decoding, self.rows(bucket)
         length = int(self._limits(np.array(bucket)))
         search = Search(
             o.beam_size, o.nbest, o.alpha, o.power_penalty, o.horizon, o.samples, o.temperature,
@@ -134,10 +162,6 @@ class Engine:
         relative = np.ceil(lengths * o.min_length_ratio).astype(np.int32)
         return np.maximum(relative, o.min_length).astype(np.int32)
 
-    def _rows(self, bucket: int) -> int:
-        """Sentences that a device searches side by side; long ones are few and need more memory."""
-        return max(1, (self._decoding.batch_size * 32 // max(32, bucket)) >> self._halved)
-
     def _queues(self, sources: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
         """(bucket, lines): in the bucket of each line's own length, the longest first, so that no
         row is left with a long sentence when the others have run out of work."""
@@ -159,11 +183,11 @@ class Engine:
     def _queue_size(self, bucket: int) -> int:
         """Sentences of one call. Samples are all drawn side by side."""
         batches = 1 if self._decoding.samples else QUEUE
-        return self._rows(bucket) * jax.local_device_count() * batches
+        return self.rows(bucket) * jax.local_device_count() * batches
 
     def _begin(self, bucket, lines, job):
         """Hand a queue to the devices; places without a sentence have length 0 and come last."""
-        config, size = self.models[0].config, self._queue_size(bucket)
+        config, rows, size = self.models[0].config, self.rows(bucket), self._queue_size(bucket)
         source = np.full((size, bucket), config.pad_id, np.int32)
         lengths, numbers = np.zeros(size, np.int32), np.zeros(size, np.int32)
         for row, i in enumerate(lines):
@@ -173,7 +197,7 @@ class Engine:
         limits, least, prefix = self._limits(lengths), self._least(lengths), None
         if any(i in job.prefixes for i in lines):
             width = int(self._limits(np.array(bucket)))
-            given = [job.prefixes.get(i, [])[: width - 1] for i in lines]
+            given = [job.prefixes.get(i, []) for i in lines]
             given += [[]] * (size - len(given))
             prefix = np.zeros((size, width), np.int32), np.array([*map(len, given)], np.int32)
             for row, ids in enumerate(given):
@@ -181,37 +205,25 @@ class Engine:
             limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
         queue = jax.tree.map(dealt, (Request(source, lengths, limits, least, prefix), numbers))
         try:
-            return self._halved, self._search(bucket, self._halved)(self.variables, *queue)
+            return rows, self._search(bucket, self._halved)(self.variables, *queue)
         except jax.errors.JaxRuntimeError as error:
-            return self._halved, error
+            return rows, error
 
-    def _end(self, bucket, lines, halved, hypotheses, job):
+    def _end(self, bucket, lines, rows, hypotheses, job):
         """Wait for a queue; where it did not fit into memory, do it again in smaller batches."""
         try:
             if isinstance(hypotheses, Exception):
                 raise hypotheses
             tokens, lengths, scores, _ = map(gathered, jax.device_get(hypotheses))
         except jax.errors.JaxRuntimeError as error:
-            self._halve(bucket, halved, error)
+            self.halve(rows, bucket, error)
             for part in self._parts(bucket, lines):
                 yield from self._end(bucket, part, *self._begin(bucket, part, job), job)
             return
         for row, i in enumerate(lines):
             pairs = zip(tokens[row], lengths[row], scores[row], strict=True)
-            yield i, [(ids[: n - 1].tolist(), float(score)) for ids, n, score in pairs if n > 0]
-
-    def _halve(self, bucket, halved, error):
-        """After an error of a queue that was begun with batches halved so often."""
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise error
-        if halved < self._halved:
-            return  # another queue has said so already
-        said = (f"{self._rows(bucket)} sentences of up to {bucket} tokens do not fit into the "
-                "device's memory")
-        if self._halved == HALVINGS or self._rows(bucket) == 1:
-            raise UserError(CONFIGURATION, f"{said}; lower --batch_size or --beam_size")
-        self._halved += 1
-        print(f"{said}: trying half as many", file=sys.stderr)
+            found = [(ids[: n - 1].tolist(), float(score)) for ids, n, score in pairs if n > 0]
+            yield i, found or [([], float("-inf"))]  # where the rules leave nothing
 
 
 def dealt(x: np.ndarray) -> np.ndarray:

@@ -9,12 +9,15 @@
 """
 
 import json
+import math
+import re
 from typing import Any, NamedTuple
 
 from data.errors import DATA, UserError
 
 FORMATS = ("text", "tsv", "jsonl", "moses")
 SEPARATOR = "|||"
+HALF_PAIRS = re.compile("[\ud800-\udfff]")
 
 
 class Item(NamedTuple):
@@ -33,10 +36,15 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-def parsed(form: str, line: str, where: str) -> Item:
-    """The item of a line. UserError(DATA) that names the place for JSON that is not as expected."""
+def parsed(form: str, line: str, where: str, with_target: bool = False) -> Item:
+    """The item of a line, `with_target` where it must hold a translation to score.
+
+    UserError(DATA) that names the place where it is not as expected.
+    """
     if form == "tsv":
         columns = line.split("\t")
+        if with_target and line.strip() and len(columns) < 2:
+            raise UserError(DATA, f"{where}: no second column; it must hold a translation")
         return Item(columns[0], line, target="".join(columns[1:2]))
     if form != "jsonl" or not line.strip():
         return Item(line, line)
@@ -47,14 +55,21 @@ def parsed(form: str, line: str, where: str) -> Item:
                         "line") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
         raise UserError(DATA, f"{where}: expected an object with a string \"text\"")
-    prefix, target = fields.get("prefix", ""), fields.get("target", fields.get("translation", ""))
-    if not isinstance(prefix, str) or not isinstance(target, str):
-        raise UserError(DATA, f"{where}: \"prefix\" and \"target\" must be strings")
-    return Item(fields["text"], line, prefix, target)
+    prefix, target = fields.get("prefix"), ""
+    if with_target:
+        target = fields.get("target", fields.get("translation"))
+        if not isinstance(target, str):
+            raise UserError(DATA, f"{where}: expected a string \"target\" or \"translation\"")
+    if not isinstance(prefix, str | None):
+        raise UserError(DATA, f"{where}: \"prefix\" must be a string")
+    return Item(encodable(fields["text"]), line, encodable(prefix or ""), encodable(target))
 
 
 def rendered(form: str, number: int, item: Item, found: list[Hypothesis], truncated: bool) -> str:
-    """What comes out for item `number` (from 0); `found` is best first and never empty."""
+    """What comes out for item `number` (from 0); `found` is best first and never empty.
+
+    A score of −inf, of what breaks the rules of the search, is null in JSON.
+    """
     if form == "tsv":
         return f"{item.line}\t{found[0].text}"
     if form == "moses":
@@ -62,26 +77,45 @@ def rendered(form: str, number: int, item: Item, found: list[Hypothesis], trunca
                          for one in found)
     if form == "text" or not item.line.strip():
         return found[0].text
-    fields = json.loads(item.line)
-    fields |= {"translation": found[0].text, "score": found[0].score, "truncated": truncated}
-    if len(found) > 1:
-        fields["nbest"] = [{"translation": one.text, "score": one.score} for one in found]
-    return json.dumps(fields, ensure_ascii=False)
+    each = finite([{"translation": one.text, "score": one.score} for one in found])
+    nbest = {"nbest": each} if len(found) > 1 else {}
+    return extended(item, each[0] | {"truncated": truncated} | nbest)
 
 
 def with_scores(form: str, item: Item, score: float, fields: dict[str, Any]) -> str:
     """What comes out of scoring an item: its score, and with JSON all that is known."""
     if form == "jsonl":
-        return json.dumps(json.loads(item.line) | {"score": score} | fields, ensure_ascii=False)
+        return extended(item, finite({"score": score} | fields))
     return f"{item.line}\t{score:.6f}" if form == "tsv" else f"{score:.6f}"
 
 
 def with_alignment(form: str, item: Item, links: list[tuple[int, int]]) -> str:
     """Links between tokens as Pharaoh has them: source-target, numbers from 0."""
     if form == "jsonl":
-        return json.dumps(json.loads(item.line) | {"alignment": links}, ensure_ascii=False)
+        return extended(item, {"alignment": links})
     pharaoh = " ".join(f"{i}-{j}" for i, j in links)
     return f"{item.line}\t{pharaoh}" if form == "tsv" else pharaoh
+
+
+def extended(item: Item, more: dict[str, Any]) -> str:
+    """The item's JSON object with more fields."""
+    fields = (json.loads(item.line) if item.line.strip() else {}) | more
+    text = json.dumps(fields, ensure_ascii=False)
+    return text if encodable(text) == text else json.dumps(fields)
+
+
+def encodable(text: str) -> str:
+    """Text that UTF-8 can say: JSON's halves of surrogate pairs become U+FFFD."""
+    return HALF_PAIRS.sub("\ufffd", text)
+
+
+def finite(value: Any) -> Any:
+    """The value with None in the place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def escaped(text: str) -> str:

@@ -4,7 +4,6 @@ Chunks lie in OUTPUT.parts under a fingerprint of everything that decides what t
 command goes on behind the last one, another command begins anew. OUTPUT appears whole, by rename.
 """
 
-import gzip
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import CONFIGURATION, OUTPUT, UserError
-from data.files import write_whole
+from data.files import created, write_whole
 from data.text_files import expanded
 from training import hosts
 
@@ -60,7 +59,7 @@ class Chunks:
     def __init__(self, output: str, fingerprint: str):
         """Takes over what the same command left behind, and removes what another one did."""
         self._output = os.path.realpath(expanded(output))
-        self._directory = f"{self._output}.parts"
+        self._directory, self._temporary = f"{self._output}.parts", f"{self._output}.parts.tmp"
         mark = os.path.join(self._directory, "fingerprint")
         try:
             with open(mark, encoding="ascii") as file:
@@ -71,9 +70,10 @@ class Chunks:
                 raise UserError(OUTPUT, f"{self._directory} is in the way and not of a decoding "
                                 "job; move it, or choose another --output") from None
         if not same:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            os.makedirs(self._directory)
-            write_whole(mark, fingerprint)
+            self._remove()
+            os.makedirs(self._temporary)
+            write_whole(os.path.join(self._temporary, "fingerprint"), fingerprint)
+            os.rename(self._temporary, self._directory)
 
     def finished(self, index: int) -> bool:
         """Whether chunk `index` is there, whole."""
@@ -100,15 +100,18 @@ class Chunks:
         return there
 
     def _join(self, count):
-        temporary = f"{self._output}.tmp"
-        opened = gzip.GzipFile if self._output.endswith(".gz") else open
-        options = {"mtime": 0} if opened is gzip.GzipFile else {}
-        with opened(temporary, "wb", **options) as whole:
+        with created(self._output) as whole:
             for index in range(count):
                 with open(self._path(index), "rb") as part:
                     shutil.copyfileobj(part, whole)
-        os.replace(temporary, self._output)
-        shutil.rmtree(self._directory)
+        self._remove()
+
+    def _remove(self):
+        """By rename first: a directory of chunks is never without its fingerprint."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        if os.path.exists(self._directory):
+            os.rename(self._directory, self._temporary)
+            shutil.rmtree(self._temporary)
 
     def _path(self, index):
         return os.path.join(self._directory, f"{index:06d}")

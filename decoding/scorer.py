@@ -44,11 +44,11 @@ class Scorer:
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:
         """The score of each pair, in order; None where both sides are blank."""
         pairs = iter(pairs)
-        rows = self._translator.decoding.batch_size * jax.local_device_count()
-        while window := list(itertools.islice(pairs, rows * WINDOW)):
-            yield from self._window(window, rows)
+        size = WINDOW * self._translator.decoding.batch_size * jax.local_device_count()
+        while window := list(itertools.islice(pairs, size)):
+            yield from self._window(window)
 
-    def _window(self, pairs, rows):
+    def _window(self, pairs):
         tokenizers = self._translator.source_tokenizer, self._translator.target_tokenizer
         end, room = self._translator.engine.models[0].config.end_id, self._buckets[-1]
         sides = [tokenizer.encode_many([pair[side].strip() for pair in pairs])
@@ -61,8 +61,15 @@ class Scorer:
         for bucket in self._buckets:
             members = [i for length, i in order if low < length <= bucket]
             low = bucket
-            for at in range(0, len(members), rows):
-                self._batch(members[at: at + rows], bucket, rows, kept, cut, results)
+            while members:
+                rows = self._translator.engine.rows(bucket)
+                size = rows * jax.local_device_count()
+                try:
+                    self._batch(members[:size], bucket, size, kept, cut, results)
+                except jax.errors.JaxRuntimeError as error:
+                    self._translator.engine.halve(rows, bucket, error)
+                    continue
+                members = members[size:]
         return results
 
     def _batch(self, members, bucket, rows, kept, cut, results):

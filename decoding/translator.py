@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from data.errors import CHECKPOINT, CONFIGURATION, UserError
+from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from data.tokenizer import Tokenizer
 from decoding.engine import Engine, Job
 from decoding.formats import Hypothesis, Item
@@ -165,7 +165,11 @@ class Translator:
         encoded = self.source_tokenizer.encode_many([item.text.strip() for item in items])
         kept = [ids[: self.engine.buckets[-1] - 1] for ids in encoded]
         prefixes = {i: self.target_tokenizer.encode(item.prefix)
-                    for i, item in enumerate(items) if item.prefix}
+                    for i, item in enumerate(items) if item.prefix and kept[i]}
+        for i, ids in prefixes.items():
+            if len(ids) > (most := self.engine.longest_prefix(len(kept[i]) + 1)):
+                raise UserError(DATA, f"line {first + i + 1}: its prefix has {len(ids)} tokens, at "
+                                f"most {most} can be (--max_extra_length and --max_length)")
         blank = [Hypothesis("", 0.0)]
         results = [Translation(blank, len(ids) + bool(ids), 0) for ids in encoded]
         return Window(Job(kept, prefixes, first), results, sum(map(bool, encoded)))

@@ -34,6 +34,9 @@ class Work:
         if self._mode == "translate":
             for item, found in zip(items, self._translator.stream(ahead, first), strict=True):
                 self._count(number, found.kept, found.tokens - found.kept)
+                if found.hypotheses[0].score == float("-inf"):
+                    print(f"{self._source}:{number + 1}: no translation keeps to the rules "
+                          "(lengths, n-grams, suppressed pieces)", file=sys.stderr)
                 if self._keep_texts:
                     self.texts.append(found.text)
                 yield rendered(self._form, number, item, found.hypotheses,

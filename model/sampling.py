@@ -60,7 +60,7 @@ def sample(
 
     Tokens are drawn from softmax(logits / temperature) over what `rules`, `top_k` and `top_p`
     leave; log_probs are the model's own, without these. `keys` [B] are PRNG keys; the rest is as in
-    `beam_search`, and at its limit a sample may only end.
+    `beam_search`, and at its limit, or where nothing is left, a sample may only end.
     """
     batch = start_tokens.shape[0]
     slots = jnp.broadcast_to(jnp.arange(samples), (batch, samples))
@@ -78,7 +78,8 @@ def sample(
             history = jnp.where(times < t, jnp.moveaxis(drawing.tokens, 0, -1), -1)
             logits, allowed = rules(logits, history, each, jnp.arange(batch))
         is_end = jnp.arange(vocab) == end_id
-        allowed = jnp.where((t + 1 >= limits)[:, None, None], is_end, allowed)
+        must_end = (t + 1 >= limits)[:, None, None] | ~allowed.any(axis=-1, keepdims=True)
+        allowed = jnp.where(must_end, is_end, allowed)
         left = jnp.where(allowed, logits / temperature, -jnp.inf)
         if top_k or top_p < 1.0:
             left = jnp.where(likeliest(left, top_k, top_p), left, -jnp.inf)

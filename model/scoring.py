@@ -31,8 +31,8 @@ def force(
     """Both sides with their end tokens, which the lengths count.
 
     Several models are an ensemble: the mean of their probabilities. What they give to `absent`
-    tokens is shared among the others. Attention is the mean over the heads of the layer before the
-    last (Garg et al. 2019, section 4.1) and over the models.
+    tokens is shared among the others, and these have −inf themselves. Attention is the mean over
+    the heads of the layer before the last (Garg et al. 2019, section 4.1) and over the models.
     """
     log_probs, attention, lost = [], [], 0.0
     start = jnp.full((len(target), 1), models[0][0].config.start_id, target.dtype)
@@ -53,4 +53,5 @@ def force(
         attention.append(weights.mean(axis=1))
     mean = jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - jnp.log(len(models))
     mean = (mean if len(models) > 1 else log_probs[0]) - jnp.log1p(-lost)
+    mean = jnp.where(jnp.isin(target, jnp.array(absent, int)), -jnp.inf, mean)
     return Forced(jnp.where(target_segments > 0, mean, 0.0), sum(attention) / len(models))

@@ -26,9 +26,10 @@ from training.run import Run
 def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
     """A line each: step, when, size, and whether it is the best or the latest."""
     best = str(read_best(run).get("checkpoint", ""))
+    latest = str(max(steps(run), default=None))
     for path in checkpoints(run):
         marks = ["best"] * (path.name == best)
-        marks += ["latest"] * (path.name == str(steps(run)[-1]))
+        marks += ["latest"] * (path.name == latest)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
         size = sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
         print(f"{path.name:>10}  {when}  {size / 1e6:9,.1f} MB  {' '.join(marks)}".rstrip())

@@ -8,6 +8,7 @@ from data.errors import DATA, UserError
 from decoding.formats import (
     FORMATS,
     Hypothesis,
+    Item,
     parsed,
     rendered,
     with_alignment,
@@ -18,8 +19,8 @@ TEXTS = ["", "a b", "tab\there", 'quote " and \\', "three ||| bars", "\u2028 ×©×
 FOUND = [Hypothesis("x ||| y", -0.5), Hypothesis("z", -1.25)]
 
 
-def one(form, line):
-    return parsed(form, line, "file:7")
+def one(form, line, with_target=False):
+    return parsed(form, line, "file:7", with_target)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -46,16 +47,52 @@ def test_json_keeps_its_fields_and_gets_more():
         "translation": "x ||| y", "score": -0.5, "truncated": True, "nbest": [
             {"translation": "x ||| y", "score": -0.5}, {"translation": "z", "score": -1.25}]}
     assert "nbest" not in json.loads(rendered("jsonl", 5, item, FOUND[:1], False))
-    again = one("jsonl", out)  # what was translated can be scored as it is
+    again = one("jsonl", out, True)  # what was translated can be scored as it is
     assert again.target == "x ||| y"
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"txt": "a"}', '{"text": 1}', '"text"',
-                                  '{"text": "a", "prefix": 2}', '{"text": "a", "target": []}'])
+                                  '{"text": "a", "prefix": 2}', '{"text": "a", "target": []}',
+                                  '{"text": "a", "translation": {"de": "b"}}', '{"text": "a"}'])
 def test_json_that_is_not_as_expected_is_refused_with_its_place(line):
+    """A translation to score is expected where one is to be scored, and nowhere else."""
     with pytest.raises(UserError, match="^file:7: ") as caught:
-        one("jsonl", line)
+        one("jsonl", line, True)
     assert caught.value.code == DATA
+    if "prefix" in line or '"text": "a"' not in line:
+        with pytest.raises(UserError, match="^file:7: "):
+            one("jsonl", line)
+    else:
+        assert one("jsonl", line).text == "a"
+
+
+def test_a_line_without_a_translation_is_not_scored_as_the_empty_one():
+    with pytest.raises(UserError, match="^file:7: no second column"):
+        one("tsv", "alone", True)
+    assert one("tsv", "", True).target == one("jsonl", " ", True).target == ""
+
+
+def test_halves_of_surrogate_pairs_are_no_text_but_pass_through():
+    item = one("jsonl", r'{"text": "a \ud83d", "id": "\udc00", "target": "\ud83d"}', True)
+    assert (item.text, item.target) == ("a \ufffd", "\ufffd")
+    out = rendered("jsonl", 0, item, FOUND, False)
+    assert json.loads(out.encode().decode())["id"] == "\udc00"
+
+
+def test_json_has_no_infinite_scores():
+    """Of what the rules leave no translation for, or would never let a search say."""
+    item, never = one("jsonl", '{"text": "a", "target": "b"}', True), float("-inf")
+    outs = [rendered("jsonl", 0, item, [Hypothesis("", never)], False),
+            with_scores("jsonl", item, never, {"log_probs": [-1.0, never]})]
+    found = [json.loads(out, parse_constant=pytest.fail) for out in outs]
+    assert [one["score"] for one in found] == [None, None]
+    assert found[1]["log_probs"] == [-1.0, None]
+
+
+def test_a_blank_line_can_be_scored_against_a_file():
+    item = Item("", " ", target="b")
+    assert json.loads(with_scores("jsonl", item, -1.5, {"log_probs": []}))["score"] == -1.5
+    assert json.loads(with_alignment("jsonl", item, []))["alignment"] == []
 
 
 def test_moses_lines_have_three_fields_whatever_the_text():

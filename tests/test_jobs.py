@@ -1,6 +1,9 @@
 """Long jobs: parts that make the whole, and chunks that are made once."""
 
+import contextlib
 import gzip
+import itertools
+import operator
 import os
 
 import pytest
@@ -82,6 +85,36 @@ def test_a_chunk_cut_off_by_a_kill_is_made_again(tmp_path):
     with pytest.raises(Killed):
         Chunks(str(output), "same").run(LINES, Worker(16))
     (tmp_path / "out.txt.parts" / "000002.tmp").write_text("HALF A LI")
+    Chunks(str(output), "same").run(LINES, Worker())
+    assert output.read_bytes() == WHOLE
+
+
+def kill_at(monkeypatch, operation, survived):
+    """Call number `survived` + 1 of a function of decoding.jobs is the last thing that happens."""
+    real = operator.attrgetter(operation)(jobs)
+    calls = itertools.count()
+
+    def dying(*arguments, **options):
+        if next(calls) == survived:
+            raise Killed
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(f"decoding.jobs.{operation}", dying)
+
+
+@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_whole",
+                                       "shutil.rmtree"])
+def test_a_kill_while_the_directory_is_made_or_removed_blocks_nothing(
+    tmp_path, monkeypatch, operation
+):
+    output = tmp_path / "out.txt"
+    with pytest.raises(Killed):
+        Chunks(str(output), "other").run(["x"] * 31, Worker(16))
+    for survived in range(4):
+        with monkeypatch.context() as patch:
+            kill_at(patch, operation, survived)
+            with contextlib.suppress(Killed):
+                Chunks(str(output), f"same {survived}").run(LINES, Worker())
     Chunks(str(output), "same").run(LINES, Worker())
     assert output.read_bytes() == WHOLE
 

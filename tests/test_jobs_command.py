@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from tiny import WORDS, write_run
@@ -138,3 +140,61 @@ def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
     code, _, err = decode(path, *flags)
     assert code == 3
     assert "must be parallel" in err[-1]
+
+
+def test_pipes_are_read_once_and_stay_pipes(run, tmp_path):
+    path, _ = run
+    content, out = (path / "in.txt").read_bytes(), tmp_path / "out.txt"
+    code, whole, _ = decode(path, f"--input={path / 'in.txt'}")
+    for name in ("in", "out"):
+        os.mkfifo(tmp_path / name)
+    writer = Thread(target=(tmp_path / "in").write_bytes, args=(content,))
+    writer.start()
+    assert decode(path, f"--input={tmp_path / 'in'}", f"--output={out}")[0] == code == 0
+    writer.join()
+    assert out.read_text(encoding="utf-8") == whole
+    with ThreadPoolExecutor(1) as reader:
+        seen = reader.submit((tmp_path / "out").read_text, encoding="utf-8")
+        code, _, err = decode(path, f"--input={path / 'in.txt'}", f"--output={tmp_path / 'out'}")
+        assert code == 0, err
+        assert seen.result() == whole
+    assert (tmp_path / "out").is_fifo()
+
+
+def test_an_output_is_zipped_by_its_name_whatever_the_job(run, tmp_path):
+    path, _ = run
+    source = f"--input={path / 'in.txt'}"
+    flags = (f"--output={tmp_path / 'out.gz'}", f"--reference={path / 'in.txt'}")
+    assert decode(path, source, *flags)[0] == 0
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode() == decode(path, source)[1]
+
+
+def test_what_the_rules_leave_nothing_for_is_blank_and_named(run):
+    """No word twice, and more words than there are: a search finds nothing, a sample ends."""
+    path, _ = run
+    flags = ("--no_repeat_ngram=1", "--max_extra_length=29", "--min_length=28", "--format=jsonl")
+    line = json.dumps({"text": "eins"}).encode()
+    code, out, err = decode(path, *flags, stdin=line)
+    assert code == 0, err
+    assert (json.loads(out)["translation"], json.loads(out)["score"]) == ("", None)
+    assert any("-:1: no translation keeps to the rules" in said for said in err)
+    code, out, err = decode(path, *flags, "--samples=1", stdin=line)
+    words = json.loads(out)["translation"].split()
+    assert code == 0 and len(words) == len(set(words)) >= len(WORDS)
+
+
+@pytest.mark.parametrize("flags, line, code, part", [
+    (("--format=jsonl",), {"text": "eins", "prefix": "zwei " * 40}, 3, "line 1: its prefix has 40"),
+    (("--mode=score", "--format=jsonl", "--repetition_penalty=2"),
+     {"text": "eins", "target": "zwei"}, 2, "--repetition_penalty=1"),
+    (("--output=",), {}, 6, "cannot write ''"),
+    (("--input=",), {}, 3, "there is no file ''"),
+    (("--reference={d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
+], ids=str)
+def test_bad_input_is_one_line(run, flags, line, code, part):
+    path, _ = run
+    (path / "damaged.gz").write_bytes(gzip.compress(b"eins\n" * 999)[:-9])
+    flags = (flag.format(d=path) for flag in flags)
+    got, _, err = decode(path, *flags, stdin=json.dumps(line).encode())
+    assert got == code, err
+    assert part in err[-1] and sum(said.startswith("error: ") for said in err) == 1

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny import tiny_config, write_corpus
+from tiny import tiny_config, write_corpus, write_run
 
 from training.config import profile_steps
 from training.failure import too_little_memory
@@ -176,6 +176,13 @@ def test_advice_names_only_what_is_left_to_do():
     config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
     advice = too_little_memory("RESOURCE_EXHAUSTED", config)
     assert "go on with" not in advice and "begin anew with a lower" in advice
+
+
+def test_a_run_with_an_average_alone_is_listed(tmp_path):
+    write_run(tmp_path / "run")  # as scripts/convert.py makes them
+    script = ROOT / "scripts" / "checkpoints.py"
+    code, out, err = call(script, "list", f"--workdir={tmp_path / 'run'}")
+    assert (code, err) == (0, []) and out.split()[0] == "average" and out.split()[-1] == "best"
 
 
 def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):

@@ -41,12 +41,10 @@ def run_training(path, config, stop_after=None, overwrite=False):
 
     run = Run(path)
     try:
-        if overwrite:
-            run.clear()
-        else:
+        if not overwrite:
             run.adopt(config)
         corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
-        data = prepare_data(config, run, corpora)
+        data = prepare_data(config, run, corpora, overwrite)
         run.describe(config, corpora["train"].fingerprints)
         train.train(config, run, data, StopAfter(stop_after))
     finally:

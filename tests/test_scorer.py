@@ -126,3 +126,31 @@ def test_samples_depend_on_seed_and_line_number_and_not_on_the_batch():
     assert found != translator_of(seed=1, **options).translate(LINES)
     rest = [one.hypotheses for one in translator_of(**options).stream(LINES[3:], first=3)]
     assert [[one.text for one in each] for each in rest] == found[3:]
+
+
+def test_a_token_that_is_absent_has_no_probability():
+    """Its share went to the others: that it would come has none left."""
+    translator = translator_of(suppress="<pad> <s> <unk> vier", renormalize=True)
+    with_it, without = Scorer(translator).stream([("eins", "zwei vier"), ("eins", "zwei drei")])
+    assert with_it.log_probs[1] == with_it.score == -np.inf
+    assert np.isfinite(without.log_probs).all()
+
+
+def test_many_long_lines_are_scored_a_few_at_a_time(monkeypatch):
+    """As many rows as a search has for the same length, and fewer where memory is short."""
+    translator, rows = translator_of(), []
+    batch = Scorer._batch
+
+    def watched(self, members, bucket, size, *rest):
+        rows.append((bucket, size // jax.local_device_count()))
+        if rows[-1][1] > 1:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return batch(self, members, bucket, size, *rest)
+
+    expected = list(Scorer(translator_of()).stream(zip(LINES, LINES, strict=True)))
+    monkeypatch.setattr(Scorer, "_batch", watched)
+    found = list(Scorer(translator).stream(zip(LINES, LINES, strict=True)))
+    assert (rows[0][1], rows[-1][1]) == (3, 1)
+    assert [one and one.tokens for one in found] == [one and one.tokens for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one is None or one.score == pytest.approx(other.score, abs=1e-4)

@@ -141,3 +141,10 @@ def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(
     translator.engine._search = broken
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         translator.translate(["eins"])
+
+
+def test_options_that_leave_no_room_for_a_source_are_refused(echo):
+    for options in ({"max_extra_length": 69}, {"max_extra_length": 1000}):
+        with pytest.raises(UserError, match="max_length − 2, got .* and 70") as caught:
+            echo[0].translate(["eins"], **options)
+        assert caught.value.code == CONFIGURATION

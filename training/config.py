@@ -84,6 +84,8 @@ class TrainingConfig:
                      "eval_sentences", "skip_nonfinite"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"training.{name} must not be negative, got {getattr(self, name)}")
+        if not self.adam_epsilon > 0:
+            raise ValueError(f"training.adam_epsilon must be above 0, got {self.adam_epsilon}")
         for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"training.{name} must be in [0, 1), got {getattr(self, name)}")
@@ -192,3 +194,24 @@ def load_config(path: Path) -> Config:
             setattr(section, name, value)
     config.validate()
     return config
+
+
+def take_model(config: Config, theirs: Config) -> list[str]:
+    """Where `config` has defaults, take what parameters and vocabulary of another run decide.
+
+    Returns what differs still: fields that were given another value.
+    """
+    default, free = Config(), {"dropout", "dtype", "remat"}  # these are not in the parameters
+    differ = []
+    for part, names in (
+        ("model", [one.name for one in fields(config.model) if one.name not in free]),
+        ("data", ["joint_vocab"]), ("decoding", ["suppress", "renormalize"]),
+    ):
+        ours, other = getattr(config, part), getattr(theirs, part)
+        for name in names:
+            given, there = getattr(ours, name), getattr(other, name)
+            if given == getattr(getattr(default, part), name):
+                setattr(ours, name, there)
+            elif given != there and part == "model":
+                differ.append(f"{part}.{name} {there!r} → {given!r}")
+    return differ

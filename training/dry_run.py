@@ -43,7 +43,8 @@ def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str,
                    for split in ("train", "valid", "test")}
         data = prepare_data(config, run, corpora)
         partial = sum(corpora["train"].dropped.values()) + len(corpora["train"].source) >= HEAD
-        if partial and not (path / "config.json").exists():  # what all the data will fill
+        known = (path / "config.json").exists() or config.training.init_from
+        if partial and not known:  # what all the data will fill
             size = config.data.vocab_size
             config.model.source_vocab_size = size
             config.model.target_vocab_size = size if config.data.joint_vocab else (
@@ -52,7 +53,7 @@ def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str,
                     "epoch below is that of the first pairs")
         prepare_jax(compilation_cache)
         shape = config.rows_per_batch, config.data.source_length, config.data.target_length
-        batches = Batches(data.train, *shape, config.training.seed)
+        batches = Batches(data.train, *shape, config.training.seed, config.special)
         report(config, run, batches, 0)
         with explained(config, run):
             one_step(config, run, batches, path)

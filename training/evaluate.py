@@ -53,6 +53,12 @@ class Evaluator:
         """Nothing is best."""
         self.best: dict[str, Any] = {}
         self.without_better = 0
+        self._before = {}, 0  # the last judgement
+
+    def take_back(self, step: int) -> None:
+        """Step `step` was not saved: if it is best, what was best before is best again."""
+        if self.best.get("checkpoint") == step:
+            self.best, self.without_better = self._before
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -91,6 +97,7 @@ class Evaluator:
         self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))
         shown = ", ".join(f"{name[6:]} {value:.4g}" for name, value in metrics.items())
         self._run.log(f"validation of {checkpoint}: {shown}")
+        self._before = self.best, self.without_better
         value = metrics[f"valid_{training.best_metric}"]
         sign = 1.0 if training.best_metric == "bleu" else -1.0
         if not self.best or sign * value > sign * self.best[training.best_metric]:

@@ -20,9 +20,9 @@ from data.tokenizer import (
     train_tokenizers,
 )
 from training.checkpoint import check_run
-from training.config import Config
+from training.config import Config, take_model
 from training.hosts import after_the_first, first
-from training.run import Run, take_model
+from training.run import Run
 
 
 class Data(NamedTuple):
@@ -36,10 +36,15 @@ class Data(NamedTuple):
     places: Callable[[int, np.ndarray], list[str]]  # of pairs of an epoch: "train.de:777"
 
 
-def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) -> Data:
-    """Tokenise and report the corpora; sets in `config` what the vocabulary decides."""
+def prepare_data(
+    config: Config, run: Run, corpora: dict[str, Corpus | None], overwrite: bool = False
+) -> Data:
+    """Tokenise and report the corpora; sets in `config` what the vocabulary decides.
+
+    `overwrite` clears the run first, but not before there is a vocabulary: a typo costs no run.
+    """
     with after_the_first("the vocabulary"):
-        tokenizers = find_tokenizers(config, run, corpora["train"])
+        tokenizers = find_tokenizers(config, run, corpora["train"], overwrite)
     if config.special != OUR_IDS and not config.training.init_from:
         raise UserError(CONFIGURATION, "model.pad_id, start_id, end_id, unknown_id must be 0, 1, "
                         f"2, 3 as in every vocabulary made here, got {tuple(config.special)}")
@@ -86,13 +91,19 @@ def prepare_data(config: Config, run: Run, corpora: dict[str, Corpus | None]) ->
     return Data(tokenizers, train, held_out, corpora["test"] or valid, files, places_of)
 
 
-def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:
+def find_tokenizers(
+    config: Config, run: Run, corpus: Corpus, overwrite: bool
+) -> tuple[Tokenizer, Tokenizer]:
     """Those of the run if it goes on, of the run it starts from, or new ones from the corpus."""
     vocab = str(run.path / "vocab")
     if run.goes_on:  # else a vocabulary is what a failed start left
         return load_tokenizers(vocab)
     if config.training.init_from:
-        theirs, tokenizers = check_run(Path(config.training.init_from).expanduser(), "best")
+        start = Path(config.training.init_from).expanduser()
+        if start.resolve() == run.path.resolve():
+            raise UserError(CONFIGURATION, f"training.init_from={start} is the run itself; choose "
+                            "another --workdir")
+        theirs, tokenizers = check_run(start, "best")
         if differ := take_model(config, theirs):
             raise UserError(CONFIGURATION, f"training.init_from={config.training.init_from} has "
                             f"another model: {', '.join(differ)}")
@@ -101,5 +112,7 @@ def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer
     else:
         return load_tokenizers(vocab)  # process 0 has just made it
     if first():
+        if overwrite:
+            run.clear()
         save_tokenizers(vocab, *tokenizers)
     return tokenizers

@@ -28,7 +28,7 @@ class StopFlag:
 
     def __init__(self):
         self.signal: signal.Signals | None = None
-        self._deferred = False
+        self.deferred = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._set)
 
@@ -38,16 +38,16 @@ class StopFlag:
                   file=sys.stderr, flush=True)
             os._exit(128 + number)
         self.signal = signal.Signals(number)
-        if not self._deferred:
+        if not self.deferred:
             self.poll()
 
     def defer(self) -> None:
         """From now on a signal is heeded where it is polled."""
-        self._deferred = True
+        self.deferred = True
 
     def poll(self) -> None:
         """Raises Stopped if a signal has come; of several processes none may leave alone."""
-        if self.signal and not (self._deferred and hosts.count() > 1):
+        if self.signal and not (self.deferred and hosts.count() > 1):
             raise Stopped(self.signal)
 
     def agreed(self) -> signal.Signals | None:

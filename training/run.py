@@ -8,27 +8,31 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from data.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from data.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
 from data.files import write_whole
-from training.config import Config, DecodingConfig, load_config, save_config
+from training.checkpoint import steps
+from training.config import Config, DecodingConfig, load_config, save_config, take_model
 
 # Fields that may change when a run goes on: the parameters' shapes and the data do not depend on
-# them. (num_steps bends the cosine and linear schedules from there on.)
+# them. (Those that decide the learning rate bend its schedule from there on.)
 MAY_CHANGE = {
     "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
     "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
     "training.accumulate", "training.profile", "model.remat", "data.data_dir",
     "training.skip_nonfinite", "training.allow_data_change", "training.deterministic",
+    "training.learning_rate", "training.warmup_steps", "training.clip_norm",
     *(f"decoding.{one.name}" for one in fields(DecodingConfig)),
 }  # fmt: skip
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
-OURS = ("config.json", "run.json", "metrics.jsonl", "train.log", "best.json", "vocab",
-        "checkpoints", "average", "samples", "tensorboard", "profile")
+OURS = ("run.json", "metrics.jsonl", "train.log", "best.json", "vocab", "checkpoints", "average",
+        "samples", "tensorboard", "profile", "config.json")  # the last to go: it marks a run
 
 
 class Run:
@@ -85,10 +89,13 @@ class Run:
         """A run that goes on must agree with what it was.
 
         What its vocabulary decided comes from the run. Raises UserError(CONFIGURATION) that names
-        each field that differs.
+        each field that differs, UserError(CHECKPOINT) for checkpoints of which nothing is known.
         """
         path = self.path / "config.json"
         self.goes_on = path.exists()
+        if not self.goes_on and steps(self.path):
+            raise UserError(CHECKPOINT, f"{self.path} has checkpoints but no config.json; bring it "
+                            "back, or choose another --workdir")
         if self.goes_on:
             before = load_config(path)
             if config.training.init_from == before.training.init_from != "":
@@ -142,7 +149,7 @@ class Run:
     def log(self, line: str) -> None:
         """A line on stderr and in train.log."""
         self.progress("")
-        print(line, file=sys.stderr, flush=True)
+        say(f"{line}\n")
         self.note(line)
 
     def note(self, line: str) -> None:
@@ -150,26 +157,31 @@ class Run:
         self._append("train.log", line)
 
     def _append(self, name: str, line: str) -> None:
-        """A full disk costs the line, not the training."""
+        with self._unless_full(name), open(self.path / name, "a", encoding="utf-8") as file:
+            print(line, file=file)
+
+    @contextmanager
+    def _unless_full(self, name: str) -> Iterator[None]:
+        """A full disk costs a line, not the training."""
         try:
-            with open(self.path / name, "a", encoding="utf-8") as file:
-                print(line, file=file)
+            yield
         except OSError as error:
-            print(f"warning: a line of {name} is lost: {error.strerror}", file=sys.stderr)
+            say(f"warning: some of {name} is lost: {error.strerror or error}\n")
 
     def progress(self, line: str) -> None:
         """Replace the live line of a terminal; nothing elsewhere."""
         if self._live:
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r\033[K{line[:width]}", end="", file=sys.stderr, flush=True)
+            say(f"\r\033[K{line[:width]}")
 
     def record(self, step: int, metrics: dict[str, float]) -> None:
         """A line of metrics.jsonl and points in TensorBoard."""
         entry = {"step": step, "time": round(time.time(), 3), **metrics}
         self._append("metrics.jsonl", json.dumps(entry))
-        for name, value in metrics.items():
-            self._tensorboard.add_scalar(name, value, step)
-        self._tensorboard.flush()
+        with self._unless_full("tensorboard"):
+            for name, value in metrics.items():
+                self._tensorboard.add_scalar(name, value, step)
+            self._tensorboard.flush()
 
     def go_on_from(self, step: int) -> None:
         """Open the metrics at `step`: entries beyond it will be written again."""
@@ -185,37 +197,28 @@ class Run:
 
     def write_samples(self, step: int | str, lines: list[str]) -> None:
         """samples/STEP.txt"""
-        (self.path / "samples").mkdir(exist_ok=True)
         text = "".join(line + "\n" for line in lines)
-        (self.path / "samples" / f"{step}.txt").write_text(text, encoding="utf-8")
+        with self._unless_full("samples"):
+            (self.path / "samples").mkdir(exist_ok=True)
+            (self.path / "samples" / f"{step}.txt").write_text(text, encoding="utf-8")
 
     def close(self) -> None:
         """Close the event file and let the directory go."""
         self.progress("")
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        with self._unless_full("tensorboard"):
+            if self._tensorboard is not None:
+                self._tensorboard.close()
         self._lock.close()
 
 
-def take_model(config: Config, theirs: Config) -> list[str]:
-    """Where `config` has defaults, take what parameters and vocabulary of another run decide.
-
-    Returns what differs still: fields that were given another value.
-    """
-    default, free = Config(), {"dropout", "dtype", "remat"}  # these are not in the parameters
-    differ = []
-    for part, names in (
-        ("model", [one.name for one in fields(config.model) if one.name not in free]),
-        ("data", ["joint_vocab"]), ("decoding", ["suppress", "renormalize"]),
-    ):
-        ours, other = getattr(config, part), getattr(theirs, part)
-        for name in names:
-            given, there = getattr(ours, name), getattr(other, name)
-            if given == getattr(getattr(default, part), name):
-                setattr(ours, name, there)
-            elif given != there and part == "model":
-                differ.append(f"{part}.{name} {there!r} → {given!r}")
-    return differ
+def say(text: str) -> None:
+    """Text on stderr, for as long as somebody reads it: training does not end with its reader."""
+    try:
+        print(text, end="", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except OSError:
+        pass  # a full disk
 
 
 def flat(tree: dict, prefix: str = "") -> dict:

@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 
 from data.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
 from training import hosts
-from training.checkpoint import alone, everywhere, load_params, steps, write_best
+from training.checkpoint import alone, everywhere, load_params, read_best, steps, write_best
 from training.manifest import damage, quarantine, sync, write_manifest
 
 
@@ -51,10 +51,17 @@ class Checkpoints:
         arrays = as_items(jax.device_get(state))  # Orbax refuses those of one process of several
         items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
         self._write(self._directory / str(step), {**items, "data": ocp.args.JsonSave(data)}, state)
-        write_best(self.run, data["best"])
+        self._write_best(data["best"])
         for old in set(steps(self.run)) - {*self._last(), data["best"].get("checkpoint")}:
             self._drop(self._directory / str(old))
         self._log(f"saved step {step}")
+
+    def _write_best(self, best: dict[str, Any]) -> None:
+        try:
+            write_best(self.run, best)
+        except OSError as error:
+            raise UserError(OUTPUT, f"{self.run}/best.json could not be written: {error.strerror}; "
+                            "it is as it was") from None
 
     def _write(self, path: Path, items: dict[str, Any], tree: Any) -> None:
         temporary = self._directory / f"{path.name}.tmp"
@@ -115,10 +122,18 @@ class Checkpoints:
         if (best := data["best"].get("checkpoint")) not in {None, *steps(self.run)}:
             self._log(f"warning: the best checkpoint, {best}, is gone; the next evaluation is best")
             data["best"] = {}
-        if hosts.first():
-            write_best(self.run, data["best"])  # what came after this step is not
+        if hosts.first() and not self._best_is_there():
+            write_best(self.run, data["best"])
         ema = found["ema"] if like.ema is not None else None
         return type(like)(params=found["params"], ema=ema, **found["rest"]), data
+
+    def _best_is_there(self) -> bool:
+        """Whether best.json can be read, and names what is there or nothing."""
+        try:
+            best = read_best(self.run).get("checkpoint")
+        except UserError:
+            return False
+        return best in {None, *steps(self.run)} or (best == "average" and self.complete)
 
     def _newest_whole(self) -> int | None:
         damaged = {}
@@ -153,12 +168,24 @@ class Checkpoints:
             count += 1
         return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
 
-    def save_average(self, params: Any) -> None:
-        """Write average/."""
-        self._write(self.run / "average", {"params": ocp.args.StandardSave(params)}, params)
+    @property
+    def complete(self) -> bool:
+        """Whether training has come to its end: the average is there, whose saving comes last."""
+        return (self.run / "average").is_dir()
 
-    def drop_average(self) -> None:
-        """Forget the average: training goes beyond it."""
+    def save_average(self, params: Any, best: dict[str, Any]) -> None:
+        """Write best.json and average/, both or none. Raises UserError(OUTPUT)."""
+        before = read_best(self.run)
+        self._write_best(best)
+        try:
+            self._write(self.run / "average", {"params": ocp.args.StandardSave(params)}, params)
+        except UserError:
+            self._write_best(before)
+            raise
+
+    def goes_on(self, best: dict[str, Any]) -> None:
+        """Training goes beyond what there is: `best` is best now, and the average is no more."""
+        self._write_best(best)
         self._drop(self.run / "average")
 
     def close(self) -> None:

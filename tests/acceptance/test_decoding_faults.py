@@ -18,7 +18,7 @@ import jax
 from decoding.engine import Engine
 compile = Engine._compile
 def compile_or_fail(self, bucket, halved):
-    if self._rows(bucket) > {room}:
+    if self.rows(bucket) > {room}:
         def fail(*_):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return fail

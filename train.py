@@ -111,7 +111,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     if not complete:
         evaluate_if_due()
     while step < training.num_steps and not evaluator.exhausted and not stop.agreed():
-        if step == started:
+        if step == started > 0:
             hosts.by_the_first("the first step", checkpoints.goes_on, evaluator.best)
             complete = False
         taken, (batch, position) = position, next(stream)

@@ -72,6 +72,21 @@ def test_a_complete_run_started_again_changes_nothing(corpus, whole, tmp_path):
     assert find_params(path, "best").is_dir()
 
 
+def test_a_run_killed_before_its_first_save_begins_again(corpus, whole, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saving.Checkpoints, "save", die)
+        with pytest.raises(Killed):
+            run_training(tmp_path / "run", judged_config(corpus))
+    run_training(tmp_path / "run", judged_config(corpus))
+    assert read_best(tmp_path / "run") == read_best(whole)
+
+
 @pytest.mark.parametrize("fails", ["4.tmp", "average.tmp"])
 def test_what_could_not_be_saved_is_not_the_best(corpus, tmp_path, monkeypatch, fails):
     """A full disk as the best step so far is saved, or as the average is."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tiny import tiny_config, write_corpus, write_run
 
-from training.config import profile_steps
+from training.config import TrainingConfig, profile_steps
 from training.failure import too_little_memory
 
 ROOT = Path(__file__).parent.parent
@@ -111,6 +111,15 @@ def test_a_trace_of_some_steps_is_written(resumed):
 def test_steps_of_a_trace_are_two_numbers_in_order(spec):
     with pytest.raises(ValueError, match="FIRST:LAST"):
         profile_steps(spec)
+
+
+@pytest.mark.parametrize("field, value, rule", [
+    ("profile", "9:99", "ends after training.num_steps=10"),  # else it would never be written
+    ("adam_epsilon", 0.0, "must be above 0"),  # else 0 / 0 where there is no gradient
+])
+def test_settings_that_could_not_work_are_refused(field, value, rule):
+    with pytest.raises(ValueError, match=f"training.{field}.* {rule}"):
+        TrainingConfig(num_steps=10, **{field: value}).validate()
 
 
 def shown(directory):

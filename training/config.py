@@ -89,7 +89,9 @@ class TrainingConfig:
         for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"training.{name} must be in [0, 1), got {getattr(self, name)}")
-        profile_steps(self.profile)
+        if profile_steps(self.profile)[1] > self.num_steps:
+            raise ValueError(f"training.profile={self.profile} ends after training.num_steps="
+                             f"{self.num_steps}; a trace is written at its end")
         if self.eval_every % self.checkpoint_every:
             raise ValueError(
                 "training.eval_every must be a multiple of training.checkpoint_every, got "

@@ -1,0 +1,78 @@
+"""Several processes of one command on this machine, for the tests of training/hosts.py."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tiny import write_corpus
+
+ROOT = Path(__file__).parent.parent
+TINY = (
+    "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
+    "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
+    "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
+    "--config.training.tokens_per_batch=128 --config.training.warmup_steps=3 "
+    "--config.training.schedule=constant --config.training.log_every=1 "
+    "--config.training.eval_every=4 --config.training.checkpoint_every=2 "
+    "--config.decoding.beam_size=2 --config.decoding.batch_size=3 "
+    "--config.decoding.max_extra_length=5"
+).split()
+
+
+class Job:
+    """So many processes of one command, which share `devices` CPU devices each."""
+
+    def __init__(self, path, processes, devices, *command, apart=()):
+        """`apart` are more flags for the last process."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment = {**os.environ, "NPROC": "16",
+                       "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        logs = Path(tempfile.mkdtemp(dir=path))
+        self._names = [[logs / f"{kind}{i}" for i in range(processes)] for kind in ("out", "err")]
+        self.processes = []
+        for i in range(processes):
+            flags = [f"--coordinator=127.0.0.1:{port}", f"--num_processes={processes}",
+                     f"--process_id={i}", "--process_timeout=20"] if processes > 1 else []
+            more = apart if i == processes - 1 else ()
+            with open(self._names[0][i], "wb") as out, open(self._names[1][i], "wb") as err:
+                self.processes.append(subprocess.Popen(
+                    [sys.executable, *map(str, command), *flags, *more,
+                     f"--compilation_cache={path / 'cache'}"],
+                    env=environment, stdout=out, stderr=err))
+
+    def texts(self, kind):
+        """What each process has said on stdout (0) or stderr (1)."""
+        return [name.read_text(encoding="utf-8") for name in self._names[kind]]
+
+    def wait_for(self, words):
+        """Until process 0 says so; fails where a process ends before."""
+        while words not in self.texts(1)[0]:
+            assert all(one.poll() is None for one in self.processes), self.texts(1)
+            time.sleep(0.02)
+
+    def codes(self):
+        """Exit codes; no process is left."""
+        try:
+            return [one.wait(timeout=240) for one in self.processes]
+        finally:
+            for one in self.processes:
+                one.kill()
+
+
+def write_data(path):
+    """The directory, with a corpus to train and one to judge on."""
+    write_corpus(path / "pairs.tsv", 61)
+    write_corpus(path / "valid.tsv", 7, seed=1)
+    return path
+
+
+def training(path, processes, devices, run, *flags, num_steps=4, apart=()):
+    return Job(path, processes, devices, ROOT / "train.py", *TINY, f"--workdir={run}",
+               f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+               f"--config.training.num_steps={num_steps}", *flags, apart=apart)

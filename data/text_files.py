@@ -99,8 +99,7 @@ class PairCollector:
         if max(len(source), len(target)) > LONGEST:  # and may be cut off
             self._drop(TOO_LONG, 0 if len(source) > LONGEST else 1, number)
             return
-        before = source + b"\t" if self._names[0] == self._names[1] else b""  # on the same line
-        pair = self._text(source, 0, number), self._text(target, 1, number, before)
+        pair = self._text(source, 0, number), self._text(target, 1, number, source)
         if None in pair:
             self._drop("not UTF-8", pair.index(None), number)
         elif not pair[0].strip() or not pair[1].strip():
@@ -121,11 +120,13 @@ class PairCollector:
         return Corpus(self._source, self._target, self._numbers, (origin,), self._dropped,
                       self._replaced, self._examples, fingerprints)
 
-    def _text(self, raw, side, number, before=b""):
+    def _text(self, raw, side, number, other=b""):
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
             if self._on_bad_utf8 == "error":
+                same_line = side == 1 and self._names[0] == self._names[1]
+                before = other + b"\t" if same_line else b""
                 column = len((before + raw[: error.start]).decode("utf-8")) + 1
                 raise UserError(DATA, f"{self._names[side]}:{number}: byte "
                                 f"{raw[error.start]:#04x} at column {column} is not UTF-8 (use "

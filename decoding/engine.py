@@ -116,7 +116,7 @@ class Engine:
             raise error
         if rows > self.rows(bucket):
             return  # another batch has said so already
-        said = (f"{rows} sentences of up to {bucket} tokens do not fit into the device's memory")
+        said = f"{rows} sentences of up to {bucket} tokens do not fit into the device's memory"
         if self._halved == HALVINGS or rows == 1:
             raise UserError(CONFIGURATION, f"{said}; lower --batch_size or --beam_size")
         self._halved += 1

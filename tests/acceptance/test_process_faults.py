@@ -37,7 +37,7 @@ COMPLETE = row(11, "a finished run started again", "already complete, rc 0, noth
 
 
 def kill_loop(bench, run, kills, startups, flags, choose):
-    """Kill the same command until so many died, or it has ended; (killed, resumed at which)."""
+    """Kill the same command until so many died, or all is done; (killed, resumed at which)."""
     announced, resumed, killed = 0, [], 0
     for number in range(kills + startups):
         process = bench.start(run, *flags)
@@ -45,8 +45,8 @@ def kill_loop(bench, run, kills, startups, flags, choose):
             time.sleep(choose.uniform(0.05, 5.0))
             lines = []
         else:
-            lines = wait_for(process, "saved step ")
-            time.sleep(choose.uniform(0.05, 5.0 if kills > 1 else 1.0))
+            lines = wait_for(process, ("saved step ", "already complete"))
+            time.sleep(choose.uniform(0.05, 2.0))
         code, lines = ended(process, lines, signal.SIGKILL)
         if any(line.startswith("first step after") for line in lines):
             resumed.append(last_step(lines, "resumed at step "))
@@ -56,27 +56,30 @@ def kill_loop(bench, run, kills, startups, flags, choose):
             break
         assert code == KILLED, lines
         killed += 1
+        if any(line.startswith("already complete") for line in lines):
+            break
     code, lines = bench.train(run, *flags)
     assert code == 0, lines
     return killed, resumed
 
 
-def check_kills(bench, tmp_path, record_property, kills, startups, num_steps, rounds=1):
+def check_kills(bench, tmp_path, record_property, kills, startups, num_steps, in_all=1):
+    """Runs with up to kills + startups kills each, until there were so many in all."""
     flags = [f"--config.training.num_steps={num_steps}", "--config.training.eval_every=10",
              "--config.training.checkpoint_every=5"]
     code, lines = bench.train(tmp_path / "whole", *flags)
     assert code == 0, lines
-    expected, done, starts = final_state(tmp_path / "whole"), 0, []
+    expected, done, runs, starts = final_state(tmp_path / "whole"), 0, 0, []
     choose = random.Random(0)
-    for number in range(rounds):
-        run = tmp_path / f"run{number}"
+    while done < in_all:
+        run, runs = tmp_path / f"run{runs}", runs + 1
         killed, resumed = kill_loop(bench, run, kills, startups, flags, choose)
         assert final_state(run) == expected
         assert not list((run / "checkpoints").glob("*[a-z]*"))
         done, starts = done + killed, starts + resumed
         shutil.rmtree(run)
-    assert done >= startups + 1
-    record_property("seen", f"{done} kills in {rounds} run{'s' * (rounds > 1)}, {startups} of each "
+    assert done >= runs * (startups + 1)
+    record_property("seen", f"{done} kills in {runs} run{'s' * (runs > 1)}, {startups} of each "
                     f"at start-up; resumed at {starts[:6]}…; {len(expected)} facts and {num_steps} "
                     "losses equal")
 
@@ -89,8 +92,8 @@ def test_killed_at_random_and_resumed(bench, tmp_path, record_property):
 @KILLS
 @pytest.mark.slow
 def test_killed_many_times(bench, tmp_path, record_property, request):
-    rounds = 20 if request.config.option.soak else 1
-    check_kills(bench, tmp_path, record_property, 25, 3, 1000, rounds)
+    in_all = 500 if request.config.option.soak else 1
+    check_kills(bench, tmp_path, record_property, 25, 3, 1000, in_all)
 
 
 def test_states_that_differ_are_seen(whole, tmp_path):

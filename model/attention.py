@@ -13,6 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from model.config import ModelConfig
+from model.matmul import cast_weights, matmul
 from model.positions import rotate
 
 
@@ -79,10 +80,7 @@ def project(
     x: Float[Array, "B T D"], weight: Float[Array, "D H K"], bias: Float[Array, "H K"] | None
 ) -> Float[Array, "B H T K"]:
     """One projection into every head."""
-    projected = jnp.einsum("btd,dhk->bthk", x, weight.astype(x.dtype))
-    if bias is not None:
-        projected = projected + bias.astype(x.dtype)
-    return jnp.swapaxes(projected, 1, 2)
+    return jnp.swapaxes(matmul(x, weight, bias), 1, 2)
 
 
 def project_keys_values(
@@ -111,10 +109,9 @@ def multi_head_attention(
     if positions is not None:
         queries = rotate(queries, positions)
     heads, weights = dot_product_attention(queries, *keys_values, mask)
-    output = jnp.einsum("bhtk,hkd->btd", heads, params.output.astype(x.dtype))
-    if params.output_bias is not None:
-        output = output + params.output_bias.astype(x.dtype)
-    return output, weights
+    concatenated = jnp.swapaxes(heads, 1, 2).reshape(x.shape)
+    output = params.output.reshape(-1, x.shape[-1])
+    return matmul(concatenated, output, params.output_bias), weights
 
 
 class Cache(NamedTuple):
@@ -155,13 +152,14 @@ class MultiHeadAttention(nn.Module):
             shapes = {"query_bias": wide[1:], "key_bias": wide[1:], "value_bias": wide[1:]}
             shapes["output_bias"] = (c.d_model,)
             biases = [self.param(n, nn.initializers.zeros, s) for n, s in shapes.items()]
-        self.params = AttentionParams(
+        params = AttentionParams(
             self.param("query", inward, wide),
             self.param("key", inward, wide),
             self.param("value", inward, wide),
             self.param("output", outward, (*wide[1:], c.d_model)),
             *biases,
         )
+        self.params = cast_weights(params, c.weights_dtype)
 
     def keys_values(self, x, positions=None) -> KeysValues:
         return project_keys_values(self.params, x, positions)

@@ -8,7 +8,7 @@ CHOICES = {
     "sinusoid_layout": ("interleaved", "halves"),
     "activation": ("relu", "gelu", "silu"),
     "tied_embeddings": ("three-way", "two-way", "none"),
-    "dtype": ("float32", "bfloat16"),
+    "dtype": ("float32", "mixed", "bfloat16"),
 }
 
 
@@ -40,7 +40,9 @@ class ModelConfig:
     scale_embeddings: bool = True  # embeddings × √d_model (section 3.4)
     output_bias: bool = False  # a bias on the logits
     remat: bool = False  # recompute activations in the backward pass, layer by layer: less memory
-    dtype: str = "float32"  # of the computation; parameters, softmax, norms and loss stay float32
+    # Of the computation: float32 | mixed (the matmuls with weights in bfloat16, the rest float32) |
+    # bfloat16; parameters, softmax, norms and loss are float32 in each.
+    dtype: str = "float32"
     pad_id: int = 0
     start_id: int = 1
     end_id: int = 2
@@ -50,6 +52,16 @@ class ModelConfig:
     def head_size(self) -> int:
         """d_k = d_v of the paper."""
         return self.d_model // self.num_heads
+
+    @property
+    def values_dtype(self) -> str:
+        """What is between the matmuls."""
+        return "bfloat16" if self.dtype == "bfloat16" else "float32"
+
+    @property
+    def weights_dtype(self) -> str:
+        """What the matmuls with weights multiply."""
+        return "float32" if self.dtype == "float32" else "bfloat16"
 
     @property
     def decoder_layers(self) -> int:

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int, UInt
 
 from model.config import ModelConfig
+from model.matmul import cast_weights, matmul
 
 ACTIVATIONS = {
     "relu": jax.nn.relu,
@@ -42,8 +43,8 @@ def feed_forward(
     params: FeedForwardParams, x: Float[Array, "B T D"], activation: str = "relu"
 ) -> Float[Array, "B T D"]:
     """max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or another activation in place of max."""
-    inner, inner_bias, outer, outer_bias = (p.astype(x.dtype) for p in params)
-    return ACTIVATIONS[activation](x @ inner + inner_bias) @ outer + outer_bias
+    inner = ACTIVATIONS[activation](matmul(x, params.inner, params.inner_bias))
+    return matmul(inner, params.outer, params.outer_bias)
 
 
 def embed(
@@ -58,10 +59,7 @@ def logits(
     x: Float[Array, "... D"], table: Float[Array, "V D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "... V"]:
     """x Eᵀ + b in float32: the linear map before the softmax (section 3.4)."""
-    scores = jnp.einsum(
-        "...d,vd->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32
-    )
-    return scores if bias is None else scores + bias
+    return matmul(x.astype(jnp.float32), table.T, bias)
 
 
 def random_bits(
@@ -133,7 +131,7 @@ class FeedForward(nn.Module):
             self.param("outer", xavier, (c.d_ff, c.d_model)),
             self.param("outer_bias", nn.initializers.zeros, (c.d_model,)),
         )
-        return feed_forward(params, x, c.activation)
+        return feed_forward(cast_weights(params, c.weights_dtype), x, c.activation)
 
 
 class Embedding(nn.Module):
@@ -148,10 +146,10 @@ class Embedding(nn.Module):
         self.table = self.param("table", init, (self.vocab_size, c.d_model))
 
     def __call__(self, ids):
-        return embed(self.table, ids, self.config.scale_embeddings, self.config.dtype)
+        return embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)
 
     def logits(self, x, bias=None):
-        return logits(x, self.table, bias)
+        return logits(x, self.table.astype(self.config.weights_dtype), bias)
 
 
 class Dropout(nn.Module):

@@ -52,4 +52,4 @@ class PositionTable(nn.Module):
             table = self.param("table", init, (c.max_length, c.d_model))
         else:
             table = sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
-        return jnp.asarray(table, c.dtype)[positions]
+        return jnp.asarray(table, c.values_dtype)[positions]

@@ -65,7 +65,7 @@ class Reading(NamedTuple):
 
 def empty_caches(config: ModelConfig, rows: int, slots: int) -> tuple[Cache, ...]:
     """Room for `slots` keys in every decoder layer."""
-    zeros = jnp.zeros((rows, config.num_heads, slots, config.head_size), config.dtype)
+    zeros = jnp.zeros((rows, config.num_heads, slots, config.head_size), config.values_dtype)
     return (to_cache(KeysValues(zeros, zeros)),) * config.decoder_layers
 
 

@@ -98,7 +98,7 @@ def test_logits_are_products_with_the_embeddings_in_float32():
     np.testing.assert_allclose(jax.jit(logits)(x, table), a @ e.T, atol=1e-5)
     np.testing.assert_allclose(jax.jit(logits)(x, table, bias), a @ e.T + b, atol=1e-5)
     short = x.astype(jnp.bfloat16), table.astype(jnp.bfloat16)
-    got = jax.jit(logits)(short[0], table)
+    got = jax.jit(logits)(*short)
     assert got.dtype == jnp.float32
     a, e = float64(*short)
     np.testing.assert_allclose(got, a @ e.T, atol=1e-5)

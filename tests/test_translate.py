@@ -186,6 +186,7 @@ def test_a_wider_bucket_changes_no_token_and_scores_by_rounding_only():
 
 @pytest.mark.parametrize("options", [
     dict(dtype="bfloat16"),
+    dict(dtype="mixed"),
     dict(dtype="bfloat16", positions="rotary", norm="pre"),
     dict(num_decoder_layers=3, positions="learned", attention_bias=True, output_bias=True),
     dict(pad_id=3, start_id=3, tied_embeddings="three-way", remat=True),

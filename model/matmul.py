@@ -1,0 +1,59 @@
+"""The matmul of values with weights, in the dtype of the weights, forward and backward.
+
+Axes: D what is summed over · F the weight's other axes.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def matmul(
+    x: Float[Array, "... D"], weight: Float[Array, "D ..."], bias: Float[Array, "..."] | None = None
+) -> Float[Array, "..."]:
+    """x W + b: the axes of F take the place of x's last one.
+
+    The products are of the weight's dtype, their sums float32, the result of x's dtype: bfloat16
+    weights make a bfloat16 matmul of float32 values, which costs half of a float32 one.
+    """
+    narrow = x.dtype != jnp.float32 or weight.dtype != jnp.float32
+    result = narrow_matmul(x, weight) if narrow else products(x, weight, [x.ndim - 1], [0])
+    return result if bias is None else result + bias.astype(x.dtype)
+
+
+def products(x: Array, y: Array, of_x: Any, of_y: Any) -> Float[Array, "..."]:
+    """The products of x and y summed in float32 over the axes `of_x` and `of_y`."""
+    axes = ((tuple(of_x), tuple(of_y)), ((), ()))
+    return jax.lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)
+
+
+@jax.custom_vjp
+def narrow_matmul(x, weight):
+    """`matmul` whose gradients, too, are sums of products in the weight's dtype.
+
+    (JAX's own transposition of such a product multiplies in float32.)
+    """
+    return products(x.astype(weight.dtype), weight, [x.ndim - 1], [0]).astype(x.dtype)
+
+
+def forward(x, weight):
+    return narrow_matmul(x, weight), (x.astype(weight.dtype), weight, jnp.zeros((), x.dtype))
+
+
+def backward(saved, gradient):
+    x, weight, like = saved
+    gradient, batch = gradient.astype(weight.dtype), x.ndim - 1
+    of_x = products(gradient, weight, range(batch, gradient.ndim), range(1, weight.ndim))
+    of_weight = products(x, gradient, range(batch), range(batch))
+    return of_x.astype(like.dtype), of_weight.astype(weight.dtype)
+
+
+narrow_matmul.defvjp(forward, backward)
+
+
+def cast_weights(params: Any, dtype: str) -> Any:
+    """FeedForwardParams or AttentionParams with weights of another dtype; biases stay."""
+    weights = {name: p for name, p in params._asdict().items() if not name.endswith("bias")}
+    return params._replace(**{name: weight.astype(dtype) for name, weight in weights.items()})

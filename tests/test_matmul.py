@@ -1,0 +1,74 @@
+"""The matmul with weights against NumPy: what is rounded to the weights' dtype, and what is not.
+
+Axes: B batch · T time · D model width · H heads · K head width.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model.layers import FeedForwardParams
+from model.matmul import cast_weights, matmul
+
+B, T, D, H, K = 2, 5, 13, 3, 7
+BF16, F32 = jnp.bfloat16, jnp.float32
+
+
+def normal(*shape, seed=0):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def rounded(x, dtype):
+    """x as `dtype` holds it, in float64."""
+    return np.asarray(jnp.asarray(x, dtype).astype(F32), np.float64)
+
+
+@pytest.mark.parametrize("values", [F32, BF16])
+@pytest.mark.parametrize("weights", [F32, BF16])
+def test_products_are_of_the_weights_dtype_sums_float32_and_the_result_as_the_values(
+    values, weights
+):
+    x, weight = normal(B, T, D).astype(values), normal(D, H, K, seed=1).astype(weights)
+    bias = normal(H, K, seed=2)
+    expected = np.einsum("btd,dhk->bthk", rounded(x, weights), rounded(weight, weights))
+    for given, more in ((None, 0.0), (bias, rounded(bias, values))):
+        got = jax.jit(matmul)(x, weight, given)
+        assert got.shape == (B, T, H, K) and got.dtype == values
+        tolerance = 1e-5 if values == F32 else 2**-7
+        np.testing.assert_allclose(got.astype(F32), expected + more, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("weights", [F32, BF16])
+def test_gradients_are_products_of_the_weights_dtype_too(weights):
+    x, weight, like = normal(B, T, D), normal(D, H, K, seed=1).astype(weights), normal(B, T, H, K)
+    of_x, of_weight = jax.jit(jax.vjp(matmul, x, weight)[1])(like)
+    a, w, g = (rounded(each, weights) for each in (x, weight, like))
+    assert (of_x.dtype, of_weight.dtype) == (F32, weights)
+    np.testing.assert_allclose(of_x, np.einsum("bthk,dhk->btd", g, w), rtol=1e-5, atol=1e-5)
+    expected, tolerance = np.einsum("btd,bthk->dhk", a, g), 1e-5 if weights == F32 else 2**-8
+    np.testing.assert_allclose(of_weight.astype(F32), expected, rtol=tolerance, atol=1e-5)
+
+
+def test_bfloat16_weights_leave_no_product_of_float32_in_either_direction():
+    def loss(x, weight):
+        return jnp.square(matmul(x, weight)).sum()
+
+    given = normal(B, T, D), normal(D, K).astype(BF16)
+    text = jax.jit(jax.grad(loss, (0, 1))).lower(*given).as_text()
+    types = [line.rpartition(" : ")[2] for line in text.splitlines() if "dot_general" in line]
+    assert len(types) == 3
+    assert all(each.count("xbf16>") == 2 and each.endswith("xf32>") for each in types)
+
+
+def test_a_float32_matmul_has_forward_mode_derivatives_as_well():
+    x, weight, along = normal(B, T, D), normal(D, K, seed=1), normal(B, T, D, seed=2)
+    _, tangent = jax.jvp(lambda x: matmul(x, weight), (x,), (along,))
+    np.testing.assert_allclose(tangent, along @ weight, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_cast_and_biases_are_not():
+    given = FeedForwardParams(normal(D, K), normal(K), normal(K, D), normal(D))
+    cast = cast_weights(given, "bfloat16")
+    assert [each.dtype for each in cast] == [BF16, F32, BF16, F32]
+    assert cast_weights(cast, "float32").inner.dtype == F32

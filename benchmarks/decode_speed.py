@@ -6,7 +6,7 @@ DIR is a MarianMT directory. Prints a Markdown table of sentences and output tok
 benchmarks/decode_speed.md keeps it. Each measurement is its own process. All use the penalty
 length^1; ours and HF have a limit of the source's length + 50 where nothing else is said,
 CTranslate2 one of 150, which does not slow it down. --length forces every output to so many tokens.
-Scores are the mean log-probability over length of the outputs, all by our model.
+Scores are the mean log-probability over length of the outputs, all by our model in float32.
 """
 
 import json
@@ -28,12 +28,16 @@ VARIANTS = {
     "ours: exact": ("ours", {}),
     "ours: exact, limit S + 12": ("ours", {"max_extra_length": 12}),
     "ours: horizon 1, limit S + 12": ("ours", {"max_extra_length": 12, "horizon": 1}),
+    "ours, mixed: exact, limit S + 12": ("ours", {"max_extra_length": 12, "dtype": "mixed"}),
+    "ours, mixed: horizon 1, limit S + 12": (
+        "ours", {"max_extra_length": 12, "horizon": 1, "dtype": "mixed"}),
     "CTranslate2 float32: 2 translators, batch 32": ("ctranslate2", {"batch": 32, "inter": 2}),
     "CTranslate2 float32: 2 translators, batch 64": ("ctranslate2", {"batch": 64, "inter": 2}),
     "CTranslate2 int8: 2 translators, batch 32": (
         "ctranslate2", {"batch": 32, "inter": 2, "kind": "int8"}),
     "HF generate: batch 32": ("hf", {"batch": 32}),
     "ours: batch 1": ("ours", {"batch_size": 1}),
+    "ours, mixed: batch 1": ("ours", {"batch_size": 1, "dtype": "mixed"}),
     "CTranslate2 float32: batch 1": ("ctranslate2", {"batch": 1}),
     "HF generate: batch 1": ("hf", {"batch": 1}),
 }

@@ -1,8 +1,8 @@
 """Training speed of the full step (forward, backward, update), variants alternating in one run.
 
-    python benchmarks/train_speed.py [--size=small|base|korean] [--rounds=3]
-Prints a Markdown table of useful target tokens a second and the share of XLA's matmul peak, which
-it measures too; benchmarks/train_speed.md keeps it.
+    python benchmarks/train_speed.py [--size=small|base|korean] [--rounds=3] [--variants="ours;HF"]
+Prints a Markdown table of useful target tokens a second and the share of XLA's float32 matmul peak,
+which it measures too; benchmarks/train_speed.md keeps it.
 Each measurement is its own process, since devices and the allocator are set before JAX starts.
 """
 
@@ -29,9 +29,13 @@ VARIANTS = {
     "ours: one device": ("ours", {"devices": 1, "keep": False}),
     "ours: one device, freed memory kept": ("ours", {"devices": 1, "keep": True}),
     "ours: a device a core": ("ours", {"devices": 0, "keep": False}),
-    "ours: a device a core, freed memory kept (train.py)": ("ours", {"devices": 0, "keep": True}),
-    "PyTorch nn.Transformer": ("torch", {"marian": False}),
+    "ours: a device a core, freed memory kept (train.py)": ("ours", {}),
+    "PyTorch nn.Transformer": ("torch", {}),
     "HF MarianMT": ("torch", {"marian": True}),
+    "ours, mixed (train.py)": ("ours", {"dtype": "mixed"}),
+    "ours, bfloat16 (train.py)": ("ours", {"dtype": "bfloat16"}),
+    "PyTorch nn.Transformer, bfloat16 autocast": ("torch", {"autocast": True}),
+    "HF MarianMT, bfloat16 autocast": ("torch", {"marian": True, "autocast": True}),
 }
 WARM_UP, STEPS = 3, 12
 
@@ -81,7 +85,7 @@ def median_seconds(step) -> float:
     return statistics.median(seconds[WARM_UP:])
 
 
-def ours(size: str, devices: int, keep: bool) -> float:
+def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32") -> float:
     """Seconds of a step of train.py."""
     from training import command
 
@@ -101,7 +105,7 @@ def ours(size: str, devices: int, keep: bool) -> float:
     d_model, d_ff, heads, layers, vocab, rows, length = SIZES[size]
     model = Transformer(ModelConfig(
         source_vocab_size=vocab, target_vocab_size=vocab, d_model=d_model, d_ff=d_ff,
-        num_heads=heads, num_layers=layers, max_length=length,
+        num_heads=heads, num_layers=layers, max_length=length, dtype=dtype,
     ))
     training = TrainingConfig()
     optimizer = make_optimizer(training, d_model)
@@ -122,7 +126,7 @@ def ours(size: str, devices: int, keep: bool) -> float:
     return median_seconds(step)
 
 
-def torch(size: str, marian: bool) -> float:
+def torch(size: str, marian: bool = False, autocast: bool = False) -> float:
     """Seconds of the same step in PyTorch: tied embeddings, dropout 0.1, clipping, Adam."""
     import torch
     from torch import nn
@@ -165,7 +169,9 @@ def torch(size: str, marian: bool) -> float:
 
     def step():
         optimizer.zero_grad()
-        criterion(logits().reshape(-1, vocab), labels.reshape(-1)).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = criterion(logits().reshape(-1, vocab), labels.reshape(-1))
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
@@ -180,7 +186,9 @@ def main(_):
         rows, length = SIZES[f.size][-2:]
         print(json.dumps(rows * length / seconds))
         return
-    speeds = {name: [] for name in VARIANTS}
+    wanted = [name for name in VARIANTS
+              if name == PEAK or any(part in name for part in f.variants.split(";"))]
+    speeds = {name: [] for name in wanted}
     for _ in range(f.rounds):
         for name, seen in speeds.items():
             command = [sys.executable, __file__, f"--size={f.size}", f"--variant={name}"]
@@ -197,7 +205,7 @@ def main(_):
     peak = statistics.median(speeds.pop(PEAK))
     first = statistics.median(next(iter(speeds.values())))
     print(f"{PEAK}: {peak * giga:,.0f} GFLOP/s; a step: {giga * rows * length:,.0f} GFLOP\n")
-    print(f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio | of the peak |")
+    print(f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio | of the float32 peak |")
     print("|---|---|---|---|")
     for name, seen in speeds.items():
         middle = statistics.median(seen)
@@ -208,5 +216,6 @@ def main(_):
 if __name__ == "__main__":
     flags.DEFINE_enum("size", "small", SIZES, "Which model and batch.")
     flags.DEFINE_integer("rounds", 3, "How often each variant is measured, alternating.", 1)
+    flags.DEFINE_string("variants", "", "Only those whose name has one of these parts.")
     flags.DEFINE_string("variant", "", "Measure this one here (the benchmark calls itself).")
     app.run(main)

@@ -6,6 +6,7 @@ Sentences go to the devices in queues: a row whose sentence is done takes the ne
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ class Engine:
     def __init__(
         self, models: Sequence[ModelConfig], decoding: DecodingConfig, suppressed: tuple[int, ...]
     ):
+        models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         self.models = [Transformer(model) for model in models]
         self._decoding, self._suppressed, self._halved = decoding, suppressed, 0
         self.absent = suppressed if decoding.renormalize else ()  # pieces as if there were none

@@ -211,6 +211,7 @@ BAD_DECODING = {
     "--input={d}/no": (3, "there is no file"),
     "--output={d}/no/where": (6, "cannot write "),
     "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
+    "--dtype=half": (2, "decoding.dtype must be one of float32, mixed, bfloat16, got 'half'"),
     "--nbest=9": (2, "decoding.nbest must be at most decoding.beam_size"),
     "--beam=4": (1, "Unknown command line flag"),
 }

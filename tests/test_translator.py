@@ -51,6 +51,15 @@ def echo(monkeypatch):
     return translator, seen
 
 
+@pytest.mark.parametrize("trained", ["float32", "bfloat16"])
+@pytest.mark.parametrize("asked", ["", "float32", "mixed"])
+def test_a_model_computes_as_it_was_trained_unless_asked_otherwise(trained, asked):
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    models = [ModelConfig(d_model=8, num_heads=2, dtype=trained)]
+    engine = Translator(models, (words, words), DecodingConfig(dtype=asked)).engine
+    assert engine.models[0].config == replace(models[0], dtype=asked or trained)
+
+
 def test_every_line_keeps_its_place_whatever_its_length_and_window(echo):
     translator, seen = echo
     choose = random.Random(0)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from model.config import CHOICES
+
 
 def option(default: Any, help: str) -> Any:
     """A field of DecodingConfig and what decode.py --help says of its flag."""
@@ -39,6 +41,10 @@ class DecodingConfig:
     seed: int = option(0, "of the samples")
     batch_size: int = option(32, "sentences in one compiled batch, for each device")
 
+    dtype: str = option(
+        "", "of the computation: float32, mixed or bfloat16; empty: as the model was trained"
+    )
+
     @property
     def hypotheses(self) -> int:
         """How many translations there are of each sentence."""
@@ -57,6 +63,10 @@ class DecodingConfig:
         for name in ("repetition_penalty", "temperature", "top_p"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"decoding.{name} must be above 0, got {getattr(self, name)}")
+        if self.dtype not in ("", *CHOICES["dtype"]):
+            raise ValueError(
+                f"decoding.dtype must be one of {', '.join(CHOICES['dtype'])}, got {self.dtype!r}"
+            )
         if self.nbest > self.beam_size and not self.samples:
             raise ValueError(
                 "decoding.nbest must be at most decoding.beam_size, got "

@@ -33,8 +33,10 @@ VARIANTS = {
         "ours", {"max_extra_length": 12, "horizon": 1, "dtype": "mixed"}),
     "CTranslate2 float32: 2 translators, batch 32": ("ctranslate2", {"batch": 32, "inter": 2}),
     "CTranslate2 float32: 2 translators, batch 64": ("ctranslate2", {"batch": 64, "inter": 2}),
-    "CTranslate2 int8: 2 translators, batch 32": (
-        "ctranslate2", {"batch": 32, "inter": 2, "kind": "int8"}),
+    "CTranslate2 float32: 2 translators, batch 128": ("ctranslate2", {"batch": 128, "inter": 2}),
+    "CTranslate2 float32: 2 translators, batch 256": ("ctranslate2", {"batch": 256, "inter": 2}),
+    "CTranslate2 int8: 2 translators, batch 64": (
+        "ctranslate2", {"batch": 64, "inter": 2, "kind": "int8"}),
     "HF generate: batch 32": ("hf", {"batch": 32}),
     "ours: batch 1": ("ours", {"batch_size": 1}),
     "ours, mixed: batch 1": ("ours", {"batch_size": 1, "dtype": "mixed"}),

@@ -205,7 +205,8 @@ def main(_):
     peak = statistics.median(speeds.pop(PEAK))
     first = statistics.median(next(iter(speeds.values())))
     print(f"{PEAK}: {peak * giga:,.0f} GFLOP/s; a step: {giga * rows * length:,.0f} GFLOP\n")
-    print(f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio | of the float32 peak |")
+    print(f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio | "
+          "of the float32 peak |")
     print("|---|---|---|---|")
     for name, seen in speeds.items():
         middle = statistics.median(seen)

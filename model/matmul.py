@@ -15,11 +15,13 @@ def matmul(
 ) -> Float[Array, "..."]:
     """x W + b: the axes of F take the place of x's last one.
 
-    The products are of the weight's dtype, their sums float32, the result of x's dtype: bfloat16
-    weights make a bfloat16 matmul of float32 values, which costs half of a float32 one.
+    The products are of the weight's dtype, their sums at least float32, the result of x's dtype:
+    bfloat16 weights make of float32 values a bfloat16 matmul, which costs half of a float32 one.
     """
-    narrow = x.dtype != jnp.float32 or weight.dtype != jnp.float32
-    result = narrow_matmul(x, weight) if narrow else products(x, weight, [x.ndim - 1], [0])
+    if jnp.finfo(weight.dtype).bits < 32:
+        result = narrow_matmul(x, weight)
+    else:
+        result = jnp.tensordot(x.astype(weight.dtype), weight, 1).astype(x.dtype)
     return result if bias is None else result + bias.astype(x.dtype)
 
 

@@ -67,6 +67,12 @@ def test_a_float32_matmul_has_forward_mode_derivatives_as_well():
     np.testing.assert_allclose(tangent, along @ weight, rtol=1e-5, atol=1e-5)
 
 
+def test_float64_stays_float64():
+    with jax.enable_x64():
+        x, weight = (np.asarray(normal(*shape), np.float64) / 3 for shape in ((B, T, D), (D, K)))
+        np.testing.assert_allclose(jax.jit(matmul)(x, weight), x @ weight, rtol=1e-13, atol=1e-13)
+
+
 def test_weights_are_cast_and_biases_are_not():
     given = FeedForwardParams(normal(D, K), normal(K), normal(K, D), normal(D))
     cast = cast_weights(given, "bfloat16")

@@ -176,8 +176,8 @@ def test_neighbours_change_from_epoch_to_epoch():
 def test_rows_of_natural_lengths_are_over_90_percent_useful():
     random = np.random.default_rng(0)
     length = np.exp(random.normal(np.log(23), 0.6, 4999))
-    slots = [np.clip((length * np.exp(random.normal(0, 0.15, 4999))).astype(int), 2, 256)
-             for _ in range(2)]
+    noise = np.exp(random.normal(0, 0.15, (2, 4999)))
+    slots = np.clip((length * noise).astype(int), 2, 256)
     plan = plan_epoch(*slots, 256, 256, SEED, 0)
     pairs = Pairs(*(ragged([[4] * (slot - 1) for slot in side]) for side in slots))
     assert useful_share(pairs, plan, 256, 256) > 0.95
@@ -185,8 +185,7 @@ def test_rows_of_natural_lengths_are_over_90_percent_useful():
 
 
 def test_the_useful_share_is_that_of_the_segments():
-    pairs = random_pairs(53)
-    plan = planned(pairs)
+    plan = planned(pairs := random_pairs(53))
     batch = make_batch(pairs, plan, 0, len(plan.offsets) - 1, SOURCE, TARGET)
     places = np.concatenate([batch.source_segments.ravel(), batch.target_segments.ravel()])
     assert useful_share(pairs, plan, SOURCE, TARGET) == pytest.approx((places > 0).mean())

@@ -1,117 +1,38 @@
 """Beam search: equal to enumeration and to a slow search in Python, on models that are tables.
 
 Axes: B sentences · N beams · V vocabulary · T steps.
-Each sentence of a batch has a table of its own, so one compiled search meets many random models.
 """
 
-from functools import cache
-from itertools import pairwise
+
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_beam_search import every_hypothesis, listed, penalty, rescored, slow_beam_search
+from slow_beam_search import every_hypothesis, listed, penalty, rescored
+from table_models import (
+    END,
+    GREEDY,
+    LIMIT,
+    PAPER,
+    POWER,
+    START,
+    WIDE,
+    B,
+    V,
+    assert_same,
+    assert_slow_search_agrees,
+    assert_well_formed,
+    bigram_step,
+    random_limits,
+    random_tables,
+    searcher,
+    table_model,
+    trigram_step,
+)
 
-from model.beam_search import Hypotheses, Queue, beam_search, length_penalty
+from model.beam_search import length_penalty
 from model.candidates import candidates, top_k
-
-B, V, LIMIT = 23, 11, 7
-START, END = 1, 2
-PAPER = dict(beam_size=3, alpha=0.6, nbest=3, power_penalty=False)
-WIDE = dict(beam_size=5, alpha=0.0, nbest=5, power_penalty=False)
-POWER = dict(beam_size=5, alpha=1.3, nbest=2, power_penalty=True)
-GREEDY = dict(beam_size=1, alpha=0.6, nbest=1, power_penalty=False)
-
-
-# Models: tables of logits of the next token, as steps and as functions of a prefix.
-
-
-def bigram_step(tables):
-    """p(next | last) from [B, V, V]; needs no state."""
-
-    def step(tokens, state, t, parents, ancestry):
-        return jnp.take_along_axis(tables, tokens[:, :, None], axis=1), state
-
-    return step
-
-
-def trigram_step(tables):
-    """p(next | last two) from [B, V, V, V]; the state is what each slot was fed last."""
-
-    def step(tokens, last, t, parents, ancestry):
-        before = jnp.take_along_axis(last, parents, axis=1)
-        return tables[jnp.arange(len(tables))[:, None], before, tokens], tokens
-
-    return step
-
-
-@jax.jit
-def log_softmax(logits):
-    """−inf stays −inf, also where there is nothing else."""
-    normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    return jnp.where(jnp.isneginf(logits), -jnp.inf, logits - normalizer)
-
-
-def table_model(table):
-    """One sentence's bigram or trigram table as a function of a prefix, for the slow search."""
-    log_probs, order = np.asarray(log_softmax(table)), table.ndim - 1
-    return lambda prefix: log_probs[((START,) * order + tuple(prefix))[-order:]]
-
-
-def random_tables(seed, shape=(B, V, V), *, end=0.0):
-    """Normal logits, the end token's raised by `end`."""
-    tables = np.random.default_rng(seed).normal(0, 2, shape)
-    tables[..., END] += end
-    return tables.astype(np.float32)
-
-
-def random_limits(seed, longest=LIMIT):
-    return np.random.default_rng(seed).integers(1, longest + 1, B)
-
-
-@cache
-def searcher(step_of, max_length=LIMIT, **options):
-    """A compiled search over tables; the state starts as the start tokens, which trigrams want."""
-
-    @jax.jit
-    def search(tables, limits):
-        start = jnp.full(len(tables), START)
-        state = jnp.full((len(tables), options["beam_size"]), START)
-        step = step_of(tables)
-        return beam_search(step, state, start, limits, max_length=max_length, end_id=END, **options)
-
-    return lambda tables, limits: jax.device_get(search(tables, limits))
-
-
-# What is asked of every result.
-
-
-def assert_same(found, expected):
-    """Token for token in the same order; scores to 1e-5."""
-    assert [f[0] for f in found] == [e[0] for e in expected]
-    for f, e in zip(found, expected, strict=True):
-        np.testing.assert_allclose(f[1:], e[1:], rtol=1e-5, atol=1e-5)
-
-
-def assert_well_formed(found: Hypotheses, limits):
-    """Best first; an end token last, and nothing but it after; absent ones −inf, length 0."""
-    tokens, lengths, scores, log_probs = found
-    there = lengths > 0
-    for x in (scores, log_probs):
-        assert np.isfinite(x[there]).all() and np.isneginf(x[~there]).all()
-    assert (scores[:, :-1] >= scores[:, 1:]).all()
-    assert (lengths <= np.asarray(limits)[:, None]).all()
-    after = np.arange(tokens.shape[-1]) >= lengths[:, :, None] - 1
-    assert ((tokens == END) == after).all()
-
-
-def assert_slow_search_agrees(found, tables, limits, **options):
-    assert_well_formed(found, limits)
-    for row, limit in enumerate(limits):
-        expected = slow_beam_search(table_model(tables[row]), limit, end_id=END, **options)
-        assert_same(listed(found, row), expected)
-
 
 # Top-k.
 
@@ -295,175 +216,3 @@ def test_a_dead_end_has_candidates_of_minus_infinity_and_no_nan():
     )
     np.testing.assert_array_equal(log_probs, [[-2.0] + [-np.inf] * 5, [-np.inf] * 6])
     assert (int(parents[0, 0]), int(tokens[0, 0])) == (1, 5)
-
-
-# Early stopping.
-
-
-def noting(steps):
-    """Bigram steps that append their t to a list when they are executed."""
-
-    def step_of(tables):
-        def step(tokens, state, t, parents, ancestry):
-            jax.debug.callback(lambda t: steps.append(int(t.max())), t)
-            return bigram_step(tables)(tokens, state, t, parents, ancestry)
-
-        return step
-
-    return step_of
-
-
-@pytest.mark.parametrize("alpha, end", [(0.0, 5.0), (0.6, 5.0), (4.0, 5.0)])
-def test_stopping_early_changes_nothing_and_happens_when_the_bound_says_so(alpha, end):
-    longest, steps = 31, []
-    options = dict(beam_size=3, alpha=alpha, nbest=2, power_penalty=False)
-    search = searcher(noting(steps), max_length=longest, **options)
-    tables, limits = random_tables(0, end=end), random_limits(0, longest)
-    found = search(tables, limits)
-    jax.effects_barrier()
-    asked = set()
-
-    def watched(model):
-        return lambda prefix: asked.add(len(prefix)) or model(prefix)
-
-    for row, limit in enumerate(limits):
-        model = table_model(tables[row])
-        full = slow_beam_search(model, limit, end_id=END, stop_early=False, **options)
-        assert_same(listed(found, row), full)
-        slow_beam_search(watched(model), limit, end_id=END, **options)
-    assert sorted(steps) == sorted(asked)
-    if alpha < 1:
-        assert len(steps) < longest
-
-
-@pytest.mark.parametrize("horizon", [1, 3])
-def test_a_horizon_stops_where_nothing_within_it_could_win(horizon):
-    longest, options = 31, dict(beam_size=3, alpha=1.3, nbest=2, power_penalty=False)
-    steps = []
-    search = searcher(noting(steps), max_length=longest, horizon=horizon, **options)
-    tables, limits = random_tables(0, end=1.0), random_limits(0, longest)
-    found = search(tables, limits)
-    best = searcher(bigram_step, max_length=longest, **options)(tables, limits)
-    jax.effects_barrier()
-    assert (found.scores <= best.scores).all()
-    asked = {0: set(), horizon: set()}
-
-    def watched(row, horizon):
-        model = table_model(tables[row])
-        return lambda prefix: asked[horizon].add((row, len(prefix))) or model(prefix)
-
-    for row, limit in enumerate(limits):
-        expected, _ = (
-            slow_beam_search(watched(row, h), limit, end_id=END, horizon=h, **options)
-            for h in (horizon, 0)
-        )
-        assert_same(listed(found, row), expected)
-    assert sorted(steps) == sorted({length for _, length in asked[horizon]})
-    assert len(asked[horizon]) < len(asked[0])
-
-
-# The queue.
-
-
-@pytest.mark.parametrize("rows", [1, 4, B - 1, B])
-@pytest.mark.parametrize("options", [GREEDY, PAPER])
-def test_sentences_that_share_rows_find_what_they_find_alone(rows, options):
-    """To the last bit, and no row waits while there is a sentence to begin."""
-    tables, limits = random_tables(0, (B, V, V, V), end=0.5), random_limits(1)
-    limits[-2:] = 0
-    beams, steps = options["beam_size"], []
-
-    @jax.jit
-    def shared(tables, limits):
-        def step(tokens, state, t, parents, ancestry):
-            sentences, last = state
-            jax.debug.callback(lambda *x: steps.append(tuple(map(np.asarray, x))), sentences, t)
-            return trigram_step(tables[sentences])(tokens, last, t, parents, ancestry)[0], (
-                sentences, tokens)
-
-        def load(state, row, sentence):
-            return state[0].at[row].set(sentence), state[1].at[row].set(START)
-
-        nothing = jnp.full(rows, B), jnp.zeros((rows, beams), int)
-        return beam_search(step, nothing, jnp.full(B, START), limits, max_length=LIMIT,
-                           end_id=END, queue=Queue(rows, load), **options)
-
-    found = jax.device_get(shared(tables, limits))
-    jax.effects_barrier()
-    alone = searcher(trigram_step, **options)(tables, limits)
-    for one, other in zip(found, alone, strict=True):
-        assert one.tobytes() == other.tobytes()
-    begun = [sentences[(t == 0) & (sentences < B)].tolist() for sentences, t in steps]
-    assert sum(begun, []) == list(range(B - 2))
-    # A row's steps follow one another: t is 0 or one more than before, until no sentence waits.
-    for (_, before), (_, after) in pairwise(steps[: next(
-            i for i in range(len(steps)) if B - 3 in begun[i])]):
-        assert ((after == before + 1) | (after == 0)).all()
-
-
-def test_a_search_in_which_nothing_lives_stops():
-    tables, steps = np.full((B, V, V), -np.inf, np.float32), []
-    tables[:, START, 3:] = 0.0  # start → 3 or higher → nothing
-
-    found = searcher(noting(steps), **PAPER)(tables, np.full(B, LIMIT))
-    jax.effects_barrier()
-    assert sorted(steps) == [0, 1]
-    assert (found.lengths == 0).all() and np.isneginf(found.scores).all()
-
-
-# The contract of a step.
-
-
-def logits_of(history, weights):
-    """Depends on every token and its place: Σ_s W[b, s, token_s]; history [B, N, T], −1 is none."""
-    rows, times = jnp.arange(len(weights))[:, None, None], jnp.arange(history.shape[-1])
-    parts = weights[rows, times, jnp.maximum(history, 0)]
-    return jnp.where((history >= 0)[..., None], parts, 0.0).sum(axis=2)
-
-
-def test_parents_and_ancestry_tell_the_same_history():
-    def gather(weights):
-        """The state is each hypothesis' history: it moves with `parents`."""
-
-        def step(tokens, history, t, parents, ancestry):
-            history = jnp.take_along_axis(history, parents[:, :, None], axis=1)
-            history = jnp.where(jnp.arange(LIMIT) == t[:, None, None], tokens[..., None], history)
-            return logits_of(history, weights), history
-
-        return step
-
-    def append(weights):
-        """The state is what every slot was fed in every step; `ancestry` finds the way."""
-
-        def step(tokens, fed, t, parents, ancestry):
-            fed = fed.at[jnp.arange(len(fed)), t].set(tokens)
-            mine = jnp.take_along_axis(fed, jnp.swapaxes(jnp.maximum(ancestry, 0), 1, 2), axis=2)
-            history = jnp.where(ancestry >= 0, jnp.swapaxes(mine, 1, 2), -1)
-            return logits_of(history, weights), fed
-
-        return step
-
-    beams = PAPER["beam_size"]
-    weights = np.random.default_rng(0).normal(0, 1, (B, LIMIT, V, V)).astype(np.float32)
-    limits, start = random_limits(0), jnp.full(B, START)
-    empty = {gather: (B, beams, LIMIT), append: (B, LIMIT, beams)}
-    results = [
-        jax.jit(
-            lambda weights, step_of=step_of, shape=shape: beam_search(
-                step_of(weights), jnp.full(shape, -1), start, jnp.asarray(limits),
-                max_length=LIMIT, end_id=END, **PAPER,
-            )
-        )(weights)
-        for step_of, shape in empty.items()
-    ]  # fmt: skip
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-    for row, limit in enumerate(limits):
-
-        def model(prefix, row=row):
-            fed = (START, *prefix)
-            return np.asarray(log_softmax(sum(weights[row, s, x] for s, x in enumerate(fed))))
-
-        expected = slow_beam_search(model, limit, end_id=END, **PAPER)
-        assert_same(listed(jax.device_get(results[0]), row), expected)

@@ -146,9 +146,7 @@ def test_translator_equals_the_command_line_and_files_equal_pipes(trained):
     )
     assert code == 0
     assert "BLEU" in scores and "chrF2" in scores and scores.count("version:") == 3
-    _, piped, _ = decode(
-        trained, "--beam_size=2", "--alpha=1.0", stdin=source.read_bytes()
-    )
+    _, piped, _ = decode(trained, "--beam_size=2", "--alpha=1.0", stdin=source.read_bytes())
     assert output.read_text(encoding="utf-8") == piped
     from decode import Translator
 

@@ -132,7 +132,7 @@ def test_line_1_says_what_the_file_is(path):
     assert opening == "#" or ast.get_docstring(parse(path))
 
 
-@pytest.mark.parametrize("path", **named)
+@pytest.mark.parametrize("path", SOURCES + TESTS, ids=named["ids"])
 def test_no_file_has_two_subjects(path):
     assert len(path.read_text(encoding="utf-8").split("\n")) - 1 <= 250
 

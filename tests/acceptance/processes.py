@@ -121,6 +121,11 @@ def contents(run):
             and path.name not in logs and "tensorboard" not in path.parts}
 
 
+def batches_of(lines):
+    """What a training that is watched says of its batches: a hash of each."""
+    return [line for line in lines if line.startswith("batch ") and len(line) == 70]
+
+
 def wait_for(process, begin):
     """Read stderr up to a line that begins so; returns the lines."""
     lines = []

@@ -1,26 +1,30 @@
-"""Rows 1–11: a training process that dies, is stopped, resumed, doubled or changed."""
+"""Rows 4–11: a training process that is signalled, doubled or changed."""
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
 import time
 
 import pytest
-from processes import KILLED, at, contents, ended, error_of, final_state, last_step, wait_for
+from processes import (
+    KILLED,
+    at,
+    batches_of,
+    contents,
+    ended,
+    error_of,
+    final_state,
+    last_step,
+    wait_for,
+)
 from tiny import write_corpus
 
 from training.checkpoint import steps
 
 AFTER = "training.progress:Progress.after"
 row = pytest.mark.row
-KILLS = row(1, "kill -9 at random times, the same command again", "resumes at or after the last "
-            "announced step; all bits and metrics as if uninterrupted")
-EVERY_STEP = row(2, "stopped at every step of three epochs", "all bits and batches as if "
-                 "uninterrupted")
-DRIFT = row(3, "stopped twice and thrice in an epoch; saved again without a step", "no drift")
 TERM = row(4, "SIGTERM in a step, in the first compilation, in evaluation and decoding, in a save",
            "rc 143, the last finished step saved, resumed as row 2")
 INT = row(5, "SIGINT once, twice", "once as row 4 with rc 130; twice at once, rc 130, checkpoints "
@@ -34,133 +38,6 @@ DEVICES = row(9, "1 → 2 → 4 devices on resume", "the same batches; loss to 1
 SECOND = row(10, "a second trainer in the run directory", "rc 6, names the holder; a dead holder's "
              "lock is taken over")
 COMPLETE = row(11, "a finished run started again", "already complete, rc 0, nothing changed")
-
-
-def kill_loop(bench, run, kills, startups, flags, choose):
-    """Kill the same command until so many died, or all is done; (killed, resumed at which)."""
-    announced, resumed, killed = 0, [], 0
-    for number in range(kills + startups):
-        process = bench.start(run, *flags)
-        if number < startups:
-            time.sleep(choose.uniform(0.05, 5.0))
-            lines = []
-        else:
-            lines = wait_for(process, ("saved step ", "already complete"))
-            time.sleep(choose.uniform(0.05, 2.0))
-        code, lines = ended(process, lines, signal.SIGKILL)
-        if any(line.startswith("first step after") for line in lines):
-            resumed.append(last_step(lines, "resumed at step "))
-            assert resumed[-1] >= announced, lines
-        announced = max(announced, last_step(lines, "saved step "))
-        if code == 0:
-            break
-        assert code == KILLED, lines
-        killed += 1
-        if any(line.startswith("already complete") for line in lines):
-            break
-    code, lines = bench.train(run, *flags)
-    assert code == 0, lines
-    return killed, resumed
-
-
-def check_kills(bench, tmp_path, record_property, kills, startups, num_steps, in_all=1):
-    """Runs with up to kills + startups kills each, until there were so many in all."""
-    flags = [f"--config.training.num_steps={num_steps}", "--config.training.eval_every=10",
-             "--config.training.checkpoint_every=5"]
-    code, lines = bench.train(tmp_path / "whole", *flags)
-    assert code == 0, lines
-    expected, done, runs, starts = final_state(tmp_path / "whole"), 0, 0, []
-    choose = random.Random(0)
-    while done < in_all:
-        run, runs = tmp_path / f"run{runs}", runs + 1
-        killed, resumed = kill_loop(bench, run, kills, startups, flags, choose)
-        assert final_state(run) == expected
-        assert not list((run / "checkpoints").glob("*[a-z]*"))
-        done, starts = done + killed, starts + resumed
-        shutil.rmtree(run)
-    assert done >= runs * (startups + 1)
-    record_property("seen", f"{done} kills in {runs} run{'s' * (runs > 1)}, {startups} of each "
-                    f"at start-up; resumed at {starts[:6]}…; {len(expected)} facts and {num_steps} "
-                    "losses equal")
-
-
-@KILLS
-def test_killed_at_random_and_resumed(bench, tmp_path, record_property):
-    check_kills(bench, tmp_path, record_property, kills=1, startups=1, num_steps=40)
-
-
-@KILLS
-@pytest.mark.slow
-def test_killed_many_times(bench, tmp_path, record_property, request):
-    in_all = 500 if request.config.option.soak else 1
-    check_kills(bench, tmp_path, record_property, 25, 3, 1000, in_all)
-
-
-def test_states_that_differ_are_seen(whole, tmp_path):
-    """The comparison itself: another step, another loss, another best is another state."""
-    shutil.copytree(whole, tmp_path / "run")
-    assert final_state(tmp_path / "run") == final_state(whole)
-    (tmp_path / "run" / "best.json").write_text('{"checkpoint": 2}')
-    assert final_state(tmp_path / "run") != final_state(whole)
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "12")
-    with pytest.raises(AssertionError):
-        final_state(tmp_path / "run")
-
-
-@EVERY_STEP
-@pytest.mark.slow
-def test_stopped_after_each_step(bench, whole, tmp_path, record_property):
-    expected = final_state(whole)
-    for step in range(1, 12):
-        run = tmp_path / str(step)
-        code, lines = bench.train(run, fault=at(AFTER, step, "TERM"))
-        assert code == 143 and last_step(lines, "saved step ") == step, lines
-        code, lines = bench.train(run)
-        assert code == 0 and last_step(lines, "resumed at step ") == step, lines
-        assert final_state(run) == expected
-    record_property("seen", f"steps 1 to 11: {len(expected)} facts equal")
-
-
-def batches_of(lines):
-    return [line for line in lines if line.startswith("batch ") and len(line) == 70]
-
-
-@EVERY_STEP
-@pytest.mark.slow
-def test_no_batch_is_repeated_or_skipped(bench, tmp_path, record_property):
-    _, lines = bench.train(tmp_path / "whole", fault=("watch",))
-    expected, seen = batches_of(lines), []
-    for until in (3, 4, 5, 12):  # around the end of the first epoch
-        code, lines = bench.train(tmp_path / "run", f"--config.training.num_steps={until}",
-                                  fault=("watch",))
-        assert code == 0, lines
-        seen += batches_of(lines)
-    assert len(set(expected)) == 12 and seen == expected
-    record_property("seen", "12 batches, the same in order over four processes")
-
-
-@DRIFT
-@pytest.mark.slow
-def test_stopped_twice_in_an_epoch(bench, whole, tmp_path, record_property):
-    for call in (1, 1):  # steps 1 and 2 of the four of an epoch
-        code, lines = bench.train(tmp_path / "run", fault=at(AFTER, call, "TERM"))
-        assert code == 143, lines
-    code, lines = bench.train(tmp_path / "run")
-    assert code == 0 and final_state(tmp_path / "run") == final_state(whole), lines
-    record_property("seen", "twice: all equal")
-
-
-@DRIFT
-@pytest.mark.slow
-def test_stopped_thrice_and_once_before_any_step(bench, whole, tmp_path, record_property):
-    run = tmp_path / "run"
-    for fault in (at(AFTER, 5, "TERM"), at("train:report", 1, "TERM"), at(AFTER, 1, "TERM"),
-                  at(AFTER, 1, "TERM")):
-        code, lines = bench.train(run, fault=fault)
-        assert code == 143, lines
-    assert steps(run)[-1] == 7  # the second one saved nothing, for nothing was done
-    assert bench.train(run)[0] == 0 and final_state(run) == final_state(whole)
-    record_property("seen", "thrice, and once without a step: all equal")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,81 @@
+"""A small Transformer with random parameters, and packed pairs for it, that tests share."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model.config import CHOICES, ModelConfig
+from model.transformer import Transformer
+
+V, S, T = 41, 11, 13
+POSITIONS = CHOICES["positions"]
+# Three heads of ten; two-way tying tells source embeddings from target embeddings.
+SMALL = ModelConfig(
+    source_vocab_size=37, target_vocab_size=V, d_model=30, d_ff=43, num_heads=3, num_layers=1,
+    max_length=17, tied_embeddings="two-way",
+)
+
+
+def ids(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).integers(4, 37, shape), jnp.int32)
+
+
+def others(ids):
+    """Other ids at every place."""
+    return (ids + 7) % 37
+
+
+def shapes(config):
+    one = jnp.ones((1, 2), jnp.int32)
+    return jax.eval_shape(Transformer(config).init, jax.random.key(0), one, one, one, one)["params"]
+
+
+@cache
+def variables_of(config):
+    """Random parameters, biases and scales too: a zero or a one would hide what it is used for."""
+    random = np.random.default_rng(3)
+
+    def value(path, leaf):
+        draw = random.standard_normal(leaf.shape)
+        if path[-1].key == "scale":
+            draw = 1.0 + 0.1 * draw
+        elif path[-1].key.endswith("bias"):
+            draw = 0.1 * draw
+        else:
+            draw = draw * config.d_model**-0.5
+        return jnp.asarray(draw, leaf.dtype)
+
+    return {"params": jax.tree_util.tree_map_with_path(value, shapes(config))}
+
+
+@cache
+def jitted(config, method="__call__"):
+    """model.apply with parameters in place, compiled once for each shape of its inputs."""
+    apply = jax.jit(partial(Transformer(config).apply, method=method))
+    return partial(apply, variables_of(config))
+
+
+# Row 0 packs three pairs and padding; rows 1 … 3 are the same pairs one by one, with padding.
+SOURCE_LENGTHS, TARGET_LENGTHS = (4, 3, 2), (5, 1, 4)
+
+
+def packed_and_single(lengths, size, seed):
+    rows, segments, positions = np.zeros((3, 4, size), np.int32)
+    rows[:] = ids(4, size, seed=seed)  # in the padding too
+    start = 0
+    for i, length in enumerate(lengths, 1):
+        segments[0, start : start + length] = i
+        positions[0, start : start + length] = range(length)
+        rows[i, :length] = rows[0, start : start + length]
+        segments[i, :length] = 1
+        positions[i] = range(size)
+        start += length
+    return rows, segments, positions
+
+
+SOURCE, TARGET = packed_and_single(SOURCE_LENGTHS, S, 1), packed_and_single(TARGET_LENGTHS, T, 2)
+BATCH = [jnp.asarray(x) for sides in zip(SOURCE, TARGET, strict=True) for x in sides]
+ONES = [jnp.ones_like(x) for x in BATCH[:2]]
+ALONG = [jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in BATCH[:2]]

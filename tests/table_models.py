@@ -1,0 +1,110 @@
+"""Models that are tables of logits, as steps and as functions, and what every search keeps to.
+
+Axes: B sentences · N beams · V vocabulary · T steps.
+Each sentence of a batch has a table of its own, so one compiled search meets many random models.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from slow_beam_search import listed, slow_beam_search
+
+from model.beam_search import Hypotheses, beam_search
+
+B, V, LIMIT = 23, 11, 7
+START, END = 1, 2
+PAPER = dict(beam_size=3, alpha=0.6, nbest=3, power_penalty=False)
+WIDE = dict(beam_size=5, alpha=0.0, nbest=5, power_penalty=False)
+POWER = dict(beam_size=5, alpha=1.3, nbest=2, power_penalty=True)
+GREEDY = dict(beam_size=1, alpha=0.6, nbest=1, power_penalty=False)
+
+
+# Models: tables of logits of the next token, as steps and as functions of a prefix.
+
+
+def bigram_step(tables):
+    """p(next | last) from [B, V, V]; needs no state."""
+
+    def step(tokens, state, t, parents, ancestry):
+        return jnp.take_along_axis(tables, tokens[:, :, None], axis=1), state
+
+    return step
+
+
+def trigram_step(tables):
+    """p(next | last two) from [B, V, V, V]; the state is what each slot was fed last."""
+
+    def step(tokens, last, t, parents, ancestry):
+        before = jnp.take_along_axis(last, parents, axis=1)
+        return tables[jnp.arange(len(tables))[:, None], before, tokens], tokens
+
+    return step
+
+
+@jax.jit
+def log_softmax(logits):
+    """−inf stays −inf, also where there is nothing else."""
+    normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    return jnp.where(jnp.isneginf(logits), -jnp.inf, logits - normalizer)
+
+
+def table_model(table):
+    """One sentence's bigram or trigram table as a function of a prefix, for the slow search."""
+    log_probs, order = np.asarray(log_softmax(table)), table.ndim - 1
+    return lambda prefix: log_probs[((START,) * order + tuple(prefix))[-order:]]
+
+
+def random_tables(seed, shape=(B, V, V), *, end=0.0):
+    """Normal logits, the end token's raised by `end`."""
+    tables = np.random.default_rng(seed).normal(0, 2, shape)
+    tables[..., END] += end
+    return tables.astype(np.float32)
+
+
+def random_limits(seed, longest=LIMIT):
+    return np.random.default_rng(seed).integers(1, longest + 1, B)
+
+
+@cache
+def searcher(step_of, max_length=LIMIT, **options):
+    """A compiled search over tables; the state starts as the start tokens, which trigrams want."""
+
+    @jax.jit
+    def search(tables, limits):
+        start = jnp.full(len(tables), START)
+        state = jnp.full((len(tables), options["beam_size"]), START)
+        step = step_of(tables)
+        return beam_search(step, state, start, limits, max_length=max_length, end_id=END, **options)
+
+    return lambda tables, limits: jax.device_get(search(tables, limits))
+
+
+# What is asked of every result.
+
+
+def assert_same(found, expected):
+    """Token for token in the same order; scores to 1e-5."""
+    assert [f[0] for f in found] == [e[0] for e in expected]
+    for f, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(f[1:], e[1:], rtol=1e-5, atol=1e-5)
+
+
+def assert_well_formed(found: Hypotheses, limits):
+    """Best first; an end token last, and nothing but it after; absent ones −inf, length 0."""
+    tokens, lengths, scores, log_probs = found
+    there = lengths > 0
+    for x in (scores, log_probs):
+        assert np.isfinite(x[there]).all() and np.isneginf(x[~there]).all()
+    assert (scores[:, :-1] >= scores[:, 1:]).all()
+    assert (lengths <= np.asarray(limits)[:, None]).all()
+    after = np.arange(tokens.shape[-1]) >= lengths[:, :, None] - 1
+    assert ((tokens == END) == after).all()
+
+
+def assert_slow_search_agrees(found, tables, limits, **options):
+    assert_well_formed(found, limits)
+    for row, limit in enumerate(limits):
+        expected = slow_beam_search(table_model(tables[row]), limit, end_id=END, **options)
+        assert_same(listed(found, row), expected)

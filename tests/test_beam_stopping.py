@@ -1,0 +1,202 @@
+"""Beam search: when it stops, how sentences share rows, and what a step is told.
+
+Axes: B sentences · N beams · V vocabulary · T steps.
+"""
+
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from slow_beam_search import listed, slow_beam_search
+from table_models import (
+    END,
+    GREEDY,
+    LIMIT,
+    PAPER,
+    START,
+    B,
+    V,
+    assert_same,
+    bigram_step,
+    log_softmax,
+    random_limits,
+    random_tables,
+    searcher,
+    table_model,
+    trigram_step,
+)
+
+from model.beam_search import Queue, beam_search
+
+# Early stopping.
+
+
+def noting(steps):
+    """Bigram steps that append their t to a list when they are executed."""
+
+    def step_of(tables):
+        def step(tokens, state, t, parents, ancestry):
+            jax.debug.callback(lambda t: steps.append(int(t.max())), t)
+            return bigram_step(tables)(tokens, state, t, parents, ancestry)
+
+        return step
+
+    return step_of
+
+
+@pytest.mark.parametrize("alpha, end", [(0.0, 5.0), (0.6, 5.0), (4.0, 5.0)])
+def test_stopping_early_changes_nothing_and_happens_when_the_bound_says_so(alpha, end):
+    longest, steps = 31, []
+    options = dict(beam_size=3, alpha=alpha, nbest=2, power_penalty=False)
+    search = searcher(noting(steps), max_length=longest, **options)
+    tables, limits = random_tables(0, end=end), random_limits(0, longest)
+    found = search(tables, limits)
+    jax.effects_barrier()
+    asked = set()
+
+    def watched(model):
+        return lambda prefix: asked.add(len(prefix)) or model(prefix)
+
+    for row, limit in enumerate(limits):
+        model = table_model(tables[row])
+        full = slow_beam_search(model, limit, end_id=END, stop_early=False, **options)
+        assert_same(listed(found, row), full)
+        slow_beam_search(watched(model), limit, end_id=END, **options)
+    assert sorted(steps) == sorted(asked)
+    if alpha < 1:
+        assert len(steps) < longest
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_a_horizon_stops_where_nothing_within_it_could_win(horizon):
+    longest, options = 31, dict(beam_size=3, alpha=1.3, nbest=2, power_penalty=False)
+    steps = []
+    search = searcher(noting(steps), max_length=longest, horizon=horizon, **options)
+    tables, limits = random_tables(0, end=1.0), random_limits(0, longest)
+    found = search(tables, limits)
+    best = searcher(bigram_step, max_length=longest, **options)(tables, limits)
+    jax.effects_barrier()
+    assert (found.scores <= best.scores).all()
+    asked = {0: set(), horizon: set()}
+
+    def watched(row, horizon):
+        model = table_model(tables[row])
+        return lambda prefix: asked[horizon].add((row, len(prefix))) or model(prefix)
+
+    for row, limit in enumerate(limits):
+        expected, _ = (
+            slow_beam_search(watched(row, h), limit, end_id=END, horizon=h, **options)
+            for h in (horizon, 0)
+        )
+        assert_same(listed(found, row), expected)
+    assert sorted(steps) == sorted({length for _, length in asked[horizon]})
+    assert len(asked[horizon]) < len(asked[0])
+
+
+# The queue.
+
+
+@pytest.mark.parametrize("rows", [1, 4, B - 1, B])
+@pytest.mark.parametrize("options", [GREEDY, PAPER])
+def test_sentences_that_share_rows_find_what_they_find_alone(rows, options):
+    """To the last bit, and no row waits while there is a sentence to begin."""
+    tables, limits = random_tables(0, (B, V, V, V), end=0.5), random_limits(1)
+    limits[-2:] = 0
+    beams, steps = options["beam_size"], []
+
+    @jax.jit
+    def shared(tables, limits):
+        def step(tokens, state, t, parents, ancestry):
+            sentences, last = state
+            jax.debug.callback(lambda *x: steps.append(tuple(map(np.asarray, x))), sentences, t)
+            return trigram_step(tables[sentences])(tokens, last, t, parents, ancestry)[0], (
+                sentences, tokens)
+
+        def load(state, row, sentence):
+            return state[0].at[row].set(sentence), state[1].at[row].set(START)
+
+        nothing = jnp.full(rows, B), jnp.zeros((rows, beams), int)
+        return beam_search(step, nothing, jnp.full(B, START), limits, max_length=LIMIT,
+                           end_id=END, queue=Queue(rows, load), **options)
+
+    found = jax.device_get(shared(tables, limits))
+    jax.effects_barrier()
+    alone = searcher(trigram_step, **options)(tables, limits)
+    for one, other in zip(found, alone, strict=True):
+        assert one.tobytes() == other.tobytes()
+    begun = [sentences[(t == 0) & (sentences < B)].tolist() for sentences, t in steps]
+    assert sum(begun, []) == list(range(B - 2))
+    # A row's steps follow one another: t is 0 or one more than before, until no sentence waits.
+    for (_, before), (_, after) in pairwise(steps[: next(
+            i for i in range(len(steps)) if B - 3 in begun[i])]):
+        assert ((after == before + 1) | (after == 0)).all()
+
+
+def test_a_search_in_which_nothing_lives_stops():
+    tables, steps = np.full((B, V, V), -np.inf, np.float32), []
+    tables[:, START, 3:] = 0.0  # start → 3 or higher → nothing
+
+    found = searcher(noting(steps), **PAPER)(tables, np.full(B, LIMIT))
+    jax.effects_barrier()
+    assert sorted(steps) == [0, 1]
+    assert (found.lengths == 0).all() and np.isneginf(found.scores).all()
+
+
+# The contract of a step.
+
+
+def logits_of(history, weights):
+    """Depends on every token and its place: Σ_s W[b, s, token_s]; history [B, N, T], −1 is none."""
+    rows, times = jnp.arange(len(weights))[:, None, None], jnp.arange(history.shape[-1])
+    parts = weights[rows, times, jnp.maximum(history, 0)]
+    return jnp.where((history >= 0)[..., None], parts, 0.0).sum(axis=2)
+
+
+def test_parents_and_ancestry_tell_the_same_history():
+    def gather(weights):
+        """The state is each hypothesis' history: it moves with `parents`."""
+
+        def step(tokens, history, t, parents, ancestry):
+            history = jnp.take_along_axis(history, parents[:, :, None], axis=1)
+            history = jnp.where(jnp.arange(LIMIT) == t[:, None, None], tokens[..., None], history)
+            return logits_of(history, weights), history
+
+        return step
+
+    def append(weights):
+        """The state is what every slot was fed in every step; `ancestry` finds the way."""
+
+        def step(tokens, fed, t, parents, ancestry):
+            fed = fed.at[jnp.arange(len(fed)), t].set(tokens)
+            mine = jnp.take_along_axis(fed, jnp.swapaxes(jnp.maximum(ancestry, 0), 1, 2), axis=2)
+            history = jnp.where(ancestry >= 0, jnp.swapaxes(mine, 1, 2), -1)
+            return logits_of(history, weights), fed
+
+        return step
+
+    beams = PAPER["beam_size"]
+    weights = np.random.default_rng(0).normal(0, 1, (B, LIMIT, V, V)).astype(np.float32)
+    limits, start = random_limits(0), jnp.full(B, START)
+    empty = {gather: (B, beams, LIMIT), append: (B, LIMIT, beams)}
+    results = [
+        jax.jit(
+            lambda weights, step_of=step_of, shape=shape: beam_search(
+                step_of(weights), jnp.full(shape, -1), start, jnp.asarray(limits),
+                max_length=LIMIT, end_id=END, **PAPER,
+            )
+        )(weights)
+        for step_of, shape in empty.items()
+    ]  # fmt: skip
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+    for row, limit in enumerate(limits):
+
+        def model(prefix, row=row):
+            fed = (START, *prefix)
+            return np.asarray(log_softmax(sum(weights[row, s, x] for s, x in enumerate(fed))))
+
+        expected = slow_beam_search(model, limit, end_id=END, **PAPER)
+        assert_same(listed(jax.device_get(results[0]), row), expected)

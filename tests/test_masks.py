@@ -1,0 +1,45 @@
+"""Masks of attention, and the cache that keys and values are appended to.
+
+Axes: B batch · T queries · S keys · H heads · K head width.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model.attention import KeysValues, causal_mask, extend_cache, segment_mask, to_cache
+
+B, H, T, S, K = 2, 3, 5, 7, 11
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
+
+
+def test_the_causal_mask_shows_the_past_and_the_present():
+    mask = causal_mask(T)
+    assert mask.shape == (1, 1, T, T) and mask.dtype == bool
+    for t in range(T):
+        assert mask[0, 0, t].tolist() == [s <= t for s in range(T)]
+
+
+def test_the_segment_mask_joins_equal_segments_and_leaves_padding_alone():
+    mine, others = np.array([[1, 1, 2, 3, 0], [2, 0, 1, 1, 0]]), np.array([[1, 2, 0], [1, 0, 2]])
+    mask = segment_mask(jnp.asarray(mine), jnp.asarray(others))
+    assert mask.shape == (2, 1, 5, 3)
+    for (b, t, s), got in np.ndenumerate(mask[:, 0]):
+        assert got == (mine[b, t] == others[b, s] != 0)
+
+
+def test_each_row_of_the_cache_gets_new_keys_and_values_at_its_index_and_keeps_the_rest():
+    old = KeysValues(normal(B, H, S, K, seed=1), normal(B, H, S, K, seed=2))
+    new = KeysValues(normal(B, H, 2, K, seed=3), normal(B, H, 2, K, seed=4))
+    index = np.arange(B) % (S - 1)
+    assert len(set(index.tolist())) > 1
+    cache = jax.jit(extend_cache)(to_cache(old), new, jnp.asarray(index))
+    assert cache.keys.shape == (B, H, K, S)
+    for before, part, got in zip(old, new, cache.keys_values, strict=True):
+        expected = np.array(before)
+        for row, at in enumerate(index):
+            expected[row, :, at : at + 2] = part[row]
+        assert np.array_equal(got, expected)

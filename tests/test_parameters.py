@@ -1,0 +1,129 @@
+"""Parameters: what is tied, how many there are, of what dtype they and the computation are."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_transformer import BATCH, ONES, POSITIONS, SMALL, V, jitted, shapes, variables_of
+
+from configs import base, big
+from model.config import CHOICES, num_parameters
+from model.transformer import Transformer
+
+
+def count(tree):
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("tied, tables", [
+    ("three-way", {"target_embedding"}),
+    ("two-way", {"target_embedding", "source_embedding"}),
+    ("none", {"target_embedding", "source_embedding", "output_embedding"}),
+])
+def test_tying_shares_the_tables_it_names(tied, tables):
+    config = replace(SMALL, source_vocab_size=V if tied == "three-way" else 37,
+                     tied_embeddings=tied)
+    tree = shapes(config)
+    assert {name for name in tree if name.endswith("embedding")} == tables
+    assert set(tree) - tables == {"encoder", "decoder"}
+    for name in tables:
+        rows = 37 if name == "source_embedding" else V
+        assert jax.tree.map(jnp.shape, tree[name]) == {"table": (rows, 30)}
+    # Which table is read where: by the rows that have a gradient.
+    ones, model = jnp.ones((1, 2), jnp.int32), Transformer(config)
+    source, target = jnp.array([[5, 7]]), jnp.array([[11, 7]])
+
+    def inputs(variables):
+        hidden = model.apply(variables, source, target, ones, ones, method="hidden")
+        return (hidden**3).sum()
+
+    def outputs(variables):
+        return (model.apply(variables, jnp.ones((1, 1, 30)), method="logits") ** 2).sum()
+
+    def rows_read(function):
+        tree = jax.jit(jax.grad(function))(variables_of(config))["params"]
+        return {name: set(np.flatnonzero(tree[name]["table"].any(axis=1))) for name in tables}
+
+    everything, embedded = set(range(V)), {
+        "three-way": {"target_embedding": {5, 7, 11}},
+        "two-way": {"target_embedding": {11, 7}, "source_embedding": {5, 7}},
+        "none": {"target_embedding": {11, 7}, "source_embedding": {5, 7},
+                 "output_embedding": set()},
+    }[tied]
+    assert rows_read(inputs) == embedded
+    scores = "output_embedding" if tied == "none" else "target_embedding"
+    assert rows_read(outputs) == {name: everything if name == scores else set() for name in tables}
+
+
+def test_num_parameters_is_the_size_of_the_initialised_model_for_every_choice():
+    for tied, bias, output_bias, norm, positions in product(
+        CHOICES["tied_embeddings"], (False, True), (False, True), CHOICES["norm"], POSITIONS
+    ):
+        config = replace(
+            SMALL, tied_embeddings=tied, attention_bias=bias, output_bias=output_bias, norm=norm,
+            positions=positions, source_vocab_size=V if tied == "three-way" else 37,
+        )
+        config.validate()
+        assert count(shapes(config)) == num_parameters(config), config
+    for depths in ((3, 0), (1, 2), (2, 1)):
+        config = replace(SMALL, num_layers=depths[0], num_decoder_layers=depths[1])
+        assert count(shapes(config)) == num_parameters(config), config
+
+
+@pytest.mark.parametrize("module, parameters", [(base, 63_045_632), (big, 214_171_648)])
+def test_the_paper_s_models_have_the_paper_s_sizes(module, parameters):
+    config = replace(
+        module.get_config().model, source_vocab_size=37_000, target_vocab_size=37_000
+    )
+    config.validate()
+    assert num_parameters(config) == parameters == count(shapes(config))
+
+
+@pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
+def test_parameters_and_logits_are_float32_whatever_the_computation_is(dtype):
+    config = replace(SMALL, dtype=dtype, output_bias=True, positions="learned")
+    params = shapes(config)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
+    run = partial(jax.eval_shape, Transformer(config).apply, {"params": params})
+    assert run(*BATCH).dtype == jnp.float32
+    model = partial(Transformer(config).apply, method="hidden")
+    assert jax.eval_shape(model, {"params": params}, *BATCH).dtype == config.values_dtype
+
+
+def test_mixed_is_float32_but_for_the_products_with_weights():
+    """Its distance from float32 is that of bfloat16's 8 bits; what is summed and kept is finer."""
+    exact = jitted(SMALL)(*BATCH)
+    far = {dtype: np.abs(jitted(replace(SMALL, dtype=dtype))(*BATCH) - exact).max() / exact.std()
+           for dtype in ("mixed", "bfloat16")}
+    assert 1e-4 < far["mixed"] < far["bfloat16"] < 0.2
+    config = replace(SMALL, dtype="mixed", num_layers=2)
+    shapes_of = jax.eval_shape(lambda: variables_of(config))
+    text = jax.jit(Transformer(config).apply).lower(shapes_of, *BATCH).as_text()
+    dots = [line.rpartition(" : ")[2] for line in text.splitlines() if "dot_general" in line]
+    attentions = 2 * (1 + 2)
+    assert sum("bf16" not in operands for operands in dots) == 2 * attentions  # Q Kᵀ, weights V
+    assert sum(operands.count("xbf16>") == 2 and operands.endswith("xf32>") for operands in dots) \
+        == 4 * attentions + 2 * 4 + 1  # projections, feed-forward, logits
+
+
+def test_logits_are_the_hidden_states_times_the_target_embeddings_plus_the_bias():
+    config = replace(SMALL, output_bias=True)
+    params, hidden = variables_of(config)["params"], jitted(config, "hidden")(*BATCH)
+    expected = hidden @ params["target_embedding"]["table"].T + params["output_bias"]
+    np.testing.assert_allclose(jitted(config)(*BATCH), expected, atol=1e-5)
+
+
+def test_scaled_embeddings_are_those_of_a_table_larger_by_the_root_of_d_model():
+    scaled, flat = SMALL, replace(SMALL, scale_embeddings=False)
+    encode = lambda config, variables: jax.jit(  # noqa: E731
+        partial(Transformer(config).apply, method="encode")
+    )(variables, BATCH[0], ONES[0])
+    larger = jax.tree.map(jnp.array, variables_of(SMALL))
+    larger["params"]["source_embedding"]["table"] *= 30**0.5
+    expected = encode(scaled, variables_of(SMALL))
+    np.testing.assert_allclose(encode(flat, larger), expected, atol=1e-5)
+    assert np.abs(encode(flat, variables_of(SMALL)) - expected).max() > 1e-2

@@ -1,0 +1,110 @@
+"""Stepping through a cache = teacher forcing, whatever the history of the hypotheses.
+
+Axes: B batch · N beams · V vocabulary.
+"""
+
+from dataclasses import replace
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_transformer import POSITIONS, SMALL, V, ids, variables_of
+
+from model.attention import to_cache
+from model.config import CHOICES
+from model.transformer import Stack, Transformer
+from model.translate import Reading, ancestry_mask, empty_caches, search_step
+
+# Random histories: every slot continues a random slot with a random token.
+
+STEPS, BEAMS, SENTENCES = 7, 3, 2
+STEPPING = [*product(CHOICES["norm"], POSITIONS, ["float32"]),
+            *((norm, kind, dtype) for norm, kind, dtype in zip(
+                ("post", "pre", "pre", "post") * 2, POSITIONS * 2,
+                ("bfloat16",) * 4 + ("mixed",) * 4, strict=True))]
+
+
+def random_histories():
+    """tokens, parents [T, B, N] and ancestry [T, B, N, T], as `beam_search` hands them out."""
+    random = np.random.default_rng(5)
+    tokens = random.integers(0, V, (STEPS, SENTENCES, BEAMS))
+    tokens[0] = SMALL.start_id
+    parents = random.integers(0, BEAMS, tokens.shape)
+    ancestry = np.full((STEPS, SENTENCES, BEAMS, STEPS), -1)
+    for t, b, n in np.ndindex(tokens.shape):
+        if t:
+            ancestry[t, b, n] = ancestry[t - 1, b, parents[t, b, n]]
+        ancestry[t, b, n, t] = n
+    return tokens, parents, ancestry
+
+
+@pytest.mark.parametrize("norm, positions, dtype", STEPPING)
+def test_stepping_with_the_cache_is_teacher_forcing(norm, positions, dtype):
+    config = replace(SMALL, norm=norm, positions=positions, num_decoder_layers=2, dtype=dtype)
+    model, variables = Transformer(config), variables_of(replace(config, dtype="float32"))
+    tokens, parents, ancestry = random_histories()
+    source = ids(SENTENCES, 5)
+    segments = (jnp.arange(5) < jnp.array([[5], [3]])).astype(jnp.int32)
+
+    @jax.jit
+    def stepping(variables, histories):
+        memory = model.apply(variables, source, segments, method="encode")
+        memory = model.apply(variables, memory, method="memory_keys_values")
+        caches = empty_caches(config, SENTENCES, STEPS * BEAMS)
+        reading = Reading(tuple(map(to_cache, memory)), segments.sum(axis=1), caches)
+        step = search_step(model, variables)
+
+        def one(reading, inputs):
+            t, tokens, parents, ancestry = inputs
+            each = jnp.full(SENTENCES, t)
+            logits, reading = step(tokens, reading, each, parents, ancestry)
+            return reading, logits
+
+        return jax.lax.scan(one, reading, histories)[1]
+
+    # Teacher forcing of what each slot's ancestors got, for every slot of every step.
+    target = np.zeros((*tokens.shape, STEPS), np.int32)
+    for t, b, n in np.ndindex(tokens.shape):
+        for s in range(t + 1):
+            target[t, b, n, s] = tokens[s, b, ancestry[t, b, n, s]]
+    target = jnp.asarray(target.reshape(-1, STEPS))
+    sentence = np.tile(np.repeat(np.arange(SENTENCES), BEAMS), STEPS)
+    forced = jax.jit(model.apply)(
+        variables, source[sentence], target, segments[sentence], jnp.ones_like(target)
+    )
+    forced = forced.reshape(*tokens.shape, STEPS, V)
+
+    histories = tuple(map(jnp.asarray, (np.arange(STEPS), tokens, parents, ancestry)))
+    stepped = stepping(variables, histories)
+    assert stepped.dtype == forced.dtype == jnp.float32
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    for t in range(STEPS):
+        expected = forced[t, :, :, t]
+        assert expected.std() > 0.5
+        np.testing.assert_allclose(stepped[t], expected, atol=tolerance, rtol=tolerance)
+
+
+def test_a_stack_without_memory_steps_through_its_cache_as_it_runs_at_once():
+    config = replace(SMALL, norm="pre", positions="rotary", num_layers=2)
+    stack, x = Stack(config, 2), jax.random.normal(jax.random.key(0), (SENTENCES, STEPS, 30))
+    one_after_another = jnp.broadcast_to(jnp.arange(STEPS), x.shape[:2])
+    mask = jnp.tril(jnp.ones((1, 1, STEPS, STEPS), bool))
+    variables = jax.jit(stack.init)(jax.random.key(1), x, mask, one_after_another)
+    layer = variables["params"]["layers_1"]
+    assert {name for name in layer if "cross" in name} == set()
+
+    def one(caches, t):
+        ancestry = jnp.where(jnp.arange(STEPS) <= t, 0, -1)
+        mask = ancestry_mask(jnp.broadcast_to(ancestry, (SENTENCES, 1, STEPS)))
+        now, each = x[:, t][:, None], jnp.full(SENTENCES, t)
+        y, caches = stack.apply(
+            variables, now, mask, each[:, None], caches=caches, index=each
+        )
+        return caches, y[:, 0]
+
+    caches = empty_caches(config, SENTENCES, STEPS)
+    _, stepped = jax.jit(lambda c: jax.lax.scan(one, c, jnp.arange(STEPS)))(caches)
+    at_once, _ = jax.jit(stack.apply)(variables, x, mask, one_after_another)
+    np.testing.assert_allclose(jnp.swapaxes(stepped, 0, 1), at_once, atol=1e-5)

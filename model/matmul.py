@@ -3,6 +3,7 @@
 Axes: D what is summed over · F the weight's other axes.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ def matmul(
     """x W + b: the axes of F take the place of x's last one.
 
     The products are of the weight's dtype, their sums at least float32, the result of x's dtype:
-    bfloat16 weights make of float32 values a bfloat16 matmul, which costs half of a float32 one.
+    bfloat16 weights make of float32 values a bfloat16 matmul, at half the cost where the hardware
+    knows it.
     """
     if jnp.finfo(weight.dtype).bits < 32:
         result = narrow_matmul(x, weight)
@@ -25,7 +27,9 @@ def matmul(
     return result if bias is None else result + bias.astype(x.dtype)
 
 
-def products(x: Array, y: Array, of_x: Any, of_y: Any) -> Float[Array, "..."]:
+def products(
+    x: Array, y: Array, of_x: Iterable[int], of_y: Iterable[int]
+) -> Float[Array, "..."]:
     """The products of x and y summed in float32 over the axes `of_x` and `of_y`."""
     axes = ((tuple(of_x), tuple(of_y)), ((), ()))
     return jax.lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)
@@ -41,6 +45,7 @@ def narrow_matmul(x, weight):
 
 
 def forward(x, weight):
+    """What is kept is half of x, and its dtype as an array of no axes."""
     return narrow_matmul(x, weight), (x.astype(weight.dtype), weight, jnp.zeros((), x.dtype))
 
 

@@ -11,16 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from test_layers import normal
 
 from model.config import ModelConfig
 from model.layers import Dropout, dropout, random_bits
 
 B, T, D = 2, 5, 13
 CONFIG = ModelConfig(d_model=D, num_heads=1)
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
 
 
 KEYS = [jax.random.key(7), jax.random.PRNGKey(8), jax.random.fold_in(jax.random.PRNGKey(8), 1),

@@ -6,14 +6,11 @@ Axes: B batch · T queries · S keys · H heads · K head width.
 import jax
 import jax.numpy as jnp
 import numpy as np
+from test_attention import normal
 
 from model.attention import KeysValues, causal_mask, extend_cache, segment_mask, to_cache
 
 B, H, T, S, K = 2, 3, 5, 7, 11
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
 
 
 def test_the_causal_mask_shows_the_past_and_the_present():

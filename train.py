@@ -6,6 +6,7 @@ Every field of model/config.py, data/config.py and training/config.py is a flag,
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -16,19 +17,17 @@ import optax
 from absl import flags
 from ml_collections import config_flags
 
-from data.batches import Batches, DataPosition, batch_pairs, num_batches, useful_share
+from data.batches import Batches, DataPosition, batch_pairs
 from data.corpora import read_split
 from data.errors import CONFIGURATION, OUTPUT, UserError
-from data.scores import bleu, exact_match, tokenized_bleu
 from decoding.translator import Translator
-from model.config import num_parameters
 from model.transformer import Transformer
 from training import hosts
-from training.checkpoint import load_params, read_best
+from training.checkpoint import load_params
 from training.command import prepare_jax, run_command
 from training.config import Config
 from training.dry_run import dry_run
-from training.evaluate import Evaluator, samples, translations
+from training.evaluate import Evaluator
 from training.failure import explained
 from training.inputs import Data, prepare_data
 from training.interruption import StopFlag, Stopped
@@ -36,9 +35,11 @@ from training.optimizer import learning_rate_schedule, make_optimizer
 from training.profile import profiled
 from training.progress import Progress, clock
 from training.reader import Reader
+from training.report import announce, print_results
 from training.run import Run, flat
 from training.saving import Checkpoints, forecast
 from training.step import (
+    TrainState,
     init_state,
     make_train_step,
     pmap_eval_step,
@@ -47,8 +48,6 @@ from training.step import (
     start_from,
 )
 
-FINAL_SAMPLES = 5
-
 
 def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     """Train to the end, or from where the run stopped; writes checkpoints, metrics and scores.
@@ -56,7 +55,8 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     Raises Stopped, when all is saved, where `stop` asks for it.
     """
     stop.defer()
-    training, devices = config.training, jax.device_count()
+    devices = jax.device_count()  # the backend starts: all processes meet before any waits alone
+    training = config.training
     model = Transformer(config.model)
     optimizer = make_optimizer(training, config.model.d_model)
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
@@ -66,26 +66,11 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     eval_step = stop.before(pmap_eval_step(model, training))
     evaluator = Evaluator(config, run, data.valid, eval_step, translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
-    fresh, position = partial(init_state, model, optimizer, training), DataPosition()
-    with hosts.after_the_first("the checkpoint"):
-        restored = checkpoints.restore(jax.eval_shape(fresh))
-    if restored:
-        state, saved = restored
-        position = resumed_position(saved, data, evaluator, run)
-        run.log(f"resumed at step {int(state.step)}")
-    else:
-        state = fresh()
-        if training.init_from:
-            params = load_params(Path(training.init_from).expanduser(), "best")
-            state = start_from(state, params)
-            run.log(f"started from the parameters of {training.init_from}")
+    fresh = partial(init_state, model, optimizer, training)
+    state, position = begin(fresh, checkpoints, evaluator, config, run, data)
     step = saved_step = started = int(state.step)
     complete = checkpoints.complete
-    if hosts.count() > 1:
-        norm = float(jax.jit(optax.global_norm)(state.params))
-        hosts.agree({"devices": jax.local_device_count(), "step": step, "parameters": norm})
-    run.go_on_from(step)
-    report(config, run, batches, position.epoch)
+    announce(config, run, batches, position.epoch)
     said, fits = forecast(run.path, state, training.keep)
     run.log(said if fits else f"warning: {said}")
 
@@ -138,12 +123,36 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     if complete:
         run.log(f"already complete at step {step}")
     else:
-        average = checkpoints.average()
-        evaluator.judge("average", step, average)
-        hosts.by_the_first("the average", checkpoints.save_average, average, evaluator.best)
+        finish(step, checkpoints, evaluator)
     checkpoints.close()
     translator.use(load_params(run.path, "best"))
     print_results(run, data, translator)
+
+
+def begin(fresh: Callable[[], TrainState], checkpoints: Checkpoints, evaluator: Evaluator,
+          config: Config, run: Run, data: Data) -> tuple[TrainState, DataPosition]:
+    """The state and the place in the data to go on from: of the newest checkpoint, or new ones.
+
+    Of several processes all begin alike; raises UserError where they cannot.
+    """
+    with hosts.after_the_first("the checkpoint"):
+        restored = checkpoints.restore(jax.eval_shape(fresh))
+    if restored:
+        state, saved = restored
+        position = resumed_position(saved, data, evaluator, run)
+        run.log(f"resumed at step {int(state.step)}")
+    else:
+        state, position = fresh(), DataPosition()
+        if config.training.init_from:
+            params = load_params(Path(config.training.init_from).expanduser(), "best")
+            state = start_from(state, params)
+            run.log(f"started from the parameters of {config.training.init_from}")
+    step = int(state.step)
+    if hosts.count() > 1:
+        norm = float(jax.jit(optax.global_norm)(state.params))
+        hosts.agree({"devices": jax.local_device_count(), "step": step, "parameters": norm})
+    run.go_on_from(step)
+    return state, position
 
 
 def resumed_position(saved: dict, data: Data, evaluator: Evaluator, run: Run) -> DataPosition:
@@ -158,33 +167,11 @@ def resumed_position(saved: dict, data: Data, evaluator: Evaluator, run: Run) ->
     return DataPosition(saved["epoch"], saved["index"])
 
 
-def report(config: Config, run: Run, batches: Batches, epoch: int) -> None:
-    """Say what is about to happen, beginning with this epoch."""
-    rows, source, target = batches.shape
-    per_epoch = num_batches(batches.plan(epoch), rows)
-    share = useful_share(batches.pairs(epoch), batches.plan(epoch), source, target)
-    kind = jax.devices()[0].device_kind
-    run.log(f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
-            + (f", {hosts.count()} processes" if hosts.count() > 1 else ""))
-    run.log(f"parameters: {num_parameters(config.model):,}")
-    run.log(f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
-            f"{per_epoch} batches an epoch, {config.training.num_steps:,} steps")
-
-
-def print_results(run: Run, data: Data, translator: Translator) -> None:
-    """Held-out scores and samples of the best checkpoint, and the command to try next."""
-    if data.test is not None:
-        sources, references = data.test.source, data.test.target
-        texts = translations(translator, sources)
-    if not hosts.first():
-        return
-    if data.test is not None:
-        print("\n".join(samples(sources, texts, references, FINAL_SAMPLES)))
-        for metric in (bleu, tokenized_bleu):
-            print(f"held-out {metric(texts, references)}")
-        print(f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
-              f"sentences (checkpoint: {read_best(run.path).get('checkpoint', 'latest')})")
-    print(f"translate with: python decode.py --workdir={run.path} --input=FILE", flush=True)
+def finish(step: int, checkpoints: Checkpoints, evaluator: Evaluator) -> None:
+    """Average the last checkpoints, judge that too and save it: then the training is complete."""
+    average = checkpoints.average()
+    evaluator.judge("average", step, average)
+    hosts.by_the_first("the average", checkpoints.save_average, average, evaluator.best)
 
 
 def main() -> None:
@@ -197,7 +184,7 @@ def main() -> None:
     config.validate()
     path = Path(f.workdir or f"runs/{Path(file).stem}").expanduser().absolute()
     if f.dry_run:
-        return dry_run(config, path, f.overwrite, f.compilation_cache, report)
+        return dry_run(config, path, f.overwrite, f.compilation_cache)
     started, stop = time.perf_counter(), StopFlag()
     hosts.connect(f)
     run = (Run if hosts.first() else Reader)(path)

@@ -6,7 +6,7 @@ It reads the first pairs of each corpus only, and works in a temporary directory
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from training.config import Config
 from training.failure import explained
 from training.inputs import prepare_data
 from training.optimizer import make_optimizer
+from training.report import announce
 from training.run import Run
 from training.saving import forecast, megabytes, num_bytes
 from training.step import init_state, make_train_step, pmap_train_step, split_rows
@@ -29,11 +30,10 @@ from training.step import init_state, make_train_step, pmap_train_step, split_ro
 HEAD = 10_000  # pairs of each corpus
 
 
-def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str,
-            report: Callable) -> None:
+def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str) -> None:
     """What `train.py` would do with the run at `path` until its first step is done.
 
-    `report(config, run, batches, epoch)` says what the batches are. Raises UserError as training.
+    Raises UserError as training.
     """
     check_place(path)
     with scratch(path, overwrite) as run:
@@ -54,7 +54,7 @@ def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str,
         prepare_jax(compilation_cache)
         shape = config.rows_per_batch, config.data.source_length, config.data.target_length
         batches = Batches(data.train, *shape, config.training.seed, config.special)
-        report(config, run, batches, 0)
+        announce(config, run, batches, 0)
         with explained(config, run):
             one_step(config, run, batches, path)
         run.log("dry run: all is well, nothing was kept")

@@ -1,0 +1,44 @@
+"""What a training says when it begins, and when it has come to its end."""
+
+import jax
+
+from data.batches import Batches, num_batches, useful_share
+from data.scores import bleu, exact_match, tokenized_bleu
+from model.config import num_parameters
+from training import hosts
+from training.checkpoint import read_best
+from training.config import Config
+from training.evaluate import Translator, samples, translations
+from training.inputs import Data
+from training.run import Run
+
+SAMPLES = 5
+
+
+def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
+    """Say what is about to happen, beginning with this epoch."""
+    rows, source, target = batches.shape
+    per_epoch = num_batches(batches.plan(epoch), rows)
+    share = useful_share(batches.pairs(epoch), batches.plan(epoch), source, target)
+    kind = jax.devices()[0].device_kind
+    run.log(f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
+            + (f", {hosts.count()} processes" if hosts.count() > 1 else ""))
+    run.log(f"parameters: {num_parameters(config.model):,}")
+    run.log(f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
+            f"{per_epoch} batches an epoch, {config.training.num_steps:,} steps")
+
+
+def print_results(run: Run, data: Data, translator: Translator) -> None:
+    """Held-out scores and samples of the translator, and the command to try next."""
+    if data.test is not None:
+        sources, references = data.test.source, data.test.target
+        texts = translations(translator, sources)
+    if not hosts.first():
+        return
+    if data.test is not None:
+        print("\n".join(samples(sources, texts, references, SAMPLES)))
+        for metric in (bleu, tokenized_bleu):
+            print(f"held-out {metric(texts, references)}")
+        print(f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
+              f"sentences (checkpoint: {read_best(run.path).get('checkpoint', 'latest')})")
+    print(f"translate with: python decode.py --workdir={run.path} --input=FILE", flush=True)

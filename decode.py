@@ -62,8 +62,8 @@ def paired(items: Iterator[Item], targets: Iterator[str], *names: str) -> Iterat
     number = 0
     for item, target in zip_longest(items, targets):
         if item is None or target is None:
-            raise UserError(DATA, f"{names[item is None]} ends after line {number}, "
-                            f"{names[item is not None]} does not; they must be parallel")
+            raise UserError(DATA, f"{names[item is not None]} ends after line {number}, "
+                            f"{names[item is None]} does not; they must be parallel")
         number += 1
         yield item._replace(target=target)
 
@@ -129,7 +129,8 @@ def main() -> None:
         if f.shard:
             part = shard_lines(total, *shard_of(f.shard))
             items, total, start = islice(items, part.start, part.stop), len(part), part.start
-    work = Work(translator, f.mode, f.format, f.input, start, total, references is not None)
+    work = Work(translator, f.mode, f.format, f.input, start, total, interactive,
+                references is not None)
     if f.mode == "score" and translator.decoding.repetition_penalty != 1.0:
         raise UserError(CONFIGURATION, "--mode=score knows no repetition penalty; give "
                         "--repetition_penalty=1")
@@ -148,7 +149,8 @@ def main() -> None:
                 print(line, flush=interactive)
         else:
             write_lines(f.output, lines)
-    work.report()
+    if not interactive:
+        work.report()
     if references is not None:
         print_scores(work.texts, references, sys.stderr if f.output == "-" else sys.stdout)
 

@@ -185,9 +185,9 @@ def main() -> None:
     path = Path(f.workdir or f"runs/{Path(file).stem}").expanduser().absolute()
     if f.dry_run:
         return dry_run(config, path, f.overwrite, f.compilation_cache)
-    started, stop = time.perf_counter(), StopFlag()
+    started = time.perf_counter()
     hosts.connect(f)
-    run = (Run if hosts.first() else Reader)(path)
+    run, stop = (Run if hosts.first() else Reader)(path), StopFlag()
     try:
         if not f.overwrite:
             run.adopt(config)
@@ -207,6 +207,9 @@ def main() -> None:
         if not stop.deferred:
             hosts.leave(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
+    except UserError as error:
+        run.note(f"error: {error}")
+        raise
     finally:
         run.close()
 

@@ -155,7 +155,7 @@ def _parsed(spec):
     if kind not in ("builtin", "text", "tsv", "tfds") or not rest:
         raise UserError(CONFIGURATION, f"a corpus must be one of {KINDS}, or a mixture as in "
                         f"2*tsv:ONE + tsv:OTHER; got {spec!r}")
-    if kind == "text" and len([path for path in rest.split(",") if path]) != 2:
+    if kind == "text" and [*map(bool, rest.split(","))] != [True, True]:
         raise UserError(CONFIGURATION, f"text:SOURCE,TARGET takes two files, got {spec!r}")
     if kind == "builtin" and rest not in BUILTIN:
         raise UserError(CONFIGURATION, f"no builtin corpus {rest!r}, only {', '.join(BUILTIN)}")
@@ -169,16 +169,21 @@ def _prepared(rest, split, config) -> _Prepared:
     name, _, wanted = rest.partition(":")
     root = Path(expanded(config.data_dir or os.environ.get("TFDS_DATA_DIR", "")
                          or "~/tensorflow_datasets")).absolute()
-    found = [path.parent for path in (root / name).glob("*/dataset_info.json")]
+    found = [path.parent for path in (root / name).glob("*/dataset_info.json")
+             if re.fullmatch(r"\d+\.\d+\.\d+", path.parent.name)]  # not 1.0.0.incomplete…
     if not found:
         configs = sorted({path.parts[-3] for path in (root / name).glob("*/*/dataset_info.json")})
         if configs:
-            raise UserError(CONFIGURATION, f"tfds:{name} has several configurations; name one: "
+            raise UserError(CONFIGURATION, f"tfds:{name} has configurations; name one: "
                             + ", ".join(f"tfds:{name}/{one}" for one in configs))
         raise UserError(DATA, f"the data set {name} is not prepared in {root}; prepare it with: "
                         f"{_preparation(name, root)}")
     directory = max(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
-    info = json.loads((directory / "dataset_info.json").read_text())
+    try:
+        info = json.loads((directory / "dataset_info.json").read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(DATA, f"{directory}/dataset_info.json is damaged; prepare it again with: "
+                        f"{_preparation(name, root)} --overwrite") from None
     if info.get("fileFormat") != "array_record":
         raise UserError(DATA, f"{directory} is stored as {info.get('fileFormat')}, which needs "
                         f"TensorFlow; prepare it with: {_preparation(name, root)} --overwrite")

@@ -10,6 +10,7 @@ import math
 import random
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -46,14 +47,15 @@ def bpe_dropout(word: str, scores: dict[str, float], drop: float,
             del ends[place]
 
 
-def unigram_sample(word: str, scores: dict[str, float], alpha: float,
-                   rng: random.Random) -> list[str]:
+def unigram_sample(word: str, scores: dict[str, float], alpha: float, rng: random.Random,
+                   longest: int) -> list[str]:
     """Pieces of a word, drawn with probability ∝ P(pieces)^alpha (Kudo 2018, section 3.2).
 
-    `scores` are log-probabilities of the vocabulary's pieces; ValueError if they do not cover it.
-    Forward sums, then drawn from the end backwards.
+    `scores` are log-probabilities of the vocabulary's pieces, of which none has more than `longest`
+    characters; ValueError if they do not cover the word. Forward sums, then drawn from the end
+    backwards.
     """
-    total, longest = [0.0] + [-math.inf] * len(word), max(map(len, scores))
+    total = [0.0] + [-math.inf] * len(word)
     last = [{} for _ in total]  # of each end: where its last piece may begin → log of the sum
     for end in range(1, len(word) + 1):
         for start in range(max(0, end - longest), end):
@@ -79,9 +81,9 @@ class _Side:
     """The sentences of one side as words, each word once with the ids of its pieces."""
 
     def __init__(self, texts: Sequence[str], tokenizer: SentencePieceTokenizer, amount: float):
-        self._amount, self._draw = amount, {
-            "bpe": bpe_dropout, "unigram": unigram_sample}[tokenizer.kind]
         self._scores, self._ids = tokenizer.pieces()
+        self._amount, self._draw = amount, bpe_dropout if tokenizer.kind == "bpe" else partial(
+            unigram_sample, longest=max(map(len, self._scores)))
         numbers = {}
         self._words = ragged([[numbers.setdefault(word, len(numbers)) for word in
                                WORD.findall(tokenizer.normalize(text))] for text in texts])

@@ -120,7 +120,8 @@ class Engine:
             return  # another batch has said so already
         said = f"{rows} sentences of up to {bucket} tokens do not fit into the device's memory"
         if self._halved == HALVINGS or rows == 1:
-            raise UserError(CONFIGURATION, f"{said}; lower --batch_size or --beam_size")
+            raise UserError(CONFIGURATION, f"{said}; lower decoding.batch_size or "
+                            "decoding.beam_size")
         self._halved += 1
         print(f"{said}: trying half as many", file=sys.stderr)
 
@@ -153,7 +154,7 @@ class Engine:
         if o.max_length:
             limits = np.minimum(limits, o.max_length)
         if o.max_length_ratio:
-            limits = np.minimum(limits, np.ceil(lengths * o.max_length_ratio).astype(np.int32))
+            limits = np.minimum(limits, np.ceil(lengths * o.max_length_ratio))
         return np.where(lengths > 0, np.maximum(limits, 1), 0).astype(np.int32)
 
     def _least(self, lengths: np.ndarray) -> np.ndarray | None:
@@ -161,8 +162,8 @@ class Engine:
         o = self._decoding
         if not (o.min_length or o.min_length_ratio):
             return None
-        relative = np.ceil(lengths * o.min_length_ratio).astype(np.int32)
-        return np.maximum(relative, o.min_length).astype(np.int32)
+        least = np.maximum(np.ceil(lengths * o.min_length_ratio), o.min_length)
+        return np.minimum(least, 2**31 - 1).astype(np.int32)
 
     def _queues(self, sources: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
         """(bucket, lines): in the bucket of each line's own length, the longest first, so that no

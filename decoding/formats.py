@@ -4,7 +4,9 @@
     tsv     columns, the first is the sentence, the second a translation to score; what is found is
             one more column
     jsonl   {"text": …, any other field}; "prefix" is what a translation must begin with, "target"
-            (else "translation") one to score; what is found are more fields
+            (else "translation") one to score; more fields come out: "translation", "score",
+            "truncated", and "nbest" where several were asked for; "log_prob", "tokens" and
+            "log_probs" of a scored one; "alignment" of an aligned one
     moses   a sentence; out come lines "number ||| translation ||| score", numbers from 0
 """
 
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple
 from data.errors import DATA, UserError
 
 FORMATS = ("text", "tsv", "jsonl", "moses")
-SEPARATOR = "|||"
+SEPARATOR, TAB = "|||", "\t"
 HALF_PAIRS = re.compile("[\ud800-\udfff]")
 
 
@@ -65,20 +67,22 @@ def parsed(form: str, line: str, where: str, with_target: bool = False) -> Item:
     return Item(encodable(fields["text"]), line, encodable(prefix or ""), encodable(target))
 
 
-def rendered(form: str, number: int, item: Item, found: list[Hypothesis], truncated: bool) -> str:
-    """What comes out for item `number` (from 0); `found` is best first and never empty.
+def rendered(form: str, number: int, item: Item, found: list[Hypothesis], truncated: bool,
+             several: bool) -> str:
+    """What comes out for item `number` (from 0); `found` is best first and never empty, `several`
+    whether more than one was asked for.
 
     A score of −inf, of what breaks the rules of the search, is null in JSON.
     """
     if form == "tsv":
-        return f"{item.line}\t{found[0].text}"
+        return f"{item.line}\t{found[0].text.replace(TAB, ' ')}" if item.line.strip() else item.line
     if form == "moses":
         return "\n".join(f"{number} {SEPARATOR} {escaped(one.text)} {SEPARATOR} {one.score:.6f}"
                          for one in found)
     if form == "text" or not item.line.strip():
-        return found[0].text
+        return found[0].text  # of a blank line, a blank one
     each = finite([{"translation": one.text, "score": one.score} for one in found])
-    nbest = {"nbest": each} if len(found) > 1 else {}
+    nbest = {"nbest": each} if several else {}
     return extended(item, each[0] | {"truncated": truncated} | nbest)
 
 

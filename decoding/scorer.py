@@ -12,7 +12,7 @@ import numpy as np
 
 from decoding.translator import WINDOW, Translator
 from model.beam_search import length_penalty
-from model.scoring import Forced, force
+from model.scoring import force
 
 
 class Scored(NamedTuple):
@@ -22,7 +22,7 @@ class Scored(NamedTuple):
     score: float
     tokens: list[str]
     log_probs: list[float]
-    attention: np.ndarray  # [target tokens, source tokens], both with the end
+    links: list[tuple[int, int]]  # (i, j): token j attends to source token i most; ends left out
     kept: int  # tokens of the longer side that were scored, and those that were cut off it
     cut: int
 
@@ -30,16 +30,18 @@ class Scored(NamedTuple):
 class Scorer:
     """`scorer.stream(pairs)` with the models, tokenizers and length penalty of a Translator."""
 
-    def __init__(self, translator: Translator):
-        self._translator = translator
+    def __init__(self, translator: Translator, align: bool = False):
+        """`align` asks for the links too."""
+        self._translator, self._align = translator, align
         longest = min(model.config.max_length for model in translator.engine.models)
         self._buckets = [s for s in translator.engine.buckets if s < longest] + [longest]
-        self._force = jax.pmap(
-            lambda variables, *arrays: force(
-                list(zip(translator.engine.models, variables, strict=True)), *arrays,
-                absent=translator.engine.absent),
-            in_axes=(None, 0, 0, 0, 0), devices=jax.local_devices(),
-        )
+
+        def run(variables, *arrays):
+            models = list(zip(translator.engine.models, variables, strict=True))
+            forced = force(models, *arrays, absent=translator.engine.absent)
+            return forced if align else forced.log_probs
+
+        self._force = jax.pmap(run, in_axes=(None, 0, 0, 0, 0), devices=jax.local_devices())
 
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:
         """The score of each pair, in order; None where both sides are blank."""
@@ -83,7 +85,8 @@ class Scorer:
             arrays += [ids, lengths]
         split = (x.reshape(devices, -1, *x.shape[1:]) for x in arrays)
         forced = jax.device_get(self._force(self._translator.engine.variables, *split))
-        log_probs, attention = (x.reshape(-1, *x.shape[2:]) for x in Forced(*forced))
+        log_probs, *attention = jax.tree.leaves(
+            jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), forced))
         decoding, pieces = self._translator.decoding, self._translator.target_tokenizer
         for row, i in enumerate(members):
             source, target = len(kept[0][i]), len(kept[1][i])
@@ -92,7 +95,8 @@ class Scorer:
             penalty = float(length_penalty(float(target), decoding.alpha, decoding.power_penalty))
             results[i] = Scored(
                 total, total / penalty, [pieces.piece(token) for token in kept[1][i]],
-                each.tolist(), attention[row, :target, :source], max(source, target), cut[i],
+                each.tolist(), links(attention[0][row, :target, :source]) if self._align else [],
+                max(source, target), cut[i],
             )
 
 

@@ -109,8 +109,8 @@ def multi_head_attention(
     if positions is not None:
         queries = rotate(queries, positions)
     heads, weights = dot_product_attention(queries, *keys_values, mask)
-    concatenated = jnp.swapaxes(heads, 1, 2).reshape(x.shape)
     output = params.output.reshape(-1, x.shape[-1])
+    concatenated = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:-1], len(output))
     return matmul(concatenated, output, params.output_bias), weights
 
 

@@ -129,6 +129,8 @@ def beam_search(
     Without a `queue` there is a row for every sentence. A sentence's result depends neither on its
     neighbours nor on when it is begun.
     """
+    if nbest > beam_size:
+        raise ValueError(f"nbest must be at most beam_size, got {nbest} > {beam_size}")
     total, slots = len(start_tokens), jnp.arange(beam_size)
     rows, load = queue or Queue(total, lambda state, row, sentence: state)
     start_tokens, limits = (jnp.append(x, 0) for x in (start_tokens, limits))
@@ -207,9 +209,7 @@ def beam_search(
         jnp.array(0), nobody, start, idle, none(rows), nobody == total,
         Kept(unwritten, unwritten, none(total + 1)), state,
     )  # fmt: skip
-    loop = jax.lax.while_loop(
-        lambda loop: (loop.taken < present) | ~loop.done.all(), advance, loop
-    )
+    loop = jax.lax.while_loop(lambda loop: (loop.taken < present) | ~loop.done.all(), advance, loop)
     return walk_back(write_down(loop), nbest, end_id)
 
 

@@ -31,7 +31,7 @@ class ModelConfig:
     norm: str = "post"  # post: norm(x + f(x)), the paper's; pre: x + f(norm(x)) and a last norm
     positions: str = "sinusoidal"  # sinusoidal | learned | rotary | none
     sinusoid_layout: str = "interleaved"  # sin, cos, sin, … (the paper's) | halves: sins first
-    max_length: int = 1024  # positions the tables hold; longer sequences are refused
+    max_length: int = 1024  # positions the tables hold; indexing clamps, callers drop or cut
     activation: str = "relu"  # relu | gelu (exact) | silu
     attention_bias: bool = False  # biases on query, key, value and output projections
     layer_norm_epsilon: float = 1e-6

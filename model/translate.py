@@ -44,8 +44,8 @@ class Search(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One batch to translate; lengths and limits count the end token. A row of length 0 is done at
-    once. What is None is off and costs nothing."""
+    """One batch to translate; lengths and limits count the end token. Rows of length 0 are no
+    sentences, have no hypotheses, and come last. What is None is off and costs nothing."""
 
     source: Int[Array, "B S"]  # with the end token
     lengths: Int[Array, " B"]

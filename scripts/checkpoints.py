@@ -25,7 +25,11 @@ from training.run import Run
 
 def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
     """A line each: step, when, size, and whether it is the best or the latest."""
-    best = str(read_best(run).get("checkpoint", ""))
+    best = ""
+    try:
+        best = str(read_best(run).get("checkpoint", ""))
+    except UserError as error:
+        print(f"warning: {error}", file=sys.stderr)
     latest = str(max(steps(run), default=None))
     for path in checkpoints(run):
         marks = ["best"] * (path.name == best)

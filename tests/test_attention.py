@@ -145,9 +145,10 @@ def test_scores_have_variance_near_one_at_initialisation_thanks_to_the_scale():
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-def test_multi_head_attention_concatenates_heads_and_projects_them(bias):
-    params = random_params(bias)
-    x, memory, mask = normal(B, T, D, seed=5), normal(B, S, D, seed=6), random_mask(B, 1, T, S)
+@pytest.mark.parametrize("d", [D, 12])
+def test_multi_head_attention_concatenates_heads_and_projects_them(d, bias):
+    params = random_params(bias, d)
+    x, memory, mask = normal(B, T, d, seed=5), normal(B, S, d, seed=6), random_mask(B, 1, T, S)
     output, weights = jax.jit(
         lambda: multi_head_attention(
             params, x, project_keys_values(params, memory), jnp.asarray(mask)
@@ -165,7 +166,7 @@ def test_multi_head_attention_concatenates_heads_and_projects_them(bias):
             mask[:, 0],
         )
         heads.append(head), each.append(weight)
-    expected = np.concatenate(heads, axis=-1) @ p.output.reshape(D, D) + p.output_bias
+    expected = np.concatenate(heads, axis=-1) @ p.output.reshape(D, d) + p.output_bias
     np.testing.assert_allclose(output, expected, atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(weights, np.stack(each, axis=1), atol=1e-6)
 

@@ -208,6 +208,11 @@ def test_minus_infinity_neither_lives_nor_finishes():
         assert_slow_search_agrees(found, tables, limits, **WIDE)
 
 
+def test_more_hypotheses_than_beams_are_refused():
+    with pytest.raises(ValueError, match="at most beam_size, got 3 > 2"):
+        searcher(bigram_step, beam_size=2, nbest=3)(random_tables(0), random_limits(0))
+
+
 def test_a_dead_end_has_candidates_of_minus_infinity_and_no_nan():
     live = jnp.asarray([[-1.0, -2.0, -jnp.inf]] * 2)
     logits = jnp.full((2, 3, V), -jnp.inf).at[0, 1, 5].set(7.0)

@@ -55,6 +55,10 @@ def prepared(tmp_path_factory):
     for config in ("de-en", "fr-en"):
         (directory / "toy_many" / config / "1.0.0").mkdir(parents=True)
         (directory / "toy_many" / config / "1.0.0/dataset_info.json").write_text("{}")
+    (directory / "toy_translate" / "1.0.0.incompleteAB12").mkdir()
+    (directory / "toy_translate" / "1.0.0.incompleteAB12" / "dataset_info.json").write_text("{")
+    (directory / "toy_cut" / "1.0.0").mkdir(parents=True)
+    (directory / "toy_cut" / "1.0.0" / "dataset_info.json").write_text("{")
     return str(directory)
 
 
@@ -67,7 +71,8 @@ def refused(code, call, *args, **settings):
 
 
 @pytest.mark.parametrize("spec", ["", "train.de", "csv:a", "text:a", "text:a,b,c", "text:a,",
-                                  "tsv:", "builtin:klingon", "tfds:../etc", "tfds:/etc"])
+                                  "text:a,b,", "tsv:", "builtin:klingon", "tfds:../etc",
+                                  "tfds:/etc"])
 def test_what_is_no_corpus_is_a_mistake_in_the_configuration(spec):
     refused(CONFIGURATION, check_corpus, spec, "train", DataConfig())
 
@@ -103,6 +108,7 @@ def test_data_sets_that_cannot_be_read_are_refused_with_what_to_do(prepared):
             ("tfds:absent/de-en", DATA, "tfds build absent/de-en --file_format=array_record"),
             ("tfds:toy_translate:nowhere", DATA, "train, validation"),
             ("tfds:toy_many", CONFIGURATION, "tfds:toy_many/de-en"),
+            ("tfds:toy_cut", DATA, "damaged; prepare it again"),
             ("tfds:toy_records", DATA, "--overwrite")):
         message = refused(code, check_corpus, spec, "train", config)
         assert hint in message

@@ -33,20 +33,24 @@ def test_a_line_of_text_is_the_sentence(text):
 def test_columns_are_passed_through_and_the_second_is_a_translation():
     item = one("tsv", "ein Satz\ta sentence\tmore")
     assert (item.text, item.target) == ("ein Satz", "a sentence")
-    assert rendered("tsv", 0, item, FOUND[1:], False) == "ein Satz\ta sentence\tmore\tz"
+    assert rendered("tsv", 0, item, FOUND[1:], False, False) == "ein Satz\ta sentence\tmore\tz"
     assert one("tsv", "alone").target == ""
+    with_tab = [Hypothesis("b\tc", 0.0)]
+    assert rendered("tsv", 0, one("tsv", "a"), with_tab, False, False).split("\t") == ["a", "b c"]
 
 
 def test_json_keeps_its_fields_and_gets_more():
     fields = {"text": "ein\nSatz", "id": [1, {"deep": None}], "prefix": "a", "ä": "ö"}
     item = one("jsonl", json.dumps(fields))
     assert (item.text, item.prefix) == ("ein\nSatz", "a")
-    out = rendered("jsonl", 5, item, FOUND, True)
+    out = rendered("jsonl", 5, item, FOUND, True, True)
     assert "\n" not in out
     assert json.loads(out) == fields | {
         "translation": "x ||| y", "score": -0.5, "truncated": True, "nbest": [
             {"translation": "x ||| y", "score": -0.5}, {"translation": "z", "score": -1.25}]}
-    assert "nbest" not in json.loads(rendered("jsonl", 5, item, FOUND[:1], False))
+    assert "nbest" not in json.loads(rendered("jsonl", 5, item, FOUND[:1], False, False))
+    (alone,) = json.loads(rendered("jsonl", 5, item, FOUND[1:], False, True))["nbest"]
+    assert alone == {"translation": "z", "score": -1.25}  # as many fields as its neighbours
     again = one("jsonl", out, True)  # what was translated can be scored as it is
     assert again.target == "x ||| y"
 
@@ -75,14 +79,14 @@ def test_a_line_without_a_translation_is_not_scored_as_the_empty_one():
 def test_halves_of_surrogate_pairs_are_no_text_but_pass_through():
     item = one("jsonl", r'{"text": "a \ud83d", "id": "\udc00", "target": "\ud83d"}', True)
     assert (item.text, item.target) == ("a \ufffd", "\ufffd")
-    out = rendered("jsonl", 0, item, FOUND, False)
+    out = rendered("jsonl", 0, item, FOUND, False, True)
     assert json.loads(out.encode().decode())["id"] == "\udc00"
 
 
 def test_json_has_no_infinite_scores():
     """Of what the rules leave no translation for, or would never let a search say."""
     item, never = one("jsonl", '{"text": "a", "target": "b"}', True), float("-inf")
-    outs = [rendered("jsonl", 0, item, [Hypothesis("", never)], False),
+    outs = [rendered("jsonl", 0, item, [Hypothesis("", never)], False, False),
             with_scores("jsonl", item, never, {"log_probs": [-1.0, never]})]
     found = [json.loads(out, parse_constant=pytest.fail) for out in outs]
     assert [one["score"] for one in found] == [None, None]
@@ -96,7 +100,7 @@ def test_a_blank_line_can_be_scored_against_a_file():
 
 
 def test_moses_lines_have_three_fields_whatever_the_text():
-    lines = rendered("moses", 11, one("moses", "a"), FOUND, False).split("\n")
+    lines = rendered("moses", 11, one("moses", "a"), FOUND, False, True).split("\n")
     assert [line.split(" ||| ") for line in lines] == [
         ["11", "x &#124;&#124;&#124; y", "-0.500000"], ["11", "z", "-1.250000"]]
 
@@ -104,9 +108,9 @@ def test_moses_lines_have_three_fields_whatever_the_text():
 def test_a_blank_line_stays_one_line_in_every_format():
     blank = [Hypothesis("", 0.0)]
     for form in FORMATS:
-        assert rendered(form, 0, one(form, " "), blank, False).count("\n") == 0
-    assert rendered("text", 0, one("text", ""), blank, False) == ""
-    assert rendered("jsonl", 0, one("jsonl", ""), blank, False) == ""
+        assert rendered(form, 0, one(form, " "), blank, False, False).count("\n") == 0
+    for form in ("text", "jsonl", "tsv"):
+        assert rendered(form, 0, one(form, ""), blank, False, False) == ""
 
 
 def test_scores_and_links_come_as_numbers_or_fields():

@@ -9,8 +9,11 @@ import os
 import pytest
 
 from data.errors import CONFIGURATION, OUTPUT, UserError
-from decoding import jobs
+from decoding import jobs, work
+from decoding.formats import Hypothesis, Item
 from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
+from decoding.translator import Translation
+from training.config import DecodingConfig
 
 
 @pytest.fixture(autouse=True)
@@ -145,3 +148,32 @@ def test_a_fingerprint_follows_facts_and_contents(tmp_path):
     assert before != fingerprint({"a": 1, "b": 3}, str(tmp_path / "d"))
     (tmp_path / "d" / "x").write_text("two")
     assert before != fingerprint({"a": 1, "b": 2}, str(tmp_path / "d"))
+
+
+class Slow:
+    """A translator that takes a tenth of a second a line, by the clock `now`."""
+
+    decoding = DecodingConfig()
+    now = 100.0
+
+    def stream(self, items, first):
+        for item in items:
+            self.now += 0.1
+            yield Translation([Hypothesis(item.text, 0.0)], 2, 2)
+
+
+@pytest.mark.parametrize(("start", "behind", "interactive"), [
+    (0, 0, False), (0, 900, False), (500, 900, False), (0, 0, True)])
+def test_what_is_left_is_counted_from_the_place_in_the_job(
+        monkeypatch, capsys, start, behind, interactive):
+    """Not from the lines of this start: `behind` were there already, of 1,000 from `start` on."""
+    translator = Slow()
+    monkeypatch.setattr(work.time, "perf_counter", lambda: translator.now)
+    job = work.Work(translator, "translate", "text", "in", start, 1000, interactive, False)
+    items = [Item(str(i), str(i)) for i in range(behind, 1000)]
+    assert [*job(behind, items)] == [str(i) for i in range(behind, 1000)]
+    told = capsys.readouterr().err.splitlines()
+    assert bool(told) != interactive
+    for line in told:
+        lines, left = (float(part.split()[0].replace(",", "")) for part in line.split(", ")[::2])
+        assert left == pytest.approx((1000 - behind - lines) * 0.1, abs=1)

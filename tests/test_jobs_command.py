@@ -51,8 +51,8 @@ def test_json_comes_out_with_what_was_in_it_and_can_be_scored(run):
     found = [json.loads(line) for line in out.split("\n")[:-1]]
     assert code == 0
     assert [{"id": one["id"], "text": one["text"]} for one in found] == fields
-    assert all(len(one["nbest"]) == 2 and one["nbest"][0]["score"] == one["score"]
-               for one in found if one["text"].strip())
+    assert all(len(one["nbest"]) == (2 if one["text"].strip() else 1) for one in found)
+    assert all(one["nbest"][0]["score"] == one["score"] for one in found)
     code, scores, _ = decode(path, *flags, "--mode=score", stdin=out.encode())
     assert code == 0
     for one, line in zip(found, scores.split("\n")[:-1], strict=True):
@@ -118,6 +118,8 @@ def test_a_killed_job_goes_on_and_ends_byte_equal(run, tmp_path):
     (("--target={d}/in.txt",), "--mode=score"),
     (("--suppress=nowhere",), "no piece"),
     (("--temperature=0",), "above 0"),
+    (("--top_p=90",), "at most 1"),
+    (("--min_length=10000000000",), "from 0 to 2^31 - 1"),
 ], ids=str)
 def test_what_cannot_be_done_is_one_line(run, flags, part):
     path, _ = run
@@ -137,9 +139,12 @@ def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
     assert all((float(x) < 0) if line.strip() else x == "" for x, line in zip(
         numbers, lines, strict=True))
     (tmp_path / "target").write_text("EINS\n")
-    code, _, err = decode(path, *flags)
-    assert code == 3
-    assert "must be parallel" in err[-1]
+    swapped = (f"--input={tmp_path / 'target'}", f"--target={path / 'in.txt'}", "--mode=score")
+    for given in (flags, swapped):
+        code, _, err = decode(path, *given)
+        assert code == 3
+        assert err[-1] == (f"error: {tmp_path / 'target'} ends after line 1, {path / 'in.txt'} "
+                           "does not; they must be parallel")
 
 
 def test_pipes_are_read_once_and_stay_pipes(run, tmp_path):

@@ -97,7 +97,7 @@ def test_a_dry_run_says_what_the_run_says_and_leaves_nothing(place, resumed):
 def test_a_dry_run_of_a_run_that_is_there_agrees_with_it(place, resumed):
     flags = f"--workdir={resumed}", "--dry_run", "--config.model.d_ff=32"
     code, _, err = call(*training(place, *flags), environment={"JAX_PLATFORMS": "none"}.items())
-    assert code == 2 and "model.d_ff 16 → 32" in err[-1]
+    assert code == 2 and f"{resumed} was trained with" in err[-1] and "d_ff 16 → 32" in err[-1]
     code, _, err = call(*training(place, *flags[:2], "--config.training.keep=1000000000"))
     assert code == 6 and "lower training.keep" in err[-1]
 
@@ -166,7 +166,8 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
     for part in ("training.tokens_per_batch=128", "8 rows of 16 + 16 tokens",
                  "config.training.accumulate=2", "lower training.tokens_per_batch"):
         assert part in err[-1], part
-    assert "Traceback" in (place / "short" / "train.log").read_text()
+    log = (place / "short" / "train.log").read_text()
+    assert "Traceback" in log and log.splitlines()[-1] == err[-1]
     assert not any("Traceback" in line for line in err)
 
 
@@ -202,8 +203,13 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     assert (code, err) == (0, [])
     assert [line.split()[0] for line in out.splitlines()] == ["4", "8", "12", "average"]
     assert out.splitlines()[2].endswith("latest")
+    out_of_list = out
     code, out, err = call(script, "verify", f"--workdir={run}")
     assert (code, err) == (0, []) and out.count("whole") == 4
+    (run / "best.json").write_text("{")
+    code, again, err = call(script, "list", f"--workdir={run}")
+    assert (code, again) == (0, out_of_list) and "best.json is damaged" in err[0]
+    (run / "best.json").unlink()
     damaged = max((run / "checkpoints" / "8").rglob("*"), key=lambda p: p.stat().st_size)
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
     code, out, err = call(script, "verify", f"--workdir={run}")

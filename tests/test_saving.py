@@ -57,6 +57,21 @@ def test_overwrite_deletes_nothing_before_the_run_to_start_from_is_there(
     assert contents(path) == before
 
 
+def test_overwrite_deletes_no_directory_that_is_not_a_run(tmp_path):
+    (tmp_path / "samples").mkdir()
+    run = Run(tmp_path)
+    for content in (None, "[]", '{"model_type": "marian", "data": {}}'):  # another program's
+        if content:
+            (tmp_path / "config.json").write_text(content)
+        with pytest.raises(UserError, match="holds files but no run"):
+            run.clear()
+        assert (tmp_path / "samples").is_dir()
+    (tmp_path / "config.json").write_text('{"model": ')  # a run's, damaged
+    run.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["LOCK"]
+    run.close()
+
+
 def test_a_complete_run_started_again_changes_nothing(corpus, whole, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)

@@ -11,9 +11,10 @@ from tiny import WORDS
 
 from data.tokenizer import ListTokenizer
 from decoding.formats import Item
-from decoding.scorer import Scorer, links
+from decoding.scorer import Scorer
 from decoding.translator import Translator
 from model.config import ModelConfig
+from model.scoring import force
 from model.transformer import Transformer
 from training.config import DecodingConfig
 
@@ -74,12 +75,16 @@ def test_an_ensemble_is_neither_of_its_models_and_twice_one_is_that_one():
         assert single.hypotheses[0].score == pytest.approx(double.hypotheses[0].score, abs=1e-4)
 
 
-def test_attention_is_a_distribution_over_the_source(translator):
-    (one,) = Scorer(translator).stream([("eins zwei drei", "vier fünf")])
-    assert one.attention.shape == (3, 4)
-    np.testing.assert_allclose(one.attention.sum(axis=1), 1.0, atol=1e-5)
-    assert [j for _, j in links(one.attention)] == [0, 1]
-    assert all(one.attention[j, :-1].argmax() == i for i, j in links(one.attention))
+def test_links_are_where_the_attention_is_largest(translator):
+    source, target = "eins zwei drei", "vier fünf sechs"
+    (one,), (bare,) = (Scorer(translator, align).stream([(source, target)]) for align in (True, 0))
+    ids = [jnp.array([[*translator.source_tokenizer.encode(text), 2]]) for text in (source, target)]
+    models = [(translator.engine.models[0], translator.engine.variables[0])]
+    attention = force(models, ids[0], jnp.array([4]), ids[1], jnp.array([4])).attention
+    assert attention.shape == (1, 4, 4)
+    np.testing.assert_allclose(attention.sum(axis=2), 1.0, atol=1e-5)
+    assert one.links == [(int(attention[0, j, :3].argmax()), j) for j in range(3)]
+    assert bare.links == [] and bare.score == pytest.approx(one.score, abs=1e-5)
 
 
 def test_a_pair_that_is_too_long_is_cut_and_says_so(translator):

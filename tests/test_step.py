@@ -10,9 +10,13 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from data.batches import Batch
+from data.config import DataConfig
+from data.pairs import Pairs, ragged
 from model.config import ModelConfig
 from model.transformer import Transformer
-from training.config import TrainingConfig
+from training.config import Config, TrainingConfig
+from training.evaluate import held_out_loss
+from training.loss import LossSums
 from training.optimizer import make_optimizer
 from training.step import AXIS, init_state, make_train_step, pmap_train_step, split_rows
 
@@ -151,3 +155,26 @@ def test_the_moving_average_follows_its_formula(batch):
         )
     assert_close(state.ema, expected, 1e-6)
     assert_close(state.judged, state.ema, 0)
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+def test_an_evaluation_has_no_more_rows_in_memory_than_a_step_and_the_same_result(micro):
+    random = np.random.default_rng(1)
+    ids = ragged([random.integers(4, V, n).tolist() for n in random.integers(1, T, 60)])
+    config = Config(
+        data=DataConfig(source_length=T, target_length=T),
+        training=TrainingConfig(tokens_per_batch=T * ROWS, accumulate=micro),
+    )
+    seen = []
+
+    def eval_step(params, rows):
+        seen.append(rows.target.shape[0] * rows.target.shape[1])
+        real = rows.target_segments > 0
+        return LossSums((rows.labels * real).sum(), 2.0 * real.sum(), real.sum() / 4, real.sum())
+
+    metrics = held_out_loss(eval_step, None, Pairs(ids, ids), config)
+    parts = micro * jax.local_device_count()
+    assert max(seen) <= -(-ROWS // parts) * jax.local_device_count()
+    tokens = len(ids.ids) + 60  # each with its end
+    assert metrics["valid_loss"] == pytest.approx((ids.ids.sum() + 60 * 2) / tokens)
+    assert metrics["valid_nll"] == 2.0 and metrics["valid_accuracy"] == 0.25

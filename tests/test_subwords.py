@@ -85,12 +85,13 @@ def test_bpe_dropout_draws_what_sentencepiece_draws(drop):
 def test_unigram_pieces_are_drawn_by_their_probability(alpha):
     scores, _ = tokenizer_of("unigram").pieces()
     word, rng, weights = "▁seehears", random.Random(2), {}
+    longest = max(map(len, scores))
     for count in range(len(word)):
         for cuts in combinations(range(1, len(word)), count):
             pieces = tuple(word[i:j] for i, j in pairwise((0, *cuts, len(word))))
             if all(piece in scores for piece in pieces):
                 weights[pieces] = math.exp(alpha * sum(scores[piece] for piece in pieces))
-    drawn = Counter(tuple(unigram_sample(word, scores, alpha, rng)) for _ in range(DRAWS))
+    drawn = Counter(tuple(unigram_sample(word, scores, alpha, rng, longest)) for _ in range(DRAWS))
     assert len(weights) > 2
     assert drawn.keys() <= weights.keys()
     for pieces, weight in weights.items():
@@ -99,7 +100,7 @@ def test_unigram_pieces_are_drawn_by_their_probability(alpha):
 
 def test_what_no_pieces_cover_is_refused():
     with pytest.raises(ValueError, match="no pieces"):
-        unigram_sample("ab", {"a": -1.0}, 1.0, random.Random(0))
+        unigram_sample("ab", {"a": -1.0}, 1.0, random.Random(0), 1)
 
 
 def test_the_text_stays_and_the_pieces_change_with_the_epoch(config):

@@ -139,7 +139,7 @@ def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(
         small_memory):
     translator, tried, memory = small_memory
     memory["room"] = 0
-    with pytest.raises(UserError, match="lower --batch_size") as caught:
+    with pytest.raises(UserError, match="lower decoding.batch_size") as caught:
         translator.translate(["eins"])
     assert caught.value.code == CONFIGURATION
     assert tried == [8, 4, 2, 1]
@@ -150,6 +150,18 @@ def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(
     translator.engine._search = broken
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         translator.translate(["eins"])
+
+
+def test_ratios_of_any_size_are_limits_of_length():
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    model = ModelConfig(d_model=8, num_heads=2, max_length=70)
+    lengths, cap = np.array([0, 1, 7]), 2**31 - 1
+    for ratio, limits, least in ((1e9, [0, 6, 12], [0, 10**9, cap]), (0.5, [0, 1, 4], [0, 1, 4])):
+        options = DecodingConfig(
+            max_extra_length=5, max_length_ratio=ratio, min_length_ratio=ratio)
+        search = Translator([model], (words, words), options).engine
+        assert search._limits(lengths).tolist() == limits
+        assert search._least(lengths).tolist() == least
 
 
 def test_options_that_leave_no_room_for_a_source_are_refused(echo):

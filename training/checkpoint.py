@@ -60,7 +60,8 @@ def read_best(run: Path) -> dict[str, Any]:
     except ValueError:
         best = None
     if not isinstance(best, dict):
-        raise UserError(CHECKPOINT, f"{run}/best.json is damaged; give --checkpoint=latest")
+        raise UserError(CHECKPOINT, f"{run}/best.json is damaged; delete it, and the latest "
+                        "counts as the best (decode.py --checkpoint=latest takes that)")
     return best
 
 
@@ -91,7 +92,7 @@ def find_params(run: Path, checkpoint: str) -> Path:
         )
     if checkpoint == "latest":
         checkpoint = str(there[-1])
-    if checkpoint.isdigit() and int(checkpoint) in there:
+    if checkpoint in map(str, there):
         found = run / "checkpoints" / checkpoint
         return found / ("ema" if holds(found, "ema") else "params")
     raise UserError(

@@ -41,6 +41,7 @@ class TrainingConfig:
     ema_decay: float = 0.0
     # A run (or MarianMT directory) whose best parameters and vocabulary training starts from.
     # What config.model leaves at its defaults is that model's; dropout, dtype and remat are free.
+    # What config.data says of tokenizers and sizes of vocabularies then counts for nothing.
     init_from: str = ""
     seed: int = 0
     log_every: int = 100
@@ -170,7 +171,7 @@ def load_config(path: Path) -> Config:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         if not all(isinstance(part, dict) for part in (tree, *tree.values())):
-            raise ValueError("it holds no config")
+            raise ValueError("it holds no config of a run")
     except OSError:
         raise UserError(
             CHECKPOINT, f"{path.parent} is not a run directory: it has no {path.name}; "
@@ -196,6 +197,15 @@ def load_config(path: Path) -> Config:
             setattr(section, name, value)
     config.validate()
     return config
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a config.json is there that is whole but not a run's: another program's."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return not isinstance(tree, dict) or not {part.name for part in fields(Config)} <= set(tree)
 
 
 def take_model(config: Config, theirs: Config) -> list[str]:

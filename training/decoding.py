@@ -56,13 +56,15 @@ class DecodingConfig:
                             ("max_length", 0), ("max_length_ratio", 0), ("min_length", 0),
                             ("min_length_ratio", 0), ("horizon", 0), ("no_repeat_ngram", 0),
                             ("samples", 0), ("top_k", 0), ("seed", 0), ("batch_size", 1)):
-            if not least <= getattr(self, name) < float("inf"):
+            if not least <= getattr(self, name) < 2**31:
                 raise ValueError(
-                    f"decoding.{name} must be at least {least}, got {getattr(self, name)}"
+                    f"decoding.{name} must be from {least} to 2^31 - 1, got {getattr(self, name)}"
                 )
         for name in ("repetition_penalty", "temperature", "top_p"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"decoding.{name} must be above 0, got {getattr(self, name)}")
+        if self.top_p > 1.0:
+            raise ValueError(f"decoding.top_p must be at most 1, got {self.top_p}")
         if self.dtype not in ("", *CHOICES["dtype"]):
             raise ValueError(
                 f"decoding.dtype must be one of {', '.join(CHOICES['dtype'])}, got {self.dtype!r}"

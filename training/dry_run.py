@@ -51,7 +51,7 @@ def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str)
                 config.data.target_vocab_size or size)
             run.log("more follow: reckoned with as large a vocabulary as config.data allows; an "
                     "epoch below is that of the first pairs")
-        prepare_jax(compilation_cache)
+        prepare_jax(compilation_cache, deterministic=config.training.deterministic)
         shape = config.rows_per_batch, config.data.source_length, config.data.target_length
         batches = Batches(data.train, *shape, config.training.seed, config.special)
         announce(config, run, batches, 0)
@@ -66,10 +66,13 @@ def scratch(path: Path, overwrite: bool) -> Iterator[Run]:
     with TemporaryDirectory(prefix="dry_run_") as directory:
         if (path / "config.json").exists() and not overwrite:
             shutil.copy(path / "config.json", directory)
-            shutil.copytree(path / "vocab", Path(directory, "vocab"))
+            if (path / "vocab").is_dir():
+                shutil.copytree(path / "vocab", Path(directory, "vocab"))
         run = Run(Path(directory))
         try:
             yield run
+        except UserError as error:  # of the run that this one stands for
+            raise UserError(error.code, str(error).replace(str(run.path), str(path))) from error
         finally:
             run.close()
 

@@ -93,7 +93,8 @@ class Evaluator:
         texts = translations(self._translator, sources)
         metrics["valid_bleu"] = bleu(texts, references).value
         metrics["valid_exact_match"] = exact_match(texts, references)
-        self._run.record(step, metrics)
+        self._run.record(step, metrics if checkpoint == step else {  # beside those of its step
+            name.replace("valid", str(checkpoint)): value for name, value in metrics.items()})
         self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))
         shown = ", ".join(f"{name[6:]} {value:.4g}" for name, value in metrics.items())
         self._run.log(f"validation of {checkpoint}: {shown}")
@@ -119,10 +120,14 @@ def translations(translator: Translator, sources: list[str]) -> list[str]:
 def held_out_loss(
     eval_step: Callable[[Any, Any], LossSums], params: Any, pairs: Pairs, config: Config
 ) -> dict[str, float]:
-    """Loss (smoothed) and nll a target token in nats, perplexity, and next-token accuracy."""
+    """Loss (smoothed) and nll a target token in nats, perplexity, and next-token accuracy.
+
+    As many rows at a time as a training step has in memory.
+    """
     data, devices = config.data, jax.device_count()
     total = np.zeros(4)
-    shape = config.rows_per_batch, data.source_length, data.target_length
+    rows_at_a_time = -(-config.rows_per_batch // config.training.accumulate)
+    shape = rows_at_a_time, data.source_length, data.target_length
     for batch in fixed_batches(pairs, *shape, config.special):
         rows = hosts.own_part(split_rows(batch, devices))
         total += np.array(jax.device_get(eval_step(params, rows)))

@@ -40,5 +40,5 @@ def print_results(run: Run, data: Data, translator: Translator) -> None:
         for metric in (bleu, tokenized_bleu):
             print(f"held-out {metric(texts, references)}")
         print(f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
-              f"sentences (checkpoint: {read_best(run.path).get('checkpoint', 'latest')})")
-    print(f"translate with: python decode.py --workdir={run.path} --input=FILE", flush=True)
+              f"sentences (checkpoint: {read_best(run.path).get('checkpoint', 'latest')})", flush=True)
+    run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")

@@ -18,7 +18,14 @@ from pathlib import Path
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
 from data.files import write_whole
 from training.checkpoint import steps
-from training.config import Config, DecodingConfig, load_config, save_config, take_model
+from training.config import (
+    Config,
+    DecodingConfig,
+    is_foreign,
+    load_config,
+    save_config,
+    take_model,
+)
 
 # Fields that may change when a run goes on: the parameters' shapes and the data do not depend on
 # them. (Those that decide the learning rate bend its schedule from there on.)
@@ -70,13 +77,13 @@ class Run:
 
     def clear(self) -> None:
         """Delete the run that is here; raises UserError(OUTPUT) for what does not look like one."""
-        if not (self.path / "config.json").exists() and any(
+        if is_foreign(config := self.path / "config.json") or not config.exists() and any(
             (self.path / name).exists() for name in OURS if name != "train.log"
             and not (name == "vocab" and (self.path / "vocab" / "tokenizers.json").exists())
         ):
             raise UserError(
-                OUTPUT, f"{self.path} holds files but no run (no config.json), so --overwrite "
-                "deletes nothing; choose another --workdir"
+                OUTPUT, f"{self.path} holds files but no run (no config.json, or not a run's), so "
+                "--overwrite deletes nothing; choose another --workdir"
             )
         for name in OURS:
             path = self.path / name

@@ -170,7 +170,7 @@ def test_a_batch_that_does_not_fit_into_memory(tmp_path, record_property):
     assert halved == 2 and done.out.split("\n")[:-1] == translated(lines, "--batch_size=1")
     script.write_text(SMALL_DEVICES.format(room=0, decode=DECODE))
     done = decode(trained(), script=script, stdin=text_of(lines), environment=environment)
-    assert done.code == 2 and "lower --batch_size or --beam_size" in done.error
+    assert done.code == 2 and "lower decoding.batch_size or decoding.beam_size" in done.error
     record_property("seen", f"halved {halved} times, same output; exit 2 where nothing fits")
 
 

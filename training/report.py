@@ -39,6 +39,7 @@ def print_results(run: Run, data: Data, translator: Translator) -> None:
         print("\n".join(samples(sources, texts, references, SAMPLES)))
         for metric in (bleu, tokenized_bleu):
             print(f"held-out {metric(texts, references)}")
+        best = read_best(run.path).get("checkpoint", "latest")
         print(f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
-              f"sentences (checkpoint: {read_best(run.path).get('checkpoint', 'latest')})", flush=True)
+              f"sentences (checkpoint: {best})", flush=True)
     run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")

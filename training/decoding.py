@@ -56,10 +56,10 @@ class DecodingConfig:
                             ("max_length", 0), ("max_length_ratio", 0), ("min_length", 0),
                             ("min_length_ratio", 0), ("horizon", 0), ("no_repeat_ngram", 0),
                             ("samples", 0), ("top_k", 0), ("seed", 0), ("batch_size", 1)):
-            if not least <= getattr(self, name) < 2**31:
-                raise ValueError(
-                    f"decoding.{name} must be from {least} to 2^31 - 1, got {getattr(self, name)}"
-                )
+            value = getattr(self, name)
+            if not least <= value < 2**31:
+                rule = "below 2^31" if value >= 2**31 else f"at least {least}"
+                raise ValueError(f"decoding.{name} must be {rule}, got {value}")
         for name in ("repetition_penalty", "temperature", "top_p"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"decoding.{name} must be above 0, got {getattr(self, name)}")

@@ -149,8 +149,7 @@ def main() -> None:
                 print(line, flush=interactive)
         else:
             write_lines(f.output, lines)
-    if not interactive:
-        work.report()
+    work.report()
     if references is not None:
         print_scores(work.texts, references, sys.stderr if f.output == "-" else sys.stdout)
 

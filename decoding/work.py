@@ -76,6 +76,8 @@ class Work:
 
     def report(self) -> None:
         """The last line of a job."""
+        if self._interactive:
+            return
         seconds = time.perf_counter() - self._started
         before = f" ({self.skipped} more were there)" if self.skipped else ""
         print(f"{self.lines} lines{before}, {self.blank} blank, {self.truncated} truncated, "

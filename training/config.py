@@ -160,6 +160,11 @@ class Config:
         """Packed rows of one global batch."""
         return self.training.tokens_per_batch // self.data.target_length
 
+    @property
+    def rows_at_a_time(self) -> int:
+        """Packed rows of one micro-batch, over all devices: what is in memory at one time."""
+        return -(-self.rows_per_batch // self.training.accumulate)
+
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved config as JSON."""

@@ -126,8 +126,7 @@ def held_out_loss(
     """
     data, devices = config.data, jax.device_count()
     total = np.zeros(4)
-    rows_at_a_time = -(-config.rows_per_batch // config.training.accumulate)
-    shape = rows_at_a_time, data.source_length, data.target_length
+    shape = config.rows_at_a_time, data.source_length, data.target_length
     for batch in fixed_batches(pairs, *shape, config.special):
         rows = hosts.own_part(split_rows(batch, devices))
         total += np.array(jax.device_get(eval_step(params, rows)))

@@ -31,7 +31,7 @@ def explained(config: Config, run: Run) -> Iterator[None]:
 def too_little_memory(error: str, config: Config) -> str:
     """What did not fit, and which settings to lower, the harmless ones first."""
     training, amount = config.training, AMOUNT.search(error)
-    rows = -(-config.rows_per_batch // training.accumulate)
+    rows = config.rows_at_a_time
     saving = [f"config.training.accumulate={2 * training.accumulate}"] * (rows > 1)
     saving += ["config.training.loss_block=32"] * (not training.loss_block)
     saving += ["config.model.remat=True"] * (not config.model.remat)

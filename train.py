@@ -70,6 +70,9 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     state, position = begin(fresh, checkpoints, evaluator, config, run, data)
     step = saved_step = started = int(state.step)
     complete = checkpoints.complete
+    stream = batches.iterate(position)
+    if stopped_by := stop.agreed(stream.ready):  # the first plan takes seconds for a large corpus
+        raise Stopped(stopped_by)
     announce(config, run, batches, position.epoch)
     said, fits = forecast(run.path, state, training.keep)
     run.log(said if fits else f"warning: {said}")
@@ -89,17 +92,17 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
         return data.places(taken.epoch, pairs)
 
     train_step = pmap_train_step(make_train_step(model, optimizer, training))
-    train_step = profiled(train_step, training.profile, run.path / "profile", step)
+    traced = training.profile if hosts.first() else ""
+    train_step = profiled(train_step, traced, run.path / "profile", step)
     schedule = learning_rate_schedule(training, config.model.d_model)
     progress = Progress(run, training, schedule, step, places)
-    stream = batches.iterate(position)
     if not complete:
         evaluate_if_due()
-    while step < training.num_steps and not evaluator.exhausted and not stop.agreed():
+    while step < training.num_steps and not (evaluator.exhausted or stop.agreed(stream.ready)):
         if step == started > 0:
             hosts.by_the_first("the first step", checkpoints.goes_on, evaluator.best)
             complete = False
-        taken, (batch, position) = position, next(stream)
+        taken, batch, position = next(stream)
         rows = hosts.own_part(split_rows(batch, devices, training.accumulate))
         state, metrics = train_step(state, rows)
         step += 1

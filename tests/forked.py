@@ -1,7 +1,8 @@
-"""Command lines that must end before any device: one process imports all and forks.
+"""Command lines as processes that share one import of the program: a server forks for each.
 
-As a script it is that process: it reads a JSON line for each command and answers with its exit
-code. Only the import is shared; flags, standard streams and the exit are those of a new process.
+As a script this is the server: it reads a JSON line for each command and answers with its exit code
+and its peak memory. Flags, standard streams, devices and the exit are those of a new process. What
+is sent signals, or runs beside another, is started as a process of its own instead.
 """
 
 import json
@@ -10,43 +11,64 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
+LONGEST = 500  # seconds; then SIGALRM ends the command
+
+
+class Done(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: list[str]
+    peak: int  # most memory, in KiB
 
 
 @cache
 def server() -> subprocess.Popen:
     """The process that forks; it ends when its stdin is closed, with the tests' process."""
-    # Read at the import of jax: any use of a device is an error.
-    environment = {**os.environ, "JAX_PLATFORMS": "none_may_be_initialised", "XLA_FLAGS": ""}
     return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True,
-                            stdout=subprocess.PIPE, env=environment)
+                            stdout=subprocess.PIPE)
 
 
-def call_forked(arguments, stdin=b"", cwd=ROOT, environment=()) -> tuple[int, str, list[str]]:
-    """(exit code, stdout, lines of stderr) of `python ARGUMENTS…`."""
+def call_forked(arguments, stdin=b"", cwd=ROOT, devices=1, environment=()) -> Done:
+    """`python ARGUMENTS…` to its end; with 0 `devices`, any use of one is an error."""
+    flags = f"--xla_force_host_platform_device_count={devices}" if devices else ""
+    environment = {"NPROC": "16", "XLA_FLAGS": flags, **dict(environment)}
+    assert not any(name.startswith("JAX_") for name in environment), "jax has read it already"
     with tempfile.TemporaryDirectory() as path:
         files = [os.path.join(path, name) for name in ("stdin", "stdout", "stderr")]
-        Path(files[0]).write_bytes(stdin)
+        os.mkfifo(files[0])
         command = {"arguments": [str(one) for one in arguments], "files": files, "cwd": str(cwd),
-                   "environment": dict(environment)}
+                   "environment": environment, "no_device": not devices}
         print(json.dumps(command), file=server().stdin, flush=True)
-        code = int(server().stdout.readline())
-        out, err = (Path(file).read_text(encoding="utf-8") for file in files[1:])
-    return code, out, err.splitlines()
+        with suppress(BrokenPipeError), open(files[0], "wb", buffering=0) as pipe:
+            pipe.write(stdin)
+        code, peak = json.loads(server().stdout.readline())
+        out, err = (Path(file).read_bytes().decode() for file in files[1:])
+    return Done(code, out, err.splitlines(), peak)
 
 
-def become(arguments, files, cwd, environment) -> None:
-    """In the child: what `python ARGUMENTS…` is; does not return."""
+def become(arguments, files, cwd, environment, no_device) -> None:
+    """In the child: what `python ARGUMENTS…` does."""
     import runpy
+    import signal
 
+    import jax
+
+    signal.alarm(LONGEST)
     for number, name in enumerate(files):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
         os.dup2(os.open(name, flags, 0o600), number)
     os.chdir(cwd)
     os.environ.update(environment)
+    if no_device:
+        jax.config.update("jax_platforms", "none_may_be_initialised")
     first = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:1] = [os.path.dirname(arguments[0]), *first]
     sys.argv = arguments
@@ -55,18 +77,21 @@ def become(arguments, files, cwd, environment) -> None:
 
 def serve() -> None:
     sys.path[0] = str(ROOT)
+    import tensorboardX  # noqa: F401
+
     import decode  # noqa: F401
     import train  # noqa: F401
 
     replies = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        with warnings.catch_warnings():  # jax: it has threads; no device was used, so none is busy
+        with warnings.catch_warnings():  # jax warns of its threads; they are idle before a device
             warnings.simplefilter("ignore")
             child = os.fork()
         if child == 0:
             return become(**json.loads(line))  # its end is that of this process
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(code, file=replies, flush=True)
+        _, status, usage = os.wait4(child, 0)
+        answer = os.waitstatus_to_exitcode(status), usage.ru_maxrss
+        print(json.dumps(answer), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from forked import call_forked
 from tiny import WORDS, write_run
 
 from decoding.translator import Translator
@@ -31,12 +32,10 @@ def mixed_lines(count, seed=0):
 
 
 def decode(path, *flags, devices=1, stdin=b"", check=True):
-    environment = {**os.environ, "NPROC": "16",
-                   "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}", *flags],
-        input=stdin, capture_output=True, env=environment, check=check)
-    return done.stdout.decode().split("\n")[:-1], done.stderr.decode().split("\n")[:-1]
+    done = call_forked([ROOT / "decode.py", f"--workdir={path / 'run'}", *flags], stdin,
+                       devices=devices)
+    assert done.code == 0 or not check, done.err
+    return done.out.split("\n")[:-1], done.err
 
 
 def test_ten_thousand_lines_of_all_kinds_come_out_one_for_one(run):

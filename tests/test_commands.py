@@ -25,15 +25,8 @@ TINY = (
 
 
 def run(*arguments, stdin=b"", cwd=ROOT, devices=True):
-    """(exit code, stdout, stderr lines); without `devices` any use of one would fail."""
-    if not devices:
-        return call_forked(arguments, stdin, cwd)
-    environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], input=stdin, cwd=cwd, env=environment,
-        capture_output=True, timeout=300, check=False,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode().splitlines()
+    """(exit code, stdout, stderr lines); without `devices` any use of one is an error."""
+    return call_forked(arguments, stdin, cwd, devices, {"XLA_FLAGS": ""})[:3]
 
 
 @pytest.fixture(scope="module")

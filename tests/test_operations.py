@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import call_forked
 from tiny import tiny_config, write_corpus, write_run
 
 from training.config import TrainingConfig, profile_steps
@@ -42,10 +43,8 @@ def get_config():
 """
 
 
-def call(*arguments, environment=()):
-    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True,
-                          timeout=300, check=False, env=ENVIRONMENT | dict(environment))
-    return done.returncode, done.stdout, done.stderr.splitlines()
+def call(*arguments, devices=True):
+    return call_forked(arguments, devices=devices, environment={"XLA_FLAGS": ""})[:3]
 
 
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
@@ -95,7 +94,7 @@ def test_a_dry_run_says_what_the_run_says_and_leaves_nothing(place, resumed):
 
 def test_a_dry_run_of_a_run_that_is_there_agrees_with_it(place, resumed):
     flags = f"--workdir={resumed}", "--dry_run", "--config.model.d_ff=32"
-    code, _, err = call(*training(place, *flags), environment={"JAX_PLATFORMS": "none"}.items())
+    code, _, err = call(*training(place, *flags), devices=False)
     assert code == 2 and f"{resumed} was trained with" in err[-1] and "d_ff 16 → 32" in err[-1]
     code, _, err = call(*training(place, *flags[:2], "--config.training.keep=1000000000"))
     assert code == 6 and "lower training.keep" in err[-1]

@@ -77,7 +77,9 @@ def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
     assert steps(tmp_path / "run") == steps(uninterrupted)
 
 
-@pytest.mark.parametrize("stop_after", [3, 4, 5, 7])
+@pytest.mark.parametrize("stop_after", [
+    pytest.param(3, marks=pytest.mark.slow), 4, pytest.param(5, marks=pytest.mark.slow),
+    pytest.param(7, marks=pytest.mark.slow)])
 def test_one_interruption_is_bit_exact(corpus, uninterrupted, tmp_path, stop_after):
     with pytest.raises(Stopped):
         run_training(tmp_path / "run", tiny_config(corpus), stop_after=stop_after)

@@ -1,13 +1,11 @@
 """The real command lines as processes, at the smallest size: for rows 22 to 36."""
 
 import os
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
+import forked
 from forked import call_forked
 from tiny import write_corpus
 
@@ -25,13 +23,8 @@ TINY = (
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
 
-class Done(NamedTuple):
-    """What a process left."""
-
-    code: int
-    out: str
-    err: list[str]
-    peak: int  # most memory, in KiB
+class Done(forked.Done):
+    """What a command left."""
 
     @property
     def error(self) -> str:
@@ -41,26 +34,9 @@ class Done(NamedTuple):
         return self.err[-1].removeprefix("error: ")
 
 
-def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=None) -> Done:
+def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=()) -> Done:
     """A python process; with 0 `devices`, any use of one is an error."""
-    if not devices:
-        return Done(*call_forked(arguments, stdin, cwd, environment or {}), peak=0)
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(
-            [sys.executable, *map(str, arguments)], stdin=subprocess.PIPE, stdout=out, stderr=err,
-            cwd=cwd, env=ENVIRONMENT | flags | (environment or {}))
-        try:
-            process.stdin.write(stdin)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        for file in (out, err):
-            file.seek(0)
-        return Done(process.returncode, out.read().decode(), err.read().decode().splitlines(),
-                    usage.ru_maxrss)
+    return Done(*call_forked(arguments, stdin, cwd, devices, environment))
 
 
 @cache

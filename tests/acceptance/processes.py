@@ -49,28 +49,20 @@ class Bench:
         return [sys.executable, *map(str, script), *TINY, f"--config.data.corpus={self.corpus}",
                 f"--workdir={run}", *map(str, flags)]
 
-    def train(self, run, *flags, fault=(), devices=2, platform="cpu", cwd=ROOT):
+    def train(self, run, *flags, fault=(), devices=2, cwd=ROOT):
         """(exit code, lines of stderr) at the end of the process."""
-        if platform == "none":
-            code, _, lines = call_forked(self.command(run, *flags)[1:], cwd=cwd)
-            return code, lines
-        done = subprocess.run(self.command(run, *flags, fault=fault), cwd=cwd, timeout=500,
-                              env=environment(devices), capture_output=True, check=False)
-        return done.returncode, done.stderr.decode().splitlines()
+        done = call_forked(self.command(run, *flags, fault=fault)[1:], cwd=cwd, devices=devices)
+        return done.code, done.err
 
     def start(self, run, *flags, fault=()):
         """The process, with stderr as lines to read."""
         return subprocess.Popen(self.command(run, *flags, fault=fault), env=environment(),
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    def decode(self, run, *flags, stdin="eins zwei\n", platform="cpu"):
+    def decode(self, run, *flags, stdin="eins zwei\n", devices=2):
         """(exit code, stdout, lines of stderr) of decode.py."""
-        command = [sys.executable, str(ROOT / "decode.py"), f"--workdir={run}", *flags]
-        if platform == "none":
-            return call_forked(command[1:], stdin.encode())
-        done = subprocess.run(command, input=stdin.encode(), env=environment(),
-                              capture_output=True, timeout=500, check=False)
-        return done.returncode, done.stdout.decode(), done.stderr.decode().splitlines()
+        command = ROOT / "decode.py", f"--workdir={run}", *flags
+        return call_forked(command, stdin.encode(), devices=devices)[:3]
 
 
 def at(point, call, name):

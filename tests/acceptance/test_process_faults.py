@@ -115,7 +115,7 @@ def test_killed_inside_the_write(bench, whole, tmp_path, record_property):
 def test_another_architecture(bench, whole, tmp_path, record_property):
     shutil.copytree(whole, tmp_path / "run")
     code, lines = bench.train(tmp_path / "run", "--config.model.d_ff=24",
-                              "--config.data.vocab_size=48", platform="none")
+                              "--config.data.vocab_size=48", devices=0)
     error = error_of(lines)
     assert code == 2 and "model.d_ff 16 → 24, data.vocab_size 64 → 48" in error
     code, lines = bench.train(tmp_path / "run", "--config.training.log_every=2",
@@ -138,7 +138,7 @@ def test_changed_data(bench, whole, tmp_path, record_property):
     tree["data"]["corpus"] = f"tsv:{tmp_path / 'pairs.tsv'}"
     (tmp_path / "run" / "config.json").write_text(json.dumps(tree))
     more = "--config.training.num_steps=14"
-    code, lines = bench.train(tmp_path / "run", changed, more, platform="none")
+    code, lines = bench.train(tmp_path / "run", changed, more, devices=0)
     assert code == 3 and "pairs.tsv changed since this run began" in error_of(lines)
     code, lines = bench.train(tmp_path / "run", changed, more,
                               "--config.training.allow_data_change")
@@ -176,7 +176,7 @@ def test_other_numbers_of_devices(bench, tmp_path, record_property):
 def test_a_second_trainer(bench, tmp_path, record_property):
     first = bench.start(tmp_path / "run", "--config.training.num_steps=100000")
     lines = wait_for(first, "run: ")
-    code, refused = bench.train(tmp_path / "run", platform="none")
+    code, refused = bench.train(tmp_path / "run", devices=0)
     error = error_of(refused)
     assert code == 6 and f"process {first.pid} on {os.uname().nodename} since 20" in error
     ended(first, lines, signal.SIGKILL)

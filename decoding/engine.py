@@ -4,17 +4,19 @@ Sentences go to the devices in queues: a row whose sentence is done takes the ne
 """
 
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from data.errors import CONFIGURATION, UserError
+from decoding.calls import Found, Job, Pace
 from model.beam_search import Hypotheses
 from model.config import ModelConfig
 from model.transformer import Transformer
@@ -25,18 +27,6 @@ from training.config import DecodingConfig
 QUEUE = 16  # batches that a device gets at once
 IN_FLIGHT = 2  # queues the devices have in hand while the host prepares and reads others
 HALVINGS = 3  # of the batch where a device has too little memory
-
-
-class Job(NamedTuple):
-    """What is to be translated: ids without the end token, by line; lines without ids are blank.
-
-    `first` is the number of line 0 in the whole job; samples depend on it. A translation begins
-    with its line's `prefixes`.
-    """
-
-    sources: Sequence[list[int]]
-    prefixes: Mapping[int, list[int]]
-    first: int
 
 
 class Engine:
@@ -57,27 +47,35 @@ class Engine:
         # One compiled shape for each: short sentences need not wait for a long one's padding.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
         self._search = cache(self._compile)
-        self.poll = lambda: None  # called before each queue; may raise to leave the search
+        self.poll = lambda: None  # called around each compiled call; may raise to end the search
+        self.pace: Pace | None = None  # bounds the duration of a call; None: the throughput decides
 
     def use(self, *params: Any) -> None:
         """Translate with these parameters from now on; nothing is compiled again for that."""
         self.variables = [{"params": jax.device_put(one, everywhere())} for one in params]
 
-    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[int, list[tuple[list[int], float]]]]:
-        """(line, its hypotheses' ids without the end token and scores) of each line that is not
-        blank, a job after the other; the next job begins before the last queues of one have ended.
+    def search(self, jobs: Iterable[Job | None]) -> Iterator[list[Found]]:
+        """What each compiled call finds, for all lines that are not blank. The next job begins
+        before the last calls of one have ended.
 
-        UserError(CONFIGURATION) where even a smaller batch does not fit into memory.
+        None in place of a job means that none is available now: the oldest call is waited for, and
+        [] is given where there is none. UserError(CONFIGURATION) where even a smaller batch does
+        not fit into memory.
         """
         begun = deque()
         for job in jobs:
+            self.poll()
+            if job is None:
+                yield list(self._end(*begun.popleft())) if begun else []
+                continue
             for bucket, lines in self._queues(job.sources):
                 self.poll()
                 begun.append((bucket, lines, *self._begin(bucket, lines, job), job))
                 if len(begun) > IN_FLIGHT:
-                    yield from self._end(*begun.popleft())
+                    yield list(self._end(*begun.popleft()))
         while begun:
-            yield from self._end(*begun.popleft())
+            self.poll()
+            yield list(self._end(*begun.popleft()))
 
     def table(self) -> str:
         """The shapes that may be compiled, each when it is first needed, and kept in the cache."""
@@ -177,16 +175,24 @@ class Engine:
                 yield bucket, part
 
     def _parts(self, bucket: int, lines: list[int]) -> Iterator[list[int]]:
-        """As many lines as a queue takes, which may become fewer meanwhile."""
+        """The lines of each call: as many as fit, or fewer where there is a pace. Both may change
+        between two calls."""
         while lines:
             size = self._queue_size(bucket)
+            if self.pace:
+                batch = self._batch(bucket)
+                size = batch * self.pace.batches(bucket, size // batch)
             yield lines[:size]
             lines = lines[size:]
 
     def _queue_size(self, bucket: int) -> int:
         """Sentences of one call. Samples are all drawn side by side."""
         batches = 1 if self._decoding.samples else QUEUE
-        return self.rows(bucket) * jax.local_device_count() * batches
+        return self._batch(bucket) * batches
+
+    def _batch(self, bucket: int) -> int:
+        """Sentences that all devices have side by side."""
+        return self.rows(bucket) * jax.local_device_count()
 
     def _begin(self, bucket, lines, job):
         """Hand a queue to the devices; places without a sentence have length 0 and come last."""
@@ -196,7 +202,7 @@ class Engine:
         for row, i in enumerate(lines):
             lengths[row] = len(job.sources[i]) + 1
             source[row, : lengths[row]] = [*job.sources[i], config.end_id]
-            numbers[row] = job.first + i
+            numbers[row] = job.numbers[i]
         limits, least, prefix = self._limits(lengths), self._least(lengths), None
         if any(i in job.prefixes for i in lines):
             width = int(self._limits(np.array(bucket)))
@@ -208,25 +214,28 @@ class Engine:
             limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
         queue = jax.tree.map(dealt, (Request(source, lengths, limits, least, prefix), numbers))
         try:
-            return rows, self._search(bucket, self._halved)(self.variables, *queue)
+            found = self._search(bucket, self._halved)(self.variables, *queue)
         except jax.errors.JaxRuntimeError as error:
-            return rows, error
+            found = error
+        return rows, found, time.perf_counter()  # compilation is over
 
-    def _end(self, bucket, lines, rows, hypotheses, job):
-        """Wait for a queue; where it did not fit into memory, do it again in smaller batches."""
+    def _end(self, bucket, lines, rows, hypotheses, begun, job):
+        """Wait for a call. If it was out of memory, repeat it in smaller batches."""
         try:
             if isinstance(hypotheses, Exception):
                 raise hypotheses
-            tokens, lengths, scores, _ = map(gathered, jax.device_get(hypotheses))
+            tokens, *numbers = map(gathered, jax.device_get(hypotheses))
         except jax.errors.JaxRuntimeError as error:
             self.halve(rows, bucket, error)
             for part in self._parts(bucket, lines):
                 yield from self._end(bucket, part, *self._begin(bucket, part, job), job)
             return
+        if self.pace:
+            self.pace.measure(bucket, -(-len(lines) // self._batch(bucket)), begun)
         for row, i in enumerate(lines):
-            pairs = zip(tokens[row], lengths[row], scores[row], strict=True)
-            found = [(ids[: n - 1].tolist(), float(score)) for ids, n, score in pairs if n > 0]
-            yield i, found or [([], float("-inf"))]  # where the rules leave nothing
+            each = zip(tokens[row], *(values[row].tolist() for values in numbers), strict=True)
+            found = [(ids[: n - 1].tolist(), *scores) for ids, n, *scores in each if n > 0]
+            yield Found(job, i, found or [([], float("-inf"), float("-inf"))])  # none is allowed
 
 
 def dealt(x: np.ndarray) -> np.ndarray:

@@ -3,13 +3,14 @@
 One teacher-forced pass over pairs, with the models, tokenizers and buckets of a Translator.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from decoding.streaming import Ahead, windows
 from decoding.translator import WINDOW, Translator
 from model.beam_search import length_penalty
 from model.scoring import force
@@ -45,10 +46,10 @@ class Scorer:
 
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:
         """The score of each pair, in order; None where both sides are blank."""
-        pairs = iter(pairs)
         size = WINDOW * self._translator.decoding.batch_size * jax.local_device_count()
-        while window := list(itertools.islice(pairs, size)):
-            yield from self._window(window)
+        with closing(Ahead(pairs, size)) as read:
+            for window in windows(read, size):
+                yield from self._window(window)
 
     def _window(self, pairs):
         tokenizers = self._translator.source_tokenizer, self._translator.target_tokenizer

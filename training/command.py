@@ -18,6 +18,7 @@ from absl import app, flags, logging
 from data.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 
 INTERNAL = 1
+DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 
 
 def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> None:
@@ -134,7 +135,7 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
     import jax
 
     cores = len(os.sched_getaffinity(0))
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", devices or min(cores, 8))
     if compilation_cache != "off":
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -142,6 +143,19 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def prepare_jax_by_default() -> None:
+    """`prepare_jax` for Python programs, where neither they nor XLA_FLAGS have set up the devices
+    and no backend is initialised yet. A compilation cache that is configured already is kept."""
+    import jax
+
+    if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices > 0:
+        return
+    try:
+        prepare_jax(jax.config.jax_compilation_cache_dir or "")
+    except RuntimeError:  # jax's answer after a backend is initialised; it has changed nothing
+        pass
 
 
 def keep_freed_memory() -> None:

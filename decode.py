@@ -125,7 +125,8 @@ def decode(f: flags.FlagValues) -> None:
         if f.mode == "translate" and not interactive:
             print(translator.engine.table(), file=sys.stderr)
         mine = sum(map(own, lines)) if lines else 0
-        progress = Progress(mine, shown=not interactive)
+        live = sys.stderr.isatty() and not (f.output == "-" and sys.stdout.isatty())
+        progress = Progress(mine, not interactive, live)
         work = Work(translator, f.mode, f.format, f.input, progress, references is not None)
         if in_chunks(f):
             translator.engine.pace = Pace(CALL)

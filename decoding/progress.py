@@ -16,10 +16,11 @@ RECENT = 60.0  # seconds of work that the speed is measured over
 class Progress:
     """Counts lines when a compiled call has finished them, not when they are written in order."""
 
-    def __init__(self, total: int = 0, shown: bool = True):
-        """Of `total` lines (0: unknown), or silent."""
+    def __init__(self, total: int = 0, shown: bool = True, live: bool | None = None):
+        """Of `total` lines (0: unknown), or silent. `live` updates one line; by default where
+        stderr is a terminal."""
         self.total, self._shown = total, shown
-        self._live = shown and sys.stderr.isatty()
+        self._live = sys.stderr.isatty() if live is None else live
         self.done = self.earlier = 0
         self.started = self._reported = time.perf_counter()
         self._recent = deque()  # (time, lines done) after each compiled call
@@ -34,6 +35,8 @@ class Progress:
             return
         now = time.perf_counter()
         self.done += lines
+        if len(self._recent) > 1 and now - self._recent[-2][0] < REFRESH:
+            self._recent.pop()  # results may come one by one
         self._recent.append((now, self.done))
         while len(self._recent) > 2 and now - self._recent[0][0] > RECENT:
             self._recent.popleft()
@@ -44,17 +47,17 @@ class Progress:
     def line(self) -> str:
         """Lines done, lines per second of recent work, time left.
 
-        The first compiled call includes compilation, so the speed is measured from its end, and the
-        time left is given after EVERY seconds of measured work.
+        The first compiled call includes compilation, so the speed is measured from its end. It is
+        given after EVERY seconds, as single results come in bursts.
         """
         (begin, before), (end, after) = self._recent[0], self._recent[-1]
         of_all = f" of {self.total:,}" if self.total else ""
         text = f"{self.done + self.earlier:,}{of_all} lines"
-        if end <= begin:
+        if end - begin < EVERY:
             return text
         rate = (after - before) / (end - begin)
         text += f", {rate:,.1f} lines/s"
-        if not self.total or end - begin < EVERY:
+        if not self.total:
             return text
         left = max(0, self.total - self.done - self.earlier) / rate
         return f"{text}, {timedelta(seconds=round(left))} left"

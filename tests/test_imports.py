@@ -71,11 +71,12 @@ def test_imports_form_a_tree(path):
     assert ours <= ALLOWED[package(path)]
 
 
-def test_decode_borrows_of_training_only_config_checkpoint_command_and_hosts():
+def test_decode_borrows_of_training_only_config_checkpoint_command_hosts_and_signals():
     paths = [ROOT / "decode.py", *(ROOT / "decoding").glob("*.py")]
     borrowed = {n for path in paths for n in imports(path) if top(n) == "training"}
     assert {name for name in borrowed if name != "training"} <= {
-        "training.config", "training.checkpoint", "training.command", "training.hosts"}
+        "training.config", "training.checkpoint", "training.command", "training.hosts",
+        "training.interruption"}
 
 
 def test_the_model_needs_jax_flax_and_jaxtyping_only():

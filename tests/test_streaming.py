@@ -5,18 +5,12 @@ import queue
 import threading
 
 import pytest
+from echo import in_time
 
 from decoding import progress as module
 from decoding.inputs import read_lines
 from decoding.progress import Progress
 from decoding.streaming import END, Ahead, in_order, windows
-
-
-def in_time(function):
-    """What a function returns; fails where it blocks."""
-    found = queue.SimpleQueue()
-    threading.Thread(target=lambda: found.put(function()), daemon=True).start()
-    return found.get(timeout=60)
 
 
 @pytest.fixture

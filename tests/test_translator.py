@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from echo import echoing_translator
 from tiny import WORDS
 
 from data.errors import CONFIGURATION, UserError
@@ -20,35 +21,7 @@ from training.config import DecodingConfig
 
 @pytest.fixture
 def echo(monkeypatch):
-    """A Translator whose every search returns the source, in windows of two batches."""
-    monkeypatch.setattr(module, "WINDOW", 2)
-    monkeypatch.setattr(engine, "QUEUE", 2)
-    words = ListTokenizer("words", "\n".join(WORDS).encode())
-    translator = Translator(
-        [ModelConfig(d_model=8, num_heads=2, max_length=70)], (words, words),
-        DecodingConfig(batch_size=3, max_extra_length=5),
-    )
-    translator.use({})
-    seen = []
-
-    def search(bucket, halved):
-        def echoed(_, request, numbers):
-            source, lengths, limits = request[:3]
-            assert request.least is request.prefix is request.keys is None
-            side_by_side = {16: 3, 32: 3, 64: 1, 65: 1}[bucket]  # fewer long ones
-            assert source.shape == (jax.local_device_count(), 2 * side_by_side, bucket)
-            seen.append((bucket, np.asarray(lengths)))
-            np.testing.assert_array_equal(limits, np.where(lengths > 0, lengths + 5, 0))
-            assert (np.diff(lengths, axis=1) <= 0).all()  # the longest begin first, none last
-            assert np.ptp((lengths > 0).sum(axis=1)) <= 1  # every device has as much to do
-            shape = (*lengths.shape, 1)
-            zeros = np.zeros(shape, np.float32)
-            return Hypotheses(source[:, :, None], lengths.reshape(shape), zeros, zeros)
-
-        return echoed
-
-    translator.engine._search = search
-    return translator, seen
+    return echoing_translator(monkeypatch)
 
 
 @pytest.mark.parametrize("trained", ["float32", "bfloat16"])

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 IDLE = 0.1  # seconds without input after which a window that holds lines closes
 LATEST = 1.0  # seconds from its first line until a window closes on a slow, steady input
@@ -23,36 +23,48 @@ class Ahead:
     """
 
     def __init__(self, items: Iterable, most: int):
-        self._found, self._room = queue.SimpleQueue(), threading.Semaphore(most)
-        self._closed = False
+        self._found, self._most, self._closed = queue.SimpleQueue(), most, False
+        self._room = threading.Event()
         threading.Thread(target=self._read, args=(iter(items),), daemon=True).start()
 
     def get(self, timeout: float | None = None) -> Any:
         """The next item, or END. Raises what the iterator raised, and queue.Empty after `timeout`
         seconds without an item."""
-        item, error = self._found.get(timeout=timeout)
-        if error is not None:
-            raise error
+        item = self._found.get(timeout=timeout)
+        if not self._room.is_set() and self._found.qsize() <= self._most // 2:
+            self._room.set()
         if item is END:
-            self._found.put((END, None))
-        self._room.release()
+            self._found.put(END)
+        elif type(item) is Failure:
+            raise item.error
         return item
 
     def close(self) -> None:
         """Read no further; a `get` that waits returns END."""
         self._closed = True
-        self._room.release()
-        self._found.put((END, None))
+        self._room.set()
+        self._found.put(END)
 
     def _read(self, items):
         try:
-            while self._room.acquire() and not self._closed:
-                if (item := next(items, END)) is END:
-                    break
-                self._found.put((item, None))
+            while not self._closed:
+                if self._found.qsize() < self._most:
+                    self._found.put(next(items))
+                    continue
+                self._room.clear()
+                if self._found.qsize() >= self._most and not self._closed:
+                    self._room.wait()
+        except StopIteration:
+            pass
         except BaseException as error:  # noqa: BLE001 – it belongs to the thread that calls `get`
-            self._found.put((None, error))
-        self._found.put((END, None))
+            self._found.put(Failure(error))
+        self._found.put(END)
+
+
+class Failure(NamedTuple):
+    """An error in the place of an item."""
+
+    error: BaseException
 
 
 def windows(items: Ahead, size: int) -> Iterator[list]:

@@ -65,7 +65,7 @@ def prune(run: Path, f: flags.FlagValues) -> None:
             delete(path)
             print(f"deleted {path}")
         if not unneeded:
-            print(f"nothing to delete: {len(whole)} whole checkpoints, --keep={keep}")
+            print(f"nothing to delete (whole checkpoints: {len(whole)}, --keep={keep})")
     finally:
         held.close()
 

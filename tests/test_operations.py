@@ -222,7 +222,7 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     assert (code, err) == (0, [])
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["12", "8"]
     code, out, err = call(script, "prune", f"--workdir={run}", "--keep=1")
-    assert (code, out, err) == (0, "nothing to delete: 2 whole checkpoints, --keep=1\n", [])
+    assert (code, out, err) == (0, "nothing to delete (whole checkpoints: 1, --keep=1)\n", [])
     assert (elsewhere / "deep").is_dir()
 
 

@@ -232,8 +232,9 @@ class Engine:
             return
         if self.pace:
             self.pace.measure(bucket, -(-len(lines) // self._batch(bucket)), begun)
+        columns = [tokens, *(values.tolist() for values in numbers)]
         for row, i in enumerate(lines):
-            each = zip(tokens[row], *(values[row].tolist() for values in numbers), strict=True)
+            each = zip(*(values[row] for values in columns), strict=True)
             found = [(ids[: n - 1].tolist(), *scores) for ids, n, *scores in each if n > 0]
             yield Found(job, i, found or [([], float("-inf"), float("-inf"))])  # none is allowed
 

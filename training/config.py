@@ -31,6 +31,7 @@ class TrainingConfig:
     adam_b1: float = 0.9
     adam_b2: float = 0.98
     adam_epsilon: float = 1e-9
+    # Decoupled weight decay (AdamW), × the learning rate; biases and layer norms have none.
     weight_decay: float = 0.0
     # Largest global norm of the gradient; 0 does not clip.
     clip_norm: float = 1.0

@@ -132,6 +132,8 @@ class Checkpoints:
         try:
             best = read_best(self.run).get("checkpoint")
         except UserError:
+            self._log(f"warning: {self.run}/best.json is damaged; it is restored from the "
+                      "checkpoint")
             return False
         return best in {None, *steps(self.run)} or (best == "average" and self.complete)
 

@@ -24,13 +24,13 @@ LINE = 57
 
 
 @pytest.fixture(scope="module")
-def poisoned(bench, tmp_path_factory):
+def poisoned(tmp_path_factory):
     """A bench whose corpus has the word "gift" in line 57 and nowhere else."""
     path = tmp_path_factory.mktemp("poisoned")
     lines = [f"{a} {b}\t{b} {a}\n" for a in WORDS for b in WORDS]
     lines[LINE - 1] = "gift eins\teins gift\n"
     (path / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
-    return Bench(path, f"tsv:{path / 'pairs.tsv'}", bench.cache)
+    return Bench(path, f"tsv:{path / 'pairs.tsv'}")
 
 
 def bad_step(error):

@@ -1,0 +1,223 @@
+"""Mutation test: change the code in one place, run the tests of that file, count what they detect.
+
+    python scripts/mutation_test.py --seed=0 --mutants=120 --jobs=2 --report=mutation.md
+
+scripts/mutants.py draws the mutants. tests/mutation/test_files.json maps each source file to its
+test files, the fastest and most specific first; they run in this order up to the first failure, on
+a copy of the tree. tests/mutation/equivalent.json lists mutants that no test can detect, each with
+the reason. Results are appended to build/mutation/seed-N.jsonl, so the same command resumes.
+--retry runs the mutants again that survived; do this after new tests. --mutants may grow later.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+from mutants import Mutant, draw, source_files
+
+ROOT = Path(__file__).resolve().parent.parent
+# The grammar and lexicon of the built-in corpus: many words and rules that weigh little.
+LOW_WEIGHT = ("korean", "english")
+PATIENCE = 4.0  # a run without output for so many times the longest pause of the unchanged code
+LEAST_PATIENCE = 45.0  # seconds
+
+
+def run_tests(tree: Path, files: list[str], environment: dict[str, str],
+              patience: float = 600.0) -> tuple[bool, str, float]:
+    """Whether all pass, the first failure, and the longest pause between two outputs in seconds.
+
+    A run that writes nothing for `patience` seconds is stopped: it failed.
+    """
+    command = [sys.executable, "-u", "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--tb=no",
+               "-p", "no:cacheprovider", "-m", "not slow", *files]
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, cwd=tree, env=environment, stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=output, start_new_session=True)
+        size, since, longest = 0, time.monotonic(), 0.0
+        while process.poll() is None:
+            time.sleep(0.1)
+            longest = max(longest, time.monotonic() - since)
+            if (now := os.fstat(output.fileno()).st_size) != size:
+                size, since = now, time.monotonic()
+            if time.monotonic() - since > patience:
+                break
+        in_time = process.poll() is not None
+        try:  # what the tests started, too
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        code = process.wait()
+        output.seek(0)
+        lines = output.read().decode("utf-8", errors="replace").splitlines()
+    if in_time and code in (4, 5):
+        raise RuntimeError(f"pytest cannot run {files} in {tree}: {lines[-3:]}")
+    failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    if not in_time:
+        return False, f"no output for {patience:.0f} s", longest
+    return code == 0, failures[0] if failures else f"exit code {code}", longest
+
+
+def copy_tree(root: Path, to: Path) -> Path:
+    """A copy of the files that git tracks or would track."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (root / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, to / name)
+    return to
+
+
+class Session:
+    """One seed's results: read from its file, and appended to it as they come."""
+
+    def __init__(self, path: Path):
+        self.path, self._lock = path, threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.results: dict[tuple[str, ...], dict] = {}
+        for line in lines:
+            try:
+                result = json.loads(line)
+            except ValueError:
+                continue  # cut off by a kill
+            self.results[tuple(result["key"])] = result
+
+    def add(self, key: tuple[str, ...], **facts) -> None:
+        """Append a result; it replaces an earlier one of the same key."""
+        with self._lock:
+            self.results[key] = {"key": key, **facts}
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(self.results[key], ensure_ascii=False) + "\n")
+
+
+def measure(trees: SimpleQueue, files: list[str], environment: dict, session: Session) -> None:
+    """Run test files on the unchanged code, for their longest pause. Ends the program on failure.
+
+    This also fills the compilation cache.
+    """
+    key = ("unchanged", *files)
+    if key in session.results:
+        return
+    tree = trees.get()
+    try:
+        passed, failure, pause = run_tests(tree, files, environment)
+    finally:
+        trees.put(tree)
+    if not passed:
+        raise SystemExit(f"{files[0]} fails on the unchanged code: {failure}")
+    session.add(key, pause=pause)
+
+
+def test(mutant: Mutant, source: str, files: list[str], trees: SimpleQueue, environment: dict,
+         session: Session) -> None:
+    """Apply one mutant in a copy of the tree, run its test files, and record the outcome."""
+    pause = max(session.results["unchanged", file]["pause"] for file in files)
+    tree, since = trees.get(), time.monotonic()
+    try:
+        (tree / mutant.path).write_text(mutant.apply(source), encoding="utf-8")
+        survived, failure, _ = run_tests(tree, files, environment,
+                                         max(LEAST_PATIENCE, PATIENCE * pause))
+    finally:
+        (tree / mutant.path).write_text(source, encoding="utf-8")
+        trees.put(tree)
+    outcome, seconds = "survived" if survived else "killed", time.monotonic() - since
+    session.add(mutant.key, outcome=outcome, line=mutant.line, kind=mutant.kind,
+                seconds=round(seconds, 1), by="" if survived else failure)
+    print(f"{outcome} {seconds:5.1f} s  {mutant.path}:{mutant.line}  {shown(mutant)}"
+          + ("" if survived else f"  [{failure}]"), flush=True)
+
+
+def shown(mutant: Mutant) -> str:
+    return f"{mutant.original} → {' '.join(mutant.mutated.split())}"
+
+
+def report(drawn: list[Mutant], session: Session, equivalent: dict[tuple, str]) -> str:
+    """Counts of each source file, the survivors, and the share that was detected."""
+    outcomes = {m: "equivalent" if m.key in equivalent else
+                session.results[m.key]["outcome"] for m in drawn}
+    columns = ("killed", "survived", "equivalent")
+    rows = ["| file | " + " | ".join(columns) + " |", "|---" * 4 + "|"]
+    for path in sorted({mutant.path for mutant in drawn}):
+        count = Counter(outcome for mutant, outcome in outcomes.items() if mutant.path == path)
+        rows.append(f"| {path} | " + " | ".join(str(count[c]) for c in columns) + " |")
+    rows += ["", "Survived:"]
+    rows += [f"- {m.path}:{m.line}: `{shown(m)}`"
+             for m, outcome in outcomes.items() if outcome == "survived"]
+    rows += ["", "Equivalent:"]
+    rows += [f"- {m.path}:{m.line}: `{shown(m)}`: {equivalent[m.key]}"
+             for m, outcome in outcomes.items() if outcome == "equivalent"]
+    total = Counter(outcomes.values())
+    share = 100.0 * total["killed"] / max(1, total["killed"] + total["survived"])
+    rows += ["", f"{len(drawn)} mutants: {total['killed']} killed, {total['survived']} survived, "
+             f"{total['equivalent']} equivalent; {share:.1f} % of the others detected"]
+    return "\n".join(rows) + "\n"
+
+
+def read_tables(root: Path) -> tuple[dict[str, list[str]], dict[tuple, str]]:
+    """The test files of each source file, and the equivalent mutants with their reasons."""
+    folder = root / "tests" / "mutation"
+    files = json.loads((folder / "test_files.json").read_text(encoding="utf-8"))
+    listed = json.loads((folder / "equivalent.json").read_text(encoding="utf-8"))
+    names = ("path", "code", "original", "mutated")
+    return files, {tuple(one[name] for name in names): one["reason"] for one in listed}
+
+
+def mutation_test(root: Path, seed: int, count: int, jobs: int, retry: bool = False,
+                  only: str = "") -> str:
+    """Test `count` mutants of the tree at `root`, `jobs` at a time; returns the report."""
+    test_files, equivalent = read_tables(root)
+    sources = {path: text for path, text in source_files(root).items() if only in path}
+    light = lambda path: 0.1 if any(word in path for word in LOW_WEIGHT) else 1.0  # noqa: E731
+    drawn = draw(sources, count, seed, light)
+    work = root / "build" / "mutation"
+    session = Session(work / f"seed-{seed}.jsonl")
+    again = {key for key, one in session.results.items() if one.get("outcome") == "survived"}
+    pending = [m for m in drawn if m.key not in equivalent
+               and (m.key not in session.results or retry and m.key in again)]
+    environment = {
+        **os.environ, "PYTHONDONTWRITEBYTECODE": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(work / "jax_cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        trees: SimpleQueue = SimpleQueue()
+        for i in range(jobs):
+            trees.put(copy_tree(root, Path(folder) / str(i)))
+        needed = sorted({file for mutant in pending for file in test_files[mutant.path]})
+        list(pool.map(lambda file: measure(trees, [file], environment, session), needed))
+        list(pool.map(lambda m: test(m, sources[m.path], test_files[m.path], trees, environment,
+                                     session), pending))
+    return report(drawn, session, equivalent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mutants", type=int, default=120)
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
+    parser.add_argument("--retry", action="store_true", help="run the survivors again")
+    parser.add_argument("--only", default="", help="only source files whose path contains this")
+    parser.add_argument("--report", default="", help="also write the report to this file")
+    options = parser.parse_args()
+    text = mutation_test(ROOT, options.seed, options.mutants, options.jobs, options.retry,
+                         options.only)
+    print(text, end="")
+    if options.report:
+        Path(options.report).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -55,15 +55,15 @@ class Mutant(NamedTuple):
 
 def mutants(path: str, source: str) -> list[list[Mutant]]:
     """All mutants of a file: a list for each expression, with each change of it."""
-    starts = [0]
-    for line in source.encode().splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
+    lines = source.split("\n")
+    content, starts = source.encode(), [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line.encode()) + 1)
 
     def place(line: int, column: int) -> int:  # ast counts bytes
-        return len(source.encode()[: starts[line - 1] + column].decode())
+        return len(content[: starts[line - 1] + column].decode())
 
     found = []
-    lines = source.split("\n")
     for node in _expressions(ast.parse(source)):
         start = place(node.lineno, node.col_offset)
         end = place(node.end_lineno, node.end_col_offset)
@@ -109,7 +109,8 @@ def source_files(root: Path) -> dict[str, str]:
     packages = ("model", "data", "training", "decoding", "storage", "interop", "runtime")
     paths = [root / "train.py", root / "decode.py"]
     paths += [path for folder in packages for path in (root / folder).rglob("*.py")]
-    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+            for path in paths if path.is_file()}
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:

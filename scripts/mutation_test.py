@@ -33,14 +33,14 @@ PATIENCE = 4.0  # a run without output for so many times the longest pause of th
 LEAST_PATIENCE = 45.0  # seconds
 
 
-def run_tests(tree: Path, files: list[str], environment: dict[str, str],
+def run_tests(tree: Path, file: str, environment: dict[str, str],
               patience: float = 600.0) -> tuple[bool, str, float]:
     """Whether all pass, the first failure, and the longest pause between two outputs in seconds.
 
     A run that writes nothing for `patience` seconds is stopped: it failed.
     """
     command = [sys.executable, "-u", "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--tb=no",
-               "-p", "no:cacheprovider", "-m", "not slow", *files]
+               "-p", "no:cacheprovider", "-m", "not slow", file]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, cwd=tree, env=environment, stdin=subprocess.DEVNULL,
                                    stdout=output, stderr=output, start_new_session=True)
@@ -61,11 +61,11 @@ def run_tests(tree: Path, files: list[str], environment: dict[str, str],
         output.seek(0)
         lines = output.read().decode("utf-8", errors="replace").splitlines()
     if in_time and code in (4, 5):
-        raise RuntimeError(f"pytest cannot run {files} in {tree}: {lines[-3:]}")
+        raise RuntimeError(f"pytest cannot run {file} in {tree}: {lines[-3:]}")
     failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     if not in_time:
         return False, f"no output for {patience:.0f} s", longest
-    return code == 0, failures[0] if failures else f"exit code {code}", longest
+    return code == 0, failures[0] if failures else f"exit code {code}" * bool(code), longest
 
 
 def copy_tree(root: Path, to: Path) -> Path:
@@ -102,41 +102,52 @@ class Session:
                 file.write(json.dumps(self.results[key], ensure_ascii=False) + "\n")
 
 
-def measure(trees: SimpleQueue, files: list[str], environment: dict, session: Session) -> None:
-    """Run test files on the unchanged code, for their longest pause. Ends the program on failure.
+class Runner:
+    """Runs the mutants: copies of the tree, one for each job, and one that stays unchanged."""
 
-    This also fills the compilation cache.
-    """
-    key = ("unchanged", *files)
-    if key in session.results:
-        return
-    tree = trees.get()
-    try:
-        passed, failure, pause = run_tests(tree, files, environment)
-    finally:
-        trees.put(tree)
-    if not passed:
-        raise SystemExit(f"{files[0]} fails on the unchanged code: {failure}")
-    session.add(key, pause=pause)
+    def __init__(self, root: Path, folder: Path, jobs: int, session: Session):
+        self.session, self._measuring = session, threading.Lock()
+        self._unchanged = copy_tree(root, folder / "unchanged")
+        self._trees: SimpleQueue[Path] = SimpleQueue()
+        for i in range(jobs):
+            self._trees.put(copy_tree(root, folder / str(i)))
+        self._environment = {"JAX_COMPILATION_CACHE_DIR": str(session.path.parent / "jax_cache"),
+                             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",
+                             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+                             **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
 
+    def patience(self, file: str) -> float:
+        """How long a test file may be silent, from its longest pause on the unchanged code.
 
-def test(mutant: Mutant, source: str, files: list[str], trees: SimpleQueue, environment: dict,
-         session: Session) -> None:
-    """Apply one mutant in a copy of the tree, run its test files, and record the outcome."""
-    pause = max(session.results["unchanged", file]["pause"] for file in files)
-    tree, since = trees.get(), time.monotonic()
-    try:
-        (tree / mutant.path).write_text(mutant.apply(source), encoding="utf-8")
-        survived, failure, _ = run_tests(tree, files, environment,
-                                         max(LEAST_PATIENCE, PATIENCE * pause))
-    finally:
-        (tree / mutant.path).write_text(source, encoding="utf-8")
-        trees.put(tree)
-    outcome, seconds = "survived" if survived else "killed", time.monotonic() - since
-    session.add(mutant.key, outcome=outcome, line=mutant.line, kind=mutant.kind,
-                seconds=round(seconds, 1), by="" if survived else failure)
-    print(f"{outcome} {seconds:5.1f} s  {mutant.path}:{mutant.line}  {shown(mutant)}"
-          + ("" if survived else f"  [{failure}]"), flush=True)
+        Its first use also fills the compilation cache. A file that fails ends the program.
+        """
+        key = ("unchanged", file)
+        with self._measuring:
+            if key not in self.session.results:
+                passed, failure, pause = run_tests(self._unchanged, file, self._environment)
+                if not passed:
+                    raise SystemExit(f"{file} fails on the unchanged code: {failure}")
+                self.session.add(key, pause=pause)
+        return max(LEAST_PATIENCE, PATIENCE * self.session.results[key]["pause"])
+
+    def test(self, mutant: Mutant, source: str, files: list[str]) -> None:
+        """Apply a mutant, run its test files up to the first failure, and record the outcome."""
+        tree, since = self._trees.get(), time.monotonic()
+        try:
+            for file in files:
+                patience = self.patience(file)
+                (tree / mutant.path).write_text(mutant.apply(source), encoding="utf-8")
+                passed, failure, _ = run_tests(tree, file, self._environment, patience)
+                if not passed:
+                    break
+        finally:
+            (tree / mutant.path).write_text(source, encoding="utf-8")
+            self._trees.put(tree)
+        outcome, seconds = "survived" if passed else "killed", time.monotonic() - since
+        self.session.add(mutant.key, outcome=outcome, line=mutant.line, kind=mutant.kind,
+                         seconds=round(seconds, 1), by=failure)
+        print(f"{outcome} {seconds:5.1f} s  {mutant.path}:{mutant.line}  {shown(mutant)}  "
+              f"[{failure}]", flush=True)
 
 
 def shown(mutant: Mutant) -> str:
@@ -181,25 +192,13 @@ def mutation_test(root: Path, seed: int, count: int, jobs: int, retry: bool = Fa
     sources = {path: text for path, text in source_files(root).items() if only in path}
     light = lambda path: 0.1 if any(word in path for word in LOW_WEIGHT) else 1.0  # noqa: E731
     drawn = draw(sources, count, seed, light)
-    work = root / "build" / "mutation"
-    session = Session(work / f"seed-{seed}.jsonl")
+    session = Session(root / "build" / "mutation" / f"seed-{seed}.jsonl")
     again = {key for key, one in session.results.items() if one.get("outcome") == "survived"}
     pending = [m for m in drawn if m.key not in equivalent
                and (m.key not in session.results or retry and m.key in again)]
-    environment = {
-        **os.environ, "PYTHONDONTWRITEBYTECODE": "1",
-        "JAX_COMPILATION_CACHE_DIR": str(work / "jax_cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        trees: SimpleQueue = SimpleQueue()
-        for i in range(jobs):
-            trees.put(copy_tree(root, Path(folder) / str(i)))
-        needed = sorted({file for mutant in pending for file in test_files[mutant.path]})
-        list(pool.map(lambda file: measure(trees, [file], environment, session), needed))
-        list(pool.map(lambda m: test(m, sources[m.path], test_files[m.path], trees, environment,
-                                     session), pending))
+        runner = Runner(root, Path(folder), jobs, session)
+        list(pool.map(lambda m: runner.test(m, sources[m.path], test_files[m.path]), pending))
     return report(drawn, session, equivalent)
 
 

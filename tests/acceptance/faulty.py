@@ -4,6 +4,7 @@
                                     several names, one after the other
     poison WORD                     the loss of a batch with this word in a source is not a number
     spoil N                         the state offered for save N holds one number that is none
+    reseed                          the dropout key of the run is another one in each process
     watch                           says of each batch its hash, of each save if replicas are equal
 """
 
@@ -89,6 +90,19 @@ def spoil(number):
     replace("training.saving:Checkpoints.save", around)
 
 
+def reseed():
+    secret = int.from_bytes(os.urandom(4), "little") | 1
+
+    def around(original):
+        def state(*args):
+            found = original(*args)
+            return found._replace(key=found.key ^ jnp.uint32(secret))
+
+        return state
+
+    replace("train:init_state", around)
+
+
 def watch():
     def told(original):
         def split(batch, *counts):
@@ -120,5 +134,6 @@ if __name__ == "__main__":
     end = sys.argv.index("--")
     fault, *arguments = sys.argv[1:end]
     sys.argv[1 : end + 1] = []
-    {"signal": send, "poison": poison, "spoil": spoil, "watch": watch}[fault](*arguments)
+    {"signal": send, "poison": poison, "spoil": spoil, "reseed": reseed,
+     "watch": watch}[fault](*arguments)
     run_command(train.define_flags, train.main)

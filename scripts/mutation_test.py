@@ -69,7 +69,9 @@ def run_tests(tree: Path, file: str, environment: dict[str, str],
 
 
 def copy_tree(root: Path, to: Path) -> Path:
-    """A copy of the files that git tracks or would track."""
+    """A clone with the files of the working tree that git tracks or would track."""
+    subprocess.run(["git", "clone", "-q", "--no-checkout", "--shared", str(root), str(to)],
+                   check=True, capture_output=True)
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, check=True, text=True).stdout
     for name in filter(None, listed.split("\0")):

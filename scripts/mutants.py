@@ -25,7 +25,7 @@ OPERATORS = {
 }  # fmt: skip
 KINDS = {ast.Constant: "constant", ast.Compare: "comparison", ast.Call: "argument"}
 # Calls that write to a person, and classes of errors: their strings are texts.
-WRITES = re.compile(r"(print|log|note|warn|warning|progress|info|exit|write|DEFINE_\w+|\w*Error)$")
+WRITES = re.compile(r"(print|log|note|warn|warning|progress|info|exit|DEFINE_\w+|\w*Error)$")
 UNTESTED_KEYWORDS = {"strict", "encoding", "help", "file", "flush"}
 # A string of one character, or a name, path or format; longer ones with spaces are texts.
 SHORT_STRING = re.compile(r"(?s).|[\w.\-/+]{0,24}")
@@ -113,12 +113,17 @@ def source_files(root: Path) -> dict[str, str]:
             for path in paths if path.is_file()}
 
 
-def _expressions(node: ast.AST) -> Iterator[ast.AST]:
-    """The expressions and statements below a node that may change."""
-    if hasattr(node, "end_lineno"):
+def _expressions(node: ast.AST, in_text: bool = False) -> Iterator[ast.AST]:
+    """The expressions and statements below a node that may change.
+
+    `in_text`: it is part of what is written to a person, so its strings may not.
+    """
+    is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    if hasattr(node, "end_lineno") and not (in_text and is_string):
         yield node
+    writes = isinstance(node, ast.Call) and bool(WRITES.search(ast.unparse(node.func)))
     for child in _children(node):
-        yield from _expressions(child)
+        yield from _expressions(child, in_text or writes)
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
@@ -134,14 +139,10 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Subscript) and _is_shape(node):
         return
     skipped = {getattr(node, name, None) for name in ("annotation", "returns")}
-    writes = isinstance(node, ast.Call) and WRITES.search(ast.unparse(node.func))
     for child in ast.iter_child_nodes(node):
-        text = isinstance(child, ast.Constant) and isinstance(child.value, str)
-        if child in skipped or (writes and text):
-            continue
-        if isinstance(child, ast.keyword) and child.arg in UNTESTED_KEYWORDS:
-            continue
-        yield child
+        untested = isinstance(child, ast.keyword) and child.arg in UNTESTED_KEYWORDS
+        if child not in skipped and not untested:
+            yield child
 
 
 def _is_shape(node: ast.Subscript) -> bool:
@@ -179,9 +180,16 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
 
 def _joins_text(node: ast.AST) -> bool:
     """Whether an operand of + or % is a text."""
-    sides = [getattr(node, name, None) for name in ("left", "right", "value")]
-    return any(isinstance(x, ast.JoinedStr) or isinstance(x, ast.Constant)
-               and isinstance(x.value, str) for x in sides)
+    match node:
+        case ast.JoinedStr() | ast.Constant(value=str()):
+            return True
+        case ast.BinOp():
+            return _joins_text(node.left) or _joins_text(node.right)
+        case ast.AugAssign():
+            return _joins_text(node.value)
+        case ast.IfExp():
+            return _joins_text(node.body)
+    return False
 
 
 def _argument_changes(call: ast.Call) -> Iterator[ast.Call]:

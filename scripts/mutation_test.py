@@ -6,10 +6,12 @@ scripts/mutants.py draws the mutants. tests/mutation/test_files.json maps each s
 test files, the fastest and most specific first; they run in this order up to the first failure, on
 a copy of the tree. tests/mutation/equivalent.json lists mutants that no test can detect, each with
 the reason. Results are appended to build/mutation/seed-N.jsonl, so the same command resumes.
---retry runs the mutants again that survived; do this after new tests. --mutants may grow later.
+--retry runs the survivors again, for use after new tests. --mutants may grow later. After a change
+of the code itself, delete that file.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -109,6 +111,7 @@ class Runner:
 
     def __init__(self, root: Path, folder: Path, jobs: int, session: Session):
         self.session, self._measuring = session, threading.Lock()
+        self._code = "".join(source_files(root).values())
         self._unchanged = copy_tree(root, folder / "unchanged")
         self._trees: SimpleQueue[Path] = SimpleQueue()
         for i in range(jobs):
@@ -123,7 +126,8 @@ class Runner:
 
         Its first use also fills the compilation cache. A file that fails ends the program.
         """
-        key = ("unchanged", file)
+        test = (self._unchanged / file).read_text(encoding="utf-8")
+        key = ("unchanged", file, hashlib.sha256((self._code + test).encode()).hexdigest()[:12])
         with self._measuring:
             if key not in self.session.results:
                 passed, failure, pause = run_tests(self._unchanged, file, self._environment)

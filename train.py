@@ -18,7 +18,6 @@ from absl import flags
 from ml_collections import config_flags
 
 from data.batches import Batches, DataPosition, batch_pairs
-from data.corpora import read_split
 from data.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from decoding.translator import Translator
 from model.transformer import Transformer
@@ -29,8 +28,9 @@ from training.config import Config
 from training.dry_run import dry_run
 from training.evaluate import Evaluator
 from training.failure import explained
-from training.inputs import Data, prepare_data
+from training.inputs import Data, prepare_data, read_corpora
 from training.interruption import StopFlag, Stopped
+from training.memory import check_state, checked
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.profile import profiled
 from training.progress import Progress, clock
@@ -67,6 +67,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     evaluator = Evaluator(config, run, data.valid, eval_step, translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
     fresh = partial(init_state, model, optimizer, training)
+    check_state(jax.eval_shape(fresh), config)
     state, position = begin(fresh, checkpoints, evaluator, config, run, data)
     step = saved_step = started = int(state.step)
     complete = checkpoints.complete
@@ -92,6 +93,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
         return data.places(taken.epoch, pairs)
 
     train_step = pmap_train_step(make_train_step(model, optimizer, training))
+    train_step = checked(train_step, config)
     train_step = profiled(train_step, training.profile, run.path / "profile", step)
     schedule = learning_rate_schedule(training, config.model.d_model)
     progress = Progress(run, training, schedule, step, places)
@@ -204,7 +206,7 @@ def main() -> None:
         if not f.overwrite:
             run.adopt(config)
         run.log(f"run: {run.path}")
-        corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
+        corpora = read_corpora(config, run)
         data = prepare_data(config, run, corpora, f.overwrite)
         read = (corpus.fingerprints for corpus in corpora.values() if corpus)
         fingerprints = dict(item for one in read for item in one.items())

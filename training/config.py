@@ -8,6 +8,7 @@ from pathlib import Path
 from data.config import DataConfig
 from data.errors import CHECKPOINT, CONFIGURATION, UserError
 from data.files import write_whole
+from data.paths import check_local
 from data.tokenizer import Special
 from model.config import ModelConfig
 from training.decoding import DecodingConfig
@@ -123,6 +124,7 @@ class Config:
 
     def validate(self) -> None:
         """Checked once, where a user's values enter. Raises UserError(CONFIGURATION)."""
+        check_local("config.training.init_from", self.training.init_from)
         try:
             for part in (self.model, self.data, self.training, self.decoding):
                 part.validate()

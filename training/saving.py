@@ -206,7 +206,7 @@ def forecast(run: Path, state: Any, keep: int) -> tuple[str, bool]:
 
 def num_bytes(tree: Any) -> int:
     """What the arrays of a tree take."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def megabytes(count: int) -> str:

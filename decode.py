@@ -131,9 +131,6 @@ def main() -> None:
             items, total, start = islice(items, part.start, part.stop), len(part), part.start
     work = Work(translator, f.mode, f.format, f.input, start, total, interactive,
                 references is not None)
-    if f.mode == "score" and translator.decoding.repetition_penalty != 1.0:
-        raise UserError(CONFIGURATION, "--mode=score knows no repetition penalty; give "
-                        "--repetition_penalty=1")
     if in_chunks(f):
         facts = {"decoding": asdict(translator.decoding), "mode": f.mode, "format": f.format,
                  "shard": f.shard, "paths": [f.input, f.target]}

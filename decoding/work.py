@@ -47,7 +47,7 @@ class Work:
                 number += 1
             return
         pairs = ((item.text, item.target) for item in ahead)
-        for item, found in zip(items, self._scorer.stream(pairs), strict=True):
+        for item, found in zip(items, self._scorer.stream(pairs, first), strict=True):
             self._count(number, 0 if found is None else found.kept, found and found.cut)
             number += 1
             if found is None:

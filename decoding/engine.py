@@ -8,19 +8,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from fractions import Fraction
+from math import ceil, isnan
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.errors import CONFIGURATION, UserError
+from data.errors import CONFIGURATION, DIVERGED, UserError
 from decoding.calls import Found, Job, Pace
-from model.beam_search import Hypotheses
+from decoding.programs import Program, compiled, graph, search_of, values_of
 from model.config import ModelConfig
+from model.hypotheses import Hypotheses
 from model.transformer import Transformer
-from model.translate import Request, Search, translate
+from model.translate import Request
 from training.checkpoint import everywhere
 from training.config import DecodingConfig
 
@@ -37,16 +39,12 @@ class Engine:
     ):
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         self.models = [Transformer(model) for model in models]
-        self._decoding, self._suppressed, self._halved = decoding, suppressed, 0
-        self.absent = suppressed if decoding.renormalize else ()  # pieces as if there were none
+        self._decoding, self.suppressed, self._halved = decoding, suppressed, 0
+        self._kind, self._values = search_of(decoding, suppressed), values_of(decoding)
         longest = min(model.max_length for model in models)
-        room = longest - decoding.max_extra_length
-        if room < 2:
-            raise UserError(CONFIGURATION, "decoding.max_extra_length must be at most the models' "
-                            f"max_length − 2, got {decoding.max_extra_length} and {longest}")
         # One compiled shape for each: short sentences need not wait for a long one's padding.
-        self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
-        self._search = cache(self._compile)
+        self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < longest]
+        self.buckets.append(longest)
         self.poll = lambda: None  # called around each compiled call; may raise to end the search
         self.pace: Pace | None = None  # bounds the duration of a call; None: the throughput decides
 
@@ -86,7 +84,7 @@ class Engine:
     def program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
         """(variables, source [Q, bucket], lengths [Q]) → Hypotheses, and Q: what one device does
         with a queue, with the limits of length in it, for one who is not here to compute them."""
-        run, of_all = self._run(bucket), np.arange(bucket + 1)
+        run, of_all = graph(self._program(bucket)), np.arange(bucket + 1)
         limits, least = self._limits(of_all), self._least(of_all)
 
         def program(variables, source, lengths):
@@ -94,7 +92,7 @@ class Engine:
                 source, lengths, jnp.asarray(limits)[lengths],
                 None if least is None else jnp.asarray(least)[lengths],
             )
-            return run(variables, request, None)
+            return run(variables, request, None, self._values)
 
         return program, self.rows(bucket) * QUEUE
 
@@ -123,36 +121,24 @@ class Engine:
         self._halved += 1
         print(f"{said}: trying half as many", file=sys.stderr)
 
-    def _compile(self, bucket: int, halved: int):
-        return jax.pmap(self._run(bucket), in_axes=(None, 0, 0), devices=jax.local_devices())
+    def _search(self, bucket: int) -> Callable[..., Hypotheses]:
+        """(variables, request, line numbers) → Hypotheses, all with an axis of devices."""
+        run = compiled(self._program(bucket))
+        return lambda *arguments: run(*arguments, self._values)
 
-    def _run(self, bucket: int) -> Callable[..., Hypotheses]:
-        """(variables, request, line numbers) → Hypotheses of one device."""
-        o, rows = self._decoding, self.rows(bucket)
+    def _program(self, bucket: int) -> Program:
         length = int(self._limits(np.array(bucket)))
-        search = Search(
-            o.beam_size, o.nbest, o.alpha, o.power_penalty, o.horizon, o.samples, o.temperature,
-            o.top_k, o.top_p, self._suppressed, o.repetition_penalty, o.no_repeat_ngram,
-            o.renormalize,
-        )
-
-        def run(variables, request, lines):
-            if o.samples:
-                keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(o.seed)))(lines)
-                request = request._replace(keys=keys)
-            models = list(zip(self.models, variables, strict=True))
-            return translate(models, request, search, length, rows)
-
-        return run
+        return Program(tuple(self.models), self._kind, bucket, length, self.rows(bucket))
 
     def _limits(self, lengths: np.ndarray) -> np.ndarray:
-        """The most tokens that translations of sentences of these lengths may have: of none, 0."""
+        """The most tokens that translations of sentences of these lengths may have: of none, 0.
+        At most as many as the models have positions."""
         o = self._decoding
-        limits = lengths + o.max_extra_length
+        limits = np.minimum(lengths + o.max_extra_length, self.buckets[-1])
         if o.max_length:
             limits = np.minimum(limits, o.max_length)
         if o.max_length_ratio:
-            limits = np.minimum(limits, np.ceil(lengths * o.max_length_ratio))
+            limits = np.minimum(limits, multiplied(lengths, o.max_length_ratio))
         return np.where(lengths > 0, np.maximum(limits, 1), 0).astype(np.int32)
 
     def _least(self, lengths: np.ndarray) -> np.ndarray | None:
@@ -160,8 +146,7 @@ class Engine:
         o = self._decoding
         if not (o.min_length or o.min_length_ratio):
             return None
-        least = np.maximum(np.ceil(lengths * o.min_length_ratio), o.min_length)
-        return np.minimum(least, 2**31 - 1).astype(np.int32)
+        return np.maximum(multiplied(lengths, o.min_length_ratio), o.min_length).astype(np.int32)
 
     def _queues(self, sources: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
         """(bucket, lines): in the bucket of each line's own length, the longest first, so that no
@@ -214,7 +199,7 @@ class Engine:
             limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
         queue = jax.tree.map(dealt, (Request(source, lengths, limits, least, prefix), numbers))
         try:
-            found = self._search(bucket, self._halved)(self.variables, *queue)
+            found = self._search(bucket)(self.variables, *queue)
         except jax.errors.JaxRuntimeError as error:
             found = error
         return rows, found, time.perf_counter()  # compilation is over
@@ -234,9 +219,24 @@ class Engine:
             self.pace.measure(bucket, -(-len(lines) // self._batch(bucket)), begun)
         columns = [tokens, *(values.tolist() for values in numbers)]
         for row, i in enumerate(lines):
-            each = zip(*(values[row] for values in columns), strict=True)
+            each = list(zip(*(values[row] for values in columns), strict=True))
+            if any(isnan(score) for _, _, score, _ in each):
+                raise diverged(job.numbers[i])
             found = [(ids[: n - 1].tolist(), *scores) for ids, n, *scores in each if n > 0]
             yield Found(job, i, found or [([], float("-inf"), float("-inf"))])  # none is allowed
+
+
+def multiplied(lengths: np.ndarray, ratio: float) -> np.ndarray:
+    """⌈length × ratio⌉, at most 2^31 − 1; exact in decimals: 25 × 2.2 is 55, not above."""
+    exact = Fraction(str(ratio))
+    return np.vectorize(lambda n: min(ceil(int(n) * exact), 2**31 - 1), otypes=[int])(lengths)
+
+
+def diverged(line: int) -> UserError:
+    """The error of a line (from 0) whose scores are NaN."""
+    return UserError(DIVERGED, f"line {line + 1}: the model's logits are not finite: expected "
+                     "numbers, got NaN or infinity; decode with --dtype=float32 or another "
+                     "--checkpoint")
 
 
 def dealt(x: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +21,11 @@ from decoding.engine import Engine
 from decoding.formats import Hypothesis, Item
 from decoding.streaming import IDLE, in_order, windows
 from model.config import ModelConfig
-from training.checkpoint import check_run, load_params
+from training.checkpoint import check_run, finite, load_params
 from training.command import prepare_jax_by_default
 from training.config import DecodingConfig
 
+OPTION_SETS = 16  # kept by `with_options`, with what their engines found out about memory
 WINDOW = 64  # batches of lines that are sorted by length together; bounds memory
 
 
@@ -54,7 +56,7 @@ class Translator:
         self._models, self.decoding = models, decoding
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self.engine = Engine(models, decoding, self._suppressed())
-        self._with_options = {decoding: self}
+        self._options = lru_cache(OPTION_SETS)(self._other)
 
     @classmethod
     def load(
@@ -82,7 +84,7 @@ class Translator:
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
         translator = cls([other.model for other, _ in found], tokenizers, config.decoding)
-        translator.use(*(load_params(path, str(checkpoint)) for path in runs))
+        translator.use(*(finite(load_params(path, str(checkpoint)), path) for path in runs))
         return translator
 
     def use(self, *params: Any) -> None:
@@ -120,11 +122,15 @@ class Translator:
             options.validate()
         except ValueError as error:
             raise UserError(CONFIGURATION, str(error)) from None
-        if options not in self._with_options:  # kept, so that nothing is compiled twice
-            tokenizers = self.source_tokenizer, self.target_tokenizer
-            self._with_options[options] = Translator(self._models, tokenizers, options)
-        self._with_options[options].engine.variables = self.engine.variables
-        return self._with_options[options]
+        if options == self.decoding:
+            return self
+        translator = self._options(options)
+        translator.engine.variables = self.engine.variables
+        return translator
+
+    def _other(self, options: DecodingConfig) -> "Translator":
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return Translator(self._models, tokenizers, options)
 
     def stream(self, items: Iterable[str | Item], first: int = 0) -> Iterator[Translation]:
         """Translations in the order of the lines, in memory that their number does not change.

@@ -65,7 +65,7 @@ class Work:
                 items.append((number, item))
                 yield item.text, item.target
 
-        for found in self._scorer.stream(pairs()):
+        for found in self._scorer.stream(pairs(), first):
             number, item = items.popleft()
             self._count(number, 0 if found is None else found.kept, found and found.cut)
             yield {number: self._rendered(item, found)}

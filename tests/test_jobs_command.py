@@ -233,8 +233,7 @@ def test_what_the_rules_leave_nothing_for_is_blank_and_named(run):
 
 @pytest.mark.parametrize("flags, line, code, part", [
     (("--format=jsonl",), {"text": "eins", "prefix": "zwei " * 40}, 3, "line 1: its prefix has 40"),
-    (("--mode=score", "--format=jsonl", "--repetition_penalty=2"),
-     {"text": "eins", "target": "zwei"}, 2, "--repetition_penalty=1"),
+    (("--alpha=4.5",), {}, 2, "decoding.alpha must be at most 4, got 4.5"),
     (("--output=",), {}, 6, "cannot write ''"),
     (("--output=/proc/x",), {}, 6, "cannot write /proc/x"),
     (("--input=",), {}, 3, "there is no file ''"),

@@ -16,14 +16,14 @@ SMALL_DEVICES = """
 import runpy, sys
 import jax
 from decoding.engine import Engine
-compile = Engine._compile
-def compile_or_fail(self, bucket, halved):
+search = Engine._search
+def search_or_fail(self, bucket):
     if self.rows(bucket) > {room}:
         def fail(*_):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return fail
-    return compile(self, bucket, halved)
-Engine._compile = compile_or_fail
+    return search(self, bucket)
+Engine._search = search_or_fail
 sys.argv[0] = {decode!r}
 runpy.run_path({decode!r}, run_name="__main__")
 """
@@ -106,7 +106,7 @@ def test_an_over_long_line(tmp_path, record_property):
     (tmp_path / "in.txt").write_text(
         "zwei\n" + "eins " * 200 + "\n" + "z" * 3_000_000 + "\ndrei\n")
     done = decode(trained(), f"--input={tmp_path / 'in.txt'}")
-    said = f"{tmp_path / 'in.txt'}:2: 201 tokens > 27, truncated"
+    said = f"{tmp_path / 'in.txt'}:2: 201 tokens > 32, truncated"
     assert done.code == 0 and done.out.count("\n") == 4
     assert said in done.err and done.err[-1].startswith("4 lines, 0 blank, 1 truncated, ")
     assert f"{tmp_path / 'in.txt'}:3: longer than 1,048,576 bytes, cut off there" in done.err

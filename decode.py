@@ -84,9 +84,6 @@ def check_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
     """UserError(CONFIGURATION) for flags that do not fit together with the run's options."""
     if f.mode == "translate" and f.format in ("text", "tsv") and decoding.hypotheses > 1:
         raise UserError(CONFIGURATION, "several translations a line need --format=moses or jsonl")
-    if f.mode == "score" and decoding.repetition_penalty != 1.0:
-        raise UserError(CONFIGURATION, "--repetition_penalty is not supported with --mode=score; "
-                        "give --repetition_penalty=1")
     unused = [f"--{name}" for name in ("temperature", "top_k", "top_p", "seed")
               if f[name].value is not None]
     if unused and not decoding.samples:

@@ -5,14 +5,12 @@ One teacher-forced pass over pairs, with the models, tokenizers and buckets of a
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from math import isnan
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from data.prefetch import Prefetched
-from decoding.engine import diverged
 from decoding.programs import on_devices
 from decoding.streaming import windows
 from decoding.translator import WINDOW, Translator
@@ -57,19 +55,13 @@ class Scorer:
 
         self._force = on_devices(run, (None, 0, 0, 0, 0))
 
-    def stream(
-        self, pairs: Iterable[tuple[str, str]], first: int = 0
-    ) -> Iterator[Scored | None]:
-        """The score of each pair, in order; None where both sides are blank. `first` is the number
-        of the first pair. UserError(DIVERGED) names the line of a score that is NaN."""
+    def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:
+        """The score of each pair, in order; None where both sides are blank. A score is NaN where
+        the models' logits are not finite."""
         size = WINDOW * self._translator.decoding.batch_size * jax.local_device_count()
         with closing(Prefetched(pairs, size)) as read:
             for window in windows(read, size):
-                for i, one in enumerate(results := self._window(window)):
-                    if one is not None and isnan(one.score):
-                        raise diverged(first + i)
-                first += len(window)
-                yield from results
+                yield from self._window(window)
 
     def _window(self, pairs):
         tokenizers = self._translator.source_tokenizer, self._translator.target_tokenizer

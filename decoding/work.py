@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from math import isnan
 
+from decoding.engine import diverged
 from decoding.formats import Item, rendered, with_alignment, with_scores
 from decoding.progress import Progress, note
 from decoding.scorer import Scorer
@@ -65,8 +67,10 @@ class Work:
                 items.append((number, item))
                 yield item.text, item.target
 
-        for found in self._scorer.stream(pairs(), first):
+        for found in self._scorer.stream(pairs()):
             number, item = items.popleft()
+            if found is not None and isnan(found.score):
+                raise diverged(number)
             self._count(number, 0 if found is None else found.kept, found and found.cut)
             yield {number: self._rendered(item, found)}
 

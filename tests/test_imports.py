@@ -125,18 +125,6 @@ def test_importing_configuration_starts_no_device_library():
     assert run.stdout == "False\n"
 
 
-@pytest.mark.parametrize("path", SOURCES + TESTS, ids=named["ids"])
-def test_line_1_says_what_the_file_is(path):
-    first = path.read_text(encoding="utf-8").split("\n")[0].removeprefix("r")
-    opening = next((mark for mark in ('"""', "#") if first.startswith(mark)), None)
-    assert opening and not first.startswith("#!") and len(first.strip('"# ').split()) >= 3
-    assert opening == "#" or ast.get_docstring(parse(path))
-
-
-@pytest.mark.parametrize("path", SOURCES + TESTS, ids=named["ids"])
-def test_no_file_has_two_subjects(path):
-    assert len(path.read_text(encoding="utf-8").split("\n")) - 1 <= 250
-
 
 @pytest.mark.parametrize("path", **named)
 def test_nothing_executes_what_it_reads(path):

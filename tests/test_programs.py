@@ -17,8 +17,10 @@ from tiny import write_run
 from data.errors import CHECKPOINT, DIVERGED, UserError
 from decoding import programs
 from decoding import translator as module
-from decoding.scorer import Scorer
+from decoding.formats import Item
+from decoding.progress import Progress
 from decoding.translator import Translator
+from decoding.work import Work
 from model.translate import Request
 from training import checkpoint
 from training.config import DecodingConfig
@@ -135,6 +137,8 @@ def test_scores_that_are_not_finite_name_the_line(options):
     with pytest.raises(UserError, match="^line 12: the model's logits are not finite") as caught:
         list(translator.stream(["", "eins"], first=10))
     assert caught.value.code == DIVERGED
-    with pytest.raises(UserError, match="^line 22: ") as caught:
-        list(Scorer(translator).stream([("", ""), ("eins", "zwei")], first=20))
+    items = [(20, Item("", "")), (22, Item("eins", "eins", target="zwei"))]
+    work = Work(translator, "score", "text", "in.txt", Progress(0, False, False))
+    with pytest.raises(UserError, match="^line 23: ") as caught:
+        list(work(items))
     assert caught.value.code == DIVERGED

@@ -232,10 +232,11 @@ class Engine:
             return
         if self.pace:
             self.pace.measure(bucket, -(-len(lines) // self._batch(bucket)), begun)
-        columns = [tokens, *(values.tolist() for values in numbers)]
+        lengths, scores, log_probs = (values.tolist() for values in numbers)
         for row, i in enumerate(lines):
-            each = zip(*(values[row] for values in columns), strict=True)
-            found = [(ids[: n - 1].tolist(), *scores) for ids, n, *scores in each if n > 0]
+            each = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
+            found = [(ids[: n - 1].tolist(), score, log_prob)
+                     for ids, n, score, log_prob in each if n > 0]
             yield Found(job, i, found or [([], float("-inf"), float("-inf"))])  # none is allowed
 
 

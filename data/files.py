@@ -119,7 +119,7 @@ def lock_file(path: str | os.PathLike, held: str, advice: str) -> TextIO:
     has the lock.
     """
     while True:
-        file = open(path, "a+", encoding="utf-8")
+        file = open(path, "a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):

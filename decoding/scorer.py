@@ -10,7 +10,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from decoding.streaming import Ahead, windows
+from data.prefetch import Prefetched
+from decoding.streaming import windows
 from decoding.translator import WINDOW, Translator
 from model.beam_search import length_penalty
 from model.scoring import force
@@ -47,7 +48,7 @@ class Scorer:
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:
         """The score of each pair, in order; None where both sides are blank."""
         size = WINDOW * self._translator.decoding.batch_size * jax.local_device_count()
-        with closing(Ahead(pairs, size)) as read:
+        with closing(Prefetched(pairs, size)) as read:
             for window in windows(read, size):
                 yield from self._window(window)
 

@@ -4,7 +4,6 @@ Translator.load("runs/NAME").translate(lines) gives what the command gives.
 """
 
 import difflib
-import queue
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
@@ -14,11 +13,12 @@ from typing import Any, NamedTuple
 import jax
 
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from data.prefetch import Prefetched
 from data.tokenizer import Tokenizer
 from decoding.calls import Job
 from decoding.engine import Engine
 from decoding.formats import Hypothesis, Item
-from decoding.streaming import END, IDLE, Ahead, in_order, windows
+from decoding.streaming import IDLE, in_order, windows
 from model.config import ModelConfig
 from training.checkpoint import check_run, load_params
 from training.command import prepare_jax_by_default
@@ -145,24 +145,23 @@ class Translator:
         """The translations of (number, line) pairs as the compiled calls find them, in any order;
         {} while the input pauses. To close it does not wait for the input."""
         size = WINDOW * self.decoding.batch_size * jax.local_device_count()
-        read = Ahead(map(checked, lines), size)
-        jobs = Ahead(map(self._tokenized, windows(read, size)), 1)
+        read = Prefetched(map(checked, lines), size)
+        jobs = Prefetched(map(self._tokenized, windows(read, size)), 1)
         begun, ready, failed = {}, {}, []  # tokens of lines in a job, translations, input errors
 
         def available() -> Iterator[Job | None]:
             """The next job as soon as it is read; None where there is other work meanwhile."""
             while True:
-                try:
-                    job = jobs.get(timeout=0 if begun or ready else IDLE)
-                except queue.Empty:
+                if not jobs.ready(0 if begun or ready else IDLE):
                     yield None
                     continue
+                try:
+                    job, tokens = next(jobs)
+                except StopIteration:
+                    return
                 except Exception as error:  # noqa: BLE001 – raised below, after what came before it
                     failed.append(error)
                     return
-                if job is END:
-                    return
-                job, tokens = job
                 for number, ids, count in zip(job.numbers, job.sources, tokens, strict=True):
                     if ids:
                         begun[number] = count

@@ -34,8 +34,7 @@ def decode(path, *flags, devices=1, stdin=b"", check=True):
     environment = {**os.environ, "NPROC": "16",
                    "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}",
-         f"--compilation_cache={path / 'cache'}", *flags],
+        [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}", *flags],
         input=stdin, capture_output=True, env=environment, check=check)
     return done.stdout.decode().split("\n")[:-1], done.stderr.decode().split("\n")[:-1]
 

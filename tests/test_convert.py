@@ -27,8 +27,8 @@ ROOT = Path(__file__).parent.parent
 
 def call(script, *arguments, stdin=""):
     done = subprocess.run(
-        [sys.executable, ROOT / script, "--compilation_cache=off", *arguments], input=stdin,
-        capture_output=True, text=True, timeout=300, check=False)
+        [sys.executable, ROOT / script, *arguments], input=stdin, capture_output=True, text=True,
+        timeout=300, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -61,7 +61,7 @@ def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
     code, _, err = export(trained, f"--to={trained / 'a.zip'}", "--platforms=cpu,tpu", *options)
     assert code == 0, err
     code, live, _ = run(ROOT / "decode.py", f"--workdir={trained / 'run'}", *options,
-                        f"--input={trained / 'in.txt'}", "--compilation_cache=off")
+                        f"--input={trained / 'in.txt'}")
     assert code == 0 and live.count("\n") == len(LINES) and len(set(live.split("\n"))) > 15
     text = (trained / "in.txt").read_bytes()
     assert translated_alone(trained / "a.zip", text).decode() == live

@@ -32,8 +32,7 @@ def run(tmp_path_factory):
 
 
 def command(path, *flags):
-    return [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}",
-            f"--compilation_cache={path / 'cache'}", *flags]
+    return [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}", *flags]
 
 
 def decode(path, *flags, stdin=b""):

@@ -13,7 +13,7 @@ import pytest
 from tiny import tiny_config, write_corpus, write_run
 
 from training.config import TrainingConfig, profile_steps
-from training.failure import too_little_memory
+from training.failure import lack, too_little_memory
 
 ROOT = Path(__file__).parent.parent
 TINY = (
@@ -36,6 +36,7 @@ def get_config():
         def step(state, batch):
             raise jax.errors.JaxRuntimeError(
                 "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.")
+        step.lower = step
         return step
     sys.modules["__main__"].pmap_train_step = pmap_train_step
     return Config()
@@ -53,7 +54,7 @@ ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with a corpus and a cache of compiled programs."""
+    """A directory with a corpus."""
     path = tmp_path_factory.mktemp("operations")
     write_corpus(path / "pairs.tsv", 113)
     return path
@@ -61,7 +62,7 @@ def place(tmp_path_factory):
 
 def training(place, *flags):
     return [str(ROOT / "train.py"), *TINY, f"--config.data.corpus=tsv:{place / 'pairs.tsv'}",
-            f"--compilation_cache={place / 'cache'}", *flags]
+            *flags]
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +85,7 @@ def test_a_dry_run_says_what_the_run_says_and_leaves_nothing(place, resumed):
     before = sorted(place.rglob("*"))
     code, out, err = call(*training(place, f"--workdir={place / 'new' / 'run'}", "--dry_run"))
     assert (code, out) == (0, ""), err
-    kept = [path for path in sorted(place.rglob("*")) if (place / "cache") not in path.parents]
-    assert kept == [path for path in before if (place / "cache") not in path.parents]
+    assert sorted(place.rglob("*")) == before
     log = (resumed / "train.log").read_text().splitlines()
     for start in ("train: ", "vocabulary: ", "parameters: ", "devices: "):
         assert [x for x in err if x.startswith(start)][0] in log
@@ -162,7 +162,7 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
     script, *flags = training(place, f"--workdir={place / 'short'}")
     code, _, err = call(script, f"--config={place / 'bad.py'}", *flags)
     assert code == 2
-    assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be had")
+    assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be allocated")
     for part in ("training.tokens_per_batch=128", "8 rows of 16 + 16 tokens",
                  "config.training.accumulate=2", "lower training.tokens_per_batch"):
         assert part in err[-1], part
@@ -178,14 +178,15 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
      "20.5G"),
 ])
 def test_the_number_that_failed_is_found(said, amount):
-    assert f"out of memory, {amount} could not be had" in too_little_memory(said, tiny_config("x"))
+    advice = too_little_memory(lack(said), tiny_config("x"))
+    assert f"out of memory, {amount} could not be allocated" in advice
 
 
 def test_advice_names_only_what_is_left_to_do():
     config = tiny_config("x")
     config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
-    advice = too_little_memory("RESOURCE_EXHAUSTED", config)
-    assert "go on with" not in advice and "begin anew with a lower" in advice
+    advice = too_little_memory("", config)
+    assert "continue with" not in advice and "start anew with a lower" in advice
 
 
 def test_a_run_with_an_average_alone_is_listed(tmp_path):

@@ -19,21 +19,10 @@ from training.interruption import Stopped
 from training.run import Run
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Every resume builds its step anew; the persistent cache spares the compilation."""
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Four batches of eight packed rows: twelve steps are three epochs."""
-    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 118)
+    """Four batches of eight packed rows and two rows left out: twelve steps are three epochs."""
+    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 132)
 
 
 def run_training(path, config, stop_after=None, overwrite=False):

@@ -7,10 +7,11 @@ import threading
 import pytest
 from echo import in_time
 
+from data.prefetch import Prefetched
 from decoding import progress as module
 from decoding.inputs import read_lines
 from decoding.progress import Progress
-from decoding.streaming import END, Ahead, in_order, windows
+from decoding.streaming import in_order, windows
 
 
 @pytest.fixture
@@ -22,9 +23,9 @@ def pipe():
 
 
 def test_a_window_closes_when_it_is_full_at_the_end_and_when_the_input_pauses(pipe):
-    assert list(windows(Ahead(range(10), 10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert list(windows(Prefetched(range(10), 10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     writer, lines = pipe
-    found = windows(Ahead(lines, 10), 4)
+    found = windows(Prefetched(lines, 10), 4)
     for text in ("one\n", "two\nthree\n", "\n"):
         os.write(writer, text.encode())
         seen = []
@@ -41,36 +42,19 @@ def test_an_error_comes_after_the_items_before_it():
         yield from range(3)
         raise ValueError("item 3")
 
-    found = windows(Ahead(items(), 10), 10)
+    found = windows(Prefetched(items(), 10), 10)
     assert next(found) == [0, 1, 2]
     with pytest.raises(ValueError, match="item 3"):
         next(found)
 
 
-def test_no_more_is_read_ahead_than_asked_for():
-    read, pause = [], threading.Event()
-
-    def items():
-        for i in range(100):
-            read.append(i)
-            if i == 7:
-                pause.set()
-            yield i
-
-    ahead = Ahead(items(), 5)
-    assert [ahead.get() for _ in range(3)] == [0, 1, 2]
-    assert pause.wait(60)
-    assert read == list(range(8))
-    ahead.close()
-
-
 def test_closing_does_not_wait_for_an_input_that_blocks(pipe):
     writer, lines = pipe
-    ahead = Ahead(lines, 10)
+    ahead = Prefetched(lines, 10)
     waiting = queue.SimpleQueue()
-    threading.Thread(target=lambda: waiting.put(ahead.get()), daemon=True).start()
+    threading.Thread(target=lambda: waiting.put(list(ahead)), daemon=True).start()
     in_time(ahead.close)
-    assert waiting.get(timeout=60) is END
+    assert waiting.get(timeout=60) == []
     os.close(writer)
 
 

@@ -59,7 +59,7 @@ def read_best(run: Path) -> dict[str, Any]:
         return {}
     except ValueError:
         best = None
-    if not isinstance(best, dict):
+    if not isinstance(best, dict) or not isinstance(best.get("checkpoint", ""), int | str):
         raise UserError(CHECKPOINT, f"{run}/best.json is damaged; delete it, and the latest "
                         "counts as the best (decode.py --checkpoint=latest takes that)")
     return best

@@ -10,6 +10,7 @@ from typing import Any
 from training import hosts
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+POLL_SECONDS = 0.1
 
 
 class Stopped(BaseException):
@@ -57,9 +58,19 @@ class StopFlag:
         if self.signal and not (self.deferred and hosts.count() > 1):
             raise Stopped(self.signal)
 
-    def agreed(self) -> signal.Signals | None:
-        """The signal that any of the processes has got; all ask at the same step."""
-        return hosts.shared(self.signal)
+    def agreed(
+        self, ready: Callable[[float], bool] = lambda seconds: True
+    ) -> signal.Signals | None:
+        """Wait until `ready` in all processes; the signal that any of them has received.
+
+        `ready(seconds)` waits up to that long. A signal ends the wait. All processes call this at
+        the same step and get the same answer: either all continue, or all stop.
+        """
+        while True:
+            waiting = not ready(POLL_SECONDS)
+            stopped_by, waiting = hosts.shared(self.signal, waiting)
+            if stopped_by or not waiting:
+                return stopped_by
 
     def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with a poll before each call."""

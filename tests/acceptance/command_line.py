@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from forked import call_forked
 from tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent.parent
@@ -41,10 +42,10 @@ class Done(NamedTuple):
 
 
 def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=None) -> Done:
-    """A python process; with 0 `devices`, any use of one ends it."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    """A python process; with 0 `devices`, any use of one is an error."""
     if not devices:
-        flags = {"JAX_PLATFORMS": "none_may_be_initialised"}
+        return Done(*call_forked(arguments, stdin, cwd, environment or {}), peak=0)
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
             [sys.executable, *map(str, arguments)], stdin=subprocess.PIPE, stdout=out, stderr=err,
@@ -64,7 +65,7 @@ def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=None) -> Done:
 
 @cache
 def scratch() -> Path:
-    """A directory for what the tests of this process share: compiled programs, a trained run."""
+    """A directory for the trained run that the tests of this process share."""
     place = tempfile.TemporaryDirectory(prefix="acceptance_")
     scratch.kept = place  # removed with the process
     return Path(place.name)
@@ -73,13 +74,12 @@ def scratch() -> Path:
 def train(corpus: str, workdir: Path, *flags, first=(), **options) -> Done:
     """train.py with tiny sizes; `first` are flags before those of the config."""
     return call(TRAIN, *first, *TINY, f"--config.data.corpus={corpus}", f"--workdir={workdir}",
-                f"--compilation_cache={scratch() / 'cache'}", *flags, **options)
+                *flags, **options)
 
 
 def decode(run: Path, *flags, script=DECODE, **options) -> Done:
     """decode.py of a run."""
-    return call(script, f"--workdir={run}", f"--compilation_cache={scratch() / 'cache'}", *flags,
-                **options)
+    return call(script, f"--workdir={run}", *flags, **options)
 
 
 @cache

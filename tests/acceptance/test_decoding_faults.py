@@ -8,7 +8,7 @@ import time
 from itertools import groupby
 
 import pytest
-from command_line import DECODE, ENVIRONMENT, decode, scratch, trained
+from command_line import DECODE, ENVIRONMENT, decode, trained
 from tiny import WORDS, write_run
 
 # decode.py whose devices have room for one sentence at a time, {room}, or for none.
@@ -125,7 +125,7 @@ def test_a_job_that_is_stopped(tmp_path, record_property):
     for number in (signal.SIGKILL, signal.SIGTERM):
         output, parts = tmp_path / number.name, tmp_path / f"{number.name}.parts"
         command = [sys.executable, DECODE, f"--workdir={trained()}", *flags, "--beam_size=1",
-                   f"--compilation_cache={scratch() / 'cache'}", f"--output={output}"]
+                   f"--output={output}"]
         process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
         while process.poll() is None and not [*parts.glob("0*[!p]")]:
             time.sleep(0.01)
@@ -207,7 +207,7 @@ def test_a_model_that_says_line_feeds(tmp_path, record_property):
 @pytest.mark.row(34, "a reader that goes away; empty stdin; output exists; its directory does not",
                  "quiet, exit 0; empty out; exit 6 unless --overwrite; exit 6 before the model")
 def test_pipes_and_outputs(tmp_path, record_property):
-    command = f'"$0" "$1" --workdir="$2" --compilation_cache={scratch() / "cache"}'
+    command = '"$0" "$1" --workdir="$2"'
     for rest in ("", " --help"):
         done = subprocess.run(
             ["bash", "-c", f'{command}{rest} | head -1; echo "${{PIPESTATUS[0]}}"',

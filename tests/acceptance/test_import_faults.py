@@ -138,7 +138,7 @@ def test_a_damaged_import_is_refused_by_name_and_runs_nothing(tmp_path, record_p
             commands.append(("scripts/convert.py", f"--from_marian={path}", f"--to={out}"))
         for script, *arguments in commands:
             done = subprocess.run(
-                [sys.executable, ROOT / script, "--compilation_cache=off", *arguments],
+                [sys.executable, ROOT / script, *arguments],
                 input="a line\n", capture_output=True, text=True, timeout=120, check=False)
             where = f"{fault}, {script}: {done.stderr}"
             assert done.returncode == 4, where

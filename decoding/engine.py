@@ -217,12 +217,13 @@ class Engine:
             return
         if self.pace:
             self.pace.measure(bucket, -(-len(lines) // self._batch(bucket)), begun)
-        columns = [tokens, *(values.tolist() for values in numbers)]
+        lengths, scores, log_probs = (values.tolist() for values in numbers)
         for row, i in enumerate(lines):
-            each = list(zip(*(values[row] for values in columns), strict=True))
-            if any(isnan(score) for _, _, score, _ in each):
+            if any(map(isnan, scores[row])):
                 raise diverged(job.numbers[i])
-            found = [(ids[: n - 1].tolist(), *scores) for ids, n, *scores in each if n > 0]
+            each = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
+            found = [(ids[: n - 1].tolist(), score, log_prob)
+                     for ids, n, score, log_prob in each if n > 0]
             yield Found(job, i, found or [([], float("-inf"), float("-inf"))])  # none is allowed
 
 

@@ -153,7 +153,7 @@ class Translator:
         size = WINDOW * self.decoding.batch_size * jax.local_device_count()
         read = Prefetched(map(checked, lines), size)
         jobs = Prefetched(map(self._tokenized, windows(read, size)), 1)
-        begun, ready, failed = {}, {}, []  # of lines in a job, translations, what the input raised
+        begun, ready, failed = {}, {}, []  # tokens of lines in a job, translations, input errors
 
         def available() -> Iterator[Job | None]:
             """The next job as soon as it is read; None where there is other work meanwhile."""
@@ -169,14 +169,18 @@ class Translator:
                     failed.append(error)
                     return
                 for number, ids, count in zip(job.numbers, job.sources, tokens, strict=True):
-                    blank = Translation([Hypothesis("", 0.0)], count, 0)
-                    (begun if ids else ready)[number] = blank
+                    if ids:
+                        begun[number] = count
+                    else:
+                        ready[number] = Translation([Hypothesis("", 0.0)], count, 0)
                 yield job
 
         try:
             for call in self.engine.search(available()):
-                ready |= {found.job.numbers[found.index]: self._translation(found, begun)
-                          for found in call}
+                for job, index, found in call:
+                    number = job.numbers[index]
+                    ready[number] = Translation(
+                        self._hypotheses(found), begun.pop(number), len(job.sources[index]) + 1)
                 yield dict(ready)
                 ready.clear()
             yield ready
@@ -186,11 +190,9 @@ class Translator:
         if failed:
             raise failed[0]
 
-    def _translation(self, found, begun):
-        blank = begun.pop(found.job.numbers[found.index])
-        each = [Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1)
-                for ids, score, log_prob in found.hypotheses]
-        return Translation(each, blank.tokens, len(found.job.sources[found.index]) + 1)
+    def _hypotheses(self, found):
+        return [Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1)
+                for ids, score, log_prob in found]
 
     def _tokenized(self, window: list[tuple[int, Item]]) -> tuple[Job, list[int]]:
         """The job of some lines, and how many tokens each line has before it is truncated."""

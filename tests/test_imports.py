@@ -138,3 +138,11 @@ def test_nothing_executes_what_it_reads(path):
         for keyword in node.keywords:
             if keyword.arg in ("shell", "allow_pickle"):
                 assert ast.unparse(keyword.value) == "False", where
+
+
+@pytest.mark.parametrize("path", SOURCES + TESTS, ids=named["ids"])
+def test_line_1_says_what_the_file_is(path):
+    first = path.read_text(encoding="utf-8").split("\n")[0].removeprefix("r")
+    opening = next((mark for mark in ('"""', "#") if first.startswith(mark)), None)
+    assert opening and not first.startswith("#!") and len(first.strip('"# ').split()) >= 3
+    assert opening == "#" or ast.get_docstring(parse(path))

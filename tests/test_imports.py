@@ -125,7 +125,6 @@ def test_importing_configuration_starts_no_device_library():
     assert run.stdout == "False\n"
 
 
-
 @pytest.mark.parametrize("path", **named)
 def test_nothing_executes_what_it_reads(path):
     assert not {top(name) for name in imports(path)} & {"pickle", "cloudpickle", "dill", "marshal"}

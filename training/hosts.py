@@ -179,18 +179,13 @@ def agree(facts: dict[str, Any]) -> None:
                             f"{what}; all need the same command, files and run directory")
 
 
-def shared(
-    stopped_by: signal.Signals | None, waiting: bool = False
-) -> tuple[signal.Signals | None, bool]:
-    """The signal that any of the processes has received, and whether any is `waiting`.
-
-    All processes call this at the same step and get the same answer.
-    """
+def shared(stopped_by: signal.Signals | None, waiting: bool) -> tuple[signal.Signals | None, bool]:
+    """The signal that any process has received, and whether any waits: the same answer in all."""
     if count() == 1:
         return stopped_by, waiting
-    mine = np.array([stopped_by or 0, waiting], np.int32)
-    number, waits = _largest()(np.tile(mine, (jax.local_device_count(), 1)))
-    return signal.Signals(int(number)) if int(number) else None, bool(waits)
+    mine = np.full((jax.local_device_count(), 2), [stopped_by or 0, waiting], np.int32)
+    number, waits = map(int, _largest()(mine))
+    return signal.Signals(number) if number else None, bool(waits)
 
 
 @cache

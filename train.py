@@ -18,8 +18,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from data.batches import Batches, DataPosition, batch_pairs
-from data.corpora import read_split
-from data.errors import CONFIGURATION, OUTPUT, UserError
+from data.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from decoding.translator import Translator
 from model.transformer import Transformer
 from training import hosts
@@ -29,14 +28,15 @@ from training.config import Config
 from training.dry_run import dry_run
 from training.evaluate import Evaluator
 from training.failure import explained
-from training.inputs import Data, prepare_data
+from training.inputs import Data, prepare_data, read_corpora
 from training.interruption import StopFlag, Stopped
+from training.memory import check_state, checked
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.profile import profiled
 from training.progress import Progress, clock
 from training.reader import Reader
 from training.report import announce, print_results
-from training.run import Run, flat
+from training.run import Run, data_changed, flat
 from training.saving import Checkpoints, forecast
 from training.step import (
     TrainState,
@@ -67,9 +67,13 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     evaluator = Evaluator(config, run, data.valid, eval_step, translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
     fresh = partial(init_state, model, optimizer, training)
+    check_state(jax.eval_shape(fresh), config)
     state, position = begin(fresh, checkpoints, evaluator, config, run, data)
     step = saved_step = started = int(state.step)
     complete = checkpoints.complete
+    stream = batches.iterate(position)
+    if stopped_by := stop.agreed(stream.ready):  # the first plan takes seconds for a large corpus
+        raise Stopped(stopped_by)
     announce(config, run, batches, position.epoch)
     said, fits = forecast(run.path, state, training.keep)
     run.log(said if fits else f"warning: {said}")
@@ -89,17 +93,17 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
         return data.places(taken.epoch, pairs)
 
     train_step = pmap_train_step(make_train_step(model, optimizer, training))
+    train_step = checked(train_step, config)
     train_step = profiled(train_step, training.profile, run.path / "profile", step)
     schedule = learning_rate_schedule(training, config.model.d_model)
     progress = Progress(run, training, schedule, step, places)
-    stream = batches.iterate(position)
     if not complete:
         evaluate_if_due()
-    while step < training.num_steps and not evaluator.exhausted and not stop.agreed():
+    while step < training.num_steps and not (evaluator.exhausted or stop.agreed(stream.ready)):
         if step == started > 0:
             hosts.by_the_first("the first step", checkpoints.goes_on, evaluator.best)
             complete = False
-        taken, (batch, position) = position, next(stream)
+        taken, batch, position = next(stream)
         rows = hosts.own_part(split_rows(batch, devices, training.accumulate))
         state, metrics = train_step(state, rows)
         step += 1
@@ -139,7 +143,7 @@ def begin(fresh: Callable[[], TrainState], checkpoints: Checkpoints, evaluator: 
         restored = checkpoints.restore(jax.eval_shape(fresh))
     if restored:
         state, saved = restored
-        position = resumed_position(saved, data, evaluator, run)
+        position = resumed_position(saved, data, evaluator, run, config)
         run.log(f"resumed at step {int(state.step)}")
     else:
         state, position = fresh(), DataPosition()
@@ -155,16 +159,26 @@ def begin(fresh: Callable[[], TrainState], checkpoints: Checkpoints, evaluator: 
     return state, position
 
 
-def resumed_position(saved: dict, data: Data, evaluator: Evaluator, run: Run) -> DataPosition:
-    """Where to go on in the data, with what was best; both begin anew where their files changed."""
+def resumed_position(
+    saved: dict, data: Data, evaluator: Evaluator, run: Run, config: Config
+) -> DataPosition:
+    """The position in the data to resume from, and `evaluator` as it was.
+
+    Changed validation data resets what was best, changed training data the position. Raises
+    UserError(DATA) for changed training data without training.allow_data_change.
+    """
     evaluator.recall(saved)
     if saved["files"].get("valid") != data.files.get("valid"):
         run.log("warning: the validation data has changed: what was best so far is forgotten")
         evaluator.forget()
-    if saved["files"]["train"] != data.files["train"]:
-        run.log("warning: the training data has changed: it is read from its beginning, epoch 0")
-        return DataPosition()
-    return DataPosition(saved["epoch"], saved["index"])
+    before, now = saved["files"]["train"], data.files["train"]
+    if before == now:
+        return DataPosition(saved["epoch"], saved["index"])
+    if not config.training.allow_data_change:  # run.json was missing or damaged
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        raise UserError(DATA, data_changed(changed))
+    run.log("warning: the training data has changed: it is read from its beginning, epoch 0")
+    return DataPosition()
 
 
 def finish(step: int, checkpoints: Checkpoints, evaluator: Evaluator) -> None:
@@ -192,7 +206,7 @@ def main() -> None:
         if not f.overwrite:
             run.adopt(config)
         run.log(f"run: {run.path}")
-        corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
+        corpora = read_corpora(config, run)
         data = prepare_data(config, run, corpora, f.overwrite)
         read = (corpus.fingerprints for corpus in corpora.values() if corpus)
         fingerprints = dict(item for one in read for item in one.items())

@@ -35,7 +35,7 @@ print(json.dumps([seconds, found]))
 """
 LOAD = {
     "live": """
-from training.command import keep_freed_memory, prepare_jax
+from training.command import keep_freed_memory, prepare_jax, usable_cores
 keep_freed_memory()
 prepare_jax("off")
 from decode import Translator
@@ -43,7 +43,7 @@ model = Translator.load({run!r})
 """,
     "exported": """
 import jax
-jax.config.update("jax_num_cpu_devices", min(len(os.sched_getaffinity(0)), 8))
+jax.config.update("jax_num_cpu_devices", min(usable_cores(), 8))
 from load_exported import Exported
 model = Exported({file!r})
 """,

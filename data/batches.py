@@ -5,15 +5,14 @@ which row is a plan: made once per epoch from nothing but the lengths, the seed 
 batch i of epoch e is a slice of a plan: any batch can be made at any time, on any machine.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from data.pairs import Pairs, ragged
+from data.prefetch import Prefetched
 from data.tokenizer import OUR_IDS, Special
 
 OPEN_ROWS = 32  # more fill rows better, slowly
@@ -89,8 +88,18 @@ def plan_epoch(source_slots: np.ndarray, target_slots: np.ndarray, source_capaci
 
 
 def num_batches(plan: Plan, rows_per_batch: int) -> int:
-    """Batches in the epoch; the last one is filled up with empty rows."""
-    return -(-(len(plan.offsets) - 1) // rows_per_batch)
+    """Batches in an epoch of training.
+
+    An incomplete last batch is left out: a step on few rows would be as large as any other, and
+    noisier. An epoch smaller than one batch is one batch.
+    """
+    return max(1, (len(plan.offsets) - 1) // rows_per_batch)
+
+
+def pairs_left_out(plan: Plan, rows_per_batch: int) -> int:
+    """Pairs in the incomplete last batch of an epoch, which training leaves out."""
+    rows = num_batches(plan, rows_per_batch) * rows_per_batch
+    return int(plan.offsets[-1] - plan.offsets[min(rows, len(plan.offsets) - 1)])
 
 
 def useful_share(pairs: Pairs, plan: Plan, source_capacity: int, target_capacity: int) -> float:
@@ -107,9 +116,13 @@ def batch_pairs(plan: Plan, index: int, rows_per_batch: int) -> np.ndarray:
 
 def make_batch(pairs: Pairs, plan: Plan, index: int, rows_per_batch: int, source_capacity: int,
                target_capacity: int, special: Special = OUR_IDS) -> Batch:
-    """Batch `index` of a plan, `[rows_per_batch, capacity]` a side. IndexError past the end."""
-    if not 0 <= index < num_batches(plan, rows_per_batch):
-        raise IndexError(f"batch {index} of an epoch of {num_batches(plan, rows_per_batch)}")
+    """Batch `index` of a plan, `[rows_per_batch, capacity]` a side, filled up with empty rows.
+
+    IndexError past the last row.
+    """
+    if not 0 <= index < -(-(len(plan.offsets) - 1) // rows_per_batch):
+        raise IndexError(f"batch {index} of {rows_per_batch} rows in a plan of "
+                         f"{len(plan.offsets) - 1}")
     rows = plan.offsets[index * rows_per_batch: (index + 1) * rows_per_batch + 1]
     members = batch_pairs(plan, index, rows_per_batch)
     where = members, rows - rows[0], rows_per_batch
@@ -120,9 +133,10 @@ def make_batch(pairs: Pairs, plan: Plan, index: int, rows_per_batch: int, source
 
 def fixed_batches(pairs: Pairs, rows_per_batch: int, source_capacity: int, target_capacity: int,
                   special: Special = OUR_IDS) -> Iterator[Batch]:
-    """All pairs once in batches that are always the same: for validation."""
+    """All pairs once, in batches that are always the same, for validation; the last one is filled
+    up with empty rows."""
     plan = plan_epoch(*pairs.slots, source_capacity, target_capacity, seed=0, epoch=0)
-    for index in range(num_batches(plan, rows_per_batch)):
+    for index in range(-(-(len(plan.offsets) - 1) // rows_per_batch)):
         yield make_batch(
             pairs, plan, index, rows_per_batch, source_capacity, target_capacity, special)
 
@@ -150,38 +164,28 @@ class Batches:
         last = index + 1 >= num_batches(self.plan(epoch), self.shape[0])
         return DataPosition(epoch + 1, 0) if last else DataPosition(epoch, index + 1)
 
-    def iterate(self, position: DataPosition) -> Iterator[tuple[Batch, DataPosition]]:
-        """Batches from a position on without end, each with the position after it.
+    def iterate(
+        self, position: DataPosition
+    ) -> Prefetched[tuple[DataPosition, Batch, DataPosition]]:
+        """Batches without end from a position on, each between its position and the next one.
 
-        They are made ahead by a thread, new epochs' plans too. What goes wrong there is raised
-        here when its batch is due, with its traceback and position.
+        A thread computes them ahead, and the plans of new epochs. An error there is raised here
+        when its batch is due, with its traceback and position. A position past the last batch of
+        its epoch (of a checkpoint from when incomplete batches were used) is the next epoch's.
         """
-        return prefetched(self._from(position), BATCHES_AHEAD)
+        return Prefetched(self._from(position), BATCHES_AHEAD)
 
     def _from(self, position):
         while True:
             try:
-                item = self[position], self.next_position(position)
+                if position.index >= num_batches(self.plan(position.epoch), self.shape[0]):
+                    position = DataPosition(position.epoch + 1, 0)
+                item = position, self[position], self.next_position(position)
             except Exception as error:
                 error.add_note(f"while making batch {position.index} of epoch {position.epoch}")
                 raise
             yield item
-            position = item[1]
-
-
-def prefetched(items: Iterator, ahead: int) -> Iterator:
-    """The items, made by a thread up to `ahead` in advance; it ends when this iterator is closed.
-
-    An exception of `items` is raised here in its place, with its traceback.
-    """
-    thread, end = ThreadPoolExecutor(1, thread_name_prefix="prefetch"), object()
-    try:
-        coming = deque(thread.submit(next, items, end) for _ in range(ahead))
-        while (item := coming.popleft().result()) is not end:
-            coming.append(thread.submit(next, items, end))
-            yield item
-    finally:
-        thread.shutdown(wait=False, cancel_futures=True)
+            position = item[2]
 
 
 def _packed(side, members, rows, num_rows, capacity, special):

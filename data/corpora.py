@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from data.config import DataConfig
 from data.errors import CONFIGURATION, DATA, UserError
+from data.notices import Tell, silent
+from data.paths import check_local
 from data.text_files import (
     Corpus,
     PairCollector,
@@ -46,14 +48,13 @@ class _Prepared(NamedTuple):
     splits: list[str]
 
 
-def read_split(config: DataConfig, split: str, most: int | None = None) -> Corpus | None:
-    """The pairs of "train", "valid" or "test", None where there are none to be had.
+def read_split(config: DataConfig, split: str, tell: Tell = silent) -> Corpus | None:
+    """The pairs of "train", "valid" or "test", None where the corpora have none.
 
-    Of the first `most` of each corpus, None for all.
-    UserError as `read_corpus`.
+    `tell` gets lines of progress. UserError as `read_corpus`.
     """
     spec = split_spec(config, split)
-    return read_corpus(spec, split, config, most) if spec else None
+    return read_corpus(spec, split, config, tell) if spec else None
 
 
 def split_spec(config: DataConfig, split: str) -> str:
@@ -91,14 +92,14 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
                                 f"{', '.join(prepared.splits)}; name one as tfds:NAME:SPLIT")
 
 
-def read_corpus(spec: str, split: str, config: DataConfig, most: int | None = None) -> Corpus:
+def read_corpus(spec: str, split: str, config: DataConfig, tell: Tell = silent) -> Corpus:
     """The pairs of a corpus or a mixture; `split` ("train", "valid", "test") where it has several.
 
     UserError as `check_corpus`, and UserError(DATA) for what is wrong inside the data.
     """
     check_corpus(spec, split, config)
     weights, specs = zip(*mixture(spec), strict=True)
-    return joined([_read_one(one, split, config, most) for one in specs], list(weights))
+    return joined([_read_one(one, split, config, tell) for one in specs], list(weights))
 
 
 def mixture(spec: str) -> list[tuple[float, str]]:
@@ -129,23 +130,23 @@ def _brings(spec, split, config):
     return kind == "builtin"
 
 
-def _read_one(spec, split, config, most):
+def _read_one(spec, split, config, tell):
     kind, rest = _parsed(spec)
     if kind == "text":
-        corpus = read_text(*rest.split(","), config.on_bad_utf8, most)
+        corpus = read_text(*rest.split(","), config.on_bad_utf8, tell)
     elif kind == "tsv":
-        corpus = read_tsv(rest, config.on_bad_utf8, most)
+        corpus = read_tsv(rest, config.on_bad_utf8, tell)
     elif kind == "builtin":
         from data.korean_english import prepare
-        builder = prepare(expanded(config.data_dir) if config.data_dir else None)
+        builder = prepare(_data_dir(config) or None)
         name = {"train": "train", "valid": "validation", "test": "test"}[split]
-        corpus = _read_builder(builder, name, BUILTIN[rest], spec, config, most)
+        corpus = _read_builder(builder, name, BUILTIN[rest], spec, config, tell)
     else:
         import tensorflow_datasets as tfds
         prepared = _prepared(rest, split, config)
         builder = tfds.builder_from_directory(str(prepared.directory))
         languages = _languages(builder.info, spec)
-        corpus = _read_builder(builder, prepared.split, languages, spec, config, most)
+        corpus = _read_builder(builder, prepared.split, languages, spec, config, tell)
     return corpus.reversed() if config.reverse else corpus
 
 
@@ -164,10 +165,17 @@ def _parsed(spec):
     return kind, rest
 
 
+def _data_dir(config) -> str:
+    """config.data.data_dir; UserError(CONFIGURATION) if it is remote."""
+    path = expanded(config.data_dir)
+    check_local("config.data.data_dir", path)
+    return path
+
+
 def _prepared(rest, split, config) -> _Prepared:
     """Finds a prepared data set by its dataset_info.json: importing TFDS just for this is slow."""
     name, _, wanted = rest.partition(":")
-    root = Path(expanded(config.data_dir or os.environ.get("TFDS_DATA_DIR", "")
+    root = Path(expanded(_data_dir(config) or os.environ.get("TFDS_DATA_DIR", "")
                          or "~/tensorflow_datasets")).absolute()
     found = [path.parent for path in (root / name).glob("*/dataset_info.json")
              if re.fullmatch(r"\d+\.\d+\.\d+", path.parent.name)]  # not 1.0.0.incomplete…
@@ -212,13 +220,13 @@ def _languages(info, spec):
     return keys
 
 
-def _read_builder(builder, split, languages, name, config, most):
+def _read_builder(builder, split, languages, name, config, tell):
     """The pairs of a prepared data set, in the order of its files (TFDS sorts by a hash)."""
     examples = builder.as_data_source(split)
     name = name if name.endswith(f":{split}") else f"{name}:{split}"
     digest = hashlib.sha256()
-    pairs = PairCollector((name, name), config.on_bad_utf8)
-    total = min(len(examples), most or len(examples))
+    pairs = PairCollector((name, name), config.on_bad_utf8, tell)
+    total = len(examples)
     for start in range(0, total, READ_AT_ONCE):
         block = range(start, min(start + READ_AT_ONCE, total))
         for number, example in zip(block, examples.__getitems__(list(block)), strict=True):

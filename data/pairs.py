@@ -10,6 +10,7 @@ import numpy as np
 
 from data.config import DataConfig
 from data.errors import CONFIGURATION, DATA, UserError
+from data.notices import Tell, silent
 from data.text_files import Corpus
 from data.tokenizer import Tokenizer
 
@@ -54,15 +55,17 @@ def ragged(sequences: list[list[int]]) -> Ragged:
 
 
 def encode_pairs(corpus: Corpus, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
-                 config: DataConfig) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
+                 config: DataConfig, tell: Tell = silent,
+                 ) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
     """Token ids of the pairs that fit, their places in the corpus, and those of the others by
     reason.
 
-    UserError(DATA) with the counts if none is left.
+    `tell` gets lines of progress. UserError(DATA) with the counts if none is left.
     """
     limits = config.source_length - 1, config.target_length - 1  # one place is for the end
     dropped, kept, source, target = {}, [], [], []
     for start in range(0, len(corpus.source), ENCODE_AT_ONCE):
+        tell(f"{', '.join(corpus.names)}: {start:,} of {len(corpus.source):,} pairs tokenized")
         block = []
         for i in range(start, min(start + ENCODE_AT_ONCE, len(corpus.source))):
             if reason := _endless(len(corpus.source[i]), len(corpus.target[i]), limits):

@@ -13,13 +13,14 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterator
-from contextlib import nullcontext
-from itertools import chain, islice, zip_longest
-from typing import NamedTuple
+from itertools import chain, zip_longest
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from data.errors import DATA, UserError
+from data.notices import EVERY, Tell, silent
+from data.paths import check_local
 
 EXAMPLES = 5  # places remembered for each reason a pair was dropped
 LONGEST = 1 << 20  # bytes of a line: more are no sentence, and are not kept in memory
@@ -89,13 +90,15 @@ def joined(corpora: list[Corpus], weights: list[float]) -> Corpus:
 class PairCollector:
     """Gathers pairs of raw lines into a Corpus; leaves out and counts those of no use."""
 
-    def __init__(self, names: tuple[str, str], on_bad_utf8: str):
-        self._names, self._on_bad_utf8 = names, on_bad_utf8
+    def __init__(self, names: tuple[str, str], on_bad_utf8: str, tell: Tell = silent):
+        self._names, self._on_bad_utf8, self._tell = names, on_bad_utf8, tell
         self._source, self._target, self._numbers = [], [], array("q")
         self._dropped, self._examples, self._replaced = {}, {}, 0
 
     def add(self, number: int, source: bytes, target: bytes) -> None:
         """Adds pair `number` (from 1). UserError(DATA) if it is not UTF-8 and that is an error."""
+        if number % EVERY == 0:
+            self._tell(f"{self._names[0]}: {number:,} pairs read")
         if max(len(source), len(target)) > LONGEST:  # and may be cut off
             self._drop(TOO_LONG, 0 if len(source) > LONGEST else 1, number)
             return
@@ -150,6 +153,7 @@ class PairCollector:
 def check_file(path: str) -> None:
     """UserError(DATA) unless `path` is a file that can be opened and is not empty."""
     full = expanded(path)
+    check_local("the corpus", full)
     seen = path if os.path.abspath(full) == path else f"{path} ({os.path.abspath(full)})"
     if not os.path.exists(full):
         raise UserError(DATA, f"{seen} does not exist; check the path, relative to the directory "
@@ -162,20 +166,17 @@ def check_file(path: str) -> None:
         raise UserError(DATA, f"{seen} is empty; it must have one sentence per line")
 
 
-def read_text(source: str, target: str, on_bad_utf8: str, most: int | None = None) -> Corpus:
+def read_text(source: str, target: str, on_bad_utf8: str, tell: Tell = silent) -> Corpus:
     """The pairs of two files: line i of one is the translation of line i of the other.
 
-    Of their first `most` lines, None for all.
     UserError(DATA) where they cannot be read, differ in their number of lines, or hold no pair.
     """
     hashes = hashlib.sha256(), hashlib.sha256()
-    sides = [islice(raw_lines(*side), most)
-             for side in zip((source, target), hashes, strict=True)]
-    pairs = PairCollector((source, target), on_bad_utf8)
+    sides = [raw_lines(*side) for side in zip((source, target), hashes, strict=True)]
+    pairs = PairCollector((source, target), on_bad_utf8, tell)
     for number, (one, other) in enumerate(zip_longest(*sides), start=1):
         if one is None or other is None:
             rest = number + sum(1 for side in sides for _ in side)
-            rest = f"{rest} or more" if most and rest == most else rest
             counts = (number - 1, rest) if one is None else (rest, number - 1)
             raise UserError(DATA, f"{source} has {counts[0]} lines, {target} has {counts[1]}; line "
                             "i of one must be the translation of line i of the other")
@@ -183,11 +184,11 @@ def read_text(source: str, target: str, on_bad_utf8: str, most: int | None = Non
     return pairs.corpus({source: hashes[0].hexdigest(), target: hashes[1].hexdigest()})
 
 
-def read_tsv(path: str, on_bad_utf8: str, most: int | None = None) -> Corpus:
+def read_tsv(path: str, on_bad_utf8: str, tell: Tell = silent) -> Corpus:
     """The pairs of a file with lines `source<TAB>target`. UserError(DATA) as in `read_text`."""
     digest = hashlib.sha256()
-    pairs = PairCollector((path, path), on_bad_utf8)
-    for number, line in enumerate(islice(raw_lines(path, digest), most), start=1):
+    pairs = PairCollector((path, path), on_bad_utf8, tell)
+    for number, line in enumerate(raw_lines(path, digest), start=1):
         fields = line.split(b"\t") if len(line) <= LONGEST else [line, b""]
         if len(fields) != 2:
             raise UserError(DATA, f"{path}:{number}: {len(fields)} tab-separated field"
@@ -214,10 +215,8 @@ def raw_lines(path: str, digest=None) -> Iterator[bytes]:
 def file_lines(path: str, digest=None) -> Iterator[bytes]:
     """`raw_lines` of a file that may be empty; "-" is stdin, as its lines come."""
     number = 0
-    opened = gzip.open if path.endswith(".gz") else open
     try:
-        with nullcontext(sys.stdin.buffer) if path == "-" else opened(expanded(path), "rb") as file:
-            file = file if path == "-" else io.BufferedReader(file, 1 << 20)
+        with opened(path) as file:
             for number, line in enumerate(beginnings(file, digest), 1):
                 yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -225,6 +224,18 @@ def file_lines(path: str, digest=None) -> Iterator[bytes]:
                         "or download it again") from None
     except OSError as error:
         raise UserError(DATA, f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def opened(path: str) -> BinaryIO:
+    """A buffered binary file to read, decompressed where its name ends with .gz; "-" is stdin.
+
+    A read returns what a pipe holds: it does not wait until the buffer is full.
+    """
+    if path == "-":  # not sys.stdin.buffer: a thread that waits in it would block the exit
+        return open(sys.stdin.fileno(), "rb", 1 << 20, closefd=False)
+    if path.endswith(".gz"):
+        return io.BufferedReader(gzip.open(expanded(path), "rb"), 1 << 20)
+    return open(expanded(path), "rb", 1 << 20)
 
 
 def beginnings(file, digest=None) -> Iterator[bytes]:

@@ -54,7 +54,9 @@ class Exported:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_num_cpu_devices", min(len(os.sched_getaffinity(0)), 8))
+    macos = not hasattr(os, "sched_getaffinity")
+    cores = os.cpu_count() or 1 if macos else len(os.sched_getaffinity(0))
+    jax.config.update("jax_num_cpu_devices", min(cores, 8))
     text = sys.stdin.buffer.read().decode(errors="replace").removeprefix("\ufeff")
     found = Exported(sys.argv[-1]).translate(text.removesuffix("\n").split("\n") if text else [])
     sys.stdout.buffer.write("".join(f"{line}\n" for line in found).encode())

@@ -56,12 +56,12 @@ def test_nbest_lists_are_numbered_by_line(run):
     text = "".join(f"{line}\n" for line in lines).encode()
     out, _ = decode(run, "--format=moses", "--nbest=2", stdin=text)
     fields = [line.split(" ||| ") for line in out]
-    assert all(len(one) == 3 for one in fields)
+    assert all(len(one) == 4 for one in fields)
     found = {int(number): list(group) for number, group in groupby(fields, lambda one: one[0])}
     assert list(found) == list(range(len(lines)))
     best, _ = decode(run, stdin=text)
     for number, line in enumerate(lines):
-        scores = [float(score) for _, _, score in found[number]]
+        scores = [float(score) for *_, score in found[number]]
         assert len(scores) == (2 if line.strip() else 1)
         assert scores == sorted(scores, reverse=True)
         assert found[number][0][1].replace("&#124;&#124;&#124;", "|||") == best[number]

@@ -1,23 +1,16 @@
 """Batches: every pair once an epoch, in one piece, untouched by its neighbours, always the same."""
 
-import threading
-import time
-import traceback
 from collections import Counter
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from data.batches import (
-    Batches,
-    DataPosition,
     batch_pairs,
     fixed_batches,
     make_batch,
-    num_batches,
     plan_epoch,
-    prefetched,
     useful_share,
 )
 from data.pairs import Pairs, ragged
@@ -64,6 +57,11 @@ def planned(pairs, epoch=0, seed=SEED):
     return plan_epoch(*pairs.slots, SOURCE, TARGET, seed, epoch)
 
 
+def all_batches(plan, rows_per_batch=ROWS):
+    """The number of batches, an incomplete last one included."""
+    return -(-(len(plan.offsets) - 1) // rows_per_batch)
+
+
 def assert_same(one, other):
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
@@ -74,7 +72,7 @@ def test_an_epoch_unpacks_to_every_pair_exactly_once(count):
     pairs = random_pairs(count)
     for epoch in range(2):
         plan = planned(pairs, epoch)
-        found = [pair for index in range(num_batches(plan, ROWS))
+        found = [pair for index in range(all_batches(plan))
                  for pair in unpacked(make_batch(pairs, plan, index, ROWS, SOURCE, TARGET))]
         assert counted(found) == counted(expected(pairs))
 
@@ -91,7 +89,7 @@ def test_a_batch_is_what_a_loop_over_its_tokens_would_make():
     pairs = random_pairs(211)
     plan = planned(pairs)
     wanted = expected(pairs)
-    for index in range(num_batches(plan, ROWS)):
+    for index in range(all_batches(plan)):
         batch = make_batch(pairs, plan, index, ROWS, SOURCE, TARGET)
         source = np.zeros((3, ROWS, SOURCE), int)
         target = np.zeros((4, ROWS, TARGET), int)
@@ -138,18 +136,18 @@ def test_every_batch_has_the_same_shape_and_the_last_is_filled_with_empty_rows()
     batches = list(fixed_batches(pairs, size, SOURCE, TARGET))
     assert {batch.source.shape for batch in batches} == {(size, SOURCE)}
     assert {batch.labels.shape for batch in batches} == {(size, TARGET)}
-    last = make_batch(pairs, plan, num_batches(plan, size) - 1, size, SOURCE, TARGET)
+    last = make_batch(pairs, plan, all_batches(plan, size) - 1, size, SOURCE, TARGET)
     for values in last[:-1]:
         assert not values[rows % size:].any()
     assert last.source_segments[: rows % size].any(axis=1).all()
     with pytest.raises(IndexError):
-        make_batch(pairs, plan, num_batches(plan, size), size, SOURCE, TARGET)
+        make_batch(pairs, plan, all_batches(plan, size), size, SOURCE, TARGET)
 
 
 def test_the_pairs_of_a_batch_are_known():
     pairs = random_pairs(53)
     plan = planned(pairs)
-    for index in range(num_batches(plan, ROWS)):
+    for index in range(all_batches(plan)):
         batch = make_batch(pairs, plan, index, ROWS, SOURCE, TARGET)
         wanted = [expected(pairs)[pair] for pair in batch_pairs(plan, index, ROWS)]
         assert unpacked(batch) == wanted
@@ -194,57 +192,3 @@ def test_the_useful_share_is_that_of_the_segments():
 def test_a_pair_longer_than_a_row_is_refused():
     with pytest.raises(ValueError, match="takes 24 places of a row of 23"):
         plan_epoch(np.array([3, 24]), np.array([2, 2]), SOURCE, TARGET, SEED, 0)
-
-
-def test_iterating_from_any_position_goes_on_as_if_never_stopped():
-    batches = Batches(lambda _: random_pairs(53), ROWS, SOURCE, TARGET, SEED)
-    steps = list(islice(batches.iterate(DataPosition()), 3 * num_batches(batches.plan(0), ROWS)))
-    positions = [DataPosition(), *(position for _, position in steps)]
-    assert positions[-1].epoch >= 2
-    for epoch in range(2):
-        indices = [index for at, index in positions if at == epoch]
-        assert indices == list(range(num_batches(batches.plan(epoch), ROWS)))
-    for start in range(len(steps)):
-        fresh = Batches(lambda _: random_pairs(53), ROWS, SOURCE, TARGET, SEED)
-        assert_same(fresh[positions[start]], steps[start][0])
-        batch, position = next(fresh.iterate(positions[start]))
-        assert_same(batch, steps[start][0])
-        assert position == positions[start + 1] == fresh.next_position(positions[start])
-
-
-def test_one_pair_makes_an_epoch():
-    batches = Batches(lambda _: random_pairs(1), ROWS, SOURCE, TARGET, SEED)
-    steps = list(islice(batches.iterate(DataPosition()), 3))
-    assert [position for _, position in steps] == [(1, 0), (2, 0), (3, 0)]
-
-
-def test_an_error_in_the_thread_surfaces_with_its_place_and_traceback():
-    pairs = random_pairs(53)
-    broken = pairs._replace(target=pairs.target._replace(ids=pairs.target.ids[:-1]))
-    with pytest.raises(IndexError) as caught:
-        batches = Batches(lambda _: broken, ROWS, SOURCE, TARGET, SEED)
-        list(islice(batches.iterate(DataPosition()), 97))
-    report = "".join(traceback.format_exception(caught.value))
-    assert "while making batch" in report
-    assert "in _packed" in report
-
-
-def test_what_is_made_ahead_comes_in_order_and_ends():
-    assert list(prefetched(iter(range(11)), 2)) == list(range(11))
-
-
-def test_the_thread_works_a_bounded_number_of_items_ahead_and_stops_with_its_consumer():
-    made = []
-
-    def items():
-        while True:
-            made.append(threading.current_thread())
-            yield len(made)
-
-    ahead = prefetched(items(), 3)
-    assert next(ahead) == 1
-    time.sleep(0.1)
-    assert len(made) <= 1 + 3
-    ahead.close()
-    made[0].join(timeout=5)
-    assert not made[0].is_alive()

@@ -14,7 +14,7 @@ from forked import call_forked
 from tiny import tiny_config, write_corpus, write_run
 
 from training.config import TrainingConfig, profile_steps
-from training.failure import too_little_memory
+from training.failure import lack, too_little_memory
 
 ROOT = Path(__file__).parent.parent
 TINY = (
@@ -37,6 +37,7 @@ def get_config():
         def step(state, batch):
             raise jax.errors.JaxRuntimeError(
                 "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.")
+        step.lower = step
         return step
     sys.modules["__main__"].pmap_train_step = pmap_train_step
     return Config()
@@ -160,7 +161,7 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
     script, *flags = training(place, f"--workdir={place / 'short'}")
     code, _, err = call(script, f"--config={place / 'bad.py'}", *flags)
     assert code == 2
-    assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be had")
+    assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be allocated")
     for part in ("training.tokens_per_batch=128", "8 rows of 16 + 16 tokens",
                  "config.training.accumulate=2", "lower training.tokens_per_batch"):
         assert part in err[-1], part
@@ -176,14 +177,15 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
      "20.5G"),
 ])
 def test_the_number_that_failed_is_found(said, amount):
-    assert f"out of memory, {amount} could not be had" in too_little_memory(said, tiny_config("x"))
+    advice = too_little_memory(lack(said), tiny_config("x"))
+    assert f"out of memory, {amount} could not be allocated" in advice
 
 
 def test_advice_names_only_what_is_left_to_do():
     config = tiny_config("x")
     config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
-    advice = too_little_memory("RESOURCE_EXHAUSTED", config)
-    assert "go on with" not in advice and "begin anew with a lower" in advice
+    advice = too_little_memory("", config)
+    assert "continue with" not in advice and "start anew with a lower" in advice
 
 
 def test_a_run_with_an_average_alone_is_listed(tmp_path):
@@ -219,6 +221,8 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     code, out, err = call(script, "prune", f"--workdir={run}", "--keep=1")
     assert (code, err) == (0, [])
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["12", "8"]
+    code, out, err = call(script, "prune", f"--workdir={run}", "--keep=1")
+    assert (code, out, err) == (0, "nothing to delete (whole checkpoints: 1, --keep=1)\n", [])
     assert (elsewhere / "deep").is_dir()
 
 

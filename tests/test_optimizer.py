@@ -1,9 +1,13 @@
-"""The schedules against their formulas, and Adam against plain NumPy."""
+"""The schedules against their formulas, and AdamW against plain NumPy."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from model.config import ModelConfig
+from model.transformer import Transformer
 from training.config import TrainingConfig
 from training.optimizer import learning_rate_schedule, make_optimizer
 
@@ -25,21 +29,75 @@ def test_other_schedules_warm_up_to_the_peak_and_end_where_they_say(name):
     np.testing.assert_allclose(schedule(109), 0.3 if name == "constant" else 0.0, atol=1e-7)
 
 
-def test_updates_are_clipped_adam():
-    config = TrainingConfig(schedule="constant", learning_rate=0.5, warmup_steps=1, clip_norm=1.0)
-    optimizer = make_optimizer(config, 64)
+PATHS = {"w": 13, "inner_bias": 13, "scale": 13}
+
+
+def numpy_adamw(config, schedule, params, gradients, steps):
+    """Parameters after clipped AdamW in float64; update i is that of step `steps[i]`."""
+    params = {name: value.astype(np.float64) for name, value in params.items()}
+    first = {name: np.zeros(len(value)) for name, value in params.items()}
+    second = {name: np.zeros(len(value)) for name, value in params.items()}
+    for n, (step, gradient) in enumerate(zip(steps, gradients, strict=True), start=1):
+        norm = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+        for name, g in gradient.items():
+            g = g / max(1.0, norm / config.clip_norm)
+            first[name] = config.adam_b1 * first[name] + (1 - config.adam_b1) * g
+            second[name] = config.adam_b2 * second[name] + (1 - config.adam_b2) * g**2
+            m, v = first[name] / (1 - config.adam_b1**n), second[name] / (1 - config.adam_b2**n)
+            decay = config.weight_decay * params[name] if name == "w" else 0.0
+            params[name] -= float(schedule(step)) * (m / (np.sqrt(v) + config.adam_epsilon) + decay)
+    return params
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_updates_are_clipped_adamw_at_the_rate_of_the_step(weight_decay):
+    """Steps 3 and 4 are skipped: Adam counts five updates, the schedule seven steps."""
+    config = TrainingConfig(schedule="linear", learning_rate=0.5, warmup_steps=2, num_steps=9,
+                            clip_norm=0.7, weight_decay=weight_decay)
+    optimizer, steps = make_optimizer(config, 64), [0, 1, 2, 5, 6]
     random = np.random.default_rng(0)
-    params = {"w": random.normal(size=13).astype(np.float32)}
-    state = optimizer.init(params)
-    expected = params["w"].astype(np.float64)
-    first = second = np.zeros(13)
-    for n in range(1, 6):
-        gradient = 10.0 * random.normal(size=13)
-        updates, state = optimizer.update({"w": gradient.astype(np.float32)}, state, params)
+    start = {name: random.normal(size=n).astype(np.float32) for name, n in PATHS.items()}
+    gradients = [{name: scale * random.normal(size=n) for name, n in PATHS.items()}
+                 for scale in (10.0, 1e-3, 10.0, 1.0, 10.0)]
+    params, state = start, optimizer.init(start)
+    for step, gradient in zip(steps, gradients, strict=True):
+        gradient = {name: g.astype(np.float32) for name, g in gradient.items()}
+        updates, state = optimizer.update(gradient, state, params, step=step)
         params = optax.apply_updates(params, updates)
-        clipped = gradient / max(1.0, np.sqrt((gradient**2).sum()))
-        first = config.adam_b1 * first + (1 - config.adam_b1) * clipped
-        second = config.adam_b2 * second + (1 - config.adam_b2) * clipped**2
-        corrected = first / (1 - config.adam_b1**n), second / (1 - config.adam_b2**n)
-        expected -= 0.5 * corrected[0] / (np.sqrt(corrected[1]) + config.adam_epsilon)
-    np.testing.assert_allclose(params["w"], expected, rtol=1e-4)
+    expected = numpy_adamw(config, learning_rate_schedule(config, 64), start, gradients, steps)
+    for name in PATHS:
+        np.testing.assert_allclose(params[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_weight_decay_spares_biases_and_layer_norms_of_the_model():
+    """With a gradient of 0, the decay alone changes parameters."""
+    model = Transformer(ModelConfig(
+        source_vocab_size=7, target_vocab_size=7, d_model=4, d_ff=6, num_heads=2, num_layers=1,
+        max_length=8, positions="learned", attention_bias=True, output_bias=True))
+    ids = jnp.ones((1, 2), int)
+    params = model.init(jax.random.key(0), ids, ids, ids, ids)["params"]
+    params = jax.tree.map(jnp.ones_like, params)
+    optimizer = make_optimizer(TrainingConfig(
+        schedule="constant", learning_rate=0.1, warmup_steps=1, weight_decay=0.5), 4)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(zeros, optimizer.init(params), params, step=0)
+    spared = set()
+    for path, update in jax.tree_util.tree_leaves_with_path(updates):
+        name = path[-1].key
+        if np.allclose(update, 0.0):
+            spared.add(name)
+        else:
+            np.testing.assert_allclose(update, -0.05, rtol=1e-6)
+            assert name in {"query", "key", "value", "output", "inner", "outer", "table"}
+    assert spared == {"scale", "bias", "query_bias", "key_bias", "value_bias", "output_bias",
+                      "inner_bias", "outer_bias"}
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_the_state_is_that_of_optax_so_that_older_checkpoints_load(weight_decay, clip_norm):
+    config, params = TrainingConfig(weight_decay=weight_decay, clip_norm=clip_norm), {"w": 1.0}
+    adam = optax.adamw(lambda _: 1.0) if weight_decay else optax.adam(lambda _: 1.0)
+    clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+    states = [one.init(params) for one in (make_optimizer(config, 8), optax.chain(*clip, adam))]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])

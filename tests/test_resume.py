@@ -21,8 +21,8 @@ from training.run import Run
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Four batches of eight packed rows: twelve steps are three epochs."""
-    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 118)
+    """Four batches of eight packed rows and two rows left out: twelve steps are three epochs."""
+    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 132)
 
 
 def run_training(path, config, stop_after=None, overwrite=False):

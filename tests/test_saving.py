@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 118)
+    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 132)
 
 
 def judged_config(corpus):

@@ -115,6 +115,23 @@ def test_a_batch_of_padding_changes_no_parameter(batch):
     assert metrics["loss"] == 0 and metrics["gradient_norm"] == 0
 
 
+def test_a_schedule_ends_at_num_steps_although_steps_were_skipped(batch):
+    """The learning rate of the last step is 0, so that it changes no parameter."""
+    training = replace(TRAINING, schedule="linear", num_steps=3)
+    step = spread_over(make_train_step(model(), make_optimizer(training, 8), training), 1)
+    rows = split_rows(batch, 1, 1)
+    first = jax.device_get(step(host_state(), rows)[0])
+    broken = first._replace(params=jax.tree.map(lambda x: np.nan * x, first.params))
+    skipped, metrics = jax.device_get(step(broken, rows))
+    assert not np.isfinite(metrics["loss"])
+    last = jax.device_get(step(skipped._replace(params=first.params), rows)[0])
+    for before, after in zip(*(jax.tree.leaves(x.params) for x in (first, last)), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert [int(state.step) for state in (first, skipped, last)] == [1, 2, 3]
+    adam = last.optimizer[1][0]
+    assert int(adam.count) == 2  # the updates that were applied
+
+
 def test_the_step_learns_and_donates(batch):
     """pmap_train_step on all devices: the state never leaves them, and the loss falls."""
     optimizer = make_optimizer(TRAINING, 8)

@@ -11,6 +11,7 @@ from data import text_files
 from data.config import DataConfig
 from data.corpora import check_corpus, read_corpus
 from data.errors import DATA, UserError
+from data.notices import throttled
 
 LINES = 101
 ODD = "\u2028 \u2029 \u0085 \v \f \x1c \0 \r"  # none of these ends a line
@@ -201,11 +202,19 @@ def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monke
         assert list(text_files.beginnings(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
 
 
-def test_the_head_of_a_corpus_is_read_and_no_more(tmp_path, monkeypatch):
+def test_progress_is_told_while_a_corpus_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.de").write_bytes(lines("a", 7) + b"\xff\n")
-    (tmp_path / "train.en").write_bytes(lines("x"))
-    (tmp_path / "pairs.tsv").write_bytes(b"a\tx\n" * 7 + b"\xff\n")
-    for spec in ("text:train.de,train.en", "tsv:pairs.tsv"):
-        assert len(read_corpus(spec, "train", DataConfig(), 7).source) == 7
-        refused(DATA, read_corpus, spec, "train", DataConfig(), 8)
+    monkeypatch.setattr("data.text_files.EVERY", 3)
+    (tmp_path / "pairs.tsv").write_bytes(b"a\tx\n" * 7)
+    told = []
+    read_corpus("tsv:pairs.tsv", "train", DataConfig(), told.append)
+    assert told == ["pairs.tsv: 3 pairs read", "pairs.tsv: 6 pairs read"]
+
+
+def test_lines_of_progress_are_throttled(monkeypatch):
+    clock, told = iter([0.0, 1.0, 5.0, 6.0, 10.5]), []
+    monkeypatch.setattr("data.notices.time.monotonic", lambda: next(clock))
+    tell = throttled(told.append)
+    for line in "abcd":
+        tell(line)
+    assert told == ["b", "d"]

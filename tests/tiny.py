@@ -61,14 +61,15 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
 
 
 class StopAfter(StopFlag):
-    """Stops as a signal would before one step more than `steps`; never, if that is None. The test
-    runner's own signal handlers are left alone."""
+    """Stops as by SIGTERM before one step more than `steps`; never, if that is None. The signal
+    handlers of the test runner are left alone."""
 
     def __init__(self, steps):
-        self.steps, self.polls = steps, 0
+        self.steps, self.calls, self.signal, self.deferred = steps, 0, None, False
 
-    @property
-    def signal(self):
-        # Polled before each step and after the loop, where nothing is evaluated.
-        self.polls += 1
-        return signal.SIGTERM if self.steps and self.polls > self.steps else None
+    def agreed(self, ready=lambda seconds: True):
+        """Called before training, before each step, and after the loop."""
+        self.calls += 1
+        if self.steps and self.calls > self.steps + 1:
+            self.signal = signal.SIGTERM
+        return super().agreed(ready)

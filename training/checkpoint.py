@@ -59,7 +59,7 @@ def read_best(run: Path) -> dict[str, Any]:
         return {}
     except ValueError:
         best = None
-    if not isinstance(best, dict):
+    if not isinstance(best, dict) or not isinstance(best.get("checkpoint", ""), int | str):
         raise UserError(CHECKPOINT, f"{run}/best.json is damaged; delete it, and the latest "
                         "counts as the best (decode.py --checkpoint=latest takes that)")
     return best
@@ -147,6 +147,16 @@ def write_run(
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(run.absolute() / "average" / "params", params)
     write_manifest(run / "average")
+
+
+def finite(params: Any, run: Path) -> Any:
+    """The parameters. UserError(CHECKPOINT) unless all of them are finite."""
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if not np.isfinite(leaf).all():
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError(CHECKPOINT, f"{run}: the parameter {name} is not finite: expected "
+                            "numbers, got NaN or infinity; give another --checkpoint")
+    return params
 
 
 def load_params(run: Path, checkpoint: str) -> Any:

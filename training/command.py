@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from logging import getLogger
 from pathlib import Path
@@ -16,8 +17,15 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from data.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from data.paths import check_local
 
 INTERNAL = 1
+DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
+CACHE_BYTES = 2_000_000_000
+CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # a name that jax gives
+# Flags of all commands that name a file or a directory, some of them several with commas between.
+PATH_FLAGS = ("workdir", "input", "output", "target", "reference", "compilation_cache", "to",
+              "from_run", "from_marian", "to_marian", "valid", "without", "score", "model")
 
 
 def run_command(define_flags: Callable[[], None], main: Callable[[], None]) -> None:
@@ -84,6 +92,9 @@ def parse_flags(define_flags: Callable[[], None]) -> None:
     except Exception as error:
         hint = nearest_field(error) or f"--config: {type(error).__name__}: {error}"
         raise UserError(CONFIGURATION, hint) from error
+    for name in PATH_FLAGS:
+        for path in str(getattr(flags.FLAGS, name, None) or "").split(","):
+            check_local(f"--{name}", path)
     if rest:
         raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")
 
@@ -125,7 +136,8 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
     """Set, before the backend starts, one CPU device per core and the persistent compilation cache.
 
     `devices` overrides the number of CPU devices; GPU and TPU devices are as they are. The cache is
-    a directory, "off", or "" for the user's cache directory. `deterministic` has GPUs add in one
+    a directory, "off", or "" for the user's cache directory; at start its least recently used
+    programs beyond CACHE_BYTES are deleted. `deterministic` has GPUs add in one
     order.
     """
     if deterministic:
@@ -133,15 +145,56 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
             os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true")
     import jax
 
-    cores = len(os.sched_getaffinity(0))
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", devices or min(cores, 8))
+    if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", devices or min(usable_cores(), 8))
     if compilation_cache != "off":
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         path = Path(compilation_cache or f"{home}/jax-transformer").expanduser()
+        shrink_cache(path)
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def prepare_jax_by_default() -> None:
+    """`prepare_jax` for Python programs, where neither they nor XLA_FLAGS have set up the devices
+    and no backend is initialised yet. A compilation cache that is configured already is kept."""
+    import jax
+
+    if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices > 0:
+        return
+    try:
+        prepare_jax(jax.config.jax_compilation_cache_dir or "")
+    except RuntimeError:  # jax's answer after a backend is initialised; it has changed nothing
+        pass
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def shrink_cache(path: Path, limit: int = CACHE_BYTES) -> None:
+    """Delete the least recently used programs of a compilation cache until `limit` bytes are left.
+
+    jax's own limit (jax_compilation_cache_max_size) needs another package and fails on the entries
+    that were written without it.
+    """
+    entries = []
+    for entry in path.glob("*-cache"):
+        if CACHE_ENTRY.fullmatch(entry.name):
+            with suppress(OSError):  # another process may delete it, too
+                facts = entry.stat()
+                entries.append((max(facts.st_atime, facts.st_mtime), facts.st_size, entry))
+    total = sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries):
+        if total <= limit:
+            return
+        with suppress(OSError):
+            entry.unlink()
+        total -= size
 
 
 def keep_freed_memory() -> None:

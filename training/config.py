@@ -8,6 +8,7 @@ from pathlib import Path
 from data.config import DataConfig
 from data.errors import CHECKPOINT, CONFIGURATION, UserError
 from data.files import write_whole
+from data.paths import check_local
 from data.tokenizer import Special
 from model.config import ModelConfig
 from training.decoding import DecodingConfig
@@ -31,6 +32,7 @@ class TrainingConfig:
     adam_b1: float = 0.9
     adam_b2: float = 0.98
     adam_epsilon: float = 1e-9
+    # Decoupled weight decay (AdamW), × the learning rate; biases and layer norms have none.
     weight_decay: float = 0.0
     # Largest global norm of the gradient; 0 does not clip.
     clip_norm: float = 1.0
@@ -122,6 +124,7 @@ class Config:
 
     def validate(self) -> None:
         """Checked once, where a user's values enter. Raises UserError(CONFIGURATION)."""
+        check_local("config.training.init_from", self.training.init_from)
         try:
             for part in (self.model, self.data, self.training, self.decoding):
                 part.validate()
@@ -130,11 +133,6 @@ class Config:
                 raise ValueError(
                     f"data.source_length and data.target_length must be at most model.max_length, "
                     f"got {longest} > {self.model.max_length}"
-                )
-            if self.decoding.max_extra_length > self.model.max_length - 2:
-                raise ValueError(
-                    "decoding.max_extra_length must be at most model.max_length − 2, got "
-                    f"{self.decoding.max_extra_length} and {self.model.max_length}"
                 )
             if self.training.tokens_per_batch < self.data.target_length:
                 raise ValueError(

@@ -24,22 +24,28 @@ def explained(config: Config, run: Run) -> Iterator[None]:
     except Exception as error:
         run.note(traceback.format_exc())
         if isinstance(error, MemoryError) or SHORT.search(str(error)):
-            raise UserError(CONFIGURATION, too_little_memory(str(error), config)) from error
+            raise UserError(CONFIGURATION, too_little_memory(lack(str(error)), config)) from error
         raise
 
 
-def too_little_memory(error: str, config: Config) -> str:
-    """What did not fit, and which settings to lower, the harmless ones first."""
-    training, amount = config.training, AMOUNT.search(error)
-    rows = config.rows_at_a_time
+def lack(error: str) -> str:
+    """What could not be allocated, as XLA's message says; "" where it does not say."""
+    amount = AMOUNT.search(error)
+    return f"{amount[1]} could not be allocated" if amount else ""
+
+
+def too_little_memory(lacking: str, config: Config) -> str:
+    """What did not fit, and which settings to lower; first those that do not change the result."""
+    training, rows = config.training, config.rows_at_a_time
     saving = [f"config.training.accumulate={2 * training.accumulate}"] * (rows > 1)
     saving += ["config.training.loss_block=32"] * (not training.loss_block)
     saving += ["config.model.remat=True"] * (not config.model.remat)
     return (
-        f"out of memory{f', {amount[1]} could not be had' if amount else ''}: "
+        f"out of memory{f', {lacking}' if lacking else ''}: "
         f"training.tokens_per_batch={training.tokens_per_batch} and training.accumulate="
         f"{training.accumulate} make {rows} rows of {config.data.source_length} + "
         f"{config.data.target_length} tokens at a time, over all devices; "
-        + (f"go on with {' or '.join(saving)} (slower, the same training), or " if saving else "")
-        + "begin anew with a lower training.tokens_per_batch or a smaller model"
+        + (f"continue with {' or '.join(saving)} (slower, the same training), or "
+           if saving else "")
+        + "start anew with a lower training.tokens_per_batch or a smaller model"
     )

@@ -179,12 +179,13 @@ def agree(facts: dict[str, Any]) -> None:
                             f"{what}; all need the same command, files and run directory")
 
 
-def shared(stopped_by: signal.Signals | None) -> signal.Signals | None:
-    """The signal that any of the processes has got: the same answer in all, at the same step."""
+def shared(stopped_by: signal.Signals | None, waiting: bool) -> tuple[signal.Signals | None, bool]:
+    """The signal that any process has received, and whether any waits: the same answer in all."""
     if count() == 1:
-        return stopped_by
-    number = _largest()(np.full(jax.local_device_count(), stopped_by or 0, np.int32))
-    return signal.Signals(int(number)) if int(number) else None
+        return stopped_by, waiting
+    mine = np.full((jax.local_device_count(), 2), [stopped_by or 0, waiting], np.int32)
+    number, waits = map(int, _largest()(mine))
+    return signal.Signals(number) if number else None, bool(waits)
 
 
 @cache

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.corpora import read_split
 from data.errors import CONFIGURATION, UserError
+from data.notices import throttled
 from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
 from data.subwords import SubwordSampler
 from data.text_files import EXAMPLES, Corpus
@@ -36,6 +38,12 @@ class Data(NamedTuple):
     places: Callable[[int, np.ndarray], list[str]]  # of pairs of an epoch: "train.de:777"
 
 
+def read_corpora(config: Config, run: Run) -> dict[str, Corpus | None]:
+    """The training, validation and test data; logs progress."""
+    tell = throttled(run.log)
+    return {split: read_split(config.data, split, tell) for split in ("train", "valid", "test")}
+
+
 def prepare_data(
     config: Config, run: Run, corpora: dict[str, Corpus | None], overwrite: bool = False
 ) -> Data:
@@ -51,13 +59,14 @@ def prepare_data(
     config.model.source_vocab_size, config.model.target_vocab_size = (t.size for t in tokenizers)
     config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
     config.validate()
-    pairs, places = {}, {}
+    pairs, places, tell = {}, {}, throttled(run.log)
     for name, corpus in corpora.items():
         if corpus is None:
             continue
         dropped, examples = dict(corpus.dropped), dict(corpus.examples)
         if name != "test":  # what is translated is cut off at the model's limit, never dropped
-            pairs[name], places[name], unfit = encode_pairs(corpus, *tokenizers, config.data)
+            pairs[name], places[name], unfit = encode_pairs(
+                corpus, *tokenizers, config.data, tell)
             dropped |= {why: len(those) for why, those in unfit.items()}
             examples |= {why: list(map(corpus.where, those[:EXAMPLES]))
                          for why, those in unfit.items()}

@@ -1,5 +1,8 @@
 """The learning-rate schedule (equation 3, and shorter ones) and Adam with clipping."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -29,14 +32,53 @@ def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedu
     return warmed
 
 
-def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformation:
-    """Clipping by global norm, then Adam(β1, β2, ε) (section 5.3), decoupled decay if asked for."""
-    schedule = learning_rate_schedule(config, d_model)
-    adam = optax.adamw(
-        schedule, config.adam_b1, config.adam_b2, config.adam_epsilon,
-        weight_decay=config.weight_decay,
-    ) if config.weight_decay else optax.adam(
-        schedule, config.adam_b1, config.adam_b2, config.adam_epsilon
-    )
+def make_optimizer(
+    config: TrainingConfig, d_model: int
+) -> optax.GradientTransformationExtraArgs:
+    """Clipping by global norm, then Adam(β1, β2, ε) (section 5.3) with decoupled weight decay.
+
+    `update` takes the step number (from 0) as the keyword argument `step`: the learning rate is
+    that of the step, also after skipped steps. Adam's bias correction counts the applied updates.
+    """
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    return optax.chain(*clip, adam)
+    decay = [decay_weights(config.weight_decay)] if config.weight_decay else []
+    # Nested as in optax.adam and optax.adamw: checkpoints of earlier versions have this structure.
+    return optax.chain(*clip, optax.chain(
+        optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon),
+        *decay,
+        scale_by_learning_rate(learning_rate_schedule(config, d_model)),
+    ))
+
+
+def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Multiply by −schedule(step). The state, the number of steps so far, is only stored."""
+
+    def update(updates, state, params=None, *, step):
+        rate = -schedule(step)
+        updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
+        return updates, optax.ScaleByScheduleState(count=jnp.asarray(step + 1, jnp.int32))
+
+    return optax.GradientTransformationExtraArgs(
+        lambda params: optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32)), update
+    )
+
+
+def decay_weights(rate: float) -> optax.GradientTransformation:
+    """Add rate · parameter to the update of each parameter that `is_decayed`."""
+
+    def update(updates, params):
+        return jax.tree_util.tree_map_with_path(
+            lambda path, u, p: u + rate * p if is_decayed(path) else u, updates, params
+        )
+
+    return optax.stateless(update)
+
+
+def is_decayed(path: tuple[Any, ...]) -> bool:
+    """Whether weight decay applies to the parameter at this path.
+
+    By convention it applies to weight matrices and embeddings, not to biases and not to the scales
+    of layer norms. The name decides: attention biases have rank 2.
+    """
+    name = path[-1].key
+    return name != "scale" and name != "bias" and not name.endswith("_bias")

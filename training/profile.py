@@ -5,15 +5,17 @@ from pathlib import Path
 
 import jax
 
+from training import hosts
 from training.config import profile_steps
 
 
 def profiled(train_step: Callable, steps: str, directory: Path, step: int) -> Callable:
     """`train_step` that writes a trace of `steps` ("10:12", both included) to `directory`.
 
-    `step` is the last one that was done before. Where `steps` is "", `train_step` itself.
+    `step` is the last one that was done before. `train_step` itself where `steps` is "", and in
+    every process but the first.
     """
-    if not steps:
+    if not steps or not hosts.first():
         return train_step
     first, last = profile_steps(steps)
     tracing = False

@@ -2,7 +2,7 @@
 
 import jax
 
-from data.batches import Batches, num_batches, useful_share
+from data.batches import Batches, num_batches, pairs_left_out, useful_share
 from data.scores import bleu, exact_match, tokenized_bleu
 from model.config import num_parameters
 from training import hosts
@@ -16,16 +16,19 @@ SAMPLES = 5
 
 
 def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
-    """Say what is about to happen, beginning with this epoch."""
+    """Log the devices, the size of the model, and the batches of this epoch."""
     rows, source, target = batches.shape
-    per_epoch = num_batches(batches.plan(epoch), rows)
-    share = useful_share(batches.pairs(epoch), batches.plan(epoch), source, target)
+    plan = batches.plan(epoch)
+    share = useful_share(batches.pairs(epoch), plan, source, target)
     kind = jax.devices()[0].device_kind
     run.log(f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
             + (f", {hosts.count()} processes" if hosts.count() > 1 else ""))
     run.log(f"parameters: {num_parameters(config.model):,}")
     run.log(f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
-            f"{per_epoch} batches an epoch, {config.training.num_steps:,} steps")
+            f"{num_batches(plan, rows)} batches an epoch, {config.training.num_steps:,} steps")
+    if left_out := pairs_left_out(plan, rows):
+        run.log(f"epoch {epoch}: {left_out:,} of {len(plan.pairs):,} pairs are left out: they do "
+                "not fill a last batch; each epoch leaves out others")
 
 
 def print_results(run: Run, data: Data, translator: Translator) -> None:

@@ -1,6 +1,5 @@
 """A run directory: who holds it, what was asked for, and what happened (log, metrics, samples)."""
 
-import fcntl
 import json
 import os
 import platform
@@ -16,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
-from data.files import write_whole
+from data.files import lock_file, write_whole
 from training.checkpoint import steps
 from training.config import (
     Config,
@@ -26,6 +25,7 @@ from training.config import (
     save_config,
     take_model,
 )
+from training.records import metrics_until, read_facts
 
 # Fields that may change when a run goes on: the parameters' shapes and the data do not depend on
 # them. (Those that decide the learning rate bend its schedule from there on.)
@@ -38,8 +38,9 @@ MAY_CHANGE = {
     *(f"decoding.{one.name}" for one in fields(DecodingConfig)),
 }  # fmt: skip
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
-OURS = ("run.json", "metrics.jsonl", "train.log", "best.json", "vocab", "checkpoints", "average",
-        "samples", "tensorboard", "profile", "config.json")  # the last to go: it marks a run
+OURS = ("run.json", "run.json.corrupt", "metrics.jsonl", "train.log", "best.json", "vocab",
+        "checkpoints", "average", "samples", "tensorboard", "profile",
+        "config.json")  # deleted last: it marks a run
 
 
 class Run:
@@ -50,7 +51,9 @@ class Run:
         self.path, self.goes_on = path.expanduser().absolute(), False
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._hold()
+            self._lock = lock_file(
+                self.path / "LOCK", f"{self.path} is in use by another training",
+                "stop it or choose another --workdir")
         except OSError as error:
             raise UserError(
                 OUTPUT, f"cannot write the run directory {self.path}: {error.strerror}; "
@@ -58,22 +61,6 @@ class Run:
             ) from None
         self._tensorboard = None
         self._live = sys.stderr.isatty()
-
-    def _hold(self) -> None:
-        """Lock the directory for the life of this process; the system releases it at any death."""
-        self._lock = open(self.path / "LOCK", "a+", encoding="utf-8")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.seek(0)
-            raise UserError(
-                OUTPUT, f"{self.path} is in use by another training ({self._lock.read().strip()}); "
-                "stop it or choose another --workdir"
-            ) from None
-        self._lock.truncate(0)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._lock.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
-        self._lock.flush()
 
     def clear(self) -> None:
         """Delete the run that is here; raises UserError(OUTPUT) for what does not look like one."""
@@ -127,14 +114,13 @@ class Run:
         `data` is file → sha256; a run that goes on must find the same. Raises UserError(DATA).
         """
         here, path = Path(__file__).parent, self.path / "run.json"
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        before, damaged = read_facts(path)
+        if damaged:
+            self.log(f"warning: {damaged}; whether the data is still that of this run is compared "
+                     "with the checkpoint")
         changed = [name for name in data if before.get("data", data).get(name) != data[name]]
         if changed and not config.training.allow_data_change:
-            raise UserError(
-                DATA, f"{', '.join(changed)} changed since this run began, so it cannot go on as "
-                "it was; restore the data, choose another --workdir, --overwrite to begin anew, or "
-                "go on with the new data: --config.training.allow_data_change"
-            )
+            raise UserError(DATA, data_changed(changed))
         save_config(config, self.path / "config.json")
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
@@ -195,10 +181,12 @@ class Run:
         from tensorboardX import SummaryWriter
 
         path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if step_of(line) <= step]
-        if kept != lines:
-            write_whole(path, "".join(line + "\n" for line in kept))
+        content = path.read_bytes() if path.exists() else b""
+        kept, damaged = metrics_until(content, step)
+        if damaged:
+            self.log(f"warning: {path.name}: {damaged:,} damaged lines are dropped")
+        if kept != content:
+            write_whole(path, kept)
         # purge_step has TensorBoard forget the points that will come again.
         self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
 
@@ -228,6 +216,13 @@ def say(text: str) -> None:
         pass  # a full disk
 
 
+def data_changed(files: list[str]) -> str:
+    """The message for training data that is not that of the run."""
+    return (f"{', '.join(files)} changed since this run began, so it cannot be resumed as it was; "
+            "restore the data, choose another --workdir, start anew with --overwrite, or continue "
+            "with the new data: --config.training.allow_data_change")
+
+
 def flat(tree: dict, prefix: str = "") -> dict:
     """{"a": {"b": 1}} → {"a.b": 1}"""
     out = {}
@@ -235,11 +230,3 @@ def flat(tree: dict, prefix: str = "") -> dict:
         inner = isinstance(value, dict)
         out.update(flat(value, f"{prefix}{key}.") if inner else {prefix + key: value})
     return out
-
-
-def step_of(line: str) -> float:
-    """The step of a metrics line; a line cut off by a crash belongs to no step."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return float("inf")

@@ -132,6 +132,8 @@ class Checkpoints:
         try:
             best = read_best(self.run).get("checkpoint")
         except UserError:
+            self._log(f"warning: {self.run}/best.json is damaged; it is restored from the "
+                      "checkpoint")
             return False
         return best in {None, *steps(self.run)} or (best == "average" and self.complete)
 
@@ -204,7 +206,7 @@ def forecast(run: Path, state: Any, keep: int) -> tuple[str, bool]:
 
 def num_bytes(tree: Any) -> int:
     """What the arrays of a tree take."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def megabytes(count: int) -> str:

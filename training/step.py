@@ -87,12 +87,13 @@ def loss_sums(
 
 
 def make_train_step(
-    model: Transformer, optimizer: optax.GradientTransformation, config: TrainingConfig
+    model: Transformer, optimizer: optax.GradientTransformationExtraArgs, config: TrainingConfig
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Float[Array, ""]]]]:
     """train_step(state, batch [M, B, …]) → (state, metrics), for pmap or shard_map over AXIS.
 
     Metrics: loss and nll a target token (nats), accuracy, tokens, gradient_norm (before clipping).
-    Where the loss or the gradient is not finite, nothing but the step's number changes.
+    Where the loss or the gradient is not finite, only the step number changes; the learning rate
+    follows the step number.
     """
 
     def train_step(state: TrainState, batch: Batch):
@@ -120,7 +121,9 @@ def make_train_step(
         }
 
         def updated(gradients):
-            updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+            updates, optimizer_state = optimizer.update(
+                gradients, state.optimizer, state.params, step=state.step
+            )
             params = optax.apply_updates(state.params, updates)
             ema = moving_average(state.ema, params, state.step, config.ema_decay)
             return state._replace(params=params, optimizer=optimizer_state, ema=ema)

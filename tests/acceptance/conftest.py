@@ -7,9 +7,9 @@ from tiny import write_corpus
 
 @pytest.fixture(scope="session")
 def bench(tmp_path_factory):
-    """A corpus of four batches, so that twelve steps are three epochs."""
+    """A corpus of four batches and a little, so that twelve steps are three epochs."""
     path = tmp_path_factory.mktemp("bench")
-    return Bench(path, write_corpus(path / "pairs.tsv", 118))
+    return Bench(path, write_corpus(path / "pairs.tsv", 132))
 
 
 @pytest.fixture(scope="session")

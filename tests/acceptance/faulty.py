@@ -5,6 +5,7 @@
     limit POINT N         from call N of an injection point on, files of at most 100,000 bytes
     poison WORD           the loss of a batch with this word in a source is NaN
     spoil N               the state offered for save N holds one NaN
+    reseed                the dropout key of the run differs in each process
     watch                 prints the hash of each batch, and of each save whether replicas are equal
 
 injection.py lists the injection points.
@@ -96,6 +97,19 @@ def spoil(number):
     replace("save", around)
 
 
+def reseed():
+    secret = int.from_bytes(os.urandom(4), "little") | 1
+
+    def around(original):
+        def state(*args):
+            found = original(*args)
+            return found._replace(key=found.key ^ jnp.uint32(secret))
+
+        return state
+
+    replace("fresh state", around)
+
+
 def watch():
     def told(original):
         def split(batch, *counts):
@@ -127,6 +141,7 @@ if __name__ == "__main__":
     end = sys.argv.index("--")
     fault, *arguments = sys.argv[1:end]
     sys.argv[1 : end + 1] = []
-    faults = {"signal": send, "limit": limit, "poison": poison, "spoil": spoil, "watch": watch}
+    faults = {"signal": send, "limit": limit, "poison": poison, "spoil": spoil, "reseed": reseed,
+              "watch": watch}
     faults[fault](*arguments)
     run_command(train.define_flags, train.main)

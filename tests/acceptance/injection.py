@@ -7,6 +7,7 @@ import importlib
 
 POINTS = {
     "data": "train:prepare_data",  # the training data is read and encoded
+    "fresh state": "train:init_state",
     "announce": "train:announce",  # the state is restored, no step is done
     "loss": "training.step:loss_sums",  # called while the training step is traced
     "batch": "train:split_rows",  # before each training step, and for each evaluated batch

@@ -141,4 +141,9 @@ def test_the_same_command_twice(bench, tmp_path, record_property):
         assert code == 0, lines
     expected = final_state(tmp_path / "one")
     assert final_state(tmp_path / "two") == expected
-    record_property("seen", f"{len(expected)} facts and 20 losses equal (CPU)")
+    code, lines = bench.train(tmp_path / "other", *flags, fault=("reseed",))
+    assert code == 0, lines
+    other = final_state(tmp_path / "other")
+    assert [loss for _, loss in other["losses"]] != [loss for _, loss in expected["losses"]]
+    record_property("seen", f"{len(expected)} facts and 20 losses equal (CPU); with another "
+                    "dropout key the losses differ")

@@ -59,7 +59,7 @@ def connect(f: flags.FlagValues) -> None:
     jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
     greetings_to_stderr()
     limit = TO_START * f.process_timeout
-    where = f.coordinator or "the coordinator that the cluster names"
+    where = f.coordinator or "the coordinator of the cluster"
     too_late = threading.Timer(limit, _give_up, [f"not all processes came to {where} within "
                                f"{limit} s; start all of them, with the same flags"])
     too_late.daemon = True
@@ -75,8 +75,7 @@ def connect(f: flags.FlagValues) -> None:
         raise UserError(CONFIGURATION, f"the processes did not find each other: {error}") from error
     finally:
         too_late.cancel()
-    listener = threading.Thread(target=_listen, daemon=True)
-    listener.start()
+    (listener := threading.Thread(target=_listen, daemon=True)).start()
     atexit.register(_stop_listening, listener)  # before jax's own, which was registered earlier
 
 
@@ -185,7 +184,7 @@ def shared(stopped_by: signal.Signals | None, waiting: bool) -> tuple[signal.Sig
         return stopped_by, waiting
     mine = np.full((jax.local_device_count(), 2), [stopped_by or 0, waiting], np.int32)
     number, waits = map(int, _largest()(mine))
-    return signal.Signals(number) if number else None, bool(waits)
+    return (signal.Signals(number) if number else None), bool(waits)
 
 
 @cache

@@ -18,7 +18,8 @@ os.environ["NPROC"] = "16"
 # with XLA's older code for fusions in half of that; jaxlib 0.12 has no flag for it. What .ci/run
 # trains and decodes is compiled as it is for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-if version("jaxlib").startswith("0.10."):
+optimised = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "0"
+if version("jaxlib").startswith("0.10.") and not optimised:
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 # All workers, the processes that they start (their default is XDG_CACHE_HOME/jax-transformer) and
 # later runs share compiled programs. The key of an entry is the program, its options and versions.

@@ -30,26 +30,28 @@ class Done(NamedTuple):
 
 
 @cache
-def server() -> subprocess.Popen:
-    """The process that forks; it ends when its stdin is closed, with the tests' process."""
+def server(settings: frozenset[tuple[str, str]]) -> subprocess.Popen:
+    """The process that forks, for the variables that jax reads as it is imported.
+
+    It ends when its stdin is closed, with the tests' process."""
     return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True,
-                            stdout=subprocess.PIPE)
+                            stdout=subprocess.PIPE, env=os.environ | dict(settings))
 
 
 def call_forked(arguments, stdin=b"", cwd=ROOT, devices=1, environment=()) -> Done:
     """`python ARGUMENTS…` to its end; with 0 `devices`, any use of one is an error."""
     flags = f"--xla_force_host_platform_device_count={devices}" if devices else ""
-    environment = {"NPROC": "16", "XLA_FLAGS": flags, **dict(environment)}
-    assert not any(name.startswith("JAX_") for name in environment), "jax has read it already"
+    environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": flags, **dict(environment)}
+    settings = frozenset(item for item in environment.items() if item[0].startswith("JAX_"))
     with tempfile.TemporaryDirectory() as path:
         files = [os.path.join(path, name) for name in ("stdin", "stdout", "stderr")]
         os.mkfifo(files[0])
         command = {"arguments": [str(one) for one in arguments], "files": files, "cwd": str(cwd),
                    "environment": environment, "no_device": not devices}
-        print(json.dumps(command), file=server().stdin, flush=True)
+        print(json.dumps(command), file=server(settings).stdin, flush=True)
         with suppress(BrokenPipeError), open(files[0], "wb", buffering=0) as pipe:
             pipe.write(stdin)
-        code, peak = json.loads(server().stdout.readline())
+        code, peak = json.loads(server(settings).stdout.readline())
         out, err = (Path(file).read_bytes().decode() for file in files[1:])
     return Done(code, out, err.splitlines(), peak)
 
@@ -66,6 +68,7 @@ def become(arguments, files, cwd, environment, no_device) -> None:
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
         os.dup2(os.open(name, flags, 0o600), number)
     os.chdir(cwd)
+    os.environ.clear()
     os.environ.update(environment)
     if no_device:
         jax.config.update("jax_platforms", "none_may_be_initialised")

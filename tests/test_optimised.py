@@ -1,111 +1,19 @@
-"""Bit identity with XLA optimisations on, as users have them; other tests turn most of them off.
+"""Bit identity with XLA's optimisations on: the tests of optimised.py, in a process of their own.
 
-The checks are those of other files, repeated with programs that are compiled anew.
+XLA reads its flags once in a process, and conftest.py sets those that compile fast.
 """
 
 import os
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-import pytest
-import test_batch_decoding
-import test_beam_stopping
-import test_sampling
-import test_scorer
-import test_stepping
-import test_translate
-from test_resume import compiled_once, run_training, state_bytes  # noqa: F401 – a fixture
-from test_updates import batch_of_ones, step_and_state
-from tiny import tiny_config, write_corpus, write_run
-
-from decoding.translator import Translator
-from training.interruption import Stopped
-from training.step import split_rows
-
-FLAG = "jax_disable_most_optimizations"
-CACHES = (test_translate.translator, test_scorer.translator_of, step_and_state)
+import subprocess
+import sys
+from pathlib import Path
 
 
-def forget_programs():
-    """Nothing that was compiled before is used again."""
-    jax.clear_caches()
-    for each in CACHES:
-        getattr(each, "cache_clear", lambda: None)()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def optimised():
-    """XLA's optimisations are on in this file."""
-    jax.config.update(FLAG, False)
-    forget_programs()
-    yield
-    jax.config.update(FLAG, os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1")
-    forget_programs()
-
-
-def test_the_option_takes_effect_in_this_process():
-    """Optimised code computes a layer norm with other roundings."""
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(64, 300)), jnp.float32)
-
-    def normed(disabled):
-        jax.config.update(FLAG, disabled)
-        jax.clear_caches()
-        y = jax.jit(lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1)[:, None]))(x)
-        return np.asarray(y)
-
-    plain, fast = normed(True), normed(False)
-    np.testing.assert_allclose(plain, fast, atol=1e-5)
-    assert plain.tobytes() != fast.tobytes()
-
-
-@pytest.mark.parametrize("check", [
-    test_translate.test_neighbours_do_not_matter_to_the_last_bit,
-    test_translate.test_places_in_the_batch_do_not_matter_to_the_last_bit,
-    test_translate.test_sentences_that_share_rows_are_translated_alike_whenever_they_begin,
-    test_translate.test_ids_beyond_the_length_of_a_source_do_not_matter_to_the_last_bit,
-    test_sampling.test_a_sentence_is_drawn_alike_whoever_is_beside_it,
-], ids=lambda check: check.__name__)
-def test_a_line_depends_on_nothing_else(check):
-    check()
-
-
-@pytest.mark.parametrize("case", [("post", "sinusoidal", "float32"), ("pre", "rotary", "mixed")])
-def test_stepping_with_the_cache_is_teacher_forcing(case):
-    test_stepping.test_stepping_with_the_cache_is_teacher_forcing(*case)
-
-
-def test_a_refilled_queue_finds_what_each_sentence_finds_alone():
-    test_beam_stopping.test_sentences_that_share_rows_find_what_they_find_alone(
-        4, test_beam_stopping.PAPER)
-
-
-def test_devices_batches_and_parts_of_the_input_do_not_matter(tmp_path, monkeypatch):
-    """One device of another process, four of this one; whole, shuffled, and in parts."""
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
-    write_run(tmp_path / "run")
-    lines = test_batch_decoding.mixed_lines(90, seed=2)
-    usual, _ = test_batch_decoding.decode(tmp_path, stdin="\n".join(lines).encode())
-    translator = Translator.load(tmp_path / "run")
-    assert jax.local_device_count() == 4
-    assert translator.translate(lines) == usual
-    order = np.random.default_rng(3).permutation(len(lines))
-    assert translator.translate([lines[i] for i in order]) == [usual[i] for i in order]
-    assert translator.translate(lines[:31]) + translator.translate(lines[31:]) == usual
-
-
-def test_the_same_step_gives_the_same_bits_again():
-    step, state = step_and_state()
-    rows = split_rows(batch_of_ones(), jax.device_count(), 1)
-    once, again = (jax.device_get(step(state, rows)) for _ in range(2))
-    for one, other in zip(jax.tree.leaves(once), jax.tree.leaves(again), strict=True):
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
-
-
-def test_a_resumed_training_gives_the_bits_of_an_uninterrupted_one(tmp_path):
-    config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 118))
-    run_training(tmp_path / "whole", config)
-    with pytest.raises(Stopped):
-        run_training(tmp_path / "run", tiny_config(config.data.corpus), stop_after=5)
-    run_training(tmp_path / "run", tiny_config(config.data.corpus))
-    assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")
+def test_what_is_equal_bit_for_bit_is_so_with_optimisations_on():
+    environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider",
+         Path(__file__).parent / "optimised.py"],
+        env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-9000:]

@@ -7,65 +7,33 @@ Translator.load("runs/NAME").translate(lines).
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, fields
-from itertools import chain, islice, zip_longest
+from contextlib import nullcontext
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from absl import flags
 
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from data.files import check_outputs, replaceable, write_lines
+from data.files import check_outputs, locked_output, replaceable, write_lines
 from data.scores import bleu, chrf, tokenized_bleu
-from data.text_files import LONGEST, TOO_LONG, expanded, file_lines, raw_lines
-from decoding.formats import FORMATS, Item, parsed
-from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
+from data.text_files import expanded
+from decoding.calls import Pace
+from decoding.formats import FORMATS, Item
+from decoding.inputs import Input, check_input, read_lines
+from decoding.jobs import Chunks, fingerprint, own, shard_lines, shard_of
+from decoding.progress import Progress
+from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
 from training import hosts
-from training.checkpoint import find_params
 from training.command import prepare_jax, run_command
 from training.config import DecodingConfig
+from training.interruption import StopFlag, Stopped
 
 __all__ = ["Translator"]  # where users look for it
 
-
-def read_lines(path: str) -> Iterator[str]:
-    """Lines of a file (.gz or not) or stdin ("-"), split at \\n only; bad UTF-8 is replaced."""
-    for number, line in enumerate(file_lines(path), start=1):
-        if len(line) > LONGEST:
-            print(f"{path}:{number}: {TOO_LONG}, cut off there", file=sys.stderr)
-            line = line[:LONGEST].decode("utf-8", errors="ignore").encode("utf-8")
-        text = line.decode("utf-8", errors="replace")
-        if "\ufffd" in text and text.encode("utf-8") != line:
-            print(f"{path}:{number}: not UTF-8, bytes replaced", file=sys.stderr)
-        yield text
-
-
-def check_input(path: str) -> None:
-    """UserError(DATA) unless `path` can be read: a file, a pipe, or "-" for stdin."""
-    full = expanded(path)
-    if path != "-" and (not path or not os.path.exists(full) or os.path.isdir(full)):
-        raise UserError(DATA, f"there is no file {os.path.abspath(full) if path else repr(path)}")
-    if path != "-" and not os.access(full, os.R_OK):
-        raise UserError(DATA, f"{path} cannot be read; check its permissions")
-
-
-def read_items(f: flags.FlagValues) -> Iterator[Item]:
-    """The lines of --input (and of --target beside it) as items of --format."""
-    lines, own = enumerate(read_lines(f.input), start=1), f.mode != "translate" and not f.target
-    items = (parsed(f.format, line, f"{f.input}:{number}", own) for number, line in lines)
-    return paired(items, read_lines(f.target), f.input, f.target) if f.target else items
-
-
-def paired(items: Iterator[Item], targets: Iterator[str], *names: str) -> Iterator[Item]:
-    """Items with the lines of another file as their targets. UserError(DATA) if one has more."""
-    number = 0
-    for item, target in zip_longest(items, targets):
-        if item is None or target is None:
-            raise UserError(DATA, f"{names[item is not None]} ends after line {number}, "
-                            f"{names[item is None]} does not; they must be parallel")
-        number += 1
-        yield item._replace(target=target)
+CALL = 15.0  # seconds that a compiled call may last in a job whose results are saved
 
 
 def check_flags(f: flags.FlagValues) -> None:
@@ -88,7 +56,7 @@ def check_flags(f: flags.FlagValues) -> None:
                         "--reference")
     if f.shard:
         shard_of(f.shard)
-        if not os.path.isfile(expanded(f.input)) or f.reference:
+        if not input_of(f).rereadable or f.reference:
             raise UserError(CONFIGURATION, "--shard needs an --input file, and no --reference")
     if (f.distributed or f.coordinator) and not in_chunks(f):
         raise UserError(CONFIGURATION, "several processes need an --input and an --output file "
@@ -96,10 +64,14 @@ def check_flags(f: flags.FlagValues) -> None:
 
 
 def in_chunks(f: flags.FlagValues) -> bool:
-    """Whether the job is done in chunks that survive a kill: from files that can be read twice to
-    one that can appear by rename, and nothing has to be held until the end."""
-    files = all(os.path.isfile(expanded(path)) for path in (f.input, f.target) if path)
-    return files and f.output != "-" and replaceable(expanded(f.output)) and not f.reference
+    """Whether finished results survive a kill: the input is in files, which can be read twice, the
+    output is a file, which can appear by rename, and nothing has to be held until the end."""
+    return (input_of(f).rereadable and f.output != "-" and replaceable(expanded(f.output))
+            and not f.reference)
+
+
+def input_of(f: flags.FlagValues) -> Input:
+    return Input(f.input, f.target, f.format, f.mode != "translate")
 
 
 def options_of(f: flags.FlagValues) -> dict[str, int | float | str]:
@@ -108,69 +80,86 @@ def options_of(f: flags.FlagValues) -> dict[str, int | float | str]:
     return {name: f[name].value for name in names if f[name].value is not None}
 
 
+def check_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
+    """UserError(CONFIGURATION) for flags that do not fit together with the run's options."""
+    if f.mode == "translate" and f.format in ("text", "tsv") and decoding.hypotheses > 1:
+        raise UserError(CONFIGURATION, "several translations a line need --format=moses or jsonl")
+    unused = [f"--{name}" for name in ("temperature", "top_k", "top_p", "seed")
+              if f[name].value is not None]
+    if unused and not decoding.samples:
+        raise UserError(CONFIGURATION, f"{', '.join(unused)} has no effect on a beam search; add "
+                        "--samples=N to draw samples, or remove it")
+
+
 def main() -> None:
     f = flags.FLAGS
     check_flags(f)
+    StopFlag()
+    try:
+        decode(f)
+    except Stopped as stopped:
+        sys.stdout.flush()
+        print(f"error: {stopped}", file=sys.stderr, flush=True)
+        hosts.leave(128 + stopped.signal, str(stopped))
+        os._exit(128 + stopped.signal)  # a usual exit would wait for the calls that were begun
+
+
+def decode(f: flags.FlagValues) -> None:
     runs = [Path(run).expanduser() for run in f.workdir.split(",")]
     references = list(read_lines(f.reference)) if f.reference else None
     interactive = f.input == "-" and sys.stdin.isatty()
-    options = options_of(f) | ({"batch_size": 1} if interactive else {})
+    source, lines = input_of(f), None
+    if source.rereadable:
+        lines = range(source.count())
+        lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
+    first = lines.start if lines else 0
     hosts.connect(f)
-    prepare_jax(f.compilation_cache, 1 if interactive else 0)
-    translator = Translator.load(runs, f.checkpoint, **options)
-    several = translator.decoding.hypotheses > 1
-    if f.mode == "translate" and f.format in ("text", "tsv") and several:
-        raise UserError(CONFIGURATION, "several translations a line need --format=moses or jsonl")
-    if f.mode == "translate" and not interactive:
-        print(translator.engine.table(), file=sys.stderr)
-    items, total, start = read_items(f), 0, 0
-    if os.path.isfile(expanded(f.input)):
-        total = sum(1 for _ in raw_lines(f.input)) if os.path.getsize(expanded(f.input)) else 0
-        if f.shard:
-            part = shard_lines(total, *shard_of(f.shard))
-            items, total, start = islice(items, part.start, part.stop), len(part), part.start
-    work = Work(translator, f.mode, f.format, f.input, start, total, interactive,
-                references is not None)
-    if f.mode == "score" and translator.decoding.repetition_penalty != 1.0:
-        raise UserError(CONFIGURATION, "--mode=score knows no repetition penalty; give "
-                        "--repetition_penalty=1")
-    if in_chunks(f):
-        facts = {"decoding": asdict(translator.decoding), "mode": f.mode, "format": f.format,
-                 "shard": f.shard, "paths": [f.input, f.target]}
-        models = [str(path) for run in runs for path in (
-            find_params(run, f.checkpoint), run / "config.json")]
-        files = [path for path in (f.input, f.target) if path]
-        work.skipped = begin(f.output, fingerprint(facts, *files, *models)).run(items, work)
-    else:
-        asked = ([item] for item in prompted(items)) if interactive else [items]
-        lines = chain.from_iterable(work(first, some) for first, some in enumerate(asked))
-        if f.output == "-":
-            for line in lines:
-                print(line, flush=interactive)
+    with locked_output(f.output) if f.output != "-" and hosts.first() else nullcontext():
+        prepare_jax(f.compilation_cache, 1 if interactive else 0)
+        options = options_of(f) | ({"batch_size": 1} if interactive else {})
+        translator = Translator.load(runs, f.checkpoint, **options)
+        check_options(f, translator.decoding)
+        if f.mode == "translate" and not interactive:
+            print(translator.engine.table(), file=sys.stderr)
+        mine = sum(map(own, lines)) if lines else 0
+        live = sys.stderr.isatty() and not (f.output == "-" and sys.stdout.isatty())
+        progress = Progress(mine, not interactive, live)
+        work = Work(translator, f.mode, f.format, f.input, progress, references is not None)
+        if in_chunks(f):
+            translator.engine.pace = Pace(CALL)
+            chunks = begin(f.output, fingerprint(translator, runs, f.checkpoint, f.mode, f.format))
+            chunks.run(partial(source.items, lines), work, progress.found)
         else:
-            write_lines(f.output, lines)
-    work.report()
+            parts = prompted(source.items()) if interactive else [(first, source.items(lines))]
+            texts = (text for number, part in parts for text in in_order(work(part), number))
+            if f.output == "-":
+                for text in texts:
+                    print(text, flush=True)
+            else:
+                write_lines(f.output, texts)
+        work.report()
     if references is not None:
-        print_scores(work.texts, references, sys.stderr if f.output == "-" else sys.stdout)
+        texts = [work.texts[number] for number in sorted(work.texts)]
+        print_scores(texts, references, sys.stderr if f.output == "-" else sys.stdout)
 
 
 def begin(output: str, job: str) -> Chunks:
     """The chunks of the job with this fingerprint, which is that of all processes."""
-    hosts.agree({"the job (files, run, options)": job})
+    hosts.agree({"the job (run, options, versions, device)": job})
     with hosts.after_the_first("the chunks that are there"):
         return Chunks(output, job)
 
 
-def prompted(items: Iterator[Item]) -> Iterator[Item]:
-    """The items of a terminal, asked for one by one."""
+def prompted(lines: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, list[tuple[int, Item]]]]:
+    """The numbered lines of a terminal as parts of one line, each after a prompt."""
     print("one sentence a line; Ctrl-D ends", file=sys.stderr)
     while True:
         print("> ", end="", file=sys.stderr, flush=True)
-        item = next(items, None)
-        if item is None:
+        line = next(lines, None)
+        if line is None:
             print(file=sys.stderr)
             return
-        yield item
+        yield line[0], [line]
 
 
 def print_scores(texts: list[str], references: list[str], file) -> None:

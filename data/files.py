@@ -3,11 +3,15 @@
 What a line is, is as in `text_files`.
 """
 
+import fcntl
 import gzip
 import os
+import platform
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import BinaryIO
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import BinaryIO, TextIO
 
 from data.errors import DATA, OUTPUT, UserError
 from data.text_files import LONGEST, TOO_LONG, expanded, raw_lines
@@ -33,10 +37,21 @@ def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
     for path in map(expanded, paths):
         if os.path.isfile(path) and not overwrite:
             raise UserError(OUTPUT, f"{path} exists; give --overwrite to replace it")
-        written = path if path and not replaceable(path) else os.path.dirname(os.path.abspath(path))
-        if not path or os.path.isdir(path) or not os.access(written, os.W_OK):
+        if not path or os.path.isdir(path) or not writable(path):
             raise UserError(OUTPUT, f"cannot write {path or repr(path)}; it must be a file in a "
                             "directory that exists and may be written to")
+
+
+def writable(path: str) -> bool:
+    """Whether `path` can be written: a file by creating another one in its directory, as /proc has
+    write permission and holds no new files."""
+    if not replaceable(path):
+        return os.access(path, os.W_OK)
+    try:
+        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))):
+            return True
+    except OSError:
+        return False
 
 
 def replaceable(path: str) -> bool:
@@ -47,13 +62,15 @@ def replaceable(path: str) -> bool:
 def write_lines(path: str, lines: Iterable[str]) -> int:
     """Writes lines of UTF-8, compressed where `path` ends with .gz, and returns how many.
 
-    The file appears when all are written.
+    A file appears when all are written; a pipe or a device gets each line at once.
     """
-    count = 0
+    count, at_once = 0, not replaceable(expanded(path))
     with created(path) as file:
         for line in lines:
             file.write(f"{line}\n".encode())
             count += 1
+            if at_once:
+                file.flush()
     return count
 
 
@@ -93,3 +110,55 @@ def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def lock_file(path: str | os.PathLike, held: str, advice: str) -> TextIO:
+    """Locks the file `path` for this process until it is closed or the process ends in any way.
+
+    The file names the process. UserError(OUTPUT) "`held` (holder); `advice`" where another process
+    has the lock.
+    """
+    while True:
+        file = open(path, "a+", encoding="utf-8", errors="replace")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                break
+            file.close()  # the holder before has deleted this file
+        except FileNotFoundError:
+            file.close()
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            file.close()
+            raise UserError(OUTPUT, f"{held} ({holder}); {advice}") from None
+    file.truncate(0)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    file.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
+    file.flush()
+    return file
+
+
+@contextmanager
+def locked_output(path: str) -> Iterator[None]:
+    """Holds PATH.lock, so that no other job writes to the same output; deleted at the end.
+
+    UserError(OUTPUT) where it cannot be created or another process holds it. A pipe or a device
+    needs no lock.
+    """
+    path = os.path.realpath(expanded(path))
+    if not replaceable(path):
+        yield
+        return
+    try:
+        lock = lock_file(f"{path}.lock", f"{path} is being written by another job",
+                         "wait for its end or choose another --output")
+    except OSError as error:
+        raise UserError(OUTPUT, f"cannot write {path}: {error.strerror}; choose another "
+                        "--output") from None
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}.lock")
+        lock.close()

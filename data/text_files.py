@@ -13,9 +13,8 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import chain, zip_longest
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -216,10 +215,8 @@ def raw_lines(path: str, digest=None) -> Iterator[bytes]:
 def file_lines(path: str, digest=None) -> Iterator[bytes]:
     """`raw_lines` of a file that may be empty; "-" is stdin, as its lines come."""
     number = 0
-    opened = gzip.open if path.endswith(".gz") else open
     try:
-        with nullcontext(sys.stdin.buffer) if path == "-" else opened(expanded(path), "rb") as file:
-            file = file if path == "-" else io.BufferedReader(file, 1 << 20)
+        with opened(path) as file:
             for number, line in enumerate(beginnings(file, digest), 1):
                 yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -227,6 +224,18 @@ def file_lines(path: str, digest=None) -> Iterator[bytes]:
                         "or download it again") from None
     except OSError as error:
         raise UserError(DATA, f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def opened(path: str) -> BinaryIO:
+    """A buffered binary file to read, decompressed where its name ends with .gz; "-" is stdin.
+
+    A read returns what a pipe holds: it does not wait until the buffer is full.
+    """
+    if path == "-":  # not sys.stdin.buffer: a thread that waits in it would block the exit
+        return open(sys.stdin.fileno(), "rb", 1 << 20, closefd=False)
+    if path.endswith(".gz"):
+        return io.BufferedReader(gzip.open(expanded(path), "rb"), 1 << 20)
+    return open(expanded(path), "rb", 1 << 20)
 
 
 def beginnings(file, digest=None) -> Iterator[bytes]:

@@ -4,39 +4,31 @@ Sentences go to the devices in queues: a row whose sentence is done takes the ne
 """
 
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any, NamedTuple
+from fractions import Fraction
+from math import ceil, isnan
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.errors import CONFIGURATION, UserError
-from model.beam_search import Hypotheses
+from data.errors import CONFIGURATION, DIVERGED, UserError
+from decoding.calls import Found, Job, Pace
+from decoding.programs import Program, compiled, graph, search_of, values_of
 from model.config import ModelConfig
+from model.hypotheses import Hypotheses
 from model.transformer import Transformer
-from model.translate import Request, Search, translate
+from model.translate import Request
 from training.checkpoint import everywhere
 from training.config import DecodingConfig
 
 QUEUE = 16  # batches that a device gets at once
 IN_FLIGHT = 2  # queues the devices have in hand while the host prepares and reads others
 HALVINGS = 3  # of the batch where a device has too little memory
-
-
-class Job(NamedTuple):
-    """What is to be translated: ids without the end token, by line; lines without ids are blank.
-
-    `first` is the number of line 0 in the whole job; samples depend on it. A translation begins
-    with its line's `prefixes`.
-    """
-
-    sources: Sequence[list[int]]
-    prefixes: Mapping[int, list[int]]
-    first: int
 
 
 class Engine:
@@ -47,37 +39,41 @@ class Engine:
     ):
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         self.models = [Transformer(model) for model in models]
-        self._decoding, self._suppressed, self._halved = decoding, suppressed, 0
-        self.absent = suppressed if decoding.renormalize else ()  # pieces as if there were none
+        self._decoding, self.suppressed, self._halved = decoding, suppressed, 0
+        self._kind, self._values = search_of(decoding, suppressed), values_of(decoding)
         longest = min(model.max_length for model in models)
-        room = longest - decoding.max_extra_length
-        if room < 2:
-            raise UserError(CONFIGURATION, "decoding.max_extra_length must be at most the models' "
-                            f"max_length − 2, got {decoding.max_extra_length} and {longest}")
         # One compiled shape for each: short sentences need not wait for a long one's padding.
-        self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < room] + [room]
-        self._search = cache(self._compile)
-        self.poll = lambda: None  # called before each queue; may raise to leave the search
+        self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < longest]
+        self.buckets.append(longest)
+        self.poll = lambda: None  # called around each compiled call; may raise to end the search
+        self.pace: Pace | None = None  # bounds the duration of a call; None: the throughput decides
 
     def use(self, *params: Any) -> None:
         """Translate with these parameters from now on; nothing is compiled again for that."""
         self.variables = [{"params": jax.device_put(one, everywhere())} for one in params]
 
-    def search(self, jobs: Iterable[Job]) -> Iterator[tuple[int, list[tuple[list[int], float]]]]:
-        """(line, its hypotheses' ids without the end token and scores) of each line that is not
-        blank, a job after the other; the next job begins before the last queues of one have ended.
+    def search(self, jobs: Iterable[Job | None]) -> Iterator[list[Found]]:
+        """What each compiled call finds, for all lines that are not blank. The next job begins
+        before the last calls of one have ended.
 
-        UserError(CONFIGURATION) where even a smaller batch does not fit into memory.
+        None in place of a job means that none is available now: the oldest call is waited for, and
+        [] is given where there is none. UserError(CONFIGURATION) where even a smaller batch does
+        not fit into memory.
         """
         begun = deque()
         for job in jobs:
+            self.poll()
+            if job is None:
+                yield list(self._end(*begun.popleft())) if begun else []
+                continue
             for bucket, lines in self._queues(job.sources):
                 self.poll()
                 begun.append((bucket, lines, *self._begin(bucket, lines, job), job))
                 if len(begun) > IN_FLIGHT:
-                    yield from self._end(*begun.popleft())
+                    yield list(self._end(*begun.popleft()))
         while begun:
-            yield from self._end(*begun.popleft())
+            self.poll()
+            yield list(self._end(*begun.popleft()))
 
     def table(self) -> str:
         """The shapes that may be compiled, each when it is first needed, and kept in the cache."""
@@ -88,7 +84,7 @@ class Engine:
     def program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
         """(variables, source [Q, bucket], lengths [Q]) → Hypotheses, and Q: what one device does
         with a queue, with the limits of length in it, for one who is not here to compute them."""
-        run, of_all = self._run(bucket), np.arange(bucket + 1)
+        run, of_all = graph(self._program(bucket)), np.arange(bucket + 1)
         limits, least = self._limits(of_all), self._least(of_all)
 
         def program(variables, source, lengths):
@@ -96,7 +92,7 @@ class Engine:
                 source, lengths, jnp.asarray(limits)[lengths],
                 None if least is None else jnp.asarray(least)[lengths],
             )
-            return run(variables, request, None)
+            return run(variables, request, None, self._values)
 
         return program, self.rows(bucket) * QUEUE
 
@@ -125,36 +121,24 @@ class Engine:
         self._halved += 1
         print(f"{said}: trying half as many", file=sys.stderr)
 
-    def _compile(self, bucket: int, halved: int):
-        return jax.pmap(self._run(bucket), in_axes=(None, 0, 0), devices=jax.local_devices())
+    def _search(self, bucket: int) -> Callable[..., Hypotheses]:
+        """(variables, request, line numbers) → Hypotheses, all with an axis of devices."""
+        run = compiled(self._program(bucket))
+        return lambda *arguments: run(*arguments, self._values)
 
-    def _run(self, bucket: int) -> Callable[..., Hypotheses]:
-        """(variables, request, line numbers) → Hypotheses of one device."""
-        o, rows = self._decoding, self.rows(bucket)
+    def _program(self, bucket: int) -> Program:
         length = int(self._limits(np.array(bucket)))
-        search = Search(
-            o.beam_size, o.nbest, o.alpha, o.power_penalty, o.horizon, o.samples, o.temperature,
-            o.top_k, o.top_p, self._suppressed, o.repetition_penalty, o.no_repeat_ngram,
-            o.renormalize,
-        )
-
-        def run(variables, request, lines):
-            if o.samples:
-                keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(o.seed)))(lines)
-                request = request._replace(keys=keys)
-            models = list(zip(self.models, variables, strict=True))
-            return translate(models, request, search, length, rows)
-
-        return run
+        return Program(tuple(self.models), self._kind, bucket, length, self.rows(bucket))
 
     def _limits(self, lengths: np.ndarray) -> np.ndarray:
-        """The most tokens that translations of sentences of these lengths may have: of none, 0."""
+        """The most tokens that translations of sentences of these lengths may have: of none, 0.
+        At most as many as the models have positions."""
         o = self._decoding
-        limits = lengths + o.max_extra_length
+        limits = np.minimum(lengths + o.max_extra_length, self.buckets[-1])
         if o.max_length:
             limits = np.minimum(limits, o.max_length)
         if o.max_length_ratio:
-            limits = np.minimum(limits, np.ceil(lengths * o.max_length_ratio))
+            limits = np.minimum(limits, multiplied(lengths, o.max_length_ratio))
         return np.where(lengths > 0, np.maximum(limits, 1), 0).astype(np.int32)
 
     def _least(self, lengths: np.ndarray) -> np.ndarray | None:
@@ -162,8 +146,7 @@ class Engine:
         o = self._decoding
         if not (o.min_length or o.min_length_ratio):
             return None
-        least = np.maximum(np.ceil(lengths * o.min_length_ratio), o.min_length)
-        return np.minimum(least, 2**31 - 1).astype(np.int32)
+        return np.maximum(multiplied(lengths, o.min_length_ratio), o.min_length).astype(np.int32)
 
     def _queues(self, sources: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
         """(bucket, lines): in the bucket of each line's own length, the longest first, so that no
@@ -177,16 +160,24 @@ class Engine:
                 yield bucket, part
 
     def _parts(self, bucket: int, lines: list[int]) -> Iterator[list[int]]:
-        """As many lines as a queue takes, which may become fewer meanwhile."""
+        """The lines of each call: as many as fit, or fewer where there is a pace. Both may change
+        between two calls."""
         while lines:
             size = self._queue_size(bucket)
+            if self.pace:
+                batch = self._batch(bucket)
+                size = batch * self.pace.batches(bucket, size // batch)
             yield lines[:size]
             lines = lines[size:]
 
     def _queue_size(self, bucket: int) -> int:
         """Sentences of one call. Samples are all drawn side by side."""
         batches = 1 if self._decoding.samples else QUEUE
-        return self.rows(bucket) * jax.local_device_count() * batches
+        return self._batch(bucket) * batches
+
+    def _batch(self, bucket: int) -> int:
+        """Sentences that all devices have side by side."""
+        return self.rows(bucket) * jax.local_device_count()
 
     def _begin(self, bucket, lines, job):
         """Hand a queue to the devices; places without a sentence have length 0 and come last."""
@@ -196,7 +187,7 @@ class Engine:
         for row, i in enumerate(lines):
             lengths[row] = len(job.sources[i]) + 1
             source[row, : lengths[row]] = [*job.sources[i], config.end_id]
-            numbers[row] = job.first + i
+            numbers[row] = job.numbers[i]
         limits, least, prefix = self._limits(lengths), self._least(lengths), None
         if any(i in job.prefixes for i in lines):
             width = int(self._limits(np.array(bucket)))
@@ -208,25 +199,45 @@ class Engine:
             limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
         queue = jax.tree.map(dealt, (Request(source, lengths, limits, least, prefix), numbers))
         try:
-            return rows, self._search(bucket, self._halved)(self.variables, *queue)
+            found = self._search(bucket)(self.variables, *queue)
         except jax.errors.JaxRuntimeError as error:
-            return rows, error
+            found = error
+        return rows, found, time.perf_counter()  # compilation is over
 
-    def _end(self, bucket, lines, rows, hypotheses, job):
-        """Wait for a queue; where it did not fit into memory, do it again in smaller batches."""
+    def _end(self, bucket, lines, rows, hypotheses, begun, job):
+        """Wait for a call. If it was out of memory, repeat it in smaller batches."""
         try:
             if isinstance(hypotheses, Exception):
                 raise hypotheses
-            tokens, lengths, scores, _ = map(gathered, jax.device_get(hypotheses))
+            tokens, *numbers = map(gathered, jax.device_get(hypotheses))
         except jax.errors.JaxRuntimeError as error:
             self.halve(rows, bucket, error)
             for part in self._parts(bucket, lines):
                 yield from self._end(bucket, part, *self._begin(bucket, part, job), job)
             return
+        if self.pace:
+            self.pace.measure(bucket, -(-len(lines) // self._batch(bucket)), begun)
+        lengths, scores, log_probs = (values.tolist() for values in numbers)
         for row, i in enumerate(lines):
-            pairs = zip(tokens[row], lengths[row], scores[row], strict=True)
-            found = [(ids[: n - 1].tolist(), float(score)) for ids, n, score in pairs if n > 0]
-            yield i, found or [([], float("-inf"))]  # where the rules leave nothing
+            if any(map(isnan, scores[row])):
+                raise diverged(job.numbers[i])
+            each = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
+            found = [(ids[: n - 1].tolist(), score, log_prob)
+                     for ids, n, score, log_prob in each if n > 0]
+            yield Found(job, i, found or [([], float("-inf"), float("-inf"))])  # none is allowed
+
+
+def multiplied(lengths: np.ndarray, ratio: float) -> np.ndarray:
+    """⌈length × ratio⌉, at most 2^31 − 1; exact in decimals: 25 × 2.2 is 55, not above."""
+    exact = Fraction(str(ratio))
+    return np.vectorize(lambda n: min(ceil(int(n) * exact), 2**31 - 1), otypes=[int])(lengths)
+
+
+def diverged(line: int) -> UserError:
+    """The error of a line (from 0) whose scores are NaN."""
+    return UserError(DIVERGED, f"line {line + 1}: the model's logits are not finite: expected "
+                     "numbers, got NaN or infinity; decode with --dtype=float32 or another "
+                     "--checkpoint")
 
 
 def dealt(x: np.ndarray) -> np.ndarray:

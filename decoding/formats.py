@@ -7,7 +7,10 @@
             (else "translation") one to score; more fields come out: "translation", "score",
             "truncated", and "nbest" where several were asked for; "log_prob", "tokens" and
             "log_probs" of a scored one; "alignment" of an aligned one
-    moses   a sentence; out come lines "number ||| translation ||| score", numbers from 0
+    moses   a sentence; out come the lines of a Moses n-best list, line numbers from 0:
+            "number ||| translation ||| LogProb= log-probability Length= tokens ||| score"
+
+Fields of a JSON object keep their text: 1e400, 1.0 and long integers come out as they came in.
 """
 
 import json
@@ -20,6 +23,7 @@ from data.errors import DATA, UserError
 FORMATS = ("text", "tsv", "jsonl", "moses")
 SEPARATOR, TAB = "|||", "\t"
 HALF_PAIRS = re.compile("[\ud800-\udfff]")
+SPACE = re.compile(r"[ \t\n\r]*")  # between the tokens of JSON
 
 
 class Item(NamedTuple):
@@ -32,10 +36,21 @@ class Item(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """One translation; its score is what the search sorts by."""
+    """One translation; the search sorts by `score`, `log_prob` over a length penalty."""
 
     text: str
     score: float
+    log_prob: float = 0.0
+    length: int = 0  # tokens, the end token included
+
+
+class Number(NamedTuple):
+    """A JSON number, NaN or Infinity that nothing here computes with."""
+
+    text: str
+
+
+JSON = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
 
 
 def parsed(form: str, line: str, where: str, with_target: bool = False) -> Item:
@@ -51,7 +66,7 @@ def parsed(form: str, line: str, where: str, with_target: bool = False) -> Item:
     if form != "jsonl" or not line.strip():
         return Item(line, line)
     try:
-        fields = json.loads(line)
+        fields = JSON.decode(line)
     except (ValueError, RecursionError) as error:
         raise UserError(DATA, f"{where}: not JSON ({error}); --format=jsonl takes an object a "
                         "line") from None
@@ -77,8 +92,9 @@ def rendered(form: str, number: int, item: Item, found: list[Hypothesis], trunca
     if form == "tsv":
         return f"{item.line}\t{found[0].text.replace(TAB, ' ')}" if item.line.strip() else item.line
     if form == "moses":
-        return "\n".join(f"{number} {SEPARATOR} {escaped(one.text)} {SEPARATOR} {one.score:.6f}"
-                         for one in found)
+        return "\n".join(
+            f"{number} {SEPARATOR} {escaped(one.text)} {SEPARATOR} LogProb= {one.log_prob:.6f} "
+            f"Length= {one.length} {SEPARATOR} {one.score:.6f}" for one in found)
     if form == "text" or not item.line.strip():
         return found[0].text  # of a blank line, a blank one
     each = finite([{"translation": one.text, "score": one.score} for one in found])
@@ -102,14 +118,32 @@ def with_alignment(form: str, item: Item, links: list[tuple[int, int]]) -> str:
 
 
 def extended(item: Item, more: dict[str, Any]) -> str:
-    """The item's JSON object with more fields."""
-    fields = (json.loads(item.line) if item.line.strip() else {}) | more
-    text = json.dumps(fields, ensure_ascii=False)
-    return text if encodable(text) == text else json.dumps(fields)
+    """The item's JSON object with more fields; the text of the other values does not change."""
+    fields = texts_of(item.line) if item.line.strip() else {}
+    fields |= {name: json.dumps(value, ensure_ascii=False) for name, value in more.items()}
+    inside = (f"{json.dumps(name, ensure_ascii=False)}: {text}" for name, text in fields.items())
+    text = f"{{{', '.join(inside)}}}"
+    # A half of a surrogate pair has no UTF-8; inside a JSON string its escape means the same.
+    return HALF_PAIRS.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+def texts_of(line: str) -> dict[str, str]:
+    """The fields of a JSON object, each with the text of its value as it was written."""
+    fields, at = {}, SPACE.match(line, line.index("{") + 1).end()
+    while line[at] != "}":
+        name, at = JSON.raw_decode(line, at)
+        at = SPACE.match(line, at).end() + 1  # behind the colon
+        start = SPACE.match(line, at).end()
+        _, end = JSON.raw_decode(line, start)
+        fields[name] = line[start:end]
+        at = SPACE.match(line, end).end()
+        if line[at] == ",":
+            at = SPACE.match(line, at + 1).end()
+    return fields
 
 
 def encodable(text: str) -> str:
-    """Text that UTF-8 can say: JSON's halves of surrogate pairs become U+FFFD."""
+    """Text that UTF-8 can encode: halves of surrogate pairs become U+FFFD."""
     return HALF_PAIRS.sub("\ufffd", text)
 
 

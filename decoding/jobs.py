@@ -1,28 +1,45 @@
-"""Long jobs: a file in shards and chunks, of which each finished one survives a kill.
+"""Long jobs: results that survive a kill, and shards of a file.
 
-Chunks lie in OUTPUT.parts under a fingerprint of everything that decides what they hold; the same
-command goes on behind the last one, another command begins anew. OUTPUT appears whole, by rename.
+Results are saved in OUTPUT.parts as they are computed, in any order, each with its line's number
+and a hash of the line. The directory has a fingerprint of everything else that decides them. The
+same command computes only what is missing; another command starts again. OUTPUT appears whole, by
+rename.
 """
 
 import hashlib
 import json
 import os
+import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from data.errors import CONFIGURATION, OUTPUT, UserError
+import jax
+
+from data.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from data.files import created, write_whole
 from data.text_files import expanded
+from data.version import __version__
+from decoding.formats import Item
+from decoding.translator import Translator
 from training import hosts
+from training.checkpoint import find_params
 
-CHUNK = 4096  # lines
+CHUNK = 4096  # lines that a process takes at a time, and the most results in one file
+EVERY = 10.0  # seconds of work after which results are saved, however few
+
+LIBRARIES = ("jax", "jaxlib", "sentencepiece")
+
+Lines = Iterator[tuple[int, Item]]
 
 
 def shard_of(spec: str) -> tuple[int, int]:
-    """"2/8" → (2, 8). UserError(CONFIGURATION) if it is nothing of the kind."""
+    """"2/8" → (2, 8). UserError(CONFIGURATION) if it is malformed."""
     part, _, parts = spec.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise UserError(CONFIGURATION, f"--shard must be PART/PARTS, from 1/PARTS, got {spec!r}")
@@ -34,30 +51,48 @@ def shard_lines(lines: int, part: int, parts: int) -> range:
     return range((part - 1) * lines // parts, part * lines // parts)
 
 
-def fingerprint(facts: dict[str, Any], *paths: str) -> str:
-    """sha256 of what is said and of what files hold, those in a directory in order."""
+def own(number: int) -> bool:
+    """Whether this process computes line `number`: several processes take chunks in turn."""
+    return number // CHUNK % hosts.count() == hosts.index()
+
+
+def fingerprint(translator: Translator, runs: Iterable[Path], checkpoint: str, mode: str,
+                form: str) -> str:
+    """sha256 of what decides the output of a line, besides the line: options, models, vocabularies,
+    program, libraries, machine, device."""
+    device = jax.local_devices()[0]
+    facts = [asdict(translator.decoding), mode, form, __version__,
+             [version(name) for name in LIBRARIES], platform.machine(), device.platform,
+             device.device_kind]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for path in map(Path, map(expanded, paths)):
-        inside = sorted(one for one in path.rglob("*") if one.is_file()) or [path]
-        for one in inside:
-            with open(one, "rb") as file:
+    for run in runs:
+        for path in model_files(run, checkpoint):
+            digest.update(f"{path.relative_to(run)}\n".encode())
+            with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 
-def chunks_of(items: Iterator, size: int) -> Iterator[tuple[int, list]]:
-    """(number of its first item, items) of each run of `size` items."""
-    first = 0
-    while chunk := list(islice(items, size)):
-        yield first, chunk
-        first += len(chunk)
+def model_files(run: Path, checkpoint: str) -> list[Path]:
+    """The files of a run, or of a MarianMT directory, that decide translations."""
+    params = find_params(run, checkpoint)
+    vocabulary = (run / "vocab").rglob("*") if (run / "vocab").is_dir() else run.glob("*.spm")
+    inside = params.rglob("*") if params.is_dir() else [params]
+    found = {path for path in (*inside, *vocabulary, *run.glob("*.json")) if path.is_file()}
+    return sorted(found - {run / name for name in ("run.json", "best.json")})
+
+
+def hash_of(item: Item) -> str:
+    """A hash of an item's line and target."""
+    text = f"{len(item.line)}\n{item.line}{item.target}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=12).hexdigest()
 
 
 class Chunks:
-    """The finished parts of one output file."""
+    """The finished results of one output file."""
 
     def __init__(self, output: str, fingerprint: str):
-        """Takes over what the same command left behind, and removes what another one did."""
+        """Takes over the results of the same command and removes those of another one."""
         self._output = os.path.realpath(expanded(output))
         self._directory, self._temporary = f"{self._output}.parts", f"{self._output}.parts.tmp"
         mark = os.path.join(self._directory, "fingerprint")
@@ -75,35 +110,78 @@ class Chunks:
             write_whole(os.path.join(self._temporary, "fingerprint"), fingerprint)
             os.rename(self._temporary, self._directory)
 
-    def finished(self, index: int) -> bool:
-        """Whether chunk `index` is there, whole."""
-        return os.path.exists(self._path(index))
+    def run(self, lines: Callable[[], Lines],
+            work: Callable[[Lines], Iterable[Mapping[int, str]]],
+            reused: Callable[[int], None] = lambda count: None) -> None:
+        """Computes the results that are missing with `work`, then writes the whole file.
 
-    def run(self, items: Iterable, work: Callable[[int, Iterator], Iterator[str]]) -> int:
-        """`work(first, rest)` of what is not there yet, then the whole file.
-
-        Several processes take the chunks by turns. Returns how many items were there already.
+        `lines` begins to read the input again. Several processes compute CHUNK lines in turn.
+        `reused` is called with the number of results that were there already, as they are found.
         """
-        items, index, there = iter(items), 0, 0
-        alone = hosts.count() == 1
-        for first, chunk in chunks_of(items, CHUNK):
-            if self.finished(index) or index % hosts.count() != hosts.index():
-                there += len(chunk) * self.finished(index)
-                index += 1
-                continue
-            lines = work(first, chain(chunk, items) if alone else iter(chunk))
-            while done := list(islice(lines, CHUNK)):
-                write_whole(self._path(index), "".join(f"{line}\n" for line in done))
-                index += 1
-        hosts.meet("the last chunk")
-        hosts.by_the_first("the whole file", self._join, index)
-        return there
+        hashes, unsaved, saved = {}, {}, time.monotonic()
 
-    def _join(self, count):
+        def missing() -> Lines:
+            find = self._finder()
+            for number, item in lines():
+                if not own(number):
+                    continue
+                if find(number, key := hash_of(item)) is not None:
+                    reused(1)
+                else:
+                    hashes[number] = key
+                    yield number, item
+
+        try:
+            for group in work(missing()):
+                unsaved |= {number: (hashes.pop(number), text) for number, text in group.items()}
+                if len(unsaved) >= CHUNK or time.monotonic() - saved > EVERY:
+                    self._save(unsaved)
+                    unsaved, saved = {}, time.monotonic()
+        finally:  # also when a signal ends the job
+            self._save(unsaved)
+        hosts.meet("the last chunk")
+        hosts.by_the_first("the whole file", self._join, lines)
+
+    def _save(self, results: dict[int, tuple[str, str]]) -> None:
+        """A file of lines [number, hash, text], named by its first number and its content."""
+        if not results:
+            return
+        text = "".join(json.dumps([number, *results[number]]) + "\n" for number in sorted(results))
+        name = f"{min(results):012d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        write_whole(os.path.join(self._directory, name), text)
+
+    def _finder(self) -> Callable[[int, str], str | None]:
+        """(number, hash of the line) → the text that was saved; to be asked in ascending order."""
+        names = deque(sorted(name for name in os.listdir(self._directory)
+                             if name[0].isdecimal() and not name.endswith(".tmp")))
+        loaded = {}
+
+        def find(number, key):
+            while names and int(names[0].partition("-")[0]) <= number:
+                loaded.update(self._load(names.popleft()))
+            return loaded.pop((number, key), None)
+
+        return find
+
+    def _load(self, name: str) -> dict[tuple[int, str], str]:
+        """A saved file by (number, hash); nothing of a damaged one, which is computed again."""
+        try:
+            with open(os.path.join(self._directory, name), encoding="ascii") as file:
+                return {(number, key): text for number, key, text in map(json.loads, file)}
+        except (ValueError, TypeError):
+            print(f"{self._directory}/{name} is damaged; its lines are computed again",
+                  file=sys.stderr)
+            return {}
+
+    def _join(self, lines):
+        find = self._finder()
         with created(self._output) as whole:
-            for index in range(count):
-                with open(self._path(index), "rb") as part:
-                    shutil.copyfileobj(part, whole)
+            for number, item in lines():
+                text = find(number, hash_of(item))
+                if text is None:
+                    raise UserError(DATA, f"line {number + 1} of the input has changed since the "
+                                    "job began; run the same command again")
+                whole.write(f"{text}\n".encode())
         self._remove()
 
     def _remove(self):
@@ -112,6 +190,3 @@ class Chunks:
         if os.path.exists(self._directory):
             os.rename(self._directory, self._temporary)
             shutil.rmtree(self._temporary)
-
-    def _path(self, index):
-        return os.path.join(self._directory, f"{index:06d}")

@@ -3,20 +3,28 @@
 One teacher-forced pass over pairs, with the models, tokenizers and buckets of a Translator.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from data.prefetch import Prefetched
+from decoding.programs import on_devices
+from decoding.streaming import windows
 from decoding.translator import WINDOW, Translator
-from model.beam_search import length_penalty
+from model.constraints import make_rules
+from model.hypotheses import length_penalty
 from model.scoring import force
 
 
 class Scored(NamedTuple):
-    """One pair. The last token is the end token; `score` is what a search would have given it."""
+    """One pair. The last token is the end token; `score` is what a search would have given it.
+
+    Suppressed pieces (−inf), renormalisation and the repetition penalty count as in a search.
+    Limits of length, n-gram bans and prefixes only choose among translations; they do not count.
+    """
 
     log_prob: float
     score: float
@@ -33,22 +41,27 @@ class Scorer:
     def __init__(self, translator: Translator, align: bool = False):
         """`align` asks for the links too."""
         self._translator, self._align = translator, align
-        longest = min(model.config.max_length for model in translator.engine.models)
-        self._buckets = [s for s in translator.engine.buckets if s < longest] + [longest]
+        engine, options = translator.engine, translator.decoding
+        self._buckets = engine.buckets
+        rules = make_rules(
+            engine.models[0].config.end_id, suppressed=engine.suppressed,
+            renormalize=options.renormalize, repetition=options.repetition_penalty,
+        )
 
         def run(variables, *arrays):
-            models = list(zip(translator.engine.models, variables, strict=True))
-            forced = force(models, *arrays, absent=translator.engine.absent)
+            models = list(zip(engine.models, variables, strict=True))
+            forced = force(models, *arrays, rules=rules)
             return forced if align else forced.log_probs
 
-        self._force = jax.pmap(run, in_axes=(None, 0, 0, 0, 0), devices=jax.local_devices())
+        self._force = on_devices(run, (None, 0, 0, 0, 0))
 
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:
-        """The score of each pair, in order; None where both sides are blank."""
-        pairs = iter(pairs)
+        """The score of each pair, in order; None where both sides are blank. A score is NaN where
+        the models' logits are not finite."""
         size = WINDOW * self._translator.decoding.batch_size * jax.local_device_count()
-        while window := list(itertools.islice(pairs, size)):
-            yield from self._window(window)
+        with closing(Prefetched(pairs, size)) as read:
+            for window in windows(read, size):
+                yield from self._window(window)
 
     def _window(self, pairs):
         tokenizers = self._translator.source_tokenizer, self._translator.target_tokenizer

@@ -3,24 +3,29 @@
 Translator.load("runs/NAME").translate(lines) gives what the command gives.
 """
 
-import itertools
-from collections import deque
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from data.prefetch import Prefetched
 from data.tokenizer import Tokenizer
-from decoding.engine import Engine, Job
+from decoding.calls import Job
+from decoding.engine import Engine
 from decoding.formats import Hypothesis, Item
+from decoding.streaming import IDLE, in_order, windows
 from model.config import ModelConfig
-from training.checkpoint import check_run, load_params
+from training.checkpoint import check_run, finite, load_params
+from training.command import prepare_jax_by_default
 from training.config import DecodingConfig
 
+OPTION_SETS = 16  # kept by `with_options`, with what their engines found out about memory
 WINDOW = 64  # batches of lines that are sorted by length together; bounds memory
 
 
@@ -39,15 +44,6 @@ class Translation(NamedTuple):
         return self.hypotheses[0].text
 
 
-@dataclass
-class Window:
-    """Lines that are sorted by length together, what is known of them, and how many are left."""
-
-    job: Job
-    results: list[Translation]
-    left: int
-
-
 class Translator:
     """Models of one vocabulary, tokenizers and options; all local devices share each batch."""
 
@@ -60,7 +56,7 @@ class Translator:
         self._models, self.decoding = models, decoding
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self.engine = Engine(models, decoding, self._suppressed())
-        self._with_options = {decoding: self}
+        self._options = lru_cache(OPTION_SETS)(self._other)
 
     @classmethod
     def load(
@@ -71,9 +67,11 @@ class Translator:
 
         `decoding` overrides fields of the (first) run's config.decoding. Raises
         UserError(CHECKPOINT) where there is no run, no checkpoint, or a vocabulary that does not
-        fit, UserError(CONFIGURATION) for impossible options, TypeError for a field that there is
-        not.
+        fit, UserError(CONFIGURATION) for impossible options, TypeError for an unknown option. Sets
+        up the devices (training.command.prepare_jax) unless a backend is initialised already.
         """
+        check_options(decoding)
+        prepare_jax_by_default()
         runs = [run] if isinstance(run, str | Path) else list(run)
         runs = [Path(one).expanduser() for one in runs]
         found = [check_run(one, str(checkpoint)) for one in runs]
@@ -86,7 +84,7 @@ class Translator:
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
         translator = cls([other.model for other, _ in found], tokenizers, config.decoding)
-        translator.use(*(load_params(path, str(checkpoint)) for path in runs))
+        translator.use(*(finite(load_params(path, str(checkpoint)), path) for path in runs))
         return translator
 
     def use(self, *params: Any) -> None:
@@ -108,6 +106,7 @@ class Translator:
         """The translation of each line, in order; a blank line gives a blank line.
 
         `decoding` overrides options for this call. With several hypotheses a line gives a list.
+        TypeError for an unknown option, and for lines that are not strings.
         """
         translator = self.with_options(**decoding) if decoding else self
         found = translator.stream(lines)
@@ -116,60 +115,115 @@ class Translator:
         return [[hypothesis.text for hypothesis in one.hypotheses] for one in found]
 
     def with_options(self, **decoding: int | float | str) -> "Translator":
-        """The same models with other options. TypeError for an option that there is not."""
+        """The same models with other options. TypeError for an unknown option."""
+        check_options(decoding)
         options = replace(self.decoding, **decoding)
         try:
             options.validate()
         except ValueError as error:
             raise UserError(CONFIGURATION, str(error)) from None
-        if options not in self._with_options:  # kept, so that nothing is compiled twice
-            tokenizers = self.source_tokenizer, self.target_tokenizer
-            self._with_options[options] = Translator(self._models, tokenizers, options)
-        self._with_options[options].engine.variables = self.engine.variables
-        return self._with_options[options]
+        if options == self.decoding:
+            return self
+        translator = self._options(options)
+        translator.engine.variables = self.engine.variables
+        return translator
+
+    def _other(self, options: DecodingConfig) -> "Translator":
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return Translator(self._models, tokenizers, options)
 
     def stream(self, items: Iterable[str | Item], first: int = 0) -> Iterator[Translation]:
         """Translations in the order of the lines, in memory that their number does not change.
 
+        Each comes as soon as it and those before it are computed, also while `items` blocks.
         `first` is the number of the first line: samples depend on a line's number and the seed.
         """
-        items = (Item(item, item) if isinstance(item, str) else item for item in items)
-        begun = deque()
+        if isinstance(items, str):
+            raise TypeError(f"lines must be an iterable of strings, got the string {items[:20]!r}; "
+                            "pass [text]")
+        return self._stream(items, first)
 
-        def jobs() -> Iterator[Job]:
-            """The windows, each read and tokenised while the one before it is searched."""
-            with ThreadPoolExecutor(1) as reader:
-                number = first
-                ahead = reader.submit(self._read, items, number)
-                while (window := ahead.result()).results:
-                    number += len(window.results)
-                    ahead = reader.submit(self._read, items, number)
-                    begun.append(window)
-                    yield window.job
+    def _stream(self, items, first):
+        with closing(self.results(enumerate(items, first))) as groups:
+            yield from in_order(groups, first)
 
-        for i, found in self.engine.search(jobs()):
-            while not begun[0].left:
-                yield from begun.popleft().results
-            window = begun[0]
-            texts = [Hypothesis(self.target_tokenizer.decode(ids), score) for ids, score in found]
-            kept = len(window.job.sources[i]) + 1
-            window.results[i] = Translation(texts, window.results[i].tokens, kept)
-            window.left -= 1
-        for window in begun:
-            yield from window.results
-
-    def _read(self, items: Iterator[Item], first: int) -> Window:
-        """The next window; an empty one at the end."""
+    def results(self, lines: Iterable[tuple[int, str | Item]]) -> Iterator[dict[int, Translation]]:
+        """The translations of (number, line) pairs as the compiled calls find them, in any order;
+        {} while the input pauses. To close it does not wait for the input."""
         size = WINDOW * self.decoding.batch_size * jax.local_device_count()
-        items = list(itertools.islice(items, size))
+        read = Prefetched(map(checked, lines), size)
+        jobs = Prefetched(map(self._tokenized, windows(read, size)), 1)
+        begun, ready, failed = {}, {}, []  # tokens of lines in a job, translations, input errors
+
+        def available() -> Iterator[Job | None]:
+            """The next job as soon as it is read; None where there is other work meanwhile."""
+            while True:
+                if not jobs.ready(0 if begun or ready else IDLE):
+                    yield None
+                    continue
+                try:
+                    job, tokens = next(jobs)
+                except StopIteration:
+                    return
+                except Exception as error:  # noqa: BLE001 – raised below, after what came before it
+                    failed.append(error)
+                    return
+                for number, ids, count in zip(job.numbers, job.sources, tokens, strict=True):
+                    if ids:
+                        begun[number] = count
+                    else:
+                        ready[number] = Translation([Hypothesis("", 0.0)], count, 0)
+                yield job
+
+        try:
+            for call in self.engine.search(available()):
+                for job, index, found in call:
+                    number = job.numbers[index]
+                    ready[number] = Translation(
+                        self._hypotheses(found), begun.pop(number), len(job.sources[index]) + 1)
+                yield dict(ready)
+                ready.clear()
+            yield ready
+        finally:
+            read.close()
+            jobs.close()
+        if failed:
+            raise failed[0]
+
+    def _hypotheses(self, found):
+        return [Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1)
+                for ids, score, log_prob in found]
+
+    def _tokenized(self, window: list[tuple[int, Item]]) -> tuple[Job, list[int]]:
+        """The job of some lines, and how many tokens each line has before it is truncated."""
+        numbers, items = zip(*window, strict=True)
         encoded = self.source_tokenizer.encode_many([item.text.strip() for item in items])
         kept = [ids[: self.engine.buckets[-1] - 1] for ids in encoded]
         prefixes = {i: self.target_tokenizer.encode(item.prefix)
                     for i, item in enumerate(items) if item.prefix and kept[i]}
         for i, ids in prefixes.items():
             if len(ids) > (most := self.engine.longest_prefix(len(kept[i]) + 1)):
-                raise UserError(DATA, f"line {first + i + 1}: its prefix has {len(ids)} tokens, at "
-                                f"most {most} can be (--max_extra_length and --max_length)")
-        blank = [Hypothesis("", 0.0)]
-        results = [Translation(blank, len(ids) + bool(ids), 0) for ids in encoded]
-        return Window(Job(kept, prefixes, first), results, sum(map(bool, encoded)))
+                raise UserError(DATA, f"line {numbers[i] + 1}: its prefix has {len(ids)} tokens, "
+                                f"expected at most {most}; shorten it, or raise "
+                                "--max_extra_length or --max_length")
+        return Job(kept, prefixes, numbers), [len(ids) + bool(ids) for ids in encoded]
+
+
+def checked(line: tuple[int, str | Item]) -> tuple[int, Item]:
+    """A numbered line as an item. TypeError unless it is a string or an item."""
+    number, item = line
+    if isinstance(item, str):
+        item = Item(item, item)
+    if not isinstance(item, Item):
+        raise TypeError(f"lines[{number}] must be a string, got {type(item).__name__} ({item!r})")
+    return number, item
+
+
+def check_options(given: dict[str, Any]) -> None:
+    """TypeError that names the nearest option for one that does not exist."""
+    names = [field.name for field in fields(DecodingConfig)]
+    for name in given:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else f"options: {', '.join(names)}"
+            raise TypeError(f"unknown option {name}; {hint}")

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from model.checks import check_array, check_mask, check_shape
 from model.config import ModelConfig
 from model.matmul import cast_weights, matmul
 from model.positions import rotate
@@ -46,6 +47,10 @@ def segment_mask(
     query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]
 ) -> Bool[Array, "B 1 T S"]:
     """Attend within one's own segment; segment 0 is padding and attends to nothing."""
+    check_array("query_segments", query_segments, "integer", "B T")
+    check_array("key_segments", key_segments, "integer", "B S")
+    check_shape("key_segments", key_segments, (len(query_segments), key_segments.shape[1]),
+                "as many rows as query_segments")
     same = query_segments[:, :, None] == key_segments[:, None, :]
     return (same & (query_segments > 0)[:, :, None])[:, None]
 
@@ -62,6 +67,7 @@ def dot_product_attention(
     nothing to attend to has weights and output of exactly 0. Under jit, weights that nobody
     takes cost nothing.
     """
+    check_attention(queries, keys, values, mask)
     scale = queries.shape[-1] ** -0.5
     scores = jnp.einsum(
         "bhtk,bhsk->bhts", queries * scale, keys, preferred_element_type=jnp.float32
@@ -74,6 +80,18 @@ def dot_product_attention(
     weights = exponentials / jnp.where(total == 0.0, 1.0, total)
     output = jnp.einsum("bhts,bhsk->bhtk", weights.astype(values.dtype), values)
     return output, weights
+
+
+def check_attention(queries: Array, keys: Array, values: Array, mask: Array | None) -> None:
+    """Raises TypeError or ValueError in terms of the arguments of `dot_product_attention`."""
+    check_array("queries", queries, "floating", "B H T K")
+    check_array("keys", keys, "floating", "B H S K")
+    check_array("values", values, "floating", "B H S K")
+    (b, h, t, k), s = queries.shape, keys.shape[2]
+    check_shape("keys", keys, (b, h, s, k), "[B, H, S, K] with B, H and K of queries")
+    check_shape("values", values, keys.shape, "that of keys")
+    if mask is not None:
+        check_mask(mask, (b, h, t, s))
 
 
 def project(
@@ -89,6 +107,8 @@ def project_keys_values(
     positions: Int[Array, "B S"] | None = None,
 ) -> KeysValues:
     """What others attend to in `x`; with `positions`, keys are rotated (rotary positions)."""
+    check_array("x", x, "floating", "B S D")
+    check_shape("x", x, (*x.shape[:2], len(params.key)), "[B, S, D] with D of params")
     keys = project(x, params.key, params.key_bias)
     values = project(x, params.value, params.value_bias)
     return KeysValues(keys if positions is None else rotate(keys, positions), values)
@@ -105,6 +125,8 @@ def multi_head_attention(
 
     With `positions`, queries are rotated (rotary positions), as the keys must have been.
     """
+    check_array("x", x, "floating", "B T D")
+    check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
     queries = project(x, params.query, params.query_bias)
     if positions is not None:
         queries = rotate(queries, positions)
@@ -132,6 +154,8 @@ def to_cache(new: KeysValues) -> Cache:
 
 def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cache:
     """Write `new` into the cache at key position `index` of each row."""
+    check_array("index", index, "integer", "B")
+    check_shape("index", index, cache.keys.shape[:1], "one for each row of the cache")
     keys, values = to_cache(new)
     write = jax.vmap(jax.lax.dynamic_update_slice_in_dim, (0, 0, 0, None))
     return Cache(write(cache.keys, keys, index, 2), write(cache.values, values, index, 1))

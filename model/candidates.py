@@ -31,6 +31,7 @@ def top_k(x: Float[Array, "... V"], k: int) -> tuple[Float[Array, "... k"], Int[
 
 def candidates(
     logits: Float[Array, "B N V"],
+    normalizer: Float[Array, "B N"],
     live: Float[Array, "B N"],
     at_limit: Bool[Array, " B"],
     end_id: int,
@@ -38,19 +39,19 @@ def candidates(
 ) -> tuple[Float[Array, "B K"], Int[Array, "B K"], Int[Array, "B K"]]:
     """The best 2N continuations (N = 1: the best one): log-probabilities, live slots, tokens.
 
-    `live` are the log-probabilities so far. Only `allowed` tokens continue, and at its limit a
-    sentence may only end, whatever is allowed; probabilities are not renormalised for that.
+    The log-probability of a token is its logit − `normalizer`; `live` are those of the hypotheses
+    so far. Only `allowed` tokens continue. At its limit a sentence may only end, also where that is
+    not allowed. Probabilities are not renormalised for either.
     """
     beams, vocab = logits.shape[1:]
     each = 1 if beams == 1 else min(2 * beams, vocab)
-    normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     values, tokens = top_k(jnp.where(allowed, logits, -jnp.inf), each)
     # Not by a mask: another [B, N, V] array would be written for it.
     end = jnp.where(jnp.arange(each) == 0, logits[:, :, end_id, None], -jnp.inf)
     at_limit = at_limit[:, None, None]
     values, tokens = jnp.where(at_limit, end, values), jnp.where(at_limit, end_id, tokens)
     # Where nothing may follow, −inf − −inf is NaN, which top_k puts first or last by its sign bit.
-    change = jnp.where(jnp.isneginf(values), -jnp.inf, values - normalizer)
+    change = jnp.where(jnp.isneginf(values), -jnp.inf, values - normalizer[:, :, None])
     log_probs = live[:, :, None] + change
     log_probs, where = jax.lax.top_k(
         log_probs.reshape(len(log_probs), -1), min(beams * each, 1 if beams == 1 else 2 * beams)

@@ -1,34 +1,45 @@
-"""What a hypothesis may say next: small functions on the logits of a search, each off by default.
+"""Rules of a search: small functions on the logits of each step, each off by default.
 
 Axes: B rows · Q sentences · N hypotheses · V vocabulary · T steps.
-Two kinds: the repetition penalty changes logits before they are normalised, as in its paper; the
-others are masks, True = allowed, and log-probabilities stay the model's own (not renormalised,
-unless that is asked for of suppressed tokens).
-`history` is what each hypothesis has chosen so far, −1 at steps to come.
+The log-probability of a token is its logit − the normalizer. Two kinds of rules: the repetition
+penalty changes log-probabilities; the others are masks, True = allowed, and log-probabilities stay
+the model's own (renormalised only where that is asked for, and for suppressed tokens only). So
+every rule depends on probabilities alone, and an ensemble of a model with itself is that model.
+`history` holds the tokens of each hypothesis, −1 at later steps.
 """
 
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-# (logits [B, N, V], history [B, N, T], t [B], sentences [B]) → (logits, mask [#B, #N, V])
-Rules = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
+# (logits [B, N, V], normalizer [B, N], history [B, N, T], t [B], sentences [B])
+# → (logits, normalizer, mask [#B, #N, V])
+Rules = Callable[[Array, Array, Array, Array, Array], tuple[Array, Array, Array]]
 
 
 def repetition_penalty(
-    logits: Float[Array, "B N V"], history: Int[Array, "B N T"], penalty: float
+    logits: Float[Array, "B N V"],
+    normalizer: Float[Array, "B N"],
+    history: Int[Array, "B N T"],
+    penalty: float | Array,
 ) -> Float[Array, "B N V"]:
-    """Tokens already said: positive logits over `penalty`, negative ones times it (CTRL, Keskar et
-    al. 2019, section 4.1)."""
-    lowered = jnp.where(logits > 0, logits / penalty, logits * penalty)
+    """Logits with log-probabilities × `penalty` for the tokens of the history.
+
+    The log-probabilities of the others do not change and nothing is renormalised, as in the beam
+    search of transformers. (Keskar et al. 2019, section 4.1, and the greedy search of transformers
+    divide or multiply logits by their sign, before the softmax.) The normalizer stays the same.
+    """
+    z = normalizer[..., None]
+    lowered = jnp.where(jnp.isneginf(logits), -jnp.inf, z + (logits - z) * penalty)
     return jnp.where(said(history, history >= 0, logits.shape[-1]), lowered, logits)
 
 
 def fresh_ngrams(
     history: Int[Array, "B N T"], t: Int[Array, " B"], vocab: int, n: int
 ) -> Bool[Array, "B N V"]:
-    """Everything but what would repeat a run of `n` tokens that a hypothesis has said already."""
+    """All tokens except those that would repeat a run of `n` tokens of the hypothesis."""
     length = history.shape[-1]
     if n > length:
         return jnp.ones((*history.shape[:2], vocab), bool)
@@ -69,25 +80,27 @@ def make_rules(
     *,
     suppressed: Sequence[int] = (),
     renormalize: bool = False,
-    repetition: float = 1.0,
+    repetition: float | Array = 1.0,
     no_repeat_ngram: int = 0,
     least: Int[Array, " Q"] | None = None,
     prefix: tuple[Int[Array, "Q P"], Int[Array, " Q"]] | None = None,
 ) -> Rules | None:
-    """The rules that are asked for, None if none is: then a search pays nothing.
+    """The rules that are asked for; None if none is, which costs a search nothing.
 
-    `suppressed` tokens never come, with `renormalize` as if there were none; `least` tokens at
-    least, the end counted; `prefix` is tokens and how many of them. A forced prefix may say what
-    the other rules forbid. A search's limit is above all rules.
+    `suppressed` tokens never come; with `renormalize` their probability is shared among the others,
+    after the repetition penalty. `least` is the fewest tokens, the end counted; `prefix` is tokens
+    and how many of them. A forced prefix may contain what the other rules forbid. The limit of a
+    search has precedence over all rules. A traced `repetition` is applied for any value.
     """
-    if not suppressed and repetition == 1.0 and not no_repeat_ngram and least is prefix is None:
+    penalized = isinstance(repetition, jax.Array) or repetition != 1.0
+    if not (suppressed or penalized or no_repeat_ngram) and least is prefix is None:
         return None
 
-    def rules(logits, history, t, sentences):
+    def rules(logits, normalizer, history, t, sentences):
         vocab = logits.shape[-1]
         allowed = left = jnp.ones((1, 1, 1), bool)
-        if repetition != 1.0:
-            logits = repetition_penalty(logits, history, repetition)
+        if penalized:
+            logits = repetition_penalty(logits, normalizer, history, repetition)
         if suppressed:
             left = ~jnp.isin(jnp.arange(vocab), jnp.array(suppressed))
             allowed &= left
@@ -103,6 +116,7 @@ def make_rules(
             left = left | (forced & wanted)
         if renormalize:
             logits = jnp.where(left, logits, -jnp.inf)
-        return logits, allowed
+            normalizer = jax.nn.logsumexp(logits, axis=-1)
+        return logits, normalizer, allowed
 
     return rules

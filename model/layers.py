@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int, UInt
 
+from model.checks import check_array, check_choice, check_shape
 from model.config import ModelConfig
 from model.matmul import cast_weights, matmul
 
@@ -33,6 +34,9 @@ def layer_norm(
     x: Float[Array, "... D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float
 ) -> Float[Array, "... D"]:
     """(x − mean) / √(variance + ε) · scale + bias, in float32 (Ba et al. 2016)."""
+    check_array("x", x, "floating", "... D")
+    check_shape("scale", scale, x.shape[-1:], "the last axis of x")
+    check_shape("bias", bias, x.shape[-1:], "the last axis of x")
     y = x.astype(jnp.float32)
     y = y - y.mean(axis=-1, keepdims=True)
     y = y * jax.lax.rsqrt(jnp.square(y).mean(axis=-1, keepdims=True) + epsilon)
@@ -43,6 +47,9 @@ def feed_forward(
     params: FeedForwardParams, x: Float[Array, "B T D"], activation: str = "relu"
 ) -> Float[Array, "B T D"]:
     """max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or another activation in place of max."""
+    check_array("x", x, "floating", "B T D")
+    check_shape("x", x, (*x.shape[:2], len(params.inner)), "[B, T, D] with D of params")
+    check_choice("activation", activation, ACTIVATIONS)
     inner = ACTIVATIONS[activation](matmul(x, params.inner, params.inner_bias))
     return matmul(inner, params.outer, params.outer_bias)
 
@@ -51,6 +58,8 @@ def embed(
     table: Float[Array, "V D"], ids: Int[Array, "B T"], scale: bool, dtype: str = "float32"
 ) -> Float[Array, "B T D"]:
     """Rows of the table, times √d_model when `scale` (section 3.4)."""
+    check_array("ids", ids, "integer", "B T")
+    check_array("table", table, "floating", "V D")
     rows = table[ids].astype(dtype)
     return rows * jnp.asarray(table.shape[1] ** 0.5, dtype) if scale else rows
 
@@ -59,6 +68,9 @@ def logits(
     x: Float[Array, "... D"], table: Float[Array, "V D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "... V"]:
     """x Eᵀ + b in float32: the linear map before the softmax (section 3.4)."""
+    check_array("x", x, "floating", "... D")
+    check_array("table", table, "floating", "V D")
+    check_shape("x", x, (*x.shape[:-1], table.shape[1]), "[..., D] with D of table")
     return matmul(x.astype(jnp.float32), table.T, bias)
 
 
@@ -97,6 +109,9 @@ def dropout(
     `key` None means no dropout. `rows` names each row's place in the global batch (default
     0 … B−1), so that the masks do not depend on how rows are spread over devices.
     """
+    check_array("x", x, "floating", "B ...")
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"rate must be from 0 to below 1; got {rate}")
     if key is None or rate == 0.0:
         return x
     rows = jnp.arange(x.shape[0]) if rows is None else rows

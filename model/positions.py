@@ -10,7 +10,8 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from model.config import ModelConfig
+from model.checks import check_array, check_choice, check_shape
+from model.config import CHOICES, ModelConfig
 
 
 def sinusoidal_positions(
@@ -21,6 +22,9 @@ def sinusoidal_positions(
     `layout` "interleaved" is the paper's order; "halves" puts all sines before all cosines
     (tensor2tensor, Marian).
     """
+    check_choice("layout", layout, CHOICES["sinusoid_layout"])
+    if d_model % 2:
+        raise ValueError(f"d_model must be even; got {d_model}")
     frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
     angles = np.arange(length)[:, None] * frequencies
     axis = -1 if layout == "interleaved" else 1
@@ -30,6 +34,11 @@ def sinusoidal_positions(
 
 def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Array, "B H T K"]:
     """Turn each pair (x_i, x_{i+K/2}) by the angle pos · 10000^(-2i/K) (RoFormer, equation 15)."""
+    check_array("x", x, "floating", "B H T K")
+    check_array("positions", positions, "integer", "B T")
+    check_shape("positions", positions, (x.shape[0], x.shape[2]), "[B, T] of x")
+    if x.shape[-1] % 2:
+        raise ValueError(f"x must have an even last axis K; got shape {x.shape}")
     half = x.shape[-1] // 2
     frequencies = 10000.0 ** (-np.arange(half, dtype=np.float32) / half)
     angles = positions[:, None, :, None].astype(jnp.float32) * frequencies

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from model.beam_search import Hypotheses, Step, length_penalty
+from model.beam_search import Step
+from model.checks import check_sentences, check_shape, checked
 from model.constraints import Rules
+from model.hypotheses import Hypotheses, length_penalty
 
 
 class Drawing(NamedTuple):
@@ -24,7 +26,9 @@ class Drawing(NamedTuple):
     state: Any
 
 
-def likeliest(logits: Float[Array, "... V"], top_k: int, top_p: float) -> Bool[Array, "... V"]:
+def likeliest(
+    logits: Float[Array, "... V"], top_k: int, top_p: float | Array
+) -> Bool[Array, "... V"]:
     """The `top_k` best tokens (0: all), of these the fewest whose probabilities add up to `top_p`.
 
     At least one token stays (nucleus sampling, Holtzman et al. 2020, section 3.1). Tokens as likely
@@ -49,19 +53,27 @@ def sample(
     samples: int,
     max_length: int,
     end_id: int,
-    temperature: float = 1.0,
+    temperature: float | Array = 1.0,
     top_k: int = 0,
-    top_p: float = 1.0,
-    alpha: float = 0.6,
+    top_p: float | Array = 1.0,
+    alpha: float | Array = 0.6,
     power_penalty: bool = False,
     rules: Rules | None = None,
 ) -> Hypotheses:
     """`samples` hypotheses of each sentence, in the order of the draws, not of their scores.
 
-    Tokens are drawn from softmax(logits / temperature) over what `rules`, `top_k` and `top_p`
-    leave; log_probs are the model's own, without these. `keys` [B] are PRNG keys; the rest is as in
-    `beam_search`, and at its limit, or where nothing is left, a sample may only end.
+    Tokens are drawn from softmax(log p / temperature) over what `rules`, `top_k` and `top_p` leave,
+    where p are the model's probabilities after the repetition penalty, if there is one. `log_probs`
+    sum log p, without temperature, `top_k` and `top_p`. `keys` [B] are PRNG keys; the rest is as in
+    `beam_search`. At its limit, or where nothing is left, a sample may only end. Samples that meet
+    logits that are NaN or +inf have NaN scores. A traced `top_p` is applied for any value.
     """
+    if samples < 1 or max_length < 1:
+        raise ValueError(f"samples and max_length must be at least 1; got {samples}, {max_length}")
+    check_sentences(start_tokens, limits)
+    check_shape("keys", keys, (len(start_tokens), *keys.shape[1:]), "one for each of start_tokens")
+    step = checked(step, end_id)
+    nucleus = isinstance(top_p, jax.Array) or top_p < 1.0
     batch = start_tokens.shape[0]
     slots = jnp.broadcast_to(jnp.arange(samples), (batch, samples))
     limits = jnp.clip(limits, 1, max_length)
@@ -73,20 +85,24 @@ def sample(
         ancestry = jnp.where(times <= t, slots[..., None], -1)
         logits, state = step(fed, drawing.state, each, slots, ancestry)
         vocab = logits.shape[-1]
-        allowed = jnp.ones((1, 1, 1), bool)
+        normalizer, allowed = jax.nn.logsumexp(logits, axis=-1), jnp.ones((1, 1, 1), bool)
+        failed = jnp.isnan(normalizer) | jnp.isposinf(normalizer)
         if rules is not None:
             history = jnp.where(times < t, jnp.moveaxis(drawing.tokens, 0, -1), -1)
-            logits, allowed = rules(logits, history, each, jnp.arange(batch))
-        is_end = jnp.arange(vocab) == end_id
-        must_end = (t + 1 >= limits)[:, None, None] | ~allowed.any(axis=-1, keepdims=True)
-        allowed = jnp.where(must_end, is_end, allowed)
+            logits, normalizer, allowed = rules(
+                logits, normalizer, history, each, jnp.arange(batch)
+            )
+        must_end = (t + 1 >= limits)[:, None] | ~allowed.any(axis=-1) | failed
+        allowed = jnp.where(must_end[..., None], jnp.arange(vocab) == end_id, allowed)
         left = jnp.where(allowed, logits / temperature, -jnp.inf)
-        if top_k or top_p < 1.0:
+        if top_k or nucleus:
             left = jnp.where(likeliest(left, top_k, top_p), left, -jnp.inf)
         now = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
         tokens = jax.vmap(jax.random.categorical)(now, left)
-        log_probs = jax.nn.log_softmax(logits, axis=-1)
-        log_probs = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+        tokens = jnp.where(must_end, end_id, tokens)  # for any logits, also NaN
+        chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+        log_probs = jnp.where(jnp.isneginf(chosen), -jnp.inf, chosen - normalizer)
+        log_probs = jnp.where(failed, jnp.nan, log_probs)
         goes_on = drawing.lengths == 0
         tokens = jnp.where(goes_on, tokens, end_id)
         return Drawing(

@@ -1,4 +1,4 @@
-"""Teacher forcing over pairs that are given: log-probabilities of the target, and who attends whom.
+"""Teacher forcing over pairs that are given: log-probabilities of the target, and attention.
 
 Axes: B sentences · S source · T target · H heads.
 """
@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from model.checks import check_array, check_shape
+from model.constraints import Rules
 from model.transformer import Transformer
+from model.translate import mixture
 
 
 class Forced(NamedTuple):
-    """What the models make of given targets; 0 beyond a target's length."""
+    """Given targets under the models; 0 beyond a target's length."""
 
     log_probs: Float[Array, "B T"]  # natural, of each token given those before it
     attention: Float[Array, "B T S"]  # of each token as it is predicted, to the source
@@ -26,15 +29,17 @@ def force(
     lengths: Int[Array, " B"],
     target: Int[Array, "B T"],
     target_lengths: Int[Array, " B"],
-    absent: tuple[int, ...] = (),
+    rules: Rules | None = None,
 ) -> Forced:
     """Both sides with their end tokens, which the lengths count.
 
-    Several models are an ensemble: the mean of their probabilities. What they give to `absent`
-    tokens is shared among the others, and these have −inf themselves. Attention is the mean over
-    the heads of the layer before the last (Garg et al. 2019, section 4.1) and over the models.
+    Several models are an ensemble: the mean of their probabilities. `rules` are those of a search
+    that change scores: suppressed tokens (−inf), renormalisation, repetition penalty. Attention is
+    the mean over the heads of the layer before the last (Garg et al. 2019, section 4.1) and over
+    the models.
     """
-    log_probs, attention, lost = [], [], 0.0
+    check_pairs(source, lengths, target, target_lengths)
+    logits, attention = [], []
     start = jnp.full((len(target), 1), models[0][0].config.start_id, target.dtype)
     inputs = jnp.concatenate([start, target[:, :-1]], axis=1)
     source_segments, target_segments = (
@@ -42,16 +47,35 @@ def force(
         for x, n in ((source, lengths), (target, target_lengths))
     )
     for model, variables in models:
-        logits, sown = model.apply(
+        own, sown = model.apply(
             variables, source, inputs, source_segments, target_segments, mutable="intermediates"
         )
-        of_all = jax.nn.log_softmax(logits, axis=-1)
-        log_probs.append(jnp.take_along_axis(of_all, target[..., None], axis=-1)[..., 0])
-        lost += jnp.exp(of_all[..., jnp.array(absent, int)]).sum(axis=-1) / len(models)
+        logits.append(own)
         layer = f"layers_{max(0, model.config.decoder_layers - 2)}"
         weights = sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
         attention.append(weights.mean(axis=1))
-    mean = jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - jnp.log(len(models))
-    mean = (mean if len(models) > 1 else log_probs[0]) - jnp.log1p(-lost)
-    mean = jnp.where(jnp.isin(target, jnp.array(absent, int)), -jnp.inf, mean)
-    return Forced(jnp.where(target_segments > 0, mean, 0.0), sum(attention) / len(models))
+    log_probs = target_log_probs(mixture(logits), target, rules)
+    return Forced(jnp.where(target_segments > 0, log_probs, 0.0), sum(attention) / len(models))
+
+
+def target_log_probs(
+    logits: Float[Array, "B T V"], target: Int[Array, "B T"], rules: Rules | None
+) -> Float[Array, "B T"]:
+    """The log-probability of each token of the target, as a search with these rules computes it."""
+    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    if rules is not None:  # position i stands for a hypothesis of the tokens before i
+        before = jnp.tril(jnp.ones((target.shape[1],) * 2, bool), -1)
+        history = jnp.where(before, target[:, None], -1)
+        logits, normalizer, allowed = rules(logits, normalizer, history, None, None)
+        logits = jnp.where(allowed, logits, -jnp.inf)
+    chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
+    return jnp.where(jnp.isneginf(chosen), -jnp.inf, chosen - normalizer)
+
+
+def check_pairs(source: Array, lengths: Array, target: Array, target_lengths: Array) -> None:
+    check_array("source", source, "integer", "B S")
+    check_array("target", target, "integer", "B T")
+    for name, x in (("lengths", lengths), ("target_lengths", target_lengths)):
+        check_array(name, x, "integer", "B")
+        check_shape(name, x, source.shape[:1], "one for each source")
+    check_shape("target", target, (len(source), target.shape[1]), "one for each source")

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from model.attention import Cache, KeysValues, to_cache
-from model.beam_search import Hypotheses, Queue, Step, beam_search
+from model.beam_search import Queue, Step, beam_search
+from model.checks import check_array, check_shape
 from model.config import ModelConfig
 from model.constraints import make_rules
+from model.hypotheses import Hypotheses
 from model.sampling import sample
 from model.transformer import Transformer
 
@@ -22,23 +24,23 @@ CPU_TOKENS = 512  # encoded at once by a core; more fall out of its cache (half 
 
 
 class Search(NamedTuple):
-    """How to search; static, so another one is another compilation. The defaults are the paper's.
+    """How to search; the defaults are the paper's. `samples` above 0 draws so many hypotheses
+    (model/sampling.py) instead of a beam search; the rules are those of model/constraints.py.
 
-    `samples` above 0 draws so many hypotheses (model/sampling.py) instead of a beam search; the
-    rules are those of model/constraints.py.
+    alpha, temperature, top_p and repetition may be traced values; the rest is static.
     """
 
     beam_size: int = 4
     nbest: int = 1
-    alpha: float = 0.6
+    alpha: float | Array = 0.6
     power_penalty: bool = False
     horizon: int = 0
     samples: int = 0
-    temperature: float = 1.0
+    temperature: float | Array = 1.0
     top_k: int = 0
-    top_p: float = 1.0
+    top_p: float | Array = 1.0
     suppressed: tuple[int, ...] = ()
-    repetition: float = 1.0
+    repetition: float | Array = 1.0
     no_repeat_ngram: int = 0
     renormalize: bool = False
 
@@ -125,18 +127,25 @@ def search_step(model: Transformer, variables: Any) -> Step:
 
 
 def ensemble(steps: Sequence[Step]) -> Step:
-    """The mean of the models' probabilities; the state is a tuple of theirs. One stays itself."""
+    """A step with the `mixture` of several steps; its state is the tuple of their states."""
 
     def step(tokens, states, t, parents, ancestry):
         results = [one(tokens, state, t, parents, ancestry)
                    for one, state in zip(steps, states, strict=True)]
         logits, states = zip(*results, strict=True)
-        if len(logits) == 1:
-            return logits[0], states
-        log_probs = jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits])
-        return jax.nn.logsumexp(log_probs, axis=0), states
+        return mixture(logits), states
 
     return step
+
+
+def mixture(logits: Sequence[Float[Array, "B N V"]]) -> Float[Array, "B N V"]:
+    """Logits of the mean of the models' probabilities (up to a constant); one model's as they are.
+
+    Everything after it must depend on their softmax only: rules, temperature, nucleus.
+    """
+    if len(logits) == 1:
+        return logits[0]
+    return jax.nn.logsumexp(jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits]), axis=0)
 
 
 def translate(
@@ -152,6 +161,7 @@ def translate(
     static cap of the limits and must not exceed the models' own. `rows` sentences are searched
     side by side; of samples, all are.
     """
+    check_request(models, request, search, max_length)
     sentences, config = len(request.source), models[0][0].config
     slots = search.samples or search.beam_size
     rows = sentences if search.samples else min(rows, sentences)
@@ -197,3 +207,23 @@ def translate(
         end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
         nbest=search.nbest, rules=rules, horizon=search.horizon, queue=Queue(rows, load),
     )  # fmt: skip
+
+
+def check_request(
+    models: Sequence[tuple[Transformer, Any]], request: Request, search: Search, max_length: int
+) -> None:
+    """Raises TypeError or ValueError in terms of the arguments of `translate`."""
+    if not models:
+        raise ValueError("models must hold at least one (module, variables); got none")
+    longest = min(model.config.max_length for model, _ in models)
+    if not 1 <= max_length <= longest:
+        raise ValueError(f"max_length must be from 1 to the models' max_length, {longest}; got "
+                         f"{max_length}")
+    check_array("request.source", request.source, "integer", "B S")
+    sentences = len(request.source)
+    for name in ("lengths", "limits", "least"):
+        if (x := getattr(request, name)) is not None:
+            check_array(f"request.{name}", x, "integer", "B")
+            check_shape(f"request.{name}", x, (sentences,), "one for each source")
+    if search.samples and request.keys is None:
+        raise ValueError("request.keys must hold a PRNG key for each source; got None")

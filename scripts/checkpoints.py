@@ -60,9 +60,12 @@ def prune(run: Path, f: flags.FlagValues) -> None:
         old = set(whole[: -keep]) - {read_best(run).get("checkpoint")}
         left = [path for path in directory.glob("*") if path.match("*.corrupt*")
                 or path.name.endswith("tmp")]
-        for path in [*(directory / str(step) for step in sorted(old)), *sorted(left)]:
+        unneeded = [*(directory / str(step) for step in sorted(old)), *sorted(left)]
+        for path in unneeded:
             delete(path)
             print(f"deleted {path}")
+        if not unneeded:
+            print(f"nothing to delete (whole checkpoints: {len(whole)}, --keep={keep})")
     finally:
         held.close()
 

@@ -35,7 +35,7 @@ from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from decode import define_options, options_of
 from decoding.engine import Engine
 from decoding.translator import Translator
-from training.checkpoint import check_run, find_params, load_params
+from training.checkpoint import check_run, find_params, finite, load_params
 from training.command import prepare_jax, run_command
 from training.config import Config
 
@@ -112,7 +112,7 @@ def main() -> None:
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1)
-    params, programs, table = load_params(run, f.checkpoint), {}, []
+    params, programs, table = finite(load_params(run, f.checkpoint), run), {}, []
     for bucket in buckets:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)

@@ -1,10 +1,11 @@
 """The plugin behind tests/acceptance: rows of a table `# · fault · expected · seen · pass`.
 
-A test is marked `@pytest.mark.row(number, fault, expected)` and tells what it saw with
+A test is marked `@pytest.mark.row(number, fault, expected)` and reports what it saw with
 `record_property("seen", text)`. Several tests of one row share its line; it passes if all do.
 
     pytest tests/acceptance -m ""                   all rows, the slow ones too
     pytest tests/acceptance -m "" --soak            and with many more kills and flips
+    pytest tests/acceptance -m "" --all-rows        fails unless rows 1 to 36 ran and passed
     pytest tests/acceptance -m "" --table=docs/RELIABILITY.md      writes the table there
 """
 
@@ -16,11 +17,14 @@ from pathlib import Path
 
 import pytest
 
+ROWS = 36
 MARKS = "<!-- table -->\n", "<!-- end of table -->\n"  # around the table in a file
 
 
 def pytest_addoption(parser):
     parser.addoption("--soak", action="store_true", help="acceptance: 500 kills, 1,000 flips")
+    parser.addoption("--all-rows", action="store_true",
+                     help="acceptance: fail unless every row ran and passed")
     parser.addoption("--table", help="acceptance: write the table into this Markdown file")
 
 
@@ -36,16 +40,37 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    lines = table([r for reports in terminalreporter.stats.values() for r in reports
-                   if isinstance(r, pytest.TestReport)])
-    if not lines:
+    lines = table_of(terminalreporter)
+    absent = missing(lines) if config.option.all_rows else []
+    if not lines and not absent:
         return
     terminalreporter.section("acceptance")
     for line in lines:
         terminalreporter.write_line(line)
+    if absent:
+        terminalreporter.write_line(f"error: --all-rows: rows {absent} did not run or did not pass")
     if config.option.table:
         command = shlex.join(["pytest", *config.invocation_params.args])
         write_table(Path(config.option.table), lines, command)
+
+
+def pytest_sessionfinish(session):
+    """With --all-rows, a row that did not run fails the session."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.option.all_rows and reporter and missing(table_of(reporter)):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def table_of(terminalreporter) -> list[str]:
+    """The table of all reports of a session."""
+    return table([report for reports in terminalreporter.stats.values() for report in reports
+                  if isinstance(report, pytest.TestReport)])
+
+
+def missing(lines: list[str]) -> list[int]:
+    """The rows from 1 to ROWS without a line that says yes."""
+    passed = {int(line.split("|")[1]) for line in lines if line.endswith("| yes |")}
+    return sorted(set(range(1, ROWS + 1)) - passed)
 
 
 def table(reports: list[pytest.TestReport]) -> list[str]:
@@ -81,8 +106,8 @@ def reason(report: pytest.TestReport) -> str:
 
 
 def write_table(path: Path, lines: list[str], command: str) -> None:
-    """Replace what is between the marks of a file."""
-    text = path.read_text(encoding="utf-8")
+    """Replace what is between the marks of a file, or write a new file."""
+    text = path.read_text(encoding="utf-8") if path.exists() else "".join(MARKS)
     stamp = f"{date.today()}, Python {sys.version.split()[0]}: `{command}`"
     inside = "\n".join([MARKS[0], stamp, "", *lines, "", MARKS[1]])
     pattern = ".*?".join(map(re.escape, MARKS))

@@ -42,8 +42,7 @@ class Job:
             more = apart if i == processes - 1 else ()
             with open(self._names[0][i], "wb") as out, open(self._names[1][i], "wb") as err:
                 self.processes.append(subprocess.Popen(
-                    [sys.executable, *map(str, command), *flags, *more,
-                     f"--compilation_cache={path / 'cache'}"],
+                    [sys.executable, *map(str, command), *flags, *more],
                     env=environment, stdout=out, stderr=err))
 
     def texts(self, kind):

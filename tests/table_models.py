@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from slow_beam_search import listed, slow_beam_search
 
-from model.beam_search import Hypotheses, beam_search
+from model.beam_search import beam_search
+from model.hypotheses import Hypotheses
 
 B, V, LIMIT = 23, 11, 7
 START, END = 1, 2

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from forked import call_forked
 from tiny import WORDS, write_run
 
 from decoding.translator import Translator
@@ -31,13 +32,10 @@ def mixed_lines(count, seed=0):
 
 
 def decode(path, *flags, devices=1, stdin=b"", check=True):
-    environment = {**os.environ, "NPROC": "16",
-                   "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}",
-         f"--compilation_cache={path / 'cache'}", *flags],
-        input=stdin, capture_output=True, env=environment, check=check)
-    return done.stdout.decode().split("\n")[:-1], done.stderr.decode().split("\n")[:-1]
+    done = call_forked([ROOT / "decode.py", f"--workdir={path / 'run'}", *flags], stdin,
+                       devices=devices)
+    assert done.code == 0 or not check, done.err
+    return done.out.split("\n")[:-1], done.err
 
 
 def test_ten_thousand_lines_of_all_kinds_come_out_one_for_one(run):
@@ -58,12 +56,12 @@ def test_nbest_lists_are_numbered_by_line(run):
     text = "".join(f"{line}\n" for line in lines).encode()
     out, _ = decode(run, "--format=moses", "--nbest=2", stdin=text)
     fields = [line.split(" ||| ") for line in out]
-    assert all(len(one) == 3 for one in fields)
+    assert all(len(one) == 4 for one in fields)
     found = {int(number): list(group) for number, group in groupby(fields, lambda one: one[0])}
     assert list(found) == list(range(len(lines)))
     best, _ = decode(run, stdin=text)
     for number, line in enumerate(lines):
-        scores = [float(score) for _, _, score in found[number]]
+        scores = [float(score) for *_, score in found[number]]
         assert len(scores) == (2 if line.strip() else 1)
         assert scores == sorted(scores, reverse=True)
         assert found[number][0][1].replace("&#124;&#124;&#124;", "|||") == best[number]

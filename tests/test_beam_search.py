@@ -31,8 +31,8 @@ from table_models import (
     trigram_step,
 )
 
-from model.beam_search import length_penalty
 from model.candidates import candidates, top_k
+from model.hypotheses import length_penalty
 
 # Top-k.
 
@@ -209,15 +209,16 @@ def test_minus_infinity_neither_lives_nor_finishes():
 
 
 def test_more_hypotheses_than_beams_are_refused():
-    with pytest.raises(ValueError, match="at most beam_size, got 3 > 2"):
+    with pytest.raises(ValueError, match="from 1 to beam_size=2; got 3"):
         searcher(bigram_step, beam_size=2, nbest=3)(random_tables(0), random_limits(0))
 
 
 def test_a_dead_end_has_candidates_of_minus_infinity_and_no_nan():
     live = jnp.asarray([[-1.0, -2.0, -jnp.inf]] * 2)
     logits = jnp.full((2, 3, V), -jnp.inf).at[0, 1, 5].set(7.0)
-    log_probs, parents, tokens = jax.jit(candidates, static_argnums=3)(
-        logits, live, jnp.array([False, True]), END
+    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    log_probs, parents, tokens = jax.jit(candidates, static_argnums=4)(
+        logits, normalizer, live, jnp.array([False, True]), END
     )
     np.testing.assert_array_equal(log_probs, [[-2.0] + [-np.inf] * 5, [-np.inf] * 6])
     assert (int(parents[0, 0]), int(tokens[0, 0])) == (1, 5)

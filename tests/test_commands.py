@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import call_forked
 from tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent
@@ -24,15 +25,8 @@ TINY = (
 
 
 def run(*arguments, stdin=b"", cwd=ROOT, devices=True):
-    """(exit code, stdout, stderr lines); without `devices` any use of one would fail."""
-    environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
-    if not devices:
-        environment["JAX_PLATFORMS"] = "none_may_be_initialised"
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], input=stdin, cwd=cwd, env=environment,
-        capture_output=True, timeout=300, check=False,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode().splitlines()
+    """(exit code, stdout, stderr lines); without `devices` any use of one is an error."""
+    return call_forked(arguments, stdin, cwd, devices, {"XLA_FLAGS": ""})[:3]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +37,7 @@ def trained(tmp_path_factory):
     valid = write_corpus(path / "valid.tsv", 13, seed=1)
     code, out, err = run(
         ROOT / "train.py", *TINY, f"--config.data.corpus={corpus}", f"--config.data.valid={valid}",
-        f"--workdir={path / 'run'}", f"--compilation_cache={path / 'cache'}",
+        f"--workdir={path / 'run'}",
     )
     assert code == 0, err
     return path, out, err
@@ -52,8 +46,7 @@ def trained(tmp_path_factory):
 def decode(trained, *arguments, stdin=b"", devices=True):
     path = trained[0]
     return run(
-        ROOT / "decode.py", f"--workdir={path / 'run'}", f"--compilation_cache={path / 'cache'}",
-        *arguments, stdin=stdin, devices=devices,
+        ROOT / "decode.py", f"--workdir={path / 'run'}", *arguments, stdin=stdin, devices=devices,
     )
 
 
@@ -84,7 +77,6 @@ def test_the_same_command_again_changes_nothing(trained):
     code, out, err = run(
         ROOT / "train.py", *TINY, f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
         f"--config.data.valid=tsv:{path / 'valid.tsv'}", f"--workdir={path / 'run'}",
-        f"--compilation_cache={path / 'cache'}",
     )
     assert code == 0 and any("already complete at step 6" in line for line in err)
     assert out == trained[1]
@@ -95,8 +87,8 @@ def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
     path = trained[0]
     command = [
         sys.executable, ROOT / "train.py", *TINY, f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
-        f"--workdir={tmp_path / 'run'}", f"--compilation_cache={path / 'cache'}",
-        "--config.training.num_steps=100000", "--config.training.log_every=1",
+        f"--workdir={tmp_path / 'run'}", "--config.training.num_steps=100000",
+        "--config.training.log_every=1",
     ]
     environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:

@@ -16,6 +16,7 @@ COMBINATIONS = {
     "suppressed": dict(suppressed=(3, 5)),
     "renormalized": dict(suppressed=(3, 5), renormalize=True, prefix=True),
     "repetition": dict(repetition=1.7),
+    "repetition, renormalized": dict(repetition=1.7, suppressed=(3, 5), renormalize=True),
     "bigrams": dict(no_repeat_ngram=2),
     "unigrams": dict(no_repeat_ngram=1),
     "least": dict(least=True),
@@ -77,15 +78,14 @@ def plainly(options, table, least, prefix, length):
     """One sentence's model and `allowed` for the slow search, from the definitions."""
 
     def model(said):
-        logits = table[((START, START, *said)[-2:])].copy()
-        for token in set(said):
-            penalty = options.get("repetition", 1.0)
-            logits[token] = logits[token] / penalty if logits[token] > 0 else (
-                logits[token] * penalty)
+        logits = table[((START, START, *said)[-2:])]
+        log_probs = logits - np.asarray(jax.nn.logsumexp(logits))
+        log_probs[list(set(said))] *= options.get("repetition", 1.0)
         if options.get("renormalize"):
-            forced = prefix[len(said)] if len(said) < length else None
-            logits[[one for one in options["suppressed"] if one != forced]] = -np.inf
-        return logits - np.asarray(jax.nn.logsumexp(logits))
+            forced = prefix[len(said)] if "prefix" in options and len(said) < length else None
+            log_probs[[one for one in options["suppressed"] if one != forced]] = -np.inf
+            log_probs -= np.asarray(jax.nn.logsumexp(log_probs))
+        return log_probs
 
     def allowed(said, token):
         if "prefix" in options and len(said) < length:

@@ -1,13 +1,12 @@
 """scripts/convert.py, decode.py and training with MarianMT directories, from the command's side."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from forked import call_forked
 from tiny import StopAfter, tiny_config
 from tiny_marian import SENTENCES, write_marian
 
@@ -26,10 +25,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def call(script, *arguments, stdin=""):
-    done = subprocess.run(
-        [sys.executable, ROOT / script, "--compilation_cache=off", *arguments], input=stdin,
-        capture_output=True, text=True, timeout=300, check=False)
-    return done.returncode, done.stdout, done.stderr
+    code, out, err, _ = call_forked([ROOT / script, *arguments], stdin.encode(), devices=4)
+    return code, out, "".join(f"{line}\n" for line in err)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +117,7 @@ def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted
     assert (batch.labels[ends & ~padding] == 0).all()
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_run_of_it_learns_and_resumes(converted, tmp_path):
     fine_tuned(tmp_path / "run", converted[1], num_steps=8, learning_rate=0.01)
     assert isinstance(check_run(tmp_path / "run", "best")[1][0], MarianTokenizer)

@@ -16,7 +16,7 @@ from decoding.formats import (
 )
 
 TEXTS = ["", "a b", "tab\there", 'quote " and \\', "three ||| bars", "\u2028 שלום 🙂"]
-FOUND = [Hypothesis("x ||| y", -0.5), Hypothesis("z", -1.25)]
+FOUND = [Hypothesis("x ||| y", -0.5, -1.5, 4), Hypothesis("z", -1.25, -2.5, 2)]
 
 
 def one(form, line, with_target=False):
@@ -55,7 +55,8 @@ def test_json_keeps_its_fields_and_gets_more():
     assert again.target == "x ||| y"
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"txt": "a"}', '{"text": 1}', '"text"',
+@pytest.mark.parametrize("line", ["{", "[]", '{"txt": "a"}', '{"text": 1}', '{"text": NaN}',
+                                  '"text"', '{"text": "a", "prefix": 1.5}',
                                   '{"text": "a", "prefix": 2}', '{"text": "a", "target": []}',
                                   '{"text": "a", "translation": {"de": "b"}}', '{"text": "a"}'])
 def test_json_that_is_not_as_expected_is_refused_with_its_place(line):
@@ -99,10 +100,33 @@ def test_a_blank_line_can_be_scored_against_a_file():
     assert json.loads(with_alignment("jsonl", item, []))["alignment"] == []
 
 
-def test_moses_lines_have_three_fields_whatever_the_text():
+def test_moses_lines_have_four_fields_whatever_the_text():
+    """id ||| text ||| features as "name= value" ||| total, as Moses' own n-best lists."""
     lines = rendered("moses", 11, one("moses", "a"), FOUND, False, True).split("\n")
     assert [line.split(" ||| ") for line in lines] == [
-        ["11", "x &#124;&#124;&#124; y", "-0.500000"], ["11", "z", "-1.250000"]]
+        ["11", "x &#124;&#124;&#124; y", "LogProb= -1.500000 Length= 4", "-0.500000"],
+        ["11", "z", "LogProb= -2.500000 Length= 2", "-1.250000"]]
+
+
+NUMBERS = ["1e400", "-1E+400", "1.0", "1", "-0", "-0.0", "0.10", "1234567890" * 500, "NaN",
+           "-Infinity"]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:12])
+def test_json_numbers_keep_their_text(number):
+    inside = f'[{number}, {{"1e400": {number}}}]'
+    line = f'{{"n": {number}, "text": "1e400 \\"{{,}}\\"", "in":{inside} ,"translation": 1}}'
+    out = rendered("jsonl", 0, one("jsonl", line), FOUND, False, False)
+    assert out.startswith(f'{{"n": {number}, "text": "1e400 \\"{{,}}\\"", "in": {inside}, '
+                          '"translation": "x ||| y", "score": ')
+
+
+def test_json_of_any_spacing_keeps_its_values():
+    fields = {"text": "a", "x": [1, {"y": None}], "": {}, "z": "\u2028", "text2": False}
+    for line in (json.dumps(fields), json.dumps(fields, separators=(" ,\t", "  :\r")),
+                 f"  {json.dumps(fields, separators=(',', ':'), ensure_ascii=False)}\t"):
+        out = json.loads(with_scores("jsonl", one("jsonl", line), 0.5, {}))
+        assert out == fields | {"score": 0.5}
 
 
 def test_a_blank_line_stays_one_line_in_every_format():

@@ -88,6 +88,7 @@ def test_a_checkpoint_of_two_processes_goes_on_in_one_and_the_reverse(
     assert state_bytes(tmp_path / "two in one") != state_bytes(one)
 
 
+@pytest.mark.slow
 def test_one_then_two_then_four_processes_see_the_same_batches_and_losses(path, tmp_path):
     """With dropout, whose keys follow the row: only sums are in another order."""
     whole, run, dropout = tmp_path / "whole", tmp_path / "run", "--config.model.dropout=0.3"

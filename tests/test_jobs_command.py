@@ -32,8 +32,7 @@ def run(tmp_path_factory):
 
 
 def command(path, *flags):
-    return [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}",
-            f"--compilation_cache={path / 'cache'}", *flags]
+    return [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}", *flags]
 
 
 def decode(path, *flags, stdin=b""):
@@ -87,27 +86,69 @@ def test_shards_joined_are_the_whole_in_every_format_and_zipped(run):
     assert gzip.decompress((path / "out.gz").read_bytes()).decode() == whole
 
 
-def test_a_killed_job_goes_on_and_ends_byte_equal(run, tmp_path):
-    path, lines = run
-    (tmp_path / "long.txt").write_text("".join(f"{line}\n" for line in lines * 1000))
-    flags = (f"--input={tmp_path / 'long.txt'}", "--beam_size=1", "--max_extra_length=2")
+def test_a_killed_job_resumes_and_ends_byte_equal(run, tmp_path):
+    """With a corrected line, with a second job refused while the first runs."""
+    (path, lines), long = run, tmp_path / "long.txt"
+    long.write_text("".join(f"{line}\n" for line in lines * 1000))
+    flags = (f"--input={long}", "--beam_size=1", "--max_extra_length=2")
     killed, whole = tmp_path / "killed.txt", tmp_path / "whole.txt"
     parts = tmp_path / "killed.txt.parts"
     process = subprocess.Popen(command(path, *flags, f"--output={killed}"), env=ENVIRONMENT,
                                stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (parts / "000001").exists():
+    while process.poll() is None and not [*parts.glob("0*[!p]")]:
         time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)
+    code, _, err = decode(path, *flags, f"--output={killed}")
+    assert code == 6 and f"(process {process.pid} on " in err[-1]
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not killed.exists()
-    assert (parts / "000001").exists()
+    saved = sum(one.read_text().count("\n") for one in parts.glob("0*[!p]"))
+    assert saved > 0
+    long.write_text("".join(f"{line}\n" for line in ["elf zehn", *(lines * 1000)[1:]]))
     code, _, err = decode(path, *flags, f"--output={killed}")
     assert code == 0
-    assert "more were there" in err[-1]
+    assert f"({saved - 1} more from an earlier start)" in err[-1]
     assert decode(path, *flags, f"--output={whole}")[0] == 0
     assert killed.read_bytes() == whole.read_bytes()
     assert killed.read_bytes().count(b"\n") == 13_000
-    assert not parts.exists()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["killed.txt", "long.txt", "whole.txt"]
+
+
+def test_a_coprocess_is_answered_line_by_line_and_ends_at_the_first_signal(run):
+    path, lines = run
+    code, whole, _ = decode(path, f"--input={path / 'in.txt'}")
+    assert code == 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(command(path), env=ENVIRONMENT, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for line, expected in zip(lines[:5], whole.split("\n"), strict=False):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == f"{expected}\n"
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+        err = process.stderr.read().decode().splitlines()
+        assert err[-1] == f"error: stopped by {number.name}" and not any("Tr" in one for one in err)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+
+
+def test_a_malformed_line_ends_a_job_before_any_device_is_used(run, tmp_path):
+    path, _ = run
+    good = json.dumps({"text": "eins"}) + "\n"
+    (tmp_path / "in.jsonl").write_text(good * 9_999 + '{"text": "eins"\n' + good)
+    (tmp_path / "target").write_text("eins\n" * 9_999)
+    flags = f"--input={tmp_path / 'in.jsonl'}", f"--output={tmp_path / 'out'}"
+    environment = ENVIRONMENT | {"JAX_PLATFORMS": "none_may_be_initialised"}
+    for more, part in ((("--format=jsonl",), "in.jsonl:10000: not JSON"),
+                       ((f"--target={tmp_path / 'target'}", "--mode=score"),
+                        "target ends after line 9999")):
+        done = subprocess.run(command(path, *flags, *more), capture_output=True, env=environment,
+                              check=False)
+        assert done.returncode == 3
+        assert part in done.stderr.decode() and done.stderr.count(b"\n") == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "target"]
 
 
 @pytest.mark.parametrize("flags, part", [
@@ -120,6 +161,8 @@ def test_a_killed_job_goes_on_and_ends_byte_equal(run, tmp_path):
     (("--temperature=0",), "above 0"),
     (("--top_p=90",), "at most 1"),
     (("--min_length=10000000000",), "below 2^31"),
+    (("--temperature=0.5",), "--temperature has no effect on a beam search; add --samples=N"),
+    (("--top_k=4", "--seed=1"), "--top_k, --seed has no effect"),
 ], ids=str)
 def test_what_cannot_be_done_is_one_line(run, flags, part):
     path, _ = run
@@ -182,7 +225,7 @@ def test_what_the_rules_leave_nothing_for_is_blank_and_named(run):
     code, out, err = decode(path, *flags, stdin=line)
     assert code == 0, err
     assert (json.loads(out)["translation"], json.loads(out)["score"]) == ("", None)
-    assert any("-:1: no translation keeps to the rules" in said for said in err)
+    assert any("-:1: no translation satisfies the constraints" in said for said in err)
     code, out, err = decode(path, *flags, "--samples=1", stdin=line)
     words = json.loads(out)["translation"].split()
     assert code == 0 and len(words) == len(set(words)) >= len(WORDS)
@@ -190,9 +233,9 @@ def test_what_the_rules_leave_nothing_for_is_blank_and_named(run):
 
 @pytest.mark.parametrize("flags, line, code, part", [
     (("--format=jsonl",), {"text": "eins", "prefix": "zwei " * 40}, 3, "line 1: its prefix has 40"),
-    (("--mode=score", "--format=jsonl", "--repetition_penalty=2"),
-     {"text": "eins", "target": "zwei"}, 2, "--repetition_penalty=1"),
+    (("--alpha=4.5",), {}, 2, "decoding.alpha must be at most 4, got 4.5"),
     (("--output=",), {}, 6, "cannot write ''"),
+    (("--output=/proc/x",), {}, 6, "cannot write /proc/x"),
     (("--input=",), {}, 3, "there is no file ''"),
     (("--reference={d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
 ], ids=str)

@@ -110,6 +110,23 @@ def test_beams_are_those_of_transformers_that_never_stops_early(searched):
     assert len({len(one[0][0]) for one in found.values()}) > 1
 
 
+def test_beams_with_a_repetition_penalty_are_those_of_transformers(searched):
+    """The penalty multiplies log-probabilities there; in its greedy search, which this does not
+    test, it acts on logits. Where the best hypotheses differ, ours has the higher score, for the
+    reason above."""
+    ours, hf = searched
+    plain = ours(beam_size=N)
+    found = ours(beam_size=N, repetition_penalty=1.4)
+    expected = hf(num_beams=N, num_return_sequences=N, early_stopping="never", length_penalty=1.0,
+                  repetition_penalty=1.4)
+    same = [i for i, hypotheses in expected.items() if found[i][0][0] == hypotheses[0][0]]
+    assert len(same) > 40
+    for i, hypotheses in expected.items():
+        score, theirs = found[i][0][1], hypotheses[0][1]
+        assert score == pytest.approx(theirs, abs=1e-4) if i in same else score > theirs
+    assert sum(found[i][0][0] != plain[i][0][0] for i in same) > 5
+
+
 @pytest.mark.parametrize("field, value", [
     ("normalize_before", True), ("static_position_embeddings", False), ("model_type", "bart"),
     ("activation_function", "tanh"), ("decoder_ffn_dim", 41), ("tie_word_embeddings", False),
@@ -133,7 +150,7 @@ def test_generation_config_gives_the_defaults_of_decoding(tmp_path):
     path = tmp_path / "generation_config.json"
     config, _ = check_run(tmp_path, "best")
     assert config.decoding == DecodingConfig(
-        beam_size=2, alpha=1.0, power_penalty=True, max_length=12, max_extra_length=7,
+        beam_size=2, alpha=1.0, power_penalty=True, max_length=12, max_extra_length=50,
         suppress="<pad>")
     there = json.loads(path.read_text()) | {"renormalize_logits": True, "length_penalty": 0.6,
                                             "max_length": None, "max_new_tokens": 9}

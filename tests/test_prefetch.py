@@ -30,17 +30,20 @@ def test_an_exception_is_raised_in_its_place_and_again():
 
 
 def test_the_thread_computes_a_bounded_number_of_items_ahead_and_ends_when_closed():
-    made = []
+    made, full = [], threading.Event()
 
     def items():
         while True:
             made.append(threading.current_thread())
+            if len(made) == 8:
+                full.set()
             yield len(made)
 
-    ahead = Prefetched(items(), 3)
-    assert next(ahead) == 1
+    ahead = Prefetched(items(), 5)
+    assert [next(ahead) for _ in range(3)] == [1, 2, 3]
+    assert full.wait(60)
     time.sleep(0.1)
-    assert len(made) <= 1 + 3
+    assert len(made) == 3 + 5
     ahead.close()
     made[0].join(timeout=5)
     assert not made[0].is_alive()

@@ -19,17 +19,6 @@ from training.interruption import Stopped
 from training.run import Run
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Every resume builds its step anew; the persistent cache spares the compilation."""
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Four batches of eight packed rows and two rows left out: twelve steps are three epochs."""
@@ -88,7 +77,9 @@ def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
     assert steps(tmp_path / "run") == steps(uninterrupted)
 
 
-@pytest.mark.parametrize("stop_after", [3, 4, 5, 7])
+@pytest.mark.parametrize("stop_after", [
+    pytest.param(3, marks=pytest.mark.slow), 4, pytest.param(5, marks=pytest.mark.slow),
+    pytest.param(7, marks=pytest.mark.slow)])
 def test_one_interruption_is_bit_exact(corpus, uninterrupted, tmp_path, stop_after):
     with pytest.raises(Stopped):
         run_training(tmp_path / "run", tiny_config(corpus), stop_after=stop_after)

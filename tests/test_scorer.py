@@ -45,10 +45,20 @@ def translator():
     return translator_of()
 
 
-@pytest.mark.parametrize("renormalize", [False, True])
-@pytest.mark.parametrize("seeds", [(0,), (1, 2)], ids=["one", "ensemble"])
-def test_a_searched_hypothesis_has_the_score_of_its_search(seeds, renormalize):
-    translator = translator_of(seeds, nbest=3, renormalize=renormalize)
+SCORED = {
+    "usual": {},
+    "ensemble": dict(seeds=(1, 2)),
+    "renormalized": dict(seeds=(1, 2), renormalize=True),
+    "suppressed": dict(suppress="<pad> <s> <unk> vier elf", alpha=1.3, power_penalty=True),
+    "repetition": dict(repetition_penalty=1.6, suppress="<pad> <s> <unk> vier"),
+    "all": dict(seeds=(1, 2), repetition_penalty=1.6, renormalize=True, no_repeat_ngram=3,
+                min_length=4, suppress="<pad> <s> <unk> vier"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", SCORED.values(), ids=SCORED)
+def test_a_searched_hypothesis_has_the_score_of_its_search(options):
+    translator = translator_of(nbest=3, **options)
     found = list(translator.stream(LINES))
     pairs = [(line, one.text) for line, each in zip(LINES, found, strict=True)
              for one in each.hypotheses]
@@ -133,9 +143,9 @@ def test_samples_depend_on_seed_and_line_number_and_not_on_the_batch():
     assert [[one.text for one in each] for each in rest] == found[3:]
 
 
-def test_a_token_that_is_absent_has_no_probability():
-    """Its share went to the others: that it would come has none left."""
-    translator = translator_of(suppress="<pad> <s> <unk> vier", renormalize=True)
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_a_suppressed_piece_has_no_probability(renormalize):
+    translator = translator_of(suppress="<pad> <s> <unk> vier", renormalize=renormalize)
     with_it, without = Scorer(translator).stream([("eins", "zwei vier"), ("eins", "zwei drei")])
     assert with_it.log_probs[1] == with_it.score == -np.inf
     assert np.isfinite(without.log_probs).all()

@@ -95,10 +95,18 @@ def assert_same_bits(one, other):
 # What is found.
 
 
-@pytest.mark.parametrize("norm, positions", [("post", "sinusoidal"), ("pre", "rotary")])
-def test_translations_are_those_of_the_slow_search_by_teacher_forcing(norm, positions):
-    """Also: n-best, each sentence's limit, and scores that are those of forced rescoring."""
-    model, source = tiny_model(norm=norm, positions=positions), random_source()
+@pytest.mark.parametrize("norm, positions, dtype", [
+    ("post", "sinusoidal", "float32"), ("pre", "rotary", "float32"),
+    ("post", "sinusoidal", "mixed"), ("pre", "rotary", "mixed"),
+    ("post", "sinusoidal", "bfloat16"), ("pre", "rotary", "bfloat16")])
+def test_translations_are_those_of_the_slow_search_by_teacher_forcing(norm, positions, dtype):
+    """Also: n-best, each sentence's limit, and scores that are those of forced rescoring in the
+    same precision, which differ from those in float32."""
+    options = dict(norm=norm, positions=positions)
+    model, source = tiny_model(**options, dtype=dtype), random_source()
+    exact = forced_model(tiny_model(**options), 0, source[0], LENGTHS[0])
+    forced = forced_model(model, 0, source[0], LENGTHS[0])
+    assert (np.abs(exact(()) - forced(())).max() > 1e-4) == (dtype != "float32")
     for seed in range(3):
         found = translator(model)(source, LENGTHS, LIMITS, seed=seed)
         for row in range(B):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from echo import echoing_translator
 from tiny import WORDS
 
 from data.errors import CONFIGURATION, UserError
@@ -13,42 +14,14 @@ from data.tokenizer import ListTokenizer
 from decoding import engine
 from decoding import translator as module
 from decoding.translator import Translator
-from model.beam_search import Hypotheses
-from model.config import ModelConfig
+from model.config import CHOICES, ModelConfig
+from model.hypotheses import Hypotheses
 from training.config import DecodingConfig
 
 
 @pytest.fixture
 def echo(monkeypatch):
-    """A Translator whose every search returns the source, in windows of two batches."""
-    monkeypatch.setattr(module, "WINDOW", 2)
-    monkeypatch.setattr(engine, "QUEUE", 2)
-    words = ListTokenizer("words", "\n".join(WORDS).encode())
-    translator = Translator(
-        [ModelConfig(d_model=8, num_heads=2, max_length=70)], (words, words),
-        DecodingConfig(batch_size=3, max_extra_length=5),
-    )
-    translator.use({})
-    seen = []
-
-    def search(bucket, halved):
-        def echoed(_, request, numbers):
-            source, lengths, limits = request[:3]
-            assert request.least is request.prefix is request.keys is None
-            side_by_side = {16: 3, 32: 3, 64: 1, 65: 1}[bucket]  # fewer long ones
-            assert source.shape == (jax.local_device_count(), 2 * side_by_side, bucket)
-            seen.append((bucket, np.asarray(lengths)))
-            np.testing.assert_array_equal(limits, np.where(lengths > 0, lengths + 5, 0))
-            assert (np.diff(lengths, axis=1) <= 0).all()  # the longest begin first, none last
-            assert np.ptp((lengths > 0).sum(axis=1)) <= 1  # every device has as much to do
-            shape = (*lengths.shape, 1)
-            zeros = np.zeros(shape, np.float32)
-            return Hypotheses(source[:, :, None], lengths.reshape(shape), zeros, zeros)
-
-        return echoed
-
-    translator.engine._search = search
-    return translator, seen
+    return echoing_translator(monkeypatch)
 
 
 @pytest.mark.parametrize("trained", ["float32", "bfloat16"])
@@ -85,16 +58,16 @@ def test_lines_are_read_only_as_they_are_needed(echo):
     stream = translator.stream(lines())
     first = [next(stream).text for _ in range(3)]
     assert first == WORDS[:3]
-    # Windows of one queue each: some in flight, one that is searched next, one being read.
+    # Windows of one call each: calls in flight, the next one, one tokenised ahead, one read ahead.
     window = 3 * jax.local_device_count() * module.WINDOW
-    assert len(read) <= (engine.IN_FLIGHT + 2) * window
+    assert len(read) <= (engine.IN_FLIGHT + 3) * window
 
 
 def test_over_long_lines_are_cut_and_say_so(echo):
     translator, _ = echo
     result = list(translator.stream([" ".join(WORDS * 10), "eins"]))
-    assert (result[0].tokens, result[0].kept) == (111, 65)
-    assert result[0].text == " ".join((WORDS * 10)[:64])
+    assert (result[0].tokens, result[0].kept) == (111, 70)
+    assert result[0].text == " ".join((WORDS * 10)[:69])
     assert (result[1].tokens, result[1].kept) == (2, 2)
 
 
@@ -108,7 +81,7 @@ def small_memory(echo):
     new.use({})
     tried, memory = [], {"room": 2}
 
-    def search(bucket, halved):
+    def search(bucket):
         def run(variables, request, numbers):
             rows = request.source.shape[1] // engine.QUEUE
             tried.append(rows)
@@ -144,7 +117,7 @@ def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(
     assert caught.value.code == CONFIGURATION
     assert tried == [8, 4, 2, 1]
 
-    def broken(bucket, halved):
+    def broken(bucket):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
     translator.engine._search = broken
@@ -164,8 +137,30 @@ def test_ratios_of_any_size_are_limits_of_length():
         assert search._least(lengths).tolist() == least
 
 
-def test_options_that_leave_no_room_for_a_source_are_refused(echo):
-    for options in ({"max_extra_length": 69}, {"max_extra_length": 1000}):
-        with pytest.raises(UserError, match="max_length − 2, got .* and 70") as caught:
-            echo[0].translate(["eins"], **options)
-        assert caught.value.code == CONFIGURATION
+@pytest.mark.parametrize("positions", CHOICES["positions"])
+def test_sources_reach_the_models_longest_whatever_the_extra_length(positions):
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    models = [ModelConfig(d_model=8, num_heads=2, max_length=longest, positions=positions)
+              for longest in (90, 70)]
+    lengths = np.array([0, 1, 7, 69, 70])
+    for extra in (0, 5, 69, 10_000):
+        options = DecodingConfig(max_extra_length=extra)
+        options.validate()
+        engine = Translator(models, (words, words), options).engine
+        assert engine.buckets == [16, 32, 64, 70]
+        expected = [0, *(min(n + extra, 70) for n in (1, 7, 69, 70))]
+        assert engine._limits(lengths).tolist() == expected
+
+
+def test_ratios_are_exact_in_decimals():
+    """In binary, 25 × 2.2 is above 55."""
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    model, lengths = ModelConfig(d_model=8, num_heads=2, max_length=4096), np.arange(1, 257)
+    for tenths in range(1, 40):
+        ratio = tenths / 10
+        options = DecodingConfig(
+            max_extra_length=4096, max_length_ratio=ratio, min_length_ratio=ratio)
+        engine = Translator([model], (words, words), options).engine
+        expected = [-(-n * tenths // 10) for n in lengths.tolist()]
+        assert engine._limits(lengths).tolist() == expected
+        assert engine._least(lengths).tolist() == expected

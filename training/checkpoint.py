@@ -149,6 +149,16 @@ def write_run(
     write_manifest(run / "average")
 
 
+def finite(params: Any, run: Path) -> Any:
+    """The parameters. UserError(CHECKPOINT) unless all of them are finite."""
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if not np.isfinite(leaf).all():
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError(CHECKPOINT, f"{run}: the parameter {name} is not finite: expected "
+                            "numbers, got NaN or infinity; give another --checkpoint")
+    return params
+
+
 def load_params(run: Path, checkpoint: str) -> Any:
     """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, for the host alone."""
     path = find_params(run.absolute(), checkpoint)

@@ -20,6 +20,7 @@ from data.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from data.paths import check_local
 
 INTERNAL = 1
+DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 CACHE_BYTES = 2_000_000_000
 CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # a name that jax gives
 # Flags of all commands that name a file or a directory, some of them several with commas between.
@@ -144,7 +145,7 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
             os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true")
     import jax
 
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", devices or min(usable_cores(), 8))
     if compilation_cache != "off":
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -153,6 +154,19 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def prepare_jax_by_default() -> None:
+    """`prepare_jax` for Python programs, where neither they nor XLA_FLAGS have set up the devices
+    and no backend is initialised yet. A compilation cache that is configured already is kept."""
+    import jax
+
+    if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices > 0:
+        return
+    try:
+        prepare_jax(jax.config.jax_compilation_cache_dir or "")
+    except RuntimeError:  # jax's answer after a backend is initialised; it has changed nothing
+        pass
 
 
 def usable_cores() -> int:

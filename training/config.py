@@ -134,11 +134,6 @@ class Config:
                     f"data.source_length and data.target_length must be at most model.max_length, "
                     f"got {longest} > {self.model.max_length}"
                 )
-            if self.decoding.max_extra_length > self.model.max_length - 2:
-                raise ValueError(
-                    "decoding.max_extra_length must be at most model.max_length − 2, got "
-                    f"{self.decoding.max_extra_length} and {self.model.max_length}"
-                )
             if self.training.tokens_per_batch < self.data.target_length:
                 raise ValueError(
                     "training.tokens_per_batch must hold one row of data.target_length, got "

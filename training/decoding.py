@@ -5,6 +5,8 @@ from typing import Any
 
 from model.config import CHOICES
 
+ALPHA = 4  # the most: lengths are below 2^31, and (2^31)^4 = 2^124 is within float32
+
 
 def option(default: Any, help: str) -> Any:
     """A field of DecodingConfig and what decode.py --help says of its flag."""
@@ -18,18 +20,20 @@ class DecodingConfig:
     # Lengths count the end token, in source and target.
     beam_size: int = option(4, "hypotheses kept; 1 is greedy search")
     nbest: int = option(1, "hypotheses given for each sentence, at most beam_size")
-    alpha: float = option(0.6, "length penalty ((5 + length) / 6)^alpha")
+    alpha: float = option(0.6, "length penalty ((5 + length) / 6)^alpha, from 0 to 4")
     power_penalty: bool = option(False, "length^alpha instead")
     horizon: int = option(
         0, "stop where nothing can win that ends within so many tokens; 0: within the limit (exact)"
     )
-    max_extra_length: int = option(50, "tokens allowed beyond the length of the source")
+    max_extra_length: int = option(
+        50, "tokens allowed beyond the length of the source, within the model's max_length"
+    )
     max_length: int = option(0, "most tokens; 0 sets no limit")
     max_length_ratio: float = option(0.0, "most tokens, × the source's; 0 sets no limit")
     min_length: int = option(0, "fewest tokens")
     min_length_ratio: float = option(0.0, "fewest tokens, × the source's")
     repetition_penalty: float = option(
-        1.0, "logits of tokens that were said over this (× where negative), before the softmax"
+        1.0, "factor of the log-probabilities of tokens that the translation already has"
     )
     no_repeat_ngram: int = option(0, "no run of so many tokens twice; 0 allows all")
     suppress: str = option("", "target pieces that never come, with spaces between")
@@ -60,6 +64,8 @@ class DecodingConfig:
             if not least <= value < 2**31:
                 rule = "below 2^31" if value >= 2**31 else f"at least {least}"
                 raise ValueError(f"decoding.{name} must be {rule}, got {value}")
+        if self.alpha > ALPHA:
+            raise ValueError(f"decoding.alpha must be at most {ALPHA}, got {self.alpha}")
         for name in ("repetition_penalty", "temperature", "top_p"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"decoding.{name} must be above 0, got {getattr(self, name)}")

@@ -3,11 +3,13 @@
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from training import hosts
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL_SECONDS = 0.1
 
 
@@ -20,31 +22,35 @@ class Stopped(BaseException):
 
 
 class StopFlag:
-    """What the signals set and the loops poll: every training step, batch of an evaluation, queue
-    of translations.
+    """What the signals set and the loops poll: every training step, batch of an evaluation, call
+    of a search.
 
-    Before `defer` there is nothing to save, and a signal raises Stopped at once. A second signal
-    ends the process where it is; what was saved before stays. (A signal that comes while XLA
-    compiles is seen when that is done.)
+    Before `defer` there is nothing to save, and a signal raises Stopped at once, or when the
+    compiled call ends that the main thread waits for. A second signal ends the process at once,
+    also inside a compilation or a compiled call; what was saved before stays.
     """
 
     def __init__(self):
         self.signal: signal.Signals | None = None
         self.deferred = False
-        for number in (signal.SIGTERM, signal.SIGINT):
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        # The interpreter writes the number of each signal there when it arrives. Python handlers
+        # run in the main thread only, and not while it is inside XLA.
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=_await_second, args=(reader,), daemon=True).start()
+        for number in SIGNALS:
             signal.signal(number, self._set)
 
     def _set(self, number, _):
         if self.signal:
-            print(f"stopped at once by a second signal, {signal.Signals(number).name}",
-                  file=sys.stderr, flush=True)
-            os._exit(128 + number)
+            _end_at_once(number)
         self.signal = signal.Signals(number)
         if not self.deferred:
             self.poll()
 
     def defer(self) -> None:
-        """From now on a signal is heeded where it is polled."""
+        """From now on a signal is handled where it is polled."""
         self.deferred = True
 
     def poll(self) -> None:
@@ -74,3 +80,17 @@ class StopFlag:
             return function(*arguments)
 
         return polled
+
+
+def _await_second(reader: int) -> None:
+    arrived = 0
+    while byte := os.read(reader, 1):
+        arrived += byte[0] in SIGNALS
+        if arrived == 2:
+            _end_at_once(byte[0])
+
+
+def _end_at_once(number: int) -> None:
+    print(f"stopped at once by a second signal, {signal.Signals(number).name}",
+          file=sys.stderr, flush=True)
+    os._exit(128 + number)

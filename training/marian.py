@@ -45,7 +45,7 @@ NOTE = "jax_transformer"
 WEIGHTS = "model.safetensors"
 CONVERT = ("where you trust it, convert it with transformers: "
            "MarianMTModel.from_pretrained(DIR).save_pretrained(DIR)")
-EXTRA_LENGTH = 50  # beyond the source, as for runs; a quarter of a small model's positions
+EXTRA_LENGTH = 50  # beyond the source, as for runs
 
 
 def is_marian(directory: Path) -> bool:
@@ -146,7 +146,7 @@ def marian_decoding(
     return DecodingConfig(
         beam_size=there.get("num_beams") or 1, alpha=float(there.get("length_penalty") or 0.0)
         if "length_penalty" in there else 1.0, power_penalty=True,
-        max_extra_length=min(EXTRA_LENGTH, model.max_length // 4), max_length=longest,
+        max_extra_length=EXTRA_LENGTH, max_length=longest,
         suppress=" ".join(suppress), renormalize=bool(there.get("renormalize_logits")),
     )
 

@@ -1,6 +1,5 @@
 """A run directory: who holds it, what was asked for, and what happened (log, metrics, samples)."""
 
-import fcntl
 import json
 import os
 import platform
@@ -16,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
-from data.files import write_whole
+from data.files import lock_file, write_whole
 from training.checkpoint import steps
 from training.config import (
     Config,
@@ -52,7 +51,9 @@ class Run:
         self.path, self.goes_on = path.expanduser().absolute(), False
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._hold()
+            self._lock = lock_file(
+                self.path / "LOCK", f"{self.path} is in use by another training",
+                "stop it or choose another --workdir")
         except OSError as error:
             raise UserError(
                 OUTPUT, f"cannot write the run directory {self.path}: {error.strerror}; "
@@ -60,22 +61,6 @@ class Run:
             ) from None
         self._tensorboard = None
         self._live = sys.stderr.isatty()
-
-    def _hold(self) -> None:
-        """Lock the directory for the life of this process; the system releases it at any death."""
-        self._lock = open(self.path / "LOCK", "a+", encoding="utf-8", errors="replace")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.seek(0)
-            raise UserError(
-                OUTPUT, f"{self.path} is in use by another training ({self._lock.read().strip()}); "
-                "stop it or choose another --workdir"
-            ) from None
-        self._lock.truncate(0)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._lock.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
-        self._lock.flush()
 
     def clear(self) -> None:
         """Delete the run that is here; raises UserError(OUTPUT) for what does not look like one."""

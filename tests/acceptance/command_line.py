@@ -1,13 +1,12 @@
 """The real command lines as processes, at the smallest size: for rows 22 to 36."""
 
 import os
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
+import forked
+from forked import call_forked
 from tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent.parent
@@ -24,13 +23,8 @@ TINY = (
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
 
-class Done(NamedTuple):
-    """What a process left."""
-
-    code: int
-    out: str
-    err: list[str]
-    peak: int  # most memory, in KiB
+class Done(forked.Done):
+    """What a command left."""
 
     @property
     def error(self) -> str:
@@ -40,31 +34,14 @@ class Done(NamedTuple):
         return self.err[-1].removeprefix("error: ")
 
 
-def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=None) -> Done:
-    """A python process; with 0 `devices`, any use of one ends it."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    if not devices:
-        flags = {"JAX_PLATFORMS": "none_may_be_initialised"}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(
-            [sys.executable, *map(str, arguments)], stdin=subprocess.PIPE, stdout=out, stderr=err,
-            cwd=cwd, env=ENVIRONMENT | flags | (environment or {}))
-        try:
-            process.stdin.write(stdin)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        for file in (out, err):
-            file.seek(0)
-        return Done(process.returncode, out.read().decode(), err.read().decode().splitlines(),
-                    usage.ru_maxrss)
+def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=()) -> Done:
+    """A python process; with 0 `devices`, any use of one is an error."""
+    return Done(*call_forked(arguments, stdin, cwd, devices, environment))
 
 
 @cache
 def scratch() -> Path:
-    """A directory for what the tests of this process share: compiled programs, a trained run."""
+    """A directory for the trained run that the tests of this process share."""
     place = tempfile.TemporaryDirectory(prefix="acceptance_")
     scratch.kept = place  # removed with the process
     return Path(place.name)
@@ -73,13 +50,12 @@ def scratch() -> Path:
 def train(corpus: str, workdir: Path, *flags, first=(), **options) -> Done:
     """train.py with tiny sizes; `first` are flags before those of the config."""
     return call(TRAIN, *first, *TINY, f"--config.data.corpus={corpus}", f"--workdir={workdir}",
-                f"--compilation_cache={scratch() / 'cache'}", *flags, **options)
+                *flags, **options)
 
 
 def decode(run: Path, *flags, script=DECODE, **options) -> Done:
     """decode.py of a run."""
-    return call(script, f"--workdir={run}", f"--compilation_cache={scratch() / 'cache'}", *flags,
-                **options)
+    return call(script, f"--workdir={run}", *flags, **options)
 
 
 @cache

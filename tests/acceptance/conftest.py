@@ -1,4 +1,4 @@
-"""Fixtures of the acceptance tests: a corpus, a shared cache, and an uninterrupted run."""
+"""Fixtures of the acceptance tests: a corpus and an uninterrupted run."""
 
 import pytest
 from processes import Bench
@@ -9,7 +9,7 @@ from tiny import write_corpus
 def bench(tmp_path_factory):
     """A corpus of four batches and a little, so that twelve steps are three epochs."""
     path = tmp_path_factory.mktemp("bench")
-    return Bench(path, write_corpus(path / "pairs.tsv", 132), path / "cache")
+    return Bench(path, write_corpus(path / "pairs.tsv", 132))
 
 
 @pytest.fixture(scope="session")

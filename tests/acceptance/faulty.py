@@ -1,15 +1,19 @@
 """train.py with one fault: python faulty.py FAULT ARGUMENT… -- FLAGS of train.py.
 
-    signal MODULE:FUNCTION N NAME   before call N of a function, SIGNAME to this process;
-                                    several names, one after the other
-    poison WORD                     the loss of a batch with this word in a source is not a number
-    spoil N                         the state offered for save N holds one number that is none
-    watch                           says of each batch its hash, of each save if replicas are equal
+    signal POINT N NAME   before call N of an injection point, SIGNAME to this process; several
+                          names, one after the other
+    limit POINT N         from call N of an injection point on, files of at most 100,000 bytes
+    poison WORD           the loss of a batch with this word in a source is NaN
+    spoil N               the state offered for save N holds one NaN
+    reseed                the dropout key of the run differs in each process
+    watch                 prints the hash of each batch, and of each save whether replicas are equal
+
+injection.py lists the injection points.
 """
 
 import hashlib
-import importlib
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -17,36 +21,40 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 import jax.numpy as jnp  # noqa: E402
+from injection import replace  # noqa: E402
 
 import train  # noqa: E402
 from training.command import run_command  # noqa: E402
 
 
-def replace(name, around):
-    """`module:outer.function` becomes around(function)."""
-    module, _, path = name.partition(":")
-    owner = importlib.import_module(module)
-    *outer, last = path.split(".")
-    for part in outer:
-        owner = getattr(owner, part)
-    setattr(owner, last, around(getattr(owner, last)))
-
-
-def send(function, call, name):
+def at_call(point, call, action):
+    """Run `action` before call number `call` (from 1) of an injection point."""
     calls = []
 
     def around(original):
         def counted(*args, **options):
             calls.append(1)
             if len(calls) == int(call):
-                print(f"now {name} in {function}", file=sys.stderr, flush=True)
-                for one in name.split():
-                    os.kill(os.getpid(), getattr(signal, f"SIG{one}"))
+                action()
             return original(*args, **options)
 
         return counted
 
-    replace(function, around)
+    replace(point, around)
+
+
+def send(point, call, names):
+    def kill():
+        print(f"now {names} at {point}", file=sys.stderr, flush=True)
+        for name in names.split():
+            os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
+
+    at_call(point, call, kill)
+
+
+def limit(point, call):
+    size = 100_000, resource.RLIM_INFINITY
+    at_call(point, call, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, size))
 
 
 def poison(word):
@@ -68,8 +76,8 @@ def poison(word):
 
         return sums
 
-    replace("train:prepare_data", learn)
-    replace("training.step:loss_sums", spoil)
+    replace("data", learn)
+    replace("loss", spoil)
 
 
 def spoil(number):
@@ -86,7 +94,20 @@ def spoil(number):
 
         return save
 
-    replace("training.saving:Checkpoints.save", around)
+    replace("save", around)
+
+
+def reseed():
+    secret = int.from_bytes(os.urandom(4), "little") | 1
+
+    def around(original):
+        def state(*args):
+            found = original(*args)
+            return found._replace(key=found.key ^ jnp.uint32(secret))
+
+        return state
+
+    replace("fresh state", around)
 
 
 def watch():
@@ -112,13 +133,15 @@ def watch():
 
         return save
 
-    replace("train:split_rows", told)
-    replace("training.saving:Checkpoints.save", compared)
+    replace("batch", told)
+    replace("save", compared)
 
 
 if __name__ == "__main__":
     end = sys.argv.index("--")
     fault, *arguments = sys.argv[1:end]
     sys.argv[1 : end + 1] = []
-    {"signal": send, "poison": poison, "spoil": spoil, "watch": watch}[fault](*arguments)
+    faults = {"signal": send, "limit": limit, "poison": poison, "spoil": spoil, "reseed": reseed,
+              "watch": watch}
+    faults[fault](*arguments)
     run_command(train.define_flags, train.main)

@@ -11,6 +11,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from forked import call_forked
+from injection import POINTS
 
 from training.checkpoint import steps
 
@@ -29,47 +31,44 @@ TINY = (
 ).split()
 
 
-def environment(devices=2, platform="cpu"):
-    """For a process with so many CPU devices; any use of the platform "none" fails."""
+def environment(devices=2):
+    """For a process with so many CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
-    return {**os.environ, "NPROC": "16", "XLA_FLAGS": flags, "JAX_PLATFORMS": platform}
+    return {**os.environ, "NPROC": "16", "XLA_FLAGS": flags}
 
 
 class Bench:
-    """Runs of one corpus that share a directory of compiled programs."""
+    """Runs of one corpus."""
 
-    def __init__(self, path: Path, corpus: str, cache: Path):
-        self.path, self.corpus, self.cache = path, corpus, cache
+    def __init__(self, path: Path, corpus: str):
+        self.path, self.corpus = path, corpus
 
     def command(self, run, *flags, fault=()):
         """train.py of the tiny model in the directory `run`, or with a fault of faulty.py."""
         script = [FAULTY, *fault, "--"] if fault else [ROOT / "train.py"]
         return [sys.executable, *map(str, script), *TINY, f"--config.data.corpus={self.corpus}",
-                f"--workdir={run}", f"--compilation_cache={self.cache}", *map(str, flags)]
+                f"--workdir={run}", *map(str, flags)]
 
-    def train(self, run, *flags, fault=(), devices=2, platform="cpu", cwd=ROOT):
+    def train(self, run, *flags, fault=(), devices=2, cwd=ROOT):
         """(exit code, lines of stderr) at the end of the process."""
-        done = subprocess.run(self.command(run, *flags, fault=fault), cwd=cwd, timeout=500,
-                              env=environment(devices, platform), capture_output=True, check=False)
-        return done.returncode, done.stderr.decode().splitlines()
+        done = call_forked(self.command(run, *flags, fault=fault)[1:], cwd=cwd, devices=devices)
+        return done.code, done.err
 
     def start(self, run, *flags, fault=()):
         """The process, with stderr as lines to read."""
         return subprocess.Popen(self.command(run, *flags, fault=fault), env=environment(),
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    def decode(self, run, *flags, stdin="eins zwei\n", platform="cpu"):
+    def decode(self, run, *flags, stdin="eins zwei\n", devices=2):
         """(exit code, stdout, lines of stderr) of decode.py."""
-        command = [sys.executable, str(ROOT / "decode.py"), f"--workdir={run}",
-                   f"--compilation_cache={self.cache}", *flags]
-        done = subprocess.run(command, input=stdin.encode(), env=environment(platform=platform),
-                              capture_output=True, timeout=500, check=False)
-        return done.returncode, done.stdout.decode(), done.stderr.decode().splitlines()
+        command = ROOT / "decode.py", f"--workdir={run}", *flags
+        return call_forked(command, stdin.encode(), devices=devices)[:3]
 
 
-def at(function, call, name):
-    """The fault that sends a signal before the given call (from 1) of module:function."""
-    return "signal", function, str(call), name
+def at(point, call, name):
+    """The fault that sends a signal before the given call (from 1) of an injection point."""
+    assert point in POINTS, f"{point!r} is not in tests/acceptance/injection.py"
+    return "signal", point, str(call), name
 
 
 def last_step(lines, begin):
@@ -141,7 +140,7 @@ def ended(process, lines, number=None):
     if number is not None:
         process.send_signal(number)
     lines += process.stderr.read().splitlines()
-    return process.wait(timeout=120), lines
+    return process.wait(timeout=500), lines
 
 
 KILLED = -signal.SIGKILL

@@ -77,12 +77,12 @@ def test_training_resumes_from_the_newest_whole_step(bench, run, whole, record_p
 def test_decoding_refuses_a_damaged_checkpoint(bench, run, record_property):
     files = files_of(run / "checkpoints" / "12" / "params")
     flip(files[-1], 3)
-    code, out, lines = bench.decode(run, "--checkpoint=12", platform="none")
+    code, out, lines = bench.decode(run, "--checkpoint=12", devices=0)
     error = error_of(lines)
     assert code == 4 and out == "" and files[-1].name in error
     assert "whole ones are 8, 10 (--checkpoint=10)" in error
     flip(max(files_of(run / "average"), key=lambda path: path.stat().st_size), 77)
-    code, out, lines = bench.decode(run, "--checkpoint=average", platform="none")
+    code, out, lines = bench.decode(run, "--checkpoint=average", devices=0)
     assert code == 4 and "average is damaged" in error_of(lines)
     record_property("seen", "decoding: rc 4, names the file and the whole steps")
 
@@ -209,16 +209,13 @@ def test_a_full_disk(bench, tmp_path, record_property):
 def test_no_space_to_the_end(bench, tmp_path, record_property):
     flags = [*BIG, "--config.training.num_steps=60", "--config.training.checkpoint_every=20",
              "--config.training.eval_every=20"]
-    process = bench.start(tmp_path / "run", *flags)
-    lines = wait_for(process, "saved step ")
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-    code, lines = ended(process, lines)
+    code, lines = bench.train(tmp_path / "run", *flags, fault=("limit", "save", "2"))
     assert code == 6 and "step 60/60" in "".join(lines) and "60 could not be saved" in lines[-1]
     assert not any("Traceback" in line for line in lines)
-    kept = last_step(lines, "saved step ")
+    assert last_step(lines, "saved step ") == 20
     code, lines = bench.train(tmp_path / "run", *flags)
-    assert code == 0 and last_step(lines, "resumed at step ") == kept, lines
-    record_property("seen", f"no room to the end: rc 6, step {kept} whole and resumed")
+    assert code == 0 and last_step(lines, "resumed at step ") == 20, lines
+    record_property("seen", "no room to the end: rc 6, step 20 whole and resumed")
 
 
 @WORKDIR
@@ -226,7 +223,7 @@ def test_no_space_to_the_end(bench, tmp_path, record_property):
 def test_a_run_directory_that_cannot_be(bench, tmp_path, record_property, parent):
     (tmp_path / "file").write_text("in the way")
     path = f"{parent.format(d=tmp_path)}/run"
-    code, lines = bench.train(path, platform="none")
+    code, lines = bench.train(path, devices=0)
     assert code == 6 and f"cannot write the run directory {path}" in error_of(lines)
     record_property("seen", "rc 6 before any device")
 

@@ -3,13 +3,12 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import call_forked
 from safetensors.numpy import load_file, save_file
 from tiny_marian import write_marian
 
@@ -137,13 +136,11 @@ def test_a_damaged_import_is_refused_by_name_and_runs_nothing(tmp_path, record_p
         if "pytorch_model" in fault:
             commands.append(("scripts/convert.py", f"--from_marian={path}", f"--to={out}"))
         for script, *arguments in commands:
-            done = subprocess.run(
-                [sys.executable, ROOT / script, "--compilation_cache=off", *arguments],
-                input="a line\n", capture_output=True, text=True, timeout=120, check=False)
-            where = f"{fault}, {script}: {done.stderr}"
-            assert done.returncode == 4, where
-            assert done.stdout == "" and done.stderr.count("\n") == 1, where
-            assert named in done.stderr and str(path) in done.stderr, where
+            done = call_forked([ROOT / script, *arguments], b"a line\n", devices=0)
+            where = f"{fault}, {script}: {done.err}"
+            assert done.code == 4, where
+            assert done.out == "" and len(done.err) == 1, where
+            assert named in done.err[0] and str(path) in done.err[0], where
             assert not marker.exists() and not out.exists(), where
-        seen[fault] = done.stderr.strip().replace(str(path), "DIR")
+        seen[fault] = done.err[0].replace(str(path), "DIR")
     record_property("seen", json.dumps(seen, ensure_ascii=False))

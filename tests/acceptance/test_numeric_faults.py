@@ -24,13 +24,13 @@ LINE = 57
 
 
 @pytest.fixture(scope="module")
-def poisoned(bench, tmp_path_factory):
+def poisoned(tmp_path_factory):
     """A bench whose corpus has the word "gift" in line 57 and nowhere else."""
     path = tmp_path_factory.mktemp("poisoned")
     lines = [f"{a} {b}\t{b} {a}\n" for a in WORDS for b in WORDS]
     lines[LINE - 1] = "gift eins\teins gift\n"
     (path / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
-    return Bench(path, f"tsv:{path / 'pairs.tsv'}", bench.cache)
+    return Bench(path, f"tsv:{path / 'pairs.tsv'}")
 
 
 def bad_step(error):
@@ -141,4 +141,9 @@ def test_the_same_command_twice(bench, tmp_path, record_property):
         assert code == 0, lines
     expected = final_state(tmp_path / "one")
     assert final_state(tmp_path / "two") == expected
-    record_property("seen", f"{len(expected)} facts and 20 losses equal (CPU)")
+    code, lines = bench.train(tmp_path / "other", *flags, fault=("reseed",))
+    assert code == 0, lines
+    other = final_state(tmp_path / "other")
+    assert [loss for _, loss in other["losses"]] != [loss for _, loss in expected["losses"]]
+    record_property("seen", f"{len(expected)} facts and 20 losses equal (CPU); with another "
+                    "dropout key the losses differ")

@@ -1,0 +1,99 @@
+"""The compiled programs of the engine: encode and search in one graph, for each kind of search.
+
+Numbers that do not decide the form of the graph (`Values`) are arguments of a program, so another
+one compiles nothing. All engines of a process share the programs; the least recently used one is
+released when there are more than PROGRAMS.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from model.hypotheses import Hypotheses
+from model.transformer import Transformer
+from model.translate import Search, translate
+from training.checkpoint import everywhere
+from training.config import DecodingConfig
+
+PROGRAMS = 32  # kept at most: four sets of options with a program for each of eight buckets
+
+
+class Values(NamedTuple):
+    """Options that are arguments of a program."""
+
+    alpha: float
+    temperature: float
+    top_p: float
+    repetition: float
+    seed: int
+
+
+class Program(NamedTuple):
+    """What a program is compiled for. Fields of `search` that are None come from `Values`."""
+
+    models: tuple[Transformer, ...]
+    search: Search
+    bucket: int  # source tokens
+    length: int  # target tokens
+    rows: int  # sentences side by side
+
+
+def values_of(options: DecodingConfig) -> Values:
+    o = options
+    numbers = o.alpha, o.temperature, o.top_p, o.repetition_penalty
+    return Values(*map(float, numbers), o.seed)
+
+
+def search_of(options: DecodingConfig, suppressed: tuple[int, ...]) -> Search:
+    """The search of these options. A rule that is off remains off, which costs nothing."""
+    o = options
+    return Search(
+        o.beam_size, o.nbest, None, o.power_penalty, o.horizon, o.samples, None, o.top_k,
+        1.0 if o.top_p == 1.0 else None, suppressed,
+        1.0 if o.repetition_penalty == 1.0 else None, o.no_repeat_ngram, o.renormalize,
+    )
+
+
+def graph(program: Program) -> Callable[..., Hypotheses]:
+    """(variables, request, line numbers, values) → Hypotheses of one device."""
+
+    def run(variables, request, lines, values):
+        given = {name: value for name, value in values._asdict().items()
+                 if name in Search._fields and getattr(program.search, name) is None}
+        search = program.search._replace(**given)
+        if search.samples:
+            key = jax.random.PRNGKey(values.seed)
+            request = request._replace(keys=jax.vmap(partial(jax.random.fold_in, key))(lines))
+        models = list(zip(program.models, variables, strict=True))
+        return translate(models, request, search, program.length, program.rows)
+
+    return run
+
+
+@lru_cache(PROGRAMS)
+def compiled(program: Program) -> Callable[..., Any]:
+    """`graph` on all local devices; arrays of requests and line numbers begin with their axis."""
+    return on_devices(graph(program), (None, 0, 0, None))
+
+
+def on_devices(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Callable[..., Any]:
+    """`jax.pmap(function, in_axes=in_axes)` on the local devices, for axes 0 and None.
+
+    Not pmap itself: it never releases what it compiled.
+    """
+    whole = everywhere()
+    of_all = [P() if axis is None else P(*whole.mesh.axis_names) for axis in in_axes]
+
+    def run(*arguments):
+        own = [one if axis is None else jax.tree.map(lambda x: x[0], one)
+               for one, axis in zip(arguments, in_axes, strict=True)]
+        return jax.tree.map(lambda x: x[None], function(*own))
+
+    mapped = jax.shard_map(run, mesh=whole.mesh, in_specs=tuple(of_all),
+                           out_specs=P(*whole.mesh.axis_names), check_vma=False)
+    shardings = tuple(NamedSharding(whole.mesh, spec) for spec in of_all)
+    return jax.jit(mapped, in_shardings=shardings)

@@ -1,0 +1,76 @@
+"""Checks of the arguments of public functions, made once when a function is traced.
+
+JAX broadcasts and converts silently: a float mask is read as boolean, an id beyond a table is
+clamped. These checks raise TypeError (kind of values) or ValueError (shape, value) that name the
+argument. They read dtypes and shapes only, so they cost nothing at run time.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+KINDS = {"boolean": jnp.bool_, "integer": jnp.integer, "floating": jnp.floating}
+
+
+def check_array(name: str, x: Any, kind: str, axes: str) -> None:
+    """`kind` begins with a word of KINDS; `axes` are names with spaces between, "..." for any."""
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        raise TypeError(f"{name} must be an array [{axes}]; got {type(x).__name__}")
+    if not jnp.issubdtype(x.dtype, KINDS[kind.split(",")[0]]):
+        raise TypeError(f"{name} must be {kind}; got {x.dtype}")
+    names = axes.split()
+    fits = len(x.shape) >= len(names) - 1 if "..." in names else len(x.shape) == len(names)
+    if not fits:
+        raise ValueError(f"{name} must have the axes [{', '.join(names)}]; got shape {x.shape}")
+
+
+def check_shape(name: str, x: Any, shape: tuple[int, ...], like: str) -> None:
+    """The shape is known from another argument, which `like` describes."""
+    if tuple(x.shape) != tuple(shape):
+        raise ValueError(f"{name} must have the shape {tuple(shape)}, {like}; got {x.shape}")
+
+
+def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
+    """A mask of attention, which broadcasts to [B, H, T, S]."""
+    check_array("mask", mask, "boolean, True = may attend", "B H T S")
+    sizes = zip(mask.shape[:3], shape[:3], strict=True)
+    if mask.shape[3] != shape[3] or any(own not in (1, other) for own, other in sizes):
+        raise ValueError(f"mask must broadcast to [B, H, T, S] = {shape} without its last axis "
+                         f"being broadcast; got shape {mask.shape}")
+
+
+def check_choice(name: str, got: Any, choices: Collection[str]) -> None:
+    if got not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {got!r}")
+
+
+def check_sentences(start_tokens: Any, limits: Any) -> None:
+    """What a search is given for each sentence."""
+    check_array("start_tokens", start_tokens, "integer", "B")
+    check_array("limits", limits, "integer", "B")
+    check_shape("limits", limits, start_tokens.shape, "one for each of start_tokens")
+
+
+def checked(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
+    """`step` of a search, with checks of what it returns."""
+
+    def call(tokens, state, *rest):
+        result = step(tokens, state, *rest)
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise TypeError(f"step must return (logits, state); got {type(result).__name__}")
+        logits, after = result
+        check_array("logits of step", logits, "floating", "B N V")
+        vocab = logits.shape[2]
+        check_shape("logits of step", logits, (*tokens.shape, vocab), "[B, N] of its tokens and V")
+        if not 0 <= end_id < vocab:
+            raise ValueError(f"end_id must be from 0 to {vocab - 1}, as step returns logits of "
+                             f"{vocab} tokens; got {end_id}")
+        shapes = [jax.tree.map(jnp.shape, one) for one in (state, after)]
+        if shapes[0] != shapes[1]:
+            raise ValueError("step must return a state of the structure and shapes that it was "
+                             f"given, {shapes[0]}; got {shapes[1]}")
+        return logits, after
+
+    return call

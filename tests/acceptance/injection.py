@@ -1,0 +1,39 @@
+"""Where faults are injected: the functions of the program that are replaced, each under a name.
+
+A function that is renamed fails test_frame.py at once, not only the slow row that needs it.
+"""
+
+import importlib
+
+POINTS = {
+    "data": "train:prepare_data",  # the training data is read and encoded
+    "fresh state": "train:init_state",
+    "announce": "train:announce",  # the state is restored, no step is done
+    "loss": "training.step:loss_sums",  # called while the training step is traced
+    "batch": "train:split_rows",  # before each training step, and for each evaluated batch
+    "after step": "training.progress:Progress.after",
+    "evaluation": "train:Evaluator.judge",
+    "decoding": "decoding.engine:Engine._begin",  # a queue of sentences is put on the device
+    "save": "training.saving:Checkpoints.save",
+    "manifest": "training.saving:write_manifest",  # the files of a checkpoint are written
+    "sync": "training.manifest:sync",  # once for each file and directory of a checkpoint
+}
+
+
+def find(point):
+    """(owner, attribute) of a name in POINTS; LookupError if the program does not have it."""
+    module, _, path = POINTS[point].partition(":")
+    owner = importlib.import_module(module)
+    *outer, last = path.split(".")
+    for name in outer:
+        owner = getattr(owner, name, None)
+    if not callable(getattr(owner, last, None)):
+        raise LookupError(f"injection point {point!r}: {POINTS[point]} does not exist; correct it "
+                          "in tests/acceptance/injection.py")
+    return owner, last
+
+
+def replace(point, around):
+    """The function at `point` becomes around(function)."""
+    owner, name = find(point)
+    setattr(owner, name, around(getattr(owner, name)))

@@ -1,0 +1,56 @@
+"""A Translator whose search returns its source, and a guard for calls that might block."""
+
+import queue
+import threading
+
+import jax
+import numpy as np
+from tiny import WORDS
+
+from data.tokenizer import ListTokenizer
+from decoding import engine
+from decoding import translator as module
+from decoding.translator import Translator
+from model.config import ModelConfig
+from model.hypotheses import Hypotheses
+from training.config import DecodingConfig
+
+
+def echoing_translator(monkeypatch):
+    """The translator, in windows of two batches, and a list of (bucket, lengths) of its calls."""
+    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(engine, "QUEUE", 2)
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    translator = Translator(
+        [ModelConfig(d_model=8, num_heads=2, max_length=70)], (words, words),
+        DecodingConfig(batch_size=3, max_extra_length=5),
+    )
+    translator.use({})
+    seen = []
+
+    def search(bucket):
+        def echoed(_, request, numbers):
+            source, lengths, limits = request[:3]
+            assert request.least is request.prefix is request.keys is None
+            side_by_side = {16: 3, 32: 3, 64: 1, 70: 1}[bucket]  # fewer long ones
+            assert source.shape == (jax.local_device_count(), 2 * side_by_side, bucket)
+            seen.append((bucket, np.asarray(lengths)))
+            expected = np.where(lengths > 0, np.minimum(lengths + 5, 70), 0)
+            np.testing.assert_array_equal(limits, expected)
+            assert (np.diff(lengths, axis=1) <= 0).all()  # the longest begin first, none last
+            assert np.ptp((lengths > 0).sum(axis=1)) <= 1  # every device has as much to do
+            shape = (*lengths.shape, 1)
+            zeros = np.zeros(shape, np.float32)
+            return Hypotheses(source[:, :, None], lengths.reshape(shape), zeros, zeros)
+
+        return echoed
+
+    translator.engine._search = search
+    return translator, seen
+
+
+def in_time(function):
+    """What a function returns; fails where it blocks."""
+    found = queue.SimpleQueue()
+    threading.Thread(target=lambda: found.put(function()), daemon=True).start()
+    return found.get(timeout=60)

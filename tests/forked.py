@@ -1,0 +1,101 @@
+"""Command lines as processes that share one import of the program: a server forks for each.
+
+As a script this is the server: it reads a JSON line for each command and answers with its exit code
+and its peak memory. Flags, standard streams, devices and the exit are those of a new process. What
+is sent signals, or runs beside another, is started as a process of its own instead.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+LONGEST = 500  # seconds; then SIGALRM ends the command
+
+
+class Done(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: list[str]
+    peak: int  # most memory, in KiB
+
+
+@cache
+def server(settings: frozenset[tuple[str, str]]) -> subprocess.Popen:
+    """The process that forks, for the variables that jax reads as it is imported.
+
+    It ends when its stdin is closed, with the tests' process."""
+    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True,
+                            stdout=subprocess.PIPE, env=os.environ | dict(settings))
+
+
+def call_forked(arguments, stdin=b"", cwd=ROOT, devices=1, environment=()) -> Done:
+    """`python ARGUMENTS…` to its end; with 0 `devices`, any use of one is an error."""
+    flags = f"--xla_force_host_platform_device_count={devices}" if devices else ""
+    environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": flags, **dict(environment)}
+    settings = frozenset(item for item in environment.items() if item[0].startswith("JAX_"))
+    with tempfile.TemporaryDirectory() as path:
+        files = [os.path.join(path, name) for name in ("stdin", "stdout", "stderr")]
+        os.mkfifo(files[0])
+        command = {"arguments": [str(one) for one in arguments], "files": files, "cwd": str(cwd),
+                   "environment": environment, "no_device": not devices}
+        print(json.dumps(command), file=server(settings).stdin, flush=True)
+        with suppress(BrokenPipeError), open(files[0], "wb", buffering=0) as pipe:
+            pipe.write(stdin)
+        code, peak = json.loads(server(settings).stdout.readline())
+        out, err = (Path(file).read_bytes().decode() for file in files[1:])
+    return Done(code, out, err.splitlines(), peak)
+
+
+def become(arguments, files, cwd, environment, no_device) -> None:
+    """In the child: what `python ARGUMENTS…` does."""
+    import runpy
+    import signal
+
+    import jax
+
+    signal.alarm(LONGEST)
+    for number, name in enumerate(files):
+        flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
+        os.dup2(os.open(name, flags, 0o600), number)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    if no_device:
+        jax.config.update("jax_platforms", "none_may_be_initialised")
+    first = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:1] = [os.path.dirname(arguments[0]), *first]
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+def serve() -> None:
+    sys.path[0] = str(ROOT)
+    import tensorboardX  # noqa: F401
+
+    import decode  # noqa: F401
+    import train  # noqa: F401
+
+    replies = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        with warnings.catch_warnings():  # jax warns of its threads; they are idle before a device
+            warnings.simplefilter("ignore")
+            child = os.fork()
+        if child == 0:
+            return become(**json.loads(line))  # its end is that of this process
+        _, status, usage = os.wait4(child, 0)
+        answer = os.waitstatus_to_exitcode(status), usage.ru_maxrss
+        print(json.dumps(answer), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

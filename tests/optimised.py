@@ -1,0 +1,91 @@
+"""Bit identity with XLA optimisations on, as users have them: test_optimised.py runs this file.
+
+The checks are those of other files, repeated in a process that conftest.py leaves optimised.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import test_batch_decoding
+import test_beam_stopping
+import test_sampling
+import test_stepping
+import test_translate
+from test_resume import run_training, state_bytes
+from test_updates import batch_of_ones, step_and_state
+from tiny import tiny_config, write_corpus, write_run
+
+from decoding.translator import Translator
+from training.interruption import Stopped
+from training.step import split_rows
+
+FLAG = "jax_disable_most_optimizations"
+
+
+def test_the_option_takes_effect_in_this_process():
+    """Optimised code computes a layer norm with other roundings."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(64, 300)), jnp.float32)
+
+    def normed():
+        jax.clear_caches()
+        y = jax.jit(lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1)[:, None]))(x)
+        return np.asarray(y)
+
+    fast = normed()
+    jax.config.update(FLAG, True)
+    plain = normed()
+    jax.config.update(FLAG, False)
+    np.testing.assert_allclose(plain, fast, atol=1e-5)
+    assert plain.tobytes() != fast.tobytes()
+
+
+@pytest.mark.parametrize("check", [
+    test_translate.test_neighbours_do_not_matter_to_the_last_bit,
+    test_translate.test_places_in_the_batch_do_not_matter_to_the_last_bit,
+    test_translate.test_sentences_that_share_rows_are_translated_alike_whenever_they_begin,
+    test_translate.test_ids_beyond_the_length_of_a_source_do_not_matter_to_the_last_bit,
+    test_sampling.test_a_sentence_is_drawn_alike_whoever_is_beside_it,
+], ids=lambda check: check.__name__)
+def test_a_line_depends_on_nothing_else(check):
+    check()
+
+
+@pytest.mark.parametrize("case", [("post", "sinusoidal", "float32"), ("pre", "rotary", "mixed")])
+def test_stepping_with_the_cache_is_teacher_forcing(case):
+    test_stepping.test_stepping_with_the_cache_is_teacher_forcing(*case)
+
+
+def test_a_refilled_queue_finds_what_each_sentence_finds_alone():
+    test_beam_stopping.test_sentences_that_share_rows_find_what_they_find_alone(
+        4, test_beam_stopping.PAPER)
+
+
+def test_devices_batches_and_parts_of_the_input_do_not_matter(tmp_path):
+    """One device of another process, four of this one; whole, shuffled, and in parts."""
+    write_run(tmp_path / "run")
+    lines = test_batch_decoding.mixed_lines(90, seed=2)
+    usual, _ = test_batch_decoding.decode(tmp_path, stdin="\n".join(lines).encode())
+    translator = Translator.load(tmp_path / "run")
+    assert jax.local_device_count() == 4
+    assert translator.translate(lines) == usual
+    order = np.random.default_rng(3).permutation(len(lines))
+    assert translator.translate([lines[i] for i in order]) == [usual[i] for i in order]
+    assert translator.translate(lines[:31]) + translator.translate(lines[31:]) == usual
+
+
+def test_the_same_step_gives_the_same_bits_again():
+    step, state = step_and_state()
+    rows = split_rows(batch_of_ones(), jax.device_count(), 1)
+    once, again = (jax.device_get(step(state, rows)) for _ in range(2))
+    for one, other in zip(jax.tree.leaves(once), jax.tree.leaves(again), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def test_a_resumed_training_gives_the_bits_of_an_uninterrupted_one(tmp_path):
+    config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 118))
+    run_training(tmp_path / "whole", config)
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "run", tiny_config(config.data.corpus), stop_after=5)
+    run_training(tmp_path / "run", tiny_config(config.data.corpus))
+    assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")

@@ -1,0 +1,147 @@
+"""Public functions of model/ refuse wrong arguments by name, without jaxtyping's checks.
+
+Axes: B batch · T queries · S keys · H heads · K head width · D model width · V vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import pytest
+from test_attention import B, D, H, K, S, T, normal, random_params
+
+from model.attention import (
+    KeysValues,
+    dot_product_attention,
+    multi_head_attention,
+    project_keys_values,
+    segment_mask,
+)
+from model.beam_search import beam_search
+from model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
+from model.positions import rotate, sinusoidal_positions
+from model.sampling import sample
+from model.scoring import force
+
+
+@pytest.fixture(autouse=True)
+def without_jaxtyping():
+    """As users run: annotations are not checked."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+QUERIES, KEYS = normal(B, H, T, K), normal(B, H, S, K)
+X, INTS = normal(B, T, D), jnp.ones((B, T), int)
+ADDITIVE = jnp.where(jnp.ones((B, 1, T, S), bool), 0.0, -jnp.inf)
+ATTEND = jnp.ones((B, 1, T, S), bool)
+
+
+def attend(queries=QUERIES, keys=KEYS, values=KEYS, mask=None):
+    return dot_product_attention(queries, keys, values, mask)
+
+
+def heads(x=X, mask=None, positions=None):
+    return multi_head_attention(random_params(False), x, KeysValues(KEYS, KEYS), mask, positions)
+
+
+def feed(x, activation):
+    params = normal(D, 7), normal(7), normal(7, D), normal(D)
+    return feed_forward(FeedForwardParams(*params), x, activation)
+
+
+@pytest.mark.parametrize("error, message, call", [
+    (TypeError, "mask must be boolean, True = may attend; got float32",
+     lambda: attend(mask=ADDITIVE)),
+    (TypeError, "mask must be boolean, True = may attend; got int32",
+     lambda: attend(mask=ATTEND.astype(int))),
+    (ValueError, r"mask must have the axes \[B, H, T, S\]", lambda: attend(mask=ATTEND[:, 0])),
+    (ValueError, "mask must broadcast", lambda: attend(mask=ATTEND[..., :1])),
+    (ValueError, "mask must broadcast", lambda: attend(mask=ATTEND[:, :, :2])),
+    (ValueError, "queries must have the axes", lambda: attend(QUERIES[0])),
+    (ValueError, "keys must have the shape", lambda: attend(QUERIES[..., :-1])),
+    (ValueError, "values must have the shape", lambda: attend(values=KEYS[:, :, :2])),
+    (TypeError, "queries must be floating; got int32", lambda: attend(QUERIES.astype(int))),
+    (TypeError, "queries must be an array", lambda: attend(QUERIES.tolist())),
+    (TypeError, "mask must be boolean, True = may attend; got float32",
+     lambda: heads(mask=ADDITIVE)),
+    (ValueError, "x must have the axes", lambda: heads(X[0])),
+    (ValueError, "x must have the shape", lambda: heads(X[..., 1:])),
+    (TypeError, "positions must be integer", lambda: heads(positions=normal(B, T))),
+    (ValueError, "x must have the shape",
+     lambda: project_keys_values(random_params(False), X[..., 1:])),
+    (TypeError, "query_segments must be integer; got bool",
+     lambda: segment_mask(INTS > 0, INTS)),
+    (ValueError, "key_segments must have the axes", lambda: segment_mask(INTS, INTS[0])),
+    (ValueError, "key_segments must have the shape", lambda: segment_mask(INTS, INTS[:1])),
+    (ValueError, "x must have an even last axis", lambda: rotate(QUERIES, INTS)),
+    (ValueError, "positions must have the shape", lambda: rotate(QUERIES, INTS[:, 1:])),
+    (ValueError, "layout must be one of interleaved, halves; got 'half'",
+     lambda: sinusoidal_positions(3, 4, "half")),
+    (ValueError, "d_model must be even; got 5", lambda: sinusoidal_positions(3, 5)),
+    (ValueError, "scale must have the shape", lambda: layer_norm(X, X[0, 0, :1], X[0, 0], 1e-6)),
+    (ValueError, "activation must be one of relu, gelu, silu; got 'tanh'",
+     lambda: feed(X, "tanh")),
+    (ValueError, "x must have the axes", lambda: feed(X[0], "relu")),
+    (TypeError, "ids must be integer; got float32", lambda: embed(X[0], X[..., 0], True)),
+    (ValueError, "x must have the shape", lambda: logits(X, normal(4, D + 1))),
+    (ValueError, "rate must be from 0 to below 1; got 1.0",
+     lambda: dropout(X, 1.0, jax.random.key(0))),
+    (TypeError, "target must be integer", lambda: force([], INTS, INTS[:, 0], X[0], INTS[:, 0])),
+    (ValueError, "target_lengths must have the shape",
+     lambda: force([], INTS, INTS[:, 0], INTS, INTS[0])),
+])  # fmt: skip
+def test_wrong_arguments_are_named(error, message, call):
+    with pytest.raises(error, match=f"^{message}"):
+        jax.eval_shape(call)
+
+
+def step(tokens, state, t, parents, ancestry):
+    return jnp.zeros((*tokens.shape, 5)), state
+
+
+SEARCH = dict(step=step, state=jnp.zeros(3), start_tokens=jnp.ones(3, int),
+              limits=jnp.full(3, 4), max_length=4, end_id=2)
+
+
+@pytest.mark.parametrize("error, message, change", [
+    (ValueError, "end_id must be from 0 to 4, as step returns logits of 5 tokens; got 5",
+     dict(end_id=5)),
+    (ValueError, "end_id must be from 0 to 4", dict(end_id=-1)),
+    (ValueError, r"limits must have the shape \(3,\), one for each of start_tokens; got \(4,\)",
+     dict(limits=jnp.full(4, 4))),
+    (TypeError, "limits must be integer; got float32", dict(limits=jnp.full(3, 4.0))),
+    (TypeError, "start_tokens must be integer; got float32", dict(start_tokens=jnp.ones(3))),
+    (ValueError, r"start_tokens must have the axes \[B\]",
+     dict(start_tokens=jnp.ones((3, 1), int))),
+    (ValueError, "max_length must be at least 1|samples and max_length", dict(max_length=0)),
+    (TypeError, r"step must return \(logits, state\); got",
+     dict(step=lambda *a: step(*a)[0])),
+    (TypeError, r"step must return \(logits, state\); got tuple",
+     dict(step=lambda *a: (*step(*a), None))),
+    (ValueError, r"logits of step must have the axes \[B, N, V\]",
+     dict(step=lambda *a: (step(*a)[0][:, 0], a[1]))),
+    (ValueError, "logits of step must have the shape",
+     dict(step=lambda *a: (step(*a)[0][:1], a[1]))),
+    (TypeError, "logits of step must be floating",
+     dict(step=lambda *a: (step(*a)[0].astype(int), a[1]))),
+    (ValueError, "step must return a state of the structure and shapes that it was given",
+     dict(step=lambda *a: (step(*a)[0], a[1][1:]))),
+    (ValueError, "step must return a state of the structure",
+     dict(step=lambda *a: (step(*a)[0], {"x": a[1]}))),
+])  # fmt: skip
+def test_wrong_arguments_of_searches_are_named(error, message, change):
+    given = SEARCH | change
+    with pytest.raises(error, match=f"^({message})"):
+        jax.eval_shape(lambda: beam_search(**given, beam_size=2))
+    with pytest.raises(error, match=f"^({message})"):
+        jax.eval_shape(lambda: sample(**given, keys=jax.random.split(jax.random.key(0), 3),
+                                      samples=2))
+
+
+def test_keys_are_one_for_each_sentence_and_right_arguments_pass():
+    with pytest.raises(ValueError, match="^keys must have the shape"):
+        jax.eval_shape(lambda: sample(**SEARCH, keys=jax.random.split(jax.random.key(0), 4),
+                                      samples=2))
+    jax.eval_shape(lambda: (attend(mask=ATTEND), heads(mask=ATTEND), segment_mask(INTS, INTS)))
+    jax.eval_shape(lambda: beam_search(**SEARCH, beam_size=2))

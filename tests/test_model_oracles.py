@@ -1,0 +1,99 @@
+"""Oracles for parts of the model: epsilon of layer norm, attention for alignments, sample scores.
+
+Axes: B sentences · N samples · V vocabulary · D model width.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_transformer import SMALL, ids, variables_of
+
+from model.config import ModelConfig
+from model.layers import LayerNorm
+from model.sampling import sample
+from model.scoring import force
+from model.transformer import Transformer
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-1])
+def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
+    x = np.random.default_rng(0).normal(0, 0.3, (2, 5, 13)).astype(np.float32)
+    module = LayerNorm(ModelConfig(d_model=13, num_heads=1, layer_norm_epsilon=epsilon))
+    scale, bias = np.linspace(0.5, 2, 13), np.linspace(-1, 1, 13)
+    params = {"scale": jnp.asarray(scale, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}
+    centred = x - x.mean(-1, keepdims=True)
+    expected = centred / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + bias
+    found = module.apply({"params": params}, jnp.asarray(x))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+# Alignment: attention of the layer before the last.
+
+
+@partial(jax.jit, static_argnums=0)
+def attention(config, params):
+    lengths = jnp.array([7, 5])
+    return force([(Transformer(config), {"params": params})], ids(2, 7), lengths, ids(2, 6),
+                 jnp.array([6, 4])).attention
+
+
+def changed(params, layer, name):
+    """The parameters with other ones in a part of a decoder layer."""
+    other = jax.tree.map(lambda x: x[::-1] + 0.1, params["decoder"][layer][name])
+    decoder = params["decoder"] | {layer: params["decoder"][layer] | {name: other}}
+    return params | {"decoder": decoder}
+
+
+@pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (3, 1)])
+def test_alignment_attention_is_that_of_the_layer_before_the_last(layers, chosen):
+    """It changes with the cross-attention of that layer and not with any part of a later layer."""
+    config = replace(SMALL, num_layers=layers)
+    params = variables_of(config)["params"]
+    usual = np.asarray(attention(config, params))
+    expected = np.ones((2, 6))
+    expected[1, 4:] = 0.0  # beyond the target
+    np.testing.assert_allclose(usual.sum(-1), expected, atol=1e-5)
+    assert (usual[1, :, 5:] == 0).all()  # beyond the source
+    other = attention(config, changed(params, f"layers_{chosen}", "cross_attention"))
+    assert np.abs(other - usual).max() > 1e-3
+    for later in range(chosen + 1, layers):
+        for name in params["decoder"][f"layers_{later}"]:
+            np.testing.assert_array_equal(
+                attention(config, changed(params, f"layers_{later}", name)), usual)
+
+
+# Scores of samples.
+
+START, END, LIMIT = 1, 2, 6
+
+
+@pytest.mark.parametrize("alpha, power", [(0.6, False), (1.0, True), (0.0, False)])
+def test_the_score_of_a_sample_is_its_log_probability_over_the_penalty_of_its_whole_length(
+        alpha, power):
+    """The length counts the end token."""
+    table = np.random.default_rng(0).normal(0, 1, (5, 5)).astype(np.float32)
+
+    def step(tokens, state, t, parents, ancestry):
+        return jnp.asarray(table)[tokens], state
+
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(2))
+    found = jax.device_get(jax.jit(lambda: sample(
+        step, None, jnp.full(2, START), jnp.array([LIMIT, 4]), keys, samples=40,
+        max_length=LIMIT, end_id=END, alpha=alpha, power_penalty=power))())
+    log_table = table - np.log(np.exp(table).sum(-1, keepdims=True))
+    lengths = set()
+    for tokens, score, log_prob in zip(
+            *(x.reshape(80, -1) for x in (found.tokens, found.scores, found.log_probs)),
+            strict=True):
+        length = tokens.tolist().index(END) + 1
+        path = [START, *tokens[:length].tolist()]
+        expected = sum(log_table[one, other] for one, other in zip(path, path[1:], strict=False))
+        penalty = length**alpha if power else ((5 + length) / 6) ** alpha
+        assert log_prob == pytest.approx(expected, abs=1e-4)
+        assert score == pytest.approx(expected / penalty, abs=1e-4)
+        lengths.add(length)
+    assert lengths == set(range(1, LIMIT + 1))

@@ -1,0 +1,139 @@
+"""Searches over logits that are NaN or infinite: they end at the limits, and scores say it.
+
+Axes: B sentences · N beams · V vocabulary · T steps.
+"""
+
+from functools import cache, partial
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from table_models import END, LIMIT, START, B, V, bigram_step, random_limits, random_tables
+
+from model.beam_search import Queue, beam_search
+from model.constraints import make_rules
+from model.sampling import sample
+from model.translate import ensemble
+
+NEGATIVE_NAN = np.array(0xFFC00000, np.uint32).view(np.float32)  # top_k sorts NaN by its sign
+BAD = {"nan": np.nan, "negative nan": NEGATIVE_NAN, "inf": np.inf}
+KINDS = {
+    "beam 1": dict(beam_size=1),
+    "beam 4": dict(beam_size=4, nbest=2),
+    "queue": dict(beam_size=4, nbest=2, rows=3),
+    "rules": dict(beam_size=4, nbest=2, rules=dict(repetition=1.3, suppressed=(5,),
+                                                   renormalize=True)),
+    "ensemble": dict(beam_size=4, nbest=2, models=2),
+}
+
+
+@cache
+def searcher(kind):
+    """A compiled search over bigram tables; also returns how many steps it took."""
+    options = KINDS[kind]
+    rows, models, beams = options.get("rows", B), options.get("models", 1), options["beam_size"]
+
+    @jax.jit
+    def search(tables, limits, alpha):
+        def step(tokens, state, t, parents, ancestry):
+            sentences, steps, states = state
+            own = bigram_step(tables[sentences])
+            logits, states = ensemble([own] * models)(tokens, states, t, parents, ancestry)
+            return logits, (sentences, steps + 1, states)
+
+        def load(state, row, sentence):
+            return state[0].at[row].set(sentence), *state[1:]
+
+        start = jnp.full(B, START)
+        return beam_search(
+            step, (jnp.arange(rows) * 0, 0, (None,) * models), start, limits, beam_size=beams,
+            max_length=LIMIT, end_id=END, nbest=options.get("nbest", 1), alpha=alpha,
+            rules=make_rules(END, **options.get("rules", {})), queue=Queue(rows, load),
+        )
+
+    return lambda tables, limits, alpha=0.6: jax.device_get(search(tables, limits, alpha))
+
+
+def with_bad_sentences(value, where):
+    """Tables of which every third holds `value`: everywhere, for one next token, or after the most
+    probable first token only."""
+    tables, bad = random_tables(0), np.arange(B) % 3 == 0
+    for row in np.flatnonzero(bad):
+        if where == "everywhere":
+            tables[row] = value
+        elif where == "one token":
+            tables[row, :, 7] = value
+        else:
+            tables[row, START, [END, 5]] = -30.0  # 5 is suppressed by the rules
+            first = tables[row, START].argmax()
+            tables[row, first, 4] = value
+    return tables, bad
+
+
+@pytest.mark.parametrize("where", ["everywhere", "one token", "later"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sentence_with_logits_that_are_not_finite_is_nan_and_disturbs_no_other(kind, where):
+    limits = np.full(B, LIMIT)
+    for value in BAD.values():
+        tables, bad = with_bad_sentences(value, where)
+        found = searcher(kind)(tables, limits)
+        usual = searcher(kind)(np.where(bad[:, None, None], random_tables(1), tables), limits)
+        assert np.isnan(found.scores[bad]).all() and np.isnan(found.log_probs[bad]).all()
+        assert (found.lengths[bad] == 0).all()
+        for one, other in zip(found, usual, strict=True):
+            assert one[~bad].tobytes() == other[~bad].tobytes()
+
+
+def test_no_row_makes_more_steps_than_its_limit_for_any_values():
+    """Also where the penalty overflows: −inf / inf would be NaN, and NaN is less than nothing."""
+    random, steps = np.random.default_rng(0), []
+
+    @jax.jit
+    def search(tables, limits, alpha):
+        def step(tokens, state, t, parents, ancestry):
+            jax.debug.callback(lambda t: steps.append(int(t.max())), t)
+            return bigram_step(tables)(tokens, state, t, parents, ancestry)
+
+        return beam_search(step, None, jnp.full(B, START), limits, beam_size=4, max_length=LIMIT,
+                           end_id=END, nbest=2, alpha=alpha)
+
+    values = np.array([0.0, -np.inf, np.inf, np.nan, -3.4e38, 3.4e38], np.float32)
+    for alpha in (0.6, 200.0, np.inf, np.nan):
+        tables = np.where(random.random((B, V, V)) < 0.02, random.choice(values, (B, V, V)),
+                          random_tables(3, end=-5.0))
+        limits = random_limits(3)
+        steps.clear()
+        found = jax.device_get(search(tables, limits, alpha))
+        jax.effects_barrier()
+        assert len(steps) <= limits.max() and max(steps) == len(steps) - 1
+        assert (found.lengths <= limits[:, None]).all()
+
+
+def test_a_penalty_that_overflows_loses_no_hypothesis():
+    limits = random_limits(1)
+    found = searcher("beam 4")(random_tables(1, end=-2.0), limits, 1e30)
+    alone = found.lengths == 1  # ((5 + 1) / 6)^alpha is 1
+    assert (found.lengths[:, 0] > 0).all() and alone.any() and not alone.all()
+    np.testing.assert_array_equal(
+        found.scores, np.where(alone, found.log_probs, np.where(found.lengths, -0.0, -np.inf)))
+
+
+@pytest.mark.parametrize("options", [{}, dict(top_k=2), dict(top_p=0.7)], ids=str)
+def test_samples_end_at_their_limits_for_any_values(options):
+    limits = jnp.asarray(random_limits(2))
+
+    @jax.jit
+    def draw(tables):
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(B))
+        return sample(bigram_step(tables), None, jnp.full(B, START), limits, keys, samples=3,
+                      max_length=LIMIT, end_id=END, **options)
+
+    for value, where in product(BAD.values(), ("everywhere", "one token")):
+        tables, bad = with_bad_sentences(value, where)
+        found = jax.device_get(draw(tables))
+        assert np.isnan(found.scores[bad]).all() and np.isfinite(found.scores[~bad]).all()
+        assert ((found.lengths > 0) & (found.lengths <= limits[:, None])).all()
+        after = np.arange(LIMIT) >= found.lengths[..., None] - 1
+        assert ((found.tokens == END) == after).all()

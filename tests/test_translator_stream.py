@@ -1,0 +1,99 @@
+"""Translator.stream on inputs that pause, end badly or hold what is no line."""
+
+import os
+
+import jax
+import pytest
+from echo import echoing_translator, in_time
+from tiny import WORDS
+
+from data.errors import DATA, UserError
+from decoding import engine
+from decoding.calls import Pace
+from decoding.inputs import read_lines
+from decoding.translator import Translator
+
+
+@pytest.fixture
+def echo(monkeypatch):
+    return echoing_translator(monkeypatch)
+
+
+def test_a_line_in_an_open_pipe_is_answered_before_the_next_one_is_written(echo):
+    translator, _ = echo
+    reader, writer = os.pipe()
+    stream = translator.stream(read_lines(f"/dev/fd/{reader}"))
+    for line in ("eins", "", "zwei drei", " ".join(WORDS * 2)):
+        os.write(writer, f"{line}\n".encode())
+        assert in_time(lambda: next(stream)).text == line
+    os.write(writer, b"eins\n\nzwei\n")
+    os.close(writer)
+    assert in_time(lambda: [found.text for found in stream]) == ["eins", "", "zwei"]
+    os.close(reader)
+
+
+def test_a_stream_closes_at_once_while_its_input_blocks(echo):
+    translator, _ = echo
+    reader, writer = os.pipe()
+    stream = translator.stream(read_lines(f"/dev/fd/{reader}"))
+    os.write(writer, b"eins\nzw")
+    assert in_time(lambda: next(stream)).text == "eins"
+    in_time(stream.close)
+    os.close(writer)
+    os.close(reader)
+
+
+def test_lines_before_a_bad_one_are_translated_first(echo):
+    def lines():
+        yield from ["eins", "zwei"]
+        raise UserError(DATA, "line 3")
+
+    seen = []
+    with pytest.raises(UserError, match="line 3"):
+        for found in echo[0].stream(lines()):
+            seen.append(found.text)
+    assert seen == ["eins", "zwei"]
+
+
+def test_calls_come_with_the_numbers_of_their_lines(echo):
+    lines = {7: "eins", 3: "", 900: "zwei drei", 5: "vier"}
+    found = {}
+    for group in echo[0].results(lines.items()):
+        found |= {number: one.text for number, one in group.items()}
+    assert found == lines
+
+
+def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo):
+    """A pace that no call can keep leaves one batch a call; a generous one, as many as fit."""
+    translator, seen = echo
+    lines = [WORDS[i % 11] for i in range(200)]
+    batch = 3 * jax.local_device_count()
+    for seconds, most in ((1e-9, 1), (1e9, engine.QUEUE)):
+        seen.clear()
+        translator.engine.pace = Pace(seconds)
+        assert translator.translate(lines) == lines
+        sizes = [int((lengths > 0).sum()) for _, lengths in seen]
+        # Calls in flight before the first measurement are limited by Pace.FIRST alone.
+        assert max(sizes[engine.IN_FLIGHT + 1:]) == most * batch
+
+
+def test_lines_that_are_not_strings_are_refused_by_place(echo):
+    translator, _ = echo
+    for wrong in ("eins zwei", ""):
+        with pytest.raises(TypeError, match=r"pass \[text\]"):
+            translator.translate(wrong)
+        with pytest.raises(TypeError, match=r"pass \[text\]"):
+            translator.stream(wrong)
+    for wrong in (None, 7, b"eins", ["eins"]):
+        with pytest.raises(TypeError, match=r"lines\[1\] must be a string, got"):
+            translator.translate(["eins", wrong])
+
+
+def test_an_unknown_option_names_the_nearest_one(echo):
+    for wrong, nearest in (("beam", "beam_size"), ("n_best", "nbest"), ("topp", "top_p")):
+        with pytest.raises(TypeError, match=f"unknown option {wrong}; did you mean {nearest}"):
+            echo[0].translate(["eins"], **{wrong: 4})
+        with pytest.raises(TypeError, match=f"did you mean {nearest}"):
+            Translator.load("nowhere", **{wrong: 4})
+    with pytest.raises(TypeError, match="unknown option zzz; options: beam_size, "):
+        echo[0].translate(["eins"], zzz=1)

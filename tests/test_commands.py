@@ -122,7 +122,7 @@ def test_over_long_lines_are_truncated_visibly(trained):
     long = " ".join(["eins"] * 200)
     code, out, err = decode(trained, stdin=f"zwei\n{long}\ndrei\n".encode())
     assert code == 0 and out.count("\n") == 3
-    assert "-:2: 201 tokens > 123, truncated" in err
+    assert "-:2: 201 tokens > 128, truncated" in err
     assert err[-1].startswith("3 lines, 0 blank, 1 truncated, ")
 
 

@@ -73,9 +73,8 @@ def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
     assert card["platforms"] == ["cpu", "tpu"] and card["decoding"]["alpha"] == 0.9
 
 
-def test_the_loader_has_sixty_lines_and_nothing_of_ours():
+def test_the_loader_imports_nothing_of_this_project():
     loader = (ROOT / "scripts" / "load_exported.py").read_text(encoding="utf-8")
-    assert len(loader.split("\n")) - 1 <= 60
     imported = {line.split()[1] for line in loader.split("\n")
                 if line.startswith(("import ", "from "))}
     assert imported - set(sys.stdlib_module_names) == {"jax", "numpy", "sentencepiece"}

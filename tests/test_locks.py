@@ -114,8 +114,8 @@ from training.interruption import StopFlag, Stopped
 stop = StopFlag()
 if sys.argv[1] == "deferred":
     stop.defer()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     # In C for minutes: no Python handler runs meanwhile, as inside a compiled call.
     hashlib.pbkdf2_hmac("sha256", b"", b"", int(sys.argv[2]))
     stop.poll()

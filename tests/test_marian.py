@@ -68,7 +68,9 @@ def searched(request, tmp_path_factory):
             alpha=1.0, power_penalty=True, max_length=LIMIT, max_extra_length=LIMIT - 1, **options),
             (PAD,))
         engine.use(params)
-        return dict(engine.search([Job(sources, {}, 0)]))
+        found = engine.search([Job(sources, {}, range(len(sources)))])
+        return {one.index: [(ids, score) for ids, score, _ in one.hypotheses]
+                for call in found for one in call}
 
     def hf(**options):
         """Their length counts the start token. Their forced end is free, so it is forced here by

@@ -181,9 +181,10 @@ def test_batches_of_sampled_pairs_can_be_made_at_any_position(config):
     shape = 5, config.source_length, config.target_length
     batches = Batches(sampler_of(config)[0], *shape, seed=5)
     steps = list(islice(batches.iterate(DataPosition()), 23))
-    positions = [DataPosition(), *(position for _, position in steps)]
-    assert positions[-1].epoch > 1
-    for position, (batch, _) in zip(positions, steps, strict=False):
+    taken = [position for position, _, _ in steps]
+    assert taken == [DataPosition(), *(following for _, _, following in steps[:-1])]
+    assert taken[-1].epoch > 1
+    for position, batch, _ in steps:
         fresh = Batches(sampler_of(config)[0], *shape, seed=5)[position]
         for one, other in zip(batch, fresh, strict=True):
             np.testing.assert_array_equal(one, other)

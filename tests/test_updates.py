@@ -47,7 +47,7 @@ def test_updates_are_clipped_adamw_with_the_learning_rate_of_the_schedule(name, 
     for n in range(1, STEPS + 1):
         gradient = (0.01 if n % 2 else 1.0) * random.normal(size=(5, 7))
         gradients = {"feed_forward": {"inner": gradient.astype(np.float32)}}
-        updates, state = update(gradients, state, params)
+        updates, state = update(gradients, state, params, step=n - 1)
         params = optax.apply_updates(params, updates)
         clipped = gradient / max(1.0, np.sqrt((gradient**2).sum()))
         first = config.adam_b1 * first + (1 - config.adam_b1) * clipped

@@ -67,7 +67,7 @@ def test_skipping_it_changes_nothing_but_the_step(poisoned, tmp_path, record_pro
                           **arrays(directory / str(at) / "rest")} for at in (step - 1, step))
         changed = {name for name in after if after[name] != before[name]}
         assert (changed == {"rest['step']"}) == (step in skipped), (step, changed)
-    assert 1 <= len(skipped) <= 3
+    assert 1 <= len(skipped) <= 4  # twelve steps are four epochs
     record_property("seen", f"skip_nonfinite=1: rc 0, steps {skipped} change only the step number")
 
 

@@ -116,10 +116,9 @@ class Runner:
         self._trees: SimpleQueue[Path] = SimpleQueue()
         for i in range(jobs):
             self._trees.put(copy_tree(root, folder / str(i)))
-        self._environment = {"JAX_COMPILATION_CACHE_DIR": str(session.path.parent / "jax_cache"),
-                             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",
-                             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-                             **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        compiled = str(session.path.parent / "compiled")  # shared by all runs: tests/conftest.py
+        self._environment = {**os.environ, "TESTS_COMPILED": compiled,
+                             "PYTHONDONTWRITEBYTECODE": "1"}
 
     def patience(self, file: str) -> float:
         """How long a test file may be silent, from its longest pause on the unchanged code.

@@ -23,8 +23,9 @@ if version("jaxlib").startswith("0.10.") and not optimised:
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 # All workers, the processes that they start (their default is XDG_CACHE_HOME/jax-transformer) and
 # later runs share compiled programs. The key of an entry is the program, its options and versions.
+# TESTS_COMPILED names another directory for them.
 ROOT = Path(__file__).parent.parent
-CACHE = ROOT / ".pytest_cache" / "compiled"
+CACHE = Path(os.environ.get("TESTS_COMPILED") or ROOT / ".pytest_cache" / "compiled")
 os.environ["XDG_CACHE_HOME"] = str(CACHE)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / "jax-transformer")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"

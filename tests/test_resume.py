@@ -12,6 +12,7 @@ from tiny import StopAfter, tiny_config, write_corpus
 import train
 from data.corpora import read_split
 from data.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
+from model.config import ModelConfig
 from training.checkpoint import find_params, load_params, steps
 from training.config import load_config
 from training.inputs import prepare_data
@@ -227,6 +228,12 @@ def test_training_starts_from_another_run(corpus, uninterrupted, tmp_path):
         np.testing.assert_array_equal(a, b)
     joint = "vocab/joint.txt"
     assert (tmp_path / "run" / joint).read_bytes() == (uninterrupted / joint).read_bytes()
+    again = tiny_config(corpus)
+    again.model, again.training = ModelConfig(), config.training
+    run = Run(tmp_path / "run")
+    run.adopt(again)  # what is left at its default is that of the other run, as at first
+    run.close()
+    assert again.model == load_config(tmp_path / "run" / "config.json").model
     config.model.d_ff = 32
     with pytest.raises(UserError, match="model.d_ff 16 → 32"):
         run_training(tmp_path / "other", config)

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from forked import call_forked
 from tiny import WORDS, write_run
 
 ROOT = Path(__file__).parent.parent
@@ -36,9 +37,7 @@ def command(path, *flags):
 
 
 def decode(path, *flags, stdin=b""):
-    done = subprocess.run(command(path, *flags), input=stdin, capture_output=True, env=ENVIRONMENT,
-                          check=False)
-    return done.returncode, done.stdout.decode(), done.stderr.decode().splitlines()
+    return call_forked(command(path, *flags)[1:], stdin, environment={"XLA_FLAGS": ""})[:3]
 
 
 def test_json_comes_out_with_what_was_in_it_and_can_be_scored(run):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from tiny import StopAfter, tiny_config, write_corpus
+from traced import shared_steps
 
 import train
 from data.corpora import read_split
@@ -36,7 +37,8 @@ def run_training(path, config, stop_after=None, overwrite=False):
         corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
         data = prepare_data(config, run, corpora, overwrite)
         run.describe(config, corpora["train"].fingerprints)
-        train.train(config, run, data, StopAfter(stop_after))
+        with shared_steps(config):
+            train.train(config, run, data, StopAfter(stop_after))
     finally:
         run.close()
 

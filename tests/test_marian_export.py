@@ -19,7 +19,7 @@ from model.config import ModelConfig
 from model.transformer import Transformer
 from training.checkpoint import check_run, load_params, write_run
 from training.config import DecodingConfig
-from training.marian_export import check_expressible, export_marian
+from training.marian_export import check_expressible, export_marian, generation_fields
 
 LINES, LIMIT = SENTENCES[:6], 11
 END = 2
@@ -197,6 +197,11 @@ def test_what_decoding_loses_is_said(pair, tmp_path):
     lost = export_marian(config, tokenizers, load_params(run, "best"), tmp_path)
     assert [name for name in ("length penalty", "no_repeat_ngram") if not any(
         name in line for line in lost)] == [] and len(lost) == 2
+    carried = DecodingConfig(alpha=0.6, power_penalty=True, beam_size=3, max_length=7, nbest=2,
+                             renormalize=True, horizon=1, max_extra_length=4, batch_size=8)
+    fields, lost = generation_fields(carried, config.model)
+    assert lost == [] and fields == {"num_beams": 3, "length_penalty": 0.6, "max_length": 8,
+                                     "renormalize_logits": True}
 
 
 def test_a_copy_without_its_start_token_is_refused(pair, tmp_path):

@@ -8,7 +8,7 @@ from echo import echoing_translator, in_time
 from tiny import WORDS
 
 from data.errors import DATA, UserError
-from decoding import engine
+from decoding import calls, engine
 from decoding.calls import Pace
 from decoding.inputs import read_lines
 from decoding.translator import Translator
@@ -75,6 +75,23 @@ def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo):
         sizes = [int((lengths > 0).sum()) for _, lengths in seen]
         # Calls in flight before the first measurement are limited by Pace.FIRST alone.
         assert max(sizes[engine.IN_FLIGHT + 1:]) == most * batch
+
+
+def test_a_pace_gives_a_call_as_many_batches_as_last_that_long(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(calls.time, "perf_counter", lambda: now[0])
+    pace = Pace(10.0)
+    assert pace.batches(16, 50) == Pace.FIRST
+    now[0] = 106.0
+    pace.measure(16, 3, begin=100.0)  # 2 s a batch
+    assert pace.batches(16, 50) == 5 and pace.batches(16, 4) == 4
+    assert pace.batches(32, 50) == Pace.FIRST  # of another bucket
+    now[0] = 107.0
+    pace.measure(16, 4, begin=101.0)  # it has waited until 106: 0.25 s a batch
+    assert pace.batches(16, 50) == 40
+    now[0] = 207.0
+    pace.measure(16, 1, begin=107.0)
+    assert pace.batches(16, 50) == 1
 
 
 def test_lines_that_are_not_strings_are_refused_by_place(echo):

@@ -10,7 +10,7 @@ class Reader(Run):
     """A Run that takes no lock, writes nothing and says nothing."""
 
     def __init__(self, path: Path):
-        self.path, self.goes_on = path.expanduser().absolute(), False
+        self.path = path.expanduser().absolute()
 
     def clear(self) -> None: ...
 

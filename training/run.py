@@ -46,9 +46,11 @@ OURS = ("run.json", "run.json.corrupt", "metrics.jsonl", "train.log", "best.json
 class Run:
     """The directory runs/NAME of one training run; one process holds it at a time."""
 
+    goes_on = False  # `adopt` finds an earlier start of the run
+
     def __init__(self, path: Path):
         """Create or reopen it. Raises UserError(OUTPUT) where it cannot be written or is in use."""
-        self.path, self.goes_on = path.expanduser().absolute(), False
+        self.path = path.expanduser().absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_file(

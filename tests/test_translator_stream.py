@@ -3,15 +3,19 @@
 import os
 
 import jax
+import numpy as np
 import pytest
 from echo import echoing_translator, in_time
 from tiny import WORDS
 
 from data.errors import DATA, UserError
 from decoding import calls, engine
+from decoding import translator as module
 from decoding.calls import Pace
+from decoding.formats import Item
 from decoding.inputs import read_lines
 from decoding.translator import Translator
+from model.hypotheses import Hypotheses
 
 
 @pytest.fixture
@@ -63,8 +67,9 @@ def test_calls_come_with_the_numbers_of_their_lines(echo):
     assert found == lines
 
 
-def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo):
+def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo, monkeypatch):
     """A pace that no call can keep leaves one batch a call; a generous one, as many as fit."""
+    monkeypatch.setattr(module, "WINDOW", 8)  # a window is more than a call takes
     translator, seen = echo
     lines = [WORDS[i % 11] for i in range(200)]
     batch = 3 * jax.local_device_count()
@@ -75,6 +80,30 @@ def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo):
         sizes = [int((lengths > 0).sum()) for _, lengths in seen]
         # Calls in flight before the first measurement are limited by Pace.FIRST alone.
         assert max(sizes[engine.IN_FLIGHT + 1:]) == most * batch
+
+
+def test_a_prefix_beyond_the_limit_of_its_line_leaves_room_for_the_end_only(echo):
+    translator, requests = echo[0], []
+
+    def search(bucket):
+        def run(_, request, numbers):
+            requests.append(request)
+            shape = (*request.lengths.shape, 1)
+            zeros = np.zeros(shape, np.float32)
+            return Hypotheses(request.source[:, :, None], request.lengths.reshape(shape), zeros,
+                              zeros)
+
+        return run
+
+    translator.engine._search = search
+    items = [Item("eins", "eins", prefix="eins zwei " * 4), Item("zwei", "zwei", prefix="drei"),
+             Item("drei", "drei")]
+    list(translator.stream(items))
+    (request,) = requests
+    lines = np.asarray(request.lengths) > 0
+    assert sorted(np.asarray(request.prefix[1])[lines].tolist()) == [0, 1, 8]
+    assert sorted(np.asarray(request.limits)[lines].tolist()) == [2 + 5, 2 + 5, 8 + 1]
+    assert not np.asarray(request.limits)[~lines].any()
 
 
 def test_a_pace_gives_a_call_as_many_batches_as_last_that_long(monkeypatch):

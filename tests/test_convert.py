@@ -101,6 +101,7 @@ def still(converted, tmp_path_factory):
     return path, *fine_tuned(path, converted[0], num_steps=4)
 
 
+@pytest.mark.slow
 def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted, still):
     path, config, data = still
     for a, b in zip(*(jax.tree.leaves(load_params(one, "best")) for one in (converted[1], path)),

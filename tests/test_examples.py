@@ -20,10 +20,12 @@ def test_a_gpt_sorts_digits_it_has_never_seen():
     assert run("gpt") >= 0.9  # one line in thousands by chance
 
 
+@pytest.mark.slow
 def test_a_classifier_finds_the_first_word_again():
     assert run("bert") >= 0.9  # a half by chance
 
 
+@pytest.mark.slow
 def test_a_vision_transformer_names_the_direction_of_strokes():
     assert run("vit") >= 0.9  # a quarter by chance
 

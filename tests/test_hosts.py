@@ -73,6 +73,7 @@ def test_four_devices_add_in_another_order_and_agree_to_1e_6(path, processes, de
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_two_processes_goes_on_in_one_and_the_reverse(
         path, of_two, of_one, tmp_path):
     (two, _), (one, _) = of_two, of_one

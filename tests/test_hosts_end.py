@@ -18,6 +18,7 @@ def path(tmp_path_factory):
     return write_data(tmp_path_factory.mktemp("hosts"))
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_stops_all_at_one_step_and_the_same_command_goes_on(path, tmp_path):
     run = tmp_path / "run"
     flags = ("--config.training.checkpoint_every=50000", "--config.training.eval_every=50000")
@@ -81,6 +82,7 @@ def test_processes_with_different_settings_are_refused_by_name(path, tmp_path):
     assert steps(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_a_process_that_never_comes_is_not_waited_for_without_end(path, tmp_path):
     job = Job(tmp_path, 1, 1, ROOT / "train.py", *TINY, f"--workdir={tmp_path / 'run'}",
               f"--config.data.corpus=tsv:{path / 'pairs.tsv'}", "--coordinator=127.0.0.1:1",

@@ -65,6 +65,7 @@ def test_json_comes_out_with_what_was_in_it_and_can_be_scored(run):
         len(one["translation"].split()) for one in found]
 
 
+@pytest.mark.slow
 def test_shards_joined_are_the_whole_in_every_format_and_zipped(run):
     path, lines = run
     source = f"--input={path / 'in.txt'}"

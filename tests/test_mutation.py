@@ -59,6 +59,7 @@ def test_mutants_of_this_project_are_programs_and_differ_from_it_in_one_place():
         assert changed.endswith(source[mutant.end :])
 
 
+@pytest.mark.slow
 def test_a_draw_depends_on_the_seed_and_reaches_every_file():
     sources = source_files(ROOT)
     one, again, other = (draw(sources, 120, seed) for seed in (0, 0, 1))

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_what_is_equal_bit_for_bit_is_so_with_optimisations_on():
     environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}

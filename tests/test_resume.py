@@ -204,6 +204,7 @@ def test_an_unknown_checkpoint_lists_what_there_is(uninterrupted, tmp_path):
         find_params(tmp_path, "latest")
 
 
+@pytest.mark.slow
 def test_a_moving_average_is_kept_resumed_and_used(corpus, tmp_path):
     config = tiny_config(corpus)
     config.training.ema_decay = 0.9

@@ -172,6 +172,7 @@ def lost_space(bench, run, take, give, record_property, how):
                     "saved when there was room again")
 
 
+@pytest.mark.slow
 @FULL
 def test_files_must_not_grow(bench, tmp_path, record_property):
     """A limit on the size of files fails a write as a full disk does."""

@@ -106,6 +106,7 @@ def test_odd_characters_in_lines(tmp_path, record_property):
     record_property("seen", "1,000 lines of 8 kinds: 1,000 pairs, each with its own number")
 
 
+@pytest.mark.slow
 @pytest.mark.row(26, "blank lines, 1 MB line, 10 MB without a space, TSV of 1 or 3 fields, cut .gz",
                  "pairs skipped, counted by reason with 5 places; TSV, .gz: exit 3 with the place; "
                  "memory below twice that of the clean file")

@@ -100,6 +100,7 @@ def test_what_must_not_matter(record_property):
                     f"{ties} of 900 lines differ across batch sizes")
 
 
+@pytest.mark.slow
 @pytest.mark.row(31, "an over-long line", "cut, named on stderr with its line and length, counted; "
                  "exit 0")
 def test_an_over_long_line(tmp_path, record_property):

@@ -53,6 +53,7 @@ def test_a_poisoned_pair(poisoned, tmp_path, record_property):
                     f"line {LINE} among the {len(places)} pairs named")
 
 
+@pytest.mark.slow
 @DIVERGED
 def test_skipping_it_changes_nothing_but_the_step(poisoned, tmp_path, record_property):
     """With so many steps of the poisoned pair skipped, the parameters equal those before each."""

@@ -67,6 +67,7 @@ def test_sigterm_while(bench, judged, tmp_path, record_property, place):
     record_property("seen", f"in {place}: rc 143, step {step} saved, then all equal")
 
 
+@pytest.mark.slow
 @TERM
 def test_sigterm_in_the_first_compilation(bench, tmp_path, record_property):
     code, lines = bench.train(tmp_path / "run", f"--compilation_cache={tmp_path}",

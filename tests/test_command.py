@@ -10,6 +10,7 @@ from data.config import DataConfig
 from data.corpora import read_corpus, read_split
 from data.errors import CONFIGURATION, UserError
 from data.paths import check_local
+from training import command
 from training.command import shrink_cache, usable_cores
 
 
@@ -61,6 +62,18 @@ def test_cores_are_those_of_the_process_and_of_the_machine_where_that_is_unknown
     assert usable_cores() == 11
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert usable_cores() == 1
+
+
+@pytest.mark.parametrize(("cores", "asked", "devices"), [(20, 0, 8), (3, 0, 3), (20, 1, 1)])
+def test_each_core_is_a_device_up_to_eight(monkeypatch, cores, asked, devices):
+    import jax
+
+    settings = {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(command, "usable_cores", lambda: cores)
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    command.prepare_jax("off", asked)
+    assert settings == {"jax_num_cpu_devices": devices}
 
 
 def test_the_compilation_cache_keeps_the_programs_that_were_used_last(tmp_path):

@@ -58,6 +58,8 @@ def test_training_says_what_it_does_and_ends_with_results(trained):
         assert part in log, part
     assert out.count("reference ") == 5
     assert "held-out BLEU" in out and "tok:13a" in out and "held-out exact match" in out
+    best = json.loads((path / "run" / "best.json").read_text())["checkpoint"]
+    assert f"(checkpoint: {best})" in out
     assert f"python decode.py --workdir={path / 'run'}" in log
     here = {p.name for p in (path / "run").iterdir()}
     assert here >= {"config.json", "run.json", "metrics.jsonl", "train.log", "vocab", "checkpoints",

@@ -82,7 +82,6 @@ def test_processes_with_different_settings_are_refused_by_name(path, tmp_path):
     assert steps(tmp_path / "run") == []
 
 
-@pytest.mark.slow
 def test_a_process_that_never_comes_is_not_waited_for_without_end(path, tmp_path):
     job = Job(tmp_path, 1, 1, ROOT / "train.py", *TINY, f"--workdir={tmp_path / 'run'}",
               f"--config.data.corpus=tsv:{path / 'pairs.tsv'}", "--coordinator=127.0.0.1:1",

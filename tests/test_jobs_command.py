@@ -154,6 +154,8 @@ def test_a_malformed_line_ends_a_job_before_any_device_is_used(run, tmp_path):
 @pytest.mark.parametrize("flags, part", [
     (("--mode=score",), "--target"),
     (("--nbest=2",), "--format=moses or jsonl"),
+    (("--mode=score", "--target={d}/in.txt", "--format=moses"), "neither --format=moses nor"),
+    (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "nor --reference"),
     (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
     (("--shard=1/2",), "--input file"),
     (("--target={d}/in.txt",), "--mode=score"),

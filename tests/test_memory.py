@@ -1,6 +1,8 @@
 """Memory: what a step needs is measured by a known program, and a training that does not fit is
 refused before its first step."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,6 +116,22 @@ def test_free_memory_is_what_kernel_and_control_groups_leave(tmp_path, monkeypat
 
 def test_without_proc_free_memory_is_unknown(tmp_path):
     assert memory.free_host_memory(tmp_path) is None
+
+
+def test_free_memory_of_accelerators_is_the_least_of_the_devices(monkeypatch):
+    def devices(*stats):
+        return lambda: [SimpleNamespace(platform="gpu", memory_stats=lambda s=s: s) for s in stats]
+
+    full = {"bytes_limit": 1000, "bytes_in_use": 300}
+    for stats, free in (((full,), 700), (({"bytes_limit": 900}, full), 700),
+                        (({"bytes_limit": 600}, full), 600), ((None, full), None)):
+        monkeypatch.setattr(jax, "local_devices", devices(*stats))
+        assert memory.free_memory() == free
+
+
+def test_the_devices_of_a_cpu_share_its_memory(monkeypatch):
+    monkeypatch.setattr(memory, "free_host_memory", lambda: 1003)
+    assert jax.local_device_count() == 4 and memory.free_memory() == 250
 
 
 def test_this_machine_has_free_memory_that_its_devices_share():

@@ -5,6 +5,7 @@ The model is random, so that hypotheses differ and every option shows.
 
 import gc
 import weakref
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +22,16 @@ from decoding.formats import Item
 from decoding.progress import Progress
 from decoding.translator import Translator
 from decoding.work import Work
-from model.translate import Request
+from model.translate import Request, Search
 from training import checkpoint
 from training.config import DecodingConfig
+
+
+def test_a_search_and_config_decoding_have_the_same_defaults():
+    options, search = DecodingConfig(), Search()
+    names = set(Search._fields) & {field.name for field in fields(DecodingConfig)}
+    assert names >= {"beam_size", "nbest", "alpha", "temperature", "top_k", "top_p", "samples"}
+    assert {n: getattr(search, n) for n in names} == {n: getattr(options, n) for n in names}
 
 
 @pytest.fixture

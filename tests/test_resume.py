@@ -159,6 +159,23 @@ def test_overwrite_begins_anew_and_leaves_strangers_alone(corpus, uninterrupted,
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
+def test_overwrite_deletes_everything_that_a_run_writes(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    (tmp_path / "run" / "profile").mkdir()
+    (tmp_path / "run" / "run.json.corrupt").touch()
+    run = Run(tmp_path / "run")
+    run.clear()
+    run.close()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["LOCK"]
+
+
+def test_a_training_of_one_step_is_evaluated(corpus, tmp_path):
+    config = tiny_config(corpus, valid=corpus)
+    config.training.num_steps = config.training.eval_every = config.training.checkpoint_every = 1
+    run_training(tmp_path / "run", config)
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["checkpoint"] == 1
+
+
 def test_a_run_in_use_is_refused(tmp_path):
     held = Run(tmp_path / "run")
     with pytest.raises(UserError, match="in use") as refused:

@@ -45,6 +45,21 @@ def translator():
     return translator_of()
 
 
+def test_each_pair_is_scored_once_at_the_border_of_a_bucket_too(translator, monkeypatch):
+    scorer, lengths = Scorer(translator), []
+    force = scorer._force
+
+    def counted(variables, source, source_lengths, target, target_lengths):
+        lengths.extend(np.asarray(source_lengths).ravel().tolist())
+        return force(variables, source, source_lengths, target, target_lengths)
+
+    monkeypatch.setattr(scorer, "_force", counted)
+    first = translator.engine.buckets[0]
+    pairs = [(" ".join(["eins"] * (n - 1)), "zwei") for n in (first - 1, first, first + 1)]
+    list(scorer.stream(pairs))
+    assert sorted(n for n in lengths if n) == [first - 1, first, first + 1]
+
+
 SCORED = {
     "usual": {},
     "ensemble": dict(seeds=(1, 2)),

@@ -18,7 +18,14 @@ from training.config import Config, TrainingConfig
 from training.evaluate import held_out_loss
 from training.loss import LossSums
 from training.optimizer import make_optimizer
-from training.step import AXIS, init_state, make_train_step, pmap_train_step, split_rows
+from training.step import (
+    AXIS,
+    init_state,
+    loss_sums,
+    make_train_step,
+    pmap_train_step,
+    split_rows,
+)
 
 ROWS, S, T, V = 8, 11, 7, 23
 TRAINING = TrainingConfig(schedule="constant", learning_rate=1e-2, warmup_steps=1, clip_norm=0.1)
@@ -130,6 +137,25 @@ def test_a_schedule_ends_at_num_steps_although_steps_were_skipped(batch):
     assert [int(state.step) for state in (first, skipped, last)] == [1, 2, 3]
     adam = last.optimizer[1][0]
     assert int(adam.count) == 2  # the updates that were applied
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_a_step_is_applied_only_if_both_loss_and_gradient_are_finite(batch, monkeypatch, broken):
+    def spoilt(model, params, *rest):
+        sums = loss_sums(model, params, *rest)
+        zero = 0.0 * jax.tree.leaves(params)[0].sum()
+        # The root of 0 is finite and its gradient is not; a constant has the gradient 0.
+        return sums._replace(loss=sums.loss + (jnp.inf if broken == "loss" else jnp.sqrt(zero)))
+
+    monkeypatch.setattr("training.step.loss_sums", spoilt)
+    state, metrics = train(batch, 1, 1, steps=1)
+    finite = {name: bool(np.isfinite(metrics[name])) for name in ("loss", "gradient_norm")}
+    assert finite == {"loss": broken == "gradient", "gradient_norm": broken == "loss"}
+    before = host_state()
+    for old, new in zip(jax.tree.leaves((before.params, before.optimizer)),
+                        jax.tree.leaves((state.params, state.optimizer)), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert state.step == before.step + 1
 
 
 def test_the_step_learns_and_donates(batch):

@@ -202,6 +202,14 @@ def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monke
         assert list(text_files.beginnings(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
 
 
+def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST", 11)
+    (tmp_path / "pairs.tsv").write_bytes(b"abcde\tfghij\nabcde\tfghijk\n")
+    corpus = read_corpus(f"tsv:{tmp_path / 'pairs.tsv'}", "train", DataConfig())
+    assert (corpus.source, corpus.target) == (["abcde"], ["fghij"])
+    assert sum(corpus.dropped.values()) == 1
+
+
 def test_progress_is_told_while_a_corpus_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("data.text_files.EVERY", 3)

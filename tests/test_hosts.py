@@ -120,6 +120,7 @@ def test_incomplete_flags_are_refused(coordinator, num_processes, process_id, pa
     assert refused.value.code == CONFIGURATION
 
 
+@pytest.mark.slow
 def test_two_processes_translate_a_file_as_one_does(path, tmp_path):
     write_run(tmp_path / "run")
     lines = [" ".join(WORDS[i % 11: i % 11 + 1 + i % 4]) for i in range(4100)]

@@ -75,8 +75,8 @@ def test_weight_decay_spares_biases_and_layer_norms_of_the_model():
         source_vocab_size=7, target_vocab_size=7, d_model=4, d_ff=6, num_heads=2, num_layers=1,
         max_length=8, positions="learned", attention_bias=True, output_bias=True))
     ids = jnp.ones((1, 2), int)
-    params = model.init(jax.random.key(0), ids, ids, ids, ids)["params"]
-    params = jax.tree.map(jnp.ones_like, params)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)["params"]
+    params = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
     optimizer = make_optimizer(TrainingConfig(
         schedule="constant", learning_rate=0.1, warmup_steps=1, weight_decay=0.5), 4)
     zeros = jax.tree.map(jnp.zeros_like, params)

@@ -102,7 +102,8 @@ def test_a_run_killed_before_its_first_save_begins_again(corpus, whole, tmp_path
     assert read_best(tmp_path / "run") == read_best(whole)
 
 
-@pytest.mark.parametrize("fails", ["4.tmp", "average.tmp"])
+@pytest.mark.parametrize(
+    "fails", ["4.tmp", pytest.param("average.tmp", marks=pytest.mark.slow)])
 def test_what_could_not_be_saved_is_not_the_best(corpus, tmp_path, monkeypatch, fails):
     """A full disk as the best step so far is saved, or as the average is."""
     write, judge = saving.write_manifest, Evaluator.judge

@@ -70,6 +70,7 @@ def check_kills(bench, tmp_path, record_property, startups, kills, in_all=1):
 
 
 @KILLS
+@pytest.mark.slow  # fast: row 6 and the tests of resumed runs
 def test_killed_at_random_and_resumed(bench, tmp_path, record_property):
     check_kills(bench, tmp_path, record_property, startups=1, kills=1)
 

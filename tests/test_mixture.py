@@ -85,6 +85,11 @@ def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
     assert pairs.weights == ((5, 2.0), (7, 0.5))
 
 
+def test_a_single_corpus_has_its_weight(files):
+    corpus = read_corpus(f"3*tsv:{files[0]}", "train", DataConfig())
+    assert [origin.weight for origin in corpus.origins] == [3.0] and len(corpus.source) == 5
+
+
 def test_a_mixture_is_parsed_and_anything_else_refused(files):
     assert mixture("2*tsv:a.tsv + text:b*c,d+0.25*tfds:x/y:train") == [
         (2.0, "tsv:a.tsv"), (1.0, "text:b*c,d"), (0.25, "tfds:x/y:train")]

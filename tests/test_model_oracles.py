@@ -37,8 +37,9 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
 @partial(jax.jit, static_argnums=0)
 def attention(config, params):
     lengths = jnp.array([7, 5])
-    return force([(Transformer(config), {"params": params})], ids(2, 7), lengths, ids(2, 6),
-                 jnp.array([6, 4])).attention
+    models = [(Transformer(config), {"params": one})
+              for one in (params if isinstance(params, list) else [params])]
+    return force(models, ids(2, 7), lengths, ids(2, 6), jnp.array([6, 4])).attention
 
 
 def changed(params, layer, name):
@@ -46,6 +47,14 @@ def changed(params, layer, name):
     other = jax.tree.map(lambda x: x[::-1] + 0.1, params["decoder"][layer][name])
     decoder = params["decoder"] | {layer: params["decoder"][layer] | {name: other}}
     return params | {"decoder": decoder}
+
+
+def test_the_attention_of_an_ensemble_is_the_mean_of_its_models():
+    params = variables_of(SMALL)["params"]
+    models = [params, jax.tree.map(lambda x: x[::-1] + 0.1, params)]
+    one, other = (attention(SMALL, each) for each in models)
+    assert not np.allclose(one, other, atol=1e-2)
+    np.testing.assert_allclose(attention(SMALL, models), (one + other) / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (3, 1)])

@@ -49,3 +49,13 @@ def test_perfect_translations_score_a_hundred():
     assert chrf(REFERENCES, REFERENCES).value == pytest.approx(100)
     assert exact_match(REFERENCES, REFERENCES) == 100
     assert exact_match([REFERENCES[0], "x"], REFERENCES) == 50
+
+
+def test_cased_bleu_and_chrf_distinguish_text_and_reference():
+    """The tokens are apart, so that 13a splits them as spaces do."""
+    short = [" ".join(reference.split()[:-2]) for reference in REFERENCES]
+    expected = counted_bleu(short, REFERENCES)
+    assert bleu(short, REFERENCES).value == pytest.approx(expected, rel=1e-6)
+    assert counted_bleu(REFERENCES, short) != pytest.approx(expected, rel=1e-3)
+    # chrF2 weighs recall twice as much as precision: what is missing costs more than what is added.
+    assert chrf(short, REFERENCES).value < chrf(REFERENCES, short).value - 1

@@ -12,8 +12,17 @@ from training import hosts
 from training.checkpoint import read_best
 from training.config import load_config
 from training.interruption import Stopped
+from training.manifest import holds
 from training.profile import profiled
 from training.records import metrics_until, read_facts
+
+
+def test_a_directory_without_a_readable_manifest_names_no_part(tmp_path):
+    assert not holds(tmp_path, "ema")
+    (tmp_path / "MANIFEST.sha256").write_bytes(b"\xff  ema/x")
+    assert not holds(tmp_path, "ema")
+    (tmp_path / "MANIFEST.sha256").write_text("0  ema/x\n")
+    assert holds(tmp_path, "ema") and not holds(tmp_path, "params")
 
 
 @pytest.fixture(scope="module")

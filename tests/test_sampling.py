@@ -122,3 +122,18 @@ def test_likeliest_is_the_nucleus_of_the_best():
         for row, mask in zip(np.exp(logits.astype(np.float64)), found, strict=True):
             assert sorted(kept((row / row.sum()).tolist(), top_k, top_p)) == (
                 np.flatnonzero(mask).tolist())
+
+
+def test_the_history_that_rules_see_holds_the_drawn_tokens_only():
+    """The end is by far the likeliest token, and a rule forbids to repeat any. So every sample ends
+    at once, unless the history holds an end that was not drawn."""
+    logits = np.zeros((1, V, V), np.float32)
+    logits[..., END] = 50.0
+
+    def rules(logits, normalizer, history, t, sentences):
+        repeated = (history[..., None] == jnp.arange(V)).any(axis=2)
+        return logits, normalizer, ~repeated
+
+    found = sample(step_of(logits), None, jnp.array([START]), jnp.array([LIMIT]), keys_of(1),
+                   samples=4, max_length=LIMIT, end_id=END, rules=rules)
+    assert found.lengths.tolist() == [[1] * 4]

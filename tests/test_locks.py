@@ -78,6 +78,21 @@ def test_an_output_has_one_writer_and_no_lock_afterwards(tmp_path):
     assert os.listdir(tmp_path) == ["out.txt"]
 
 
+@pytest.mark.parametrize("name", ["out.txt", "out.gz"])
+def test_lines_that_fail_leave_no_file_and_the_earlier_one_as_it_was(tmp_path, name):
+    def lines():
+        yield "one"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_lines(str(tmp_path / name), lines())
+    assert os.listdir(tmp_path) == []
+    (tmp_path / name).write_bytes(b"before")
+    with pytest.raises(ZeroDivisionError):
+        write_lines(str(tmp_path / name), lines())
+    assert os.listdir(tmp_path) == [name] and (tmp_path / name).read_bytes() == b"before"
+
+
 def test_a_pipe_and_a_device_need_no_lock_and_get_each_line_at_once(tmp_path):
     os.mkfifo(tmp_path / "out")
     reader = os.open(tmp_path / "out", os.O_RDONLY | os.O_NONBLOCK)

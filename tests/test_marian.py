@@ -147,6 +147,22 @@ def test_what_cannot_be_represented_is_refused_by_name(tmp_path: Path, field, va
     assert caught.value.code == CHECKPOINT
 
 
+@pytest.mark.parametrize("field, value", [
+    ("model_type", "marian"), ("normalize_before", False), ("normalize_embedding", False),
+    ("add_final_layer_norm", False), ("static_position_embeddings", True),
+    ("is_encoder_decoder", True),
+])
+def test_what_every_marian_model_has_may_be_stated_or_absent(tmp_path, field, value):
+    write_marian(tmp_path)
+    path = tmp_path / "config.json"
+    there = json.loads(path.read_text())
+    there.pop(field, None)
+    for fields in (there, there | {field: value}):
+        path.write_text(json.dumps(fields))
+        if field != "model_type" or field in fields:  # which tells a MarianMT directory from a run
+            check_run(tmp_path, "best")
+
+
 def test_generation_config_gives_the_defaults_of_decoding(tmp_path):
     write_marian(tmp_path)
     path = tmp_path / "generation_config.json"

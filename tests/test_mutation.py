@@ -1,4 +1,4 @@
-"""The mutation test: what is mutated, and that killed and survived mutants are told apart."""
+"""The mutation test: what is mutated, and that killed and surviving mutants are distinguished."""
 
 import ast
 import json

@@ -137,8 +137,7 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
 
     `devices` overrides the number of CPU devices; GPU and TPU devices are as they are. The cache is
     a directory, "off", or "" for the user's cache directory; at start its least recently used
-    programs beyond CACHE_BYTES are deleted. `deterministic` has GPUs add in one
-    order.
+    programs beyond CACHE_BYTES are deleted. With `deterministic`, GPUs add in one order.
     """
     if deterministic:
         os.environ["XLA_FLAGS"] = (

@@ -13,7 +13,7 @@ from training.checkpoint import steps
 from training.manifest import NAME, damage
 
 row = pytest.mark.row
-FLIP = row(12, "one bit flipped in each file of the newest step", "seen, named, put aside as "
+FLIP = row(12, "one bit flipped in each file of the newest step", "seen, named, quarantined as "
            "STEP.corrupt; resumed from the newest whole step")
 LOSS = row(13, "each file deleted, halved, emptied; an empty 9/, strays, temporaries only", "as "
            "row 12; other names ignored; never from scratch silently")

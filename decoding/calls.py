@@ -26,26 +26,36 @@ class Found(NamedTuple):
 
 
 class Pace:
-    """How many batches of one bucket a call may take, so that it lasts about `seconds`.
+    """How many batches a call may take, so that it lasts about `seconds`.
 
-    Results are available when a call ends, so this bounds what a kill can lose. The first calls
-    take FIRST batches; once one has been measured, the number follows its speed.
+    Results are available when a call ends, so this bounds what a kill can lose. The first call
+    takes FIRST batches and is waited for; the number in each later one follows the time per
+    source position of the last call of the same bucket, or else of the slowest other bucket.
     """
 
-    FIRST = 4
+    FIRST = 1
 
     def __init__(self, seconds: float):
         self._seconds = seconds
-        self._batches: dict[int, int] = {}  # by bucket
+        self._measured: dict[int, float] = {}  # seconds per source position, by bucket
         self._last_end = 0.0
 
-    def batches(self, bucket: int, most: int) -> int:
-        """At least 1, at most `most`."""
-        return max(1, min(most, self._batches.get(bucket, self.FIRST)))
+    @property
+    def known(self) -> bool:
+        """Whether a call has been measured."""
+        return bool(self._measured)
 
-    def measure(self, bucket: int, batches: int, begin: float) -> None:
-        """A call of so many batches, begun at `begin`, has ended; calls run one after the other."""
+    def batches(self, bucket: int, positions: int, most: int) -> int:
+        """Of so many source positions each; at least 1, at most `most`."""
+        if not self.known:
+            return min(most, self.FIRST)
+        each = self._measured.get(bucket) or max(self._measured.values())
+        return max(1, min(most, int(self._seconds / (each * positions))))
+
+    def measure(self, bucket: int, positions: int, begin: float) -> None:
+        """A call of so many source positions, begun at `begin`, has ended; calls run one after the
+        other."""
         now = time.perf_counter()
         duration = now - max(begin, self._last_end)
         self._last_end = now
-        self._batches[bucket] = int(self._seconds * batches / max(duration, 1e-6))
+        self._measured[bucket] = max(duration, 1e-6) / positions

@@ -69,7 +69,7 @@ class Engine:
             for bucket, lines in self._queues(job.sources):
                 self.poll()
                 begun.append((bucket, lines, *self._begin(bucket, lines, job), job))
-                if len(begun) > IN_FLIGHT:
+                if len(begun) > (IN_FLIGHT if self.pace is None or self.pace.known else 0):
                     yield list(self._end(*begun.popleft()))
         while begun:
             self.poll()
@@ -166,7 +166,7 @@ class Engine:
             size = self._queue_size(bucket)
             if self.pace:
                 batch = self._batch(bucket)
-                size = batch * self.pace.batches(bucket, size // batch)
+                size = batch * self.pace.batches(bucket, batch * bucket, size // batch)
             yield lines[:size]
             lines = lines[size:]
 
@@ -216,7 +216,8 @@ class Engine:
                 yield from self._end(bucket, part, *self._begin(bucket, part, job), job)
             return
         if self.pace:
-            self.pace.measure(bucket, -(-len(lines) // self._batch(bucket)), begun)
+            batch = self._batch(bucket)
+            self.pace.measure(bucket, -(-len(lines) // batch) * batch * bucket, begun)
         lengths, scores, log_probs = (values.tolist() for values in numbers)
         for row, i in enumerate(lines):
             if any(map(isnan, scores[row])):

@@ -78,8 +78,8 @@ def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo, monkeypat
         translator.engine.pace = Pace(seconds)
         assert translator.translate(lines) == lines
         sizes = [int((lengths > 0).sum()) for _, lengths in seen]
-        # Calls in flight before the first measurement are limited by Pace.FIRST alone.
-        assert max(sizes[engine.IN_FLIGHT + 1:]) == most * batch
+        assert sizes[0] <= Pace.FIRST * batch  # nothing has been measured yet
+        assert max(sizes[1:]) == most * batch
 
 
 def test_a_prefix_beyond_the_limit_of_its_line_leaves_room_for_the_end_only(echo):
@@ -110,17 +110,19 @@ def test_a_pace_gives_a_call_as_many_batches_as_last_that_long(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(calls.time, "perf_counter", lambda: now[0])
     pace = Pace(10.0)
-    assert pace.batches(16, 50) == Pace.FIRST
+    assert not pace.known and pace.batches(16, 160, 50) == Pace.FIRST
     now[0] = 106.0
-    pace.measure(16, 3, begin=100.0)  # 2 s a batch
-    assert pace.batches(16, 50) == 5 and pace.batches(16, 4) == 4
-    assert pace.batches(32, 50) == Pace.FIRST  # of another bucket
+    pace.measure(16, 3 * 160, begin=100.0)  # 2 s for each batch of 160 source positions
+    assert pace.known
+    assert pace.batches(16, 160, 50) == 5 and pace.batches(16, 160, 4) == 4
+    assert pace.batches(32, 320, 50) == 2  # a bucket without a call of its own: 4 s
     now[0] = 107.0
-    pace.measure(16, 4, begin=101.0)  # it has waited until 106: 0.25 s a batch
-    assert pace.batches(16, 50) == 40
+    pace.measure(16, 4 * 160, begin=101.0)  # it has waited until 106: 0.25 s a batch
+    assert pace.batches(16, 160, 50) == 40
     now[0] = 207.0
-    pace.measure(16, 1, begin=107.0)
-    assert pace.batches(16, 50) == 1
+    pace.measure(32, 320, begin=107.0)
+    assert pace.batches(32, 320, 50) == 1 and pace.batches(16, 160, 50) == 40
+    assert pace.batches(64, 320, 50) == 1  # as in the slowest bucket
 
 
 def test_lines_that_are_not_strings_are_refused_by_place(echo):

@@ -3,7 +3,7 @@
 A test is marked `@pytest.mark.row(number, fault, expected)` and reports what it saw with
 `record_property("seen", text)`. Several tests of one row share its line; it passes if all do.
 
-    pytest tests/acceptance -m ""                   all rows, the slow ones too
+    pytest tests/acceptance -m ""                   all rows; all are slow tests
     pytest tests/acceptance -m "" --soak            and with many more kills and flips
     pytest tests/acceptance -m "" --all-rows        fails unless rows 1 to 36 ran and passed
     pytest tests/acceptance -m "" --table=docs/RELIABILITY.md      writes the table there
@@ -32,11 +32,13 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "row(number, fault, expected): a line of the table")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
-    """What a row is travels with its reports, as xdist sends them."""
+    """Rows are slow. What a row is travels with its reports, as xdist sends them."""
     for item in items:
         if mark := item.get_closest_marker("row"):
             item.user_properties.append(("row", list(mark.args)))
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter, config):

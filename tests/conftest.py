@@ -1,5 +1,6 @@
 """For all tests: several CPU devices, one cache of compiled programs, shape annotations checked."""
 
+import gc
 import os
 import shutil
 import sys
@@ -52,3 +53,9 @@ def pytest_sessionstart(session):
         sizes = [path.stat().st_size for path in CACHE.rglob("*") if path.is_file()]
         if sum(sizes) > 1e9:
             shutil.rmtree(CACHE)
+
+
+def pytest_collection_finish():
+    """Collect garbage less often, and without what the imports made: tracing makes many objects."""
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)

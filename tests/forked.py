@@ -5,6 +5,7 @@ and its peak memory. Flags, standard streams, devices and the exit are those of 
 is sent signals, or runs beside another, is started as a process of its own instead.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -85,6 +86,7 @@ def serve() -> None:
     import decode  # noqa: F401
     import train  # noqa: F401
 
+    gc.freeze()  # the end of each child collects its own objects only: 0.6 s less
     replies = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         with warnings.catch_warnings():  # jax warns of its threads; they are idle before a device

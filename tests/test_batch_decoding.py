@@ -51,6 +51,7 @@ def test_ten_thousand_lines_of_all_kinds_come_out_one_for_one(run):
     assert err[-1].startswith(f"10000 lines, {sum(blank)} blank, {long} truncated, ")
 
 
+@pytest.mark.slow
 def test_nbest_lists_are_numbered_by_line(run):
     lines = mixed_lines(500, seed=1)
     text = "".join(f"{line}\n" for line in lines).encode()
@@ -80,6 +81,7 @@ def test_neighbours_parts_and_devices_do_not_matter(run):
     assert sum(parts, []) == usual
 
 
+@pytest.mark.slow
 def test_the_size_of_a_batch_matters_to_rounding_only(run):
     lines = mixed_lines(300, seed=4)
     usual = list(Translator.load(run / "run").stream(lines))
@@ -102,6 +104,7 @@ def test_a_beam_beyond_the_vocabulary_works_and_finds_the_best(run):
         assert line.strip() == "" or scores[2] >= max(scores) - 1e-5
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(run):
     lines = "".join(f"{line}\n" for line in mixed_lines(200, seed=6))
     done = subprocess.run(

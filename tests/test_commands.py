@@ -85,6 +85,7 @@ def test_the_same_command_again_changes_nothing(trained):
     assert before == {file: file.read_bytes() for file in before}
 
 
+@pytest.mark.slow
 def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
     path = trained[0]
     command = [

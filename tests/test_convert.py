@@ -40,6 +40,7 @@ def converted(tmp_path_factory):
     return path / "marian", path / "run"
 
 
+@pytest.mark.slow
 def test_a_directory_and_the_run_of_it_decode_to_the_same_bytes(converted):
     lines = "".join(json.dumps({"text": line}) + "\n" for line in [*SENTENCES[:5], "", "犬 🐕"])
     found = [call("decode.py", f"--workdir={path}", "--format=jsonl", "--nbest=2", stdin=lines)
@@ -49,6 +50,7 @@ def test_a_directory_and_the_run_of_it_decode_to_the_same_bytes(converted):
     assert check_run(converted[0], "best")[0] == check_run(converted[1], "best")[0]
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_a_directory_and_its_run_is_that_model(converted):
     one, both = (Translator.load(runs).translate(SENTENCES[:5])
                  for runs in (converted[1], converted))

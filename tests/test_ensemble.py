@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow_except
 from slow_beam_search import listed, slow_beam_search
 from test_constraints import (
     END,
@@ -69,7 +70,8 @@ def searcher(name):
     return lambda *arguments: jax.device_get(search(*arguments))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", slow_except(
+    ["none", "repetition", "reward", "renormalized", "together"], RULES))
 def test_a_search_with_twice_one_model_is_that_models_and_with_two_that_of_their_mean(name):
     limits = np.random.default_rng(1).integers(1, LIMIT + 1, B)
     least, prefix = per_sentence(2)
@@ -89,7 +91,7 @@ def test_a_search_with_twice_one_model_is_that_models_and_with_two_that_of_their
             np.testing.assert_allclose(h[1:], e[1:], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", SAMPLES)
+@pytest.mark.parametrize("options", slow_except(["plain", "all"], SAMPLES))
 def test_samples_of_twice_one_model_are_that_models(options):
     @partial(jax.jit, static_argnames="name")
     def draw(models, name):

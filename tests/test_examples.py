@@ -16,6 +16,7 @@ def test_attention_on_plain_arrays_is_numpy_s():
     assert run("attention") < 1e-5
 
 
+@pytest.mark.slow
 def test_a_gpt_sorts_digits_it_has_never_seen():
     assert run("gpt") >= 0.9  # one line in thousands by chance
 

@@ -54,6 +54,7 @@ def translated_alone(file, text):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
     pytest.importorskip("flatbuffers")
     options = ["--max_length_ratio=1.7", "--min_length=2", "--alpha=0.9", "--batch_size=4",

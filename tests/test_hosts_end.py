@@ -54,7 +54,8 @@ def test_sigterm_before_training_ends_all_at_once(path, tmp_path):
     assert "error: process 0 stopped: stopped by SIGTERM" in job.texts(1)[1]
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_when_one_is_killed_the_other_stops_with_a_message(path, tmp_path, victim):
     job = training(path, 2, 1, tmp_path / "run", num_steps=100_000)
     job.wait_for("step 3/")
@@ -82,6 +83,7 @@ def test_processes_with_different_settings_are_refused_by_name(path, tmp_path):
     assert steps(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_a_process_that_never_comes_is_not_waited_for_without_end(path, tmp_path):
     job = Job(tmp_path, 1, 1, ROOT / "train.py", *TINY, f"--workdir={tmp_path / 'run'}",
               f"--config.data.corpus=tsv:{path / 'pairs.tsv'}", "--coordinator=127.0.0.1:1",

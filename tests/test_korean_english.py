@@ -93,6 +93,7 @@ def test_english_articles_and_agreement_hold_everywhere(pairs):
 # Splits
 
 
+@pytest.mark.slow
 def test_another_process_with_other_hashes_makes_the_same_corpus(pairs):
     program = ("import hashlib; from data.korean_english import corpus; "
                "print(hashlib.sha256(repr(sorted(corpus().items())).encode()).hexdigest())")
@@ -163,6 +164,7 @@ def test_combinations_are_found_in_every_clause():
 # TFDS
 
 
+@pytest.mark.slow
 def test_tfds_gives_back_what_the_grammar_made(pairs, tmp_path, capfd):
     builder = prepare(tmp_path)
     assert capfd.readouterr().out == ""

@@ -22,6 +22,7 @@ def test_the_logged_learning_rate_is_the_formula_of_each_step(tmp_path):
         assert rate == pytest.approx(1e-2 * expected, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_the_time_of_the_first_step_is_logged_once_for_each_start(tmp_path):
     """It contains the compilation, so it is no measure of speed."""
     config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 60))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow_except
 from tiny_marian import CONFIG, SHARING, random_model, write_marian
 
 from data.errors import CHECKPOINT, UserError
@@ -52,7 +53,7 @@ def test_logits_are_those_of_transformers_with_padding_too(tmp_path, sharing, ac
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@pytest.fixture(scope="module", params=SHARING)
+@pytest.fixture(scope="module", params=slow_except(["none", "three-way"], SHARING))
 def searched(request, tmp_path_factory):
     """A random model that ends at different lengths, and both searches of 50 sources by it."""
     torch, theirs = random_model(0.3, **SHARING[request.param])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow_except
 from safetensors.numpy import load_file
 from tiny import tiny_config
 from tiny_marian import SENTENCES, sentencepiece, write_marian
@@ -132,6 +133,7 @@ def test_a_marian_model_whose_start_token_has_learned_comes_back_bit_for_bit(tmp
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "out", "best"), params)
 
 
+@pytest.mark.parametrize("pair", slow_except(["its own", "the paper's"], KINDS), indirect=True)
 def test_translations_are_those_of_transformers(pair):
     kind, run, directory = pair
     transformers = pytest.importorskip("transformers")

@@ -49,6 +49,7 @@ def test_every_kind_of_change_is_made_and_no_text_is_changed():
     }
 
 
+@pytest.mark.slow
 def test_mutants_of_this_project_are_programs_and_differ_from_it_in_one_place():
     sources = source_files(ROOT)
     assert {"train.py", "decode.py", "model/attention.py"} <= sources.keys()
@@ -121,6 +122,7 @@ def toy(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_killed_survived_and_equivalent_mutants_are_told_apart(toy, monkeypatch):
     report = mutation_test.mutation_test(toy, seed=0, count=100, jobs=2)
     lines = report.split("\n")

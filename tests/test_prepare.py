@@ -1,11 +1,10 @@
 """scripts/prepare_*.py: published files become pairs that train.py reads; bad lines are named."""
 
 import gzip
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import call_forked
 
 from data.config import DataConfig
 from data.corpora import read_corpus
@@ -20,9 +19,8 @@ def call(tmp_path):
     """Runs a script in `tmp_path`; returns (exit code, stdout, stderr)."""
 
     def run(script, *arguments):
-        done = subprocess.run([sys.executable, SCRIPTS / f"{script}.py", *arguments], cwd=tmp_path,
-                              capture_output=True, text=True, timeout=60, check=False)
-        return done.returncode, done.stdout, done.stderr
+        done = call_forked([SCRIPTS / f"{script}.py", *arguments], cwd=tmp_path, devices=0)
+        return done.code, done.out, "".join(f"{line}\n" for line in done.err)
 
     return run
 

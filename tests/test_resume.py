@@ -70,6 +70,7 @@ def test_twelve_steps_are_three_epochs(uninterrupted):
     assert (data["epoch"], data["index"]) == (3, 0)
 
 
+@pytest.mark.slow
 def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
     for _ in range(11):
         with pytest.raises(Stopped) as stopped:

@@ -166,6 +166,7 @@ def test_checkpoints_of_which_nothing_is_known_are_not_gone_on_from(corpus, whol
     assert steps(path) == steps(whole)
 
 
+@pytest.mark.slow
 def test_the_advice_after_divergence_can_be_followed(corpus, whole, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)

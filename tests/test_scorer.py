@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow_except
 from tiny import WORDS
 
 from data.tokenizer import ListTokenizer
@@ -71,8 +72,9 @@ SCORED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", SCORED.values(), ids=SCORED)
-def test_a_searched_hypothesis_has_the_score_of_its_search(options):
+@pytest.mark.parametrize("name", slow_except(["usual", "ensemble", "all"], SCORED))
+def test_a_searched_hypothesis_has_the_score_of_its_search(name):
+    options = SCORED[name]
     translator = translator_of(nbest=3, **options)
     found = list(translator.stream(LINES))
     pairs = [(line, one.text) for line, each in zip(LINES, found, strict=True)

@@ -172,7 +172,6 @@ def lost_space(bench, run, take, give, record_property, how):
                     "saved when there was room again")
 
 
-@pytest.mark.slow
 @FULL
 def test_files_must_not_grow(bench, tmp_path, record_property):
     """A limit on the size of files fails a write as a full disk does."""
@@ -185,7 +184,6 @@ def test_files_must_not_grow(bench, tmp_path, record_property):
 
 
 @FULL
-@pytest.mark.slow
 def test_a_full_disk(bench, tmp_path, record_property):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -206,7 +204,6 @@ def test_a_full_disk(bench, tmp_path, record_property):
 
 
 @FULL
-@pytest.mark.slow
 def test_no_space_to_the_end(bench, tmp_path, record_property):
     flags = [*BIG, "--config.training.num_steps=60", "--config.training.checkpoint_every=20",
              "--config.training.eval_every=20"]

@@ -94,7 +94,6 @@ def copied(path):
     return path
 
 
-@pytest.mark.slow
 @SECURITY
 def test_nothing_in_a_run_directory_is_executed(tmp_path, record_property):
     marker, refused = tmp_path / "marker", 0

@@ -106,7 +106,6 @@ def test_odd_characters_in_lines(tmp_path, record_property):
     record_property("seen", "1,000 lines of 8 kinds: 1,000 pairs, each with its own number")
 
 
-@pytest.mark.slow
 @pytest.mark.row(26, "blank lines, 1 MB line, 10 MB without a space, TSV of 1 or 3 fields, cut .gz",
                  "pairs skipped, counted by reason with 5 places; TSV, .gz: exit 3 with the place; "
                  "memory below twice that of the clean file")
@@ -144,7 +143,6 @@ def test_lines_that_are_no_sentences(tmp_path, record_property):
     record_property("seen", seen)
 
 
-@pytest.mark.slow
 @pytest.mark.row(27, "everything filtered; fewer pairs than a batch; one pair",
                  "exit 3 with the counts where nothing is left; few pairs train; no endless loop")
 def test_few_pairs_or_none(tmp_path, record_property):

@@ -49,7 +49,6 @@ def translated(lines, *flags, **options):
     return done.out.split("\n")[:-1]
 
 
-@pytest.mark.slow
 @pytest.mark.row(29, "10,000 lines, some blank, of one character, of 20,000 characters, emoji, "
                  "RTL, |||, tabs, U+2028", "as many lines out, in order; blank stays blank; n-best "
                  "numbers are line numbers")
@@ -67,7 +66,6 @@ def test_lines_of_all_kinds(record_property):
     record_property("seen", f"10,000 of 10,000 lines, {sum(blank)} blank; n-best of 400 numbered")
 
 
-@pytest.mark.slow
 @pytest.mark.row(30, "batch 1, 7, 64; lines shuffled; file in 3 parts; 1 and 4 devices; beam 1; "
                  "n-best; a beam beyond the vocabulary", "byte-identical at one compiled shape; "
                  "across batch sizes scores to 1e-4, near-ties counted; beam 1 is greedy")
@@ -100,7 +98,6 @@ def test_what_must_not_matter(record_property):
                     f"{ties} of 900 lines differ across batch sizes")
 
 
-@pytest.mark.slow
 @pytest.mark.row(31, "an over-long line", "cut, named on stderr with its line and length, counted; "
                  "exit 0")
 def test_an_over_long_line(tmp_path, record_property):
@@ -114,7 +111,6 @@ def test_an_over_long_line(tmp_path, record_property):
     record_property("seen", f"“{said.replace(str(tmp_path) + '/', '')}”")
 
 
-@pytest.mark.slow
 @pytest.mark.row(32, "SIGKILL and SIGTERM in the middle of a job; then other flags",
                  "finished chunks reused, output byte-equal; no partial file; chunks of another "
                  "command are not taken")

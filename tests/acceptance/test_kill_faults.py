@@ -70,18 +70,17 @@ def check_kills(bench, tmp_path, record_property, startups, kills, in_all=1):
 
 
 @KILLS
-@pytest.mark.slow  # fast: row 6 and the tests of resumed runs
 def test_killed_at_random_and_resumed(bench, tmp_path, record_property):
     check_kills(bench, tmp_path, record_property, startups=1, kills=1)
 
 
 @KILLS
-@pytest.mark.slow
 def test_killed_many_times(bench, tmp_path, record_property, request):
     in_all = 500 if request.config.option.soak else 1
     check_kills(bench, tmp_path, record_property, 3, 9, in_all)
 
 
+@pytest.mark.slow
 def test_states_that_differ_are_seen(whole, tmp_path):
     """The comparison itself: another step, another loss, another best is another state."""
     shutil.copytree(whole, tmp_path / "run")
@@ -94,7 +93,6 @@ def test_states_that_differ_are_seen(whole, tmp_path):
 
 
 @EVERY_STEP
-@pytest.mark.slow
 def test_stopped_after_each_step(bench, whole, tmp_path, record_property):
     expected = final_state(whole)
     for step in range(1, 12):
@@ -108,7 +106,6 @@ def test_stopped_after_each_step(bench, whole, tmp_path, record_property):
 
 
 @EVERY_STEP
-@pytest.mark.slow
 def test_no_batch_is_repeated_or_skipped(bench, tmp_path, record_property):
     _, lines = bench.train(tmp_path / "whole", fault=("watch",))
     expected, seen = batches_of(lines), []
@@ -122,7 +119,6 @@ def test_no_batch_is_repeated_or_skipped(bench, tmp_path, record_property):
 
 
 @DRIFT
-@pytest.mark.slow
 def test_stopped_twice_in_an_epoch(bench, whole, tmp_path, record_property):
     for call in (1, 1):  # steps 1 and 2 of the four of an epoch
         code, lines = bench.train(tmp_path / "run", fault=at(AFTER, call, "TERM"))
@@ -133,7 +129,6 @@ def test_stopped_twice_in_an_epoch(bench, whole, tmp_path, record_property):
 
 
 @DRIFT
-@pytest.mark.slow
 def test_stopped_thrice_and_once_before_any_step(bench, whole, tmp_path, record_property):
     run = tmp_path / "run"
     for fault in (at(AFTER, 5, "TERM"), at("announce", 1, "TERM"), at(AFTER, 1, "TERM"),

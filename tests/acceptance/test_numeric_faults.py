@@ -53,7 +53,6 @@ def test_a_poisoned_pair(poisoned, tmp_path, record_property):
                     f"line {LINE} among the {len(places)} pairs named")
 
 
-@pytest.mark.slow
 @DIVERGED
 def test_skipping_it_changes_nothing_but_the_step(poisoned, tmp_path, record_property):
     """With so many steps of the poisoned pair skipped, the parameters equal those before each."""
@@ -133,7 +132,6 @@ def test_padding_has_no_gradient(record_property):
 
 
 @TWICE
-@pytest.mark.slow
 def test_the_same_command_twice(bench, tmp_path, record_property):
     flags = ["--config.training.num_steps=20", "--config.model.dropout=0.1",
              "--config.training.deterministic"]

@@ -53,7 +53,6 @@ PLACES = {"a step": ("batch", 7), "evaluation": ("evaluation", 2), "decoding": (
 
 
 @TERM
-@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_sigterm_while(bench, judged, tmp_path, record_property, place):
     flags, expected = judged
@@ -67,7 +66,6 @@ def test_sigterm_while(bench, judged, tmp_path, record_property, place):
     record_property("seen", f"in {place}: rc 143, step {step} saved, then all equal")
 
 
-@pytest.mark.slow
 @TERM
 def test_sigterm_in_the_first_compilation(bench, tmp_path, record_property):
     code, lines = bench.train(tmp_path / "run", f"--compilation_cache={tmp_path}",
@@ -86,7 +84,6 @@ def test_sigint_once(bench, tmp_path, record_property):
 
 
 @INT
-@pytest.mark.slow
 def test_sigint_twice(bench, tmp_path, record_property):
     """In the middle of the second checkpoint."""
     code, lines = bench.train(tmp_path / "run", fault=at("sync", 60, "INT INT"))
@@ -153,7 +150,6 @@ def test_changed_data(bench, whole, tmp_path, record_property):
 
 
 @DEVICES
-@pytest.mark.slow
 def test_other_numbers_of_devices(bench, tmp_path, record_property):
     """Dropout too: its keys follow the row of the global batch."""
     flags = ["--config.model.dropout=0.1"]

@@ -14,10 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from data.files import check_outputs, locked_output, replaceable, write_lines
 from data.scores import bleu, chrf, tokenized_bleu
-from data.text_files import expanded
 from decoding.calls import Pace
 from decoding.formats import FORMATS, Item
 from decoding.inputs import Input, check_input, read_lines
@@ -26,10 +23,14 @@ from decoding.progress import Progress
 from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
-from training import hosts
-from training.command import prepare_jax, run_command
-from training.config import DecodingConfig
-from training.interruption import StopFlag, Stopped
+from runtime import processes
+from runtime.command import run_command
+from runtime.devices import prepare_jax
+from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from runtime.files import check_outputs, locked_output, replaceable, write_lines
+from runtime.paths import expanded
+from runtime.signals import StopFlag, Stopped
+from storage.config import DecodingConfig
 
 __all__ = ["Translator"]  # where users look for it
 
@@ -100,7 +101,7 @@ def main() -> None:
     except Stopped as stopped:
         sys.stdout.flush()
         print(f"error: {stopped}", file=sys.stderr, flush=True)
-        hosts.leave(128 + stopped.signal, str(stopped))
+        processes.leave(128 + stopped.signal, str(stopped))
         os._exit(128 + stopped.signal)  # a usual exit would wait for the calls that were begun
 
 
@@ -113,8 +114,8 @@ def decode(f: flags.FlagValues) -> None:
         lines = range(source.count())
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
     first = lines.start if lines else 0
-    hosts.connect(f)
-    with locked_output(f.output) if f.output != "-" and hosts.first() else nullcontext():
+    processes.connect(f)
+    with locked_output(f.output) if f.output != "-" and processes.first() else nullcontext():
         prepare_jax(f.compilation_cache, 1 if interactive else 0)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
         translator = Translator.load(runs, f.checkpoint, **options)
@@ -145,8 +146,8 @@ def decode(f: flags.FlagValues) -> None:
 
 def begin(output: str, job: str) -> Chunks:
     """The chunks of the job with this fingerprint, which is that of all processes."""
-    hosts.agree({"the job (run, options, versions, device)": job})
-    with hosts.after_the_first("the chunks that are there"):
+    processes.agree({"the job (run, options, versions, device)": job})
+    with processes.after_the_first("the chunks that are there"):
         return Chunks(output, job)
 
 
@@ -184,7 +185,7 @@ def define_flags() -> None:
     flags.DEFINE_string("shard", "", "PART/PARTS, 2/8: translate this part of the input only.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
     define_options()
-    hosts.define_flags()
+    processes.define_flags()
 
 
 def define_options() -> None:

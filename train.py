@@ -1,6 +1,6 @@
 """Train: config → pairs → packed batches → pmapped step → metrics → checkpoint: the loop.
 
-Every field of model/config.py, data/config.py and training/config.py is a flag, after --config:
+Every field of model/config.py, data/config.py and storage/config.py is a flag, after --config:
 --config.model.num_layers=2, --config.data.corpus=text:a.de,a.en, --config.training.seed=1.
 """
 
@@ -18,26 +18,27 @@ from absl import flags
 from ml_collections import config_flags
 
 from data.batches import Batches, DataPosition, batch_pairs
-from data.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from decoding.translator import Translator
+from interop.models import load_params
 from model.transformer import Transformer
-from training import hosts
-from training.checkpoint import load_params
-from training.command import prepare_jax, run_command
-from training.config import Config
+from runtime import processes
+from runtime.command import run_command
+from runtime.devices import prepare_jax
+from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from runtime.signals import StopFlag, Stopped
+from storage.config import Config, unknown_field
+from storage.reader import Reader
+from storage.run import Run, data_changed, flat
+from storage.saving import Checkpoints, forecast
 from training.dry_run import dry_run
 from training.evaluate import Evaluator
 from training.failure import explained
 from training.inputs import Data, prepare_data, read_corpora
-from training.interruption import StopFlag, Stopped
 from training.memory import check_state, checked
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.profile import profiled
 from training.progress import Progress, clock
-from training.reader import Reader
 from training.report import announce, print_results
-from training.run import Run, data_changed, flat
-from training.saving import Checkpoints, forecast
 from training.step import (
     TrainState,
     init_state,
@@ -80,7 +81,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
 
     def save() -> None:
         facts = {**position._asdict(), **evaluator.memory, "files": data.files}
-        hosts.by_the_first("the checkpoint", checkpoints.save, state, facts)
+        processes.by_the_first("the checkpoint", checkpoints.save, state, facts)
 
     def evaluate_if_due() -> None:  # a stop leaves it for the next start
         due = step % training.eval_every == 0 or step == training.num_steps
@@ -101,10 +102,10 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
         evaluate_if_due()
     while step < training.num_steps and not (evaluator.exhausted or stop.agreed(stream.ready)):
         if step == started > 0:
-            hosts.by_the_first("the first step", checkpoints.goes_on, evaluator.best)
+            processes.by_the_first("the first step", checkpoints.goes_on, evaluator.best)
             complete = False
         taken, batch, position = next(stream)
-        rows = hosts.own_part(split_rows(batch, devices, training.accumulate))
+        rows = processes.own_part(split_rows(batch, devices, training.accumulate))
         state, metrics = train_step(state, rows)
         step += 1
         progress.after(step, metrics, taken)
@@ -139,7 +140,7 @@ def begin(fresh: Callable[[], TrainState], checkpoints: Checkpoints, evaluator: 
 
     Of several processes all begin alike; raises UserError where they cannot.
     """
-    with hosts.after_the_first("the checkpoint"):
+    with processes.after_the_first("the checkpoint"):
         restored = checkpoints.restore(jax.eval_shape(fresh))
     if restored:
         state, saved = restored
@@ -152,9 +153,9 @@ def begin(fresh: Callable[[], TrainState], checkpoints: Checkpoints, evaluator: 
             state = start_from(state, params)
             run.log(f"started from the parameters of {config.training.init_from}")
     step = int(state.step)
-    if hosts.count() > 1:
+    if processes.count() > 1:
         norm = float(jax.jit(optax.global_norm)(state.params))
-        hosts.agree({"devices": jax.local_device_count(), "step": step, "parameters": norm})
+        processes.agree({"devices": jax.local_device_count(), "step": step, "parameters": norm})
     run.go_on_from(step)
     return state, position
 
@@ -185,7 +186,7 @@ def finish(step: int, checkpoints: Checkpoints, evaluator: Evaluator) -> None:
     """Average the last checkpoints, judge that too and save it: then the training is complete."""
     average = checkpoints.average()
     evaluator.judge("average", step, average)
-    hosts.by_the_first("the average", checkpoints.save_average, average, evaluator.best)
+    processes.by_the_first("the average", checkpoints.save_average, average, evaluator.best)
 
 
 def main() -> None:
@@ -200,8 +201,8 @@ def main() -> None:
     if f.dry_run:
         return dry_run(config, path, f.overwrite, f.compilation_cache)
     started = time.perf_counter()
-    hosts.connect(f)
-    run, stop = (Run if hosts.first() else Reader)(path), StopFlag()
+    processes.connect(f)
+    run, stop = (Run if processes.first() else Reader)(path), StopFlag()
     try:
         if not f.overwrite:
             run.adopt(config)
@@ -211,7 +212,7 @@ def main() -> None:
         read = (corpus.fingerprints for corpus in corpora.values() if corpus)
         fingerprints = dict(item for one in read for item in one.items())
         run.describe(config, fingerprints)
-        hosts.agree(flat(asdict(config)) | fingerprints)
+        processes.agree(flat(asdict(config)) | fingerprints)
         prepare_jax(f.compilation_cache, deterministic=config.training.deterministic)
         with explained(config, run):
             train(config, run, data, stop)
@@ -219,7 +220,7 @@ def main() -> None:
     except Stopped as stopped:
         run.log(f"{stopped}; the same command goes on")
         if not stop.deferred:
-            hosts.leave(128 + stopped.signal, str(stopped))
+            processes.leave(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
     except UserError as error:
         run.note(f"error: {error}")
@@ -238,8 +239,8 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "Begin anew where the run directory holds a run.")
     flags.DEFINE_bool("dry_run", False, "Check everything, say what it takes, do one step, keep "
                       "nothing.")
-    hosts.define_flags()
+    processes.define_flags()
 
 
 if __name__ == "__main__":
-    run_command(define_flags, main)
+    run_command(define_flags, main, unknown_field)

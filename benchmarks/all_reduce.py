@@ -19,8 +19,9 @@ import jax
 import numpy as np
 from absl import flags
 
-from training import hosts
-from training.command import prepare_jax, run_command
+from runtime import processes
+from runtime.command import run_command
+from runtime.devices import prepare_jax
 
 REPEATS = 25
 
@@ -32,7 +33,7 @@ def milliseconds(megabytes: float) -> float:
     x, times = add(np.zeros(shape, np.float32)), []
     for _ in range(REPEATS):
         jax.block_until_ready(x)
-        hosts.meet("the next all-reduce")
+        processes.meet("the next all-reduce")
         start = time.perf_counter()
         x = jax.block_until_ready(add(x))
         times.append(time.perf_counter() - start)
@@ -57,23 +58,23 @@ def main() -> None:
     if f.processes > 1:
         start_others(f.processes)
     prepare_jax(f.compilation_cache, 1)
-    hosts.connect(f)
+    processes.connect(f)
     n = jax.device_count()
-    if hosts.first():
-        print(f"{n} × {jax.devices()[0].device_kind}, {hosts.count()} processes\n"
+    if processes.first():
+        print(f"{n} × {jax.devices()[0].device_kind}, {processes.count()} processes\n"
               "megabytes · ms · Gbit/s each way and device")
     for megabytes in map(float, f.megabytes):
         took = milliseconds(megabytes)
         rate = 2 * (n - 1) / n * megabytes * 8e-3 / (took * 1e-3)
-        if hosts.first():
+        if processes.first():
             print(f"{megabytes:g} · {took:.1f} · {rate:.1f}", flush=True)
-    hosts.meet("the end")
+    processes.meet("the end")
 
 
 def define_flags() -> None:
     flags.DEFINE_integer("processes", 1, "Local processes that this one starts and is one of.")
     flags.DEFINE_list("megabytes", "4,64,252", "Sizes; 252 are the gradients of base in float32.")
-    hosts.define_flags()
+    processes.define_flags()
 
 
 if __name__ == "__main__":

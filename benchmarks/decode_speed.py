@@ -48,14 +48,14 @@ EXTRA = 50
 
 def our_translator(f, **options):
     """A Translator of a MarianMT directory."""
-    from training import command
+    from runtime.devices import keep_freed_memory, prepare_jax
 
-    command.keep_freed_memory()
-    command.prepare_jax("off", 1 if options.get("batch_size") == 1 else 0)
-    from data.marian_tokenizer import load_marian_tokenizers
+    keep_freed_memory()
+    prepare_jax("off", 1 if options.get("batch_size") == 1 else 0)
     from decoding.translator import Translator
-    from training.config import DecodingConfig
-    from training.marian import load_marian, marian_config
+    from interop.marian import load_marian, marian_config
+    from interop.marian_files import load_marian_tokenizers
+    from storage.config import DecodingConfig
 
     config, _ = marian_config(Path(f.model))
     options = {"beam_size": f.beam_size, "alpha": 1.0, "power_penalty": True,

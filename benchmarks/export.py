@@ -16,7 +16,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from training.command import run_command
+from runtime.command import run_command
 
 ROOT = Path(__file__).parent.parent
 # Prints seconds: ready to translate, the first line, all lines (compiles the other buckets), again.
@@ -35,7 +35,7 @@ print(json.dumps([seconds, found]))
 """
 LOAD = {
     "live": """
-from training.command import keep_freed_memory, prepare_jax, usable_cores
+from runtime.devices import keep_freed_memory, prepare_jax, usable_cores
 keep_freed_memory()
 prepare_jax("off")
 from decode import Translator

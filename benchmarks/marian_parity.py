@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from data.scores import bleu
 from decoding.scorer import Scorer
 from decoding.translator import Translator
-from training import command
+from runtime.devices import prepare_jax
 
 
 def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
@@ -36,7 +36,7 @@ def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
 
 def main(_) -> None:
     f = flags.FLAGS
-    command.prepare_jax("")
+    prepare_jax("")
     lines, references = (Path(path).read_text(encoding="utf-8").split("\n")[:-1]
                          for path in (f.input, f.reference))
     translator = Translator.load(f.model)

@@ -59,10 +59,10 @@ def step_flops(size: str) -> float:
 
 def matmul(size: str) -> float:
     """Seconds that `step_flops` would take at the speed of XLA's best large float32 matmul."""
-    from training import command
+    from runtime.devices import keep_freed_memory, prepare_jax
 
-    command.keep_freed_memory()
-    command.prepare_jax("off", 1)
+    keep_freed_memory()
+    prepare_jax("off", 1)
     import jax
     import jax.numpy as jnp
 
@@ -87,18 +87,18 @@ def median_seconds(step) -> float:
 
 def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32") -> float:
     """Seconds of a step of train.py."""
-    from training import command
+    from runtime.devices import keep_freed_memory, prepare_jax
 
     if keep:
-        command.keep_freed_memory()
-    command.prepare_jax("off", devices)
+        keep_freed_memory()
+    prepare_jax("off", devices)
     import jax
     import numpy as np
 
     from data.batches import Batch
     from model.config import ModelConfig
     from model.transformer import Transformer
-    from training.config import TrainingConfig
+    from storage.config import TrainingConfig
     from training.optimizer import make_optimizer
     from training.step import init_state, make_train_step, pmap_train_step, split_rows
 

@@ -9,7 +9,7 @@ trained here to the end: no score is recorded.
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from training.config import Config, TrainingConfig
+from storage.config import Config, TrainingConfig
 
 
 def get_config() -> Config:

@@ -6,7 +6,7 @@ The recipe of section 5: 300,000 steps, dropout 0.3. Not yet trained here: no sc
 """
 
 from configs import base
-from training.config import Config
+from storage.config import Config
 
 
 def get_config() -> Config:

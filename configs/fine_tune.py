@@ -8,7 +8,7 @@ they are those of RUN. Small steps, and an end where validation gets no better.
 """
 
 from data.config import DataConfig
-from training.config import Config, TrainingConfig
+from storage.config import Config, TrainingConfig
 
 
 def get_config() -> Config:

@@ -9,7 +9,7 @@ sentences of the test split, half of which hold a verb with an object never seen
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from training.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config, DecodingConfig, TrainingConfig
 
 
 def get_config() -> Config:

@@ -19,7 +19,7 @@ seed 0, commit ab2621f; best checkpoint: the average of the last six. BLEU of th
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from training.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config, DecodingConfig, TrainingConfig
 
 
 def get_config() -> Config:

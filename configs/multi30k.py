@@ -11,7 +11,7 @@ cores (AMD EPYC, jax 0.10.2), 39.5 of them in training steps, the rest in eight 
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from training.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config, DecodingConfig, TrainingConfig
 
 
 def get_config() -> Config:

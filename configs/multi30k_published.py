@@ -19,7 +19,7 @@ starts), dtype mixed, jax 0.10.2, seed 0, commit e4b9733. Validation sacreBLEU a
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from training.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config, DecodingConfig, TrainingConfig
 
 
 def get_config() -> Config:

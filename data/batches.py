@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from data.pairs import Pairs, ragged
-from data.prefetch import Prefetched
 from data.tokenizer import OUR_IDS, Special
+from runtime.prefetch import Prefetched
 
 OPEN_ROWS = 32  # more fill rows better, slowly
 SORTED_PAIRS = 256  # long pairs first among so many: 1 to 2 % more useful tokens

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from data.errors import CONFIGURATION, UserError
+from runtime.errors import CONFIGURATION, UserError
 
 TOKENIZERS = ("unigram", "bpe", "words", "characters")
 BAD_UTF8 = ("error", "replace", "skip")

@@ -17,18 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.config import DataConfig
-from data.errors import CONFIGURATION, DATA, UserError
-from data.notices import Tell, silent
-from data.paths import check_local
-from data.text_files import (
-    Corpus,
-    PairCollector,
-    check_file,
-    expanded,
-    joined,
-    read_text,
-    read_tsv,
-)
+from data.text_files import Corpus, PairCollector, joined, read_text, read_tsv
+from runtime.errors import CONFIGURATION, DATA, UserError
+from runtime.lines import check_file
+from runtime.notices import Tell, silent
+from runtime.paths import check_local, expanded
 
 KINDS = "builtin:korean_english, text:SOURCE,TARGET, tsv:FILE, tfds:NAME[/CONFIG][:SPLIT]"
 # Between the corpora of a mixture: a plus sign that a corpus follows, with or without a weight.
@@ -137,7 +130,7 @@ def _read_one(spec, split, config, tell):
     elif kind == "tsv":
         corpus = read_tsv(rest, config.on_bad_utf8, tell)
     elif kind == "builtin":
-        from data.korean_english import prepare
+        from data.korean.corpus import prepare
         builder = prepare(_data_dir(config) or None)
         name = {"train": "train", "valid": "validation", "test": "test"}[split]
         corpus = _read_builder(builder, name, BUILTIN[rest], spec, config, tell)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from data.config import DataConfig
-from data.errors import CONFIGURATION, DATA, UserError
-from data.notices import Tell, silent
 from data.text_files import Corpus
 from data.tokenizer import Tokenizer
+from runtime.errors import CONFIGURATION, DATA, UserError
+from runtime.notices import Tell, silent
 
 ENCODE_AT_ONCE = 10_000  # sentences
 # A text of more characters than this for each place of a row is dropped before it is tokenized:

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from data.config import DataConfig
-from data.errors import CONFIGURATION, UserError
 from data.pairs import Pairs, Ragged, gathered, ragged, taken_pairs
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
+from runtime.errors import CONFIGURATION, UserError
 
 VARIANTS = 8  # of a word in one epoch, at most; no more than it occurs
 WORD = re.compile("▁[^▁]*")  # in normalised text each word begins with its space

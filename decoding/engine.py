@@ -16,15 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.errors import CONFIGURATION, DIVERGED, UserError
 from decoding.calls import Found, Job, Pace
 from decoding.programs import Program, compiled, graph, search_of, values_of
 from model.config import ModelConfig
 from model.hypotheses import Hypotheses
 from model.transformer import Transformer
 from model.translate import Request
-from training.checkpoint import everywhere
-from training.config import DecodingConfig
+from runtime.devices import replicated
+from runtime.errors import CONFIGURATION, DIVERGED, UserError
+from storage.config import DecodingConfig
 
 QUEUE = 16  # batches that a device gets at once
 IN_FLIGHT = 2  # queues the devices have in hand while the host prepares and reads others
@@ -50,7 +50,7 @@ class Engine:
 
     def use(self, *params: Any) -> None:
         """Translate with these parameters from now on; nothing is compiled again for that."""
-        self.variables = [{"params": jax.device_put(one, everywhere())} for one in params]
+        self.variables = [{"params": jax.device_put(one, replicated())} for one in params]
 
     def search(self, jobs: Iterable[Job | None]) -> Iterator[list[Found]]:
         """What each compiled call finds, for all lines that are not blank. The next job begins

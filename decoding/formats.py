@@ -18,7 +18,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from data.errors import DATA, UserError
+from runtime.errors import DATA, UserError
 
 FORMATS = ("text", "tsv", "jsonl", "moses")
 SEPARATOR, TAB = "|||", "\t"

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
-from data.errors import DATA, UserError
-from data.text_files import LONGEST, TOO_LONG, expanded, file_lines
 from decoding.formats import Item, parsed
 from decoding.progress import note
+from runtime.errors import DATA, UserError
+from runtime.lines import LONGEST, TOO_LONG, file_lines
+from runtime.paths import expanded
 
 
 class Input(NamedTuple):

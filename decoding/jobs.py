@@ -21,14 +21,14 @@ from pathlib import Path
 
 import jax
 
-from data.errors import CONFIGURATION, DATA, OUTPUT, UserError
-from data.files import created, write_whole
-from data.text_files import expanded
-from data.version import __version__
 from decoding.formats import Item
 from decoding.translator import Translator
-from training import hosts
-from training.checkpoint import find_params
+from interop.models import find_params
+from runtime import processes
+from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from runtime.files import created, write_whole
+from runtime.paths import expanded
+from runtime.version import __version__
 
 CHUNK = 4096  # lines that a process takes at a time, and the most results in one file
 EVERY = 10.0  # seconds of work after which results are saved, however few
@@ -53,7 +53,7 @@ def shard_lines(lines: int, part: int, parts: int) -> range:
 
 def own(number: int) -> bool:
     """Whether this process computes line `number`: several processes take chunks in turn."""
-    return number // CHUNK % hosts.count() == hosts.index()
+    return number // CHUNK % processes.count() == processes.index()
 
 
 def fingerprint(translator: Translator, runs: Iterable[Path], checkpoint: str, mode: str,
@@ -139,8 +139,8 @@ class Chunks:
                     unsaved, saved = {}, time.monotonic()
         finally:  # also when a signal ends the job
             self._save(unsaved)
-        hosts.meet("the last chunk")
-        hosts.by_the_first("the whole file", self._join, lines)
+        processes.meet("the last chunk")
+        processes.by_the_first("the whole file", self._join, lines)
 
     def _save(self, results: dict[int, tuple[str, str]]) -> None:
         """A file of lines [number, hash, text], named by its first number and its content."""

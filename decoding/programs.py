@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 from model.hypotheses import Hypotheses
 from model.transformer import Transformer
 from model.translate import Search, translate
-from training.checkpoint import everywhere
-from training.config import DecodingConfig
+from runtime.devices import replicated
+from storage.config import DecodingConfig
 
 PROGRAMS = 32  # kept at most: four sets of options with a program for each of eight buckets
 
@@ -85,7 +85,7 @@ def on_devices(function: Callable[..., Any], in_axes: tuple[int | None, ...]) ->
 
     Not pmap itself: it never releases what it compiled.
     """
-    whole = everywhere()
+    whole = replicated()
     of_all = [P() if axis is None else P(*whole.mesh.axis_names) for axis in in_axes]
 
     def run(*arguments):

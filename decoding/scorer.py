@@ -10,13 +10,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from data.prefetch import Prefetched
 from decoding.programs import on_devices
 from decoding.streaming import windows
 from decoding.translator import WINDOW, Translator
 from model.constraints import make_rules
 from model.hypotheses import length_penalty
 from model.scoring import force
+from runtime.prefetch import Prefetched
 
 
 class Scored(NamedTuple):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from data.prefetch import Prefetched
+from runtime.prefetch import Prefetched
 
 IDLE = 0.1  # seconds without input after which a window that holds lines closes
 LATEST = 1.0  # seconds from its first line until a window closes on a slow, steady input

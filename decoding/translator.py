@@ -13,17 +13,18 @@ from typing import Any, NamedTuple
 
 import jax
 
-from data.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from data.prefetch import Prefetched
 from data.tokenizer import Tokenizer
 from decoding.calls import Job
 from decoding.engine import Engine
 from decoding.formats import Hypothesis, Item
 from decoding.streaming import IDLE, in_order, windows
+from interop.models import check_run, load_params
 from model.config import ModelConfig
-from training.checkpoint import check_run, finite, load_params
-from training.command import prepare_jax_by_default
-from training.config import DecodingConfig
+from runtime.devices import prepare_jax_by_default
+from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from runtime.prefetch import Prefetched
+from storage.checkpoint import finite
+from storage.config import DecodingConfig
 
 OPTION_SETS = 16  # kept by `with_options`, with what their engines found out about memory
 WINDOW = 64  # batches of lines that are sorted by length together; bounds memory
@@ -68,7 +69,7 @@ class Translator:
         `decoding` overrides fields of the (first) run's config.decoding. Raises
         UserError(CHECKPOINT) where there is no run, no checkpoint, or a vocabulary that does not
         fit, UserError(CONFIGURATION) for impossible options, TypeError for an unknown option. Sets
-        up the devices (training.command.prepare_jax) unless a backend is initialised already.
+        up the devices (runtime.devices.prepare_jax) unless a backend is initialised already.
         """
         check_options(decoding)
         prepare_jax_by_default()

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from model.checks import check_array, check_mask, check_shape
-from model.config import ModelConfig
-from model.matmul import cast_weights, matmul
-from model.positions import rotate
+from .checks import check_array, check_mask, check_shape
+from .config import ModelConfig
+from .matmul import cast_weights, matmul
+from .positions import rotate
 
 
 class KeysValues(NamedTuple):

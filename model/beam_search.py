@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from model.candidates import candidates
-from model.checks import check_sentences, checked
-from model.constraints import Rules
-from model.hypotheses import (
+from .candidates import candidates
+from .checks import check_sentences, checked
+from .constraints import Rules
+from .hypotheses import (
     Finished,
     Hypotheses,
     Kept,

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int, UInt
 
-from model.checks import check_array, check_choice, check_shape
-from model.config import ModelConfig
-from model.matmul import cast_weights, matmul
+from .checks import check_array, check_choice, check_shape
+from .config import ModelConfig
+from .matmul import cast_weights, matmul
 
 ACTIVATIONS = {
     "relu": jax.nn.relu,

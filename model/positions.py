@@ -10,8 +10,8 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from model.checks import check_array, check_choice, check_shape
-from model.config import CHOICES, ModelConfig
+from .checks import check_array, check_choice, check_shape
+from .config import CHOICES, ModelConfig
 
 
 def sinusoidal_positions(

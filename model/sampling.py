@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from model.beam_search import Step
-from model.checks import check_sentences, check_shape, checked
-from model.constraints import Rules
-from model.hypotheses import Hypotheses, length_penalty
+from .beam_search import Step
+from .checks import check_sentences, check_shape, checked
+from .constraints import Rules
+from .hypotheses import Hypotheses, length_penalty
 
 
 class Drawing(NamedTuple):

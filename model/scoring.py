@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from model.checks import check_array, check_shape
-from model.constraints import Rules
-from model.transformer import Transformer
-from model.translate import mixture
+from .checks import check_array, check_shape
+from .constraints import Rules
+from .transformer import Transformer
+from .translate import mixture
 
 
 class Forced(NamedTuple):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from model.attention import (
+from .attention import (
     Cache,
     KeysValues,
     MultiHeadAttention,
@@ -18,9 +18,9 @@ from model.attention import (
     extend_cache,
     segment_mask,
 )
-from model.config import ModelConfig
-from model.layers import Dropout, Embedding, FeedForward, LayerNorm
-from model.positions import PositionTable
+from .config import ModelConfig
+from .layers import Dropout, Embedding, FeedForward, LayerNorm
+from .positions import PositionTable
 
 
 class Sublayer(nn.Module):

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from model.attention import Cache, KeysValues, to_cache
-from model.beam_search import Queue, Step, beam_search
-from model.checks import check_array, check_shape
-from model.config import ModelConfig
-from model.constraints import make_rules
-from model.hypotheses import Hypotheses
-from model.sampling import sample
-from model.transformer import Transformer
+from .attention import Cache, KeysValues, to_cache
+from .beam_search import Queue, Step, beam_search
+from .checks import check_array, check_shape
+from .config import ModelConfig
+from .constraints import make_rules
+from .hypotheses import Hypotheses
+from .sampling import sample
+from .transformer import Transformer
 
 CPU_TOKENS = 512  # encoded at once by a core; more fall out of its cache (half the speed at 1024)
 

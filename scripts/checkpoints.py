@@ -15,12 +15,12 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.errors import CHECKPOINT, CONFIGURATION, UserError
-from training.checkpoint import read_best, steps
-from training.command import run_command
-from training.config import load_config
-from training.manifest import damage
-from training.run import Run
+from runtime.command import run_command
+from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from storage.checkpoint import read_best, steps
+from storage.config import load_config
+from storage.manifest import damage
+from storage.run import Run
 
 
 def list_checkpoints(run: Path, _: flags.FlagValues) -> None:

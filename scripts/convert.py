@@ -15,11 +15,13 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from training.checkpoint import check_run, load_params, write_run
-from training.command import prepare_jax, run_command
-from training.marian import is_marian
-from training.marian_export import check_expressible, export_marian
+from interop.marian import is_marian
+from interop.marian_export import check_expressible, export_marian
+from interop.models import check_run, load_params
+from runtime.command import run_command
+from runtime.devices import prepare_jax
+from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from storage.checkpoint import write_run
 
 
 @contextmanager

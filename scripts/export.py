@@ -28,16 +28,18 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.errors import CONFIGURATION, UserError
-from data.files import check_outputs, write_whole
-from data.text_files import expanded
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from decode import define_options, options_of
 from decoding.engine import Engine
 from decoding.translator import Translator
-from training.checkpoint import check_run, find_params, finite, load_params
-from training.command import prepare_jax, run_command
-from training.config import Config
+from interop.models import check_run, find_params, load_params
+from runtime.command import run_command
+from runtime.devices import prepare_jax
+from runtime.errors import CONFIGURATION, UserError
+from runtime.files import check_outputs, write_whole
+from runtime.paths import expanded
+from storage.checkpoint import finite
+from storage.config import Config
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 

@@ -14,11 +14,12 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.errors import OUTPUT, UserError
 from decoding.translator import Translator
+from interop.models import check_run, load_params
 from model.transformer import Transformer
-from training.checkpoint import check_run, load_params
-from training.command import prepare_jax, run_command
+from runtime.command import run_command
+from runtime.devices import prepare_jax
+from runtime.errors import OUTPUT, UserError
 
 
 def cross_attention(run: Path, source: str) -> tuple[np.ndarray, list[int], list[int]]:

@@ -17,9 +17,9 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.errors import CONFIGURATION, DATA, UserError
-from data.files import check_outputs, numbered_lines, write_lines
-from training.command import run_command
+from runtime.command import run_command
+from runtime.errors import CONFIGURATION, DATA, UserError
+from runtime.files import check_outputs, numbered_lines, write_lines
 
 
 def read_dictionary(path: str) -> dict[str, list[str]]:

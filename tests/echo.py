@@ -13,7 +13,7 @@ from decoding import translator as module
 from decoding.translator import Translator
 from model.config import ModelConfig
 from model.hypotheses import Hypotheses
-from training.config import DecodingConfig
+from storage.config import DecodingConfig
 
 
 def echoing_translator(monkeypatch):

@@ -12,12 +12,12 @@ import test_beam_stopping
 import test_sampling
 import test_stepping
 import test_translate
-from test_resume import run_training, state_bytes
+from runs import run_training, state_bytes
 from test_updates import batch_of_ones, step_and_state
 from tiny import tiny_config, write_corpus, write_run
 
 from decoding.translator import Translator
-from training.interruption import Stopped
+from runtime.signals import Stopped
 from training.step import split_rows
 
 FLAG = "jax_disable_most_optimizations"

@@ -1,4 +1,4 @@
-"""Several processes of one command on this machine, for the tests of training/hosts.py."""
+"""Several processes of one command on this machine, for the tests of runtime/processes.py."""
 
 import os
 import socket

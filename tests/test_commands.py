@@ -229,7 +229,8 @@ def test_a_config_that_does_not_fit_the_parameters_is_refused(trained, tmp_path)
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused(trained, tmp_path):
-    from data.tokenizer import ListTokenizer, save_tokenizers
+    from data.tokenizer import ListTokenizer
+    from data.vocabulary import save_tokenizers
 
     shutil.copytree(trained[0] / "run", tmp_path / "run")
     same_size = "\n".join(f"w{i}" for i in range(22)).encode()

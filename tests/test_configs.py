@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.config import Config
+from storage.config import Config
 
 ROOT = Path(__file__).parent.parent
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))

@@ -5,10 +5,11 @@ import signal
 from pathlib import Path
 
 from data.config import DataConfig
-from data.tokenizer import ListTokenizer, Tokenizer, fingerprint
+from data.tokenizer import ListTokenizer, Tokenizer
+from data.vocabulary import fingerprint
 from model.config import ModelConfig
-from training.config import Config, DecodingConfig, TrainingConfig
-from training.interruption import StopFlag
+from runtime.signals import StopFlag
+from storage.config import Config, DecodingConfig, TrainingConfig
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
 
@@ -46,7 +47,7 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
     import numpy as np
 
     from model.transformer import Transformer
-    from training.checkpoint import write_run as write
+    from storage.checkpoint import write_run as write
 
     config = tiny_config("tsv:nowhere")
     words = tokenizer or ListTokenizer("words", "\n".join(WORDS).encode())

@@ -15,17 +15,18 @@ from tempfile import TemporaryDirectory
 import jax
 
 from data.batches import Batches, DataPosition
-from data.errors import OUTPUT, UserError
 from model.transformer import Transformer
-from training.command import prepare_jax
-from training.config import Config
+from runtime.devices import prepare_jax
+from runtime.errors import OUTPUT, UserError
+from runtime.memory import free_memory
+from storage.config import Config
+from storage.run import Run
+from storage.saving import forecast, megabytes, num_bytes
 from training.failure import explained
 from training.inputs import prepare_data, read_corpora
-from training.memory import check_state, check_step, free_memory, step_memory
+from training.memory import check_state, check_step, step_memory
 from training.optimizer import make_optimizer
 from training.report import announce
-from training.run import Run
-from training.saving import forecast, megabytes, num_bytes
 from training.step import init_state, make_train_step, pmap_train_step, split_rows
 
 

@@ -12,10 +12,10 @@ from data.batches import fixed_batches
 from data.pairs import Pairs
 from data.scores import bleu, exact_match
 from data.text_files import Corpus
-from training import hosts
-from training.config import Config
+from runtime import processes
+from storage.config import Config
+from storage.run import Run
 from training.loss import LossSums
-from training.run import Run
 from training.step import split_rows
 
 SAMPLES = 20
@@ -111,10 +111,10 @@ class Evaluator:
 
 def translations(translator: Translator, sources: list[str]) -> list[str]:
     """The translation of each; every process does its part and gets all."""
-    me, all_of_us, total = hosts.index(), hosts.count(), len(sources)
+    me, all_of_us, total = processes.index(), processes.count(), len(sources)
     begin, end = total * me // all_of_us, total * (me + 1) // all_of_us
     mine = [found.text for found in translator.stream(sources[begin:end], begin)]
-    return list(chain.from_iterable(hosts.exchange("the exchange of translations", mine)))
+    return list(chain.from_iterable(processes.exchange("the exchange of translations", mine)))
 
 
 def held_out_loss(
@@ -128,7 +128,7 @@ def held_out_loss(
     total = np.zeros(4)
     shape = config.rows_at_a_time, data.source_length, data.target_length
     for batch in fixed_batches(pairs, *shape, config.special):
-        rows = hosts.own_part(split_rows(batch, devices))
+        rows = processes.own_part(split_rows(batch, devices))
         total += np.array(jax.device_get(eval_step(params, rows)))
     loss, nll, correct, tokens = total.tolist()
     return {

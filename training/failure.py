@@ -5,9 +5,9 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from data.errors import CONFIGURATION, UserError
-from training.config import Config
-from training.run import Run
+from runtime.errors import CONFIGURATION, UserError
+from storage.config import Config
+from storage.run import Run
 
 # How XLA says that memory is short, and the number in it.
 SHORT = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")

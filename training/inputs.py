@@ -8,23 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from data.corpora import read_split
-from data.errors import CONFIGURATION, UserError
-from data.notices import throttled
 from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
 from data.subwords import SubwordSampler
 from data.text_files import EXAMPLES, Corpus
-from data.tokenizer import (
-    OUR_IDS,
-    Tokenizer,
-    fingerprint,
-    load_tokenizers,
-    save_tokenizers,
-    train_tokenizers,
-)
-from training.checkpoint import check_run
-from training.config import Config, take_model
-from training.hosts import after_the_first, first
-from training.run import Run
+from data.tokenizer import OUR_IDS, Tokenizer
+from data.vocabulary import fingerprint, load_tokenizers, save_tokenizers, train_tokenizers
+from interop.models import check_run
+from runtime.errors import CONFIGURATION, UserError
+from runtime.notices import throttled
+from runtime.processes import after_the_first, first
+from storage.config import Config, take_model
+from storage.run import Run
 
 
 class Data(NamedTuple):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from training.config import TrainingConfig
+from storage.config import TrainingConfig
 
 
 def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedule:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import jax
 
-from training import hosts
-from training.config import profile_steps
+from runtime import processes
+from storage.config import profile_steps
 
 
 def profiled(train_step: Callable, steps: str, directory: Path, step: int) -> Callable:
@@ -15,7 +15,7 @@ def profiled(train_step: Callable, steps: str, directory: Path, step: int) -> Ca
     `step` is the last one that was done before. `train_step` itself where `steps` is "", and in
     every process but the first.
     """
-    if not steps or not hosts.first():
+    if not steps or not processes.first():
         return train_step
     first, last = profile_steps(steps)
     tracing = False

@@ -8,9 +8,9 @@ import jax
 import optax
 
 from data.batches import DataPosition
-from data.errors import DIVERGED, UserError
-from training.config import TrainingConfig
-from training.run import Run
+from runtime.errors import DIVERGED, UserError
+from storage.config import TrainingConfig
+from storage.run import Run
 
 EXAMPLES = 5  # places of a bad batch that its message names
 

@@ -5,12 +5,12 @@ import jax
 from data.batches import Batches, num_batches, pairs_left_out, useful_share
 from data.scores import bleu, exact_match, tokenized_bleu
 from model.config import num_parameters
-from training import hosts
-from training.checkpoint import read_best
-from training.config import Config
+from runtime import processes
+from storage.checkpoint import read_best
+from storage.config import Config
+from storage.run import Run
 from training.evaluate import Translator, samples, translations
 from training.inputs import Data
-from training.run import Run
 
 SAMPLES = 5
 
@@ -22,7 +22,7 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
     share = useful_share(batches.pairs(epoch), plan, source, target)
     kind = jax.devices()[0].device_kind
     run.log(f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
-            + (f", {hosts.count()} processes" if hosts.count() > 1 else ""))
+            + (f", {processes.count()} processes" if processes.count() > 1 else ""))
     run.log(f"parameters: {num_parameters(config.model):,}")
     run.log(f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
             f"{num_batches(plan, rows)} batches an epoch, {config.training.num_steps:,} steps")
@@ -36,7 +36,7 @@ def print_results(run: Run, data: Data, translator: Translator) -> None:
     if data.test is not None:
         sources, references = data.test.source, data.test.target
         texts = translations(translator, sources)
-    if not hosts.first():
+    if not processes.first():
         return
     if data.test is not None:
         print("\n".join(samples(sources, texts, references, SAMPLES)))

@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Int
 
 from data.batches import Batch
 from model.transformer import Transformer
-from training.checkpoint import everywhere
-from training.config import TrainingConfig
+from runtime.devices import replicated
+from storage.config import TrainingConfig
 from training.loss import LossSums, blockwise_cross_entropy
 
 AXIS = "devices"
@@ -50,12 +50,12 @@ def init_state(
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         return TrainState(jnp.array(0), params, optimizer.init(params), key, ema)
 
-    return jax.jit(init, out_shardings=everywhere())()
+    return jax.jit(init, out_shardings=replicated())()
 
 
 def start_from(state: TrainState, params: Any) -> TrainState:
     """The state with other parameters, given as NumPy arrays, in place of its fresh ones."""
-    place = lambda: jax.device_put(params, everywhere())  # noqa: E731 – donated, so never shared
+    place = lambda: jax.device_put(params, replicated())  # noqa: E731 – donated, so never shared
     return state._replace(params=place(), ema=None if state.ema is None else place())
 
 

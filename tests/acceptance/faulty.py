@@ -24,7 +24,7 @@ import jax.numpy as jnp  # noqa: E402
 from injection import replace  # noqa: E402
 
 import train  # noqa: E402
-from training.command import run_command  # noqa: E402
+from runtime.command import run_command  # noqa: E402
 
 
 def at_call(point, call, action):

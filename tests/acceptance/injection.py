@@ -14,9 +14,9 @@ POINTS = {
     "after step": "training.progress:Progress.after",
     "evaluation": "train:Evaluator.judge",
     "decoding": "decoding.engine:Engine._begin",  # a queue of sentences is put on the device
-    "save": "training.saving:Checkpoints.save",
-    "manifest": "training.saving:write_manifest",  # the files of a checkpoint are written
-    "sync": "training.manifest:sync",  # once for each file and directory of a checkpoint
+    "save": "storage.saving:Checkpoints.save",
+    "manifest": "storage.saving:write_manifest",  # the files of a checkpoint are written
+    "sync": "storage.manifest:sync",  # once for each file and directory of a checkpoint
 }
 
 

@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from forked import call_forked
 from injection import POINTS
 
-from training.checkpoint import steps
+from storage.checkpoint import steps
 
 ROOT = Path(__file__).parent.parent.parent
 FAULTY = Path(__file__).parent / "faulty.py"

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from processes import contents, ended, error_of, final_state, last_step, wait_for
 
-from training.checkpoint import steps
-from training.manifest import NAME, damage
+from storage.checkpoint import steps
+from storage.manifest import NAME, damage
 
 row = pytest.mark.row
 FLIP = row(12, "one bit flipped in each file of the newest step", "seen, named, quarantined as "

@@ -14,7 +14,7 @@ from data.corpora import read_corpus
 LINES = 1000
 BROKEN_LOADER = """
 import data.batches
-from training.config import Config
+from storage.config import Config
 
 def get_config():
     make_batch = data.batches.make_batch

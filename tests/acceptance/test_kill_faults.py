@@ -8,7 +8,7 @@ import time
 import pytest
 from processes import KILLED, at, batches_of, ended, final_state, last_step, wait_for
 
-from training.checkpoint import steps
+from storage.checkpoint import steps
 
 AFTER = "after step"
 row = pytest.mark.row

@@ -9,7 +9,7 @@ from tiny import WORDS
 
 from model.config import ModelConfig
 from model.transformer import Transformer
-from training.checkpoint import steps
+from storage.checkpoint import steps
 
 row = pytest.mark.row
 DIVERGED = row(19, "the loss is NaN at a step that is not logged (a poisoned pair, a learning rate "

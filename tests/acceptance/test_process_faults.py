@@ -20,7 +20,7 @@ from processes import (
 )
 from tiny import write_corpus
 
-from training.checkpoint import steps
+from storage.checkpoint import steps
 
 AFTER = "after step"
 row = pytest.mark.row

@@ -1,0 +1,1 @@
+"""The built-in Korean-English corpus, made from a grammar."""

@@ -1,0 +1,1 @@
+"""Models of other projects, read and written."""

@@ -1,0 +1,1 @@
+"""What every command needs: errors, files, devices, processes and signals."""

@@ -1,0 +1,147 @@
+"""Corpora: what the names in the configuration mean, and what is said where they mean nothing."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from data.config import DataConfig
+from data.corpora import check_corpus, read_corpus, read_split, split_spec
+from runtime.errors import CONFIGURATION, DATA, UserError
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A directory with prepared TFDS data sets: pairs of text, and some that are not to be read."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class Toy(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, supervised_keys=self.KEYS,
+                                         features=self.FEATURES)
+
+        def _split_generators(self, _):
+            return {"train": self._generate_examples(13), "validation": self._generate_examples(7)}
+
+        def _generate_examples(self, count):
+            for i in range(count):
+                yield i, self.example(i)
+
+    class ToyTranslate(Toy):
+        KEYS = ("en", "de")
+        FEATURES = tfds.features.Translation(["de", "en"])
+
+        def example(self, i):
+            return {"de": f"Wort\n{i}", "en": f"word {i}"}
+
+    class ToyNumbers(Toy):
+        KEYS = None
+        FEATURES = tfds.features.FeaturesDict({"one": tfds.features.Text(), "two": np.int32})
+
+        def example(self, i):
+            return {"one": "a", "two": i}
+
+    class ToyRecords(ToyTranslate):
+        pass
+
+    directory = tmp_path_factory.mktemp("tfds")
+    for builder in (ToyTranslate, ToyNumbers, ToyRecords):
+        builder(data_dir=str(directory), file_format="array_record").download_and_prepare()
+    info = directory / "toy_records/1.0.0/dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    for config in ("de-en", "fr-en"):
+        (directory / "toy_many" / config / "1.0.0").mkdir(parents=True)
+        (directory / "toy_many" / config / "1.0.0/dataset_info.json").write_text("{}")
+    (directory / "toy_translate" / "1.0.0.incompleteAB12").mkdir()
+    (directory / "toy_translate" / "1.0.0.incompleteAB12" / "dataset_info.json").write_text("{")
+    (directory / "toy_cut" / "1.0.0").mkdir(parents=True)
+    (directory / "toy_cut" / "1.0.0" / "dataset_info.json").write_text("{")
+    return str(directory)
+
+
+def refused(code, call, *args, **settings):
+    with pytest.raises(UserError) as caught:
+        call(*args, **settings)
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("spec", ["", "train.de", "csv:a", "text:a", "text:a,b,c", "text:a,",
+                                  "text:a,b,", "tsv:", "builtin:klingon", "tfds:../etc",
+                                  "tfds:/etc"])
+def test_what_is_no_corpus_is_a_mistake_in_the_configuration(spec):
+    refused(CONFIGURATION, check_corpus, spec, "train", DataConfig())
+
+
+def test_text_has_validation_and_test_only_where_given():
+    config = DataConfig(corpus="text:a,b", valid="tsv:c")
+    assert [split_spec(config, split) for split in ("train", "valid", "test")] == [
+        "text:a,b", "tsv:c", ""]
+    assert read_split(config, "test") is None
+    assert split_spec(DataConfig(), "test") == DataConfig().corpus
+
+
+def test_a_prepared_data_set_is_read_in_the_order_of_its_supervised_keys(prepared):
+    config = DataConfig(corpus="tfds:toy_translate", data_dir=prepared)
+    corpus = read_split(config, "train")
+    assert sorted(zip(corpus.source, corpus.target, strict=True)) == sorted(
+        (f"word {i}", f"Wort {i}") for i in range(13))
+    assert corpus.where(4) == "tfds:toy_translate:train:5"
+    assert len(read_split(config, "valid").source) == 7
+    assert read_split(config, "test") is None
+    assert read_corpus(config.corpus, "train", config) == corpus
+
+
+def test_a_split_may_be_named_and_then_is_all_there_is(prepared):
+    config = DataConfig(corpus="tfds:toy_translate:validation", data_dir=prepared)
+    assert len(read_split(config, "train").source) == 7
+    assert read_split(config, "valid") is None
+
+
+def test_data_sets_that_cannot_be_read_are_refused_with_what_to_do(prepared):
+    config = DataConfig(data_dir=prepared)
+    for spec, code, hint in (
+            ("tfds:absent/de-en", DATA, "tfds build absent/de-en --file_format=array_record"),
+            ("tfds:toy_translate:nowhere", DATA, "train, validation"),
+            ("tfds:toy_many", CONFIGURATION, "tfds:toy_many/de-en"),
+            ("tfds:toy_cut", DATA, "damaged; prepare it again"),
+            ("tfds:toy_records", DATA, "--overwrite")):
+        message = refused(code, check_corpus, spec, "train", config)
+        assert hint in message
+        assert prepared in message or "toy_" in message
+    message = refused(DATA, read_corpus, "tfds:toy_numbers", "train", config)
+    assert "not pairs of sentences" in message
+
+
+def test_the_builtin_corpus_has_all_splits_in_korean_and_english(tmp_path):
+    pytest.importorskip("data.korean.corpus")
+    for split in ("train", "valid", "test"):
+        corpus = read_split(DataConfig(data_dir=str(tmp_path)), split)
+        assert not corpus.dropped
+        assert all("가" <= max(text) <= "힣" for text in corpus.source)
+        assert all(text.isascii() for text in corpus.target)
+
+
+def test_checks_import_nothing_heavy():
+    program = ("import sys; from data.corpora import *\n"
+               "try: check_corpus('tfds:absent', 'train', DataConfig())\n"
+               "except UserError: print(*(set(sys.modules) & {'jax', 'tensorflow_datasets',"
+               " 'tensorflow', 'sentencepiece', 'array_record'}))")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                          check=True)
+    assert done.stdout == "\n"
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("corpus", ""), ("on_bad_utf8", "ignore"), ("tokenizer", "letters"), ("vocab_size", 4),
+    ("target_vocab_size", 997), ("target_tokenizer", "bpe"), ("source_length", 1),
+    ("target_length", 0), ("max_length_ratio", 0.5)])
+def test_impossible_settings_are_refused_with_field_and_value(field, value):
+    DataConfig().validate()
+    message = refused(CONFIGURATION, DataConfig(**{field: value}).validate)
+    assert f"data.{field}" in message
+    assert repr(value) in message

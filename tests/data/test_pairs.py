@@ -1,0 +1,70 @@
+"""Pairs: what is kept keeps its place in the corpus, what is not is counted."""
+
+from array import array
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from data.config import DataConfig
+from data.pairs import encode_pairs
+from data.text_files import Corpus, Origin
+from data.vocabulary import train_tokenizers
+from runtime.errors import DATA, UserError
+
+
+def a_corpus(source, target):
+    origin = Origin(("a.de", "a.en"), len(source))
+    return Corpus(source, target, array("q", range(1, len(source) + 1)), (origin,), {}, 0, {}, {})
+
+
+def test_pairs_that_do_not_fit_are_dropped_and_counted():
+    config = DataConfig(tokenizer="words", source_length=5, target_length=7, max_length_ratio=3.0)
+    corpus = a_corpus(["a b", "a b a b a", "a b", " ", "a b a b", "a", "b"],
+                      ["b", "b", "a b a b a b a", "a", "a b a b a b", "b b b b", "b b b"])
+    tokenizers = train_tokenizers(config, corpus.source, corpus.target)
+    pairs, kept, dropped = encode_pairs(corpus, *tokenizers, config)
+    assert kept.tolist() == [0, 4, 6]
+    assert dropped == {"source longer than 4 tokens": [1], "target longer than 6 tokens": [2],
+                       "empty after tokenizing": [3], "length ratio above 3": [5]}
+    for side, tokenizer, texts in zip(pairs[:2], tokenizers, corpus[:2], strict=True):
+        assert [tokenizer.decode(side.ids[i:j]) for i, j in pairwise(side.offsets)] == [
+            texts[i] for i in kept]
+    assert [slots.tolist() for slots in pairs.slots] == [[3, 5, 2], [2, 7, 4]]
+
+
+def test_pairs_are_the_same_in_blocks_of_any_size(monkeypatch):
+    config = DataConfig(tokenizer="characters")
+    corpus = a_corpus([str(i) for i in range(37)], [str(i * i) for i in range(37)])
+    tokenizers = train_tokenizers(config, corpus.source, corpus.target)
+    whole = encode_pairs(corpus, *tokenizers, config)
+    monkeypatch.setattr("data.pairs.ENCODE_AT_ONCE", 5)
+    blocks = encode_pairs(corpus, *tokenizers, config)
+    for one, other in zip((*whole[0], (whole[1],)), (*blocks[0], (blocks[1],)), strict=True):
+        for left, right in zip(one, other, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_no_pair_left_is_refused_with_the_counts():
+    config = DataConfig(tokenizer="words", source_length=3)
+    corpus = a_corpus(["a b c"] * 11, ["a"] * 11)._replace(dropped={"blank": 2})
+    tokenizers = train_tokenizers(config, corpus.source, corpus.target)
+    with pytest.raises(UserError, match="0 of 13 pairs left: 2 blank, 11 source longer") as caught:
+        encode_pairs(corpus, *tokenizers, config)
+    assert caught.value.code == DATA
+
+
+def test_endless_texts_are_dropped_before_they_are_tokenized():
+    config = DataConfig(tokenizer="characters", source_length=5, target_length=7)
+    corpus = a_corpus(["a", "b" * (64 * 4 + 1), "a b"], ["a", "b", "b" * (64 * 6 + 1)])
+    seen = []
+
+    class Watched:
+        def encode_many(self, texts):
+            seen.extend(texts)
+            return [[5] * len(text) for text in texts]
+
+    _, kept, dropped = encode_pairs(corpus, Watched(), Watched(), config)
+    assert (kept.tolist(), seen) == ([0], ["a", "a"])
+    assert dropped == {"source longer than 256 characters": [1],
+                       "target longer than 384 characters": [2]}

@@ -1,0 +1,228 @@
+"""Text files: what is a line, what is a pair, and one line of explanation for what is wrong."""
+
+import gzip
+import hashlib
+import io
+import os
+
+import pytest
+
+from data import text_files
+from data.config import DataConfig
+from data.corpora import check_corpus, read_corpus
+from runtime.errors import DATA, UserError
+from runtime.notices import throttled
+
+LINES = 101
+ODD = "\u2028 \u2029 \u0085 \v \f \x1c \0 \r"  # none of these ends a line
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """Writes files train.de and train.en of raw bytes and returns a function that reads them."""
+    monkeypatch.chdir(tmp_path)
+
+    def read(source: bytes, target: bytes, **settings):
+        (tmp_path / "train.de").write_bytes(source)
+        (tmp_path / "train.en").write_bytes(target)
+        return read_corpus("text:train.de,train.en", "train", DataConfig(**settings))
+
+    return read
+
+
+def lines(word, count=LINES):
+    return "".join(f"{word} {i}\n" for i in range(count)).encode()
+
+
+def refused(code, call, *args, **settings):
+    with pytest.raises(UserError) as caught:
+        call(*args, **settings)
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_line_i_of_one_file_belongs_to_line_i_of_the_other(text):
+    corpus = text(lines("wort"), lines("word"))
+    assert list(zip(corpus.source, corpus.target, strict=True)) == [
+        (f"wort {i}", f"word {i}") for i in range(LINES)]
+    assert corpus.where(76) == "train.de:77"
+    assert not corpus.dropped
+
+
+def test_a_last_line_without_a_line_feed_is_a_line(text):
+    assert text(b"a\nb", b"c\nd\n").source == ["a", "b"]
+
+
+def test_only_line_feeds_end_lines_and_odd_characters_are_text(text):
+    corpus = text(f"a{ODD}b\nc\n".encode(), b"x\ny\n")
+    assert corpus.source == [f"a{ODD}b", "c"]
+
+
+def test_one_carriage_return_and_one_byte_order_mark_are_stripped(text):
+    mark = "\ufeff"
+    corpus = text(f"{mark}{mark}a\r\n{mark}b\r\r\n".encode(), f"{mark}c\r\nd".encode())
+    assert corpus.source == [f"{mark}a", f"{mark}b\r"]
+    assert corpus.target == ["c", "d"]
+
+
+def test_a_pair_with_a_blank_side_goes_as_a_pair_and_is_counted(text):
+    corpus = text(b"a\n \t\nc\n\ne\n", b"v\nw\n\nx\nz\n")
+    assert list(zip(corpus.source, corpus.target, strict=True)) == [("a", "v"), ("e", "z")]
+    assert corpus.dropped == {"blank": 3}
+    assert corpus.examples == {"blank": ["train.de:2", "train.en:3", "train.de:4"]}
+    assert [corpus.where(i) for i in range(2)] == ["train.de:1", "train.de:5"]
+
+
+def test_only_the_first_five_places_of_a_reason_are_kept(text):
+    corpus = text(b"a\n" + 11 * b"\n", lines("b", 12))
+    assert corpus.dropped == {"blank": 11}
+    assert len(corpus.examples["blank"]) == 5
+
+
+@pytest.mark.parametrize("more", [-7, -1, 1, 7])
+def test_files_of_different_length_are_refused_with_both_counts(text, more):
+    one, other = f"train.de has {LINES} lines", f"train.en has {LINES + more}"
+    assert f"{one}, {other}" in refused(DATA, text, lines("a"), lines("b", LINES + more))
+    one, other = f"train.de has {LINES + more} lines", f"train.en has {LINES}"
+    assert f"{one}, {other}" in refused(DATA, text, lines("a", LINES + more), lines("b"))
+
+
+def test_bytes_that_are_not_utf8_are_refused_with_line_and_column(text):
+    source = lines("wört").replace("wört 77\n".encode(), "wört 77 zwölf\xff\n".encode("latin-1")
+                                   .replace(b"\xf6", "ö".encode()))
+    message = refused(DATA, text, source, lines("word"))
+    assert "train.de:78: byte 0xff at column 14 is not UTF-8" in message
+    assert "(use --config.data.on_bad_utf8=replace or skip)" in message
+
+
+def test_bytes_that_are_not_utf8_can_be_replaced_or_skipped_and_are_counted(text):
+    source, target = b"a\nb\xff\nc\n", b"x\ny\nz\n"
+    corpus = text(source, target, on_bad_utf8="replace")
+    assert (corpus.source, corpus.replaced) == (["a", "b\ufffd", "c"], 1)
+    corpus = text(source, target, on_bad_utf8="skip")
+    assert (corpus.source, corpus.target) == (["a", "c"], ["x", "z"])
+    assert corpus.dropped == {"not UTF-8": 1}
+    assert corpus.examples == {"not UTF-8": ["train.de:2"]}
+
+
+def test_nothing_but_blanks_is_refused_with_the_counts(text):
+    assert "0 of 5 pairs left: 5 blank" in refused(DATA, text, b"\n\n\n\n\n", lines("a", 5))
+
+
+def test_reverse_swaps_the_sides_and_where_they_come_from(text):
+    corpus = text(b"a\nb\n", b"x\ny\n", reverse=True)
+    assert (corpus.source, corpus.target) == (["x", "y"], ["a", "b"])
+    assert corpus.where(1) == "train.en:2"
+
+
+def test_the_fingerprint_follows_the_content_and_names_the_file(text):
+    first, same = text(b"a\nb\n", b"x\ny\n"), text(b"a\nb\n", b"x\ny\n")
+    other = text(b"a\nb\n", b"x\nz\n")
+    assert first.fingerprints == same.fingerprints
+    changed = [name for name in first.fingerprints
+               if first.fingerprints[name] != other.fingerprints[name]]
+    assert changed == ["train.en"]
+
+
+def test_compressed_files_read_as_plain_ones_do(text, tmp_path):
+    plain = text(lines("wort"), lines("word"))
+    for name in ("train.de", "train.en"):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    packed = read_corpus("text:train.de.gz,train.en.gz", "train", DataConfig())
+    assert packed[:3] == plain[:3]
+    assert list(packed.fingerprints.values()) == list(plain.fingerprints.values())
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-11], lambda raw: b"<html>" + raw,
+                                    lambda raw: raw[:31] + b"\xff" * 17 + raw[48:]])
+def test_a_damaged_compressed_file_is_named(tmp_path, damage):
+    path = tmp_path / "pairs.tsv.gz"
+    path.write_bytes(damage(gzip.compress(b"".join(b"%d\t%d\n" % (i, i * i) for i in range(997)))))
+    assert str(path) in refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig())
+
+
+def test_two_tab_separated_fields_are_a_pair(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes("\ufeffa b\tx\r\n\tblank\nc\ty z".encode())
+    corpus = read_corpus(f"tsv:{path}", "train", DataConfig())
+    assert (corpus.source, corpus.target) == (["a b", "c"], ["x", "y z"])
+    assert corpus.where(1) == f"{path}:3"
+
+
+@pytest.mark.parametrize(("line", "fields"), [(b"one", "1 field"), (b"a\tb\tc", "3 tab")])
+def test_another_number_of_fields_is_refused_with_its_line(tmp_path, line, fields):
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(b"a\tb\n" + line + b"\n")
+    message = refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig())
+    assert f"{path}:2: {fields.split()[0]} tab-separated field" in message
+
+
+def test_missing_empty_and_directory_are_refused_with_the_full_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    for name, what in (("absent", "not exist"), ("empty", "is empty"), ("folder", "directory")):
+        message = refused(DATA, check_corpus, f"tsv:{name}", "train", DataConfig())
+        assert str(tmp_path / name) in message
+        assert what in message
+    with gzip.open("empty.gz", "wb"):
+        pass
+    assert "empty" in refused(DATA, read_corpus, "tsv:empty.gz", "train", DataConfig())
+
+
+def test_home_and_variables_in_paths_are_expanded(tmp_path, monkeypatch):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    for spec in ("tsv:~/pairs.tsv", "tsv:$PLACE/pairs.tsv"):
+        assert read_corpus(spec, "train", DataConfig()).source == ["a"]
+
+
+def test_a_pipe_is_a_file():
+    read, write = os.pipe()
+    os.write(write, b"a\tb\n")
+    os.close(write)
+    assert read_corpus(f"tsv:/dev/fd/{read}", "train", DataConfig()).source == ["a"]
+    os.close(read)
+
+
+def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST", 11)
+    corpus = text(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n", lines("x", 5))
+    assert corpus.source == ["a", "c", "e"] and list(corpus.numbers) == [1, 3, 5]
+    assert list(corpus.dropped.values()) == [2]
+    (places,) = corpus.examples.values()
+    assert places == ["train.de:2", "train.de:4"]
+    assert corpus.fingerprints["train.de"] == hashlib.sha256(
+        b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n").hexdigest()
+    for ending in (b"", b"\n", b"\r\n"):  # cut off or whole, first or not
+        kept = list(text_files.beginnings(io.BytesIO(b"f" * 19 + ending)))
+        assert len(kept) == 1 and len(kept[0]) > 11
+        assert list(text_files.beginnings(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
+
+
+def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST", 11)
+    (tmp_path / "pairs.tsv").write_bytes(b"abcde\tfghij\nabcde\tfghijk\n")
+    corpus = read_corpus(f"tsv:{tmp_path / 'pairs.tsv'}", "train", DataConfig())
+    assert (corpus.source, corpus.target) == (["abcde"], ["fghij"])
+    assert sum(corpus.dropped.values()) == 1
+
+
+def test_progress_is_told_while_a_corpus_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("data.text_files.EVERY", 3)
+    (tmp_path / "pairs.tsv").write_bytes(b"a\tx\n" * 7)
+    told = []
+    read_corpus("tsv:pairs.tsv", "train", DataConfig(), told.append)
+    assert told == ["pairs.tsv: 3 pairs read", "pairs.tsv: 6 pairs read"]
+
+
+def test_lines_of_progress_are_throttled(monkeypatch):
+    clock, told = iter([0.0, 1.0, 5.0, 6.0, 10.5]), []
+    monkeypatch.setattr("runtime.notices.time.monotonic", lambda: next(clock))
+    tell = throttled(told.append)
+    for line in "abcd":
+        tell(line)
+    assert told == ["b", "d"]

@@ -1,0 +1,116 @@
+"""Batch decoding as its user meets it: odd lines, and what must not matter to a translation."""
+
+import os
+import random
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from forked import call_forked
+from tiny import WORDS, write_run
+
+from decoding.translator import Translator
+
+ROOT = Path(__file__).parents[2]
+ODD = ["", "   ", "e", "eins " * 4000, "😀 zwei 👍🏽", "שלום שלוש", "drei ||| vier", "fünf\tsechs",
+       "sieben\u2028acht", "\u200b", "neun\x00zehn", "<s> </s> <pad>"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("batch")
+    write_run(path / "run")
+    return path
+
+
+def mixed_lines(count, seed=0):
+    choose = random.Random(seed)
+    return [choose.choice(ODD) if choose.random() < 0.1 else
+            " ".join(choose.choices(WORDS, k=choose.randint(1, 9))) for _ in range(count)]
+
+
+def decode(path, *flags, devices=1, stdin=b"", check=True):
+    done = call_forked([ROOT / "decode.py", f"--workdir={path / 'run'}", *flags], stdin,
+                       devices=devices)
+    assert done.code == 0 or not check, done.err
+    return done.out.split("\n")[:-1], done.err
+
+
+def test_ten_thousand_lines_of_all_kinds_come_out_one_for_one(run):
+    lines = mixed_lines(10_000)
+    text = "".join(f"{line}\n" for line in lines).encode()
+    out, err = decode(run, "--beam_size=1", "--max_extra_length=2", stdin=text)
+    assert len(out) == len(lines)
+    blank = [not line.strip() for line in lines]
+    assert all(translation == "" for translation, is_blank in zip(out, blank, strict=True)
+               if is_blank)
+    long = sum(len(line.split()) > 28 for line in lines)
+    assert long > 50 and sum("4001 tokens > " in line for line in err) == long
+    assert err[-1].startswith(f"10000 lines, {sum(blank)} blank, {long} truncated, ")
+
+
+@pytest.mark.slow
+def test_nbest_lists_are_numbered_by_line(run):
+    lines = mixed_lines(500, seed=1)
+    text = "".join(f"{line}\n" for line in lines).encode()
+    out, _ = decode(run, "--format=moses", "--nbest=2", stdin=text)
+    fields = [line.split(" ||| ") for line in out]
+    assert all(len(one) == 4 for one in fields)
+    found = {int(number): list(group) for number, group in groupby(fields, lambda one: one[0])}
+    assert list(found) == list(range(len(lines)))
+    best, _ = decode(run, stdin=text)
+    for number, line in enumerate(lines):
+        scores = [float(score) for *_, score in found[number]]
+        assert len(scores) == (2 if line.strip() else 1)
+        assert scores == sorted(scores, reverse=True)
+        assert found[number][0][1].replace("&#124;&#124;&#124;", "|||") == best[number]
+
+
+def test_neighbours_parts_and_devices_do_not_matter(run):
+    lines = mixed_lines(300, seed=2)
+    usual, _ = decode(run, stdin="\n".join(lines).encode())
+    assert decode(run, devices=4, stdin="\n".join(lines).encode())[0] == usual
+    translator = Translator.load(run / "run")
+    assert translator.translate(lines) == usual
+    order = random.Random(3).sample(range(len(lines)), len(lines))
+    shuffled = translator.translate([lines[i] for i in order])
+    assert shuffled == [usual[i] for i in order]
+    parts = [translator.translate(lines[at : at + 100]) for at in (0, 100, 200)]
+    assert sum(parts, []) == usual
+
+
+@pytest.mark.slow
+def test_the_size_of_a_batch_matters_to_rounding_only(run):
+    lines = mixed_lines(300, seed=4)
+    usual = list(Translator.load(run / "run").stream(lines))
+    for size in (1, 7, 64):
+        found = list(Translator.load(run / "run", batch_size=size).stream(lines))
+        ties = 0
+        for one, other in zip(usual, found, strict=True):
+            assert one.hypotheses[0].score == pytest.approx(other.hypotheses[0].score, abs=1e-4)
+            ties += one.text != other.text
+        assert ties <= 3, f"{ties} of {len(lines)} lines differ at batch size {size}"
+
+
+def test_a_beam_beyond_the_vocabulary_works_and_finds_the_best(run):
+    translator, lines = Translator.load(run / "run"), mixed_lines(50, seed=5)
+    greedy = list(translator.with_options(beam_size=1).stream(lines))
+    wide = list(translator.with_options(beam_size=40).stream(lines))
+    usual = list(translator.stream(lines))
+    for line, *found in zip(lines, greedy, usual, wide, strict=True):
+        scores = [one.hypotheses[0].score for one in found]
+        assert line.strip() == "" or scores[2] >= max(scores) - 1e-5
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_error(run):
+    lines = "".join(f"{line}\n" for line in mixed_lines(200, seed=6))
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" {ROOT / "decode.py"} --workdir={run / "run"} | head -1; '
+         'echo "${PIPESTATUS[0]}"', sys.executable],
+        input=lines.encode(), capture_output=True, check=True,
+        env={**os.environ, "NPROC": "16", "XLA_FLAGS": ""})
+    assert done.stdout.decode().split("\n")[-2] == "0"
+    assert b"Traceback" not in done.stderr and b"Broken" not in done.stderr

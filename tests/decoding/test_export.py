@@ -1,0 +1,105 @@
+"""Export: one file translates as decode.py does, byte for byte, where nothing of ours is."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from test_commands import run
+from tiny import WORDS, write_run
+
+from data.config import DataConfig
+from data.vocabulary import train_tokenizers
+
+ROOT = Path(__file__).parents[2]
+EXPORT = ROOT / "scripts" / "export.py"
+# Runs the file as `python FILE` does, with all that it must not need made impossible to import.
+ALONE = """
+import runpy, sys
+sys.path[:] = [path for path in sys.path if path != sys.argv[1]]
+for name in "model data training decoding decode flax optax orbax absl tensorflow_datasets".split():
+    sys.modules[name] = None
+sys.argv[:] = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+LINES = [" ".join(random.Random(i).choices(WORDS, k=random.Random(i).randint(1, 9)))
+         for i in range(140)]
+LINES[3:9] = ["", "   ", "  eins zwei \r", "drei\u2028vier", "☃ unknown", "zwölf " * 30]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of random weights over a small SentencePiece vocabulary, and a file of lines."""
+    path = tmp_path_factory.mktemp("export")
+    tokenizer, _ = train_tokenizers(DataConfig(tokenizer="bpe", vocab_size=40), LINES[9:], [])
+    write_run(path / "run", tokenizer=tokenizer)
+    (path / "in.txt").write_bytes("\n".join(LINES).encode())
+    return path
+
+
+def export(trained, *arguments, devices=True):
+    return run(EXPORT, f"--workdir={trained / 'run'}", *arguments, devices=devices)
+
+
+def translated_alone(file, text):
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(ROOT), str(file)], input=text, cwd=file.parent,
+        env={**os.environ, "XLA_FLAGS": ""}, capture_output=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
+    pytest.importorskip("flatbuffers")
+    options = ["--max_length_ratio=1.7", "--min_length=2", "--alpha=0.9", "--batch_size=4",
+               "--no_repeat_ngram=2"]
+    code, _, err = export(trained, f"--to={trained / 'a.zip'}", "--platforms=cpu,tpu", *options)
+    assert code == 0, err
+    code, live, _ = run(ROOT / "decode.py", f"--workdir={trained / 'run'}", *options,
+                        f"--input={trained / 'in.txt'}")
+    assert code == 0 and live.count("\n") == len(LINES) and len(set(live.split("\n"))) > 15
+    text = (trained / "in.txt").read_bytes()
+    assert translated_alone(trained / "a.zip", text).decode() == live
+    assert translated_alone(trained / "a.zip", b"") == b""
+    with zipfile.ZipFile(trained / "a.zip") as archive:
+        card = json.loads(archive.read("card.json"))
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+    assert [one["tokens"] for one in card["buckets"]] == [16, 32]
+    assert card["platforms"] == ["cpu", "tpu"] and card["decoding"]["alpha"] == 0.9
+
+
+def test_the_loader_imports_nothing_of_this_project():
+    loader = (ROOT / "scripts" / "load_exported.py").read_text(encoding="utf-8")
+    imported = {line.split()[1] for line in loader.split("\n")
+                if line.startswith(("import ", "from "))}
+    assert imported - set(sys.stdlib_module_names) == {"jax", "numpy", "sentencepiece"}
+
+
+BAD = {
+    "--to={d}/in.txt": (6, "--overwrite"),
+    "--platforms=cpu,gpu": (2, "cpu, cuda, rocm, tpu, got 'cpu,gpu'"),
+    "--buckets=16,33": (2, "from 2 to 32, got '16,33'"),
+    "--samples=2": (2, "samples cannot be exported"),
+    "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
+    "--workdir={d}/words": (2, "only SentencePiece vocabularies (unigram, bpe) can be exported, "
+                            "not words"),
+    "--workdir={d}": (4, "not a run directory"),
+}
+
+
+@pytest.mark.parametrize("flag", BAD)
+def test_what_cannot_be_exported_is_one_line_before_any_device(flag, trained):
+    pytest.importorskip("flatbuffers")
+    if "words" in flag and not (trained / "words").exists():
+        write_run(trained / "words")
+    expected_code, part = BAD[flag]
+    code, out, err = export(trained, f"--to={trained / 'b.zip'}", flag.format(d=trained),
+                            devices=False)
+    assert (code, out, len(err)) == (expected_code, "", 1), err
+    assert err[0].startswith("error: ") and part in err[0]

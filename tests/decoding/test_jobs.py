@@ -1,0 +1,246 @@
+"""Long jobs: shards that make the whole, and results that are computed once."""
+
+import contextlib
+import gzip
+import itertools
+import json
+import operator
+import os
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from decoding import jobs
+from decoding.formats import Item
+from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
+from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from runtime.version import __version__
+from storage.config import DecodingConfig
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(jobs, "CHUNK", 7)
+
+
+class Killed(BaseException):
+    pass
+
+
+class Worker:
+    """Upper case, three lines at a time, the last one first; dies before line `dies`."""
+
+    def __init__(self, dies=None):
+        self.seen, self.dies = [], dies
+
+    def __call__(self, lines):
+        lines = iter(lines)
+        while window := list(itertools.islice(lines, 3)):
+            if self.dies in [number for number, _ in window]:
+                raise Killed
+            self.seen += [number for number, _ in window]
+            yield {number: item.line.upper() for number, item in reversed(window)}
+
+
+LINES = [f"line {i}" for i in range(31)]
+WHOLE = "".join(f"{line.upper()}\n" for line in LINES).encode()
+
+
+def source(lines=LINES):
+    return lambda: ((number, Item(line, line)) for number, line in enumerate(lines))
+
+
+def test_shards_one_after_the_other_are_all_lines():
+    for lines in (0, 1, 7, 100):
+        for parts in (1, 2, 3, 8, 130):
+            found = [line for part in range(1, parts + 1)
+                     for line in shard_lines(lines, part, parts)]
+            assert found == list(range(lines))
+            sizes = {len(shard_lines(lines, part, parts)) for part in range(1, parts + 1)}
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_shard_is_part_of_parts():
+    assert shard_of("2/8") == (2, 8)
+    for wrong in ("0/8", "9/8", "2", "2/", "/8", "a/b", "-1/8", "1/0"):
+        with pytest.raises(UserError, match="PART/PARTS") as caught:
+            shard_of(wrong)
+        assert caught.value.code == CONFIGURATION
+
+
+@pytest.mark.parametrize("dies", [0, 6, 7, 13, 21, 30])
+def test_results_of_before_a_kill_are_not_computed_again(tmp_path, dies):
+    output, reused = tmp_path / "out.txt", []
+    first, second = Worker(dies), Worker()
+    with pytest.raises(Killed):
+        Chunks(str(output), "same").run(source(), first)
+    assert not output.exists()
+    assert first.seen == list(range(dies // 3 * 3))
+    Chunks(str(output), "same").run(source(), second, reused.append)
+    assert first.seen + second.seen == list(range(31))
+    assert sum(reused) == len(first.seen)
+    assert output.read_bytes() == WHOLE
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_results_are_on_disk_after_thirty_seconds_of_work_however_few(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: clock.now)
+
+    def work(lines):
+        for count, (number, item) in enumerate(lines):
+            saved = sum(path.read_text().count("\n")
+                        for path in (tmp_path / "out.txt.parts").glob("0*"))
+            assert saved >= count - 1 - 30 // 8
+            clock.now += 8.0
+            yield {number: item.line.upper()}
+
+    Chunks(str(tmp_path / "out.txt"), "same").run(source(), work)
+    assert (tmp_path / "out.txt").read_bytes() == WHOLE
+
+
+def test_a_corrected_line_is_the_only_one_that_is_computed_again(tmp_path):
+    output, again = tmp_path / "out.txt", Worker()
+    with pytest.raises(Killed):
+        Chunks(str(output), "same").run(source(), Worker(dies=27))
+    corrected = [*LINES[:5], "corrected", *LINES[6:]]
+    Chunks(str(output), "same").run(source(corrected), again)
+    assert again.seen == [5, 27, 28, 29, 30]
+    assert output.read_text() == "".join(f"{line.upper()}\n" for line in corrected)
+
+
+def test_a_target_belongs_to_its_line(tmp_path):
+    """The same line with another target is scored again."""
+    assert jobs.hash_of(Item("a", "a", target="b")) != jobs.hash_of(Item("a", "a", target="c"))
+    assert jobs.hash_of(Item("a", "ab", target="c")) != jobs.hash_of(Item("a", "a", target="bc"))
+
+
+def test_an_input_that_changes_while_the_job_runs_is_refused(tmp_path):
+    output, reads = tmp_path / "out.txt", iter([LINES, ["changed", *LINES[1:]], LINES])
+    with pytest.raises(UserError, match="line 1 of the input has changed") as caught:
+        Chunks(str(output), "same").run(lambda: source(next(reads))(), Worker())
+    assert caught.value.code == DATA and not output.exists()
+
+
+def test_results_of_another_command_are_not_used(tmp_path):
+    output, worker = tmp_path / "out.txt", Worker()
+    with pytest.raises(Killed):
+        Chunks(str(output), "other").run(source(), Worker(16))
+    Chunks(str(output), "same").run(source(), worker)
+    assert worker.seen == list(range(31))
+    assert output.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize("content", [b"", b'[0, "HALF A LI', b"[1]\n", b"\xff\n"])
+def test_a_damaged_file_of_results_is_computed_again(tmp_path, content):
+    output, worker = tmp_path / "out.txt", Worker()
+    with pytest.raises(Killed):
+        Chunks(str(output), "same").run(source(), Worker(16))
+    parts = tmp_path / "out.txt.parts"
+    first = min(path for path in parts.iterdir() if path.name[0] == "0")
+    first.write_bytes(content)
+    (parts / "000000000020-abc.tmp").write_bytes(content)  # of a kill while it was written
+    Chunks(str(output), "same").run(source(), worker)
+    assert 0 in worker.seen
+    assert output.read_bytes() == WHOLE
+
+
+def kill_at(monkeypatch, operation, survived):
+    """Call number `survived` + 1 of a function of decoding.jobs is the last thing that happens."""
+    real = operator.attrgetter(operation)(jobs)
+    calls = itertools.count()
+
+    def dying(*arguments, **options):
+        if next(calls) >= survived:
+            raise Killed
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(f"decoding.jobs.{operation}", dying)
+
+
+@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_whole",
+                                       "shutil.rmtree"])
+def test_a_kill_while_the_directory_is_made_or_removed_blocks_nothing(
+    tmp_path, monkeypatch, operation
+):
+    output = tmp_path / "out.txt"
+    with pytest.raises(Killed):
+        Chunks(str(output), "other").run(source(["x"] * 31), Worker(16))
+    for survived in range(4):
+        with monkeypatch.context() as patch:
+            kill_at(patch, operation, survived)
+            with contextlib.suppress(Killed):
+                Chunks(str(output), f"same {survived}").run(source(), Worker())
+    Chunks(str(output), "same").run(source(), Worker())
+    assert output.read_bytes() == WHOLE
+
+
+def test_no_foreign_directory_is_touched(tmp_path):
+    (tmp_path / "out.txt.parts").mkdir()
+    (tmp_path / "out.txt.parts" / "mine").write_text("mine")
+    with pytest.raises(UserError, match="in the way") as caught:
+        Chunks(str(tmp_path / "out.txt"), "same")
+    assert caught.value.code == OUTPUT
+    assert (tmp_path / "out.txt.parts" / "mine").read_text() == "mine"
+
+
+def test_gzip_by_suffix_and_the_same_bytes_each_time(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Chunks(str(tmp_path / name / "out.gz"), "same").run(source(), Worker())
+    one, other = ((tmp_path / name / "out.gz").read_bytes() for name in ("a", "b"))
+    assert gzip.decompress(one) == WHOLE
+    assert one == other
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The files of a run whose parameters are an average."""
+    path = tmp_path / "run"
+    files = {"best.json": json.dumps({"checkpoint": "average"}), "config.json": "{}",
+             "average/params/weights": "1", "vocab/joint.model": "pieces",
+             "vocab/tokenizers.json": "{}", "train.log": "", "run.json": "{}",
+             "checkpoints/7/params/weights": "2"}
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    return path
+
+
+def fingerprint_of(run, mode="translate", form="text", **options):
+    translator = SimpleNamespace(decoding=DecodingConfig(**options))
+    return fingerprint(translator, [run], "best", mode, form)
+
+
+def test_a_fingerprint_follows_the_files_that_decide_translations_and_no_others(run):
+    for name, decides in (("config.json", True), ("average/params/weights", True),
+                          ("vocab/joint.model", True), ("vocab/tokenizers.json", True),
+                          ("train.log", False), ("run.json", False),
+                          ("checkpoints/7/params/weights", False)):
+        before = fingerprint_of(run)
+        (run / name).write_text("changed")
+        assert (fingerprint_of(run) != before) == decides, name
+
+
+def test_a_fingerprint_follows_options_program_libraries_and_device(run, monkeypatch):
+    found = {fingerprint_of(run), fingerprint_of(run, beam_size=5), fingerprint_of(run, "score"),
+             fingerprint_of(run, form="jsonl")}
+    here = jobs.jax.local_devices()[0]
+    device = SimpleNamespace(platform=here.platform, device_kind=here.device_kind)
+    for place, name, value in (
+            (device, "platform", "other"), (device, "device_kind", "other"),
+            (jobs, "__version__", "other"), (jobs, "version", lambda name: "other"),
+            (jobs.platform, "machine", lambda: "other")):
+        with monkeypatch.context() as patch:
+            patch.setattr(jobs.jax, "local_devices", lambda: [device])
+            patch.setattr(place, name, value)
+            found.add(fingerprint_of(run))
+    assert len(found) == 9
+    assert fingerprint_of(run) in found
+
+
+def test_the_version_of_the_program_is_that_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert __version__ == project["project"]["version"]

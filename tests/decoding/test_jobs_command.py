@@ -1,0 +1,250 @@
+"""decode.py as a process: formats, shards, scoring, and a kill in the middle of a job."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from forked import call_forked
+from tiny import WORDS, write_run
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of random weights, and a file of 13 lines of which two are blank."""
+    path = tmp_path_factory.mktemp("jobs")
+    write_run(path / "run")
+    choose = random.Random(0)
+    lines = [" ".join(choose.choices(WORDS, k=choose.randint(1, 9))) for _ in range(13)]
+    lines[3], lines[7] = "", "  "
+    (path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path, lines
+
+
+def command(path, *flags):
+    return [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}", *flags]
+
+
+def decode(path, *flags, stdin=b""):
+    return call_forked(command(path, *flags)[1:], stdin, environment={"XLA_FLAGS": ""})[:3]
+
+
+def test_json_comes_out_with_what_was_in_it_and_can_be_scored(run):
+    path, lines = run
+    fields = [{"id": i, "text": line} for i, line in enumerate(lines)]
+    text = "".join(json.dumps(one) + "\n" for one in fields)
+    flags = ("--format=jsonl", "--beam_size=3", "--suppress=<pad> <s> <unk>")
+    code, out, _ = decode(path, *flags, "--nbest=2", stdin=text.encode())
+    found = [json.loads(line) for line in out.split("\n")[:-1]]
+    assert code == 0
+    assert [{"id": one["id"], "text": one["text"]} for one in found] == fields
+    assert all(len(one["nbest"]) == (2 if one["text"].strip() else 1) for one in found)
+    assert all(one["nbest"][0]["score"] == one["score"] for one in found)
+    code, scores, _ = decode(path, *flags, "--mode=score", stdin=out.encode())
+    assert code == 0
+    for one, line in zip(found, scores.split("\n")[:-1], strict=True):
+        again = json.loads(line)
+        assert again["id"] == one["id"]
+        if one["text"].strip():
+            assert again["score"] == pytest.approx(one["score"], abs=1e-4)
+            assert sum(again["log_probs"]) == pytest.approx(again["log_prob"], abs=1e-4)
+    code, links, _ = decode(path, *flags, "--mode=align", stdin=out.encode())
+    assert code == 0
+    assert [len(json.loads(line).get("alignment", [])) for line in links.split("\n")[:-1]] == [
+        len(one["translation"].split()) for one in found]
+
+
+@pytest.mark.slow
+def test_shards_joined_are_the_whole_in_every_format_and_zipped(run):
+    path, lines = run
+    source = f"--input={path / 'in.txt'}"
+    for form in ("text", "moses"):
+        code, whole, _ = decode(path, source, f"--format={form}", "--nbest=1")
+        assert code == 0 and whole.count("\n") == len(lines)
+        parts = ""
+        for part in (1, 2):
+            code, out, err = decode(path, source, f"--format={form}", f"--shard={part}/2")
+            assert code == 0 and err[-1].startswith(f"{(6, 7)[part - 1]} lines, 1 blank")
+            parts += out
+        assert parts == whole
+    with gzip.open(path / "in.gz", "wt", encoding="utf-8") as file:
+        file.write((path / "in.txt").read_text(encoding="utf-8"))
+    code, out, _ = decode(path, f"--input={path / 'in.gz'}", f"--output={path / 'out.gz'}",
+                          "--format=moses")
+    assert (code, out) == (0, "")
+    assert gzip.decompress((path / "out.gz").read_bytes()).decode() == whole
+
+
+def test_a_killed_job_resumes_and_ends_byte_equal(run, tmp_path):
+    """With a corrected line, with a second job refused while the first runs."""
+    (path, lines), long = run, tmp_path / "long.txt"
+    long.write_text("".join(f"{line}\n" for line in lines * 1000))
+    flags = (f"--input={long}", "--beam_size=1", "--max_extra_length=2")
+    killed, whole = tmp_path / "killed.txt", tmp_path / "whole.txt"
+    parts = tmp_path / "killed.txt.parts"
+    process = subprocess.Popen(command(path, *flags, f"--output={killed}"), env=ENVIRONMENT,
+                               stderr=subprocess.DEVNULL)
+    while process.poll() is None and not [*parts.glob("0*[!p]")]:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)
+    code, _, err = decode(path, *flags, f"--output={killed}")
+    assert code == 6 and f"(process {process.pid} on " in err[-1]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not killed.exists()
+    saved = sum(one.read_text().count("\n") for one in parts.glob("0*[!p]"))
+    assert saved > 0
+    long.write_text("".join(f"{line}\n" for line in ["elf zehn", *(lines * 1000)[1:]]))
+    code, _, err = decode(path, *flags, f"--output={killed}")
+    assert code == 0
+    assert f"({saved - 1} more from an earlier start)" in err[-1]
+    assert decode(path, *flags, f"--output={whole}")[0] == 0
+    assert killed.read_bytes() == whole.read_bytes()
+    assert killed.read_bytes().count(b"\n") == 13_000
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["killed.txt", "long.txt", "whole.txt"]
+
+
+def test_a_coprocess_is_answered_line_by_line_and_ends_at_the_first_signal(run):
+    path, lines = run
+    code, whole, _ = decode(path, f"--input={path / 'in.txt'}")
+    assert code == 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(command(path), env=ENVIRONMENT, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for line, expected in zip(lines[:5], whole.split("\n"), strict=False):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == f"{expected}\n"
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+        err = process.stderr.read().decode().splitlines()
+        assert err[-1] == f"error: stopped by {number.name}" and not any("Tr" in one for one in err)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+
+
+def test_a_malformed_line_ends_a_job_before_any_device_is_used(run, tmp_path):
+    path, _ = run
+    good = json.dumps({"text": "eins"}) + "\n"
+    (tmp_path / "in.jsonl").write_text(good * 9_999 + '{"text": "eins"\n' + good)
+    (tmp_path / "target").write_text("eins\n" * 9_999)
+    flags = f"--input={tmp_path / 'in.jsonl'}", f"--output={tmp_path / 'out'}"
+    environment = ENVIRONMENT | {"JAX_PLATFORMS": "none_may_be_initialised"}
+    for more, part in ((("--format=jsonl",), "in.jsonl:10000: not JSON"),
+                       ((f"--target={tmp_path / 'target'}", "--mode=score"),
+                        "target ends after line 9999")):
+        done = subprocess.run(command(path, *flags, *more), capture_output=True, env=environment,
+                              check=False)
+        assert done.returncode == 3
+        assert part in done.stderr.decode() and done.stderr.count(b"\n") == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "target"]
+
+
+@pytest.mark.parametrize("flags, part", [
+    (("--mode=score",), "--target"),
+    (("--nbest=2",), "--format=moses or jsonl"),
+    (("--mode=score", "--target={d}/in.txt", "--format=moses"), "neither --format=moses nor"),
+    (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "nor --reference"),
+    (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
+    (("--shard=1/2",), "--input file"),
+    (("--target={d}/in.txt",), "--mode=score"),
+    (("--suppress=nowhere",), "no piece"),
+    (("--temperature=0",), "above 0"),
+    (("--top_p=90",), "at most 1"),
+    (("--min_length=10000000000",), "below 2^31"),
+    (("--temperature=0.5",), "--temperature has no effect on a beam search; add --samples=N"),
+    (("--top_k=4", "--seed=1"), "--top_k, --seed has no effect"),
+], ids=str)
+def test_what_cannot_be_done_is_one_line(run, flags, part):
+    path, _ = run
+    code, out, err = decode(path, *(flag.format(d=path) for flag in flags), stdin=b"eins\n")
+    assert (code, out) == (2, "")
+    assert len(err) == 1 and part in err[0], err
+
+
+def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
+    path, lines = run
+    (tmp_path / "target").write_text("".join(f"{line.upper()}\n" for line in lines))
+    flags = (f"--input={path / 'in.txt'}", f"--target={tmp_path / 'target'}", "--mode=score")
+    code, out, _ = decode(path, *flags)
+    assert code == 0
+    numbers = out.split("\n")[:-1]
+    assert len(numbers) == len(lines)
+    assert all((float(x) < 0) if line.strip() else x == "" for x, line in zip(
+        numbers, lines, strict=True))
+    (tmp_path / "target").write_text("EINS\n")
+    swapped = (f"--input={tmp_path / 'target'}", f"--target={path / 'in.txt'}", "--mode=score")
+    for given in (flags, swapped):
+        code, _, err = decode(path, *given)
+        assert code == 3
+        assert err[-1] == (f"error: {tmp_path / 'target'} ends after line 1, {path / 'in.txt'} "
+                           "does not; they must be parallel")
+
+
+def test_pipes_are_read_once_and_stay_pipes(run, tmp_path):
+    path, _ = run
+    content, out = (path / "in.txt").read_bytes(), tmp_path / "out.txt"
+    code, whole, _ = decode(path, f"--input={path / 'in.txt'}")
+    for name in ("in", "out"):
+        os.mkfifo(tmp_path / name)
+    writer = Thread(target=(tmp_path / "in").write_bytes, args=(content,))
+    writer.start()
+    assert decode(path, f"--input={tmp_path / 'in'}", f"--output={out}")[0] == code == 0
+    writer.join()
+    assert out.read_text(encoding="utf-8") == whole
+    with ThreadPoolExecutor(1) as reader:
+        seen = reader.submit((tmp_path / "out").read_text, encoding="utf-8")
+        code, _, err = decode(path, f"--input={path / 'in.txt'}", f"--output={tmp_path / 'out'}")
+        assert code == 0, err
+        assert seen.result() == whole
+    assert (tmp_path / "out").is_fifo()
+
+
+def test_an_output_is_zipped_by_its_name_whatever_the_job(run, tmp_path):
+    path, _ = run
+    source = f"--input={path / 'in.txt'}"
+    flags = (f"--output={tmp_path / 'out.gz'}", f"--reference={path / 'in.txt'}")
+    assert decode(path, source, *flags)[0] == 0
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode() == decode(path, source)[1]
+
+
+def test_what_the_rules_leave_nothing_for_is_blank_and_named(run):
+    """No word twice, and more words than there are: a search finds nothing, a sample ends."""
+    path, _ = run
+    flags = ("--no_repeat_ngram=1", "--max_extra_length=29", "--min_length=28", "--format=jsonl")
+    line = json.dumps({"text": "eins"}).encode()
+    code, out, err = decode(path, *flags, stdin=line)
+    assert code == 0, err
+    assert (json.loads(out)["translation"], json.loads(out)["score"]) == ("", None)
+    assert any("-:1: no translation satisfies the constraints" in said for said in err)
+    code, out, err = decode(path, *flags, "--samples=1", stdin=line)
+    words = json.loads(out)["translation"].split()
+    assert code == 0 and len(words) == len(set(words)) >= len(WORDS)
+
+
+@pytest.mark.parametrize("flags, line, code, part", [
+    (("--format=jsonl",), {"text": "eins", "prefix": "zwei " * 40}, 3, "line 1: its prefix has 40"),
+    (("--alpha=4.5",), {}, 2, "decoding.alpha must be at most 4, got 4.5"),
+    (("--output=",), {}, 6, "cannot write ''"),
+    (("--output=/proc/x",), {}, 6, "cannot write /proc/x"),
+    (("--input=",), {}, 3, "there is no file ''"),
+    (("--reference={d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
+], ids=str)
+def test_bad_input_is_one_line(run, flags, line, code, part):
+    path, _ = run
+    (path / "damaged.gz").write_bytes(gzip.compress(b"eins\n" * 999)[:-9])
+    flags = (flag.format(d=path) for flag in flags)
+    got, _, err = decode(path, *flags, stdin=json.dumps(line).encode())
+    assert got == code, err
+    assert part in err[-1] and sum(said.startswith("error: ") for said in err) == 1

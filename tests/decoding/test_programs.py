@@ -1,0 +1,152 @@
+"""Compiled programs: numbers are arguments, programs are shared and released; what is not finite.
+
+The model is random, so that hypotheses differ and every option shows.
+"""
+
+import gc
+import weakref
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from test_scorer import LINES, OPTIONS, random_params, translator_of
+from tiny import write_run
+
+from decoding import programs
+from decoding import translator as module
+from decoding.formats import Item
+from decoding.progress import Progress
+from decoding.translator import Translator
+from decoding.work import Work
+from model.translate import Request, Search
+from runtime.errors import CHECKPOINT, DIVERGED, UserError
+from storage import checkpoint
+from storage.config import DecodingConfig
+
+
+def test_a_search_and_config_decoding_have_the_same_defaults():
+    options, search = DecodingConfig(), Search()
+    names = set(Search._fields) & {field.name for field in fields(DecodingConfig)}
+    assert names >= {"beam_size", "nbest", "alpha", "temperature", "top_k", "top_p", "samples"}
+    assert {n: getattr(search, n) for n in names} == {n: getattr(options, n) for n in names}
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The number of times that a search was traced, which is before it is compiled."""
+    count, translate = [], programs.translate
+    monkeypatch.setattr(programs, "translate", lambda *a: count.append(1) or translate(*a))
+    programs.compiled.cache_clear()
+    yield count
+    programs.compiled.cache_clear()
+
+
+VALUES = {
+    "search": (dict(alpha=0.3, repetition_penalty=1.2), dict(alpha=2.5, repetition_penalty=1.8)),
+    "samples": (dict(samples=3, temperature=0.7, top_p=0.9, seed=5),
+                dict(samples=3, temperature=1.8, top_p=0.4, seed=2**31 - 1)),
+}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_new_values_compile_nothing_and_give_what_constants_give(traced, values):
+    """The constants are compiled into the program, as an exported one has them."""
+    random, lengths = np.random.default_rng(0), np.array([16, 3, 9, 1, 0, 0])
+    source = random.integers(4, 14, (6, 16))
+    request = Request(source, lengths, np.where(lengths > 0, lengths + 6, 0))
+    found = []
+    for one in values:
+        engine = translator_of(**one).engine
+        program = engine._program(16)
+        constants = {name: value for name, value in engine._values._asdict().items()
+                     if name != "seed"}
+        fixed = program._replace(search=program.search._replace(**constants))
+        arguments = engine.variables, request, np.arange(6) + 40
+        run = jax.jit(partial(programs.graph(fixed), values=engine._values))
+        expected = jax.device_get(run(*arguments))
+        found.append(translator_of(**one).translate(LINES))
+        before = len(traced)
+        on_devices = jax.tree.map(lambda x: np.stack([x] * jax.local_device_count()), arguments[1:])
+        assert programs.compiled(program) is programs.compiled(translator_of(**one).engine
+                                                               ._program(16))
+        got = jax.device_get(engine._search(16)(engine.variables, *on_devices))
+        assert len(traced) in (before, before + 1)  # this request has another shape, once
+        np.testing.assert_array_equal(got.tokens[0], expected.tokens)
+        np.testing.assert_allclose(got.scores[0], expected.scores, rtol=1e-6)
+        traced_now = len(traced)
+        if one is values[0]:
+            first = traced_now
+    assert traced_now == first + 1  # the constants of the second, and nothing else
+    assert found[0] != found[1]
+
+
+def test_a_program_that_is_not_used_any_more_is_released(traced):
+    translator = translator_of()
+    translator.translate(LINES)
+    client = jax.devices()[0].client
+    gc.collect()
+    there = len(client.live_executables())
+    program = translator.engine._program(16)
+    reference = weakref.ref(programs.compiled(program))
+    for rows in range(100, 100 + programs.PROGRAMS):  # not traced
+        programs.compiled(program._replace(rows=rows))
+    gc.collect()
+    assert reference() is None
+    assert len(client.live_executables()) < there
+
+
+def test_sets_of_options_are_kept_in_bounds_and_share_parameters():
+    translator = translator_of()
+    sets = [weakref.ref(translator.with_options(alpha=i / 16)) for i in range(3 * 16)]
+    gc.collect()
+    assert sum(one() is not None for one in sets) <= module.OPTION_SETS
+    again = translator.with_options(alpha=47 / 16)
+    assert again is translator.with_options(alpha=47 / 16)
+    assert again.engine.variables is translator.engine.variables
+    assert translator.with_options(**OPTIONS) is translator
+
+
+def test_the_largest_alpha_overflows_at_no_length_and_the_next_is_refused():
+    DecodingConfig(alpha=4).validate()
+    longest = np.float32(2**31 - 1)
+    assert np.isfinite(longest ** np.float32(4)) and not np.isfinite(longest ** np.float32(4.5))
+    for alpha in (4.5, 1e30, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="decoding.alpha must be"):
+            DecodingConfig(alpha=alpha).validate()
+
+
+# What is not finite.
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_parameters_that_are_not_finite_are_refused_before_a_search(tmp_path: Path, value):
+    write_run(tmp_path / "good")
+    config, tokenizers = checkpoint.check_run(tmp_path / "good", "best")
+    params = checkpoint.load_params(tmp_path / "good", "best")
+    params["target_embedding"]["table"][3, 2] = value
+    (tmp_path / "bad").mkdir()
+    checkpoint.write_run(tmp_path / "bad", config, tokenizers, params)
+    with pytest.raises(UserError, match="bad: .*target_embedding/table is not finite") as caught:
+        Translator.load([tmp_path / "good", tmp_path / "bad"])
+    assert caught.value.code == CHECKPOINT
+
+
+@pytest.mark.parametrize("options", [{}, dict(samples=2), dict(seeds=(0, 1))], ids=str)
+def test_scores_that_are_not_finite_name_the_line(options):
+    translator = translator_of(**options)
+    config = translator.engine.models[0].config
+    table = np.full((config.target_vocab_size, config.d_model), 1e30, np.float32)
+    params = [random_params(config, 0) for _ in translator.engine.models]
+    params[0]["target_embedding"]["table"] = table  # finite; the logits are not
+    translator.use(*params)
+    with pytest.raises(UserError, match="^line 12: the model's logits are not finite") as caught:
+        list(translator.stream(["", "eins"], first=10))
+    assert caught.value.code == DIVERGED
+    items = [(20, Item("", "")), (22, Item("eins", "eins", target="zwei"))]
+    work = Work(translator, "score", "text", "in.txt", Progress(0, False, False))
+    with pytest.raises(UserError, match="^line 23: ") as caught:
+        list(work(items))
+    assert caught.value.code == DIVERGED

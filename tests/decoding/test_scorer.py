@@ -1,0 +1,188 @@
+"""Scoring: what a search said of a hypothesis is what teacher forcing says of it; so with options.
+
+The model is random, so that hypotheses differ and every option shows.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from marks import slow_except
+from tiny import WORDS
+
+from data.tokenizer import ListTokenizer
+from decoding.formats import Item
+from decoding.scorer import Scorer
+from decoding.translator import Translator
+from model.config import ModelConfig
+from model.scoring import force
+from model.transformer import Transformer
+from storage.config import DecodingConfig
+
+LINES = ["eins zwei drei", "", "vier", "elf zehn neun acht sieben", "fünf fünf", "sechs"]
+OPTIONS = dict(beam_size=3, batch_size=3, max_extra_length=6, suppress="<pad> <s> <unk>")
+
+
+def random_params(config, seed):
+    ids = jnp.ones((1, 3), int)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids, ids, ids)
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: random.normal(0, 0.5, x.shape).astype(np.float32),
+                        shapes["params"])
+
+
+def translator_of(seeds=(0,), **options):
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    config = ModelConfig(d_model=32, d_ff=64, num_heads=2, num_layers=2, max_length=40,
+                         source_vocab_size=words.size, target_vocab_size=words.size)
+    translator = Translator([config] * len(seeds), (words, words),
+                            DecodingConfig(**(OPTIONS | options)))
+    translator.use(*(random_params(config, seed) for seed in seeds))
+    return translator
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return translator_of()
+
+
+def test_each_pair_is_scored_once_at_the_border_of_a_bucket_too(translator, monkeypatch):
+    scorer, lengths = Scorer(translator), []
+    force = scorer._force
+
+    def counted(variables, source, source_lengths, target, target_lengths):
+        lengths.extend(np.asarray(source_lengths).ravel().tolist())
+        return force(variables, source, source_lengths, target, target_lengths)
+
+    monkeypatch.setattr(scorer, "_force", counted)
+    first = translator.engine.buckets[0]
+    pairs = [(" ".join(["eins"] * (n - 1)), "zwei") for n in (first - 1, first, first + 1)]
+    list(scorer.stream(pairs))
+    assert sorted(n for n in lengths if n) == [first - 1, first, first + 1]
+
+
+SCORED = {
+    "usual": {},
+    "ensemble": dict(seeds=(1, 2)),
+    "renormalized": dict(seeds=(1, 2), renormalize=True),
+    "suppressed": dict(suppress="<pad> <s> <unk> vier elf", alpha=1.3, power_penalty=True),
+    "repetition": dict(repetition_penalty=1.6, suppress="<pad> <s> <unk> vier"),
+    "all": dict(seeds=(1, 2), repetition_penalty=1.6, renormalize=True, no_repeat_ngram=3,
+                min_length=4, suppress="<pad> <s> <unk> vier"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", slow_except(["usual", "ensemble", "all"], SCORED))
+def test_a_searched_hypothesis_has_the_score_of_its_search(name):
+    options = SCORED[name]
+    translator = translator_of(nbest=3, **options)
+    found = list(translator.stream(LINES))
+    pairs = [(line, one.text) for line, each in zip(LINES, found, strict=True)
+             for one in each.hypotheses]
+    expected = [one.score for each in found for one in each.hypotheses]
+    scored = list(Scorer(translator).stream(pairs))
+    assert sum(one is None for one in scored) == 1  # the blank line
+    assert len(set(expected)) > 10
+    for one, score, (_, text) in zip(scored, expected, pairs, strict=True):
+        if one is None:
+            assert (score, text) == (0.0, "")
+        else:
+            assert one.score == pytest.approx(score, abs=1e-4)
+            assert sum(one.log_probs) == pytest.approx(one.log_prob, abs=1e-4)
+            assert one.tokens == [*text.split(), "</s>"]
+
+
+def test_an_ensemble_is_neither_of_its_models_and_twice_one_is_that_one():
+    one, other, both, twice = (
+        translator_of(seeds, min_length=5) for seeds in ((1,), (2,), (1, 2), (1, 1)))
+    found = [[line.hypotheses for line in t.stream(LINES)] for t in (one, other, both)]
+    assert found[2] not in found[:2]
+    for single, double in zip(one.stream(LINES), twice.stream(LINES), strict=True):
+        assert single.text == double.text
+        assert single.hypotheses[0].score == pytest.approx(double.hypotheses[0].score, abs=1e-4)
+
+
+def test_links_are_where_the_attention_is_largest(translator):
+    source, target = "eins zwei drei", "vier fünf sechs"
+    (one,), (bare,) = (Scorer(translator, align).stream([(source, target)]) for align in (True, 0))
+    ids = [jnp.array([[*translator.source_tokenizer.encode(text), 2]]) for text in (source, target)]
+    models = [(translator.engine.models[0], translator.engine.variables[0])]
+    attention = force(models, ids[0], jnp.array([4]), ids[1], jnp.array([4])).attention
+    assert attention.shape == (1, 4, 4)
+    np.testing.assert_allclose(attention.sum(axis=2), 1.0, atol=1e-5)
+    assert one.links == [(int(attention[0, j, :3].argmax()), j) for j in range(3)]
+    assert bare.links == [] and bare.score == pytest.approx(one.score, abs=1e-5)
+
+
+def test_a_pair_that_is_too_long_is_cut_and_says_so(translator):
+    short, long = Scorer(translator).stream([("eins", "zwei"), ("eins", "zwei " * 100)])
+    assert (short.kept, short.cut) == (2, 0)
+    assert (long.kept, long.cut) == (40, 61)
+
+
+def test_options_reach_the_search(translator):
+    usual = translator.translate(LINES)
+    assert translator.translate(LINES, nbest=2)[0][0] == usual[0]
+    said = {word for text in usual for word in text.split()}
+    word = max(said)
+    without = translator.translate(LINES, suppress=f"{OPTIONS['suppress']} {word}")
+    assert all(word not in text.split() for text in without)
+    lengths = [len(one.split()) + 1 for one in translator.translate(LINES, min_length=8) if one]
+    assert min(lengths) >= 5  # each at its own limit, or 8
+    assert {n for line, n in zip([x for x in LINES if x], lengths, strict=True)
+            if len(line.split()) + 7 >= 8} == {n for n in lengths if n >= 8}
+    short = translator.translate(LINES, max_length=3)
+    assert max(len(one.split()) for one in short) == 2
+    free = translator.translate(LINES, no_repeat_ngram=1)
+    assert all(len(set(one.split())) == len(one.split()) for one in free)
+
+
+def test_a_forced_prefix_comes_first_and_only_where_it_was_asked_for(translator):
+    usual = translator.translate(LINES)
+    items = [Item(line, line, prefix="elf drei" if i in (0, 4) else "")
+             for i, line in enumerate(LINES)]
+    found = [one.text for one in translator.stream(items)]
+    for i, (text, before) in enumerate(zip(found, usual, strict=True)):
+        if i in (0, 4):
+            assert text.split()[:2] == ["elf", "drei"]
+        else:
+            assert text == before
+
+
+def test_samples_depend_on_seed_and_line_number_and_not_on_the_batch():
+    options = dict(samples=4, temperature=1.5)
+    found = translator_of(batch_size=1, **options).translate(LINES)
+    assert found == translator_of(batch_size=3, **options).translate(LINES)
+    assert found[1] == [""]
+    assert len(set(found[0])) > 1
+    assert found != translator_of(seed=1, **options).translate(LINES)
+    rest = [one.hypotheses for one in translator_of(**options).stream(LINES[3:], first=3)]
+    assert [[one.text for one in each] for each in rest] == found[3:]
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_a_suppressed_piece_has_no_probability(renormalize):
+    translator = translator_of(suppress="<pad> <s> <unk> vier", renormalize=renormalize)
+    with_it, without = Scorer(translator).stream([("eins", "zwei vier"), ("eins", "zwei drei")])
+    assert with_it.log_probs[1] == with_it.score == -np.inf
+    assert np.isfinite(without.log_probs).all()
+
+
+def test_many_long_lines_are_scored_a_few_at_a_time(monkeypatch):
+    """As many rows as a search has for the same length, and fewer where memory is short."""
+    translator, rows = translator_of(), []
+    batch = Scorer._batch
+
+    def watched(self, members, bucket, size, *rest):
+        rows.append((bucket, size // jax.local_device_count()))
+        if rows[-1][1] > 1:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return batch(self, members, bucket, size, *rest)
+
+    expected = list(Scorer(translator_of()).stream(zip(LINES, LINES, strict=True)))
+    monkeypatch.setattr(Scorer, "_batch", watched)
+    found = list(Scorer(translator).stream(zip(LINES, LINES, strict=True)))
+    assert (rows[0][1], rows[-1][1]) == (3, 1)
+    assert [one and one.tokens for one in found] == [one and one.tokens for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one is None or one.score == pytest.approx(other.score, abs=1e-4)

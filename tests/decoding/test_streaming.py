@@ -1,0 +1,135 @@
+"""Streaming and progress: input that pauses, results out of order, what is reported of them."""
+
+import os
+import queue
+import threading
+
+import pytest
+from echo import in_time
+
+from decoding import progress as module
+from decoding.inputs import read_lines
+from decoding.progress import Progress
+from decoding.streaming import in_order, windows
+from runtime.prefetch import Prefetched
+
+
+@pytest.fixture
+def pipe():
+    """The writing end of a pipe, and its lines as `read_lines` gives them."""
+    reader, writer = os.pipe()
+    yield writer, read_lines(f"/dev/fd/{reader}")
+    os.close(reader)
+
+
+def test_a_window_closes_when_it_is_full_at_the_end_and_when_the_input_pauses(pipe):
+    assert list(windows(Prefetched(range(10), 10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    writer, lines = pipe
+    found = windows(Prefetched(lines, 10), 4)
+    for text in ("one\n", "two\nthree\n", "\n"):
+        os.write(writer, text.encode())
+        seen = []
+        while len(seen) < text.count("\n"):  # a slow machine may see a pause between two lines
+            seen += in_time(lambda: next(found))
+        assert seen == text.split("\n")[:-1]
+    os.write(writer, b"last")
+    os.close(writer)
+    assert in_time(lambda: list(found)) == [["last"]]
+
+
+def test_an_error_comes_after_the_items_before_it():
+    def items():
+        yield from range(3)
+        raise ValueError("item 3")
+
+    found = windows(Prefetched(items(), 10), 10)
+    assert next(found) == [0, 1, 2]
+    with pytest.raises(ValueError, match="item 3"):
+        next(found)
+
+
+def test_closing_does_not_wait_for_an_input_that_blocks(pipe):
+    writer, lines = pipe
+    ahead = Prefetched(lines, 10)
+    waiting = queue.SimpleQueue()
+    threading.Thread(target=lambda: waiting.put(list(ahead)), daemon=True).start()
+    in_time(ahead.close)
+    assert waiting.get(timeout=60) == []
+    os.close(writer)
+
+
+def test_results_in_any_order_come_out_in_order_as_soon_as_they_can():
+    groups = iter([{}, {2: "c", 1: "b"}, {}, {0: "a"}, {3: "d"}])
+    found = in_order(groups)
+    assert [next(found) for _ in range(3)] == ["a", "b", "c"]
+    assert list(groups) == [{3: "d"}]  # the fourth group was not needed yet
+    assert list(in_order([{7: "a"}, {8: "b"}], first=7)) == ["a", "b"]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def seconds(text):
+    hours, minutes, rest = text.split(":")
+    return int(hours) * 3600 + int(minutes) * 60 + int(rest)
+
+
+@pytest.mark.parametrize("earlier", [0, 2000])
+def test_the_time_left_follows_from_recent_work_without_the_compilation(clock, capsys, earlier):
+    """Ten seconds of compilation, then 100 lines a second, in calls of two seconds."""
+    progress = Progress(total=10_000)
+    progress.found(earlier)
+    clock[0] += 8.0
+    while progress.done + earlier < 9_000:
+        clock[0] += 2.0
+        progress.finished(200)
+    reports = capsys.readouterr().err.splitlines()
+    assert len(reports) >= 10
+    timed = [report for report in reports if "left" in report]
+    assert "left" not in reports[0] and len(timed) >= len(reports) - 2
+    for report in timed:
+        lines, rate, left = report.split(", ")
+        done = int(lines.split(" of ")[0].replace(",", ""))
+        assert rate == "100.0 lines/s"
+        assert seconds(left.removesuffix(" left")) == (10_000 - done) / 100
+
+
+def test_speed_is_that_of_recent_work(clock):
+    progress = Progress(total=10**6)
+    for lines in [10] * 100 + [1000] * 100:
+        clock[0] += 1.0
+        progress.finished(lines)
+    assert ", 1,000.0 lines/s, " in progress.line()
+
+
+def test_progress_is_reported_every_few_seconds_and_not_while_nothing_is_done(clock, capsys):
+    progress = Progress()
+    for _ in range(60):
+        clock[0] += 1.0
+        progress.finished(1)
+    assert len(capsys.readouterr().err.splitlines()) == 60 // module.EVERY
+    for _ in range(60):
+        clock[0] += 1.0
+        progress.finished(0)
+    assert capsys.readouterr().err == ""
+    silent = Progress(shown=False)
+    clock[0] += 60.0
+    silent.finished(1)
+    silent.report(0, 0)
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_progress_is_one_line_that_updates(clock, capsys, monkeypatch):
+    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
+    progress = Progress(total=10)
+    for _ in range(3):
+        clock[0] += 1.0
+        progress.finished(1)
+    module.note("in.txt:7: truncated")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.endswith("\r\033[Kin.txt:7: truncated\n")
+    assert said.count("\r\033[K") == 4

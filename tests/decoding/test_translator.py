@@ -1,0 +1,166 @@
+"""Translator's bookkeeping, with a search that echoes: order, windows, buckets, cuts."""
+
+import random
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from echo import echoing_translator
+from tiny import WORDS
+
+from data.tokenizer import ListTokenizer
+from decoding import engine
+from decoding import translator as module
+from decoding.translator import Translator
+from model.config import CHOICES, ModelConfig
+from model.hypotheses import Hypotheses
+from runtime.errors import CONFIGURATION, UserError
+from storage.config import DecodingConfig
+
+
+@pytest.fixture
+def echo(monkeypatch):
+    return echoing_translator(monkeypatch)
+
+
+@pytest.mark.parametrize("trained", ["float32", "bfloat16"])
+@pytest.mark.parametrize("asked", ["", "float32", "mixed"])
+def test_a_model_computes_as_it_was_trained_unless_asked_otherwise(trained, asked):
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    models = [ModelConfig(d_model=8, num_heads=2, dtype=trained)]
+    engine = Translator(models, (words, words), DecodingConfig(dtype=asked)).engine
+    assert engine.models[0].config == replace(models[0], dtype=asked or trained)
+
+
+def test_every_line_keeps_its_place_whatever_its_length_and_window(echo):
+    translator, seen = echo
+    choose = random.Random(0)
+    lines = [" ".join(choose.choices(WORDS, k=choose.choice([0, 0, 1, 2, 15, 16, 31, 60])))
+             for _ in range(101)]
+    assert translator.translate(lines) == lines
+    assert {bucket for bucket, _ in seen} == {16, 32, 64}
+    for bucket, lengths in seen:  # each sentence in the smallest bucket that holds it and its end
+        assert lengths.max() <= bucket
+        smaller = max(b for b in (0, 16, 32, 64) if b < bucket)
+        assert (lengths[lengths > 0] > smaller).all()
+
+
+def test_lines_are_read_only_as_they_are_needed(echo):
+    translator, _ = echo
+    read = []
+
+    def lines():
+        for i in range(1000):
+            read.append(i)
+            yield WORDS[i % len(WORDS)]
+
+    stream = translator.stream(lines())
+    first = [next(stream).text for _ in range(3)]
+    assert first == WORDS[:3]
+    # Windows of one call each: calls in flight, the next one, one tokenised ahead, one read ahead.
+    window = 3 * jax.local_device_count() * module.WINDOW
+    assert len(read) <= (engine.IN_FLIGHT + 3) * window
+
+
+def test_over_long_lines_are_cut_and_say_so(echo):
+    translator, _ = echo
+    result = list(translator.stream([" ".join(WORDS * 10), "eins"]))
+    assert (result[0].tokens, result[0].kept) == (111, 70)
+    assert result[0].text == " ".join((WORDS * 10)[:69])
+    assert (result[1].tokens, result[1].kept) == (2, 2)
+
+
+@pytest.fixture
+def small_memory(echo):
+    """The echo on devices that hold `room` sentences of a batch, and the sizes that were tried."""
+    translator, _ = echo
+    translator.decoding = replace(translator.decoding, batch_size=8)
+    models = [model.config for model in translator.engine.models]
+    new = engine.Engine(models, translator.decoding, ())
+    new.use({})
+    tried, memory = [], {"room": 2}
+
+    def search(bucket):
+        def run(variables, request, numbers):
+            rows = request.source.shape[1] // engine.QUEUE
+            tried.append(rows)
+            if rows > memory["room"]:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+            shape = (*request.lengths.shape, 1)
+            zeros = np.zeros(shape, np.float32)
+            return Hypotheses(request.source[:, :, None], request.lengths.reshape(shape), zeros,
+                              zeros)
+
+        return run
+
+    new._search, translator.engine = search, new
+    return translator, tried, memory
+
+
+def test_what_does_not_fit_into_memory_is_done_in_smaller_batches(small_memory, capsys):
+    translator, tried, _ = small_memory
+    lines = [" ".join(WORDS[: 1 + i % 9]) for i in range(150)]
+    assert translator.translate(lines) == lines
+    assert set(tried) == {8, 4, 2} and tried[-1] == 2
+    assert capsys.readouterr().err.count("trying half as many") == 2
+    assert translator.translate(lines) == lines
+    assert capsys.readouterr().err == ""  # what was learnt is kept
+
+
+def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(
+        small_memory):
+    translator, tried, memory = small_memory
+    memory["room"] = 0
+    with pytest.raises(UserError, match="lower decoding.batch_size") as caught:
+        translator.translate(["eins"])
+    assert caught.value.code == CONFIGURATION
+    assert tried == [8, 4, 2, 1]
+
+    def broken(bucket):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    translator.engine._search = broken
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        translator.translate(["eins"])
+
+
+def test_ratios_of_any_size_are_limits_of_length():
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    model = ModelConfig(d_model=8, num_heads=2, max_length=70)
+    lengths, cap = np.array([0, 1, 7]), 2**31 - 1
+    for ratio, limits, least in ((1e9, [0, 6, 12], [0, 10**9, cap]), (0.5, [0, 1, 4], [0, 1, 4])):
+        options = DecodingConfig(
+            max_extra_length=5, max_length_ratio=ratio, min_length_ratio=ratio)
+        search = Translator([model], (words, words), options).engine
+        assert search._limits(lengths).tolist() == limits
+        assert search._least(lengths).tolist() == least
+
+
+@pytest.mark.parametrize("positions", CHOICES["positions"])
+def test_sources_reach_the_models_longest_whatever_the_extra_length(positions):
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    models = [ModelConfig(d_model=8, num_heads=2, max_length=longest, positions=positions)
+              for longest in (90, 70)]
+    lengths = np.array([0, 1, 7, 69, 70])
+    for extra in (0, 5, 69, 10_000):
+        options = DecodingConfig(max_extra_length=extra)
+        options.validate()
+        engine = Translator(models, (words, words), options).engine
+        assert engine.buckets == [16, 32, 64, 70]
+        expected = [0, *(min(n + extra, 70) for n in (1, 7, 69, 70))]
+        assert engine._limits(lengths).tolist() == expected
+
+
+def test_ratios_are_exact_in_decimals():
+    """In binary, 25 × 2.2 is above 55."""
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    model, lengths = ModelConfig(d_model=8, num_heads=2, max_length=4096), np.arange(1, 257)
+    for tenths in range(1, 40):
+        ratio = tenths / 10
+        options = DecodingConfig(
+            max_extra_length=4096, max_length_ratio=ratio, min_length_ratio=ratio)
+        engine = Translator([model], (words, words), options).engine
+        expected = [-(-n * tenths // 10) for n in lengths.tolist()]
+        assert engine._limits(lengths).tolist() == expected
+        assert engine._least(lengths).tolist() == expected

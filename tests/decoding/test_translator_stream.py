@@ -1,0 +1,147 @@
+"""Translator.stream on inputs that pause, end badly or hold what is no line."""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+from echo import echoing_translator, in_time
+from tiny import WORDS
+
+from decoding import calls, engine
+from decoding import translator as module
+from decoding.calls import Pace
+from decoding.formats import Item
+from decoding.inputs import read_lines
+from decoding.translator import Translator
+from model.hypotheses import Hypotheses
+from runtime.errors import DATA, UserError
+
+
+@pytest.fixture
+def echo(monkeypatch):
+    return echoing_translator(monkeypatch)
+
+
+def test_a_line_in_an_open_pipe_is_answered_before_the_next_one_is_written(echo):
+    translator, _ = echo
+    reader, writer = os.pipe()
+    stream = translator.stream(read_lines(f"/dev/fd/{reader}"))
+    for line in ("eins", "", "zwei drei", " ".join(WORDS * 2)):
+        os.write(writer, f"{line}\n".encode())
+        assert in_time(lambda: next(stream)).text == line
+    os.write(writer, b"eins\n\nzwei\n")
+    os.close(writer)
+    assert in_time(lambda: [found.text for found in stream]) == ["eins", "", "zwei"]
+    os.close(reader)
+
+
+def test_a_stream_closes_at_once_while_its_input_blocks(echo):
+    translator, _ = echo
+    reader, writer = os.pipe()
+    stream = translator.stream(read_lines(f"/dev/fd/{reader}"))
+    os.write(writer, b"eins\nzw")
+    assert in_time(lambda: next(stream)).text == "eins"
+    in_time(stream.close)
+    os.close(writer)
+    os.close(reader)
+
+
+def test_lines_before_a_bad_one_are_translated_first(echo):
+    def lines():
+        yield from ["eins", "zwei"]
+        raise UserError(DATA, "line 3")
+
+    seen = []
+    with pytest.raises(UserError, match="line 3"):
+        for found in echo[0].stream(lines()):
+            seen.append(found.text)
+    assert seen == ["eins", "zwei"]
+
+
+def test_calls_come_with_the_numbers_of_their_lines(echo):
+    lines = {7: "eins", 3: "", 900: "zwei drei", 5: "vier"}
+    found = {}
+    for group in echo[0].results(lines.items()):
+        found |= {number: one.text for number, one in group.items()}
+    assert found == lines
+
+
+def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo, monkeypatch):
+    """A pace that no call can keep leaves one batch a call; a generous one, as many as fit."""
+    monkeypatch.setattr(module, "WINDOW", 8)  # a window is more than a call takes
+    translator, seen = echo
+    lines = [WORDS[i % 11] for i in range(200)]
+    batch = 3 * jax.local_device_count()
+    for seconds, most in ((1e-9, 1), (1e9, engine.QUEUE)):
+        seen.clear()
+        translator.engine.pace = Pace(seconds)
+        assert translator.translate(lines) == lines
+        sizes = [int((lengths > 0).sum()) for _, lengths in seen]
+        assert sizes[0] <= Pace.FIRST * batch  # nothing has been measured yet
+        assert max(sizes[1:]) == most * batch
+
+
+def test_a_prefix_beyond_the_limit_of_its_line_leaves_room_for_the_end_only(echo):
+    translator, requests = echo[0], []
+
+    def search(bucket):
+        def run(_, request, numbers):
+            requests.append(request)
+            shape = (*request.lengths.shape, 1)
+            zeros = np.zeros(shape, np.float32)
+            return Hypotheses(request.source[:, :, None], request.lengths.reshape(shape), zeros,
+                              zeros)
+
+        return run
+
+    translator.engine._search = search
+    items = [Item("eins", "eins", prefix="eins zwei " * 4), Item("zwei", "zwei", prefix="drei"),
+             Item("drei", "drei")]
+    list(translator.stream(items))
+    (request,) = requests
+    lines = np.asarray(request.lengths) > 0
+    assert sorted(np.asarray(request.prefix[1])[lines].tolist()) == [0, 1, 8]
+    assert sorted(np.asarray(request.limits)[lines].tolist()) == [2 + 5, 2 + 5, 8 + 1]
+    assert not np.asarray(request.limits)[~lines].any()
+
+
+def test_a_pace_gives_a_call_as_many_batches_as_last_that_long(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(calls.time, "perf_counter", lambda: now[0])
+    pace = Pace(10.0)
+    assert not pace.known and pace.batches(16, 160, 50) == Pace.FIRST
+    now[0] = 106.0
+    pace.measure(16, 3 * 160, begin=100.0)  # 2 s for each batch of 160 source positions
+    assert pace.known
+    assert pace.batches(16, 160, 50) == 5 and pace.batches(16, 160, 4) == 4
+    assert pace.batches(32, 320, 50) == 2  # a bucket without a call of its own: 4 s
+    now[0] = 107.0
+    pace.measure(16, 4 * 160, begin=101.0)  # it has waited until 106: 0.25 s a batch
+    assert pace.batches(16, 160, 50) == 40
+    now[0] = 207.0
+    pace.measure(32, 320, begin=107.0)
+    assert pace.batches(32, 320, 50) == 1 and pace.batches(16, 160, 50) == 40
+    assert pace.batches(64, 320, 50) == 1  # as in the slowest bucket
+
+
+def test_lines_that_are_not_strings_are_refused_by_place(echo):
+    translator, _ = echo
+    for wrong in ("eins zwei", ""):
+        with pytest.raises(TypeError, match=r"pass \[text\]"):
+            translator.translate(wrong)
+        with pytest.raises(TypeError, match=r"pass \[text\]"):
+            translator.stream(wrong)
+    for wrong in (None, 7, b"eins", ["eins"]):
+        with pytest.raises(TypeError, match=r"lines\[1\] must be a string, got"):
+            translator.translate(["eins", wrong])
+
+
+def test_an_unknown_option_names_the_nearest_one(echo):
+    for wrong, nearest in (("beam", "beam_size"), ("n_best", "nbest"), ("topp", "top_p")):
+        with pytest.raises(TypeError, match=f"unknown option {wrong}; did you mean {nearest}"):
+            echo[0].translate(["eins"], **{wrong: 4})
+        with pytest.raises(TypeError, match=f"did you mean {nearest}"):
+            Translator.load("nowhere", **{wrong: 4})
+    with pytest.raises(TypeError, match="unknown option zzz; options: beam_size, "):
+        echo[0].translate(["eins"], zzz=1)

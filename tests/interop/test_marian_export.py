@@ -1,0 +1,229 @@
+"""Runs as MarianMT directories and back: the same numbers, and others translate with them alike."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from marks import slow_except
+from safetensors.numpy import load_file
+from tiny import tiny_config
+from tiny_marian import SENTENCES, sentencepiece, write_marian
+
+from data.tokenizer import ListTokenizer, SentencePieceTokenizer
+from data.vocabulary import fingerprint
+from decoding.translator import Translator
+from interop.marian_export import check_expressible, export_marian, generation_fields
+from interop.models import check_run, load_params
+from model.config import ModelConfig
+from model.transformer import Transformer
+from runtime.errors import CHECKPOINT, UserError
+from storage.checkpoint import write_run
+from storage.config import DecodingConfig
+
+LINES, LIMIT = SENTENCES[:6], 11
+END = 2
+KINDS = {  # a run in MarianMT's own form, the paper's form, and two vocabularies of each order
+    "its own": dict(sinusoid_layout="halves", attention_bias=True, output_bias=True),
+    "the paper's": dict(activation="relu"),
+    "a larger source": dict(tied_embeddings="two-way", output_bias=True),
+    "a larger target": dict(tied_embeddings="none", scale_embeddings=False),
+}
+
+
+def random_params(model: ModelConfig, seed: int = 0):
+    ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
+    shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), ids, ids, ids, ids)
+    params = jax.tree.map(lambda x: choose.normal(0, 0.4, x.shape).astype(np.float32),
+                          shapes["params"])
+    if model.output_bias:
+        params["output_bias"][END] += 2.0  # so that some translations end before their limit
+    return params
+
+
+def write_sentencepiece_run(path: Path, kind: str) -> None:
+    """A run of random parameters with a SentencePiece vocabulary, or two."""
+    config, ids = tiny_config("tsv:nowhere"), dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3)
+    tokenizers = [SentencePieceTokenizer("unigram", sentencepiece(SENTENCES, 90, **ids))] * 2
+    if kind.startswith("a larger"):
+        small = SentencePieceTokenizer("bpe", sentencepiece(SENTENCES[:3], 50, **ids))
+        tokenizers[kind == "a larger source"] = small
+        config.data.joint_vocab = False
+    sizes = {f"{side}_vocab_size": one.size
+             for side, one in zip(("source", "target"), tokenizers, strict=True)}
+    fields = dict(d_model=26, d_ff=37, num_layers=2, num_decoder_layers=3, max_length=80,
+                  layer_norm_epsilon=1e-5, activation="silu")
+    config.model = replace(config.model, **(fields | sizes | KINDS[kind]))
+    config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
+    config.decoding = DecodingConfig(beam_size=3, alpha=1.0, power_penalty=True, max_length=LIMIT,
+                                     max_extra_length=20, batch_size=2)
+    path.mkdir()
+    write_run(path, config, tuple(tokenizers), random_params(config.model))
+
+
+def exported(run: Path, directory: Path) -> Path:
+    config, tokenizers = check_run(run, "best")
+    check_expressible(config, tokenizers, run)
+    directory.mkdir()
+    export_marian(config, tokenizers, load_params(run, "best"), directory)
+    return directory
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request, tmp_path_factory):
+    """A run and the MarianMT directory made of it."""
+    path = tmp_path_factory.mktemp("export")
+    write_sentencepiece_run(path / "run", request.param)
+    return request.param, path / "run", exported(path / "run", path / "marian")
+
+
+def leaves(tree):
+    return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def test_back_and_forth_is_bit_exact(pair, tmp_path):
+    kind, run, directory = pair
+    back, before = load_params(directory, "best"), load_params(run, "best")
+    config, tokenizers = check_run(directory, "best")
+    if kind == "its own":
+        assert config.model == check_run(run, "best")[0].model
+        jax.tree.map(np.testing.assert_array_equal, back, before)
+    # What was put another way holds the same numbers, and stays as it is from then on.
+    bits = [np.sort(np.concatenate([x.view(np.int32).ravel() for x in jax.tree.leaves(tree)]))
+            for tree in (back, before)]
+    zeros = len(bits[0]) - len(bits[1])
+    np.testing.assert_array_equal(np.sort(np.append(bits[1], np.zeros(zeros, np.int32))), bits[0])
+    (tmp_path / "run").mkdir()
+    write_run(tmp_path / "run", config, tokenizers, back)
+    again = exported(tmp_path / "run", tmp_path / "again")
+    for name in ("model.safetensors", "config.json", "generation_config.json", "vocab.json",
+                 "tokenizer_config.json", "source.spm", "target.spm"):
+        assert (again / name).read_bytes() == (directory / name).read_bytes(), name
+
+
+def test_a_marian_directory_comes_back_bit_for_bit(tmp_path):
+    write_marian(tmp_path / "there")
+    config, tokenizers = check_run(tmp_path / "there", "best")
+    (tmp_path / "run").mkdir()
+    write_run(tmp_path / "run", config, tokenizers, load_params(tmp_path / "there", "best"))
+    assert check_run(tmp_path / "run", "best")[0] == config
+    back = exported(tmp_path / "run", tmp_path / "back")
+    assert (back / "vocab.json").exists() and not (back / "target_vocab.json").exists()
+    one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "there", back))
+    assert {name: x.tobytes() for name, x in one.items()} == {
+        name: x.tobytes() for name, x in other.items()}
+    assert check_run(back, "best")[0] == config
+
+
+def test_a_marian_model_whose_start_token_has_learned_comes_back_bit_for_bit(tmp_path):
+    """As after fine-tuning: CTranslate2 would start from zeros, so that row moves."""
+    write_marian(tmp_path / "there")
+    config, tokenizers = check_run(tmp_path / "there", "best")
+    params = load_params(tmp_path / "there", "best")
+    params["target_embedding"]["table"][-1] = 0.25
+    (tmp_path / "out").mkdir()
+    export_marian(config, tokenizers, params, tmp_path / "out")
+    there = load_file(tmp_path / "out" / "model.safetensors")
+    assert there["model.shared.weight"].shape[0] == config.model.target_vocab_size + 1
+    assert not there["model.shared.weight"][-1].any()
+    found, back = check_run(tmp_path / "out", "best")
+    assert (found, [one.vocabulary for one in back]) == (
+        config, [one.vocabulary for one in tokenizers])
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "out", "best"), params)
+
+
+@pytest.mark.parametrize("pair", slow_except(["its own", "the paper's"], KINDS), indirect=True)
+def test_translations_are_those_of_transformers(pair):
+    kind, run, directory = pair
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
+    model, loaded = transformers.MarianMTModel.from_pretrained(directory, output_loading_info=True)
+    assert not any(loaded.values())
+    found = [one.hypotheses[0] for one in Translator.load(run).stream(LINES)]
+    again = [one.hypotheses[0] for one in Translator.load(directory).stream(LINES)]
+    assert [one.text for one in again] == [one.text for one in found]
+    target = check_run(run, "best")[0].model.target_vocab_size
+    theirs = model.eval().generate(
+        **tokenizer(LINES, return_tensors="pt", padding=True), early_stopping="never",
+        forced_eos_token_id=None, return_dict_in_generate=True, output_scores=True,
+        prefix_allowed_tokens_fn=lambda _, said: [END] if len(said) == LIMIT else [*range(target)])
+    ids = [[*said[1:], END] for said in theirs.sequences.tolist()]
+    pieces = check_run(run, "best")[1][1]
+    assert [pieces.decode(said[: said.index(END)]) for said in ids] == [one.text for one in found]
+    np.testing.assert_allclose([one.score for one in found], theirs.sequences_scores, atol=1e-4)
+    assert len({one.score for one in found}) == len(LINES)
+
+
+def test_translations_are_those_of_ctranslate2(pair, tmp_path):
+    kind, run, directory = pair
+    if kind.startswith("a larger"):
+        pytest.skip("CTranslate2 gives both sides the source's vocabulary")
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    pytest.importorskip("transformers")
+    from ctranslate2.converters import TransformersConverter
+
+    TransformersConverter(str(directory)).convert(str(tmp_path / "there"))
+    theirs = ctranslate2.Translator(str(tmp_path / "there"), compute_type="float32")
+    _, (tokenizer, _) = check_run(directory, "best")
+    sources = [[tokenizer.piece(i) for i in ids] + ["</s>"] for ids in tokenizer.encode_many(LINES)]
+    for beam_size, patience in ((1, 1.0), (3, 5.0)):
+        results = theirs.translate_batch(
+            sources, beam_size=beam_size, patience=patience, max_decoding_length=LIMIT - 1,
+            min_decoding_length=0, length_penalty=1.0, return_scores=True)
+        found = Translator.load(run, beam_size=beam_size).stream(LINES)
+        for one, other in zip(found, results, strict=True):
+            ids = [tokenizer.id_of(piece) for piece in other.hypotheses[0]]
+            assert one.text == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("field, value", [
+    ("norm", "pre"), ("positions", "rotary"), ("positions", "learned"), ("positions", "none"),
+    ("layer_norm_epsilon", 1e-6),
+])
+def test_what_marian_cannot_express_is_refused_by_name(tmp_path, field, value):
+    words, config = ListTokenizer("words", b"a\nb"), tiny_config("tsv:nowhere")
+    config.model.layer_norm_epsilon = 1e-5
+    with pytest.raises(UserError, match="words"):
+        check_expressible(config, (words, words), tmp_path)
+    setattr(config.model, field, value)
+    with pytest.raises(UserError, match=f"model.{field}") as caught:
+        check_expressible(config, (), tmp_path)
+    assert caught.value.code == CHECKPOINT
+
+
+def test_what_decoding_loses_is_said(pair, tmp_path):
+    _, run, _ = pair
+    config, tokenizers = check_run(run, "best")
+    config.decoding = DecodingConfig(alpha=0.6, no_repeat_ngram=3)
+    lost = export_marian(config, tokenizers, load_params(run, "best"), tmp_path)
+    assert [name for name in ("length penalty", "no_repeat_ngram") if not any(
+        name in line for line in lost)] == [] and len(lost) == 2
+    carried = DecodingConfig(alpha=0.6, power_penalty=True, beam_size=3, max_length=7, nbest=2,
+                             renormalize=True, horizon=1, max_extra_length=4, batch_size=8)
+    fields, lost = generation_fields(carried, config.model)
+    assert lost == [] and fields == {"num_beams": 3, "length_penalty": 0.6, "max_length": 8,
+                                     "renormalize_logits": True}
+
+
+def test_a_copy_without_its_start_token_is_refused(pair, tmp_path):
+    """transformers drops tables of positions when it saves."""
+    from safetensors.numpy import save_file
+
+    _, _, directory = pair
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    there = load_file(directory / "model.safetensors")
+    positions = there.pop("model.decoder.embed_positions.weight")
+    save_file(there, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="embed_positions"):
+        load_params(tmp_path, "best")
+    positions[0] += 0.5
+    save_file(there | {"model.decoder.embed_positions.weight": positions},
+              tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="embed_positions"):
+        load_params(tmp_path, "best")
+    note = json.loads((directory / "config.json").read_text())["jax_transformer"]
+    assert note["start_id"] == 1

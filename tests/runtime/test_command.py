@@ -1,0 +1,91 @@
+"""What the command lines share: remote paths, the cores of the machine, the compilation cache."""
+
+import os
+
+import pytest
+from test_commands import ROOT, run
+from tiny import tiny_config
+
+from data.config import DataConfig
+from data.corpora import read_corpus, read_split
+from runtime.devices import shrink_cache, usable_cores
+from runtime.errors import CONFIGURATION, UserError
+from runtime.paths import check_local
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/run", "s3://b/a", "file:///tmp/a", "hdfs://a:1/b"])
+def test_a_remote_path_is_refused(path):
+    with pytest.raises(UserError, match="--workdir is remote: expected a local path") as refused:
+        check_local("--workdir", path)
+    assert refused.value.code == CONFIGURATION and path in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["", "runs/a", "/a/b", "~/a", "a:b", "C:/a", "-", "a//b"])
+def test_a_local_path_is_accepted(path):
+    check_local("--workdir", path)
+
+
+@pytest.mark.parametrize(("script", "argument"), [
+    ("train.py", "--workdir=gs://bucket/run"),
+    ("decode.py", "--workdir=runs/a,gs://bucket/run"), ("decode.py", "--output=s3://bucket/out"),
+    ("scripts/checkpoints.py", "--workdir=gs://bucket/run"),
+    ("scripts/convert.py", "--to=gs://bucket/run"),
+])
+def test_remote_paths_end_a_command_with_one_line_before_any_device(script, argument):
+    code, out, err = run(ROOT / script, argument, devices=False)
+    assert (code, out, len(err)) == (CONFIGURATION, "", 1)
+    assert err[0].startswith(f"error: {argument.split('=')[0]} is remote: expected a local path")
+
+
+@pytest.mark.parametrize("spec", ["text:gs://b/a.de,gs://b/a.en", "tsv:s3://b/pairs.tsv"])
+def test_a_remote_corpus_is_refused(spec):
+    with pytest.raises(UserError, match="the corpus is remote") as refused:
+        read_corpus(spec, "train", DataConfig())
+    assert refused.value.code == CONFIGURATION
+
+
+def test_a_remote_data_directory_and_start_are_refused():
+    with pytest.raises(UserError, match="config.data.data_dir is remote"):
+        read_split(DataConfig(data_dir="gs://bucket/data"), "train")
+    config = tiny_config("tsv:a.tsv")
+    config.training.init_from = "gs://bucket/run"
+    with pytest.raises(UserError, match="config.training.init_from is remote"):
+        config.validate()
+
+
+def test_cores_are_those_of_the_process_and_of_the_machine_where_that_is_unknown(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
+    assert usable_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 11)
+    assert usable_cores() == 11
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
+
+
+@pytest.mark.parametrize(("cores", "asked", "devices"), [(20, 0, 8), (3, 0, 3), (20, 1, 1)])
+def test_each_core_is_a_device_up_to_eight(monkeypatch, cores, asked, devices):
+    import jax
+
+    settings = {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(devices, "usable_cores", lambda: cores)
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    devices.prepare_jax("off", asked)
+    assert settings == {"jax_num_cpu_devices": devices}
+
+
+def test_the_compilation_cache_keeps_the_programs_that_were_used_last(tmp_path):
+    names = [f"jit_step-{i:064x}-cache" for i in range(6)]
+    for age, name in enumerate(names):
+        (tmp_path / name).write_bytes(bytes(10))
+        os.utime(tmp_path / name, (1000 - age, 0))
+    others = ["notes-cache", f"jit_step-{7:064x}-atime"]
+    for name in others:
+        (tmp_path / name).write_bytes(bytes(1000))
+        os.utime(tmp_path / name, (0, 0))
+    shrink_cache(tmp_path, 60)
+    assert len(list(tmp_path.iterdir())) == 8
+    shrink_cache(tmp_path, 39)
+    assert {path.name for path in tmp_path.iterdir()} == {*names[:3], *others}
+    shrink_cache(tmp_path / "absent", 0)

@@ -1,0 +1,137 @@
+"""Several processes on this machine: the same numbers as one process, one writer, one end for all.
+
+Two devices add in one order only, so two processes and one agree bit for bit. Four do not: Gloo
+adds around a ring, XLA inside one process in turn; float32 sums then differ in their last bits.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from runs import state_bytes
+from several import ROOT, Job, training, write_data
+from tiny import WORDS, write_run
+
+from interop.models import load_params
+from runtime.errors import CONFIGURATION, UserError
+from runtime.processes import check_flags
+from storage.checkpoint import steps
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("hosts"))
+
+
+def trained(path, processes, devices, name, *flags):
+    job = training(path, processes, devices, path / name, *flags)
+    assert job.codes() == [0] * processes, job.texts(1)
+    return path / name, job
+
+
+@pytest.fixture(scope="module")
+def of_two(path):
+    """A run of two processes with a device each."""
+    return trained(path, 2, 1, "two", f"--config.data.valid=tsv:{path / 'valid.tsv'}")
+
+
+@pytest.fixture(scope="module")
+def of_one(path):
+    """The same in one process with two devices."""
+    return trained(path, 1, 2, "one", f"--config.data.valid=tsv:{path / 'valid.tsv'}")
+
+
+def measured(run):
+    """metrics.jsonl without what a clock measures."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k not in ("time", "train_tokens_per_second")}
+            for line in lines]
+
+
+def test_two_processes_equal_one_with_two_devices_bit_for_bit(of_two, of_one):
+    (two, job), (one, alone) = of_two, of_one
+    assert state_bytes(two) == state_bytes(one)
+    assert measured(two) == measured(one)
+    assert (two / "samples" / "4.txt").read_bytes() == (one / "samples" / "4.txt").read_bytes()
+    results, nothing = job.texts(0)
+    assert nothing == ""
+    assert results.replace(str(two), str(one)) == alone.texts(0)[0]
+    assert "2 processes" in job.texts(1)[0] and "step 4/4" not in job.texts(1)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes, devices", [(2, 2), (4, 1)])
+def test_four_devices_add_in_another_order_and_agree_to_1e_6(path, processes, devices):
+    if not (path / "four").exists():
+        trained(path, 1, 4, "four")
+    run, _ = trained(path, processes, devices, f"{processes}x{devices}")
+    for a, b in zip(*(jax.tree.leaves(load_params(one, "latest"))
+                      for one in (path / "four", run)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_two_processes_goes_on_in_one_and_the_reverse(
+        path, of_two, of_one, tmp_path):
+    (two, _), (one, _) = of_two, of_one
+    shutil.copytree(two, tmp_path / "two in one")
+    shutil.copytree(one, tmp_path / "one in two")
+    for name, shape in (("two in one", (1, 2)), ("one in two", (2, 1))):
+        job = training(path, *shape, tmp_path / name,
+                       f"--config.data.valid=tsv:{path / 'valid.tsv'}", num_steps=6)
+        assert job.codes() == [0] * shape[0], job.texts(1)
+        assert "resumed at step 4" in job.texts(1)[0]
+    assert steps(tmp_path / "two in one")[-1] == 6
+    assert state_bytes(tmp_path / "two in one") == state_bytes(tmp_path / "one in two")
+    assert state_bytes(tmp_path / "two in one") != state_bytes(one)
+
+
+@pytest.mark.slow
+def test_one_then_two_then_four_processes_see_the_same_batches_and_losses(path, tmp_path):
+    """With dropout, whose keys follow the row: only sums are in another order."""
+    whole, run, dropout = tmp_path / "whole", tmp_path / "run", "--config.model.dropout=0.3"
+    job = training(path, 1, 1, whole, dropout, num_steps=6)
+    assert job.codes() == [0], job.texts(1)
+    shutil.copytree(whole, run)
+    for name in ("checkpoints/4", "checkpoints/6", "average"):
+        shutil.rmtree(run / name)
+    for processes, num_steps in ((2, 4), (4, 6)):
+        job = training(path, processes, 1, run, dropout, num_steps=num_steps)
+        assert job.codes() == [0] * processes, job.texts(1)
+        assert f"resumed at step {num_steps - 2}" in job.texts(1)[0]
+    data = [state_bytes(one)[1] for one in (whole, run)]
+    assert data[0] == data[1]
+    for a, b in zip(measured(whole), measured(run), strict=True):
+        assert a == pytest.approx(b, rel=1e-5)
+
+
+@pytest.mark.parametrize("coordinator, num_processes, process_id, part", [
+    ("a:1", None, None, "belong together"), ("", None, 1, "belong together"),
+    ("a", 2, 1, "HOST:PORT"), ("a:1", 2, 2, "from 0 to"),
+])
+def test_incomplete_flags_are_refused(coordinator, num_processes, process_id, part):
+    given = SimpleNamespace(coordinator=coordinator, num_processes=num_processes,
+                            process_id=process_id)
+    with pytest.raises(UserError, match=part) as refused:
+        check_flags(given)
+    assert refused.value.code == CONFIGURATION
+
+
+@pytest.mark.slow
+def test_two_processes_translate_a_file_as_one_does(path, tmp_path):
+    write_run(tmp_path / "run")
+    lines = [" ".join(WORDS[i % 11: i % 11 + 1 + i % 4]) for i in range(4100)]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = (ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", "--beam_size=1",
+               "--max_extra_length=2", f"--input={tmp_path / 'in.txt'}", "--batch_size=64")
+    for processes in (1, 2):
+        output = tmp_path / f"{processes}.txt"
+        job = Job(path, processes, 1, *command, f"--output={output}")
+        assert job.codes() == [0] * processes, job.texts(1)
+        assert not Path(f"{output}.parts").exists()
+    assert (tmp_path / "1.txt").read_bytes() == (tmp_path / "2.txt").read_bytes()
+    assert [text.splitlines()[-1].split()[0] for text in job.texts(1)] == ["4096", "4"]

@@ -1,0 +1,166 @@
+"""Outputs and their locks: one writer at a time, refused at start, nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import OUTPUT, UserError
+from runtime.files import check_outputs, lock_file, locked_output, write_lines
+
+ROOT = Path(__file__).parents[2]
+HOLD = """
+import sys, time
+from runtime.files import lock_file
+lock = lock_file(sys.argv[1], "held", "wait")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def refused(path):
+    with pytest.raises(UserError) as caught:
+        lock_file(path, "it is locked", "wait")
+    assert caught.value.code == OUTPUT
+    return str(caught.value)
+
+
+def test_a_lock_names_its_holder_and_is_free_after_its_death(tmp_path):
+    path = tmp_path / "LOCK"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, path], cwd=ROOT, stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    said = refused(path)
+    assert said.startswith(f"it is locked (process {holder.pid} on {os.uname().nodename} since ")
+    assert said.endswith("; wait")
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    holder.stdout.close()
+    assert path.exists()
+    with lock_file(path, "", ""):
+        assert f"process {os.getpid()} on" in refused(path)
+    lock_file(path, "", "").close()
+
+
+def test_a_lock_that_its_holder_deletes_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
+    """Between opening the file and locking it, the holder deletes it and another process locks a
+    new one."""
+    import fcntl
+
+    path, real, locks = tmp_path / "LOCK", fcntl.flock, []
+
+    def delayed(file, operation):
+        if not locks:
+            locks.append(None)
+            path.unlink()
+            locks.append(lock_file(path, "", ""))
+        return real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", delayed)
+    assert "it is locked" in refused(path)
+    locks[1].close()
+
+
+def test_an_output_has_one_writer_and_no_lock_afterwards(tmp_path):
+    output = str(tmp_path / "out.txt")
+    with locked_output(output):
+        with pytest.raises(UserError, match="is being written by another job .process") as caught:
+            with locked_output(output):
+                pass
+        assert caught.value.code == OUTPUT
+        write_lines(output, ["a"])
+    assert os.listdir(tmp_path) == ["out.txt"]
+    with pytest.raises(ZeroDivisionError), locked_output(output):
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out.gz"])
+def test_lines_that_fail_leave_no_file_and_the_earlier_one_as_it_was(tmp_path, name):
+    def lines():
+        yield "one"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_lines(str(tmp_path / name), lines())
+    assert os.listdir(tmp_path) == []
+    (tmp_path / name).write_bytes(b"before")
+    with pytest.raises(ZeroDivisionError):
+        write_lines(str(tmp_path / name), lines())
+    assert os.listdir(tmp_path) == [name] and (tmp_path / name).read_bytes() == b"before"
+
+
+def test_a_pipe_and_a_device_need_no_lock_and_get_each_line_at_once(tmp_path):
+    os.mkfifo(tmp_path / "out")
+    reader = os.open(tmp_path / "out", os.O_RDONLY | os.O_NONBLOCK)
+
+    def lines():
+        yield "one"
+        assert os.read(reader, 100) == b"one\n"
+        yield "two"
+        assert os.read(reader, 100) == b"two\n"
+
+    with locked_output(str(tmp_path / "out")):
+        assert os.listdir(tmp_path) == ["out"]
+        assert write_lines(str(tmp_path / "out"), lines()) == 2
+    os.close(reader)
+
+
+@pytest.mark.parametrize("path", ["", "/proc/x", "{d}", "{d}/none/x", "{d}/file/x"])
+def test_an_output_that_cannot_be_created_is_refused_at_start(tmp_path, path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write") as caught:
+        check_outputs([path.format(d=tmp_path)], overwrite=True)
+    assert caught.value.code == OUTPUT
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_output_that_can_be_created_leaves_no_trace_of_the_check(tmp_path):
+    check_outputs([str(tmp_path / "x"), "/dev/null", str(tmp_path / "~x")], overwrite=False)
+    assert os.listdir(tmp_path) == []
+
+
+BLOCKED = """
+import hashlib, signal, sys
+from runtime.signals import StopFlag, Stopped
+stop = StopFlag()
+if sys.argv[1] == "deferred":
+    stop.defer()
+try:
+    print("ready", flush=True)
+    # In C for minutes: no Python handler runs meanwhile, as inside a compiled call.
+    hashlib.pbkdf2_hmac("sha256", b"", b"", int(sys.argv[2]))
+    stop.poll()
+except Stopped as stopped:
+    print(stopped, flush=True)
+    sys.exit(128 + stopped.signal)
+"""
+
+
+def blocked(mode, rounds):
+    process = subprocess.Popen([sys.executable, "-c", BLOCKED, mode, str(rounds)], cwd=ROOT,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_a_second_signal_ends_a_process_that_is_inside_a_compiled_call():
+    process = blocked("deferred", 2**31 - 1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert process.poll() is None
+        process.send_signal(number)
+        time.sleep(0.1)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (out, err) == ("", "stopped at once by a second signal, SIGTERM\n")
+
+
+@pytest.mark.parametrize("mode", ["deferred", "at once"])
+def test_the_first_signal_takes_effect_when_the_call_ends(mode):
+    process = blocked(mode, 10**6)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (128 + signal.SIGINT, "stopped by SIGINT\n", "")

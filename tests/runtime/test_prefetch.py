@@ -1,0 +1,65 @@
+"""Items computed ahead by a thread: in order, bounded, and no obstacle to a signal or an exit."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.prefetch import Prefetched
+
+
+def test_items_come_in_order_and_end():
+    items = Prefetched(iter(range(11)), 2)
+    assert list(items) == list(range(11))
+    assert list(items) == []  # the end remains the end
+
+
+def test_an_exception_is_raised_in_its_place_and_again():
+    def items():
+        yield 1
+        raise KeyError("here")
+
+    found = Prefetched(items(), 5)
+    assert next(found) == 1
+    for _ in range(2):
+        with pytest.raises(KeyError, match="here"):
+            next(found)
+
+
+def test_the_thread_computes_a_bounded_number_of_items_ahead_and_ends_when_closed():
+    made, full = [], threading.Event()
+
+    def items():
+        while True:
+            made.append(threading.current_thread())
+            if len(made) == 8:
+                full.set()
+            yield len(made)
+
+    ahead = Prefetched(items(), 5)
+    assert [next(ahead) for _ in range(3)] == [1, 2, 3]
+    assert full.wait(60)
+    time.sleep(0.1)
+    assert len(made) == 3 + 5
+    ahead.close()
+    made[0].join(timeout=5)
+    assert not made[0].is_alive()
+
+
+def test_waiting_for_an_item_has_a_limit():
+    go_on = threading.Event()
+    items = Prefetched(iter(go_on.wait, None), 1)
+    assert not items.ready(0.01)
+    go_on.set()
+    assert items.ready(5) and items.ready(0) and next(items) is True
+    items.close()
+
+
+def test_an_item_under_computation_does_not_delay_the_exit_of_the_process():
+    script = ("import time; from runtime.prefetch import Prefetched; "
+              "Prefetched(iter(lambda: time.sleep(600), 1), 1).ready(0.1)")
+    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], timeout=60,
+                   check=True)

@@ -1,0 +1,85 @@
+"""A signal stops training promptly, also while the plan of an epoch is computed."""
+
+import signal
+import threading
+
+import pytest
+from runs import run_training
+from several import ROOT, TINY, Job, write_data
+from tiny import StopAfter, tiny_config, write_corpus
+
+from data import batches
+from runtime.signals import Stopped
+from storage.checkpoint import steps
+
+PLANS_FOR_EVER = """
+import sys
+import time
+from data import batches
+from storage.config import Config
+
+def get_config():
+    original = batches.plan_epoch
+    def plan_epoch(*arguments):
+        if arguments[-1] == 1:
+            print("planning epoch 1", file=sys.stderr, flush=True)
+            time.sleep(600)
+        return original(*arguments)
+    batches.plan_epoch = plan_epoch
+    return Config()
+"""
+
+
+class StopWhilePlanning(StopAfter):
+    """SIGTERM arrives while a plan is computed and no batch is left."""
+
+    def __init__(self, planning):
+        super().__init__(None)
+        self.planning = planning
+
+    def agreed(self, ready=lambda seconds: True):
+        def signalled(seconds):
+            found = ready(seconds)
+            if not found and self.planning.is_set():
+                self.signal = signal.SIGTERM
+            return found
+
+        return super().agreed(signalled)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_signal_does_not_wait_for_the_plan_of_an_epoch(tmp_path, monkeypatch, epoch):
+    """The four steps of epoch 0 are saved; during its own plan there is nothing to save."""
+    planning, finish, original = threading.Event(), threading.Event(), batches.plan_epoch
+
+    def plan_epoch(*arguments):
+        if arguments[-1] == epoch:
+            planning.set()
+            finish.wait(60)
+        return original(*arguments)
+
+    monkeypatch.setattr(batches, "plan_epoch", plan_epoch)
+    monkeypatch.setattr("test_resume.StopAfter", lambda _: StopWhilePlanning(planning))
+    config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 132))
+    try:
+        with pytest.raises(Stopped) as stopped:
+            run_training(tmp_path / "run", config)
+        assert not finish.is_set() and stopped.value.signal == signal.SIGTERM
+        assert steps(tmp_path / "run")[-1:] == ([4] if epoch else [])
+    finally:
+        finish.set()
+
+
+@pytest.mark.slow
+def test_two_processes_stop_together_while_they_plan(tmp_path):
+    path, run = write_data(tmp_path), tmp_path / "run"
+    (path / "plans.py").write_text(PLANS_FOR_EVER)
+    job = Job(path, 2, 1, ROOT / "train.py", f"--config={path / 'plans.py'}", *TINY,
+              f"--workdir={run}", f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+              "--config.training.num_steps=100000")
+    job.wait_for("planning epoch 1")
+    job.wait_for("step 1/")
+    job.processes[1].send_signal(signal.SIGTERM)
+    assert job.codes() == [143, 143], job.texts(1)
+    assert job.texts(1)[0].splitlines()[-1] == "stopped by SIGTERM; the same command goes on"
+    assert len(steps(run)) == 1

@@ -1,0 +1,235 @@
+"""Operations: dry run, trace, continuous metrics, advice on memory, checkpoints.py."""
+
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from forked import call_forked
+from tiny import tiny_config, write_corpus, write_run
+
+from storage.config import TrainingConfig, profile_steps
+from training.failure import lack, too_little_memory
+
+ROOT = Path(__file__).parents[2]
+TINY = (
+    "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
+    "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
+    "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
+    "--config.training.tokens_per_batch=128 --config.training.log_every=1 "
+    "--config.training.eval_every=8 --config.training.checkpoint_every=4 "
+    "--config.decoding.max_extra_length=5"
+).split()
+BAD_CONFIG = """
+import sys
+
+import jax
+
+from storage.config import Config
+
+def get_config():
+    def pmap_train_step(_):
+        def step(state, batch):
+            raise jax.errors.JaxRuntimeError(
+                "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.")
+        step.lower = step
+        return step
+    sys.modules["__main__"].pmap_train_step = pmap_train_step
+    return Config()
+"""
+
+
+def call(*arguments, devices=True):
+    return call_forked(arguments, devices=devices, environment={"XLA_FLAGS": ""})[:3]
+
+
+ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a corpus."""
+    path = tmp_path_factory.mktemp("operations")
+    write_corpus(path / "pairs.tsv", 113)
+    return path
+
+
+def training(place, *flags):
+    return [str(ROOT / "train.py"), *TINY, f"--config.data.corpus=tsv:{place / 'pairs.tsv'}",
+            *flags]
+
+
+@pytest.fixture(scope="module")
+def resumed(place):
+    """A run that was killed after step 6 or later, beyond its checkpoint, and went on to 12."""
+    command = training(place, f"--workdir={place / 'run'}", "--config.training.profile=2:3")
+    with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True,
+                          env=ENVIRONMENT) as process:
+        for line in process.stderr:
+            if line.startswith("step 6/"):
+                process.send_signal(signal.SIGKILL)
+                break
+    code, _, err = call(*command, "--config.training.num_steps=12")
+    assert code == 0, err
+    assert any(line.startswith("resumed at step ") for line in err)
+    return place / "run"
+
+
+def test_a_dry_run_says_what_the_run_says_and_leaves_nothing(place, resumed):
+    before = sorted(place.rglob("*"))
+    code, out, err = call(*training(place, f"--workdir={place / 'new' / 'run'}", "--dry_run"))
+    assert (code, out) == (0, ""), err
+    assert sorted(place.rglob("*")) == before
+    log = (resumed / "train.log").read_text().splitlines()
+    for start in ("train: ", "vocabulary: ", "parameters: ", "devices: "):
+        assert [x for x in err if x.startswith(start)][0] in log
+    for part in ("checkpoints: ", "one batch: 128 target tokens", "memory of a step on each device",
+                 "one step: ", "nothing was kept"):
+        assert part in "\n".join(err), part
+
+
+def test_a_dry_run_of_a_run_that_is_there_agrees_with_it(place, resumed):
+    flags = f"--workdir={resumed}", "--dry_run", "--config.model.d_ff=32"
+    code, _, err = call(*training(place, *flags), devices=False)
+    assert code == 2 and f"{resumed} was trained with" in err[-1] and "d_ff 16 → 32" in err[-1]
+    code, _, err = call(*training(place, *flags[:2], "--config.training.keep=1000000000"))
+    assert code == 6 and "lower training.keep" in err[-1]
+
+
+def test_a_trace_of_some_steps_is_written(resumed):
+    (trace,) = (resumed / "profile").rglob("*.xplane.pb")
+    assert trace.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("spec", ["3", "0:2", "4:3", "a:b", "1:2:3"])
+def test_steps_of_a_trace_are_two_numbers_in_order(spec):
+    with pytest.raises(ValueError, match="FIRST:LAST"):
+        profile_steps(spec)
+
+
+@pytest.mark.parametrize("field, value, rule", [
+    ("profile", "9:99", "ends after training.num_steps=10"),  # else it would never be written
+    ("adam_epsilon", 0.0, "must be above 0"),  # else 0 / 0 where there is no gradient
+])
+def test_settings_that_could_not_work_are_refused(field, value, rule):
+    with pytest.raises(ValueError, match=f"training.{field}.* {rule}"):
+        TrainingConfig(num_steps=10, **{field: value}).validate()
+
+
+def shown(directory):
+    """What TensorBoard shows, tag → steps: a start at a step forgets all from it on."""
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    points = {}
+    for path in sorted(directory.iterdir()):
+        raw = path.read_bytes()
+        while len(raw) >= 8:
+            end = 12 + struct.unpack("<Q", raw[:8])[0]
+            if len(raw) < end + 4:
+                break  # cut off by the kill
+            event, raw = Event.FromString(raw[12:end]), raw[end + 4:]
+            if event.session_log.status == SessionLog.START:
+                points = {tag: [step for step in steps if step < event.step]
+                          for tag, steps in points.items()}
+            for value in event.summary.value:
+                points.setdefault(value.tag, []).append(event.step)
+    return points
+
+
+def test_metrics_are_continuous_after_a_kill(resumed):
+    assert shown(resumed / "tensorboard")["train_loss"] == list(range(1, 13))
+    lines = map(json.loads, (resumed / "metrics.jsonl").read_text().splitlines())
+    assert [line["step"] for line in lines if "train_loss" in line] == list(range(1, 13))
+
+
+def test_what_made_a_run_is_in_it(resumed):
+    facts = json.loads((resumed / "run.json").read_text())
+    for one in (facts, *facts["resumed"]):
+        assert one["command"][0].endswith("train.py") and one["host"] == os.uname().nodename
+        assert len(one["commit"]) == 40 and one["seed"] == 0
+        assert {"jax", "flax", "numpy"} <= one["versions"].keys()
+    assert len(facts["resumed"]) == 1
+
+
+def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
+    (place / "bad.py").write_text(BAD_CONFIG)
+    script, *flags = training(place, f"--workdir={place / 'short'}")
+    code, _, err = call(script, f"--config={place / 'bad.py'}", *flags)
+    assert code == 2
+    assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be allocated")
+    for part in ("training.tokens_per_batch=128", "8 rows of 16 + 16 tokens",
+                 "config.training.accumulate=2", "lower training.tokens_per_batch"):
+        assert part in err[-1], part
+    log = (place / "short" / "train.log").read_text()
+    assert "Traceback" in log and log.splitlines()[-1] == err[-1]
+    assert not any("Traceback" in line for line in err)
+
+
+@pytest.mark.parametrize(("said", "amount"), [
+    ("RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.", "4398046511104 bytes"),
+    ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 31.47GiB.", "31.47GiB"),
+    ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.5G of 15.48G hbm.",
+     "20.5G"),
+])
+def test_the_number_that_failed_is_found(said, amount):
+    advice = too_little_memory(lack(said), tiny_config("x"))
+    assert f"out of memory, {amount} could not be allocated" in advice
+
+
+def test_advice_names_only_what_is_left_to_do():
+    config = tiny_config("x")
+    config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
+    advice = too_little_memory("", config)
+    assert "continue with" not in advice and "start anew with a lower" in advice
+
+
+def test_a_run_with_an_average_alone_is_listed(tmp_path):
+    write_run(tmp_path / "run")  # as scripts/convert.py makes them
+    script = ROOT / "scripts" / "checkpoints.py"
+    code, out, err = call(script, "list", f"--workdir={tmp_path / 'run'}")
+    assert (code, err) == (0, []) and out.split()[0] == "average" and out.split()[-1] == "best"
+
+
+def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(resumed, run)
+    script = ROOT / "scripts" / "checkpoints.py"
+    code, out, err = call(script, "list", f"--workdir={run}")
+    assert (code, err) == (0, [])
+    assert [line.split()[0] for line in out.splitlines()] == ["4", "8", "12", "average"]
+    assert out.splitlines()[2].endswith("latest")
+    out_of_list = out
+    code, out, err = call(script, "verify", f"--workdir={run}")
+    assert (code, err) == (0, []) and out.count("whole") == 4
+    (run / "best.json").write_text("{")
+    code, again, err = call(script, "list", f"--workdir={run}")
+    assert (code, again) == (0, out_of_list) and "best.json is damaged" in err[0]
+    (run / "best.json").unlink()
+    damaged = max((run / "checkpoints" / "8").rglob("*"), key=lambda p: p.stat().st_size)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
+    code, out, err = call(script, "verify", f"--workdir={run}")
+    assert code == 4 and "1 of 4 are damaged: 8" in err[0] and damaged.name in out
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "deep").mkdir(parents=True)
+    (run / "checkpoints" / "3.corrupt").symlink_to(elsewhere)
+    (run / "checkpoints" / "5.tmp").mkdir()
+    code, out, err = call(script, "prune", f"--workdir={run}", "--keep=1")
+    assert (code, err) == (0, [])
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["12", "8"]
+    code, out, err = call(script, "prune", f"--workdir={run}", "--keep=1")
+    assert (code, out, err) == (0, "nothing to delete (whole checkpoints: 1, --keep=1)\n", [])
+    assert (elsewhere / "deep").is_dir()
+
+
+@pytest.mark.parametrize(("arguments", "code", "part"), [
+    (["--workdir=x"], 2, "say list, verify, prune"), (["lst", "--workdir=x"], 2, "say list"),
+    (["list", "--workdir=nowhere"], 4, "not a run directory"), (["prune", "--keep=0"], 1, "keep"),
+], ids=str)
+def test_a_wrong_command_is_one_line(arguments, code, part):
+    found = call(ROOT / "scripts" / "checkpoints.py", *arguments)
+    assert found[:2] == (code, "") and len(found[2]) == 1 and part in found[2][0]

@@ -1,0 +1,140 @@
+"""scripts/prepare_*.py: published files become pairs that train.py reads; bad lines are named."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from forked import call_forked
+
+from data.config import DataConfig
+from data.corpora import read_corpus
+from runtime.errors import CONFIGURATION, DATA, OUTPUT
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+DICTIONARY = b"'EM  AH M\r\nREAD  R EH D\r\nREAD  R IY D\r\nREAD  R EH D\r\nA  AH\r\nA(1)  EY\r\n"
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Runs a script in `tmp_path`; returns (exit code, stdout, stderr)."""
+
+    def run(script, *arguments):
+        done = call_forked([SCRIPTS / f"{script}.py", *arguments], cwd=tmp_path, devices=0)
+        return done.code, done.out, "".join(f"{line}\n" for line in done.err)
+
+    return run
+
+
+def refused(code, result):
+    """The one line on stderr of a command that ended with `code`."""
+    assert (result[0], result[1]) == (code, "")
+    assert result[2].startswith("error: ") and result[2].count("\n") == 1, result[2]
+    return result[2]
+
+
+def scan_line(i):
+    return f"IN: jump {'and walk ' * i}OUT: I_JUMP{' I_WALK' * i}"
+
+
+@pytest.mark.parametrize(("name", "end"), [("a.txt", "\n"), ("a.txt", "\r\n"), ("a.txt.gz", "\n")])
+def test_scan_lines_become_pairs(tmp_path, call, name, end):
+    raw = "".join(scan_line(i) + end for i in range(7)).encode()
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    code, out, err = call("prepare_scan", f"--input={name}", "--output=a.tsv")
+    assert (code, out, err) == (0, "", "a.tsv: 7 pairs\n")
+    corpus = read_corpus(f"tsv:{tmp_path / 'a.tsv'}", "train", DataConfig())
+    again = [f"IN: {one} OUT: {other}"
+             for one, other in zip(corpus.source, corpus.target, strict=True)]
+    assert again == [scan_line(i) for i in range(7)]
+    assert {path.name for path in tmp_path.iterdir()} == {name, "a.tsv"}
+
+
+def test_every_nth_scan_pair_is_held_out(tmp_path, call):
+    (tmp_path / "a.txt").write_text("".join(f"{scan_line(i)}\n" for i in range(11)))
+    code, _, err = call("prepare_scan", "--input=a.txt", "--output=train.tsv", "--valid=valid.tsv",
+                        "--valid_every=3")
+    assert (code, err) == (0, "train.tsv: 8 pairs\nvalid.tsv: 3 pairs\n")
+    counts = {name: [line.count("I_WALK") for line in (tmp_path / name).read_text().splitlines()]
+              for name in ("train.tsv", "valid.tsv")}
+    assert counts == {"train.tsv": [0, 1, 3, 4, 6, 7, 9, 10], "valid.tsv": [2, 5, 8]}
+
+
+@pytest.mark.parametrize("options", [["--valid=v.tsv"], ["--valid_every=5"],
+                                     ["--valid=a.tsv", "--valid_every=5"]])
+def test_half_a_request_to_hold_out_is_refused(tmp_path, call, options):
+    (tmp_path / "a.txt").write_text(scan_line(1))
+    message = refused(CONFIGURATION,
+                      call("prepare_scan", "--input=a.txt", "--output=a.tsv", *options))
+    assert "--valid" in message
+    assert not (tmp_path / "a.tsv").exists()
+
+
+@pytest.mark.parametrize("bad", [b"", b"IN: OUT: I_JUMP", b"IN: jump OUT:", b"jump\tI_JUMP",
+                                 b"IN: jump OUT: I_JUMP OUT: I_JUMP", b"IN: j\xff OUT: I_JUMP"])
+def test_a_malformed_scan_line_is_named_and_nothing_is_written(tmp_path, call, bad):
+    (tmp_path / "a.txt").write_bytes(scan_line(1).encode() + b"\n" + bad + b"\n")
+    message = refused(DATA, call("prepare_scan", "--input=a.txt", "--output=a.tsv"))
+    assert "a.txt:2: " in message
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(("options", "pairs"), [
+    ([], ["' E M\tAH M", "R E A D\tR EH D", "R E A D\tR IY D", "A\tAH", "A\tEY"]),
+    (["--distinct"], ["' E M\tAH M", "R E A D\tR EH D", "A\tAH"]),
+    (["--distinct", "--without=other"], ["' E M\tAH M", "A\tAH"]),
+])
+def test_a_dictionary_becomes_pairs_of_characters_and_phonemes(tmp_path, call, options, pairs):
+    (tmp_path / "cmu").write_bytes(DICTIONARY)
+    (tmp_path / "other").write_bytes(b"READ  R IY D\r\n")
+    code, out, err = call("prepare_cmudict", "--input=cmu", "--output=a.tsv", *options)
+    words = len({pair.split("\t")[0] for pair in pairs})
+    assert (code, out, err) == (0, "", f"a.tsv: {len(pairs)} pairs, {words} words\n")
+    assert (tmp_path / "a.tsv").read_bytes().decode() == "".join(f"{pair}\n" for pair in pairs)
+
+
+def test_a_word_is_right_if_it_equals_any_of_its_pronunciations(tmp_path, call):
+    (tmp_path / "cmu.gz").write_bytes(gzip.compress(DICTIONARY))
+    for outputs, rate in (("AH M|R IY D|EY", "0.00 % (0 of 3 "), ("AH M|R EH D|AH", "0.00 % (0 "),
+                          ("AH M|R EH|AH EY", "66.67 % (2 of 3 "), ("||", "100.00 % (3 of 3 ")):
+        (tmp_path / "out").write_text("".join(f"{line}\n" for line in outputs.split("|")))
+        code, out, err = call("prepare_cmudict", "--input=cmu.gz", "--score=out")
+        assert (code, err) == (0, "") and out.startswith(f"word error rate {rate}")
+
+
+def test_outputs_for_other_words_are_refused_with_both_counts(tmp_path, call):
+    (tmp_path / "cmu").write_bytes(DICTIONARY)
+    (tmp_path / "out").write_text("AH M\n" * 5)
+    message = refused(DATA, call("prepare_cmudict", "--input=cmu", "--score=out"))
+    assert "out has 5 lines" in message and "cmu has 3 different words" in message
+
+
+@pytest.mark.parametrize("bad", [b"", b"WORD", b"WORD  ", b"WORD W ER D", b"  W ER D", b"A B  AH"])
+def test_a_malformed_dictionary_line_is_named_and_nothing_is_written(tmp_path, call, bad):
+    (tmp_path / "cmu").write_bytes(DICTIONARY + bad + b"\r\n")
+    message = refused(DATA, call("prepare_cmudict", "--input=cmu", "--output=a.tsv"))
+    assert "cmu:7: " in message
+    assert [path.name for path in tmp_path.iterdir()] == ["cmu"]
+
+
+def test_a_dictionary_is_prepared_or_scored_and_not_both(tmp_path, call):
+    (tmp_path / "cmu").write_bytes(DICTIONARY)
+    for options in ([], ["--output=a.tsv", "--score=out"]):
+        assert "--score" in refused(CONFIGURATION, call("prepare_cmudict", "--input=cmu", *options))
+
+
+@pytest.mark.parametrize(("script", "content"), [
+    ("prepare_scan", scan_line(1).encode()), ("prepare_cmudict", DICTIONARY)])
+def test_an_existing_output_stays_unless_told_otherwise(tmp_path, call, script, content):
+    (tmp_path / "in").write_bytes(content)
+    (tmp_path / "a.tsv").write_text("mine")
+    arguments = script, "--input=in", "--output=a.tsv"
+    assert "--overwrite" in refused(OUTPUT, call(*arguments))
+    assert (tmp_path / "a.tsv").read_text() == "mine"
+    assert call(*arguments, "--overwrite")[0] == 0
+    assert (tmp_path / "a.tsv").read_text() != "mine"
+
+
+def test_what_cannot_be_read_or_written_is_one_line(tmp_path, call):
+    assert "does not exist" in refused(DATA, call("prepare_scan", "--input=no", "--output=a.tsv"))
+    message = refused(OUTPUT, call("prepare_scan", "--input=no", "--output=no/a.tsv"))
+    assert "cannot write no/a.tsv" in message

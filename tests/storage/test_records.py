@@ -1,0 +1,127 @@
+"""Damaged records of a run do not end a resume: they are reported and what can be read is kept."""
+
+import json
+import shutil
+
+import pytest
+from runs import run_training
+from tiny import tiny_config, write_corpus
+
+from runtime import processes
+from runtime.errors import CHECKPOINT, DATA, UserError
+from runtime.signals import Stopped
+from storage.checkpoint import read_best
+from storage.config import load_config
+from storage.manifest import holds
+from storage.records import metrics_until, read_facts
+from training.profile import profiled
+
+
+def test_a_directory_without_a_readable_manifest_names_no_part(tmp_path):
+    assert not holds(tmp_path, "ema")
+    (tmp_path / "MANIFEST.sha256").write_bytes(b"\xff  ema/x")
+    assert not holds(tmp_path, "ema")
+    (tmp_path / "MANIFEST.sha256").write_text("0  ema/x\n")
+    assert holds(tmp_path, "ema") and not holds(tmp_path, "params")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that was stopped after step 4, and its corpus."""
+    path = tmp_path_factory.mktemp("records")
+    corpus = write_corpus(path / "pairs.tsv", 132)
+    with pytest.raises(Stopped):
+        run_training(path / "run", tiny_config(corpus, valid=corpus), stop_after=4)
+    return path / "run", corpus
+
+
+def resumed(stopped, path, spoil, **settings):
+    """The log of a resume for one more step, of a copy of the run with a damaged file."""
+    run, corpus = stopped
+    shutil.copytree(run, path)
+    spoil(path)
+    before = len((path / "train.log").read_text())
+    config = tiny_config(corpus, valid=corpus)
+    for name, value in settings.items():
+        setattr(config.training, name, value)
+    with pytest.raises(Stopped):
+        run_training(path, config, stop_after=1)
+    return (path / "train.log").read_text()[before:]
+
+
+@pytest.mark.parametrize("content", [b'{"command": ["tr', b"\xff\xfe", b"[]", b"", b'{"data": 3}',
+                                     b'{"resumed": {}}', b"[" * 100_000], ids=lambda x: x[:9])
+def test_a_damaged_run_json_is_set_aside(tmp_path, content):
+    (tmp_path / "run.json").write_bytes(content)
+    facts, warning = read_facts(tmp_path / "run.json")
+    assert facts == {} and "run.json is damaged" in warning and "run.json.corrupt" in warning
+    assert (tmp_path / "run.json.corrupt").read_bytes() == content
+    assert read_facts(tmp_path / "run.json") == ({}, "")
+
+
+def test_damaged_metrics_are_counted_and_the_others_kept():
+    lines = [json.dumps({"step": step, "train_loss": 1.5}).encode() for step in range(1, 6)]
+    bad = [b'{"step": 3, "tr\xffain": 1}', b"\0\0\0", b"5", b'{"loss": 1}', b'{"step": [1]}', b"{"]
+    content = b"\n".join([*lines[:2], *bad[:3], *lines[2:], *bad[3:]])
+    assert metrics_until(content, 4) == (b"".join(line + b"\n" for line in lines[:4]), len(bad))
+
+
+def test_a_run_with_damaged_records_is_resumed(stopped, tmp_path):
+    def spoil(run):
+        (run / "run.json").write_bytes((run / "run.json").read_bytes()[:40])
+        metrics = (run / "metrics.jsonl").read_bytes()
+        (run / "metrics.jsonl").write_bytes(metrics.replace(b"train_loss", b"train\xffloss", 1))
+        (run / "best.json").write_bytes(b"\xff")
+
+    best = read_best(stopped[0])
+    log = resumed(stopped, tmp_path / "run", spoil)
+    assert "resumed at step 4" in log
+    for part in ("warning: run.json is damaged", "warning: metrics.jsonl: 1 damaged lines",
+                 "best.json is damaged"):
+        assert part in log, part
+    lines = (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 3, 4, 4, 5]
+    assert read_best(tmp_path / "run") == best
+    assert json.loads((tmp_path / "run" / "run.json").read_bytes())["seed"] == 0
+    assert (tmp_path / "run" / "run.json.corrupt").exists()
+
+
+def test_changed_data_is_refused_without_run_json_too(stopped, tmp_path):
+    corpus = stopped[1].removeprefix("tsv:")
+    before = open(corpus, "rb").read()
+    try:
+        with open(corpus, "ab") as file:
+            file.write(b"eins\tEINS\n")
+        with pytest.raises(UserError, match="pairs.tsv changed since") as refused:
+            resumed(stopped, tmp_path / "run", lambda run: (run / "run.json").unlink())
+        assert refused.value.code == DATA
+        log = resumed(stopped, tmp_path / "again", lambda run: (run / "run.json").unlink(),
+                      allow_data_change=True)
+        assert "the training data has changed" in log
+    finally:
+        open(corpus, "wb").write(before)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"checkpoint": [4]}', '{"checkpoint": {}}'])
+def test_a_damaged_best_json_is_one_line(tmp_path, content):
+    (tmp_path / "best.json").write_text(content)
+    with pytest.raises(UserError, match="best.json is damaged") as refused:
+        read_best(tmp_path)
+    assert refused.value.code == CHECKPOINT
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"3", b"{", b'{"model": 3}'])
+def test_a_damaged_config_json_is_one_line(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match="config.json is damaged") as refused:
+        load_config(tmp_path / "config.json")
+    assert refused.value.code == CHECKPOINT
+
+
+def test_only_the_first_process_writes_a_trace(monkeypatch, tmp_path):
+    def step(state, batch):
+        return state, batch
+
+    assert profiled(step, "1:2", tmp_path, 0) is not step
+    monkeypatch.setattr(processes, "index", lambda: 1)
+    assert profiled(step, "1:2", tmp_path, 0) is step

@@ -1,0 +1,34 @@
+"""The learning rate that a training logs is the one that each step uses."""
+
+import json
+
+import numpy as np
+import pytest
+from runs import run_training
+from tiny import tiny_config, write_corpus
+
+
+def test_the_logged_learning_rate_is_the_formula_of_each_step(tmp_path):
+    """The cosine schedule: linear to the peak in 3 steps, then half a cosine to 0 at step 12."""
+    config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 60))
+    assert config.training.schedule == "cosine" and config.training.log_every == 1
+    run_training(tmp_path / "run", config)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    logged = {one["step"]: one["train_learning_rate"] for one in map(json.loads, lines)
+              if "train_learning_rate" in one}
+    assert sorted(logged) == list(range(1, 13))
+    for n, rate in logged.items():
+        expected = n / 3 if n <= 3 else 0.5 * (1 + np.cos(np.pi * (n - 3) / 9))
+        assert rate == pytest.approx(1e-2 * expected, abs=1e-8)
+
+
+@pytest.mark.slow
+def test_the_time_of_the_first_step_is_logged_once_for_each_start(tmp_path):
+    """It contains the compilation, so it is no measure of speed."""
+    config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 60))
+    config.training.num_steps = 4
+    for starts in (1, 2):
+        run_training(tmp_path / "run", config)
+        log = (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+        assert log.count("first step after ") == starts
+        config.training.num_steps = 8

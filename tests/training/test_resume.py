@@ -1,0 +1,227 @@
+"""Checkpoints: bit-exact resume at every step, what is kept, what is averaged, what is refused."""
+
+import json
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+from runs import run_training, state_bytes
+from tiny import tiny_config, write_corpus
+
+from interop.models import find_params, load_params
+from model.config import ModelConfig
+from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
+from runtime.signals import Stopped
+from storage.checkpoint import steps
+from storage.config import load_config
+from storage.run import Run
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Four batches of eight packed rows and two rows left out: twelve steps are three epochs."""
+    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 132)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(corpus, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    run_training(path, tiny_config(corpus))
+    return path
+
+
+def test_twelve_steps_are_three_epochs(uninterrupted):
+    _, data = state_bytes(uninterrupted)
+    assert (data["epoch"], data["index"]) == (3, 0)
+
+
+@pytest.mark.slow
+def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
+    for _ in range(11):
+        with pytest.raises(Stopped) as stopped:
+            run_training(tmp_path / "run", tiny_config(corpus), stop_after=1)
+        assert stopped.value.signal == signal.SIGTERM
+    run_training(tmp_path / "run", tiny_config(corpus))
+    assert state_bytes(tmp_path / "run") == state_bytes(uninterrupted)
+    assert steps(tmp_path / "run") == steps(uninterrupted)
+
+
+@pytest.mark.parametrize("stop_after", [
+    pytest.param(3, marks=pytest.mark.slow), 4, pytest.param(5, marks=pytest.mark.slow),
+    pytest.param(7, marks=pytest.mark.slow)])
+def test_one_interruption_is_bit_exact(corpus, uninterrupted, tmp_path, stop_after):
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "run", tiny_config(corpus), stop_after=stop_after)
+    assert steps(tmp_path / "run")[-1] == stop_after
+    run_training(tmp_path / "run", tiny_config(corpus))
+    assert state_bytes(tmp_path / "run") == state_bytes(uninterrupted)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    seen = [json.loads(line)["step"] for line in lines if "train_loss" in line]
+    assert len(seen) == len(set(seen))
+
+
+def test_the_last_k_are_kept_and_averaged(uninterrupted):
+    assert steps(uninterrupted) == [8, 10, 12]
+    kept = [load_params(uninterrupted, str(step)) for step in (8, 10, 12)]
+    average = load_params(uninterrupted, "average")
+    for mean, *parts in zip(*map(jax.tree.leaves, [average, *kept]), strict=True):
+        np.testing.assert_allclose(mean, np.mean(parts, axis=0), rtol=1e-6, atol=1e-7)
+
+
+def test_the_best_is_kept_beside_the_last(corpus, tmp_path):
+    """Judged by loss with a learning rate that rises until it hurts, the best is an early one."""
+    config = tiny_config(corpus, valid=corpus)
+    config.training.best_metric, config.training.num_steps = "loss", 24
+    config.training.schedule, config.training.warmup_steps = "constant", 24
+    config.training.learning_rate, config.training.clip_norm = 3.0, 0.0
+    run_training(tmp_path / "run", config)
+    best = json.loads((tmp_path / "run" / "best.json").read_text())
+    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    lines = list(lines)
+    losses = {line["step"]: line["valid_loss"] for line in lines if "valid_loss" in line}
+    assert [line["step"] for line in lines if "average_loss" in line] == [24]
+    assert best["checkpoint"] == min(losses, key=losses.get)
+    assert best["checkpoint"] < 20 and best["checkpoint"] in steps(tmp_path / "run")
+    assert steps(tmp_path / "run")[-3:] == [20, 22, 24]
+    best_params = find_params(tmp_path / "run", "best")
+    assert best_params == find_params(tmp_path / "run", str(best["checkpoint"]))
+
+
+def test_patience_stops_early(corpus, tmp_path):
+    config = tiny_config(corpus, valid=corpus)
+    config.training.learning_rate = 0.0  # nothing ever gets better
+    config.training.patience = 1
+    run_training(tmp_path / "run", config)
+    assert steps(tmp_path / "run")[-1] == 8
+
+
+def test_another_configuration_is_refused_by_name(corpus, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    config = tiny_config(corpus)
+    config.model.d_model, config.training.num_steps = 16, 13
+    with pytest.raises(UserError) as refused:
+        run_training(tmp_path / "run", config)
+    assert refused.value.code == CONFIGURATION
+    assert "model.d_model 8 → 16" in str(refused.value)
+    assert "num_steps" not in str(refused.value)
+
+
+def test_more_steps_go_on_from_the_end(corpus, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    config = tiny_config(corpus)
+    config.training.num_steps = 14
+    run_training(tmp_path / "run", config)
+    assert steps(tmp_path / "run") == [10, 12, 14]
+    assert load_config(tmp_path / "run" / "config.json").training.num_steps == 14
+
+
+def test_overwrite_begins_anew_and_leaves_strangers_alone(corpus, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    config = tiny_config(corpus)
+    config.model.d_model = 16
+    run_training(tmp_path / "run", config, overwrite=True)
+    assert load_config(tmp_path / "run" / "config.json").model.d_model == 16
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_deletes_everything_that_a_run_writes(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    (tmp_path / "run" / "profile").mkdir()
+    (tmp_path / "run" / "run.json.corrupt").touch()
+    run = Run(tmp_path / "run")
+    run.clear()
+    run.close()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["LOCK"]
+
+
+def test_a_training_of_one_step_is_evaluated(corpus, tmp_path):
+    config = tiny_config(corpus, valid=corpus)
+    config.training.num_steps = config.training.eval_every = config.training.checkpoint_every = 1
+    run_training(tmp_path / "run", config)
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["checkpoint"] == 1
+
+
+def test_a_run_in_use_is_refused(tmp_path):
+    held = Run(tmp_path / "run")
+    with pytest.raises(UserError, match="in use") as refused:
+        Run(tmp_path / "run")
+    assert refused.value.code == OUTPUT
+    held.close()
+    Run(tmp_path / "run").close()
+
+
+def test_changed_data_is_refused_by_name(corpus, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    config = tiny_config(corpus)
+    path = corpus.removeprefix("tsv:")
+    before = open(path, encoding="utf-8").read()
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("eins\tEINS\n")
+        with pytest.raises(UserError, match="pairs.tsv changed since") as refused:
+            run_training(tmp_path / "run", config)
+        assert refused.value.code == DATA
+    finally:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(before)
+
+
+def test_divergence_stops_before_it_is_saved(corpus, tmp_path):
+    config = tiny_config(corpus)
+    config.training.learning_rate, config.training.clip_norm = 1e30, 0.0
+    with pytest.raises(UserError, match="loss nan") as stopped:
+        run_training(tmp_path / "run", config)
+    assert stopped.value.code == DIVERGED
+    for step in steps(tmp_path / "run"):
+        leaves = jax.tree.leaves(load_params(tmp_path / "run", str(step)))
+        assert all(np.isfinite(leaf).all() for leaf in leaves)
+
+
+def test_an_unknown_checkpoint_lists_what_there_is(uninterrupted, tmp_path):
+    for name in ("9", "012", "²"):
+        with pytest.raises(UserError, match="8, 10, 12 and the average") as refused:
+            find_params(uninterrupted, name)
+        assert refused.value.code == CHECKPOINT
+    with pytest.raises(UserError, match="no checkpoint in"):
+        find_params(tmp_path, "latest")
+
+
+@pytest.mark.slow
+def test_a_moving_average_is_kept_resumed_and_used(corpus, tmp_path):
+    config = tiny_config(corpus)
+    config.training.ema_decay = 0.9
+    run_training(tmp_path / "whole", config)
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "run", config, stop_after=5)
+    run_training(tmp_path / "run", config)
+    assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")
+    assert find_params(tmp_path / "run", "12").name == "ema"
+    used, whole = (jax.tree.leaves(load_params(tmp_path / x, "12")) for x in ("run", "whole"))
+    assert all((a == b).all() for a, b in zip(used, whole, strict=True))
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "12" / "ema")
+    with pytest.raises(UserError, match="12 is damaged: ema/"):  # not the parameters in its place
+        load_params(tmp_path / "run", "12")
+
+
+def test_training_starts_from_another_run(corpus, uninterrupted, tmp_path):
+    """With a learning rate of 0 the parameters and the vocabulary are those of the other run."""
+    config = tiny_config(corpus)
+    config.training.init_from, config.training.learning_rate = str(uninterrupted), 0.0
+    run_training(tmp_path / "run", config)
+    for a, b in zip(*(jax.tree.leaves(load_params(path, "latest"))
+                      for path in (uninterrupted, tmp_path / "run")), strict=True):
+        np.testing.assert_array_equal(a, b)
+    joint = "vocab/joint.txt"
+    assert (tmp_path / "run" / joint).read_bytes() == (uninterrupted / joint).read_bytes()
+    again = tiny_config(corpus)
+    again.model, again.training = ModelConfig(), config.training
+    run = Run(tmp_path / "run")
+    run.adopt(again)  # what is left at its default is that of the other run, as at first
+    run.close()
+    assert again.model == load_config(tmp_path / "run" / "config.json").model
+    config.model.d_ff = 32
+    with pytest.raises(UserError, match="model.d_ff 16 → 32"):
+        run_training(tmp_path / "other", config)

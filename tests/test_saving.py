@@ -72,6 +72,25 @@ def test_overwrite_deletes_no_directory_that_is_not_a_run(tmp_path):
     run.close()
 
 
+@pytest.mark.parametrize("there, refused", [
+    (["vocab/tokenizers.json"], False), (["vocab/other.json"], True),
+    (["vocab/tokenizers.json", "samples/4.txt"], True),
+])
+def test_overwrite_deletes_what_a_failed_first_start_left(tmp_path, there, refused):
+    """Its vocabulary is written before config.json."""
+    for name in there:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("{}")
+    run = Run(tmp_path)
+    if refused:
+        with pytest.raises(UserError, match="holds files but no run"):
+            run.clear()
+    else:
+        run.clear()
+    assert all((tmp_path / name).exists() == refused for name in there)
+    run.close()
+
+
 def test_a_complete_run_started_again_changes_nothing(corpus, whole, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)

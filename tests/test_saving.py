@@ -15,6 +15,7 @@ from training import saving
 from training.checkpoint import find_params, read_best, steps, write_best
 from training.evaluate import Evaluator
 from training.run import Run
+from training.saving import Checkpoints
 
 ROOT = Path(__file__).parent.parent
 
@@ -201,3 +202,12 @@ def test_a_bad_byte_is_named_by_its_place_in_the_line(tmp_path):
     with pytest.raises(UserError, match="bad.tsv:1: byte 0xff at column 7 ") as caught:
         read_tsv(str(tmp_path / "bad.tsv"), "error")
     assert caught.value.code == DATA
+
+
+def test_a_step_saved_at_an_interruption_is_kept_while_it_is_the_latest(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=3, every=2, log=lambda line: None)
+    for step, last in ((2, [2]), (4, [2, 4]), (5, [2, 4, 5]), (6, [2, 4, 6]), (8, [4, 6, 8])):
+        (tmp_path / "checkpoints" / str(step)).mkdir()
+        (tmp_path / "checkpoints" / str(step) / "MANIFEST.sha256").touch()
+        assert checkpoints._last() == last
+    checkpoints.close()

@@ -8,12 +8,17 @@ import sys
 import zipfile
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from test_commands import run
 from tiny import WORDS, write_run
 
 from data.config import DataConfig
-from data.vocabulary import train_tokenizers
+from data.tokenizer import END
+from data.vocabulary import load_tokenizers, train_tokenizers
+from decoding.calls import Job
+from decoding.translator import Translator
 
 ROOT = Path(__file__).parents[2]
 EXPORT = ROOT / "scripts" / "export.py"
@@ -21,7 +26,8 @@ EXPORT = ROOT / "scripts" / "export.py"
 ALONE = """
 import runpy, sys
 sys.path[:] = [path for path in sys.path if path != sys.argv[1]]
-for name in "model data training decoding decode flax optax orbax absl tensorflow_datasets".split():
+ours = "model data runtime storage interop decoding decode"
+for name in f"{ours} flax optax orbax absl tensorflow_datasets".split():
     sys.modules[name] = None
 sys.argv[:] = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -52,6 +58,29 @@ def translated_alone(file, text):
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
+
+
+@pytest.mark.parametrize("min_length", [0, 9])
+def test_the_program_of_an_export_finds_what_the_search_finds(trained, min_length):
+    """A queue of the smallest bucket on one device; places without a sentence have length 0."""
+    engine = Translator.load(trained / "run", batch_size=4, min_length=min_length).engine
+    tokenizer = load_tokenizers(str(trained / "run" / "vocab"))[0]
+    run, size = engine.program(16)
+    sources = [ids for ids in tokenizer.encode_many(LINES) if 0 < len(ids) < 16][: size - 2]
+    source, lengths = np.zeros((size, 16), np.int32), np.zeros(size, np.int32)
+    for row, ids in enumerate(sources):
+        lengths[row] = len(ids) + 1
+        source[row, : len(ids) + 1] = [*ids, END]
+    found = jax.device_get(jax.jit(run)(jax.device_get(engine.variables), source, lengths))
+    expected = {one.index: one.hypotheses[0] for calls in engine.search(
+        [Job(sources, {}, range(len(sources)))]) for one in calls}
+    assert len(expected) == len(sources) > 40
+    for row, (ids, score, log_prob) in expected.items():
+        n = found.lengths[row, 0]
+        assert found.tokens[row, 0, : n - 1].tolist() == ids
+        np.testing.assert_allclose([found.scores[row, 0], found.log_probs[row, 0]],
+                                   [score, log_prob], rtol=1e-5)
+    assert not found.lengths[len(sources):].any()
 
 
 @pytest.mark.slow

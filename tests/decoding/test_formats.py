@@ -74,6 +74,7 @@ def test_json_that_is_not_as_expected_is_refused_with_its_place(line):
 def test_a_line_without_a_translation_is_not_scored_as_the_empty_one():
     with pytest.raises(UserError, match="^file:7: no second column"):
         one("tsv", "alone", True)
+    assert one("tsv", "two\tcolumns", True).target == "columns"
     assert one("tsv", "", True).target == one("jsonl", " ", True).target == ""
 
 

@@ -114,6 +114,20 @@ def test_links_are_where_the_attention_is_largest(translator):
     assert bare.links == [] and bare.score == pytest.approx(one.score, abs=1e-5)
 
 
+def test_what_lies_beyond_the_lengths_is_0_and_changes_nothing(translator):
+    """Source and target, also filled with tokens of the vocabulary."""
+    models = [(translator.engine.models[0], translator.engine.variables[0])]
+    source, target = jnp.array([[5, 6, 7, 2]]), jnp.array([[8, 9, 2]])
+    expected = force(models, source, jnp.array([4]), target, jnp.array([3]))
+    for filler in (0, 9):
+        padded = [jnp.pad(x, ((0, 0), (0, n)), constant_values=filler)
+                  for x, n in ((source, 3), (target, 2))]
+        found = force(models, padded[0], jnp.array([4]), padded[1], jnp.array([3]))
+        np.testing.assert_allclose(found.log_probs[:, :3], expected.log_probs, atol=1e-5)
+        np.testing.assert_allclose(found.attention[:, :3, :4], expected.attention, atol=1e-5)
+        assert not found.log_probs[:, 3:].any() and not found.attention[:, :3, 4:].any()
+
+
 def test_a_pair_that_is_too_long_is_cut_and_says_so(translator):
     short, long = Scorer(translator).stream([("eins", "zwei"), ("eins", "zwei " * 100)])
     assert (short.kept, short.cut) == (2, 0)

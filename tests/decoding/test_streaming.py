@@ -8,6 +8,7 @@ import pytest
 from echo import in_time
 
 from decoding import progress as module
+from decoding import streaming
 from decoding.inputs import read_lines
 from decoding.progress import Progress
 from decoding.streaming import in_order, windows
@@ -35,6 +36,27 @@ def test_a_window_closes_when_it_is_full_at_the_end_and_when_the_input_pauses(pi
     os.write(writer, b"last")
     os.close(writer)
     assert in_time(lambda: list(found)) == [["last"]]
+
+
+def test_a_window_closes_soon_where_the_input_is_slow_and_steady(monkeypatch):
+    """Lines that come every 0.3 s: a window takes those of LATEST seconds, not only the first."""
+    now = [50.0]
+    monkeypatch.setattr(streaming, "IDLE", 0.5)
+    monkeypatch.setattr(streaming.time, "monotonic", lambda: now[0])
+
+    class Steady:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return round(now[0], 1)
+
+        def ready(self, seconds):
+            now[0] += min(seconds, 0.3)
+            return seconds >= 0.3
+
+    window = next(windows(Steady(), 1000))
+    assert window == [50.0, 50.3, 50.6, 50.9] and now[0] == pytest.approx(50 + streaming.LATEST)
 
 
 def test_an_error_comes_after_the_items_before_it():

@@ -76,6 +76,8 @@ def test_feed_forward_is_equation_2_with_each_activation(activation):
     expected = NUMPY_ACTIVATIONS[activation](a @ inner + inner_bias) @ outer + outer_bias
     got = jax.jit(feed_forward, static_argnums=2)(params, x, activation)
     np.testing.assert_allclose(got, expected, atol=2e-5)
+    if activation == "relu":  # as in the paper
+        np.testing.assert_allclose(feed_forward(params, x), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("scale", [True, False])

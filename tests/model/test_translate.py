@@ -93,6 +93,17 @@ def assert_same_bits(one, other):
         assert x.tobytes() == y.tobytes()
 
 
+def test_a_limit_is_at_most_the_length_that_all_models_have():
+    models = [(one, jax.tree.map(jnp.asarray, random_variables(one)))
+              for one in (tiny_model(max_length=n) for n in (23, 19))]
+    request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)))
+    found = jax.eval_shape(lambda: translate(models, request, Search(**SEARCH), 19, B))
+    assert found.tokens.shape == (B, 2, 19)
+    for wrong in (0, 20):
+        with pytest.raises(ValueError, match=f"from 1 to the models' max_length, 19; got {wrong}"):
+            translate(models, request, Search(**SEARCH), wrong, B)
+
+
 # What is found.
 
 

@@ -4,12 +4,15 @@ import os
 import re
 import signal
 import time
+from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 from several import ROOT, TINY, Job, training, write_data
 
 from runtime import processes
+from runtime.errors import UserError
 from storage.checkpoint import steps
 
 
@@ -93,6 +96,43 @@ def test_a_process_that_never_comes_is_not_waited_for_without_end(path, tmp_path
     assert job.texts(1)[0].splitlines()[-1] == (
         "error: not all processes came to 127.0.0.1:1 within 5 s; start all of them, with the same "
         "flags")
+
+
+@pytest.mark.parametrize("coordinator, where", [
+    ("127.0.0.1:1", "127.0.0.1:1"), ("", "the coordinator of the cluster")])
+def test_processes_that_never_come_are_waited_for_by_name(monkeypatch, coordinator, where):
+    """5 × --process_timeout seconds; no device is used and no other process is needed."""
+    timers = []
+
+    def timer(seconds, function, arguments):
+        timers.append((seconds, arguments))
+        return SimpleNamespace(start=lambda: None, cancel=lambda: None)
+
+    def never(*_, **options):
+        raise RuntimeError("deadline")
+
+    monkeypatch.setattr(processes.threading, "Timer", timer)
+    monkeypatch.setattr(processes.jax.distributed, "initialize", never)
+    monkeypatch.setattr(processes.jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(processes, "greetings_to_stderr", lambda: None)
+    monkeypatch.setattr(processes, "_patience", 0)
+    given = SimpleNamespace(coordinator=coordinator, distributed=not coordinator,
+                            num_processes=2 if coordinator else None,
+                            process_id=0 if coordinator else None, process_timeout=7)
+    with pytest.raises(UserError, match="did not find each other: deadline"):
+        processes.connect(given)
+    assert timers == [(35, [f"not all processes came to {where} within 35 s; start all of them, "
+                            "with the same flags"])]
+
+
+def test_a_signal_of_any_process_is_shared_with_all(monkeypatch):
+    def largest(mine):
+        return np.maximum(mine.max(axis=0), [signal.SIGTERM, 1])  # with another process's
+
+    monkeypatch.setattr(processes, "_largest", lambda: largest)
+    assert processes.shared(None, False) == (None, False)  # a process on its own asks no device
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    assert processes.shared(None, False) == (signal.SIGTERM, True)
 
 
 def test_a_lost_process_is_known_by_what_the_devices_say(monkeypatch):

@@ -25,6 +25,10 @@ def test_a_directory_without_a_readable_manifest_names_no_part(tmp_path):
     assert holds(tmp_path, "ema") and not holds(tmp_path, "params")
 
 
+def test_a_new_run_has_no_facts_and_no_warning(tmp_path):
+    assert read_facts(tmp_path / "run.json") == ({}, "")
+
+
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     """A run that was stopped after step 4, and its corpus."""

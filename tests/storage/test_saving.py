@@ -15,6 +15,7 @@ from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from storage import saving
 from storage.checkpoint import read_best, steps, write_best
 from storage.run import Run
+from storage.saving import Checkpoints
 from training.evaluate import Evaluator
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,25 @@ def test_overwrite_deletes_no_directory_that_is_not_a_run(tmp_path):
     (tmp_path / "config.json").write_text('{"model": ')  # a run's, damaged
     run.clear()
     assert [path.name for path in tmp_path.iterdir()] == ["LOCK"]
+    run.close()
+
+
+@pytest.mark.parametrize("there, refused", [
+    (["vocab/tokenizers.json"], False), (["vocab/other.json"], True),
+    (["vocab/tokenizers.json", "samples/4.txt"], True),
+])
+def test_overwrite_deletes_what_a_failed_first_start_left(tmp_path, there, refused):
+    """Its vocabulary is written before config.json."""
+    for name in there:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("{}")
+    run = Run(tmp_path)
+    if refused:
+        with pytest.raises(UserError, match="holds files but no run"):
+            run.clear()
+    else:
+        run.clear()
+    assert all((tmp_path / name).exists() == refused for name in there)
     run.close()
 
 
@@ -183,3 +203,12 @@ def test_a_bad_byte_is_named_by_its_place_in_the_line(tmp_path):
     with pytest.raises(UserError, match="bad.tsv:1: byte 0xff at column 7 ") as caught:
         read_tsv(str(tmp_path / "bad.tsv"), "error")
     assert caught.value.code == DATA
+
+
+def test_a_step_saved_at_an_interruption_is_kept_while_it_is_the_latest(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=3, every=2, log=lambda line: None)
+    for step, last in ((2, [2]), (4, [2, 4]), (5, [2, 4, 5]), (6, [2, 4, 6]), (8, [4, 6, 8])):
+        (tmp_path / "checkpoints" / str(step)).mkdir()
+        (tmp_path / "checkpoints" / str(step) / "MANIFEST.sha256").touch()
+        assert checkpoints._last() == last
+    checkpoints.close()

@@ -1,11 +1,16 @@
 """The learning rate that a training logs is the one that each step uses."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from runs import run_training
 from tiny import tiny_config, write_corpus
+
+from data.batches import DataPosition
+from storage.config import TrainingConfig
+from training.progress import Progress
 
 
 def test_the_logged_learning_rate_is_the_formula_of_each_step(tmp_path):
@@ -20,6 +25,17 @@ def test_the_logged_learning_rate_is_the_formula_of_each_step(tmp_path):
     for n, rate in logged.items():
         expected = n / 3 if n <= 3 else 0.5 * (1 + np.cos(np.pi * (n - 3) / 9))
         assert rate == pytest.approx(1e-2 * expected, abs=1e-8)
+
+
+def test_a_start_logs_the_time_of_its_first_step_only():
+    """A run that is resumed after step 4."""
+    lines = []
+    run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
+    progress = Progress(run, TrainingConfig(num_steps=20), lambda step: 0.1, 4, places=None)
+    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0)
+    for step in (5, 6, 7):
+        progress.after(step, dict(metrics), DataPosition())
+        assert [line.split(" after")[0] for line in lines] == ["first step"]
 
 
 @pytest.mark.slow

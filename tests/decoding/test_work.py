@@ -1,0 +1,27 @@
+"""The work of a job: what its output lines say of truncation, and its counts."""
+
+import json
+
+import pytest
+from echo import echoing_translator
+
+from decoding.formats import Item
+from decoding.progress import Progress
+from decoding.work import Work
+
+
+@pytest.fixture
+def translator(monkeypatch):
+    return echoing_translator(monkeypatch)[0]
+
+
+def test_jsonl_says_of_each_line_whether_its_source_was_truncated(translator, capsys):
+    """The longest source of the model has 70 tokens, the end token included."""
+    work = Work(translator, "translate", "jsonl", "in.txt", Progress(4, True, False))
+    texts = ["eins", "zwei " * 69, "zwei " * 70, ""]
+    lines = {}
+    for group in work((i, Item(text, json.dumps({"text": text}))) for i, text in enumerate(texts)):
+        lines |= group
+    assert [json.loads(lines[i])["truncated"] for i in range(4)] == [False, False, True, False]
+    assert (work.truncated, work.blank) == (1, 1)
+    assert "in.txt:3: 71 tokens > 70, truncated" in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""Memory: what a step needs is measured by a known program, and a training that does not fit is
+refused before its first step."""
+
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from runs import run_training
+from tiny import tiny_config, write_corpus
+
+from runtime.devices import replicated
+from runtime.errors import CONFIGURATION, DATA, UserError
+from storage.checkpoint import steps
+from training import memory
+from training.dry_run import dry_run
+
+
+@pytest.fixture
+def config(tmp_path):
+    config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 29))
+    config.training.num_steps = 2
+    return config
+
+
+@pytest.mark.parametrize("donated", [True, False])
+def test_what_a_step_needs_besides_its_state_is_counted_for_each_device(donated):
+    """The batch of the device, and the new state where the old one is not overwritten."""
+    def step(state, batch):
+        return state + jax.lax.psum(batch.sum(), "devices"), batch.max()
+
+    mapped = jax.pmap(step, "devices", in_axes=(None, 0), out_axes=(None, 0),
+                      donate_argnums=(0,) * donated)
+    devices, state_bytes, batch_bytes = jax.local_device_count(), 4 * 100_000, 4 * 1_000_000
+    state = jax.device_put(jnp.zeros(100_000), replicated())
+    needed, _ = memory.step_memory(mapped, state, np.zeros((devices, 1_000_000), np.float32))
+    expected = batch_bytes + (0 if donated else state_bytes)
+    assert expected <= needed < expected + 10_000
+
+
+def test_the_check_does_not_compile_twice(config):
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **facts: compiled.append(event) if "backend_compile" in event else None)
+    mapped = jax.pmap(lambda state, batch: (state + jax.lax.psum(batch.sum(), "devices"), 0.0),
+                      "devices", in_axes=(None, 0), out_axes=None, donate_argnums=0)
+    state = jax.device_put(jnp.zeros(17), replicated())
+    batch = np.ones((jax.local_device_count(), 19), np.float32)
+    memory.step_memory(mapped, state, batch)
+    assert compiled
+    compiled.clear()
+    state, _ = memory.checked(mapped, config)(state, batch)
+    assert not compiled and state[0] == batch.size
+
+
+@pytest.mark.parametrize("start", ["a training", "a dry run"])
+def test_a_step_that_does_not_fit_is_refused_before_it_is_taken(
+        config, tmp_path, monkeypatch, start):
+    """The state fits, the activations do not."""
+    monkeypatch.setattr(memory, "free_memory", lambda: 20_000)
+    with pytest.raises(UserError) as refused:
+        if start == "a training":
+            run_training(tmp_path / "run", config)
+        else:
+            dry_run(config, tmp_path / "run", False, "off")
+    assert refused.value.code == CONFIGURATION
+    for part in ("a step needs", "0.0 MB are free for each", "config.training.accumulate=2",
+                 "lower training.tokens_per_batch"):
+        assert part in str(refused.value), part
+    assert steps(tmp_path / "run") == []
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_state_is_made(
+        config, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 5_000)
+    monkeypatch.setattr("train.init_state", None)  # fails if it is called
+    monkeypatch.setattr("train.partial", lambda *_: lambda: jnp.zeros(3_000))
+    with pytest.raises(UserError, match="the parameters and the optimizer need"):
+        run_training(tmp_path / "run", config)
+
+
+def test_unknown_or_ample_memory_refuses_nothing(config, monkeypatch):
+    for free in (None, 10**9):
+        monkeypatch.setattr(memory, "free_memory", lambda free=free: free)
+        memory.check_step((10**9, 0), config)
+    monkeypatch.setattr(memory, "free_memory", lambda: 10**9 - 1)
+    with pytest.raises(UserError, match="a step needs 1,000.0 MB on each of 4 devices"):
+        memory.check_step((10**9, 0), config)
+
+
+
+def test_a_dry_run_reads_all_lines(config, tmp_path, capsys):
+    """A malformed line far behind the 10,000 that a part of the data would be."""
+    path = config.data.corpus.removeprefix("tsv:")
+    lines = open(path, encoding="utf-8").read() * 362
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("".join(lines.splitlines(keepends=True)[:10_483]) + "no tab\n")
+    with pytest.raises(UserError, match=r"pairs.tsv:10484: 1 tab-separated field;") as refused:
+        dry_run(config, tmp_path / "run", False, "off")
+    assert refused.value.code == DATA
+    assert "reads all data" in capsys.readouterr().err

@@ -53,7 +53,7 @@ def test_loading_a_translator_sets_up_a_device_for_each_core_and_the_cache(tmp_p
 
 
 def test_devices_that_are_in_use_stay_as_they_are():
-    script = ("import jax; jax.devices(); from runtime.command import prepare_jax_by_default; "
+    script = ("import jax; jax.devices(); from runtime.devices import prepare_jax_by_default; "
               "prepare_jax_by_default(); print(jax.local_device_count(), "
               "jax.config.jax_compilation_cache_dir or None)")
     assert call(script) == ["1", "None"]

@@ -125,7 +125,7 @@ def test_an_epoch_is_a_function_of_seed_and_epoch_in_any_process(config):
     here = [as_lists(side) for side in sampler_of(config)[0](4)[:2]]
     assert here == [as_lists(side) for side in sampler_of(config)[0](4)[:2]]
     assert here != [as_lists(side) for side in sampler_of(config, seed=6)[0](4)[:2]]
-    code = ("from tests.test_subwords import *\n"
+    code = ("from tests.data.test_subwords import *\n"
             f"print([as_lists(s) for s in sampler_of(DataConfig(**{vars(config)!r}))[0](4)[:2]])")
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                            cwd=Path(__file__).parents[2])

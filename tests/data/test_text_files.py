@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from data import text_files
 from data.config import DataConfig
 from data.corpora import check_corpus, read_corpus
 from runtime.errors import DATA, UserError
+from runtime.lines import beginnings
 from runtime.notices import throttled
 
 LINES = 101
@@ -188,7 +188,8 @@ def test_a_pipe_is_a_file():
 
 
 def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monkeypatch):
-    monkeypatch.setattr(text_files, "LONGEST", 11)
+    for module in ("data.text_files", "runtime.lines"):
+        monkeypatch.setattr(f"{module}.LONGEST", 11)
     corpus = text(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n", lines("x", 5))
     assert corpus.source == ["a", "c", "e"] and list(corpus.numbers) == [1, 3, 5]
     assert list(corpus.dropped.values()) == [2]
@@ -197,13 +198,14 @@ def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monke
     assert corpus.fingerprints["train.de"] == hashlib.sha256(
         b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n").hexdigest()
     for ending in (b"", b"\n", b"\r\n"):  # cut off or whole, first or not
-        kept = list(text_files.beginnings(io.BytesIO(b"f" * 19 + ending)))
+        kept = list(beginnings(io.BytesIO(b"f" * 19 + ending)))
         assert len(kept) == 1 and len(kept[0]) > 11
-        assert list(text_files.beginnings(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
+        assert list(beginnings(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
 
 
 def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "LONGEST", 11)
+    for module in ("data.text_files", "runtime.lines"):
+        monkeypatch.setattr(f"{module}.LONGEST", 11)
     (tmp_path / "pairs.tsv").write_bytes(b"abcde\tfghij\nabcde\tfghijk\n")
     corpus = read_corpus(f"tsv:{tmp_path / 'pairs.tsv'}", "train", DataConfig())
     assert (corpus.source, corpus.target) == (["abcde"], ["fghij"])

@@ -21,6 +21,7 @@ from decoding.formats import Item
 from decoding.progress import Progress
 from decoding.translator import Translator
 from decoding.work import Work
+from interop import models
 from model.translate import Request, Search
 from runtime.errors import CHECKPOINT, DIVERGED, UserError
 from storage import checkpoint
@@ -124,8 +125,8 @@ def test_the_largest_alpha_overflows_at_no_length_and_the_next_is_refused():
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_parameters_that_are_not_finite_are_refused_before_a_search(tmp_path: Path, value):
     write_run(tmp_path / "good")
-    config, tokenizers = checkpoint.check_run(tmp_path / "good", "best")
-    params = checkpoint.load_params(tmp_path / "good", "best")
+    config, tokenizers = models.check_run(tmp_path / "good", "best")
+    params = models.load_params(tmp_path / "good", "best")
     params["target_embedding"]["table"][3, 2] = value
     (tmp_path / "bad").mkdir()
     checkpoint.write_run(tmp_path / "bad", config, tokenizers, params)

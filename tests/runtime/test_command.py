@@ -8,7 +8,7 @@ from tiny import tiny_config
 
 from data.config import DataConfig
 from data.corpora import read_corpus, read_split
-from runtime.devices import shrink_cache, usable_cores
+from runtime.devices import prepare_jax, shrink_cache, usable_cores
 from runtime.errors import CONFIGURATION, UserError
 from runtime.paths import check_local
 
@@ -69,9 +69,9 @@ def test_each_core_is_a_device_up_to_eight(monkeypatch, cores, asked, devices):
 
     settings = {}
     monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(devices, "usable_cores", lambda: cores)
+    monkeypatch.setattr("runtime.devices.usable_cores", lambda: cores)
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
-    devices.prepare_jax("off", asked)
+    prepare_jax("off", asked)
     assert settings == {"jax_num_cpu_devices": devices}
 
 

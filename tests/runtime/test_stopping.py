@@ -59,7 +59,7 @@ def test_a_signal_does_not_wait_for_the_plan_of_an_epoch(tmp_path, monkeypatch, 
         return original(*arguments)
 
     monkeypatch.setattr(batches, "plan_epoch", plan_epoch)
-    monkeypatch.setattr("test_resume.StopAfter", lambda _: StopWhilePlanning(planning))
+    monkeypatch.setattr("runs.StopAfter", lambda _: StopWhilePlanning(planning))
     config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 132))
     try:
         with pytest.raises(Stopped) as stopped:

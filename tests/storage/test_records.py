@@ -25,8 +25,10 @@ def test_a_directory_without_a_readable_manifest_names_no_part(tmp_path):
     assert holds(tmp_path, "ema") and not holds(tmp_path, "params")
 
 
-def test_a_new_run_has_no_facts_and_no_warning(tmp_path):
+def test_facts_that_are_absent_or_whole_cause_no_warning(tmp_path):
     assert read_facts(tmp_path / "run.json") == ({}, "")
+    (tmp_path / "run.json").write_text('{"seed": 3}')
+    assert read_facts(tmp_path / "run.json") == ({"seed": 3}, "")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,8 @@ def test_a_damaged_run_json_is_set_aside(tmp_path, content):
     assert facts == {} and "run.json is damaged" in warning and "run.json.corrupt" in warning
     assert (tmp_path / "run.json.corrupt").read_bytes() == content
     assert read_facts(tmp_path / "run.json") == ({}, "")
+    (tmp_path / "run.json").write_text('{"seed": 3}')
+    assert read_facts(tmp_path / "run.json") == ({"seed": 3}, "")
 
 
 def test_damaged_metrics_are_counted_and_the_others_kept():

@@ -50,25 +50,35 @@ def check_flags(f: flags.FlagValues) -> None:
     if f.mode == "translate" and f.target:
         raise UserError(CONFIGURATION, "--target belongs to --mode=score and --mode=align")
     if f.mode != "translate" and not f.target and f.format not in ("tsv", "jsonl"):
-        raise UserError(CONFIGURATION, f"--mode={f.mode} needs --target=FILE, or --format=tsv or "
-                        "jsonl with both sides")
+        raise UserError(
+            CONFIGURATION,
+            f"--mode={f.mode} needs --target=FILE, or --format=tsv or jsonl with both sides",
+        )
     if f.mode != "translate" and (f.format == "moses" or f.reference):
-        raise UserError(CONFIGURATION, f"--mode={f.mode} has neither --format=moses nor "
-                        "--reference")
+        raise UserError(
+            CONFIGURATION, f"--mode={f.mode} has neither --format=moses nor --reference"
+        )
     if f.shard:
         shard_of(f.shard)
         if not input_of(f).rereadable or f.reference:
             raise UserError(CONFIGURATION, "--shard needs an --input file, and no --reference")
     if (f.distributed or f.coordinator) and not in_chunks(f):
-        raise UserError(CONFIGURATION, "several processes need an --input and an --output file "
-                        "that all of them see, and no --reference")
+        raise UserError(
+            CONFIGURATION,
+            "several processes need an --input and an --output file "
+            "that all of them see, and no --reference",
+        )
 
 
 def in_chunks(f: flags.FlagValues) -> bool:
     """Whether finished results survive a kill: the input is in files, which can be read twice, the
     output is a file, which can appear by rename, and nothing has to be held until the end."""
-    return (input_of(f).rereadable and f.output != "-" and replaceable(expanded(f.output))
-            and not f.reference)
+    return (
+        input_of(f).rereadable
+        and f.output != "-"
+        and replaceable(expanded(f.output))
+        and not f.reference
+    )
 
 
 def input_of(f: flags.FlagValues) -> Input:
@@ -85,11 +95,17 @@ def check_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
     """UserError(CONFIGURATION) for flags that do not fit together with the run's options."""
     if f.mode == "translate" and f.format in ("text", "tsv") and decoding.hypotheses > 1:
         raise UserError(CONFIGURATION, "several translations a line need --format=moses or jsonl")
-    unused = [f"--{name}" for name in ("temperature", "top_k", "top_p", "seed")
-              if f[name].value is not None]
+    unused = [
+        f"--{name}"
+        for name in ("temperature", "top_k", "top_p", "seed")
+        if f[name].value is not None
+    ]
     if unused and not decoding.samples:
-        raise UserError(CONFIGURATION, f"{', '.join(unused)} has no effect on a beam search; add "
-                        "--samples=N to draw samples, or remove it")
+        raise UserError(
+            CONFIGURATION,
+            f"{', '.join(unused)} has no effect on a beam search; add "
+            "--samples=N to draw samples, or remove it",
+        )
 
 
 def main() -> None:
@@ -165,21 +181,31 @@ def prompted(lines: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, list[tupl
 
 def print_scores(texts: list[str], references: list[str], file) -> None:
     if len(texts) != len(references):
-        raise UserError(DATA, f"the input has {len(texts)} lines, --reference has "
-                        f"{len(references)}; the translations are written, but not scored")
+        raise UserError(
+            DATA,
+            f"the input has {len(texts)} lines, --reference has "
+            f"{len(references)}; the translations are written, but not scored",
+        )
     for metric in (bleu, tokenized_bleu, chrf) if texts else ():
         print(metric(texts, references), file=file)
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", None, "The run directory that train.py wrote; several with "
-                        "commas between are an ensemble.")
+    flags.DEFINE_string(
+        "workdir",
+        None,
+        "The run directory that train.py wrote; several with commas between are an ensemble.",
+    )
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
     flags.DEFINE_string("input", "-", "One sentence a line, .gz or not; - is stdin.")
     flags.DEFINE_string("output", "-", "What comes out, line by line; - is stdout.")
     flags.DEFINE_enum("format", "text", FORMATS, "What a line is: see decoding/formats.py.")
-    flags.DEFINE_enum("mode", "translate", MODES, "translate, score given translations, or align "
-                      "their tokens with those of the source.")
+    flags.DEFINE_enum(
+        "mode",
+        "translate",
+        MODES,
+        "translate, score given translations, or align their tokens with those of the source.",
+    )
     flags.DEFINE_string("target", "", "The translations to score or align, beside --input.")
     flags.DEFINE_string("reference", "", "Prints BLEU and chrF against this file.")
     flags.DEFINE_string("shard", "", "PART/PARTS, 2/8: translate this part of the input only.")
@@ -190,11 +216,18 @@ def define_flags() -> None:
 
 def define_options() -> None:
     """A flag for every field of config.decoding; `options_of` reads them."""
-    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
-              bool: flags.DEFINE_bool}
+    define = {
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+        bool: flags.DEFINE_bool,
+    }
     for field in fields(DecodingConfig):
-        define[field.type](field.name, None, f"Instead of the run's config.decoding.{field.name}: "
-                           f"{field.metadata['help']}")
+        define[field.type](
+            field.name,
+            None,
+            f"Instead of the run's config.decoding.{field.name}: {field.metadata['help']}",
+        )
 
 
 if __name__ == "__main__":

@@ -134,8 +134,14 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     print_results(run, data, translator)
 
 
-def begin(fresh: Callable[[], TrainState], checkpoints: Checkpoints, evaluator: Evaluator,
-          config: Config, run: Run, data: Data) -> tuple[TrainState, DataPosition]:
+def begin(
+    fresh: Callable[[], TrainState],
+    checkpoints: Checkpoints,
+    evaluator: Evaluator,
+    config: Config,
+    run: Run,
+    data: Data,
+) -> tuple[TrainState, DataPosition]:
     """The state and the place in the data to go on from: of the newest checkpoint, or new ones.
 
     Of several processes all begin alike; raises UserError where they cannot.
@@ -237,8 +243,9 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("workdir", "", "The run directory; runs/NAME of the config by default.")
     flags.DEFINE_bool("overwrite", False, "Begin anew where the run directory holds a run.")
-    flags.DEFINE_bool("dry_run", False, "Check everything, say what it takes, do one step, keep "
-                      "nothing.")
+    flags.DEFINE_bool(
+        "dry_run", False, "Check everything, say what it takes, do one step, keep nothing."
+    )
     processes.define_flags()
 
 

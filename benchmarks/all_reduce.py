@@ -49,8 +49,9 @@ def start_others(processes: int) -> None:
     f.coordinator, f.num_processes, f.process_id = coordinator, processes, 0
     for i in range(1, processes):
         place = f"--num_processes={processes}", f"--process_id={i}"
-        subprocess.Popen([sys.executable, *sys.argv, "--processes=1", *place,
-                          f"--coordinator={coordinator}"])
+        subprocess.Popen(
+            [sys.executable, *sys.argv, "--processes=1", *place, f"--coordinator={coordinator}"]
+        )
 
 
 def main() -> None:
@@ -61,8 +62,10 @@ def main() -> None:
     processes.connect(f)
     n = jax.device_count()
     if processes.first():
-        print(f"{n} × {jax.devices()[0].device_kind}, {processes.count()} processes\n"
-              "megabytes · ms · Gbit/s each way and device")
+        print(
+            f"{n} × {jax.devices()[0].device_kind}, {processes.count()} processes\n"
+            "megabytes · ms · Gbit/s each way and device"
+        )
     for megabytes in map(float, f.megabytes):
         took = milliseconds(megabytes)
         rate = 2 * (n - 1) / n * megabytes * 8e-3 / (took * 1e-3)

@@ -30,13 +30,17 @@ VARIANTS = {
     "ours: horizon 1, limit S + 12": ("ours", {"max_extra_length": 12, "horizon": 1}),
     "ours, mixed: exact, limit S + 12": ("ours", {"max_extra_length": 12, "dtype": "mixed"}),
     "ours, mixed: horizon 1, limit S + 12": (
-        "ours", {"max_extra_length": 12, "horizon": 1, "dtype": "mixed"}),
+        "ours",
+        {"max_extra_length": 12, "horizon": 1, "dtype": "mixed"},
+    ),
     "CTranslate2 float32: 2 translators, batch 32": ("ctranslate2", {"batch": 32, "inter": 2}),
     "CTranslate2 float32: 2 translators, batch 64": ("ctranslate2", {"batch": 64, "inter": 2}),
     "CTranslate2 float32: 2 translators, batch 128": ("ctranslate2", {"batch": 128, "inter": 2}),
     "CTranslate2 float32: 2 translators, batch 256": ("ctranslate2", {"batch": 256, "inter": 2}),
     "CTranslate2 int8: 2 translators, batch 64": (
-        "ctranslate2", {"batch": 64, "inter": 2, "kind": "int8"}),
+        "ctranslate2",
+        {"batch": 64, "inter": 2, "kind": "int8"},
+    ),
     "HF generate: batch 32": ("hf", {"batch": 32}),
     "ours: batch 1": ("ours", {"batch_size": 1}),
     "ours, mixed: batch 1": ("ours", {"batch_size": 1, "dtype": "mixed"}),
@@ -58,12 +62,17 @@ def our_translator(f, **options):
     from storage.config import DecodingConfig
 
     config, _ = marian_config(Path(f.model))
-    options = {"beam_size": f.beam_size, "alpha": 1.0, "power_penalty": True,
-               "max_extra_length": EXTRA} | options
+    options = {
+        "beam_size": f.beam_size,
+        "alpha": 1.0,
+        "power_penalty": True,
+        "max_extra_length": EXTRA,
+    } | options
     if f.length:
         options |= {"min_length": f.length, "max_length": f.length, "max_extra_length": f.length}
-    translator = Translator([config], load_marian_tokenizers(Path(f.model)),
-                            DecodingConfig(**options))
+    translator = Translator(
+        [config], load_marian_tokenizers(Path(f.model)), DecodingConfig(**options)
+    )
     translator.use(load_marian(Path(f.model), config))
     return translator
 
@@ -84,15 +93,21 @@ def ctranslate2(f, lines: list[str], batch: int, inter: int = 1, kind: str = "fl
     TransformersConverter(f.model).convert(target, force=True)
     cores = os.cpu_count()
     translator = ctranslate2.Translator(
-        target, compute_type=kind, inter_threads=inter, intra_threads=max(1, cores // inter))
+        target, compute_type=kind, inter_threads=inter, intra_threads=max(1, cores // inter)
+    )
     pieces = SentencePieceProcessor(str(Path(f.model) / "source.spm"))
     back = SentencePieceProcessor(str(Path(f.model) / "target.spm"))
 
     def run():
         tokens = [[*line, "</s>"] for line in pieces.encode(lines, out_type=str)]
         results = translator.translate_batch(
-            tokens, beam_size=f.beam_size, max_batch_size=batch, length_penalty=1.0,
-            max_decoding_length=f.length or EXTRA + 100, min_decoding_length=f.length or 1)
+            tokens,
+            beam_size=f.beam_size,
+            max_batch_size=batch,
+            length_penalty=1.0,
+            max_decoding_length=f.length or EXTRA + 100,
+            min_decoding_length=f.length or 1,
+        )
         return [back.decode_pieces(result.hypotheses[0]) for result in results]
 
     return run
@@ -112,11 +127,12 @@ def hf(f, lines: list[str], batch: int):
         texts = [""] * len(lines)
         with torch.no_grad():
             for at in range(0, len(order), batch):
-                chosen = order[at: at + batch]
+                chosen = order[at : at + batch]
                 inputs = tokenizer([lines[i] for i in chosen], return_tensors="pt", padding=True)
                 longest = f.length or inputs["input_ids"].shape[1] + EXTRA
-                ids = network.generate(**inputs, num_beams=f.beam_size, max_length=longest,
-                                       min_length=f.length or None)
+                ids = network.generate(
+                    **inputs, num_beams=f.beam_size, max_length=longest, min_length=f.length or None
+                )
                 found = tokenizer.batch_decode(ids, skip_special_tokens=True)
                 for i, text in zip(chosen, found, strict=True):
                     texts[i] = text
@@ -159,12 +175,23 @@ def main(_):
     seen = {name: [] for name in wanted}
     for _ in range(f.rounds):
         for name in wanted:
-            command = [sys.executable, __file__, f"--variant={name}", *(
-                f"--{flag}={f[flag].value}"
-                for flag in ("model", "input", "beam_size", "lines", "length"))]
+            command = [
+                sys.executable,
+                __file__,
+                f"--variant={name}",
+                *(
+                    f"--{flag}={f[flag].value}"
+                    for flag in ("model", "input", "beam_size", "lines", "length")
+                ),
+            ]
             root = str(Path(__file__).parent.parent)
-            done = subprocess.run(command, check=False, capture_output=True, text=True,
-                                  env={**os.environ, "PYTHONPATH": root})
+            done = subprocess.run(
+                command,
+                check=False,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "PYTHONPATH": root},
+            )
             if done.returncode:
                 print(f"{name}: {done.stderr[-300:]}", file=sys.stderr)
                 continue
@@ -178,9 +205,11 @@ def main(_):
             rates = sorted(len(lines) / one["warm"] for one in results)
             score, tokens = scores(f, results[0]["texts"], lines)
             middle = statistics.median(rates)
-            print(f"| {name} | {middle:,.0f} ({rates[0]:,.0f}–{rates[-1]:,.0f}) | "
-                  f"{tokens / len(lines) * middle:,.0f} | {score:.4f} | "
-                  f"{results[0]['memory']:,.0f} |")
+            print(
+                f"| {name} | {middle:,.0f} ({rates[0]:,.0f}–{rates[-1]:,.0f}) | "
+                f"{tokens / len(lines) * middle:,.0f} | {score:.4f} | "
+                f"{results[0]['memory']:,.0f} |"
+            )
 
 
 if __name__ == "__main__":

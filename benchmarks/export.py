@@ -54,22 +54,38 @@ def main() -> None:
     f = flags.FLAGS
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "exported.zip"
-        subprocess.run([sys.executable, ROOT / "scripts" / "export.py", f"--workdir={f.workdir}",
-                        f"--to={file}"], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                ROOT / "scripts" / "export.py",
+                f"--workdir={f.workdir}",
+                f"--to={file}",
+            ],
+            check=True,
+        )
         times, texts = {name: [] for name in LOAD}, {}
         for _ in range(f.rounds):
             for name, load in LOAD.items():
                 program = MEASURE.format(
-                    scripts=str(ROOT / "scripts"), input=f.input,
-                    load=load.format(run=f.workdir, file=str(file)))
-                done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True,
-                                      capture_output=True, text=True)
+                    scripts=str(ROOT / "scripts"),
+                    input=f.input,
+                    load=load.format(run=f.workdir, file=str(file)),
+                )
+                done = subprocess.run(
+                    [sys.executable, "-c", program],
+                    cwd=ROOT,
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                )
                 seconds, texts[name] = json.loads(done.stdout)
                 times[name].append(seconds)
         size = file.stat().st_size
     lines = len(texts["live"])
-    print(f"\n{size:,} bytes; {lines} lines; the same in every byte: "
-          f"{'yes' if texts['live'] == texts['exported'] else 'no'}\n")
+    print(
+        f"\n{size:,} bytes; {lines} lines; the same in every byte: "
+        f"{'yes' if texts['live'] == texts['exported'] else 'no'}\n"
+    )
     print("| | ready | first line | warm lines/s |\n|---|---|---|---|")
     for name, rounds in times.items():
         ready, first, _, warm = (statistics.median(column) for column in zip(*rounds, strict=True))

@@ -29,7 +29,7 @@ def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
     network, texts = MarianMTModel.from_pretrained(directory).eval(), []
     with torch.no_grad():
         for at in range(0, len(lines), batch):
-            inputs = tokenizer(lines[at: at + batch], return_tensors="pt", padding=True)
+            inputs = tokenizer(lines[at : at + batch], return_tensors="pt", padding=True)
             texts += tokenizer.batch_decode(network.generate(**inputs), skip_special_tokens=True)
     return texts
 
@@ -37,8 +37,9 @@ def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
 def main(_) -> None:
     f = flags.FLAGS
     prepare_jax("")
-    lines, references = (Path(path).read_text(encoding="utf-8").split("\n")[:-1]
-                         for path in (f.input, f.reference))
+    lines, references = (
+        Path(path).read_text(encoding="utf-8").split("\n")[:-1] for path in (f.input, f.reference)
+    )
     translator = Translator.load(f.model)
     scorer, found = Scorer(translator), {}
     found["transformers"] = hf(f.model, lines)
@@ -49,11 +50,15 @@ def main(_) -> None:
     scores = {}
     for name, texts in found.items():
         scores[name] = [one.score for one in scorer.stream(zip(lines, texts, strict=True))]
-        print(f"| {name} | {bleu(texts, references).value:.2f} | "
-              f"{statistics.mean(scores[name]):.4f} |")
+        print(
+            f"| {name} | {bleu(texts, references).value:.2f} | "
+            f"{statistics.mean(scores[name]):.4f} |"
+        )
     pairs = list(zip(*scores.values(), strict=True))
-    print(f"{same} of {len(lines)} translations are the same; ours scores higher in "
-          f"{sum(b > a + 1e-4 for a, b in pairs)}, lower in {sum(b < a - 1e-4 for a, b in pairs)}")
+    print(
+        f"{same} of {len(lines)} translations are the same; ours scores higher in "
+        f"{sum(b > a + 1e-4 for a, b in pairs)}, lower in {sum(b < a - 1e-4 for a, b in pairs)}"
+    )
 
 
 if __name__ == "__main__":

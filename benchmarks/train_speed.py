@@ -103,10 +103,18 @@ def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32")
     from training.step import init_state, make_train_step, pmap_train_step, split_rows
 
     d_model, d_ff, heads, layers, vocab, rows, length = SIZES[size]
-    model = Transformer(ModelConfig(
-        source_vocab_size=vocab, target_vocab_size=vocab, d_model=d_model, d_ff=d_ff,
-        num_heads=heads, num_layers=layers, max_length=length, dtype=dtype,
-    ))
+    model = Transformer(
+        ModelConfig(
+            source_vocab_size=vocab,
+            target_vocab_size=vocab,
+            d_model=d_model,
+            d_ff=d_ff,
+            num_heads=heads,
+            num_layers=layers,
+            max_length=length,
+            dtype=dtype,
+        )
+    )
     training = TrainingConfig()
     optimizer = make_optimizer(training, d_model)
     train_step = pmap_train_step(make_train_step(model, optimizer, training))
@@ -114,8 +122,7 @@ def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32")
     source, target, labels = ids_of(size).astype(np.int32)
     ones = np.ones((rows, length), np.int32)
     along = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    batch = Batch(source, ones, along, target, labels, ones, along,
-                  np.arange(rows, dtype=np.int32))
+    batch = Batch(source, ones, along, target, labels, ones, along, np.arange(rows, dtype=np.int32))
     batch = split_rows(batch, jax.local_device_count(), 1)
 
     def step():
@@ -137,29 +144,45 @@ def torch(size: str, marian: bool = False, autocast: bool = False) -> float:
     if marian:
         from transformers import MarianConfig, MarianMTModel
 
-        model = MarianMTModel(MarianConfig(
-            vocab_size=vocab, d_model=d_model, encoder_layers=layers, decoder_layers=layers,
-            encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=d_ff,
-            decoder_ffn_dim=d_ff, dropout=0.1, activation_function="relu", pad_token_id=0,
-            decoder_start_token_id=1, eos_token_id=2, max_position_embeddings=length,
-            scale_embedding=True, use_cache=False,
-        ))
+        model = MarianMTModel(
+            MarianConfig(
+                vocab_size=vocab,
+                d_model=d_model,
+                encoder_layers=layers,
+                decoder_layers=layers,
+                encoder_attention_heads=heads,
+                decoder_attention_heads=heads,
+                encoder_ffn_dim=d_ff,
+                decoder_ffn_dim=d_ff,
+                dropout=0.1,
+                activation_function="relu",
+                pad_token_id=0,
+                decoder_start_token_id=1,
+                eos_token_id=2,
+                max_position_embeddings=length,
+                scale_embedding=True,
+                use_cache=False,
+            )
+        )
 
         def logits():
             return model(input_ids=source, decoder_input_ids=target).logits
     else:
-        model = nn.ModuleDict({
-            "embedding": nn.Embedding(vocab, d_model),
-            "transformer": nn.Transformer(
-                d_model, heads, layers, layers, d_ff, dropout=0.1, batch_first=True
-            ),
-        })
+        model = nn.ModuleDict(
+            {
+                "embedding": nn.Embedding(vocab, d_model),
+                "transformer": nn.Transformer(
+                    d_model, heads, layers, layers, d_ff, dropout=0.1, batch_first=True
+                ),
+            }
+        )
         drop, causal = nn.Dropout(0.1), nn.Transformer.generate_square_subsequent_mask(length)
         positions = torch.randn(length, d_model)
 
         def logits():
-            embedded = [drop(model["embedding"](x) * d_model**0.5 + positions)
-                        for x in (source, target)]
+            embedded = [
+                drop(model["embedding"](x) * d_model**0.5 + positions) for x in (source, target)
+            ]
             x = model["transformer"](*embedded, tgt_mask=causal, tgt_is_causal=True)
             return x @ model["embedding"].weight.T
 
@@ -186,15 +209,23 @@ def main(_):
         rows, length = SIZES[f.size][-2:]
         print(json.dumps(rows * length / seconds))
         return
-    wanted = [name for name in VARIANTS
-              if name == PEAK or any(part in name for part in f.variants.split(";"))]
+    wanted = [
+        name
+        for name in VARIANTS
+        if name == PEAK or any(part in name for part in f.variants.split(";"))
+    ]
     speeds = {name: [] for name in wanted}
     for _ in range(f.rounds):
         for name, seen in speeds.items():
             command = [sys.executable, __file__, f"--size={f.size}", f"--variant={name}"]
             root = str(Path(__file__).parent.parent)
-            done = subprocess.run(command, check=False, capture_output=True, text=True,
-                                  env={**os.environ, "PYTHONPATH": root})
+            done = subprocess.run(
+                command,
+                check=False,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "PYTHONPATH": root},
+            )
             if done.returncode == 0:
                 seen.append(json.loads(done.stdout.splitlines()[-1]))
             elif "ModuleNotFoundError" not in done.stderr:
@@ -205,13 +236,17 @@ def main(_):
     peak = statistics.median(speeds.pop(PEAK))
     first = statistics.median(next(iter(speeds.values())))
     print(f"{PEAK}: {peak * giga:,.0f} GFLOP/s; a step: {giga * rows * length:,.0f} GFLOP\n")
-    print(f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio | "
-          "of the float32 peak |")
+    print(
+        f"| {f.size} | target tokens/s, median of {f.rounds} (range) | ratio | "
+        "of the float32 peak |"
+    )
     print("|---|---|---|---|")
     for name, seen in speeds.items():
         middle = statistics.median(seen)
-        print(f"| {name} | {middle:,.0f} ({min(seen):,.0f}–{max(seen):,.0f}) | "
-              f"{middle / first:.2f} | {middle / peak:.0%} |")
+        print(
+            f"| {name} | {middle:,.0f} ({min(seen):,.0f}–{max(seen):,.0f}) | "
+            f"{middle / first:.2f} | {middle / peak:.0%} |"
+        )
 
 
 if __name__ == "__main__":

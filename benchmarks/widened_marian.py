@@ -16,8 +16,14 @@ from absl import app, flags
 from safetensors.numpy import load_file, save_file
 
 # Of a weight [out, in] whether a side is features of the model (else heads or hidden units).
-INNER = {"q_proj": (False, True), "k_proj": (False, True), "v_proj": (False, True),
-         "out_proj": (True, False), "fc1": (False, True), "fc2": (True, False)}
+INNER = {
+    "q_proj": (False, True),
+    "k_proj": (False, True),
+    "v_proj": (False, True),
+    "out_proj": (True, False),
+    "fc1": (False, True),
+    "fc2": (True, False),
+}
 
 
 def wide(x: np.ndarray, axis: int, features: bool) -> np.ndarray:
@@ -74,15 +80,23 @@ def main(_) -> None:
     for side in ("encoder", "decoder"):
         layers, last = config[f"{side}_layers"], "final_layer_norm"
         prefix = f"model.{side}.layers.{layers - 1}."
-        layer = {name[len(prefix):]: x for name, x in tensors.items() if name.startswith(prefix)}
+        layer = {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}
         idle = idle_layer(layer, last)
         for number in range(layers, 2 * layers):
             tensors |= {f"model.{side}.layers.{number}.{name}": x for name, x in idle.items()}
     for kind in ("weight", "bias"):  # logits add up both copies
         tensors[f"model.decoder.layers.{2 * layers - 1}.{last}.{kind}"] = idle[
-            f"{last}.{kind}"] / np.float32(np.sqrt(2))
-    for name in ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim",
-                 "decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads"):
+            f"{last}.{kind}"
+        ] / np.float32(np.sqrt(2))
+    for name in (
+        "d_model",
+        "encoder_layers",
+        "decoder_layers",
+        "encoder_ffn_dim",
+        "decoder_ffn_dim",
+        "encoder_attention_heads",
+        "decoder_attention_heads",
+    ):
         config[name] *= 2
     (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     tensors = {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}

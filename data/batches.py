@@ -47,8 +47,14 @@ class DataPosition(NamedTuple):
     index: int = 0
 
 
-def plan_epoch(source_slots: np.ndarray, target_slots: np.ndarray, source_capacity: int,
-               target_capacity: int, seed: int, epoch: int) -> Plan:
+def plan_epoch(
+    source_slots: np.ndarray,
+    target_slots: np.ndarray,
+    source_capacity: int,
+    target_capacity: int,
+    seed: int,
+    epoch: int,
+) -> Plan:
     """Packs every pair once into rows of `source_capacity` and `target_capacity` places.
 
     `source_slots`, `target_slots`: the places each pair takes, ends included (`Pairs.slots`).
@@ -110,20 +116,28 @@ def useful_share(pairs: Pairs, plan: Plan, source_capacity: int, target_capacity
 
 def batch_pairs(plan: Plan, index: int, rows_per_batch: int) -> np.ndarray:
     """The pairs of batch `index` of a plan in the order of its rows: to say what is in it."""
-    rows = plan.offsets[index * rows_per_batch: (index + 1) * rows_per_batch + 1]
-    return plan.pairs[rows[0]: rows[-1]]
+    rows = plan.offsets[index * rows_per_batch : (index + 1) * rows_per_batch + 1]
+    return plan.pairs[rows[0] : rows[-1]]
 
 
-def make_batch(pairs: Pairs, plan: Plan, index: int, rows_per_batch: int, source_capacity: int,
-               target_capacity: int, special: Special = OUR_IDS) -> Batch:
+def make_batch(
+    pairs: Pairs,
+    plan: Plan,
+    index: int,
+    rows_per_batch: int,
+    source_capacity: int,
+    target_capacity: int,
+    special: Special = OUR_IDS,
+) -> Batch:
     """Batch `index` of a plan, `[rows_per_batch, capacity]` a side, filled up with empty rows.
 
     IndexError past the last row.
     """
     if not 0 <= index < -(-(len(plan.offsets) - 1) // rows_per_batch):
-        raise IndexError(f"batch {index} of {rows_per_batch} rows in a plan of "
-                         f"{len(plan.offsets) - 1}")
-    rows = plan.offsets[index * rows_per_batch: (index + 1) * rows_per_batch + 1]
+        raise IndexError(
+            f"batch {index} of {rows_per_batch} rows in a plan of {len(plan.offsets) - 1}"
+        )
+    rows = plan.offsets[index * rows_per_batch : (index + 1) * rows_per_batch + 1]
     members = batch_pairs(plan, index, rows_per_batch)
     where = members, rows - rows[0], rows_per_batch
     source = _packed(pairs.source, *where, source_capacity, special)
@@ -131,27 +145,43 @@ def make_batch(pairs: Pairs, plan: Plan, index: int, rows_per_batch: int, source
     return Batch(source[1], *source[2:], *target, np.arange(rows_per_batch, dtype=np.int32))
 
 
-def fixed_batches(pairs: Pairs, rows_per_batch: int, source_capacity: int, target_capacity: int,
-                  special: Special = OUR_IDS) -> Iterator[Batch]:
+def fixed_batches(
+    pairs: Pairs,
+    rows_per_batch: int,
+    source_capacity: int,
+    target_capacity: int,
+    special: Special = OUR_IDS,
+) -> Iterator[Batch]:
     """All pairs once, in batches that are always the same, for validation; the last one is filled
     up with empty rows."""
     plan = plan_epoch(*pairs.slots, source_capacity, target_capacity, seed=0, epoch=0)
     for index in range(-(-(len(plan.offsets) - 1) // rows_per_batch)):
         yield make_batch(
-            pairs, plan, index, rows_per_batch, source_capacity, target_capacity, special)
+            pairs, plan, index, rows_per_batch, source_capacity, target_capacity, special
+        )
 
 
 class Batches:
     """All training batches: `batches[position]` is a pure function of seed and position."""
 
-    def __init__(self, pairs: Callable[[int], Pairs], rows_per_batch: int, source_capacity: int,
-                 target_capacity: int, seed: int, special: Special = OUR_IDS):
+    def __init__(
+        self,
+        pairs: Callable[[int], Pairs],
+        rows_per_batch: int,
+        source_capacity: int,
+        target_capacity: int,
+        seed: int,
+        special: Special = OUR_IDS,
+    ):
         """`pairs(epoch)` are those of an epoch: always the same ones, or not."""
         self.special = special
         self.pairs = lru_cache(maxsize=2)(pairs)
         self.shape = rows_per_batch, source_capacity, target_capacity
-        self.plan = lru_cache(maxsize=2)(lambda epoch: plan_epoch(
-            *self.pairs(epoch).slots, source_capacity, target_capacity, seed, epoch))
+        self.plan = lru_cache(maxsize=2)(
+            lambda epoch: plan_epoch(
+                *self.pairs(epoch).slots, source_capacity, target_capacity, seed, epoch
+            )
+        )
 
     def __getitem__(self, position: DataPosition) -> Batch:
         """The batch at a position."""

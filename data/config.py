@@ -60,28 +60,53 @@ class DataConfig:
         _one_of("target_tokenizer", self.target_tokenizer, ("", *TOKENIZERS))
         if self.joint_vocab:
             same = self.target_tokenizer in ("", self.tokenizer)
-            _require(same, "data.target_tokenizer must be as data.tokenizer (or empty) with "
-                     "data.joint_vocab=True", self.target_tokenizer)
+            _require(
+                same,
+                "data.target_tokenizer must be as data.tokenizer (or empty) with "
+                "data.joint_vocab=True",
+                self.target_tokenizer,
+            )
             same = self.target_vocab_size in (0, self.vocab_size)
-            _require(same, "data.target_vocab_size must be as data.vocab_size (or 0) with "
-                     "data.joint_vocab=True", self.target_vocab_size)
-        _require(self.vocab_size > 4, "data.vocab_size must be above the 4 special tokens",
-                 self.vocab_size)
-        _require(self.target_vocab_size == 0 or self.target_vocab_size > 4,
-                 "data.target_vocab_size must be 0 or above the 4 special tokens",
-                 self.target_vocab_size)
-        _require(0 <= self.subword_sampling <= 1, "data.subword_sampling must be in [0, 1]",
-                 self.subword_sampling)
+            _require(
+                same,
+                "data.target_vocab_size must be as data.vocab_size (or 0) with "
+                "data.joint_vocab=True",
+                self.target_vocab_size,
+            )
+        _require(
+            self.vocab_size > 4,
+            "data.vocab_size must be above the 4 special tokens",
+            self.vocab_size,
+        )
+        _require(
+            self.target_vocab_size == 0 or self.target_vocab_size > 4,
+            "data.target_vocab_size must be 0 or above the 4 special tokens",
+            self.target_vocab_size,
+        )
+        _require(
+            0 <= self.subword_sampling <= 1,
+            "data.subword_sampling must be in [0, 1]",
+            self.subword_sampling,
+        )
         kinds = {self.tokenizer, self.target_tokenizer or self.tokenizer}
-        _require(not self.subword_sampling or kinds <= {"bpe", "unigram"}, "data.subword_sampling "
-                 "needs data.tokenizer bpe or unigram on both sides", self.subword_sampling)
-        _require(self.subword_sampling < 1 or "bpe" not in kinds, "data.subword_sampling must be "
-                 "below 1 with data.tokenizer=bpe", self.subword_sampling)
+        _require(
+            not self.subword_sampling or kinds <= {"bpe", "unigram"},
+            "data.subword_sampling needs data.tokenizer bpe or unigram on both sides",
+            self.subword_sampling,
+        )
+        _require(
+            self.subword_sampling < 1 or "bpe" not in kinds,
+            "data.subword_sampling must be below 1 with data.tokenizer=bpe",
+            self.subword_sampling,
+        )
         for side in ("source_length", "target_length"):
             length = getattr(self, side)
             _require(length >= 2, f"data.{side} must be at least 2 (a token and its end)", length)
-        _require(self.max_length_ratio == 0 or self.max_length_ratio >= 1,
-                 "data.max_length_ratio must be 0 (off) or at least 1", self.max_length_ratio)
+        _require(
+            self.max_length_ratio == 0 or self.max_length_ratio >= 1,
+            "data.max_length_ratio must be 0 (off) or at least 1",
+            self.max_length_ratio,
+        )
 
 
 def _require(holds, rule, got):
@@ -90,5 +115,6 @@ def _require(holds, rule, got):
 
 
 def _one_of(field, value, choices):
-    _require(value in choices, f"data.{field} must be one of {', '.join(map(repr, choices))}",
-             value)
+    _require(
+        value in choices, f"data.{field} must be one of {', '.join(map(repr, choices))}", value
+    )

@@ -70,8 +70,9 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
     """
     for weight, one in mixture(spec):
         if split != "train" and weight != 1.0:
-            raise UserError(CONFIGURATION, f"a weight is for training data only, got {spec!r} for "
-                            f"data.{split}")
+            raise UserError(
+                CONFIGURATION, f"a weight is for training data only, got {spec!r} for data.{split}"
+            )
         kind, rest = _parsed(one)
         if kind == "text":
             for path in rest.split(","):
@@ -81,8 +82,11 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
         elif kind == "tfds":
             prepared = _prepared(rest, split, config)
             if prepared.split is None:
-                raise UserError(DATA, f"{one} has no split for {split!r}, only "
-                                f"{', '.join(prepared.splits)}; name one as tfds:NAME:SPLIT")
+                raise UserError(
+                    DATA,
+                    f"{one} has no split for {split!r}, only "
+                    f"{', '.join(prepared.splits)}; name one as tfds:NAME:SPLIT",
+                )
 
 
 def read_corpus(spec: str, split: str, config: DataConfig, tell: Tell = silent) -> Corpus:
@@ -108,8 +112,11 @@ def mixture(spec: str) -> list[tuple[float, str]]:
         except ValueError:
             weight = 0.0
         if not 0.0 < weight <= MOST:
-            raise UserError(CONFIGURATION, f"a corpus's weight must be a number above 0 and at "
-                            f"most {MOST:g}, as in 0.5*tsv:FILE; got {part!r}")
+            raise UserError(
+                CONFIGURATION,
+                f"a corpus's weight must be a number above 0 and at "
+                f"most {MOST:g}, as in 0.5*tsv:FILE; got {part!r}",
+            )
         _parsed(one)
         parts.append((weight, one))
     return parts
@@ -131,11 +138,13 @@ def _read_one(spec, split, config, tell):
         corpus = read_tsv(rest, config.on_bad_utf8, tell)
     elif kind == "builtin":
         from data.korean.corpus import prepare
+
         builder = prepare(_data_dir(config) or None)
         name = {"train": "train", "valid": "validation", "test": "test"}[split]
         corpus = _read_builder(builder, name, BUILTIN[rest], spec, config, tell)
     else:
         import tensorflow_datasets as tfds
+
         prepared = _prepared(rest, split, config)
         builder = tfds.builder_from_directory(str(prepared.directory))
         languages = _languages(builder.info, spec)
@@ -147,8 +156,11 @@ def _parsed(spec):
     """The kind of a corpus and what follows the colon; UserError(CONFIGURATION) if it is none."""
     kind, _, rest = spec.partition(":")
     if kind not in ("builtin", "text", "tsv", "tfds") or not rest:
-        raise UserError(CONFIGURATION, f"a corpus must be one of {KINDS}, or a mixture as in "
-                        f"2*tsv:ONE + tsv:OTHER; got {spec!r}")
+        raise UserError(
+            CONFIGURATION,
+            f"a corpus must be one of {KINDS}, or a mixture as in "
+            f"2*tsv:ONE + tsv:OTHER; got {spec!r}",
+        )
     if kind == "text" and [*map(bool, rest.split(","))] != [True, True]:
         raise UserError(CONFIGURATION, f"text:SOURCE,TARGET takes two files, got {spec!r}")
     if kind == "builtin" and rest not in BUILTIN:
@@ -168,26 +180,44 @@ def _data_dir(config) -> str:
 def _prepared(rest, split, config) -> _Prepared:
     """Finds a prepared data set by its dataset_info.json: importing TFDS just for this is slow."""
     name, _, wanted = rest.partition(":")
-    root = Path(expanded(_data_dir(config) or os.environ.get("TFDS_DATA_DIR", "")
-                         or "~/tensorflow_datasets")).absolute()
-    found = [path.parent for path in (root / name).glob("*/dataset_info.json")
-             if re.fullmatch(r"\d+\.\d+\.\d+", path.parent.name)]  # not 1.0.0.incomplete…
+    root = Path(
+        expanded(
+            _data_dir(config) or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets"
+        )
+    ).absolute()
+    found = [
+        path.parent
+        for path in (root / name).glob("*/dataset_info.json")
+        if re.fullmatch(r"\d+\.\d+\.\d+", path.parent.name)
+    ]  # not 1.0.0.incomplete…
     if not found:
         configs = sorted({path.parts[-3] for path in (root / name).glob("*/*/dataset_info.json")})
         if configs:
-            raise UserError(CONFIGURATION, f"tfds:{name} has configurations; name one: "
-                            + ", ".join(f"tfds:{name}/{one}" for one in configs))
-        raise UserError(DATA, f"the data set {name} is not prepared in {root}; prepare it with: "
-                        f"{_preparation(name, root)}")
+            raise UserError(
+                CONFIGURATION,
+                f"tfds:{name} has configurations; name one: "
+                + ", ".join(f"tfds:{name}/{one}" for one in configs),
+            )
+        raise UserError(
+            DATA,
+            f"the data set {name} is not prepared in {root}; prepare it with: "
+            f"{_preparation(name, root)}",
+        )
     directory = max(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
     try:
         info = json.loads((directory / "dataset_info.json").read_text(encoding="utf-8"))
     except ValueError:
-        raise UserError(DATA, f"{directory}/dataset_info.json is damaged; prepare it again with: "
-                        f"{_preparation(name, root)} --overwrite") from None
+        raise UserError(
+            DATA,
+            f"{directory}/dataset_info.json is damaged; prepare it again with: "
+            f"{_preparation(name, root)} --overwrite",
+        ) from None
     if info.get("fileFormat") != "array_record":
-        raise UserError(DATA, f"{directory} is stored as {info.get('fileFormat')}, which needs "
-                        f"TensorFlow; prepare it with: {_preparation(name, root)} --overwrite")
+        raise UserError(
+            DATA,
+            f"{directory} is stored as {info.get('fileFormat')}, which needs "
+            f"TensorFlow; prepare it with: {_preparation(name, root)} --overwrite",
+        )
     splits = [one["name"] for one in info.get("splits", [])]
     if wanted and wanted.partition("[")[0] not in splits:
         wanted = ""
@@ -197,19 +227,24 @@ def _prepared(rest, split, config) -> _Prepared:
 
 
 def _preparation(name, root):
-    return (f"tfds build {name} --file_format=array_record --data_dir={root} "
-            "(needs: pip install -e '.[prepare]')")
+    return (
+        f"tfds build {name} --file_format=array_record --data_dir={root} "
+        "(needs: pip install -e '.[prepare]')"
+    )
 
 
 def _languages(info, spec):
     """The two texts of a data set, source first: as its supervised keys say, else its features."""
     import tensorflow_datasets as tfds
+
     keys = info.supervised_keys or tuple(info.features)
-    texts = [key for key, feature in info.features.items()
-             if isinstance(feature, tfds.features.Text)]
+    texts = [
+        key for key, feature in info.features.items() if isinstance(feature, tfds.features.Text)
+    ]
     if len(keys) != 2 or not all(key in texts for key in keys):
-        raise UserError(DATA, f"{spec} is not pairs of sentences: its features are "
-                        f"{', '.join(info.features)}")
+        raise UserError(
+            DATA, f"{spec} is not pairs of sentences: its features are {', '.join(info.features)}"
+        )
     return keys
 
 

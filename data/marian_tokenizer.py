@@ -23,6 +23,7 @@ class MarianTokenizer:
     def __init__(self, model: bytes, vocabulary: dict[str, int]):
         """ValueError for a vocabulary without its special pieces or with one id twice."""
         from sentencepiece import SentencePieceProcessor
+
         if not isinstance(vocabulary, dict) or any(type(i) is not int for i in vocabulary.values()):
             raise ValueError("the vocabulary is no table of pieces and their ids")
         if missing := {END, UNKNOWN} - set(vocabulary):
@@ -50,11 +51,15 @@ class MarianTokenizer:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
         tags = [TAG.match(text) for text in texts]
-        rests = [text[tag.end():] if tag else text for text, tag in zip(texts, tags, strict=True)]
+        rests = [text[tag.end() :] if tag else text for text, tag in zip(texts, tags, strict=True)]
         pieces = self._processor.encode(rests, out_type=str)
-        return [[self.vocabulary.get(piece, self._unknown) for piece in
-                 ([tag.group()] if tag else []) + line]
-                for tag, line in zip(tags, pieces, strict=True)]
+        return [
+            [
+                self.vocabulary.get(piece, self._unknown)
+                for piece in ([tag.group()] if tag else []) + line
+            ]
+            for tag, line in zip(tags, pieces, strict=True)
+        ]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; padding, start and end are dropped, unknown is ⁇."""
@@ -91,6 +96,11 @@ def with_appended_pad(tokenizer: MarianTokenizer, token: int) -> MarianTokenizer
 
 def without_appended_pad(tokenizer: MarianTokenizer) -> MarianTokenizer:
     """`with_appended_pad` backwards."""
-    return MarianTokenizer(tokenizer.model, {
-        PAD if piece == OLD_PAD else piece: i for piece, i in tokenizer.vocabulary.items()
-        if piece != PAD})
+    return MarianTokenizer(
+        tokenizer.model,
+        {
+            PAD if piece == OLD_PAD else piece: i
+            for piece, i in tokenizer.vocabulary.items()
+            if piece != PAD
+        },
+    )

@@ -54,9 +54,13 @@ def ragged(sequences: list[list[int]]) -> Ragged:
     return Ragged(np.fromiter(chain.from_iterable(sequences), np.int32, offsets[-1]), offsets)
 
 
-def encode_pairs(corpus: Corpus, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
-                 config: DataConfig, tell: Tell = silent,
-                 ) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
+def encode_pairs(
+    corpus: Corpus,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    config: DataConfig,
+    tell: Tell = silent,
+) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
     """Token ids of the pairs that fit, their places in the corpus, and those of the others by
     reason.
 
@@ -88,20 +92,30 @@ def encode_pairs(corpus: Corpus, source_tokenizer: Tokenizer, target_tokenizer: 
     if not len(kept):
         counts = Counter(corpus.dropped) + Counter({why: len(of) for why, of in dropped.items()})
         why = ", ".join(f"{n} {reason}" for reason, n in counts.items())
-        raise UserError(DATA, f"{', '.join(corpus.names)}: 0 of {counts.total()} pairs left: "
-                        f"{why}; see config.data.source_length, target_length, max_length_ratio")
+        raise UserError(
+            DATA,
+            f"{', '.join(corpus.names)}: 0 of {counts.total()} pairs left: "
+            f"{why}; see config.data.source_length, target_length, max_length_ratio",
+        )
     ends = np.cumsum([origin.count for origin in corpus.origins])
     counts = np.diff(np.searchsorted(kept, ends), prepend=0).tolist()
-    weights = tuple((count, origin.weight)
-                    for count, origin in zip(counts, corpus.origins, strict=True))
+    weights = tuple(
+        (count, origin.weight) for count, origin in zip(counts, corpus.origins, strict=True)
+    )
     for (count, weight), origin in zip(weights, corpus.origins, strict=True):
         if not count:
-            raise UserError(DATA, f"{', '.join(dict.fromkeys(origin.names))}: none of "
-                            f"{origin.count} pairs left; take it out of config.data.corpus, or see "
-                            "config.data.source_length, target_length, max_length_ratio")
+            raise UserError(
+                DATA,
+                f"{', '.join(dict.fromkeys(origin.names))}: none of "
+                f"{origin.count} pairs left; take it out of config.data.corpus, or see "
+                "config.data.source_length, target_length, max_length_ratio",
+            )
         if _taken_before(1, count, weight) < 1:
-            raise UserError(CONFIGURATION, f"{', '.join(dict.fromkeys(origin.names))}: a weight of "
-                            f"{weight:g} takes none of {count} pairs in an epoch; raise it")
+            raise UserError(
+                CONFIGURATION,
+                f"{', '.join(dict.fromkeys(origin.names))}: a weight of "
+                f"{weight:g} takes none of {count} pairs in an epoch; raise it",
+            )
     return Pairs(_joined(source), _joined(target), weights), kept, dropped
 
 
@@ -126,7 +140,7 @@ def taken_pairs(weights: tuple[tuple[int, float], ...], seed: int, epoch: int) -
         for again in range(begin // count, -(-end // count)):
             order = np.random.Generator(np.random.PCG64([seed, again, number, 1]))
             order = order.permutation(count)
-            taken.append(start + order[max(0, begin - again * count): end - again * count])
+            taken.append(start + order[max(0, begin - again * count) : end - again * count])
         start += count
     return np.sort(np.concatenate(taken))
 
@@ -167,5 +181,6 @@ def _unfit(source, target, limits, max_ratio):
 
 def _joined(parts):
     lengths = np.concatenate([part.lengths for part in parts])
-    return Ragged(np.concatenate([part.ids for part in parts]),
-                  np.concatenate([[0], np.cumsum(lengths)]))
+    return Ragged(
+        np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)])
+    )

@@ -23,8 +23,7 @@ VARIANTS = 8  # of a word in one epoch, at most; no more than it occurs
 WORD = re.compile("▁[^▁]*")  # in normalised text each word begins with its space
 
 
-def bpe_dropout(word: str, scores: dict[str, float], drop: float,
-                rng: random.Random) -> list[str]:
+def bpe_dropout(word: str, scores: dict[str, float], drop: float, rng: random.Random) -> list[str]:
     """Pieces of a word by merges from the best score down, each left out with probability `drop`.
 
     `scores` are those of the vocabulary's pieces. BPE-dropout (Provilkov et al. 2020, algorithm 1,
@@ -43,12 +42,13 @@ def bpe_dropout(word: str, scores: dict[str, float], drop: float,
         if drop and rng.random() < drop:
             left_out.add((ends[place], ends[place + 1], len(pieces[place])))
         else:
-            pieces[place: place + 2] = [pieces[place] + pieces[place + 1]]
+            pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
             del ends[place]
 
 
-def unigram_sample(word: str, scores: dict[str, float], alpha: float, rng: random.Random,
-                   longest: int) -> list[str]:
+def unigram_sample(
+    word: str, scores: dict[str, float], alpha: float, rng: random.Random, longest: int
+) -> list[str]:
     """Pieces of a word, drawn with probability ∝ P(pieces)^alpha (Kudo 2018, section 3.2).
 
     `scores` are log-probabilities of the vocabulary's pieces, of which none has more than `longest`
@@ -65,7 +65,8 @@ def unigram_sample(word: str, scores: dict[str, float], alpha: float, rng: rando
         if last[end]:
             highest = max(last[end].values())
             total[end] = highest + math.log(
-                sum(math.exp(value - highest) for value in last[end].values()))
+                sum(math.exp(value - highest) for value in last[end].values())
+            )
     if total[-1] == -math.inf:
         raise ValueError(f"no pieces for {word!r}")
     pieces, end = [], len(word)
@@ -82,22 +83,38 @@ class _Side:
 
     def __init__(self, texts: Sequence[str], tokenizer: SentencePieceTokenizer, amount: float):
         self._scores, self._ids = tokenizer.pieces()
-        self._amount, self._draw = amount, bpe_dropout if tokenizer.kind == "bpe" else partial(
-            unigram_sample, longest=max(map(len, self._scores)))
+        self._amount, self._draw = (
+            amount,
+            bpe_dropout
+            if tokenizer.kind == "bpe"
+            else partial(unigram_sample, longest=max(map(len, self._scores))),
+        )
         numbers = {}
-        self._words = ragged([[numbers.setdefault(word, len(numbers)) for word in
-                               WORD.findall(tokenizer.normalize(text))] for text in texts])
+        self._words = ragged(
+            [
+                [
+                    numbers.setdefault(word, len(numbers))
+                    for word in WORD.findall(tokenizer.normalize(text))
+                ]
+                for text in texts
+            ]
+        )
         # A word with a character that has no piece stays as it is: ids instead of text.
-        self._types = [word if all(c in self._ids for c in word) else tokenizer.encode(word[1:])
-                       for word in numbers]
+        self._types = [
+            word if all(c in self._ids for c in word) else tokenizer.encode(word[1:])
+            for word in numbers
+        ]
 
     def cut(self, sentences: np.ndarray, generator: np.random.Generator) -> Ragged:
         """Token ids of some of the sentences, cut anew."""
         rng = random.Random(int(generator.integers(2**63)))
         words = gathered(self._words, sentences)
         counts = np.minimum(np.bincount(words.ids, minlength=len(self._types)), VARIANTS)
-        variants = [self._variant(word, rng) for word, count in
-                    zip(self._types, counts.tolist(), strict=True) for _ in range(count)]
+        variants = [
+            self._variant(word, rng)
+            for word, count in zip(self._types, counts.tolist(), strict=True)
+            for _ in range(count)
+        ]
         drawn = (generator.random(len(words.ids)) * counts[words.ids]).astype(np.int64)
         first = np.cumsum(counts) - counts
         flat = gathered(ragged(variants), first[words.ids] + drawn)
@@ -112,27 +129,40 @@ class _Side:
 class SubwordSampler:
     """`sampler(epoch)`: the pairs that an epoch takes, cut into subwords for that epoch."""
 
-    def __init__(self, pairs: Pairs, texts: Sequence[Sequence[str]],
-                 tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig, seed: int):
+    def __init__(
+        self,
+        pairs: Pairs,
+        texts: Sequence[Sequence[str]],
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        config: DataConfig,
+        seed: int,
+    ):
         """`texts` are the two sides of `pairs`. UserError(CONFIGURATION) if these tokenizers
         have no subwords."""
         if not all(isinstance(one, SentencePieceTokenizer) for one in tokenizers):
-            raise UserError(CONFIGURATION, "data.subword_sampling needs a bpe or unigram "
-                            f"vocabulary, got {', '.join(one.kind for one in tokenizers)}")
+            raise UserError(
+                CONFIGURATION,
+                "data.subword_sampling needs a bpe or unigram "
+                f"vocabulary, got {', '.join(one.kind for one in tokenizers)}",
+            )
         self._pairs, self._seed = pairs, seed
-        self._sides = [_Side(*side, config.subword_sampling)
-                       for side in zip(texts, tokenizers, strict=True)]
+        self._sides = [
+            _Side(*side, config.subword_sampling) for side in zip(texts, tokenizers, strict=True)
+        ]
         self._limits = config.source_length - 1, config.target_length - 1
 
     def __call__(self, epoch: int) -> Pairs:
         """The pairs of an epoch. What would not fit into a row any more keeps its usual ids."""
         taken, sides = taken_pairs(self._pairs.weights, self._seed, epoch), []
         for number, (side, usual, limit) in enumerate(
-                zip(self._sides, self._pairs[:2], self._limits, strict=True)):
+            zip(self._sides, self._pairs[:2], self._limits, strict=True)
+        ):
             generator = np.random.Generator(np.random.PCG64([self._seed, epoch, number, 2]))
             cut = side.cut(taken, generator)
-            both = Ragged(np.concatenate([cut.ids, usual.ids]),
-                          np.concatenate([cut.offsets, len(cut.ids) + usual.offsets[1:]]))
+            both = Ragged(
+                np.concatenate([cut.ids, usual.ids]),
+                np.concatenate([cut.offsets, len(cut.ids) + usual.offsets[1:]]),
+            )
             fits = cut.lengths <= limit
             sides.append(gathered(both, np.where(fits, np.arange(len(fits)), len(fits) + taken)))
         return Pairs(*sides)

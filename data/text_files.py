@@ -72,10 +72,16 @@ def joined(corpora: list[Corpus], weights: list[float]) -> Corpus:
         list(chain.from_iterable(corpus.source for corpus in corpora)),
         list(chain.from_iterable(corpus.target for corpus in corpora)),
         array("q", chain.from_iterable(corpus.numbers for corpus in corpora)),
-        tuple(origin._replace(weight=origin.weight * weight)
-              for corpus, weight in zip(corpora, weights, strict=True)
-              for origin in corpus.origins),
-        dropped, sum(corpus.replaced for corpus in corpora), examples, fingerprints)
+        tuple(
+            origin._replace(weight=origin.weight * weight)
+            for corpus, weight in zip(corpora, weights, strict=True)
+            for origin in corpus.origins
+        ),
+        dropped,
+        sum(corpus.replaced for corpus in corpora),
+        examples,
+        fingerprints,
+    )
 
 
 class PairCollector:
@@ -111,8 +117,16 @@ class PairCollector:
             names = ", ".join(dict.fromkeys(self._names))
             raise UserError(DATA, f"{names}: 0 of {total} pairs left: {why or 'it is empty'}")
         origin = Origin(self._names, len(self._source))
-        return Corpus(self._source, self._target, self._numbers, (origin,), self._dropped,
-                      self._replaced, self._examples, fingerprints)
+        return Corpus(
+            self._source,
+            self._target,
+            self._numbers,
+            (origin,),
+            self._dropped,
+            self._replaced,
+            self._examples,
+            fingerprints,
+        )
 
     def _text(self, raw, side, number, other=b""):
         try:
@@ -122,9 +136,12 @@ class PairCollector:
                 same_line = side == 1 and self._names[0] == self._names[1]
                 before = other + b"\t" if same_line else b""
                 column = len((before + raw[: error.start]).decode("utf-8")) + 1
-                raise UserError(DATA, f"{self._names[side]}:{number}: byte "
-                                f"{raw[error.start]:#04x} at column {column} is not UTF-8 (use "
-                                "--config.data.on_bad_utf8=replace or skip)") from None
+                raise UserError(
+                    DATA,
+                    f"{self._names[side]}:{number}: byte "
+                    f"{raw[error.start]:#04x} at column {column} is not UTF-8 (use "
+                    "--config.data.on_bad_utf8=replace or skip)",
+                ) from None
             if self._on_bad_utf8 == "skip":
                 return None
             self._replaced += 1
@@ -153,8 +170,11 @@ def read_text(source: str, target: str, on_bad_utf8: str, tell: Tell = silent) -
         if one is None or other is None:
             rest = number + sum(1 for side in sides for _ in side)
             counts = (number - 1, rest) if one is None else (rest, number - 1)
-            raise UserError(DATA, f"{source} has {counts[0]} lines, {target} has {counts[1]}; line "
-                            "i of one must be the translation of line i of the other")
+            raise UserError(
+                DATA,
+                f"{source} has {counts[0]} lines, {target} has {counts[1]}; line "
+                "i of one must be the translation of line i of the other",
+            )
         pairs.add(number, one, other)
     return pairs.corpus({source: hashes[0].hexdigest(), target: hashes[1].hexdigest()})
 
@@ -166,7 +186,10 @@ def read_tsv(path: str, on_bad_utf8: str, tell: Tell = silent) -> Corpus:
     for number, line in enumerate(raw_lines(path, digest), start=1):
         fields = line.split(b"\t") if len(line) <= LONGEST else [line, b""]
         if len(fields) != 2:
-            raise UserError(DATA, f"{path}:{number}: {len(fields)} tab-separated field"
-                            f"{'s' * (len(fields) > 1)}; expected source and target")
+            raise UserError(
+                DATA,
+                f"{path}:{number}: {len(fields)} tab-separated field"
+                f"{'s' * (len(fields) > 1)}; expected source and target",
+            )
         pairs.add(number, *fields)
     return pairs.corpus({path: digest.hexdigest()})

@@ -30,6 +30,7 @@ class SentencePieceTokenizer:
 
     def __init__(self, kind: str, model: bytes):
         from sentencepiece import SentencePieceProcessor
+
         self.kind, self._model = kind, model
         self._processor = SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
@@ -92,8 +93,11 @@ class ListTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; padding, start and end are dropped, unknown is ⁇."""
-        tokens = [UNKNOWN_TEXT if i == UNKNOWN else self._tokens[i - SPECIALS]
-                  for i in ids if i not in (PAD, START, END)]
+        tokens = [
+            UNKNOWN_TEXT if i == UNKNOWN else self._tokens[i - SPECIALS]
+            for i in ids
+            if i not in (PAD, START, END)
+        ]
         return _one_line((" " if self.kind == "words" else "").join(tokens))
 
     def piece(self, token: int) -> str:

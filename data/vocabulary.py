@@ -34,8 +34,9 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.kind.encode() + b"\n" + tokenizer.serialized()).hexdigest()
 
 
-def train_tokenizers(config: DataConfig, source: Sequence[str],
-                     target: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
+def train_tokenizers(
+    config: DataConfig, source: Sequence[str], target: Sequence[str]
+) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers of the two sides made from their sentences: the same one twice if they are joint.
 
     The same sentences give the same tokenizers. UserError(CONFIGURATION) if the vocabulary is too
@@ -46,8 +47,10 @@ def train_tokenizers(config: DataConfig, source: Sequence[str],
         return joint, joint
     size = ("target_vocab_size", config.target_vocab_size)
     size = size if config.target_vocab_size else ("vocab_size", config.vocab_size)
-    return (_trained(config.tokenizer, "vocab_size", config.vocab_size, (source,)),
-            _trained(config.target_tokenizer or config.tokenizer, *size, (target,)))
+    return (
+        _trained(config.tokenizer, "vocab_size", config.vocab_size, (source,)),
+        _trained(config.target_tokenizer or config.tokenizer, *size, (target,)),
+    )
 
 
 def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> None:
@@ -56,8 +59,11 @@ def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> Non
     sides = {"joint": source} if source is target else {"source": source, "target": target}
     contents = {}
     for side, tokenizer in sides.items():
-        contents[side] = {"kind": tokenizer.kind, "size": tokenizer.size,
-                          "sha256": fingerprint(tokenizer)}
+        contents[side] = {
+            "kind": tokenizer.kind,
+            "size": tokenizer.size,
+            "sha256": fingerprint(tokenizer),
+        }
         write_whole(_path(directory, side, tokenizer.kind), tokenizer.serialized())
     write_whole(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1))
 
@@ -74,11 +80,15 @@ def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
         sides = ["joint"] if "joint" in contents else ["source", "target"]
         loaded = [_loaded(directory, side, contents[side]) for side in sides]
     except FileNotFoundError as error:
-        raise UserError(CHECKPOINT, f"{error.filename} is missing; {directory} holds no complete "
-                        "vocabulary of a run") from None
+        raise UserError(
+            CHECKPOINT,
+            f"{error.filename} is missing; {directory} holds no complete vocabulary of a run",
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise UserError(CHECKPOINT, f"{directory} holds a damaged vocabulary: {error}; restore it "
-                        "from a copy of the run") from None
+        raise UserError(
+            CHECKPOINT,
+            f"{directory} holds a damaged vocabulary: {error}; restore it from a copy of the run",
+        ) from None
     return loaded[0], loaded[-1]
 
 
@@ -94,6 +104,7 @@ def _trained(kind, field, size, corpora):
 
 def _trained_sentencepiece(kind, field, size, corpora):
     from sentencepiece import SentencePieceTrainer
+
     # Every k-th sentence: a sample that needs no random numbers.
     stride = sum(map(len, corpora)) // TRAINING_SENTENCES + 1
     sentences = [text for corpus in corpora for text in corpus[::stride]]
@@ -101,18 +112,33 @@ def _trained_sentencepiece(kind, field, size, corpora):
     model = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences), model_writer=model, model_type=kind,
-            vocab_size=size, hard_vocab_limit=False, num_threads=THREADS, minloglevel=2,
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=size,
+            hard_vocab_limit=False,
+            num_threads=THREADS,
+            minloglevel=2,
             # Rare characters (of Chinese, say) may not crowd out the subwords.
             character_coverage=1.0 if 4 * alphabet <= size else 0.9995,
             normalization_rule_name="nmt_nfkc",
-            pad_id=PAD, bos_id=START, eos_id=END, unk_id=UNKNOWN)
+            pad_id=PAD,
+            bos_id=START,
+            eos_id=END,
+            unk_id=UNKNOWN,
+        )
     except RuntimeError as error:
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-            raise UserError(CONFIGURATION, f"config.data.{field} must be at least {needed[1]} for "
-                            f"the alphabet of this corpus, got {size}") from None
-        raise UserError(DATA, f"SentencePiece cannot make a vocabulary of {len(sentences)} "
-                        f"sentences with {alphabet} different characters: {error}") from None
+            raise UserError(
+                CONFIGURATION,
+                f"config.data.{field} must be at least {needed[1]} for "
+                f"the alphabet of this corpus, got {size}",
+            ) from None
+        raise UserError(
+            DATA,
+            f"SentencePiece cannot make a vocabulary of {len(sentences)} "
+            f"sentences with {alphabet} different characters: {error}",
+        ) from None
     return SentencePieceTokenizer(kind, model.getvalue())
 
 

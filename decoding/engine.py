@@ -78,8 +78,10 @@ class Engine:
     def table(self) -> str:
         """The shapes that may be compiled, each when it is first needed, and kept in the cache."""
         shapes = ", ".join(f"{bucket} × {self.rows(bucket)}" for bucket in self.buckets)
-        return (f"{jax.local_device_count()} devices ({jax.default_backend()}); at most "
-                f"{len(self.buckets)} programs, source tokens × sentences: {shapes}")
+        return (
+            f"{jax.local_device_count()} devices ({jax.default_backend()}); at most "
+            f"{len(self.buckets)} programs, source tokens × sentences: {shapes}"
+        )
 
     def program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
         """(variables, source [Q, bucket], lengths [Q]) → Hypotheses, and Q: what one device does
@@ -89,7 +91,9 @@ class Engine:
 
         def program(variables, source, lengths):
             request = Request(
-                source, lengths, jnp.asarray(limits)[lengths],
+                source,
+                lengths,
+                jnp.asarray(limits)[lengths],
                 None if least is None else jnp.asarray(least)[lengths],
             )
             return run(variables, request, None, self._values)
@@ -116,8 +120,9 @@ class Engine:
             return  # another batch has said so already
         said = f"{rows} sentences of up to {bucket} tokens do not fit into the device's memory"
         if self._halved == HALVINGS or rows == 1:
-            raise UserError(CONFIGURATION, f"{said}; lower decoding.batch_size or "
-                            "decoding.beam_size")
+            raise UserError(
+                CONFIGURATION, f"{said}; lower decoding.batch_size or decoding.beam_size"
+            )
         self._halved += 1
         print(f"{said}: trying half as many", file=sys.stderr)
 
@@ -223,8 +228,11 @@ class Engine:
             if any(map(isnan, scores[row])):
                 raise diverged(job.numbers[i])
             each = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
-            found = [(ids[: n - 1].tolist(), score, log_prob)
-                     for ids, n, score, log_prob in each if n > 0]
+            found = [
+                (ids[: n - 1].tolist(), score, log_prob)
+                for ids, n, score, log_prob in each
+                if n > 0
+            ]
             yield Found(job, i, found or [([], float("-inf"), float("-inf"))])  # none is allowed
 
 
@@ -236,9 +244,12 @@ def multiplied(lengths: np.ndarray, ratio: float) -> np.ndarray:
 
 def diverged(line: int) -> UserError:
     """The error of a line (from 0) whose scores are NaN."""
-    return UserError(DIVERGED, f"line {line + 1}: the model's logits are not finite: expected "
-                     "numbers, got NaN or infinity; decode with --dtype=float32 or another "
-                     "--checkpoint")
+    return UserError(
+        DIVERGED,
+        f"line {line + 1}: the model's logits are not finite: expected "
+        "numbers, got NaN or infinity; decode with --dtype=float32 or another "
+        "--checkpoint",
+    )
 
 
 def dealt(x: np.ndarray) -> np.ndarray:

@@ -68,22 +68,24 @@ def parsed(form: str, line: str, where: str, with_target: bool = False) -> Item:
     try:
         fields = JSON.decode(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(DATA, f"{where}: not JSON ({error}); --format=jsonl takes an object a "
-                        "line") from None
+        raise UserError(
+            DATA, f"{where}: not JSON ({error}); --format=jsonl takes an object a line"
+        ) from None
     if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
-        raise UserError(DATA, f"{where}: expected an object with a string \"text\"")
+        raise UserError(DATA, f'{where}: expected an object with a string "text"')
     prefix, target = fields.get("prefix"), ""
     if with_target:
         target = fields.get("target", fields.get("translation"))
         if not isinstance(target, str):
-            raise UserError(DATA, f"{where}: expected a string \"target\" or \"translation\"")
+            raise UserError(DATA, f'{where}: expected a string "target" or "translation"')
     if not isinstance(prefix, str | None):
-        raise UserError(DATA, f"{where}: \"prefix\" must be a string")
+        raise UserError(DATA, f'{where}: "prefix" must be a string')
     return Item(encodable(fields["text"]), line, encodable(prefix or ""), encodable(target))
 
 
-def rendered(form: str, number: int, item: Item, found: list[Hypothesis], truncated: bool,
-             several: bool) -> str:
+def rendered(
+    form: str, number: int, item: Item, found: list[Hypothesis], truncated: bool, several: bool
+) -> str:
     """What comes out for item `number` (from 0); `found` is best first and never empty, `several`
     whether more than one was asked for.
 
@@ -94,7 +96,9 @@ def rendered(form: str, number: int, item: Item, found: list[Hypothesis], trunca
     if form == "moses":
         return "\n".join(
             f"{number} {SEPARATOR} {escaped(one.text)} {SEPARATOR} LogProb= {one.log_prob:.6f} "
-            f"Length= {one.length} {SEPARATOR} {one.score:.6f}" for one in found)
+            f"Length= {one.length} {SEPARATOR} {one.score:.6f}"
+            for one in found
+        )
     if form == "text" or not item.line.strip():
         return found[0].text  # of a blank line, a blank one
     each = finite([{"translation": one.text, "score": one.score} for one in found])

@@ -34,8 +34,10 @@ class Input(NamedTuple):
         UserError(DATA) for a malformed line, and where the two files are not parallel.
         """
         own = self.scored and not self.target
-        each = (parsed(self.form, line, f"{self.path}:{number}", own)
-                for number, line in enumerate(read_lines(self.path, warn), start=1))
+        each = (
+            parsed(self.form, line, f"{self.path}:{number}", own)
+            for number, line in enumerate(read_lines(self.path, warn), start=1)
+        )
         if self.target:
             each = paired(each, read_lines(self.target, warn), self.path, self.target)
         numbered = enumerate(each)
@@ -64,8 +66,11 @@ def paired(items: Iterator[Item], targets: Iterator[str], *names: str) -> Iterat
     number = 0
     for item, target in zip_longest(items, targets):
         if item is None or target is None:
-            raise UserError(DATA, f"{names[item is not None]} ends after line {number}, "
-                            f"{names[item is None]} does not; they must be parallel")
+            raise UserError(
+                DATA,
+                f"{names[item is not None]} ends after line {number}, "
+                f"{names[item is None]} does not; they must be parallel",
+            )
         number += 1
         yield item._replace(target=target)
 

@@ -39,7 +39,7 @@ Lines = Iterator[tuple[int, Item]]
 
 
 def shard_of(spec: str) -> tuple[int, int]:
-    """"2/8" → (2, 8). UserError(CONFIGURATION) if it is malformed."""
+    """ "2/8" → (2, 8). UserError(CONFIGURATION) if it is malformed."""
     part, _, parts = spec.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise UserError(CONFIGURATION, f"--shard must be PART/PARTS, from 1/PARTS, got {spec!r}")
@@ -56,14 +56,22 @@ def own(number: int) -> bool:
     return number // CHUNK % processes.count() == processes.index()
 
 
-def fingerprint(translator: Translator, runs: Iterable[Path], checkpoint: str, mode: str,
-                form: str) -> str:
+def fingerprint(
+    translator: Translator, runs: Iterable[Path], checkpoint: str, mode: str, form: str
+) -> str:
     """sha256 of what decides the output of a line, besides the line: options, models, vocabularies,
     program, libraries, machine, device."""
     device = jax.local_devices()[0]
-    facts = [asdict(translator.decoding), mode, form, __version__,
-             [version(name) for name in LIBRARIES], platform.machine(), device.platform,
-             device.device_kind]
+    facts = [
+        asdict(translator.decoding),
+        mode,
+        form,
+        __version__,
+        [version(name) for name in LIBRARIES],
+        platform.machine(),
+        device.platform,
+        device.device_kind,
+    ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for run in runs:
         for path in model_files(run, checkpoint):
@@ -102,17 +110,23 @@ class Chunks:
         except FileNotFoundError:
             same = False
             if os.path.exists(self._directory):
-                raise UserError(OUTPUT, f"{self._directory} is in the way and not of a decoding "
-                                "job; move it, or choose another --output") from None
+                raise UserError(
+                    OUTPUT,
+                    f"{self._directory} is in the way and not of a decoding "
+                    "job; move it, or choose another --output",
+                ) from None
         if not same:
             self._remove()
             os.makedirs(self._temporary)
             write_whole(os.path.join(self._temporary, "fingerprint"), fingerprint)
             os.rename(self._temporary, self._directory)
 
-    def run(self, lines: Callable[[], Lines],
-            work: Callable[[Lines], Iterable[Mapping[int, str]]],
-            reused: Callable[[int], None] = lambda count: None) -> None:
+    def run(
+        self,
+        lines: Callable[[], Lines],
+        work: Callable[[Lines], Iterable[Mapping[int, str]]],
+        reused: Callable[[int], None] = lambda count: None,
+    ) -> None:
         """Computes the results that are missing with `work`, then writes the whole file.
 
         `lines` begins to read the input again. Several processes compute CHUNK lines in turn.
@@ -152,8 +166,13 @@ class Chunks:
 
     def _finder(self) -> Callable[[int, str], str | None]:
         """(number, hash of the line) → the text that was saved; to be asked in ascending order."""
-        names = deque(sorted(name for name in os.listdir(self._directory)
-                             if name[0].isdecimal() and not name.endswith(".tmp")))
+        names = deque(
+            sorted(
+                name
+                for name in os.listdir(self._directory)
+                if name[0].isdecimal() and not name.endswith(".tmp")
+            )
+        )
         loaded = {}
 
         def find(number, key):
@@ -169,8 +188,10 @@ class Chunks:
             with open(os.path.join(self._directory, name), encoding="ascii") as file:
                 return {(number, key): text for number, key, text in map(json.loads, file)}
         except (ValueError, TypeError):
-            print(f"{self._directory}/{name} is damaged; its lines are computed again",
-                  file=sys.stderr)
+            print(
+                f"{self._directory}/{name} is damaged; its lines are computed again",
+                file=sys.stderr,
+            )
             return {}
 
     def _join(self, lines):
@@ -179,8 +200,11 @@ class Chunks:
             for number, item in lines():
                 text = find(number, hash_of(item))
                 if text is None:
-                    raise UserError(DATA, f"line {number + 1} of the input has changed since the "
-                                    "job began; run the same command again")
+                    raise UserError(
+                        DATA,
+                        f"line {number + 1} of the input has changed since the "
+                        "job began; run the same command again",
+                    )
                 whole.write(f"{text}\n".encode())
         self._remove()
 

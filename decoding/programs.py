@@ -52,9 +52,19 @@ def search_of(options: DecodingConfig, suppressed: tuple[int, ...]) -> Search:
     """The search of these options. A rule that is off remains off, which costs nothing."""
     o = options
     return Search(
-        o.beam_size, o.nbest, None, o.power_penalty, o.horizon, o.samples, None, o.top_k,
-        1.0 if o.top_p == 1.0 else None, suppressed,
-        1.0 if o.repetition_penalty == 1.0 else None, o.no_repeat_ngram, o.renormalize,
+        o.beam_size,
+        o.nbest,
+        None,
+        o.power_penalty,
+        o.horizon,
+        o.samples,
+        None,
+        o.top_k,
+        1.0 if o.top_p == 1.0 else None,
+        suppressed,
+        1.0 if o.repetition_penalty == 1.0 else None,
+        o.no_repeat_ngram,
+        o.renormalize,
     )
 
 
@@ -62,8 +72,11 @@ def graph(program: Program) -> Callable[..., Hypotheses]:
     """(variables, request, line numbers, values) → Hypotheses of one device."""
 
     def run(variables, request, lines, values):
-        given = {name: value for name, value in values._asdict().items()
-                 if name in Search._fields and getattr(program.search, name) is None}
+        given = {
+            name: value
+            for name, value in values._asdict().items()
+            if name in Search._fields and getattr(program.search, name) is None
+        }
         search = program.search._replace(**given)
         if search.samples:
             key = jax.random.PRNGKey(values.seed)
@@ -89,11 +102,18 @@ def on_devices(function: Callable[..., Any], in_axes: tuple[int | None, ...]) ->
     of_all = [P() if axis is None else P(*whole.mesh.axis_names) for axis in in_axes]
 
     def run(*arguments):
-        own = [one if axis is None else jax.tree.map(lambda x: x[0], one)
-               for one, axis in zip(arguments, in_axes, strict=True)]
+        own = [
+            one if axis is None else jax.tree.map(lambda x: x[0], one)
+            for one, axis in zip(arguments, in_axes, strict=True)
+        ]
         return jax.tree.map(lambda x: x[None], function(*own))
 
-    mapped = jax.shard_map(run, mesh=whole.mesh, in_specs=tuple(of_all),
-                           out_specs=P(*whole.mesh.axis_names), check_vma=False)
+    mapped = jax.shard_map(
+        run,
+        mesh=whole.mesh,
+        in_specs=tuple(of_all),
+        out_specs=P(*whole.mesh.axis_names),
+        check_vma=False,
+    )
     shardings = tuple(NamedSharding(whole.mesh, spec) for spec in of_all)
     return jax.jit(mapped, in_shardings=shardings)

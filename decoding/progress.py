@@ -68,8 +68,10 @@ class Progress:
             return
         seconds = time.perf_counter() - self.started
         earlier = f" ({self.earlier} more from an earlier start)" if self.earlier else ""
-        note(f"{self.done} lines{earlier}, {blank} blank, {truncated} truncated, "
-             f"{seconds:.1f} s, {self.done / seconds:,.1f} lines/s")
+        note(
+            f"{self.done} lines{earlier}, {blank} blank, {truncated} truncated, "
+            f"{seconds:.1f} s, {self.done / seconds:,.1f} lines/s"
+        )
 
 
 def note(text: str, end: str = "\n") -> None:

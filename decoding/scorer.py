@@ -44,8 +44,10 @@ class Scorer:
         engine, options = translator.engine, translator.decoding
         self._buckets = engine.buckets
         rules = make_rules(
-            engine.models[0].config.end_id, suppressed=engine.suppressed,
-            renormalize=options.renormalize, repetition=options.repetition_penalty,
+            engine.models[0].config.end_id,
+            suppressed=engine.suppressed,
+            renormalize=options.renormalize,
+            repetition=options.repetition_penalty,
         )
 
         def run(variables, *arrays):
@@ -66,12 +68,17 @@ class Scorer:
     def _window(self, pairs):
         tokenizers = self._translator.source_tokenizer, self._translator.target_tokenizer
         end, room = self._translator.engine.models[0].config.end_id, self._buckets[-1]
-        sides = [tokenizer.encode_many([pair[side].strip() for pair in pairs])
-                 for side, tokenizer in enumerate(tokenizers)]
+        sides = [
+            tokenizer.encode_many([pair[side].strip() for pair in pairs])
+            for side, tokenizer in enumerate(tokenizers)
+        ]
         kept = [[[*ids[: room - 1], end] for ids in side] for side in sides]
         cut = [max(0, max(len(side[i]) for side in sides) + 1 - room) for i in range(len(pairs))]
-        order = sorted((max(len(kept[0][i]), len(kept[1][i])), i) for i in range(len(pairs))
-                       if sides[0][i] or sides[1][i])
+        order = sorted(
+            (max(len(kept[0][i]), len(kept[1][i])), i)
+            for i in range(len(pairs))
+            if sides[0][i] or sides[1][i]
+        )
         results, low = [None] * len(pairs), 0
         for bucket in self._buckets:
             members = [i for length, i in order if low < length <= bucket]
@@ -99,7 +106,8 @@ class Scorer:
         split = (x.reshape(devices, -1, *x.shape[1:]) for x in arrays)
         forced = jax.device_get(self._force(self._translator.engine.variables, *split))
         log_probs, *attention = jax.tree.leaves(
-            jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), forced))
+            jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), forced)
+        )
         decoding, pieces = self._translator.decoding, self._translator.target_tokenizer
         for row, i in enumerate(members):
             source, target = len(kept[0][i]), len(kept[1][i])
@@ -107,9 +115,13 @@ class Scorer:
             total = float(each.sum())
             penalty = float(length_penalty(float(target), decoding.alpha, decoding.power_penalty))
             results[i] = Scored(
-                total, total / penalty, [pieces.piece(token) for token in kept[1][i]],
-                each.tolist(), links(attention[0][row, :target, :source]) if self._align else [],
-                max(source, target), cut[i],
+                total,
+                total / penalty,
+                [pieces.piece(token) for token in kept[1][i]],
+                each.tolist(),
+                links(attention[0][row, :target, :source]) if self._align else [],
+                max(source, target),
+                cut[i],
             )
 
 

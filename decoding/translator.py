@@ -61,7 +61,9 @@ class Translator:
 
     @classmethod
     def load(
-        cls, run: str | Path | Sequence[str | Path], checkpoint: str | int = "best",
+        cls,
+        run: str | Path | Sequence[str | Path],
+        checkpoint: str | int = "best",
         **decoding: int | float | str,
     ) -> "Translator":
         """From a run directory, or from several of one vocabulary (an ensemble).
@@ -79,9 +81,12 @@ class Translator:
         config, tokenizers = found[0]
         for path, (other, _) in zip(runs, found, strict=True):
             if other.data.vocab_sha256 != config.data.vocab_sha256:
-                raise UserError(CHECKPOINT, f"{path} has another vocabulary than {runs[0]}; an "
-                                "ensemble needs one (train the others with init_from, or on the "
-                                "same data)")
+                raise UserError(
+                    CHECKPOINT,
+                    f"{path} has another vocabulary than {runs[0]}; an "
+                    "ensemble needs one (train the others with init_from, or on the "
+                    "same data)",
+                )
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
         translator = cls([other.model for other, _ in found], tokenizers, config.decoding)
@@ -98,8 +103,11 @@ class Translator:
         for piece in self.decoding.suppress.split():
             found = self.target_tokenizer.id_of(piece)
             if found is None or found == self._models[0].end_id:
-                raise UserError(CONFIGURATION, f"decoding.suppress: {piece!r} is no piece of the "
-                                "target vocabulary that could be left out (RUN/vocab lists them)")
+                raise UserError(
+                    CONFIGURATION,
+                    f"decoding.suppress: {piece!r} is no piece of the "
+                    "target vocabulary that could be left out (RUN/vocab lists them)",
+                )
             ids.append(found)
         return tuple(ids)
 
@@ -140,8 +148,9 @@ class Translator:
         `first` is the number of the first line: samples depend on a line's number and the seed.
         """
         if isinstance(items, str):
-            raise TypeError(f"lines must be an iterable of strings, got the string {items[:20]!r}; "
-                            "pass [text]")
+            raise TypeError(
+                f"lines must be an iterable of strings, got the string {items[:20]!r}; pass [text]"
+            )
         return self._stream(items, first)
 
     def _stream(self, items, first):
@@ -181,7 +190,8 @@ class Translator:
                 for job, index, found in call:
                     number = job.numbers[index]
                     ready[number] = Translation(
-                        self._hypotheses(found), begun.pop(number), len(job.sources[index]) + 1)
+                        self._hypotheses(found), begun.pop(number), len(job.sources[index]) + 1
+                    )
                 yield dict(ready)
                 ready.clear()
             yield ready
@@ -192,21 +202,29 @@ class Translator:
             raise failed[0]
 
     def _hypotheses(self, found):
-        return [Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1)
-                for ids, score, log_prob in found]
+        return [
+            Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1)
+            for ids, score, log_prob in found
+        ]
 
     def _tokenized(self, window: list[tuple[int, Item]]) -> tuple[Job, list[int]]:
         """The job of some lines, and how many tokens each line has before it is truncated."""
         numbers, items = zip(*window, strict=True)
         encoded = self.source_tokenizer.encode_many([item.text.strip() for item in items])
         kept = [ids[: self.engine.buckets[-1] - 1] for ids in encoded]
-        prefixes = {i: self.target_tokenizer.encode(item.prefix)
-                    for i, item in enumerate(items) if item.prefix and kept[i]}
+        prefixes = {
+            i: self.target_tokenizer.encode(item.prefix)
+            for i, item in enumerate(items)
+            if item.prefix and kept[i]
+        }
         for i, ids in prefixes.items():
             if len(ids) > (most := self.engine.longest_prefix(len(kept[i]) + 1)):
-                raise UserError(DATA, f"line {numbers[i] + 1}: its prefix has {len(ids)} tokens, "
-                                f"expected at most {most}; shorten it, or raise "
-                                "--max_extra_length or --max_length")
+                raise UserError(
+                    DATA,
+                    f"line {numbers[i] + 1}: its prefix has {len(ids)} tokens, "
+                    f"expected at most {most}; shorten it, or raise "
+                    "--max_extra_length or --max_length",
+                )
         return Job(kept, prefixes, numbers), [len(ids) + bool(ids) for ids in encoded]
 
 

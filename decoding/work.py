@@ -16,8 +16,15 @@ MODES = ("translate", "score", "align")
 class Work:
     """Makes output lines of items, names what was truncated, and counts."""
 
-    def __init__(self, translator: Translator, mode: str, form: str, source: str,
-                 progress: Progress, keep_texts: bool = False):
+    def __init__(
+        self,
+        translator: Translator,
+        mode: str,
+        form: str,
+        source: str,
+        progress: Progress,
+        keep_texts: bool = False,
+    ):
         """`source` names the input in messages. `keep_texts` keeps the translations, by number, to
         compare them with references."""
         self._translator, self._mode, self._form = translator, mode, form
@@ -51,12 +58,15 @@ class Work:
                 found, item = group[number], items.pop(number)
                 self._count(number, found.kept, found.tokens - found.kept)
                 if found.hypotheses[0].score == float("-inf"):
-                    note(f"{self._source}:{number + 1}: no translation satisfies the constraints "
-                         "(lengths, n-grams, suppressed pieces)")
+                    note(
+                        f"{self._source}:{number + 1}: no translation satisfies the constraints "
+                        "(lengths, n-grams, suppressed pieces)"
+                    )
                 if self._keep_texts:
                     self.texts[number] = found.text
-                texts[number] = rendered(self._form, number, item, found.hypotheses,
-                                         found.kept < found.tokens, several)
+                texts[number] = rendered(
+                    self._form, number, item, found.hypotheses, found.kept < found.tokens, several
+                )
             yield texts
 
     def _scored(self, lines):
@@ -79,9 +89,17 @@ class Work:
             return item.line if self._form in ("jsonl", "tsv") else ""
         if self._mode == "align":
             return with_alignment(self._form, item, found.links)
-        return with_scores(self._form, item, found.score, {
-            "log_prob": found.log_prob, "tokens": found.tokens, "log_probs": found.log_probs,
-            "truncated": found.cut > 0})
+        return with_scores(
+            self._form,
+            item,
+            found.score,
+            {
+                "log_prob": found.log_prob,
+                "tokens": found.tokens,
+                "log_probs": found.log_probs,
+                "truncated": found.cut > 0,
+            },
+        )
 
     def _count(self, number, kept, cut):
         self.blank += not kept

@@ -1,6 +1,6 @@
 """One attention call on plain arrays: no module, no parameters tree; compared with NumPy.
 
-    python examples/attention.py
+python examples/attention.py
 """
 
 import jax

@@ -39,8 +39,10 @@ OFF = {
 # Where convert.py notes what a run was that MarianMT's layout cannot tell.
 NOTE = "jax_transformer"
 WEIGHTS = "model.safetensors"
-CONVERT = ("where you trust it, convert it with transformers: "
-           "MarianMTModel.from_pretrained(DIR).save_pretrained(DIR)")
+CONVERT = (
+    "where you trust it, convert it with transformers: "
+    "MarianMTModel.from_pretrained(DIR).save_pretrained(DIR)"
+)
 EXTRA_LENGTH = 50  # beyond the source, as for runs
 
 
@@ -63,8 +65,10 @@ def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
         there |= read_json(directory / "generation_config.json")
 
     def refuse(field: str, expected: str) -> None:
-        raise UserError(CHECKPOINT, f"{path}: {field}={there.get(field)!r} cannot be represented; "
-                        f"expected {expected}")
+        raise UserError(
+            CHECKPOINT,
+            f"{path}: {field}={there.get(field)!r} cannot be represented; expected {expected}",
+        )
 
     def number(field: str, least: int = 1) -> int:
         if type(there.get(field)) is not int or there[field] < least:
@@ -84,8 +88,9 @@ def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
     if shared and not tied:
         refuse("tie_word_embeddings", "True where the embeddings are shared")
     size = number("vocab_size")
-    target_size = size if shared or not there.get("decoder_vocab_size") else (
-        number("decoder_vocab_size"))
+    target_size = (
+        size if shared or not there.get("decoder_vocab_size") else (number("decoder_vocab_size"))
+    )
     config = ModelConfig(
         source_vocab_size=size, target_vocab_size=target_size,
         d_model=number("d_model"), d_ff=number("encoder_ffn_dim"),
@@ -118,9 +123,13 @@ def marian_decoding(
 
     Its `max_length` counts the start token, ours does not. Its early stopping is ours, exact.
     """
+
     def refuse(field: str, expected: str) -> None:
-        raise UserError(CHECKPOINT, f"{where}/generation_config.json: {field}={there[field]!r} "
-                        f"cannot be represented; expected {expected}, or no such field")
+        raise UserError(
+            CHECKPOINT,
+            f"{where}/generation_config.json: {field}={there[field]!r} "
+            f"cannot be represented; expected {expected}, or no such field",
+        )
 
     for field, off in OFF.items():
         if there.get(field) not in (None, off):
@@ -140,10 +149,13 @@ def marian_decoding(
             suppress.append(piece)
     longest = there.get("max_new_tokens") or (there.get("max_length") or 1) - 1
     return DecodingConfig(
-        beam_size=there.get("num_beams") or 1, alpha=float(there.get("length_penalty") or 0.0)
-        if "length_penalty" in there else 1.0, power_penalty=True,
-        max_extra_length=EXTRA_LENGTH, max_length=longest,
-        suppress=" ".join(suppress), renormalize=bool(there.get("renormalize_logits")),
+        beam_size=there.get("num_beams") or 1,
+        alpha=float(there.get("length_penalty") or 0.0) if "length_penalty" in there else 1.0,
+        power_penalty=True,
+        max_extra_length=EXTRA_LENGTH,
+        max_length=longest,
+        suppress=" ".join(suppress),
+        renormalize=bool(there.get("renormalize_logits")),
     )
 
 
@@ -159,12 +171,18 @@ def check_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, Marian
     expected = model.source_vocab_size, model.target_vocab_size
     got = tuple(one.size for one in tokenizers)
     if got != expected:
-        raise UserError(CHECKPOINT, f"{directory}: the vocabularies have {got[0]} and {got[1]} "
-                        f"entries, config.json says {expected[0]} and {expected[1]}")
+        raise UserError(
+            CHECKPOINT,
+            f"{directory}: the vocabularies have {got[0]} and {got[1]} "
+            f"entries, config.json says {expected[0]} and {expected[1]}",
+        )
     ends = tuple(one.id_of("</s>") for one in tokenizers)
     if ends != (model.end_id,) * 2:
-        raise UserError(CHECKPOINT, f"{directory}: </s> has the ids {ends[0]} and {ends[1]} in the "
-                        f"vocabularies, eos_token_id={model.end_id} in config.json")
+        raise UserError(
+            CHECKPOINT,
+            f"{directory}: </s> has the ids {ends[0]} and {ends[1]} in the "
+            f"vocabularies, eos_token_id={model.end_id} in config.json",
+        )
     model = replace(model, unknown_id=tokenizers[1].id_of("<unk>"))
     with open_weights(directory) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
@@ -172,7 +190,8 @@ def check_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, Marian
     longest = min(DataConfig().source_length, model.max_length)
     data = DataConfig(
         joint_vocab=tokenizers[0].vocabulary == tokenizers[1].vocabulary,
-        source_length=longest, target_length=longest,
+        source_length=longest,
+        target_length=longest,
         vocab_sha256="+".join(map(fingerprint, tokenizers)),
     )
     decoding = marian_decoding(there, model, tokenizers[1], str(directory))
@@ -204,10 +223,14 @@ def open_weights(directory: Path) -> Iterator[Any]:
 
 def _instead(path, error):
     if not path.is_file():
-        pickles = sorted(one.name for ending in ("*.bin", "*.pt", "*.pth", "*.npz")
-                         for one in path.parent.glob(ending))
+        pickles = sorted(
+            one.name
+            for ending in ("*.bin", "*.pt", "*.pth", "*.npz")
+            for one in path.parent.glob(ending)
+        )
         return "is missing" + (
-            f"; {pickles[0]} is no safetensors and never opened: {CONVERT}" if pickles else "")
+            f"; {pickles[0]} is no safetensors and never opened: {CONVERT}" if pickles else ""
+        )
     with open(path, "rb") as file:
         start = file.read(64)
     if start.startswith(b"version https://git-lfs"):

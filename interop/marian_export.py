@@ -26,8 +26,19 @@ from storage.config import Config, DecodingConfig
 EXPRESSIBLE = {"norm": "post", "positions": "sinusoidal", "layer_norm_epsilon": 1e-5}
 # The axis of our parameters that holds the model's features, where there is one; the bias of the
 # logits, an "output_bias" too, has none.
-FEATURES = {"table": -1, "query": 0, "key": 0, "value": 0, "output": -1, "output_bias": -1,
-            "inner": 0, "outer": -1, "outer_bias": -1, "scale": -1, "bias": -1}
+FEATURES = {
+    "table": -1,
+    "query": 0,
+    "key": 0,
+    "value": 0,
+    "output": -1,
+    "output_bias": -1,
+    "inner": 0,
+    "outer": -1,
+    "outer_bias": -1,
+    "scale": -1,
+    "bias": -1,
+}
 # Of config.decoding: what generation_config.json says too, and what is of our engine.
 CARRIED = {"beam_size", "alpha", "power_penalty", "max_length", "suppress", "renormalize"}
 ENGINE = {"batch_size", "nbest", "horizon", "max_extra_length"}
@@ -37,19 +48,30 @@ def check_expressible(config: Config, tokenizers: tuple[Tokenizer, Tokenizer], r
     """UserError(CHECKPOINT) that names what MarianMT cannot express."""
     for name, value in EXPRESSIBLE.items():
         if getattr(config.model, name) != value:
-            raise UserError(CHECKPOINT, f"{run}: MarianMT cannot express model.{name}="
-                            f"{getattr(config.model, name)!r}; it has {value!r} only")
+            raise UserError(
+                CHECKPOINT,
+                f"{run}: MarianMT cannot express model.{name}="
+                f"{getattr(config.model, name)!r}; it has {value!r} only",
+            )
     for tokenizer in tokenizers:
         if not isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
-            raise UserError(CHECKPOINT, f"{run}: MarianMT cannot express a vocabulary of "
-                            f"{tokenizer.kind}; it has SentencePiece's (unigram or bpe) only")
+            raise UserError(
+                CHECKPOINT,
+                f"{run}: MarianMT cannot express a vocabulary of "
+                f"{tokenizer.kind}; it has SentencePiece's (unigram or bpe) only",
+            )
         if tokenizer.id_of(OLD_PAD) is not None:
-            raise UserError(CHECKPOINT, f"{run}: the piece {OLD_PAD!r} is in the way; MarianMT "
-                            "needs that name for the run's padding")
+            raise UserError(
+                CHECKPOINT,
+                f"{run}: the piece {OLD_PAD!r} is in the way; MarianMT "
+                "needs that name for the run's padding",
+            )
 
 
 def export_marian(
-    config: Config, tokenizers: tuple[Tokenizer, Tokenizer], params: Mapping[str, Any],
+    config: Config,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    params: Mapping[str, Any],
     directory: Path,
 ) -> list[str]:
     """Write what `check_expressible` let pass into an empty directory.
@@ -65,14 +87,24 @@ def export_marian(
     if not starts_with_zeros(params, model, tokenizers):
         there, before = append_start(there, model), model
         model = appended(model)
-        tokenizers = tuple(with_appended_pad(one, size - 1) for one, size in zip(
-            tokenizers, (model.source_vocab_size, model.target_vocab_size), strict=True))
+        tokenizers = tuple(
+            with_appended_pad(one, size - 1)
+            for one, size in zip(
+                tokenizers, (model.source_vocab_size, model.target_vocab_size), strict=True
+            )
+        )
         kept = "source_vocab_size", "target_vocab_size", "pad_id", "start_id"
-        extra = {"bos_token_id": before.start_id,
-                 NOTE: {name: getattr(before, name) for name in kept}}
+        extra = {
+            "bos_token_id": before.start_id,
+            NOTE: {name: getattr(before, name) for name in kept},
+        }
     write_whole(directory / WEIGHTS, save(there, {"format": "pt"}))
-    ids = {"pad_token_id": model.pad_id, "eos_token_id": model.end_id,
-           "decoder_start_token_id": model.start_id, "forced_eos_token_id": model.end_id}
+    ids = {
+        "pad_token_id": model.pad_id,
+        "eos_token_id": model.end_id,
+        "decoder_start_token_id": model.start_id,
+        "forced_eos_token_id": model.end_id,
+    }
     write_json(directory / "config.json", marian_fields(model) | ids | extra)
     generation, lost = generation_fields(config.decoding, model)
     forbidden = {"bad_words_ids": [[token] for token in sorted({*suppressed, model.pad_id})]}
@@ -83,6 +115,7 @@ def export_marian(
 
 def reordered(params: Mapping[str, Any], order: np.ndarray) -> dict[str, Any]:
     """The same function with the features of the model in another order."""
+
     def moved(tree, path):
         if isinstance(tree, Mapping):
             return {name: moved(inside, (*path, name)) for name, inside in tree.items()}
@@ -98,8 +131,11 @@ def starts_with_zeros(
     """Whether decoding starts as Marian's does: with a last row of zeros, which is padding too."""
     last = model.target_vocab_size - 1
     sizes = {one.id_of(PAD) for one in tokenizers} | {model.source_vocab_size - 1}
-    return model.start_id == model.pad_id == last and sizes == {last} and not np.any(
-        params["target_embedding"]["table"][last])
+    return (
+        model.start_id == model.pad_id == last
+        and sizes == {last}
+        and not np.any(params["target_embedding"]["table"][last])
+    )
 
 
 def as_marian(tokenizer: Tokenizer) -> MarianTokenizer:
@@ -115,17 +151,27 @@ def marian_fields(model: ModelConfig) -> dict[str, Any]:
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     both = {"ffn_dim": model.d_ff, "attention_heads": model.num_heads, "layerdrop": 0.0}
     return {
-        **REQUIRED, "architectures": ["MarianMTModel"], "dtype": "float32",
-        "vocab_size": model.source_vocab_size, "decoder_vocab_size": model.target_vocab_size,
-        "d_model": model.d_model, "encoder_layers": model.num_layers,
-        "decoder_layers": model.decoder_layers, "dropout": model.dropout,
-        "attention_dropout": 0.0, "activation_dropout": 0.0,
+        **REQUIRED,
+        "architectures": ["MarianMTModel"],
+        "dtype": "float32",
+        "vocab_size": model.source_vocab_size,
+        "decoder_vocab_size": model.target_vocab_size,
+        "d_model": model.d_model,
+        "encoder_layers": model.num_layers,
+        "decoder_layers": model.decoder_layers,
+        "dropout": model.dropout,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
         "activation_function": activations[model.activation],
-        "max_position_embeddings": model.max_length, "scale_embedding": model.scale_embeddings,
+        "max_position_embeddings": model.max_length,
+        "scale_embedding": model.scale_embeddings,
         "share_encoder_decoder_embeddings": model.tied_embeddings == "three-way",
         "tie_word_embeddings": model.tied_embeddings != "none",
-        **{f"{side}_{name}": value for side in ("encoder", "decoder")
-           for name, value in both.items()},
+        **{
+            f"{side}_{name}": value
+            for side in ("encoder", "decoder")
+            for name, value in both.items()
+        },
     }
 
 
@@ -133,17 +179,25 @@ def generation_fields(
     decoding: DecodingConfig, model: ModelConfig
 ) -> tuple[dict[str, Any], list[str]]:
     """generation_config.json without token ids, and what it cannot say, a line each."""
-    lost = [f"decoding.{one.name}={getattr(decoding, one.name)!r} has no counterpart"
-            for one in fields(DecodingConfig) if one.name not in CARRIED | ENGINE
-            and getattr(decoding, one.name) != one.default]
+    lost = [
+        f"decoding.{one.name}={getattr(decoding, one.name)!r} has no counterpart"
+        for one in fields(DecodingConfig)
+        if one.name not in CARRIED | ENGINE and getattr(decoding, one.name) != one.default
+    ]
     alpha = decoding.alpha
     if alpha and not decoding.power_penalty:
         alpha = 1.0
-        lost.append(f"the length penalty ((5 + length) / 6)^{decoding.alpha:g} has no counterpart: "
-                    "generation_config.json says length^1")
+        lost.append(
+            f"the length penalty ((5 + length) / 6)^{decoding.alpha:g} has no counterpart: "
+            "generation_config.json says length^1"
+        )
     longest = decoding.max_length + 1 if decoding.max_length else model.max_length
-    return {"num_beams": decoding.beam_size, "length_penalty": alpha, "max_length": longest,
-            "renormalize_logits": decoding.renormalize}, lost
+    return {
+        "num_beams": decoding.beam_size,
+        "length_penalty": alpha,
+        "max_length": longest,
+        "renormalize_logits": decoding.renormalize,
+    }, lost
 
 
 def write_vocabularies(
@@ -157,9 +211,14 @@ def write_vocabularies(
     write_json(directory / "vocab.json", source.vocabulary)
     if separate:
         write_json(directory / "target_vocab.json", target.vocabulary)
-    write_json(directory / "tokenizer_config.json", {
-        "tokenizer_class": "MarianTokenizer", "separate_vocabs": separate,
-        "model_max_length": model.max_length})
+    write_json(
+        directory / "tokenizer_config.json",
+        {
+            "tokenizer_class": "MarianTokenizer",
+            "separate_vocabs": separate,
+            "model_max_length": model.max_length,
+        },
+    )
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

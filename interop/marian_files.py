@@ -11,16 +11,23 @@ from runtime.errors import CHECKPOINT, UserError
 def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     """Those of source and target. UserError(CHECKPOINT) for a file that is missing or damaged."""
     settings = directory / "tokenizer_config.json"
-    there = read_json(settings) if settings.exists() else {
-        "separate_vocabs": (directory / "target_vocab.json").exists()}
+    there = (
+        read_json(settings)
+        if settings.exists()
+        else {"separate_vocabs": (directory / "target_vocab.json").exists()}
+    )
     names = {"eos_token": END, "unk_token": UNKNOWN, "pad_token": PAD}
     for field, expected in {**names, "sp_model_kwargs": {}}.items():
         got = there.get(field) or expected
         if (got.get("content", got) if isinstance(got, dict) else got) != expected:
-            raise UserError(CHECKPOINT, f"{settings}: {field}={got!r} cannot be represented; "
-                            f"expected {expected!r}")
-    vocabularies = ["vocab.json", "target_vocab.json" if there.get("separate_vocabs")
-                    else "vocab.json"]
+            raise UserError(
+                CHECKPOINT,
+                f"{settings}: {field}={got!r} cannot be represented; expected {expected!r}",
+            )
+    vocabularies = [
+        "vocab.json",
+        "target_vocab.json" if there.get("separate_vocabs") else "vocab.json",
+    ]
     sides = []
     for side, vocabulary in zip(("source", "target"), vocabularies, strict=True):
         model, ids = directory / f"{side}.spm", read_json(directory / vocabulary)
@@ -31,8 +38,6 @@ def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianToke
         except (OSError, RuntimeError) as error:
             raise UserError(CHECKPOINT, f"{model} cannot be read: {error}") from None
     return sides[0], sides[1]
-
-
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -30,13 +30,18 @@ def tensors(config: ModelConfig) -> Iterator[Tensor]:
     """Every tensor of a model; ours is theirs transposed and reshaped, embeddings as they are."""
     c, d = config, config.d_model
     if c.tied_embeddings == "three-way":
-        yield Tensor("model.shared.weight", ("target_embedding", "table"),
-                     (c.target_vocab_size, d))
+        yield Tensor("model.shared.weight", ("target_embedding", "table"), (c.target_vocab_size, d))
     else:
-        yield Tensor("model.encoder.embed_tokens.weight", ("source_embedding", "table"),
-                     (c.source_vocab_size, d))
-        yield Tensor("model.decoder.embed_tokens.weight", ("target_embedding", "table"),
-                     (c.target_vocab_size, d))
+        yield Tensor(
+            "model.encoder.embed_tokens.weight",
+            ("source_embedding", "table"),
+            (c.source_vocab_size, d),
+        )
+        yield Tensor(
+            "model.decoder.embed_tokens.weight",
+            ("target_embedding", "table"),
+            (c.target_vocab_size, d),
+        )
     if c.tied_embeddings == "none":
         yield Tensor("lm_head.weight", ("output_embedding", "table"), (c.target_vocab_size, d))
     yield Tensor("final_logits_bias", ("output_bias",), (1, c.target_vocab_size))
@@ -49,13 +54,15 @@ def tensors(config: ModelConfig) -> Iterator[Tensor]:
             for name, ours, around in attentions:
                 for one, whole in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
                     yield Tensor(f"{there}{name}.{one}_proj.weight", (*here, ours, whole), (d, d))
-                    yield Tensor(f"{there}{name}.{one}_proj.bias", (*here, ours, f"{whole}_bias"),
-                                 (d,))
+                    yield Tensor(
+                        f"{there}{name}.{one}_proj.bias", (*here, ours, f"{whole}_bias"), (d,)
+                    )
                 yield from _norm(f"{there}{name}_layer_norm", (*here, around, "norm"), d)
             for name, ours, shape in (("fc1", "inner", (c.d_ff, d)), ("fc2", "outer", (d, c.d_ff))):
                 yield Tensor(f"{there}{name}.weight", (*here, "feed_forward", ours), shape)
-                yield Tensor(f"{there}{name}.bias", (*here, "feed_forward", f"{ours}_bias"),
-                             shape[:1])
+                yield Tensor(
+                    f"{there}{name}.bias", (*here, "feed_forward", f"{ours}_bias"), shape[:1]
+                )
             yield from _norm(f"{there}final_layer_norm", (*here, "around_feed_forward", "norm"), d)
 
 
@@ -68,12 +75,18 @@ def copies(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """What transformers may store too and what follows from the rest: names and shapes."""
     c, d = config, config.d_model
     source, target = (c.source_vocab_size, d), (c.target_vocab_size, d)
-    shapes = {"model.shared.weight": source, "lm_head.weight": target,
-              "model.encoder.embed_tokens.weight": source,
-              "model.decoder.embed_tokens.weight": target}
+    shapes = {
+        "model.shared.weight": source,
+        "lm_head.weight": target,
+        "model.encoder.embed_tokens.weight": source,
+        "model.decoder.embed_tokens.weight": target,
+    }
     shapes |= {POSITIONS.format(side): (c.max_length, d) for side in ("encoder", "decoder")}
-    return {name: shape for name, shape in shapes.items()
-            if name not in {one.name for one in tensors(config)}}
+    return {
+        name: shape
+        for name, shape in shapes.items()
+        if name not in {one.name for one in tensors(config)}
+    }
 
 
 def check_shapes(there: Mapping[str, tuple[int, ...]], config: ModelConfig, where: str) -> None:
@@ -84,11 +97,14 @@ def check_shapes(there: Mapping[str, tuple[int, ...]], config: ModelConfig, wher
     for name, shape in there.items():
         wanted = (expected | copies(config)).get(name)
         if wanted is None:
-            raise UserError(CHECKPOINT, f"{where}: the tensor {name} belongs to no MarianMT model "
-                            "that can be represented")
+            raise UserError(
+                CHECKPOINT,
+                f"{where}: the tensor {name} belongs to no MarianMT model that can be represented",
+            )
         if tuple(shape) != wanted:
-            raise UserError(CHECKPOINT, f"{where}: {name} has shape {tuple(shape)}, expected "
-                            f"{wanted}")
+            raise UserError(
+                CHECKPOINT, f"{where}: {name} has shape {tuple(shape)}, expected {wanted}"
+            )
 
 
 def from_marian(there: dict[str, np.ndarray], config: ModelConfig, where: str) -> dict[str, Any]:
@@ -99,8 +115,11 @@ def from_marian(there: dict[str, np.ndarray], config: ModelConfig, where: str) -
     check_shapes({name: array.shape for name, array in there.items()}, config, where)
     for name, array in there.items():
         if array.dtype.kind in "iub":
-            raise UserError(CHECKPOINT, f"{where}: {name} holds {array.dtype}, expected numbers "
-                            "with a fraction; quantised models cannot be represented")
+            raise UserError(
+                CHECKPOINT,
+                f"{where}: {name} holds {array.dtype}, expected numbers "
+                "with a fraction; quantised models cannot be represented",
+            )
     rest, params = dict(there), {}
     heads = config.num_heads, config.head_size
     for name, path, _ in tensors(config):
@@ -157,8 +176,13 @@ def to_marian(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.nd
 def appended(config: ModelConfig) -> ModelConfig:
     """The configuration of what `append_start` makes: one more row, with which decoding starts."""
     last = config.target_vocab_size
-    return replace(config, source_vocab_size=max(config.source_vocab_size, last) + 1,
-                   target_vocab_size=last + 1, pad_id=last, start_id=last)
+    return replace(
+        config,
+        source_vocab_size=max(config.source_vocab_size, last) + 1,
+        target_vocab_size=last + 1,
+        pad_id=last,
+        start_id=last,
+    )
 
 
 def append_start(there: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
@@ -185,20 +209,27 @@ def remove_start(
     there, name = dict(there), POSITIONS.format("decoder")
     positions = there.pop(name, None)
     if positions is None:
-        raise UserError(CHECKPOINT, f"{where}: the tensor {name} is missing, which holds the start "
-                        "token of this model; take the directory as convert.py wrote it")
+        raise UserError(
+            CHECKPOINT,
+            f"{where}: the tensor {name} is missing, which holds the start "
+            "token of this model; take the directory as convert.py wrote it",
+        )
     check_shapes({key: x.shape for key, x in there.items()}, appended(config), where)
     for key, _, shape in tensors(config):
-        there[key] = there[key][:, : shape[1]] if key == "final_logits_bias" else (
-            there[key][: shape[0]])
+        there[key] = (
+            there[key][:, : shape[1]] if key == "final_logits_bias" else (there[key][: shape[0]])
+        )
     _check_copy(name, positions, start_positions(there, config), where)
     return there
 
 
 def start_positions(there: Mapping[str, np.ndarray], config: ModelConfig) -> np.ndarray:
     """The decoder's table of positions [T, D] with the start token's embedding in row 0."""
-    table = there["model.shared.weight" if config.tied_embeddings == "three-way"
-                  else "model.decoder.embed_tokens.weight"]
+    table = there[
+        "model.shared.weight"
+        if config.tied_embeddings == "three-way"
+        else "model.decoder.embed_tokens.weight"
+    ]
     positions = sinusoidal_positions(config.max_length, config.d_model, "halves")
     scale = np.float32(config.d_model**0.5 if config.scale_embeddings else 1.0)
     positions[0] += np.asarray(table[config.start_id], np.float32) * scale

@@ -49,8 +49,12 @@ def segment_mask(
     """Attend within one's own segment; segment 0 is padding and attends to nothing."""
     check_array("query_segments", query_segments, "integer", "B T")
     check_array("key_segments", key_segments, "integer", "B S")
-    check_shape("key_segments", key_segments, (len(query_segments), key_segments.shape[1]),
-                "as many rows as query_segments")
+    check_shape(
+        "key_segments",
+        key_segments,
+        (len(query_segments), key_segments.shape[1]),
+        "as many rows as query_segments",
+    )
     same = query_segments[:, :, None] == key_segments[:, None, :]
     return (same & (query_segments > 0)[:, :, None])[:, None]
 

@@ -159,8 +159,12 @@ def beam_search(
         live = Live(tokens, parents, ancestry, alive)
         return Loop(loop.taken, loop.sentences, t + 1, live, finished, done, kept, state)
 
-    idle = Live(*(jnp.zeros((rows, beam_size, *rest), dtype) for rest, dtype in (
-        ((), int), ((), int), ((max_length,), int), ((), jnp.float32))))
+    idle = Live(
+        *(
+            jnp.zeros((rows, beam_size, *rest), dtype)
+            for rest, dtype in (((), int), ((), int), ((max_length,), int), ((), jnp.float32))
+        )
+    )
     unwritten = jnp.zeros((total + 1, max_length, beam_size), int)
     idle_rows, start = jnp.full(rows, total), jnp.zeros(rows, int)
     loop = Loop(

@@ -37,8 +37,10 @@ def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
     check_array("mask", mask, "boolean, True = may attend", "B H T S")
     sizes = zip(mask.shape[:3], shape[:3], strict=True)
     if mask.shape[3] != shape[3] or any(own not in (1, other) for own, other in sizes):
-        raise ValueError(f"mask must broadcast to [B, H, T, S] = {shape} without its last axis "
-                         f"being broadcast; got shape {mask.shape}")
+        raise ValueError(
+            f"mask must broadcast to [B, H, T, S] = {shape} without its last axis "
+            f"being broadcast; got shape {mask.shape}"
+        )
 
 
 def check_choice(name: str, got: Any, choices: Collection[str]) -> None:
@@ -65,12 +67,16 @@ def checked(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
         vocab = logits.shape[2]
         check_shape("logits of step", logits, (*tokens.shape, vocab), "[B, N] of its tokens and V")
         if not 0 <= end_id < vocab:
-            raise ValueError(f"end_id must be from 0 to {vocab - 1}, as step returns logits of "
-                             f"{vocab} tokens; got {end_id}")
+            raise ValueError(
+                f"end_id must be from 0 to {vocab - 1}, as step returns logits of "
+                f"{vocab} tokens; got {end_id}"
+            )
         shapes = [jax.tree.map(jnp.shape, one) for one in (state, after)]
         if shapes[0] != shapes[1]:
-            raise ValueError("step must return a state of the structure and shapes that it was "
-                             f"given, {shapes[0]}; got {shapes[1]}")
+            raise ValueError(
+                "step must return a state of the structure and shapes that it was "
+                f"given, {shapes[0]}; got {shapes[1]}"
+            )
         return logits, after
 
     return call

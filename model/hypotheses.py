@@ -78,9 +78,7 @@ def pick(order: Int[Array, "B N"], *arrays: Array) -> tuple[Array, ...]:
     return tuple(jnp.take_along_axis(a, order, axis=1) for a in arrays)
 
 
-def merged(
-    finished: Finished, ended: Finished, failed: Bool[Array, " B"]
-) -> Finished:
+def merged(finished: Finished, ended: Finished, failed: Bool[Array, " B"]) -> Finished:
     """The N best of both; every score of a `failed` row is NaN, and remains NaN."""
     failed |= jnp.isnan(finished.scores).any(axis=1)
     pairs = zip(finished, ended, strict=True)

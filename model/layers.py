@@ -74,9 +74,7 @@ def logits(
     return matmul(x.astype(jnp.float32), table.T, bias)
 
 
-def random_bits(
-    key: Array, rows: Int[Array, " B"], shape: tuple[int, ...]
-) -> UInt[Array, "B ..."]:
+def random_bits(key: Array, rows: Int[Array, " B"], shape: tuple[int, ...]) -> UInt[Array, "B ..."]:
     """32 random bits for each element of [B, *shape]; those of a row depend on (key, row) alone.
 
     A counter hashed by two multiply-xorshift rounds (Wellons' lowbias32, keyed between the

@@ -27,9 +27,7 @@ def matmul(
     return result if bias is None else result + bias.astype(x.dtype)
 
 
-def products(
-    x: Array, y: Array, of_x: Iterable[int], of_y: Iterable[int]
-) -> Float[Array, "..."]:
+def products(x: Array, y: Array, of_x: Iterable[int], of_y: Iterable[int]) -> Float[Array, "..."]:
     """The products of x and y summed in float32 over the axes `of_x` and `of_y`."""
     axes = ((tuple(of_x), tuple(of_y)), ((), ()))
     return jax.lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)

@@ -126,6 +126,8 @@ def sample(
     )
     penalty = length_penalty(drawing.lengths, alpha, power_penalty)
     return Hypotheses(
-        jnp.moveaxis(drawing.tokens, 0, -1), drawing.lengths, drawing.log_probs / penalty,
+        jnp.moveaxis(drawing.tokens, 0, -1),
+        drawing.lengths,
+        drawing.log_probs / penalty,
         drawing.log_probs,
     )

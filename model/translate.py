@@ -80,9 +80,7 @@ def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
     return mine.reshape(*ancestry.shape[:2], -1)[:, None]
 
 
-def memories(
-    model: Transformer, variables: Any, request: Request, rows: int
-) -> tuple[Cache, ...]:
+def memories(model: Transformer, variables: Any, request: Request, rows: int) -> tuple[Cache, ...]:
     """The memory of every sentence, encoded `rows` at a time as far as there are sentences."""
     (sentences, length) = request.source.shape
 
@@ -130,8 +128,10 @@ def ensemble(steps: Sequence[Step]) -> Step:
     """A step with the `mixture` of several steps; its state is the tuple of their states."""
 
     def step(tokens, states, t, parents, ancestry):
-        results = [one(tokens, state, t, parents, ancestry)
-                   for one, state in zip(steps, states, strict=True)]
+        results = [
+            one(tokens, state, t, parents, ancestry)
+            for one, state in zip(steps, states, strict=True)
+        ]
         logits, states = zip(*results, strict=True)
         return mixture(logits), states
 
@@ -170,8 +170,12 @@ def translate(
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
     rules = make_rules(
-        config.end_id, suppressed=search.suppressed, renormalize=search.renormalize,
-        repetition=search.repetition, no_repeat_ngram=search.no_repeat_ngram, least=request.least,
+        config.end_id,
+        suppressed=search.suppressed,
+        renormalize=search.renormalize,
+        repetition=search.repetition,
+        no_repeat_ngram=search.no_repeat_ngram,
+        least=request.least,
         prefix=request.prefix,
     )
 
@@ -217,8 +221,9 @@ def check_request(
         raise ValueError("models must hold at least one (module, variables); got none")
     longest = min(model.config.max_length for model, _ in models)
     if not 1 <= max_length <= longest:
-        raise ValueError(f"max_length must be from 1 to the models' max_length, {longest}; got "
-                         f"{max_length}")
+        raise ValueError(
+            f"max_length must be from 1 to the models' max_length, {longest}; got {max_length}"
+        )
     check_array("request.source", request.source, "integer", "B S")
     sentences = len(request.source)
     for name in ("lengths", "limits", "least"):

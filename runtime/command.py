@@ -15,12 +15,29 @@ from runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserErro
 from runtime.paths import check_local
 
 # Flags of all commands that name a file or a directory, some of them several with commas between.
-PATH_FLAGS = ("workdir", "input", "output", "target", "reference", "compilation_cache", "to",
-              "from_run", "from_marian", "to_marian", "valid", "without", "score", "model")
+PATH_FLAGS = (
+    "workdir",
+    "input",
+    "output",
+    "target",
+    "reference",
+    "compilation_cache",
+    "to",
+    "from_run",
+    "from_marian",
+    "to_marian",
+    "valid",
+    "without",
+    "score",
+    "model",
+)
 
 
-def run_command(define_flags: Callable[[], None], main: Callable[[], None],
-                explain: Callable[[Exception], str | None] = lambda error: None) -> None:
+def run_command(
+    define_flags: Callable[[], None],
+    main: Callable[[], None],
+    explain: Callable[[Exception], str | None] = lambda error: None,
+) -> None:
     """Define and parse the absl flags, call `main`, and exit with the code of what happened.
 
     A UserError is one line on stderr; with --debug every error keeps its traceback. `explain`
@@ -52,12 +69,17 @@ def run_command(define_flags: Callable[[], None], main: Callable[[], None],
         from runtime.processes import lost_another
 
         if lost_another(error):
-            stop(INTERNAL, f"lost another process ({str(error)[:200]}); start all of them again "
-                 "with the same command to go on", error)
+            stop(
+                INTERNAL,
+                f"lost another process ({str(error)[:200]}); start all of them again "
+                "with the same command to go on",
+                error,
+            )
         if type(error).__name__ in ("ScopeParamShapeError", "ScopeParamNotFoundError"):  # Flax's
             stop(CHECKPOINT, f"the checkpoint does not fit config.json's model: {error}", error)
-        notes = "".join(f", {note}" for note in getattr(error, "__notes__", ())
-                        if note.startswith("while "))
+        notes = "".join(
+            f", {note}" for note in getattr(error, "__notes__", ()) if note.startswith("while ")
+        )
         stop(INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug shows where)", error)
 
 
@@ -73,9 +95,7 @@ def parse_flags(
 ) -> None:
     """Define and parse the flags; --config runs its file. Raises flags.Error and UserError."""
     flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
-    flags.DEFINE_string(
-        "compilation_cache", "", "Directory that keeps compiled programs, or off."
-    )
+    flags.DEFINE_string("compilation_cache", "", "Directory that keeps compiled programs, or off.")
     app.define_help_flags()
     try:
         define_flags()

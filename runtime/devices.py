@@ -20,7 +20,8 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
     """
     if deterministic:
         os.environ["XLA_FLAGS"] = (
-            os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true")
+            os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
+        )
     import jax
 
     if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
@@ -88,8 +89,12 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    for parameter, value in ((mmap_max, 0), (arena_max, 1), (top_pad, 64 << 20),
-                             (trim_threshold, 2**31 - 1)):
+    for parameter, value in (
+        (mmap_max, 0),
+        (arena_max, 1),
+        (top_pad, 64 << 20),
+        (trim_threshold, 2**31 - 1),
+    ):
         mallopt(parameter, value)
 
 

@@ -29,8 +29,11 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(DATA, f"{path}:{number}: byte {line[error.start]:#04x} is not UTF-8; "
-                            "convert the file, with iconv for example") from None
+            raise UserError(
+                DATA,
+                f"{path}:{number}: byte {line[error.start]:#04x} is not UTF-8; "
+                "convert the file, with iconv for example",
+            ) from None
 
 
 def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
@@ -39,8 +42,11 @@ def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
         if os.path.isfile(path) and not overwrite:
             raise UserError(OUTPUT, f"{path} exists; give --overwrite to replace it")
         if not path or os.path.isdir(path) or not writable(path):
-            raise UserError(OUTPUT, f"cannot write {path or repr(path)}; it must be a file in a "
-                            "directory that exists and may be written to")
+            raise UserError(
+                OUTPUT,
+                f"cannot write {path or repr(path)}; it must be a file in a "
+                "directory that exists and may be written to",
+            )
 
 
 def writable(path: str) -> bool:
@@ -152,11 +158,15 @@ def locked_output(path: str) -> Iterator[None]:
         yield
         return
     try:
-        lock = lock_file(f"{path}.lock", f"{path} is being written by another job",
-                         "wait for its end or choose another --output")
+        lock = lock_file(
+            f"{path}.lock",
+            f"{path} is being written by another job",
+            "wait for its end or choose another --output",
+        )
     except OSError as error:
-        raise UserError(OUTPUT, f"cannot write {path}: {error.strerror}; choose another "
-                        "--output") from None
+        raise UserError(
+            OUTPUT, f"cannot write {path}: {error.strerror}; choose another --output"
+        ) from None
     try:
         yield
     finally:

@@ -22,8 +22,10 @@ def check_file(path: str) -> None:
     check_local("the corpus", full)
     seen = path if os.path.abspath(full) == path else f"{path} ({os.path.abspath(full)})"
     if not os.path.exists(full):
-        raise UserError(DATA, f"{seen} does not exist; check the path, relative to the directory "
-                        "the command runs in")
+        raise UserError(
+            DATA,
+            f"{seen} does not exist; check the path, relative to the directory the command runs in",
+        )
     if os.path.isdir(full):
         raise UserError(DATA, f"{seen} is a directory; name a file of one sentence per line")
     if not os.access(full, os.R_OK):
@@ -50,8 +52,11 @@ def file_lines(path: str, digest=None) -> Iterator[bytes]:
             for number, line in enumerate(beginnings(file, digest), 1):
                 yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(DATA, f"{path} is damaged or cut off after line {number} ({error}); make "
-                        "or download it again") from None
+        raise UserError(
+            DATA,
+            f"{path} is damaged or cut off after line {number} ({error}); make "
+            "or download it again",
+        ) from None
     except OSError as error:
         raise UserError(DATA, f"{path} cannot be read: {error.strerror or error}") from None
 

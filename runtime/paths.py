@@ -16,5 +16,8 @@ def expanded(path: str) -> str:
 def check_local(name: str, path: str) -> None:
     """UserError(CONFIGURATION) if the path called `name` is a URL, as in gs://bucket/runs."""
     if REMOTE.match(path):
-        raise UserError(CONFIGURATION, f"{name} is remote: expected a local path, got {path!r}; "
-                        "copy the files or mount the file system")
+        raise UserError(
+            CONFIGURATION,
+            f"{name} is remote: expected a local path, got {path!r}; "
+            "copy the files or mount the file system",
+        )

@@ -37,13 +37,20 @@ _patience = 0  # milliseconds that `exchange` waits for another process
 
 def define_flags() -> None:
     """--distributed, or --coordinator with --num_processes and --process_id."""
-    flags.DEFINE_bool("distributed", False, "One of several processes on a TPU pod, Slurm or Open "
-                      "MPI, which say how many there are.")
+    flags.DEFINE_bool(
+        "distributed",
+        False,
+        "One of several processes on a TPU pod, Slurm or Open MPI, which say how many there are.",
+    )
     flags.DEFINE_string("coordinator", "", "HOST:PORT of process 0, anywhere else; same for all.")
     flags.DEFINE_integer("num_processes", None, "How many processes there are, with --coordinator.")
     flags.DEFINE_integer("process_id", None, "Which one this is, from 0, with --coordinator.")
-    flags.DEFINE_integer("process_timeout", 60, "Seconds without a sign of life after which a "
-                         "process is lost, and all stop.", lower_bound=1)
+    flags.DEFINE_integer(
+        "process_timeout",
+        60,
+        "Seconds without a sign of life after which a process is lost, and all stop.",
+        lower_bound=1,
+    )
 
 
 def connect(f: flags.FlagValues) -> None:
@@ -59,13 +66,21 @@ def connect(f: flags.FlagValues) -> None:
     greetings_to_stderr()
     limit = TO_START * f.process_timeout
     where = f.coordinator or "the coordinator of the cluster"
-    too_late = threading.Timer(limit, _give_up, [f"not all processes came to {where} within "
-                               f"{limit} s; start all of them, with the same flags"])
+    too_late = threading.Timer(
+        limit,
+        _give_up,
+        [
+            f"not all processes came to {where} within "
+            f"{limit} s; start all of them, with the same flags"
+        ],
+    )
     too_late.daemon = True
     too_late.start()
     try:
         jax.distributed.initialize(
-            f.coordinator or None, f.num_processes, f.process_id,
+            f.coordinator or None,
+            f.num_processes,
+            f.process_id,
             initialization_timeout=2 * limit,  # its end is an abort; ours is a line
             heartbeat_timeout_seconds=f.process_timeout,
             shutdown_timeout_seconds=f.process_timeout,
@@ -87,13 +102,19 @@ def check_flags(f: flags.FlagValues) -> None:
     """Raises UserError(CONFIGURATION)."""
     given = f.num_processes is not None, f.process_id is not None
     if any(given) and not f.coordinator or f.coordinator and not all(given):
-        raise UserError(CONFIGURATION, "--coordinator=HOST:PORT, --num_processes and --process_id "
-                        "belong together; --distributed alone asks the cluster")
+        raise UserError(
+            CONFIGURATION,
+            "--coordinator=HOST:PORT, --num_processes and --process_id "
+            "belong together; --distributed alone asks the cluster",
+        )
     if f.coordinator and not re.fullmatch(r".+:\d+", f.coordinator):
         raise UserError(CONFIGURATION, f"--coordinator must be HOST:PORT, got {f.coordinator!r}")
     if f.coordinator and not 0 <= f.process_id < f.num_processes:
-        raise UserError(CONFIGURATION, "--process_id must be from 0 to --num_processes − 1, got "
-                        f"{f.process_id} of {f.num_processes}")
+        raise UserError(
+            CONFIGURATION,
+            "--process_id must be from 0 to --num_processes − 1, got "
+            f"{f.process_id} of {f.num_processes}",
+        )
 
 
 def greetings_to_stderr() -> None:
@@ -132,8 +153,10 @@ def exchange(what: str, mine: Any) -> list[Any]:
         try:
             text = client.blocking_key_value_get(f"{turn}/{process}", _patience)
         except jax.errors.JaxRuntimeError as error:
-            raise UserError(INTERNAL, f"process {process} of {count()} did not come to {what}: "
-                            f"{str(error)[:300]}") from None
+            raise UserError(
+                INTERNAL,
+                f"process {process} of {count()} did not come to {what}: {str(error)[:300]}",
+            ) from None
         given.append(json.loads(text))
     if turn:  # all have come here, so all have read what came before
         client.key_value_delete(f"{turn - 1}/{index()}")
@@ -173,8 +196,11 @@ def agree(facts: dict[str, Any]) -> None:
     for process, theirs in enumerate(exchange("the comparison of settings", mine)):
         if different := [name for name in mine if theirs.get(name) != mine[name]]:
             what = ", ".join(f"{n} {theirs.get(n)!r}, here {mine[n]!r}" for n in different[:3])
-            raise UserError(CONFIGURATION, f"process {process} differs from process {index()}: "
-                            f"{what}; all need the same command, files and run directory")
+            raise UserError(
+                CONFIGURATION,
+                f"process {process} differs from process {index()}: "
+                f"{what}; all need the same command, files and run directory",
+            )
 
 
 def shared(stopped_by: signal.Signals | None, waiting: bool) -> tuple[signal.Signals | None, bool]:
@@ -195,14 +221,17 @@ def own_part(batch: Any) -> Any:
     """Of arrays [devices of all processes, …] those of this process's devices."""
     devices = jax.local_device_count()
     begin = index() * devices
-    return jax.tree.map(lambda x: x[begin: begin + devices], batch)
+    return jax.tree.map(lambda x: x[begin : begin + devices], batch)
 
 
 def lost_another(error: Exception) -> bool:
     """Whether this error of a computation is that another process is not there any more."""
     # pmap gives some of them as ValueError.
-    return (count() > 1 and isinstance(error, jax.errors.JaxRuntimeError | ValueError)
-            and bool(LOST.search(str(error))))
+    return (
+        count() > 1
+        and isinstance(error, jax.errors.JaxRuntimeError | ValueError)
+        and bool(LOST.search(str(error)))
+    )
 
 
 def leave(code: int, message: str) -> None:

@@ -91,6 +91,9 @@ def _await_second(reader: int) -> None:
 
 
 def _end_at_once(number: int) -> None:
-    print(f"stopped at once by a second signal, {signal.Signals(number).name}",
-          file=sys.stderr, flush=True)
+    print(
+        f"stopped at once by a second signal, {signal.Signals(number).name}",
+        file=sys.stderr,
+        flush=True,
+    )
     os._exit(128 + number)

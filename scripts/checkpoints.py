@@ -1,8 +1,8 @@
 """The checkpoints of a run: list them, verify that they are as they were saved, prune old ones.
 
-    python scripts/checkpoints.py list --workdir=RUN
-    python scripts/checkpoints.py verify --workdir=RUN
-    python scripts/checkpoints.py prune --workdir=RUN --keep=2
+python scripts/checkpoints.py list --workdir=RUN
+python scripts/checkpoints.py verify --workdir=RUN
+python scripts/checkpoints.py prune --workdir=RUN --keep=2
 """
 
 import shutil
@@ -45,8 +45,9 @@ def verify(run: Path, _: flags.FlagValues) -> None:
     for name, wrong in found.items():
         print(f"{name:>10}  {wrong or 'whole'}")
     if damaged := [name for name, wrong in found.items() if wrong]:
-        raise UserError(CHECKPOINT, f"{len(damaged)} of {len(found)} are damaged: "
-                        f"{', '.join(damaged)}")
+        raise UserError(
+            CHECKPOINT, f"{len(damaged)} of {len(found)} are damaged: {', '.join(damaged)}"
+        )
 
 
 def prune(run: Path, f: flags.FlagValues) -> None:
@@ -57,9 +58,12 @@ def prune(run: Path, f: flags.FlagValues) -> None:
     try:
         directory = run / "checkpoints"
         whole = [step for step in steps(run) if not damage(directory / str(step))]
-        old = set(whole[: -keep]) - {read_best(run).get("checkpoint")}
-        left = [path for path in directory.glob("*") if path.match("*.corrupt*")
-                or path.name.endswith("tmp")]
+        old = set(whole[:-keep]) - {read_best(run).get("checkpoint")}
+        left = [
+            path
+            for path in directory.glob("*")
+            if path.match("*.corrupt*") or path.name.endswith("tmp")
+        ]
         unneeded = [*(directory / str(step) for step in sorted(old)), *sorted(left)]
         for path in unneeded:
             delete(path)
@@ -100,8 +104,12 @@ def main(command: str) -> None:
 
 def define_flags() -> None:
     flags.DEFINE_string("workdir", "", "The run directory that train.py wrote.")
-    flags.DEFINE_integer("keep", None, "prune: whole checkpoints to keep besides the best one; "
-                         "config.training.keep by default.", lower_bound=1)
+    flags.DEFINE_integer(
+        "keep",
+        None,
+        "prune: whole checkpoints to keep besides the best one; config.training.keep by default.",
+        lower_bound=1,
+    )
 
 
 if __name__ == "__main__":

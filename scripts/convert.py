@@ -43,15 +43,20 @@ def new_directory(path: Path) -> Iterator[Path]:
 def from_marian(directory: Path, run: Path) -> None:
     """A run directory that translates as the MarianMT directory does."""
     if not is_marian(directory):
-        raise UserError(CHECKPOINT, f"{directory} is no MarianMT directory: it has no config.json "
-                        "with a model_type")
+        raise UserError(
+            CHECKPOINT,
+            f"{directory} is no MarianMT directory: it has no config.json with a model_type",
+        )
     config, tokenizers = check_run(directory, "best")
     with new_directory(run) as new:
         prepare_jax("off", 1)
         write_run(new, config, tokenizers, load_params(directory, "best"))
-    print(f"translate with: python decode.py --workdir={run} --input=FILE\n"
-          "train on with: python train.py --config=configs/fine_tune.py --workdir=NEW "
-          f"--config.training.init_from={run}", file=sys.stderr)
+    print(
+        f"translate with: python decode.py --workdir={run} --input=FILE\n"
+        "train on with: python train.py --config=configs/fine_tune.py --workdir=NEW "
+        f"--config.training.init_from={run}",
+        file=sys.stderr,
+    )
 
 
 def to_marian(run: Path, checkpoint: str, directory: Path) -> None:
@@ -66,15 +71,19 @@ def to_marian(run: Path, checkpoint: str, directory: Path) -> None:
 
 def main() -> None:
     f = flags.FLAGS
-    paths = {name: Path(f[name].value).expanduser().absolute()
-             for name in ("from_marian", "to", "from_run", "to_marian") if f[name].value}
+    paths = {
+        name: Path(f[name].value).expanduser().absolute()
+        for name in ("from_marian", "to", "from_run", "to_marian")
+        if f[name].value
+    }
     if set(paths) == {"from_marian", "to"}:
         from_marian(paths["from_marian"], paths["to"])
     elif set(paths) == {"from_run", "to_marian"}:
         to_marian(paths["from_run"], f.checkpoint, paths["to_marian"])
     else:
-        raise UserError(CONFIGURATION, "give --from_marian=DIR --to=RUN, or --from_run=RUN "
-                        "--to_marian=DIR")
+        raise UserError(
+            CONFIGURATION, "give --from_marian=DIR --to=RUN, or --from_run=RUN --to_marian=DIR"
+        )
 
 
 def define_flags() -> None:

@@ -51,12 +51,17 @@ def check_flags(
     check_outputs([f.to], f.overwrite)
     unknown = [name for name in f.platforms if name not in PLATFORMS]
     if unknown or not f.platforms:
-        raise UserError(CONFIGURATION, f"--platforms must be of {', '.join(PLATFORMS)}, got "
-                        f"{','.join(f.platforms)!r}")
+        raise UserError(
+            CONFIGURATION,
+            f"--platforms must be of {', '.join(PLATFORMS)}, got {','.join(f.platforms)!r}",
+        )
     for tokenizer in tokenizers:
         if not isinstance(tokenizer, SentencePieceTokenizer):
-            raise UserError(CONFIGURATION, f"only SentencePiece vocabularies (unigram, bpe) can be "
-                            f"exported, not {tokenizer.kind}; use decode.py")
+            raise UserError(
+                CONFIGURATION,
+                f"only SentencePiece vocabularies (unigram, bpe) can be "
+                f"exported, not {tokenizer.kind}; use decode.py",
+            )
     if config.decoding.samples:
         raise UserError(CONFIGURATION, "samples cannot be exported; give --samples=0")
     if not find_spec("flatbuffers"):
@@ -67,8 +72,11 @@ def chosen_buckets(given: list[str], engine: Engine) -> list[int]:
     """The buckets of --buckets, the run's own if none are given. Raises UserError."""
     longest = engine.buckets[-1]
     if not all(one.isdecimal() and 2 <= int(one) <= longest for one in given):
-        raise UserError(CONFIGURATION, "--buckets must be numbers of source tokens from 2 to "
-                        f"{longest}, got {','.join(given)!r}")
+        raise UserError(
+            CONFIGURATION,
+            "--buckets must be numbers of source tokens from 2 to "
+            f"{longest}, got {','.join(given)!r}",
+        )
     return sorted(set(map(int, given))) or engine.buckets
 
 
@@ -119,12 +127,18 @@ def main() -> None:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)
         table.append({"tokens": bucket, "sentences": sentences, "program": name})
-        print(f"{bucket} source tokens × {sentences} sentences: {len(programs[name]):,} bytes",
-              file=sys.stderr)
-    arrays = {f"parameters/{jax.tree_util.keystr(path, simple=True, separator='/')}.npy":
-              as_npy(leaf) for path, leaf in jax.tree.leaves_with_path(params)}
-    models = {f"{side}.model": tokenizer.serialized()
-              for side, tokenizer in zip(("source", "target"), tokenizers, strict=True)}
+        print(
+            f"{bucket} source tokens × {sentences} sentences: {len(programs[name]):,} bytes",
+            file=sys.stderr,
+        )
+    arrays = {
+        f"parameters/{jax.tree_util.keystr(path, simple=True, separator='/')}.npy": as_npy(leaf)
+        for path, leaf in jax.tree.leaves_with_path(params)
+    }
+    models = {
+        f"{side}.model": tokenizer.serialized()
+        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True)
+    }
     m = config.model
     card = {
         "format": 1, "jax": jax.__version__, "platforms": f.platforms,
@@ -138,8 +152,9 @@ def main() -> None:
     own = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
     archive = as_zip({**own, **models, **programs, **arrays})
     write_whole(expanded(f.to), archive)
-    print(f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt",
-          file=sys.stderr)
+    print(
+        f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt", file=sys.stderr
+    )
 
 
 def define_flags() -> None:

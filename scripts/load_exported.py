@@ -1,6 +1,6 @@
 """Translate with what scripts/export.py wrote: needs jax, numpy, sentencepiece and flatbuffers.
 
-    python FILE < source.txt > target.txt   (it holds this script; or python load_exported.py FILE)
+python FILE < source.txt > target.txt   (it holds this script; or python load_exported.py FILE)
 """
 
 import json
@@ -21,12 +21,14 @@ class Exported:
         with zipfile.ZipFile(path) as file:
             self.card = json.loads(file.read("card.json"))
             self.source, self.target = (
-                SentencePieceProcessor(model_proto=file.read(x)) for x in self.card["tokenizers"])
+                SentencePieceProcessor(model_proto=file.read(x)) for x in self.card["tokenizers"]
+            )
             parameters = [np.load(file.open(name)) for name in self.card["parameters"]]
             programs = [bytearray(file.read(one["program"])) for one in self.card["buckets"]]
         self.parameters = jax.device_put(parameters, everywhere)
-        self.programs = [jax.pmap(jax.export.deserialize(one).call, in_axes=(None, 0, 0))
-                         for one in programs]
+        self.programs = [
+            jax.pmap(jax.export.deserialize(one).call, in_axes=(None, 0, 0)) for one in programs
+        ]
 
     def translate(self, lines):
         longest, texts = self.card["buckets"][-1]["tokens"], [""] * len(lines)
@@ -34,7 +36,7 @@ class Exported:
         waiting = [i for i in sorted(range(len(ids)), key=lambda i: len(ids[i])) if ids[i]]
         for bucket, program in zip(self.card["buckets"], self.programs, strict=True):
             mine = [i for i in waiting if len(ids[i]) < bucket["tokens"]]
-            waiting, size = waiting[len(mine):], bucket["sentences"] * jax.local_device_count()
+            waiting, size = waiting[len(mine) :], bucket["sentences"] * jax.local_device_count()
             for part in (mine[::-1][k : k + size] for k in range(0, len(mine), size)):
                 found = self.search(program, [ids[i] for i in part], size, bucket["tokens"])
                 for i, text in zip(part, self.target.decode(found), strict=True):
@@ -45,12 +47,22 @@ class Exported:
         source, lengths = np.zeros((size, tokens), np.int32), np.zeros(size, np.int32)
         for row, ids in enumerate(sources):
             source[row, : len(ids) + 1], lengths[row] = [*ids, self.card["end"]], len(ids) + 1
-        dealt = [x.reshape(-1, jax.local_device_count(), *x.shape[1:]).swapaxes(0, 1)
-                 for x in (source, lengths)]
-        tokens, lengths, _ = (np.asarray(x).swapaxes(0, 1).reshape(size, *x.shape[2:])
-                              for x in program(self.parameters, *dealt))
-        return [[int(i) for i in tokens[row, 0, : lengths[row, 0] - 1]
-                 if i not in self.card["unspoken"]] for row in range(len(sources))]
+        dealt = [
+            x.reshape(-1, jax.local_device_count(), *x.shape[1:]).swapaxes(0, 1)
+            for x in (source, lengths)
+        ]
+        tokens, lengths, _ = (
+            np.asarray(x).swapaxes(0, 1).reshape(size, *x.shape[2:])
+            for x in program(self.parameters, *dealt)
+        )
+        return [
+            [
+                int(i)
+                for i in tokens[row, 0, : lengths[row, 0] - 1]
+                if i not in self.card["unspoken"]
+            ]
+            for row in range(len(sources))
+        ]
 
 
 if __name__ == "__main__":

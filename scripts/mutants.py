@@ -71,13 +71,22 @@ def mutants(path: str, source: str) -> list[list[Mutant]]:
         original = " ".join(source[start:end].split())
         code = f"{lines[node.lineno - 1].strip()} @{node.col_offset}"
         kind = KINDS.get(type(node), "operator")
-        found.append([Mutant(kind, path, node.lineno, code, original, text, start, end)
-                      for text in changes if text is not None])
+        found.append(
+            [
+                Mutant(kind, path, node.lineno, code, original, text, start, end)
+                for text in changes
+                if text is not None
+            ]
+        )
     return [each for each in found if each]
 
 
-def draw(sources: dict[str, str], count: int, seed: int,
-         weight: Callable[[str], float] = lambda path: 1.0) -> list[Mutant]:
+def draw(
+    sources: dict[str, str],
+    count: int,
+    seed: int,
+    weight: Callable[[str], float] = lambda path: 1.0,
+) -> list[Mutant]:
     """`count` mutants, spread over the files in proportion to weight × number of expressions.
 
     Each file has at least one if `count` allows it. Within a file the kinds take turns, so that
@@ -97,8 +106,10 @@ def draw(sources: dict[str, str], count: int, seed: int,
     for path, number in taken.items():
         choose = random.Random(f"{seed}:{path}")
         choose.shuffle(sites[path])
-        by_kind = [[each for each in sites[path] if each[0].kind == kind]
-                   for kind in choose.sample(sorted({*KINDS.values(), "operator"}), 4)]
+        by_kind = [
+            [each for each in sites[path] if each[0].kind == kind]
+            for kind in choose.sample(sorted({*KINDS.values(), "operator"}), 4)
+        ]
         turns = [each for turn in zip_longest(*by_kind) for each in turn if each]
         drawn += [choose.choice(each) for each in turns[:number]]
     return drawn
@@ -109,8 +120,11 @@ def source_files(root: Path) -> dict[str, str]:
     packages = ("model", "data", "training", "decoding", "storage", "interop", "runtime")
     paths = [root / "train.py", root / "decode.py"]
     paths += [path for folder in packages for path in (root / folder).rglob("*.py")]
-    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
-            for path in paths if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for path in paths
+        if path.is_file()
+    }
 
 
 def _expressions(node: ast.AST, in_text: bool = False) -> Iterator[ast.AST]:
@@ -156,8 +170,9 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)
         case ast.Constant(value=int(value)):
-            yield from map(ast.Constant, (value * 2, value // 2) if value > 16 else
-                           (value + 1, value - 1))
+            yield from map(
+                ast.Constant, (value * 2, value // 2) if value > 16 else (value + 1, value - 1)
+            )
         case ast.Constant(value=float(value)):
             yield from map(ast.Constant, (value * 2, value / 2) if value else (1.0,))
         case ast.Constant(value=str(value)) if SHORT_STRING.fullmatch(value):

@@ -35,17 +35,40 @@ PATIENCE = 4.0  # a run without output for so many times the longest pause of th
 LEAST_PATIENCE = 45.0  # seconds
 
 
-def run_tests(tree: Path, file: str, environment: dict[str, str],
-              patience: float = 600.0) -> tuple[bool, str, float]:
+def run_tests(
+    tree: Path, file: str, environment: dict[str, str], patience: float = 600.0
+) -> tuple[bool, str, float]:
     """Whether all pass, the first failure, and the longest pause between two outputs in seconds.
 
     A run that writes nothing for `patience` seconds is stopped: it failed.
     """
-    command = [sys.executable, "-u", "-m", "pytest", "-n", "0", "-x", "-q", "-rfE", "--tb=no",
-               "-p", "no:cacheprovider", "-m", "not slow", file]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "pytest",
+        "-n",
+        "0",
+        "-x",
+        "-q",
+        "-rfE",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        file,
+    ]
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, cwd=tree, env=environment, stdin=subprocess.DEVNULL,
-                                   stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            cwd=tree,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
         size, since, longest = 0, time.monotonic(), 0.0
         while process.poll() is None:
             time.sleep(0.1)
@@ -72,8 +95,11 @@ def run_tests(tree: Path, file: str, environment: dict[str, str],
 
 def copy_tree(root: Path, to: Path) -> Path:
     """A clone with the files of the working tree that git tracks or would track."""
-    subprocess.run(["git", "clone", "-q", "--no-checkout", "--shared", str(root), str(to)],
-                   check=True, capture_output=True)
+    subprocess.run(
+        ["git", "clone", "-q", "--no-checkout", "--shared", str(root), str(to)],
+        check=True,
+        capture_output=True,
+    )
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, check=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
@@ -117,8 +143,11 @@ class Runner:
         for i in range(jobs):
             self._trees.put(copy_tree(root, folder / str(i)))
         compiled = str(session.path.parent / "compiled")  # shared by all runs: tests/conftest.py
-        self._environment = {**os.environ, "TESTS_COMPILED": compiled,
-                             "PYTHONDONTWRITEBYTECODE": "1"}
+        self._environment = {
+            **os.environ,
+            "TESTS_COMPILED": compiled,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     def patience(self, file: str) -> float:
         """How long a test file may be silent, from its longest pause on the unchanged code.
@@ -149,10 +178,19 @@ class Runner:
             (tree / mutant.path).write_text(source, encoding="utf-8")
             self._trees.put(tree)
         outcome, seconds = "survived" if passed else "killed", time.monotonic() - since
-        self.session.add(mutant.key, outcome=outcome, line=mutant.line, kind=mutant.kind,
-                         seconds=round(seconds, 1), by=failure)
-        print(f"{outcome} {seconds:5.1f} s  {mutant.path}:{mutant.line}  {shown(mutant)}  "
-              f"[{failure}]", flush=True)
+        self.session.add(
+            mutant.key,
+            outcome=outcome,
+            line=mutant.line,
+            kind=mutant.kind,
+            seconds=round(seconds, 1),
+            by=failure,
+        )
+        print(
+            f"{outcome} {seconds:5.1f} s  {mutant.path}:{mutant.line}  {shown(mutant)}  "
+            f"[{failure}]",
+            flush=True,
+        )
 
 
 def shown(mutant: Mutant) -> str:
@@ -161,23 +199,33 @@ def shown(mutant: Mutant) -> str:
 
 def report(drawn: list[Mutant], session: Session, equivalent: dict[tuple, str]) -> str:
     """Counts of each source file, the survivors, and the share that was detected."""
-    outcomes = {m: "equivalent" if m.key in equivalent else
-                session.results[m.key]["outcome"] for m in drawn}
+    outcomes = {
+        m: "equivalent" if m.key in equivalent else session.results[m.key]["outcome"] for m in drawn
+    }
     columns = ("killed", "survived", "equivalent")
     rows = ["| file | " + " | ".join(columns) + " |", "|---" * 4 + "|"]
     for path in sorted({mutant.path for mutant in drawn}):
         count = Counter(outcome for mutant, outcome in outcomes.items() if mutant.path == path)
         rows.append(f"| {path} | " + " | ".join(str(count[c]) for c in columns) + " |")
     rows += ["", "Survived:"]
-    rows += [f"- {m.path}:{m.line}: `{shown(m)}`"
-             for m, outcome in outcomes.items() if outcome == "survived"]
+    rows += [
+        f"- {m.path}:{m.line}: `{shown(m)}`"
+        for m, outcome in outcomes.items()
+        if outcome == "survived"
+    ]
     rows += ["", "Equivalent:"]
-    rows += [f"- {m.path}:{m.line}: `{shown(m)}`: {equivalent[m.key]}"
-             for m, outcome in outcomes.items() if outcome == "equivalent"]
+    rows += [
+        f"- {m.path}:{m.line}: `{shown(m)}`: {equivalent[m.key]}"
+        for m, outcome in outcomes.items()
+        if outcome == "equivalent"
+    ]
     total = Counter(outcomes.values())
     share = 100.0 * total["killed"] / max(1, total["killed"] + total["survived"])
-    rows += ["", f"{len(drawn)} mutants: {total['killed']} killed, {total['survived']} survived, "
-             f"{total['equivalent']} equivalent; {share:.1f} % of the others detected"]
+    rows += [
+        "",
+        f"{len(drawn)} mutants: {total['killed']} killed, {total['survived']} survived, "
+        f"{total['equivalent']} equivalent; {share:.1f} % of the others detected",
+    ]
     return "\n".join(rows) + "\n"
 
 
@@ -190,8 +238,9 @@ def read_tables(root: Path) -> tuple[dict[str, list[str]], dict[tuple, str]]:
     return files, {tuple(one[name] for name in names): one["reason"] for one in listed}
 
 
-def mutation_test(root: Path, seed: int, count: int, jobs: int, retry: bool = False,
-                  only: str = "") -> str:
+def mutation_test(
+    root: Path, seed: int, count: int, jobs: int, retry: bool = False, only: str = ""
+) -> str:
     """Test `count` mutants of the tree at `root`, `jobs` at a time; returns the report."""
     test_files, equivalent = read_tables(root)
     sources = {path: text for path, text in source_files(root).items() if only in path}
@@ -199,8 +248,11 @@ def mutation_test(root: Path, seed: int, count: int, jobs: int, retry: bool = Fa
     drawn = draw(sources, count, seed, light)
     session = Session(root / "build" / "mutation" / f"seed-{seed}.jsonl")
     again = {key for key, one in session.results.items() if one.get("outcome") == "survived"}
-    pending = [m for m in drawn if m.key not in equivalent
-               and (m.key not in session.results or retry and m.key in again)]
+    pending = [
+        m
+        for m in drawn
+        if m.key not in equivalent and (m.key not in session.results or retry and m.key in again)
+    ]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         runner = Runner(root, Path(folder), jobs, session)
         list(pool.map(lambda m: runner.test(m, sources[m.path], test_files[m.path]), pending))
@@ -216,8 +268,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only source files whose path contains this")
     parser.add_argument("--report", default="", help="also write the report to this file")
     options = parser.parse_args()
-    text = mutation_test(ROOT, options.seed, options.mutants, options.jobs, options.retry,
-                         options.only)
+    text = mutation_test(
+        ROOT, options.seed, options.mutants, options.jobs, options.retry, options.only
+    )
     print(text, end="")
     if options.report:
         Path(options.report).write_text(text, encoding="utf-8")

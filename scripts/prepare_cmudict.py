@@ -31,8 +31,10 @@ def read_dictionary(path: str) -> dict[str, list[str]]:
     for number, line in numbered_lines(path):
         word, _, phonemes = line.partition("  ")
         if not phonemes.strip() or word.split() != [word]:
-            raise UserError(DATA, f"{path}:{number}: expected a word, two spaces and its phonemes, "
-                            f"got {line[:60]!r}")
+            raise UserError(
+                DATA,
+                f"{path}:{number}: expected a word, two spaces and its phonemes, got {line[:60]!r}",
+            )
         word = re.sub(r"(?<=.)\(\d+\)$", "", word)  # WORD(1): how the full dictionary repeats WORD
         known, phonemes = words.setdefault(word, []), " ".join(phonemes.split())
         if phonemes not in known:
@@ -42,21 +44,29 @@ def read_dictionary(path: str) -> dict[str, list[str]]:
 
 def pairs(words: dict[str, list[str]], distinct: bool) -> list[str]:
     """A line for each pronunciation, or with `distinct` for each word: its first one."""
-    return [f"{' '.join(word)}\t{phonemes}" for word, known in words.items()
-            for phonemes in (known[:1] if distinct else known)]
+    return [
+        f"{' '.join(word)}\t{phonemes}"
+        for word, known in words.items()
+        for phonemes in (known[:1] if distinct else known)
+    ]
 
 
 def count_wrong(outputs: Sequence[str], words: dict[str, list[str]]) -> int:
     """How many words' outputs equal none of the pronunciations; `outputs` in the words' order."""
-    return sum(" ".join(output.split()) not in known
-               for output, known in zip(outputs, words.values(), strict=True))
+    return sum(
+        " ".join(output.split()) not in known
+        for output, known in zip(outputs, words.values(), strict=True)
+    )
 
 
 def main() -> None:
     f = flags.FLAGS
     if bool(f.output) == bool(f.score):
-        raise UserError(CONFIGURATION, "give either --output=FILE, to prepare, or --score=FILE, "
-                        f"got --output={f.output} --score={f.score}")
+        raise UserError(
+            CONFIGURATION,
+            "give either --output=FILE, to prepare, or --score=FILE, "
+            f"got --output={f.output} --score={f.score}",
+        )
     if f.output:
         check_outputs([f.output], f.overwrite)
     words = read_dictionary(f.input)
@@ -64,19 +74,26 @@ def main() -> None:
         known = read_dictionary(f.without)
         words = {word: phonemes for word, phonemes in words.items() if word not in known}
     if not words:
-        raise UserError(DATA, f"{f.input} has no words"
-                        + (f" that {f.without} does not have" if f.without else ""))
+        raise UserError(
+            DATA,
+            f"{f.input} has no words" + (f" that {f.without} does not have" if f.without else ""),
+        )
     if f.output:
         count = write_lines(f.output, pairs(words, f.distinct))
         print(f"{f.output}: {count:,} pairs, {len(words):,} words", file=sys.stderr)
         return
     outputs = [line for _, line in numbered_lines(f.score)]
     if len(outputs) != len(words):
-        raise UserError(DATA, f"{f.score} has {len(outputs)} lines, {f.input} has {len(words)} "
-                        "different words; decode what --distinct wrote, with the same --without")
+        raise UserError(
+            DATA,
+            f"{f.score} has {len(outputs)} lines, {f.input} has {len(words)} "
+            "different words; decode what --distinct wrote, with the same --without",
+        )
     wrong = count_wrong(outputs, words)
-    print(f"word error rate {100 * wrong / len(words):.2f} % ({wrong:,} of {len(words):,} words "
-          "equal none of their pronunciations)")
+    print(
+        f"word error rate {100 * wrong / len(words):.2f} % ({wrong:,} of {len(words):,} words "
+        "equal none of their pronunciations)"
+    )
 
 
 def define_flags() -> None:

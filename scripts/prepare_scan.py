@@ -26,16 +26,20 @@ def pairs(path: str) -> Iterator[tuple[str, str]]:
         found = re.fullmatch(r"\s*IN:(.*\S.*)\sOUT:(.*\S.*)", line, re.DOTALL)
         sides = [" ".join(side.split()) for side in found.groups()] if found else []
         if not all(sides) or not found or "OUT:" in " ".join(sides):
-            raise UserError(DATA, f"{path}:{number}: expected 'IN: commands OUT: actions', got "
-                            f"{line[:60]!r}")
+            raise UserError(
+                DATA, f"{path}:{number}: expected 'IN: commands OUT: actions', got {line[:60]!r}"
+            )
         yield sides[0], sides[1]
 
 
 def main() -> None:
     f = flags.FLAGS
     if bool(f.valid) != bool(f.valid_every):
-        raise UserError(CONFIGURATION, "give --valid and --valid_every together, or neither, got "
-                        f"--valid={f.valid} --valid_every={f.valid_every}")
+        raise UserError(
+            CONFIGURATION,
+            "give --valid and --valid_every together, or neither, got "
+            f"--valid={f.valid} --valid_every={f.valid_every}",
+        )
     if f.valid == f.output:
         raise UserError(CONFIGURATION, f"--valid and --output are both {f.output}; give two files")
     check_outputs(filter(None, (f.output, f.valid)), f.overwrite)

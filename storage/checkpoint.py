@@ -1,10 +1,10 @@
 """The checkpoints of a run, to be read: which there are, which is best, parameters, the run itself.
 
-    checkpoints/STEP/params, ema   parameters, and their moving average where it was asked for
-    checkpoints/STEP/rest, data    optimizer, key and step; position in the data and best score
-    average/params                 the mean of the last k, written once at the end
-    */MANIFEST.sha256              of each of these: its files and their hashes
-    best.json                      what scored best on validation data
+checkpoints/STEP/params, ema   parameters, and their moving average where it was asked for
+checkpoints/STEP/rest, data    optimizer, key and step; position in the data and best score
+average/params                 the mean of the last k, written once at the end
+*/MANIFEST.sha256              of each of these: its files and their hashes
+best.json                      what scored best on validation data
 """
 
 import json
@@ -40,8 +40,11 @@ def steps(run: Path) -> list[int]:
     """The steps that have a checkpoint, whole or damaged, in order; other names are ignored."""
     directory = run / "checkpoints"
     there = directory.iterdir() if directory.is_dir() else ()
-    return sorted(int(path.name) for path in there if re.fullmatch("0|[1-9][0-9]*", path.name)
-                  and path.is_dir() and any(path.iterdir()))
+    return sorted(
+        int(path.name)
+        for path in there
+        if re.fullmatch("0|[1-9][0-9]*", path.name) and path.is_dir() and any(path.iterdir())
+    )
 
 
 def read_best(run: Path) -> dict[str, Any]:
@@ -53,8 +56,11 @@ def read_best(run: Path) -> dict[str, Any]:
     except ValueError:
         best = None
     if not isinstance(best, dict) or not isinstance(best.get("checkpoint", ""), int | str):
-        raise UserError(CHECKPOINT, f"{run}/best.json is damaged; delete it, and the latest "
-                        "counts as the best (decode.py --checkpoint=latest takes that)")
+        raise UserError(
+            CHECKPOINT,
+            f"{run}/best.json is damaged; delete it, and the latest "
+            "counts as the best (decode.py --checkpoint=latest takes that)",
+        )
     return best
 
 
@@ -85,8 +91,9 @@ def params_directory(run: Path, checkpoint: str) -> Path:
         found = run / "checkpoints" / checkpoint
         return found / ("ema" if holds(found, "ema") else "params")
     raise UserError(
-        CHECKPOINT, f"no checkpoint {checkpoint!r} in {run}; there are the steps {known}"
-        + (" and the average" if average.is_dir() else "")
+        CHECKPOINT,
+        f"no checkpoint {checkpoint!r} in {run}; there are the steps {known}"
+        + (" and the average" if average.is_dir() else ""),
     )
 
 
@@ -98,8 +105,11 @@ def undamaged(params: Path) -> Path:
     if why := damage(params.parent, params.name):
         run = params.parent.parent if params.parent.name == "average" else params.parents[2]
         good = [str(step) for step in steps(run) if not damage(run / "checkpoints" / str(step))]
-        raise UserError(CHECKPOINT, f"{params.parent} is damaged: {why}; whole ones are "
-                        + (f"{', '.join(good)} (--checkpoint={good[-1]})" if good else "none"))
+        raise UserError(
+            CHECKPOINT,
+            f"{params.parent} is damaged: {why}; whole ones are "
+            + (f"{', '.join(good)} (--checkpoint={good[-1]})" if good else "none"),
+        )
     return params
 
 
@@ -113,9 +123,10 @@ def read_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Token
     same = "+".join(map(fingerprint, tokenizers)) == config.data.vocab_sha256
     if got != expected or not same:
         raise UserError(
-            CHECKPOINT, f"the vocabulary in {run}/vocab does not fit the checkpoint: expected "
+            CHECKPOINT,
+            f"the vocabulary in {run}/vocab does not fit the checkpoint: expected "
             f"{expected[0]} source and {expected[1]} target tokens, got {got[0]} and {got[1]}"
-            + ("" if got != expected else ", but other ones")
+            + ("" if got != expected else ", but other ones"),
         )
     return config, tokenizers
 
@@ -137,8 +148,11 @@ def finite(params: Any, run: Path) -> Any:
     for path, leaf in jax.tree.leaves_with_path(params):
         if not np.isfinite(leaf).all():
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise UserError(CHECKPOINT, f"{run}: the parameter {name} is not finite: expected "
-                            "numbers, got NaN or infinity; give another --checkpoint")
+            raise UserError(
+                CHECKPOINT,
+                f"{run}: the parameter {name} is not finite: expected "
+                "numbers, got NaN or infinity; give another --checkpoint",
+            )
     return params
 
 

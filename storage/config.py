@@ -73,20 +73,38 @@ class TrainingConfig:
 
     def validate(self) -> None:
         """Raises ValueError: rule, expected, got."""
-        one_of = {"schedule": ("paper", "cosine", "linear", "constant"),
-                  "best_metric": ("bleu", "loss")}
+        one_of = {
+            "schedule": ("paper", "cosine", "linear", "constant"),
+            "best_metric": ("bleu", "loss"),
+        }
         for name, allowed in one_of.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(
                     f"training.{name} must be one of {', '.join(allowed)}, "
                     f"got {getattr(self, name)!r}"
                 )
-        for name in ("num_steps", "tokens_per_batch", "accumulate", "warmup_steps", "log_every",
-                     "eval_every", "checkpoint_every", "keep"):
+        for name in (
+            "num_steps",
+            "tokens_per_batch",
+            "accumulate",
+            "warmup_steps",
+            "log_every",
+            "eval_every",
+            "checkpoint_every",
+            "keep",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "weight_decay", "clip_norm", "loss_block", "seed", "patience",
-                     "eval_sentences", "skip_nonfinite"):
+        for name in (
+            "learning_rate",
+            "weight_decay",
+            "clip_norm",
+            "loss_block",
+            "seed",
+            "patience",
+            "eval_sentences",
+            "skip_nonfinite",
+        ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"training.{name} must not be negative, got {getattr(self, name)}")
         if not self.adam_epsilon > 0:
@@ -95,8 +113,10 @@ class TrainingConfig:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"training.{name} must be in [0, 1), got {getattr(self, name)}")
         if profile_steps(self.profile)[1] > self.num_steps:
-            raise ValueError(f"training.profile={self.profile} ends after training.num_steps="
-                             f"{self.num_steps}; a trace is written at its end")
+            raise ValueError(
+                f"training.profile={self.profile} ends after training.num_steps="
+                f"{self.num_steps}; a trace is written at its end"
+            )
         if self.eval_every % self.checkpoint_every:
             raise ValueError(
                 "training.eval_every must be a multiple of training.checkpoint_every, got "
@@ -105,7 +125,7 @@ class TrainingConfig:
 
 
 def profile_steps(spec: str) -> tuple[int, int]:
-    """"10:12" → (10, 12), "" → (0, 0). Raises ValueError if it is nothing of the kind."""
+    """ "10:12" → (10, 12), "" → (0, 0). Raises ValueError if it is nothing of the kind."""
     found = re.fullmatch(r"(\d+):(\d+)", spec or "0:0", re.ASCII)
     first, last = map(int, found.groups()) if found else (0, 0)
     if spec and not 1 <= first <= last:
@@ -179,8 +199,9 @@ def load_config(path: Path) -> Config:
             raise ValueError("it holds no config of a run")
     except OSError:
         raise UserError(
-            CHECKPOINT, f"{path.parent} is not a run directory: it has no {path.name}; "
-            "give --workdir the directory that train.py wrote"
+            CHECKPOINT,
+            f"{path.parent} is not a run directory: it has no {path.name}; "
+            "give --workdir the directory that train.py wrote",
         ) from None
     except (ValueError, AttributeError) as error:
         raise UserError(CHECKPOINT, f"{path} is damaged: {error}") from None
@@ -191,13 +212,14 @@ def load_config(path: Path) -> Config:
         for name, value in given.items():
             if name not in types:
                 raise UserError(
-                    CONFIGURATION, f"{path}: unknown field {part.name}.{name}; this run was "
-                    "written by another version"
+                    CONFIGURATION,
+                    f"{path}: unknown field {part.name}.{name}; this run was "
+                    "written by another version",
                 )
             if type(value) is not types[name] and not (types[name] is float and type(value) is int):
                 raise UserError(
-                    CONFIGURATION, f"{path}: {part.name}.{name} must be {types[name].__name__}, "
-                    f"got {value!r}"
+                    CONFIGURATION,
+                    f"{path}: {part.name}.{name} must be {types[name].__name__}, got {value!r}",
                 )
             setattr(section, name, value)
     config.validate()
@@ -222,7 +244,8 @@ def take_model(config: Config, theirs: Config) -> list[str]:
     differ = []
     for part, names in (
         ("model", [one.name for one in fields(config.model) if one.name not in free]),
-        ("data", ["joint_vocab"]), ("decoding", ["suppress", "renormalize"]),
+        ("data", ["joint_vocab"]),
+        ("decoding", ["suppress", "renormalize"]),
     ):
         ours, other = getattr(config, part), getattr(theirs, part)
         for name in names:

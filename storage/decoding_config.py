@@ -56,10 +56,22 @@ class DecodingConfig:
 
     def validate(self) -> None:
         """Raises ValueError: rule, expected, got."""
-        for name, least in (("beam_size", 1), ("nbest", 1), ("alpha", 0), ("max_extra_length", 0),
-                            ("max_length", 0), ("max_length_ratio", 0), ("min_length", 0),
-                            ("min_length_ratio", 0), ("horizon", 0), ("no_repeat_ngram", 0),
-                            ("samples", 0), ("top_k", 0), ("seed", 0), ("batch_size", 1)):
+        for name, least in (
+            ("beam_size", 1),
+            ("nbest", 1),
+            ("alpha", 0),
+            ("max_extra_length", 0),
+            ("max_length", 0),
+            ("max_length_ratio", 0),
+            ("min_length", 0),
+            ("min_length_ratio", 0),
+            ("horizon", 0),
+            ("no_repeat_ngram", 0),
+            ("samples", 0),
+            ("top_k", 0),
+            ("seed", 0),
+            ("batch_size", 1),
+        ):
             value = getattr(self, name)
             if not least <= value < 2**31:
                 rule = "below 2^31" if value >= 2**31 else f"at least {least}"

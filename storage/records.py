@@ -23,8 +23,10 @@ def read_facts(path: Path) -> tuple[dict[str, Any], str]:
         return {}, ""
     except (ValueError, RecursionError) as error:
         kept = quarantine(path)
-        return {}, (f"{path.name} is damaged ({error}); it is now {kept.name}, and a new one "
-                    "begins with this start")
+        return {}, (
+            f"{path.name} is damaged ({error}); it is now {kept.name}, and a new one "
+            "begins with this start"
+        )
     return facts, ""
 
 

@@ -38,9 +38,20 @@ MAY_CHANGE = {
     *(f"decoding.{one.name}" for one in fields(DecodingConfig)),
 }  # fmt: skip
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
-OURS = ("run.json", "run.json.corrupt", "metrics.jsonl", "train.log", "best.json", "vocab",
-        "checkpoints", "average", "samples", "tensorboard", "profile",
-        "config.json")  # deleted last: it marks a run
+OURS = (
+    "run.json",
+    "run.json.corrupt",
+    "metrics.jsonl",
+    "train.log",
+    "best.json",
+    "vocab",
+    "checkpoints",
+    "average",
+    "samples",
+    "tensorboard",
+    "profile",
+    "config.json",
+)  # deleted last: it marks a run
 
 
 class Run:
@@ -54,25 +65,35 @@ class Run:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_file(
-                self.path / "LOCK", f"{self.path} is in use by another training",
-                "stop it or choose another --workdir")
+                self.path / "LOCK",
+                f"{self.path} is in use by another training",
+                "stop it or choose another --workdir",
+            )
         except OSError as error:
             raise UserError(
-                OUTPUT, f"cannot write the run directory {self.path}: {error.strerror}; "
-                "choose another --workdir"
+                OUTPUT,
+                f"cannot write the run directory {self.path}: {error.strerror}; "
+                "choose another --workdir",
             ) from None
         self._tensorboard = None
         self._live = sys.stderr.isatty()
 
     def clear(self) -> None:
         """Delete the run that is here; raises UserError(OUTPUT) for what does not look like one."""
-        if is_foreign(config := self.path / "config.json") or not config.exists() and any(
-            (self.path / name).exists() for name in OURS if name != "train.log"
-            and not (name == "vocab" and (self.path / "vocab" / "tokenizers.json").exists())
+        if (
+            is_foreign(config := self.path / "config.json")
+            or not config.exists()
+            and any(
+                (self.path / name).exists()
+                for name in OURS
+                if name != "train.log"
+                and not (name == "vocab" and (self.path / "vocab" / "tokenizers.json").exists())
+            )
         ):
             raise UserError(
-                OUTPUT, f"{self.path} holds files but no run (no config.json, or not a run's), so "
-                "--overwrite deletes nothing; choose another --workdir"
+                OUTPUT,
+                f"{self.path} holds files but no run (no config.json, or not a run's), so "
+                "--overwrite deletes nothing; choose another --workdir",
             )
         for name in OURS:
             path = self.path / name
@@ -90,8 +111,11 @@ class Run:
         path = self.path / "config.json"
         self.goes_on = path.exists()
         if not self.goes_on and steps(self.path):
-            raise UserError(CHECKPOINT, f"{self.path} has checkpoints but no config.json; bring it "
-                            "back, or choose another --workdir")
+            raise UserError(
+                CHECKPOINT,
+                f"{self.path} has checkpoints but no config.json; bring it "
+                "back, or choose another --workdir",
+            )
         if self.goes_on:
             before = load_config(path)
             if config.training.init_from == before.training.init_from != "":
@@ -104,8 +128,9 @@ class Run:
             if refused := [k for k in changed if k not in MAY_CHANGE]:
                 what = ", ".join(f"{k} {old[k]!r} → {new[k]!r}" for k in refused)
                 raise UserError(
-                    CONFIGURATION, f"{self.path} was trained with another configuration: {what}; "
-                    "choose another --workdir, or --overwrite to begin anew"
+                    CONFIGURATION,
+                    f"{self.path} was trained with another configuration: {what}; "
+                    "choose another --workdir, or --overwrite to begin anew",
                 )
             for key in changed:
                 self.log(f"changed: {key} {old[key]!r} → {new[key]!r}")
@@ -118,15 +143,21 @@ class Run:
         here, path = Path(__file__).parent, self.path / "run.json"
         before, damaged = read_facts(path)
         if damaged:
-            self.log(f"warning: {damaged}; whether the data is still that of this run is compared "
-                     "with the checkpoint")
+            self.log(
+                f"warning: {damaged}; whether the data is still that of this run is compared "
+                "with the checkpoint"
+            )
         changed = [name for name in data if before.get("data", data).get(name) != data[name]]
         if changed and not config.training.allow_data_change:
             raise UserError(DATA, data_changed(changed))
         save_config(config, self.path / "config.json")
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
-        ) if shutil.which("git") else None
+        commit = (
+            subprocess.run(
+                ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+            )
+            if shutil.which("git")
+            else None
+        )
         facts = {
             "command": sys.argv,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -220,9 +251,11 @@ def say(text: str) -> None:
 
 def data_changed(files: list[str]) -> str:
     """The message for training data that is not that of the run."""
-    return (f"{', '.join(files)} changed since this run began, so it cannot be resumed as it was; "
-            "restore the data, choose another --workdir, start anew with --overwrite, or continue "
-            "with the new data: --config.training.allow_data_change")
+    return (
+        f"{', '.join(files)} changed since this run began, so it cannot be resumed as it was; "
+        "restore the data, choose another --workdir, start anew with --overwrite, or continue "
+        "with the new data: --config.training.allow_data_change"
+    )
 
 
 def flat(tree: dict, prefix: str = "") -> dict:

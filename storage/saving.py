@@ -61,8 +61,10 @@ class Checkpoints:
         try:
             write_best(self.run, best)
         except OSError as error:
-            raise UserError(OUTPUT, f"{self.run}/best.json could not be written: {error.strerror}; "
-                            "it is as it was") from None
+            raise UserError(
+                OUTPUT,
+                f"{self.run}/best.json could not be written: {error.strerror}; it is as it was",
+            ) from None
 
     def _write(self, path: Path, items: dict[str, Any], tree: Any) -> None:
         temporary = self._directory / f"{path.name}.tmp"
@@ -77,9 +79,10 @@ class Checkpoints:
                 self._clean()
                 time.sleep(0.1)
             raise UserError(
-                OUTPUT, f"{path} could not be saved: it needs {megabytes(num_bytes(tree))}, "
+                OUTPUT,
+                f"{path} could not be saved: it needs {megabytes(num_bytes(tree))}, "
                 f"{megabytes(shutil.disk_usage(self.run).free)} are free ({str(error)[-200:]}); "
-                "earlier checkpoints are as they were"
+                "earlier checkpoints are as they were",
             ) from None
 
     def _drop(self, path: Path) -> None:
@@ -116,8 +119,9 @@ class Checkpoints:
             found = self._orbax.restore(self._directory / str(step), args=composite)
         except (ValueError, KeyError, OSError) as error:
             raise UserError(
-                CHECKPOINT, f"{self.run}/checkpoints/{step} cannot be restored: "
-                f"{str(error)[:200]}; train with --overwrite to begin anew"
+                CHECKPOINT,
+                f"{self.run}/checkpoints/{step} cannot be restored: "
+                f"{str(error)[:200]}; train with --overwrite to begin anew",
             ) from None
         data = found["data"]
         if (best := data["best"].get("checkpoint")) not in {None, *steps(self.run)}:
@@ -133,8 +137,9 @@ class Checkpoints:
         try:
             best = read_best(self.run).get("checkpoint")
         except UserError:
-            self._log(f"warning: {self.run}/best.json is damaged; it is restored from the "
-                      "checkpoint")
+            self._log(
+                f"warning: {self.run}/best.json is damaged; it is restored from the checkpoint"
+            )
             return False
         return best in {None, *steps(self.run)} or (best == "average" and self.complete)
 
@@ -146,15 +151,20 @@ class Checkpoints:
                 continue
             for bad, why in damaged.items():
                 place = quarantine(self._directory / str(bad))
-                self._log(f"warning: checkpoint {bad} is damaged: {why}; it is now {place.name}, "
-                          f"and training goes on from step {step}")
+                self._log(
+                    f"warning: checkpoint {bad} is damaged: {why}; it is now {place.name}, "
+                    f"and training goes on from step {step}"
+                )
             return step
         before = self._directory.glob("*.corrupt*")
         damaged |= {path.name: "found damaged before" for path in before}
         if damaged or (self.run / "best.json").exists():  # which the first save has written
             tried = "; ".join(f"{name}: {why}" for name, why in damaged.items()) or "it is empty"
-            raise UserError(CHECKPOINT, f"no checkpoint in {self._directory} can be used: {tried}; "
-                            "bring one back, or train with --overwrite to begin anew")
+            raise UserError(
+                CHECKPOINT,
+                f"no checkpoint in {self._directory} can be used: {tried}; "
+                "bring one back, or train with --overwrite to begin anew",
+            )
         return None
 
     def average(self) -> Any:
@@ -201,8 +211,10 @@ def forecast(run: Path, state: Any, keep: int) -> tuple[str, bool]:
     size, free = num_bytes(state), shutil.disk_usage(there).free
     most = size * (keep + 2) + num_bytes(state.params)  # the best, one being written, the average
     ours = sum(path.stat().st_size for path in run.glob("checkpoints/**/*") if path.is_file())
-    return (f"checkpoints: {megabytes(size)} each, {keep} kept, {megabytes(most)} at most; "
-            f"{megabytes(free)} free"), most <= free + ours
+    return (
+        f"checkpoints: {megabytes(size)} each, {keep} kept, {megabytes(most)} at most; "
+        f"{megabytes(free)} free"
+    ), most <= free + ours
 
 
 def num_bytes(tree: Any) -> int:
@@ -225,9 +237,12 @@ def check_finite(state: Any, step: int) -> None:
     """UserError(DIVERGED), which names the first, if any array has numbers that are not finite."""
     for path, good in jax.tree_util.tree_leaves_with_path(jax.device_get(finite(state))):
         if not good:
-            raise UserError(DIVERGED, f"step {step} is not saved: {jax.tree_util.keystr(path)} has "
-                            "numbers that are not finite; lower training.learning_rate, and go on "
-                            "from the last checkpoint")
+            raise UserError(
+                DIVERGED,
+                f"step {step} is not saved: {jax.tree_util.keystr(path)} has "
+                "numbers that are not finite; lower training.learning_rate, and go on "
+                "from the last checkpoint",
+            )
 
 
 def as_items(state: Any) -> dict[str, Any]:

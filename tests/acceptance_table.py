@@ -23,8 +23,9 @@ MARKS = "<!-- table -->\n", "<!-- end of table -->\n"  # around the table in a f
 
 def pytest_addoption(parser):
     parser.addoption("--soak", action="store_true", help="acceptance: 500 kills, 1,000 flips")
-    parser.addoption("--all-rows", action="store_true",
-                     help="acceptance: fail unless every row ran and passed")
+    parser.addoption(
+        "--all-rows", action="store_true", help="acceptance: fail unless every row ran and passed"
+    )
     parser.addoption("--table", help="acceptance: write the table into this Markdown file")
 
 
@@ -65,8 +66,14 @@ def pytest_sessionfinish(session):
 
 def table_of(terminalreporter) -> list[str]:
     """The table of all reports of a session."""
-    return table([report for reports in terminalreporter.stats.values() for report in reports
-                  if isinstance(report, pytest.TestReport)])
+    return table(
+        [
+            report
+            for reports in terminalreporter.stats.values()
+            for report in reports
+            if isinstance(report, pytest.TestReport)
+        ]
+    )
 
 
 def missing(lines: list[str]) -> list[int]:

@@ -22,7 +22,8 @@ def echoing_translator(monkeypatch):
     monkeypatch.setattr(engine, "QUEUE", 2)
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     translator = Translator(
-        [ModelConfig(d_model=8, num_heads=2, max_length=70)], (words, words),
+        [ModelConfig(d_model=8, num_heads=2, max_length=70)],
+        (words, words),
         DecodingConfig(batch_size=3, max_extra_length=5),
     )
     translator.use({})

@@ -35,8 +35,13 @@ def server(settings: frozenset[tuple[str, str]]) -> subprocess.Popen:
     """The process that forks, for the variables that jax reads as it is imported.
 
     It ends when its stdin is closed, with the tests' process."""
-    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True,
-                            stdout=subprocess.PIPE, env=os.environ | dict(settings))
+    return subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        text=True,
+        stdout=subprocess.PIPE,
+        env=os.environ | dict(settings),
+    )
 
 
 def call_forked(arguments, stdin=b"", cwd=ROOT, devices=1, environment=()) -> Done:
@@ -47,8 +52,13 @@ def call_forked(arguments, stdin=b"", cwd=ROOT, devices=1, environment=()) -> Do
     with tempfile.TemporaryDirectory() as path:
         files = [os.path.join(path, name) for name in ("stdin", "stdout", "stderr")]
         os.mkfifo(files[0])
-        command = {"arguments": [str(one) for one in arguments], "files": files, "cwd": str(cwd),
-                   "environment": environment, "no_device": not devices}
+        command = {
+            "arguments": [str(one) for one in arguments],
+            "files": files,
+            "cwd": str(cwd),
+            "environment": environment,
+            "no_device": not devices,
+        }
         print(json.dumps(command), file=server(settings).stdin, flush=True)
         with suppress(BrokenPipeError), open(files[0], "wb", buffering=0) as pipe:
             pipe.write(stdin)

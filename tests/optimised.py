@@ -40,13 +40,17 @@ def test_the_option_takes_effect_in_this_process():
     assert plain.tobytes() != fast.tobytes()
 
 
-@pytest.mark.parametrize("check", [
-    test_translate.test_neighbours_do_not_matter_to_the_last_bit,
-    test_translate.test_places_in_the_batch_do_not_matter_to_the_last_bit,
-    test_translate.test_sentences_that_share_rows_are_translated_alike_whenever_they_begin,
-    test_translate.test_ids_beyond_the_length_of_a_source_do_not_matter_to_the_last_bit,
-    test_sampling.test_a_sentence_is_drawn_alike_whoever_is_beside_it,
-], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [
+        test_translate.test_neighbours_do_not_matter_to_the_last_bit,
+        test_translate.test_places_in_the_batch_do_not_matter_to_the_last_bit,
+        test_translate.test_sentences_that_share_rows_are_translated_alike_whenever_they_begin,
+        test_translate.test_ids_beyond_the_length_of_a_source_do_not_matter_to_the_last_bit,
+        test_sampling.test_a_sentence_is_drawn_alike_whoever_is_beside_it,
+    ],
+    ids=lambda check: check.__name__,
+)
 def test_a_line_depends_on_nothing_else(check):
     check()
 
@@ -58,7 +62,8 @@ def test_stepping_with_the_cache_is_teacher_forcing(case):
 
 def test_a_refilled_queue_finds_what_each_sentence_finds_alone():
     test_beam_stopping.test_sentences_that_share_rows_find_what_they_find_alone(
-        4, test_beam_stopping.PAPER)
+        4, test_beam_stopping.PAPER
+    )
 
 
 def test_devices_batches_and_parts_of_the_input_do_not_matter(tmp_path):

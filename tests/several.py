@@ -31,19 +31,35 @@ class Job:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        environment = {**os.environ, "NPROC": "16",
-                       "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        environment = {
+            **os.environ,
+            "NPROC": "16",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        }
         logs = Path(tempfile.mkdtemp(dir=path))
         self._names = [[logs / f"{kind}{i}" for i in range(processes)] for kind in ("out", "err")]
         self.processes = []
         for i in range(processes):
-            flags = [f"--coordinator=127.0.0.1:{port}", f"--num_processes={processes}",
-                     f"--process_id={i}", "--process_timeout=20"] if processes > 1 else []
+            flags = (
+                [
+                    f"--coordinator=127.0.0.1:{port}",
+                    f"--num_processes={processes}",
+                    f"--process_id={i}",
+                    "--process_timeout=20",
+                ]
+                if processes > 1
+                else []
+            )
             more = apart if i == processes - 1 else ()
             with open(self._names[0][i], "wb") as out, open(self._names[1][i], "wb") as err:
-                self.processes.append(subprocess.Popen(
-                    [sys.executable, *map(str, command), *flags, *more],
-                    env=environment, stdout=out, stderr=err))
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, *map(str, command), *flags, *more],
+                        env=environment,
+                        stdout=out,
+                        stderr=err,
+                    )
+                )
 
     def texts(self, kind):
         """What each process has said on stdout (0) or stderr (1)."""
@@ -72,6 +88,15 @@ def write_data(path):
 
 
 def training(path, processes, devices, run, *flags, num_steps=4, apart=()):
-    return Job(path, processes, devices, ROOT / "train.py", *TINY, f"--workdir={run}",
-               f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
-               f"--config.training.num_steps={num_steps}", *flags, apart=apart)
+    return Job(
+        path,
+        processes,
+        devices,
+        ROOT / "train.py",
+        *TINY,
+        f"--workdir={run}",
+        f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+        f"--config.training.num_steps={num_steps}",
+        *flags,
+        apart=apart,
+    )

@@ -13,8 +13,14 @@ V, S, T = 41, 11, 13
 POSITIONS = CHOICES["positions"]
 # Three heads of ten; two-way tying tells source embeddings from target embeddings.
 SMALL = ModelConfig(
-    source_vocab_size=37, target_vocab_size=V, d_model=30, d_ff=43, num_heads=3, num_layers=1,
-    max_length=17, tied_embeddings="two-way",
+    source_vocab_size=37,
+    target_vocab_size=V,
+    d_model=30,
+    d_ff=43,
+    num_heads=3,
+    num_layers=1,
+    max_length=17,
+    tied_embeddings="two-way",
 )
 
 

@@ -36,7 +36,10 @@ def trained(tmp_path_factory):
     corpus = write_corpus(path / "pairs.tsv", 113)
     valid = write_corpus(path / "valid.tsv", 13, seed=1)
     code, out, err = run(
-        ROOT / "train.py", *TINY, f"--config.data.corpus={corpus}", f"--config.data.valid={valid}",
+        ROOT / "train.py",
+        *TINY,
+        f"--config.data.corpus={corpus}",
+        f"--config.data.valid={valid}",
         f"--workdir={path / 'run'}",
     )
     assert code == 0, err
@@ -46,15 +49,27 @@ def trained(tmp_path_factory):
 def decode(trained, *arguments, stdin=b"", devices=True):
     path = trained[0]
     return run(
-        ROOT / "decode.py", f"--workdir={path / 'run'}", *arguments, stdin=stdin, devices=devices,
+        ROOT / "decode.py",
+        f"--workdir={path / 'run'}",
+        *arguments,
+        stdin=stdin,
+        devices=devices,
     )
 
 
 def test_training_says_what_it_does_and_ends_with_results(trained):
     path, out, err = trained
     log = "\n".join(err)
-    for part in ("113 pairs kept, 0 dropped", "parameters:", "devices:", "% useful",
-                 "first step after", "step 6/6", "validation of 4:", "validation of average:"):
+    for part in (
+        "113 pairs kept, 0 dropped",
+        "parameters:",
+        "devices:",
+        "% useful",
+        "first step after",
+        "step 6/6",
+        "validation of 4:",
+        "validation of average:",
+    ):
         assert part in log, part
     assert out.count("reference ") == 5
     assert "held-out BLEU" in out and "tok:13a" in out and "held-out exact match" in out
@@ -62,12 +77,24 @@ def test_training_says_what_it_does_and_ends_with_results(trained):
     assert f"(checkpoint: {best})" in out
     assert f"python decode.py --workdir={path / 'run'}" in log
     here = {p.name for p in (path / "run").iterdir()}
-    assert here >= {"config.json", "run.json", "metrics.jsonl", "train.log", "vocab", "checkpoints",
-                    "best.json", "samples", "tensorboard", "average"}
+    assert here >= {
+        "config.json",
+        "run.json",
+        "metrics.jsonl",
+        "train.log",
+        "vocab",
+        "checkpoints",
+        "best.json",
+        "samples",
+        "tensorboard",
+        "average",
+    }
     facts = json.loads((path / "run" / "run.json").read_text())
     assert facts["seed"] == 0 and facts["versions"]["jax"]
-    steps = [json.loads(line)["step"]
-             for line in (path / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"]
+        for line in (path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert steps == [4, 6, 6, 6]  # validation at 4; speed, validation, average at 6
 
 
@@ -77,8 +104,11 @@ def test_the_same_command_again_changes_nothing(trained):
     files += sorted((path / "run" / "checkpoints").rglob("*"))
     before = {file: file.read_bytes() for file in files if file.is_file()}
     code, out, err = run(
-        ROOT / "train.py", *TINY, f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
-        f"--config.data.valid=tsv:{path / 'valid.tsv'}", f"--workdir={path / 'run'}",
+        ROOT / "train.py",
+        *TINY,
+        f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+        f"--config.data.valid=tsv:{path / 'valid.tsv'}",
+        f"--workdir={path / 'run'}",
     )
     assert code == 0 and any("already complete at step 6" in line for line in err)
     assert out == trained[1]
@@ -89,8 +119,12 @@ def test_the_same_command_again_changes_nothing(trained):
 def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
     path = trained[0]
     command = [
-        sys.executable, ROOT / "train.py", *TINY, f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
-        f"--workdir={tmp_path / 'run'}", "--config.training.num_steps=100000",
+        sys.executable,
+        ROOT / "train.py",
+        *TINY,
+        f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+        f"--workdir={tmp_path / 'run'}",
+        "--config.training.num_steps=100000",
         "--config.training.log_every=1",
     ]
     environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
@@ -136,8 +170,13 @@ def test_translator_equals_the_command_line_and_files_equal_pipes(trained):
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
     reference.write_text("\n".join(line.upper() for line in lines) + "\n", encoding="utf-8")
     code, scores, _ = decode(
-        trained, f"--input={source}", f"--output={output}", f"--reference={reference}",
-        "--beam_size=2", "--alpha=1.0", "--overwrite",
+        trained,
+        f"--input={source}",
+        f"--output={output}",
+        f"--reference={reference}",
+        "--beam_size=2",
+        "--alpha=1.0",
+        "--overwrite",
     )
     assert code == 0
     assert "BLEU" in scores and "chrF2" in scores and scores.count("version:") == 3
@@ -188,7 +227,10 @@ def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
     (tmp_path / "long.tsv").write_bytes((b"x " * 100 + b"\t" + b"y " * 100 + b"\n") * 2)
     workdir = [] if flag.startswith("--workdir") else [f"--workdir={tmp_path / 'run'}"]
     code, out, err = run(
-        ROOT / "train.py", flag.format(d=tmp_path), *workdir, "--config.data.tokenizer=words",
+        ROOT / "train.py",
+        flag.format(d=tmp_path),
+        *workdir,
+        "--config.data.tokenizer=words",
         devices=False,
     )
     expected_code, part = BAD_TRAINING[flag]

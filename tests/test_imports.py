@@ -9,8 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("runtime", "model", "data", "storage", "interop", "training", "decoding", "configs",
-           "scripts", "benchmarks", "examples")
+FOLDERS = (
+    "runtime",
+    "model",
+    "data",
+    "storage",
+    "interop",
+    "training",
+    "decoding",
+    "configs",
+    "scripts",
+    "benchmarks",
+    "examples",
+)
 COMMANDS = ("train", "decode")
 OURS = {*FOLDERS, *COMMANDS, "tests"}
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]

@@ -16,13 +16,18 @@ def test_the_main_job_translates_what_it_has_never_seen(tmp_path, monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     run = tmp_path / "run"
     trained = subprocess.run(
-        [sys.executable, ROOT / "train.py", f"--workdir={run}"], check=True, capture_output=True,
+        [sys.executable, ROOT / "train.py", f"--workdir={run}"],
+        check=True,
+        capture_output=True,
         text=True,
     )
     exact = float(re.search(r"held-out exact match ([\d.]+) %", trained.stdout)[1])
     assert exact >= 95.0
     decoded = subprocess.run(
-        [sys.executable, ROOT / "decode.py", f"--workdir={run}"], check=True, capture_output=True,
-        text=True, input="나는 밥을 먹었다.\n\n밥이 나를 먹었다.\n",
+        [sys.executable, ROOT / "decode.py", f"--workdir={run}"],
+        check=True,
+        capture_output=True,
+        text=True,
+        input="나는 밥을 먹었다.\n\n밥이 나를 먹었다.\n",
     )
     assert decoded.stdout == "I ate rice.\n\nRice ate me.\n"

@@ -18,7 +18,20 @@ def test_what_is_equal_bit_for_bit_is_so_with_optimisations_on():
     environment["PYTHONPATH"] = os.pathsep.join([*folders, environment.get("PYTHONPATH", "")])
     environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider",
-         Path(__file__).parent / "optimised.py"],
-        env=environment, capture_output=True, text=True, check=False)
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "0",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            Path(__file__).parent / "optimised.py",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-9000:]

@@ -55,8 +55,9 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
     config.data.vocab_sha256 = "+".join([fingerprint(words)] * 2)
     ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
     shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), ids, ids, ids, ids)
-    params = jax.tree.map(lambda x: choose.normal(0, 0.5, x.shape).astype(np.float32),
-                          shapes["params"])
+    params = jax.tree.map(
+        lambda x: choose.normal(0, 0.5, x.shape).astype(np.float32), shapes["params"]
+    )
     path.mkdir(parents=True)
     write(path, config, (words, words), params)
 

@@ -48,8 +48,13 @@ def sentencepiece(sentences, size, **options) -> bytes:
 
     model = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_writer=model, vocab_size=size, minloglevel=2,
-        hard_vocab_limit=False, **options)
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=size,
+        minloglevel=2,
+        hard_vocab_limit=False,
+        **options,
+    )
     return model.getvalue()
 
 
@@ -74,8 +79,9 @@ def write_vocabularies(path: Path, separate: bool = False) -> tuple[int, int]:
         pieces = ["</s>", "<unk>", *pieces, *TAGS, "<pad>"]
         (path / name).write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
         sizes.append(len(pieces))
-    (path / "tokenizer_config.json").write_text(json.dumps({
-        "tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}))
+    (path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate})
+    )
     return sizes[0], sizes[-1]
 
 
@@ -92,8 +98,17 @@ def write_marian(path: Path, **fields) -> None:
     ids = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1}
     there = {"model_type": "marian", **CONFIG, "vocab_size": size, **ids, **fields}
     (path / "config.json").write_text(json.dumps(there))
-    (path / "generation_config.json").write_text(json.dumps({
-        "num_beams": 2, "max_length": 13, "bad_words_ids": [[size - 1]], "eos_token_id": 0, **ids}))
+    (path / "generation_config.json").write_text(
+        json.dumps(
+            {
+                "num_beams": 2,
+                "max_length": 13,
+                "bad_words_ids": [[size - 1]],
+                "eos_token_id": 0,
+                **ids,
+            }
+        )
+    )
     choose, weights = np.random.default_rng(0), {}
     for name, _, shape in tensors(marian_config(path)[0]):
         weights[name] = choose.normal(0, 0.4, shape).astype(np.float32)

@@ -78,8 +78,10 @@ def one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
         raise UserError(OUTPUT, f"{said}; lower training.keep or choose another --workdir")
     run.log(said)
     batch = batches[DataPosition()]
-    run.log(f"one batch: {batch.target.size:,} target tokens, "
-            f"{int((batch.target_segments > 0).sum()):,} of them no padding")
+    run.log(
+        f"one batch: {batch.target.size:,} target tokens, "
+        f"{int((batch.target_segments > 0).sum()):,} of them no padding"
+    )
     devices = jax.local_device_count()
     batch = split_rows(batch, devices, config.training.accumulate)
     step = pmap_train_step(make_train_step(model, optimizer, config.training))
@@ -88,20 +90,29 @@ def one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
     run.log(f"compiled in {time.perf_counter() - started:.1f} s")
     if memory:
         free = free_memory()
-        run.log(f"memory of a step on each device: {megabytes(num_bytes(state))} parameters and "
-                f"optimizer, {megabytes(memory[0])} more, of which {megabytes(memory[1])} "
-                "activations and gradients; " + ("free memory is unknown" if free is None else
-                f"{megabytes(free)} are free for each of {devices} devices"))
+        run.log(
+            f"memory of a step on each device: {megabytes(num_bytes(state))} parameters and "
+            f"optimizer, {megabytes(memory[0])} more, of which {megabytes(memory[1])} "
+            "activations and gradients; "
+            + (
+                "free memory is unknown"
+                if free is None
+                else f"{megabytes(free)} are free for each of {devices} devices"
+            )
+        )
     check_step(memory, config)
     started = time.perf_counter()
     _, metrics = jax.block_until_ready(step(state, batch))
-    run.log(f"one step: {time.perf_counter() - started:.2f} s, loss {float(metrics['loss']):.3f}, "
-            f"gradient norm {float(metrics['gradient_norm']):.3f}")
+    run.log(
+        f"one step: {time.perf_counter() - started:.2f} s, loss {float(metrics['loss']):.3f}, "
+        f"gradient norm {float(metrics['gradient_norm']):.3f}"
+    )
 
 
 def check_place(path: Path) -> None:
     """UserError(OUTPUT) if a run directory could not be made here."""
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UserError(OUTPUT, f"cannot write the run directory {path} in {there}; choose another "
-                        "--workdir")
+        raise UserError(
+            OUTPUT, f"cannot write the run directory {path} in {there}; choose another --workdir"
+        )

@@ -68,7 +68,8 @@ class Evaluator:
     def recall(self, memory: dict[str, Any]) -> None:
         """Go on as the evaluator whose `memory` it was."""
         self.best, self.without_better, self.judged = (
-            memory[name] for name in ("best", "without_better", "judged"))
+            memory[name] for name in ("best", "without_better", "judged")
+        )
 
     @property
     def exhausted(self) -> bool:
@@ -86,15 +87,24 @@ class Evaluator:
         total = len(corpus.source)
         count = min(training.eval_sentences or total, total)
         # The first ones; of several corpora some of each.
-        chosen = range(count) if len(corpus.origins) == 1 else (
-            np.linspace(0, total - 1, count).astype(int))
+        chosen = (
+            range(count)
+            if len(corpus.origins) == 1
+            else (np.linspace(0, total - 1, count).astype(int))
+        )
         sources, references = ([side[i] for i in chosen] for side in corpus[:2])
         self._translator.use(params)
         texts = translations(self._translator, sources)
         metrics["valid_bleu"] = bleu(texts, references).value
         metrics["valid_exact_match"] = exact_match(texts, references)
-        self._run.record(step, metrics if checkpoint == step else {  # beside those of its step
-            name.replace("valid", str(checkpoint)): value for name, value in metrics.items()})
+        self._run.record(
+            step,
+            metrics
+            if checkpoint == step
+            else {  # beside those of its step
+                name.replace("valid", str(checkpoint)): value for name, value in metrics.items()
+            },
+        )
         self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))
         shown = ", ".join(f"{name[6:]} {value:.4g}" for name, value in metrics.items())
         self._run.log(f"validation of {checkpoint}: {shown}")
@@ -145,6 +155,10 @@ def samples(sources: list[str], texts: list[str], references: list[str], count: 
     return [
         line
         for i in chosen
-        for line in (f"source    {sources[i]}", f"reference {references[i]}",
-                     f"model     {texts[i]}", "")
+        for line in (
+            f"source    {sources[i]}",
+            f"reference {references[i]}",
+            f"model     {texts[i]}",
+            "",
+        )
     ]

@@ -45,7 +45,10 @@ def too_little_memory(lacking: str, config: Config) -> str:
         f"training.tokens_per_batch={training.tokens_per_batch} and training.accumulate="
         f"{training.accumulate} make {rows} rows of {config.data.source_length} + "
         f"{config.data.target_length} tokens at a time, over all devices; "
-        + (f"continue with {' or '.join(saving)} (slower, the same training), or "
-           if saving else "")
+        + (
+            f"continue with {' or '.join(saving)} (slower, the same training), or "
+            if saving
+            else ""
+        )
         + "start anew with a lower training.tokens_per_batch or a smaller model"
     )

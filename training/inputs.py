@@ -48,8 +48,11 @@ def prepare_data(
     with after_the_first("the vocabulary"):
         tokenizers = find_tokenizers(config, run, corpora["train"], overwrite)
     if config.special != OUR_IDS and not config.training.init_from:
-        raise UserError(CONFIGURATION, "model.pad_id, start_id, end_id, unknown_id must be 0, 1, "
-                        f"2, 3 as in every vocabulary made here, got {tuple(config.special)}")
+        raise UserError(
+            CONFIGURATION,
+            "model.pad_id, start_id, end_id, unknown_id must be 0, 1, "
+            f"2, 3 as in every vocabulary made here, got {tuple(config.special)}",
+        )
     config.model.source_vocab_size, config.model.target_vocab_size = (t.size for t in tokenizers)
     config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
     config.validate()
@@ -59,32 +62,34 @@ def prepare_data(
             continue
         dropped, examples = dict(corpus.dropped), dict(corpus.examples)
         if name != "test":  # what is translated is cut off at the model's limit, never dropped
-            pairs[name], places[name], unfit = encode_pairs(
-                corpus, *tokenizers, config.data, tell)
+            pairs[name], places[name], unfit = encode_pairs(corpus, *tokenizers, config.data, tell)
             dropped |= {why: len(those) for why, those in unfit.items()}
-            examples |= {why: list(map(corpus.where, those[:EXAMPLES]))
-                         for why, those in unfit.items()}
+            examples |= {
+                why: list(map(corpus.where, those[:EXAMPLES])) for why, those in unfit.items()
+            }
         kept = len(pairs[name].source.lengths) if name in pairs else len(corpus.source)
         reasons = ", ".join(f"{n:,} {why}" for why, n in dropped.items())
-        run.log(f"{name}: {kept:,} pairs kept, {sum(dropped.values()):,} dropped"
-                + (f" ({reasons})" if reasons else "")
-                + f", {corpus.replaced:,} lines with replaced bytes" * (corpus.replaced > 0))
+        run.log(
+            f"{name}: {kept:,} pairs kept, {sum(dropped.values()):,} dropped"
+            + (f" ({reasons})" if reasons else "")
+            + f", {corpus.replaced:,} lines with replaced bytes" * (corpus.replaced > 0)
+        )
         if len(corpus.origins) > 1 and name in pairs:
             for origin, (count, weight) in zip(corpus.origins, pairs[name].weights, strict=True):
                 run.log(f"  {' '.join(dict.fromkeys(origin.names))}: {count:,} pairs × {weight:g}")
         for why, where in examples.items():
             run.log(f"  {why}: {', '.join(where)}, …")
     source, target = (t.size for t in tokenizers)
-    run.log(f"vocabulary: {source:,} source, {target:,} target, "
-            f"{'joint' if tokenizers[0] is tokenizers[1] else 'separate'}")
+    run.log(
+        f"vocabulary: {source:,} source, {target:,} target, "
+        f"{'joint' if tokenizers[0] is tokenizers[1] else 'separate'}"
+    )
     valid = corpora["valid"]
     held_out = (valid, pairs["valid"]) if valid else None
     train = partial(pairs_of_epoch, pairs["train"], config.training.seed)
     if config.data.subword_sampling:
         texts = [[side[i] for i in places["train"]] for side in corpora["train"][:2]]
-        train = SubwordSampler(
-            pairs["train"], texts, tokenizers, config.data, config.training.seed
-        )
+        train = SubwordSampler(pairs["train"], texts, tokenizers, config.data, config.training.seed)
     files = {name: corpus.fingerprints for name, corpus in corpora.items() if corpus}
 
     def places_of(epoch: int, chosen: np.ndarray) -> list[str]:
@@ -104,12 +109,17 @@ def find_tokenizers(
     if config.training.init_from:
         start = Path(config.training.init_from).expanduser()
         if start.resolve() == run.path.resolve():
-            raise UserError(CONFIGURATION, f"training.init_from={start} is the run itself; choose "
-                            "another --workdir")
+            raise UserError(
+                CONFIGURATION,
+                f"training.init_from={start} is the run itself; choose another --workdir",
+            )
         theirs, tokenizers = check_run(start, "best")
         if differ := take_model(config, theirs):
-            raise UserError(CONFIGURATION, f"training.init_from={config.training.init_from} has "
-                            f"another model: {', '.join(differ)}")
+            raise UserError(
+                CONFIGURATION,
+                f"training.init_from={config.training.init_from} has "
+                f"another model: {', '.join(differ)}",
+            )
     elif first():
         tokenizers = train_tokenizers(config.data, corpus.source, corpus.target)
     else:

@@ -35,8 +35,10 @@ def cross_entropy(
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
     label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
     nll = normalizer - label_logit
-    loss = nll if smoothing == 0.0 else (
-        (1.0 - smoothing) * nll + smoothing * (normalizer - logits.mean(axis=-1))
+    loss = (
+        nll
+        if smoothing == 0.0
+        else ((1.0 - smoothing) * nll + smoothing * (normalizer - logits.mean(axis=-1)))
     )
     correct = (label_logit >= logits.max(axis=-1)).astype(jnp.float32)
     return LossSums(*((x * weights).sum() for x in (loss, nll, correct)), weights.sum())

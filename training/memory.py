@@ -59,6 +59,11 @@ def checked(train_step: Callable, config: Config) -> Callable:
 def _refuse(what: str, needed: int, config: Config) -> None:
     free = free_memory()
     if free is not None and needed > free:
-        raise UserError(CONFIGURATION, too_little_memory(
-            f"{what} {megabytes(needed)} on each of {jax.local_device_count()} devices, "
-            f"{megabytes(free)} are free for each", config))
+        raise UserError(
+            CONFIGURATION,
+            too_little_memory(
+                f"{what} {megabytes(needed)} on each of {jax.local_device_count()} devices, "
+                f"{megabytes(free)} are free for each",
+                config,
+            ),
+        )

@@ -17,6 +17,7 @@ def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedu
     """
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.schedule == "paper":
+
         def equation_3(step):
             n = jnp.asarray(step, jnp.float32) + 1.0
             return peak * d_model**-0.5 * jnp.minimum(n**-0.5, n * warmup**-1.5)
@@ -32,9 +33,7 @@ def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedu
     return warmed
 
 
-def make_optimizer(
-    config: TrainingConfig, d_model: int
-) -> optax.GradientTransformationExtraArgs:
+def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformationExtraArgs:
     """Clipping by global norm, then Adam(β1, β2, ε) (section 5.3) with decoupled weight decay.
 
     `update` takes the step number (from 0) as the keyword argument `step`: the learning rate is
@@ -43,11 +42,14 @@ def make_optimizer(
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     decay = [decay_weights(config.weight_decay)] if config.weight_decay else []
     # Nested as in optax.adam and optax.adamw: checkpoints of earlier versions have this structure.
-    return optax.chain(*clip, optax.chain(
-        optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon),
-        *decay,
-        scale_by_learning_rate(learning_rate_schedule(config, d_model)),
-    ))
+    return optax.chain(
+        *clip,
+        optax.chain(
+            optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon),
+            *decay,
+            scale_by_learning_rate(learning_rate_schedule(config, d_model)),
+        ),
+    )
 
 
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:

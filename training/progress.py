@@ -18,8 +18,14 @@ EXAMPLES = 5  # places of a bad batch that its message names
 class Progress:
     """Counts steps and tokens between log lines; time spent elsewhere is left out by `restart`."""
 
-    def __init__(self, run: Run, config: TrainingConfig, schedule: optax.Schedule, step: int,
-                 places: Callable[[DataPosition], list[str]]):
+    def __init__(
+        self,
+        run: Run,
+        config: TrainingConfig,
+        schedule: optax.Schedule,
+        step: int,
+        places: Callable[[DataPosition], list[str]],
+    ):
         """`places` names the examples of a batch."""
         self._run, self._config, self._schedule, self._places = run, config, schedule, places
         self._first, self._skipped = step + 1, 0
@@ -66,15 +72,22 @@ class Progress:
         self._skipped += 1
         places, name = self._places(taken), f"nonfinite-{step}"
         self._run.write_samples(name, places)
-        said = (f"step {step}: loss {values['loss']}, gradient norm {values['gradient_norm']}, not "
-                f"applied; batch {taken.index} of epoch {taken.epoch}, {len(places)} pairs: "
-                f"{', '.join(places[:EXAMPLES])}, … (all in samples/{name}.txt)")
+        said = (
+            f"step {step}: loss {values['loss']}, gradient norm {values['gradient_norm']}, not "
+            f"applied; batch {taken.index} of epoch {taken.epoch}, {len(places)} pairs: "
+            f"{', '.join(places[:EXAMPLES])}, … (all in samples/{name}.txt)"
+        )
         if self._skipped > self._config.skip_nonfinite:
-            raise UserError(DIVERGED, f"{said}; lower training.learning_rate, raise "
-                            "training.warmup_steps or look at these pairs, and go on from the last "
-                            "checkpoint; training.skip_nonfinite allows some")
-        self._run.log(f"warning: {said}; {self._skipped} in a row, training.skip_nonfinite is "
-                      f"{self._config.skip_nonfinite}")
+            raise UserError(
+                DIVERGED,
+                f"{said}; lower training.learning_rate, raise "
+                "training.warmup_steps or look at these pairs, and go on from the last "
+                "checkpoint; training.skip_nonfinite allows some",
+            )
+        self._run.log(
+            f"warning: {said}; {self._skipped} in a row, training.skip_nonfinite is "
+            f"{self._config.skip_nonfinite}"
+        )
 
 
 def clock(seconds: float) -> str:

@@ -21,14 +21,20 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
     plan = batches.plan(epoch)
     share = useful_share(batches.pairs(epoch), plan, source, target)
     kind = jax.devices()[0].device_kind
-    run.log(f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
-            + (f", {processes.count()} processes" if processes.count() > 1 else ""))
+    run.log(
+        f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
+        + (f", {processes.count()} processes" if processes.count() > 1 else "")
+    )
     run.log(f"parameters: {num_parameters(config.model):,}")
-    run.log(f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
-            f"{num_batches(plan, rows)} batches an epoch, {config.training.num_steps:,} steps")
+    run.log(
+        f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
+        f"{num_batches(plan, rows)} batches an epoch, {config.training.num_steps:,} steps"
+    )
     if left_out := pairs_left_out(plan, rows):
-        run.log(f"epoch {epoch}: {left_out:,} of {len(plan.pairs):,} pairs are left out: they do "
-                "not fill a last batch; each epoch leaves out others")
+        run.log(
+            f"epoch {epoch}: {left_out:,} of {len(plan.pairs):,} pairs are left out: they do "
+            "not fill a last batch; each epoch leaves out others"
+        )
 
 
 def print_results(run: Run, data: Data, translator: Translator) -> None:
@@ -43,6 +49,9 @@ def print_results(run: Run, data: Data, translator: Translator) -> None:
         for metric in (bleu, tokenized_bleu):
             print(f"held-out {metric(texts, references)}")
         best = read_best(run.path).get("checkpoint", "latest")
-        print(f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
-              f"sentences (checkpoint: {best})", flush=True)
+        print(
+            f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
+            f"sentences (checkpoint: {best})",
+            flush=True,
+        )
     run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")

@@ -146,9 +146,7 @@ def moving_average(ema: Any, params: Any, step: Array, decay: float) -> Any:
 
 def pmap_train_step(train_step: Callable) -> Callable:
     """`train_step` over all devices: the state whole on each, the batch's first axis spread."""
-    return jax.pmap(
-        train_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0
-    )
+    return jax.pmap(train_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
 def pmap_eval_step(model: Transformer, config: TrainingConfig) -> Callable[[Any, Batch], LossSums]:

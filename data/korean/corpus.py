@@ -29,10 +29,13 @@ Pairs = list[tuple[str, str]]
 
 def _held_out() -> dict[tuple[str, str], str]:
     """(verb, object) → the split that alone may show it; every verb keeps most of its objects."""
-    combinations = [(verb.ko, noun.ko) for verb, nouns in OBJECTS.items() for noun in nouns
-                    if len(nouns) >= FEW]
-    return {**dict.fromkeys(combinations[3::EVERY], "validation"),
-            **dict.fromkeys(combinations[11::EVERY], "test")}
+    combinations = [
+        (verb.ko, noun.ko) for verb, nouns in OBJECTS.items() for noun in nouns if len(nouns) >= FEW
+    ]
+    return {
+        **dict.fromkeys(combinations[3::EVERY], "validation"),
+        **dict.fromkeys(combinations[11::EVERY], "test"),
+    }
 
 
 COMBINATIONS = _held_out()
@@ -47,8 +50,11 @@ def combinations(sentence: Sentence) -> set[tuple[str, str]]:
             if not isinstance(argument, Phrase):
                 continue
             if role in ("object", "goal"):
-                found.update((clause.predicate.ko, noun.ko)
-                             for noun in (argument.noun, argument.partner) if noun)
+                found.update(
+                    (clause.predicate.ko, noun.ko)
+                    for noun in (argument.noun, argument.partner)
+                    if noun
+                )
             if argument.relative:
                 visit(argument.relative, argument)
         if head and any(role == "subject" for role, _ in clause.arguments):
@@ -79,12 +85,17 @@ def corpus() -> dict[str, Pairs]:
     half = HELD_OUT // 2
 
     def covered(candidates: Pairs) -> Pairs:
-        return [pair for pair in candidates
-                if all(counts[word] >= SEEN for text in pair for word in text.split())]
+        return [
+            pair
+            for pair in candidates
+            if all(counts[word] >= SEEN for text in pair for word in text.split())
+        ]
 
-    return {"train": train,
-            "validation": covered(known[::2])[:half] + covered(pairs["validation"])[:half],
-            "test": covered(known[1::2])[:half] + covered(pairs["test"])[:half]}
+    return {
+        "train": train,
+        "validation": covered(known[::2])[:half] + covered(pairs["validation"])[:half],
+        "test": covered(known[1::2])[:half] + covered(pairs["test"])[:half],
+    }
 
 
 class KoreanEnglish(tfds.core.GeneratorBasedBuilder):

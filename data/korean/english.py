@@ -9,14 +9,45 @@ from data.korean.lexicon import VOWELS, Adjective, Adverb, Noun, Pronoun, ing, p
 from data.korean.predicates import BE, BE_AT, THERE
 
 PREPOSITIONS = {
-    "recipient": "to", "source": "from", "limit": "to", "instrument": "with", "vehicle": "by",
-    "companion": "with", "than": "than", "on": "on", "under": "under", "beside": "next to",
-    "front": "in front of", "behind": "behind",
+    "recipient": "to",
+    "source": "from",
+    "limit": "to",
+    "instrument": "with",
+    "vehicle": "by",
+    "companion": "with",
+    "than": "than",
+    "on": "on",
+    "under": "under",
+    "beside": "next to",
+    "front": "in front of",
+    "behind": "behind",
 }
 # Where each role stands after the verb, whatever its place in the Korean sentence.
-ORDER = ("existent", "possessed", "complement", "object", "recipient", "goal", "source", "limit",
-         "than", "location", "on", "under", "beside", "front", "behind", "manner", "companion",
-         "instrument", "vehicle", "place", "part", "clock", "day")
+ORDER = (
+    "existent",
+    "possessed",
+    "complement",
+    "object",
+    "recipient",
+    "goal",
+    "source",
+    "limit",
+    "than",
+    "location",
+    "on",
+    "under",
+    "beside",
+    "front",
+    "behind",
+    "manner",
+    "companion",
+    "instrument",
+    "vehicle",
+    "place",
+    "part",
+    "clock",
+    "day",
+)
 INDEFINITE = ("existent", "possessed", "complement")
 POINTERS = {"이": ("this", "these"), "그": ("that", "those")}
 DIGITS = "_ one two three four five six seven eight nine ten".split()
@@ -162,7 +193,8 @@ def _asked(clause: Clause) -> str:
         if role == "question":
             return role
         if isinstance(argument, Phrase) and (
-                argument.noun.kind == "question" or argument.number == HOW_MANY):
+            argument.noun.kind == "question" or argument.number == HOW_MANY
+        ):
             return role
     return ""
 
@@ -187,8 +219,10 @@ def _clause(clause: Clause, question: bool = False) -> str:
     if asked and inverted:
         words.insert(0, roles[asked].en if asked == "question" else _phrase(roles[asked], asked))
     words += [*middle, *verb, *arguments]
-    if any(isinstance(argument, Phrase) and argument.focus == "also" and argument is not own
-           for argument in roles.values()):
+    if any(
+        isinstance(argument, Phrase) and argument.focus == "also" and argument is not own
+        for argument in roles.values()
+    ):
         words.append("too")
     return " ".join(words)
 

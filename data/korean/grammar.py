@@ -23,12 +23,32 @@ from data.korean.predicates import BE
 
 # Role → its Korean particle. The English side is a preposition, in english_grammar.py.
 PARTICLES = {
-    "topic": "은/는", "subject": "이/가", "object": "을/를", "recipient": "에게", "goal": "에",
-    "place": "에서", "location": "에", "source": "에서", "limit": "까지", "instrument": "으로/로",
-    "vehicle": "으로/로", "companion": "과/와 함께", "than": "보다", "complement": "이/가",
-    "existent": "이/가", "possessed": "이/가",
-    **{role: f" {word}에" for role, word in (
-        ("on", "위"), ("under", "아래"), ("beside", "옆"), ("front", "앞"), ("behind", "뒤"))},
+    "topic": "은/는",
+    "subject": "이/가",
+    "object": "을/를",
+    "recipient": "에게",
+    "goal": "에",
+    "place": "에서",
+    "location": "에",
+    "source": "에서",
+    "limit": "까지",
+    "instrument": "으로/로",
+    "vehicle": "으로/로",
+    "companion": "과/와 함께",
+    "than": "보다",
+    "complement": "이/가",
+    "existent": "이/가",
+    "possessed": "이/가",
+    **{
+        role: f" {word}에"
+        for role, word in (
+            ("on", "위"),
+            ("under", "아래"),
+            ("beside", "옆"),
+            ("front", "앞"),
+            ("behind", "뒤"),
+        )
+    },
 }
 FOCUS = {"also": "도", "only": "만"}  # they stand in the place of 은, 이 and 을
 FUSED = {"나가": "내가", "저가": "제가", "너가": "네가", "누구가": "누가"}
@@ -82,7 +102,8 @@ def allows_short_negation(predicate: Verb | Adjective) -> bool:
     if isinstance(predicate, Adjective):
         return len(predicate.ko) <= 3 and predicate.ko[-2] not in "하있"
     return predicate.ko in ("좋아하다", "싫어하다") or not (
-        predicate.ko.endswith("하다") and len(predicate.ko) > 2)
+        predicate.ko.endswith("하다") and len(predicate.ko) > 2
+    )
 
 
 def _name(noun: Noun | Pronoun, style: str) -> str:
@@ -164,9 +185,11 @@ def _predicate(clause: Clause) -> tuple[list[str], Stem]:
 
 def _clause(clause: Clause, style: str, ending: str, question: bool = False) -> str:
     """A clause up to its end: `finite`, `adnominal`, or a key of LINKS."""
-    words = [argument.ko if isinstance(argument, Adverb) else _phrase(argument, role, style)
-             for role, argument in clause.arguments
-             if role != "complement" or clause.predicate is not BE]
+    words = [
+        argument.ko if isinstance(argument, Adverb) else _phrase(argument, role, style)
+        for role, argument in clause.arguments
+        if role != "complement" or clause.predicate is not BE
+    ]
     before, stem = _predicate(clause)
     words += before
     if ending == "adnominal":

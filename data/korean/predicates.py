@@ -37,16 +37,24 @@ TRANSITIVE = [
         입다 wear/wore 코트 치마, 벗다 take/took+off clothes, 받다 receive text art 꽃 열쇠
         짓다:ㅅ build/built building, 타다 ride/rode 버스 기차 자전거 말, 잡다 catch/caught animal
         물다 bite/bit person animal name, 쫓다 chase animal person"""),
-    *_verbs("""
+    *_verbs(
+        """
         좋아하다 like person name animal food drink text art study clothes
         싫어하다 hate person name animal food drink study, 사랑하다 love person name relative animal
-        """, state=True),
+        """,
+        state=True,
+    ),
     *_verbs("알다 know/knew person name relative 노래 study", state=True, negative="모르다"),
 ]
 # Anything may do these to anything, so that roles must be read off the particles.
-ANYTHING = [verb for verb in TRANSITIVE if verb.ko in """
+ANYTHING = [
+    verb
+    for verb in TRANSITIVE
+    if verb.ko
+    in """
     먹다 보다 만나다 돕다 부르다 찾다 그리다 물다 쫓다 좋아하다 싫어하다 사랑하다 씻다 사다
-    """.split()]
+    """.split()
+]
 DATIVE = _verbs("""
     주다 give/gave food drink text thing clothes 사진, 보내다 send/sent text 꽃 사진 그림 코트
     보여주다 show text art thing clothes, 빌려주다 lend/lent text clothes vehicle 펜 우산 카메라
@@ -64,8 +72,10 @@ MOTION = [
 WEATHER = _verbs("비가_오다 rain, 눈이_오다 snow")
 BECOME = Verb("되다", "", "become", "became", state=True)
 BE = Verb("이다", "이", "be", "was", state=True, negative="아니다")
-BE_AT, THERE, HAVE = (Verb("있다", "", en, past, state=True, negative="없다") for en, past in (
-    ("be", "was"), ("there", "was"), ("have", "had")))
+BE_AT, THERE, HAVE = (
+    Verb("있다", "", en, past, state=True, negative="없다")
+    for en, past in (("be", "was"), ("there", "was"), ("have", "had"))
+)
 
 
 def _adjectives(describes: str, table: str) -> list[Adjective]:
@@ -80,17 +90,23 @@ def _adjectives(describes: str, table: str) -> list[Adjective]:
 
 
 ADJECTIVES = [
-    *_adjectives("person name relative animal", """
+    *_adjectives(
+        "person name relative animal",
+        """
         행복하다 happy/happier, 슬프다 sad/sadder, 바쁘다 busy/busier, 아프다 sick/sicker
-        피곤하다 tired, 친절하다 kind/kinder"""),
+        피곤하다 tired, 친절하다 kind/kinder""",
+    ),
     *_adjectives("person", "젊다 young/younger, 유명하다 famous"),
     *_adjectives("person animal thing clothes building art", "예쁘다 pretty/prettier"),
     *_adjectives("thing clothes building area", "아름답다:ㅂ beautiful"),
     *_adjectives("animal thing clothes vehicle 사과 집", "크다 big/bigger, 작다 small/smaller"),
     *_adjectives("thing animal text", "무겁다:ㅂ heavy/heavier, 가볍다:ㅂ light/lighter"),
     *_adjectives("food drink", "맛있다 delicious, 차갑다:ㅂ cold/colder, 뜨겁다:ㅂ hot/hotter"),
-    *_adjectives("text art study", """
-        재미있다 interesting, 어렵다:ㅂ difficult, 쉽다:ㅂ easy/easier"""),
+    *_adjectives(
+        "text art study",
+        """
+        재미있다 interesting, 어렵다:ㅂ difficult, 쉽다:ㅂ easy/easier""",
+    ),
     *_adjectives("소설 편지 영화 노래 치마 코트", "길다 long/longer, 짧다 short/shorter"),
     *_adjectives("food drink text thing clothes vehicle", "비싸다 expensive, 싸다 cheap/cheaper"),
     *_adjectives("vehicle animal", "빠르다:르 fast/faster, 느리다 slow/slower"),
@@ -105,14 +121,18 @@ def _adverbs(table: str) -> list[Adverb]:
 
 
 NOW, DAILY, YESTERDAY, TODAY, TOMORROW = _adverbs(
-    "지금 now, 매일 every_day, 어제 yesterday, 오늘 today, 내일 tomorrow")
+    "지금 now, 매일 every_day, 어제 yesterday, 오늘 today, 내일 tomorrow"
+)
 WEEKDAYS = _adverbs("""
     월요일에 on_Monday, 수요일에 on_Wednesday, 금요일에 on_Friday, 일요일에 on_Sunday""")
 PARTS = _adverbs("""
     아침에 in_the_morning, 오후에 in_the_afternoon, 저녁에 in_the_evening, 밤에 at_night""")
-CLOCK = [Adverb(f"{ko} 시에", f"at {en} o'clock") for ko, en in rows("""
+CLOCK = [
+    Adverb(f"{ko} 시에", f"at {en} o'clock")
+    for ko, en in rows("""
     한 one, 두 two, 세 three, 네 four, 다섯 five, 여섯 six, 일곱 seven, 여덟 eight, 아홉 nine
-    열 ten""")]
+    열 ten""")
+]
 MANNERS = _adverbs("빨리 quickly, 천천히 slowly, 조용히 quietly, 혼자 alone, 다시 again")
 FREQUENCIES = _adverbs("항상 always, 자주 often, 가끔 sometimes")
 WHEN, WHY = _adverbs("언제 when, 왜 why")

@@ -88,8 +88,13 @@ class Speaker:
         """Somebody who is none of the others."""
         while True:
             luck = self.draw()
-            noun = (self.pick(NAMES) if luck < 0.3 else self.pronoun() if luck < 0.6
-                    else self.pick(ACTORS if luck < 0.92 else RELATIVES))
+            noun = (
+                self.pick(NAMES)
+                if luck < 0.3
+                else self.pronoun()
+                if luck < 0.6
+                else self.pick(ACTORS if luck < 0.92 else RELATIVES)
+            )
             if all(noun != other.noun for other in others):
                 return self.bare(noun)
 
@@ -200,8 +205,13 @@ class Speaker:
         place = roles.index("topic")
         subject = arguments[place][1]
         focus = self.pick(("also", "only"))
-        if plain and luck > 0.92 and not subject.number and not subject.relative and not (
-                subject.noun.ko == "그" and focus == "only"):  # 그만 would be "stop"
+        if (
+            plain
+            and luck > 0.92
+            and not subject.number
+            and not subject.relative
+            and not (subject.noun.ko == "그" and focus == "only")
+        ):  # 그만 would be "stop"
             arguments[place] = ("topic", subject._replace(focus=focus))
         elif simple and self.chance(0.35):
             arguments[place] = ("subject", subject)

@@ -39,8 +39,20 @@ from data.korean.speaker import (
 CITIES, VEHICLES = nouns("city"), nouns("vehicle")
 PROFESSIONS = [noun for noun in nouns("person") if noun.ko not in ("남자", "여자", "아이")]
 SPOTS = nouns("building", "area")
-ANYTHINGS = nouns("person", "animal", "food", "drink", "text", "art", "thing", "clothes",
-                  "vehicle", "building", "area", "name")
+ANYTHINGS = nouns(
+    "person",
+    "animal",
+    "food",
+    "drink",
+    "text",
+    "art",
+    "thing",
+    "clothes",
+    "vehicle",
+    "building",
+    "area",
+    "name",
+)
 BELONGINGS = nouns("thing", "clothes", "vehicle", "animal", "text")
 OBJECTS_AROUND = [*ACTORS, *ACTORS, *nouns("thing", "food", "drink", "text", "clothes")]
 FURNITURE = nouns("책상", "의자", "상자", "나무")
@@ -73,8 +85,10 @@ def deed(speaker: Speaker) -> Sentence:
 
 def whim(speaker: Speaker) -> Sentence:
     """Anything does something to anything: 밥이 나를 먹었다."""
-    first, second = (speaker.bare(speaker.pick(ANYTHINGS)) if speaker.chance(0.6)
-                     else speaker.actor() for _ in range(2))
+    first, second = (
+        speaker.bare(speaker.pick(ANYTHINGS)) if speaker.chance(0.6) else speaker.actor()
+        for _ in range(2)
+    )
     if first.noun == second.noun:
         return whim(speaker)
     if speaker.chance(0.3):
@@ -171,7 +185,8 @@ def question(speaker: Speaker) -> Sentence:
     place = int(speaker.draw() * len(arguments))
     role, argument = arguments[place]
     if not isinstance(argument, Phrase) or any(
-            is_complex(other) or getattr(other, "focus", "") for _, other in arguments):
+        is_complex(other) or getattr(other, "focus", "") for _, other in arguments
+    ):
         return question(speaker)
     if role not in ("topic", "subject") and speaker.chance(0.25):
         arguments.insert(1, ("question", speaker.pick((WHEN, WHY))))
@@ -198,12 +213,17 @@ def story(speaker: Speaker) -> Sentence:
     before, after = _event(speaker), _event(speaker)
     tense = speaker.pick(("past", "present"))
     first, second = {"if": ("present", "future"), "when": ("past", "past")}.get(
-        link, (tense, tense))
+        link, (tense, tense)
+    )
     if link not in ("and", "but"):  # the topic of the whole is that of the second clause
-        before = before._replace(arguments=tuple(
-            ("subject" if role == "topic" else role, one) for role, one in before.arguments))
-    return Sentence(after._replace(tense=second), speaker.style, False, link,
-                    before._replace(tense=first))
+        before = before._replace(
+            arguments=tuple(
+                ("subject" if role == "topic" else role, one) for role, one in before.arguments
+            )
+        )
+    return Sentence(
+        after._replace(tense=second), speaker.style, False, link, before._replace(tense=first)
+    )
 
 
 def _event(speaker: Speaker) -> Clause:
@@ -229,7 +249,21 @@ def weather(speaker: Speaker) -> Sentence:
     return Sentence(clause, speaker.style, speaker.chance(0.3))
 
 
-TOPICS = [topic for topic, share in (
-    (deed, 18), (whim, 12), (rest, 5), (motion, 6), (gift, 6), (quality, 7), (identity, 3),
-    (existence, 6), (possession, 3), (question, 9), (story, 9), (weather, 1),
-) for _ in range(share)]
+TOPICS = [
+    topic
+    for topic, share in (
+        (deed, 18),
+        (whim, 12),
+        (rest, 5),
+        (motion, 6),
+        (gift, 6),
+        (quality, 7),
+        (identity, 3),
+        (existence, 6),
+        (possession, 3),
+        (question, 9),
+        (story, 9),
+        (weather, 1),
+    )
+    for _ in range(share)
+]

@@ -49,8 +49,15 @@ def scratch() -> Path:
 
 def train(corpus: str, workdir: Path, *flags, first=(), **options) -> Done:
     """train.py with tiny sizes; `first` are flags before those of the config."""
-    return call(TRAIN, *first, *TINY, f"--config.data.corpus={corpus}", f"--workdir={workdir}",
-                *flags, **options)
+    return call(
+        TRAIN,
+        *first,
+        *TINY,
+        f"--config.data.corpus={corpus}",
+        f"--workdir={workdir}",
+        *flags,
+        **options,
+    )
 
 
 def decode(run: Path, *flags, script=DECODE, **options) -> Done:
@@ -66,9 +73,14 @@ def trained() -> Path:
     path.mkdir()
     valid = write_corpus(path / "valid.tsv", 11, seed=1)
     done = train(
-        write_corpus(path / "pairs.tsv", 113), path / "run", f"--config.data.valid={valid}",
-        "--config.training.schedule=constant", "--config.training.learning_rate=0.02",
-        "--config.training.num_steps=200", "--config.training.eval_every=200",
-        "--config.training.checkpoint_every=100")
+        write_corpus(path / "pairs.tsv", 113),
+        path / "run",
+        f"--config.data.valid={valid}",
+        "--config.training.schedule=constant",
+        "--config.training.learning_rate=0.02",
+        "--config.training.num_steps=200",
+        "--config.training.eval_every=200",
+        "--config.training.checkpoint_every=100",
+    )
     assert done.code == 0, done.err
     return path / "run"

@@ -71,8 +71,9 @@ def poison(word):
     def spoil(original):
         def sums(model, params, batch, *rest):
             found = original(model, params, batch, *rest)
-            return found._replace(loss=jnp.where((batch.source == ids[0]).any(), jnp.nan, 1.0)
-                                  * found.loss)
+            return found._replace(
+                loss=jnp.where((batch.source == ids[0]).any(), jnp.nan, 1.0) * found.loss
+            )
 
         return sums
 
@@ -125,8 +126,10 @@ def watch():
             import jax
             import numpy as np
 
-            shards = [[np.asarray(one.data).tobytes() for one in leaf.addressable_shards]
-                      for leaf in jax.tree.leaves(state)]
+            shards = [
+                [np.asarray(one.data).tobytes() for one in leaf.addressable_shards]
+                for leaf in jax.tree.leaves(state)
+            ]
             equal = all(one == leaf[0] for leaf in shards for one in leaf)
             print(f"replicas {len(shards[0])} {'equal' if equal else 'differ'}", file=sys.stderr)
             return original(self, state, data)
@@ -141,7 +144,13 @@ if __name__ == "__main__":
     end = sys.argv.index("--")
     fault, *arguments = sys.argv[1:end]
     sys.argv[1 : end + 1] = []
-    faults = {"signal": send, "limit": limit, "poison": poison, "spoil": spoil, "reseed": reseed,
-              "watch": watch}
+    faults = {
+        "signal": send,
+        "limit": limit,
+        "poison": poison,
+        "spoil": spoil,
+        "reseed": reseed,
+        "watch": watch,
+    }
     faults[fault](*arguments)
     run_command(train.define_flags, train.main)

@@ -28,8 +28,10 @@ def find(point):
     for name in outer:
         owner = getattr(owner, name, None)
     if not callable(getattr(owner, last, None)):
-        raise LookupError(f"injection point {point!r}: {POINTS[point]} does not exist; correct it "
-                          "in tests/acceptance/injection.py")
+        raise LookupError(
+            f"injection point {point!r}: {POINTS[point]} does not exist; correct it "
+            "in tests/acceptance/injection.py"
+        )
     return owner, last
 
 

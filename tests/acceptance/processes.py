@@ -46,8 +46,14 @@ class Bench:
     def command(self, run, *flags, fault=()):
         """train.py of the tiny model in the directory `run`, or with a fault of faulty.py."""
         script = [FAULTY, *fault, "--"] if fault else [ROOT / "train.py"]
-        return [sys.executable, *map(str, script), *TINY, f"--config.data.corpus={self.corpus}",
-                f"--workdir={run}", *map(str, flags)]
+        return [
+            sys.executable,
+            *map(str, script),
+            *TINY,
+            f"--config.data.corpus={self.corpus}",
+            f"--workdir={run}",
+            *map(str, flags),
+        ]
 
     def train(self, run, *flags, fault=(), devices=2, cwd=ROOT):
         """(exit code, lines of stderr) at the end of the process."""
@@ -56,8 +62,13 @@ class Bench:
 
     def start(self, run, *flags, fault=()):
         """The process, with stderr as lines to read."""
-        return subprocess.Popen(self.command(run, *flags, fault=fault), env=environment(),
-                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            self.command(run, *flags, fault=fault),
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def decode(self, run, *flags, stdin="eins zwei\n", devices=2):
         """(exit code, stdout, lines of stderr) of decode.py."""
@@ -116,8 +127,11 @@ def final_state(run):
 def contents(run):
     """Every file of a run directory but its logs: path → bytes."""
     logs = {"train.log", "run.json", "LOCK"}
-    return {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()
-            and path.name not in logs and "tensorboard" not in path.parts}
+    return {
+        path: path.read_bytes()
+        for path in sorted(run.rglob("*"))
+        if path.is_file() and path.name not in logs and "tensorboard" not in path.parts
+    }
 
 
 def batches_of(lines):

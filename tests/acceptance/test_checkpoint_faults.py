@@ -13,15 +13,28 @@ from storage.checkpoint import steps
 from storage.manifest import NAME, damage
 
 row = pytest.mark.row
-FLIP = row(12, "one bit flipped in each file of the newest step", "seen, named, quarantined as "
-           "STEP.corrupt; resumed from the newest whole step")
-LOSS = row(13, "each file deleted, halved, emptied; an empty 9/, strays, temporaries only", "as "
-           "row 12; other names ignored; never from scratch silently")
+FLIP = row(
+    12,
+    "one bit flipped in each file of the newest step",
+    "seen, named, quarantined as STEP.corrupt; resumed from the newest whole step",
+)
+LOSS = row(
+    13,
+    "each file deleted, halved, emptied; an empty 9/, strays, temporaries only",
+    "as row 12; other names ignored; never from scratch silently",
+)
 ALL = row(14, "every step damaged", "rc 4 with each step and why; --overwrite begins anew")
-FULL = row(15, "disk full during a save", "the same save says needed and free bytes; earlier "
-           "checkpoints whole, temporaries gone; a later save succeeds, else rc 6 at the end")
-WORKDIR = row(16, "run directory unwritable, relative, without parents", "rc 6 before any device; "
-              "relative ones are made absolute, parents made")
+FULL = row(
+    15,
+    "disk full during a save",
+    "the same save says needed and free bytes; earlier "
+    "checkpoints whole, temporaries gone; a later save succeeds, else rc 6 at the end",
+)
+WORKDIR = row(
+    16,
+    "run directory unwritable, relative, without parents",
+    "rc 6 before any device; relative ones are made absolute, parents made",
+)
 NAN = row(17, "a state with NaN offered for saving", "refused; latest and best unchanged")
 
 
@@ -69,8 +82,9 @@ def test_training_resumes_from_the_newest_whole_step(bench, run, whole, record_p
     assert code == 0 and data.name in warning, lines
     assert "now 12.corrupt" in warning and last_step(lines, "resumed at step ") == 10
     assert final_state(run) == final_state(whole)
-    record_property("seen", "training: warned with the file, 12.corrupt, resumed at 10, then all "
-                    "equal")
+    record_property(
+        "seen", "training: warned with the file, 12.corrupt, resumed at 10, then all equal"
+    )
 
 
 @FLIP
@@ -139,8 +153,10 @@ def test_all_damaged(bench, run, record_property):
     assert contents(run) == before and not any(line.startswith("step ") for line in lines)
     code, lines = bench.train(run, "--overwrite", "--config.training.num_steps=2")
     assert code == 0 and steps(run) == [2], lines
-    record_property("seen", "rc 4: 12, 10 and 8, each with its file; nothing trained or changed; "
-                    "--overwrite rc 0")
+    record_property(
+        "seen",
+        "rc 4: 12, 10 and 8, each with its file; nothing trained or changed; --overwrite rc 0",
+    )
 
 
 BIG = ["--config.model.d_model=64", "--config.model.d_ff=512", "--config.training.num_steps=100000"]
@@ -168,27 +184,45 @@ def lost_space(bench, run, take, give, record_property, how):
     assert code == 143, rest
     assert not [path for path in (run / "checkpoints").iterdir() if not path.name.isdigit()]
     assert not any("Traceback" in line for line in lines + rest)
-    record_property("seen", f"{how}: “{lines[-1].split(': ', 2)[2].split('(')[0].strip()}”, "
-                    "saved when there was room again")
+    record_property(
+        "seen",
+        f"{how}: “{lines[-1].split(': ', 2)[2].split('(')[0].strip()}”, "
+        "saved when there was room again",
+    )
 
 
 @FULL
 def test_files_must_not_grow(bench, tmp_path, record_property):
     """A limit on the size of files fails a write as a full disk does."""
+
     def limit(size):
         return lambda process: resource.prlimit(
-            process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)
+        )
 
-    lost_space(bench, tmp_path / "run", limit(100_000), limit(resource.RLIM_INFINITY),
-               record_property, "a limit on files")
+    lost_space(
+        bench,
+        tmp_path / "run",
+        limit(100_000),
+        limit(resource.RLIM_INFINITY),
+        record_property,
+        "a limit on files",
+    )
 
 
 @FULL
 def test_a_full_disk(bench, tmp_path, record_property):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk],
-                             capture_output=True, check=False) if shutil.which("mount") else None
+    mounted = (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", disk],
+            capture_output=True,
+            check=False,
+        )
+        if shutil.which("mount")
+        else None
+    )
     if mounted is None or mounted.returncode:
         pytest.skip("mounting is not allowed here")
 
@@ -197,16 +231,26 @@ def test_a_full_disk(bench, tmp_path, record_property):
         (disk / "ballast").write_bytes(bytes(space.f_bavail * space.f_bsize - 300_000))
 
     try:
-        lost_space(bench, disk / "run", fill, lambda _: (disk / "ballast").unlink(),
-                   record_property, "a full tmpfs")
+        lost_space(
+            bench,
+            disk / "run",
+            fill,
+            lambda _: (disk / "ballast").unlink(),
+            record_property,
+            "a full tmpfs",
+        )
     finally:
         subprocess.run(["umount", disk], check=True)
 
 
 @FULL
 def test_no_space_to_the_end(bench, tmp_path, record_property):
-    flags = [*BIG, "--config.training.num_steps=60", "--config.training.checkpoint_every=20",
-             "--config.training.eval_every=20"]
+    flags = [
+        *BIG,
+        "--config.training.num_steps=60",
+        "--config.training.checkpoint_every=20",
+        "--config.training.eval_every=20",
+    ]
     code, lines = bench.train(tmp_path / "run", *flags, fault=("limit", "save", "2"))
     assert code == 6 and "step 60/60" in "".join(lines) and "60 could not be saved" in lines[-1]
     assert not any("Traceback" in line for line in lines)

@@ -10,8 +10,11 @@ import pytest
 from command_line import DECODE, ROOT, TRAIN, call, decode, train, trained
 from tiny import write_corpus
 
-SOURCES = [path for path in ROOT.rglob("*.py")
-           if not {"tests", ".venv", "build"} & set(path.relative_to(ROOT).parts)]
+SOURCES = [
+    path
+    for path in ROOT.rglob("*.py")
+    if not {"tests", ".venv", "build"} & set(path.relative_to(ROOT).parts)
+]
 UNSAFE = re.compile(  # what runs or unpacks what it reads
     r"(?:import|from) (?:cloud|c)?(?:pickle|dill|joblib|marshal|shelve)\b|pickle\.|"
     r"(?<![\w.])(eval|exec)\(|yaml\.(unsafe_|full_)?load|allow_pickle=True|shell=True|os\.system|"
@@ -19,17 +22,25 @@ UNSAFE = re.compile(  # what runs or unpacks what it reads
 )
 
 
-@pytest.mark.row(35, "unknown flag, bad value, config typo, --help without devices or TensorFlow, "
-                 "unknown checkpoint step", "one line with “did you mean”, exit 1 or 2 (4 for the "
-                 "step, which lists those there are), no device")
+@pytest.mark.row(
+    35,
+    "unknown flag, bad value, config typo, --help without devices or TensorFlow, "
+    "unknown checkpoint step",
+    "one line with “did you mean”, exit 1 or 2 (4 for the "
+    "step, which lists those there are), no device",
+)
 def test_mistakes_on_the_command_line(tmp_path, record_property):
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").write_text("raise SystemExit('tensorflow loaded')\n")
     options = {"devices": 0, "environment": {"PYTHONPATH": str(tmp_path)}, "cwd": tmp_path}
     mistakes = [
         (TRAIN, "--wrokdir=x", 1, "Did you mean: workdir"),
-        (TRAIN, "--config.training.lerning_rate=1", 2,
-         "did you mean config.training.learning_rate?"),
+        (
+            TRAIN,
+            "--config.training.lerning_rate=1",
+            2,
+            "did you mean config.training.learning_rate?",
+        ),
         (TRAIN, "--config.modle.d_model=8", 2, "did you mean config.model"),
         (TRAIN, "--config.model.num_heads=x", 1, "num_heads"),
         (TRAIN, "--config.training.schedule=cosin", 2, "'cosin'"),
@@ -52,18 +63,30 @@ def test_mistakes_on_the_command_line(tmp_path, record_property):
 
 
 SECURITY = pytest.mark.row(
-    36, "malicious pickle, YAML, .npy; .. and links in names; unsafe calls in the source",
-    "refused, never executed; nothing outside the run is touched; grep finds nothing")
+    36,
+    "malicious pickle, YAML, .npy; .. and links in names; unsafe calls in the source",
+    "refused, never executed; nothing outside the run is touched; grep finds nothing",
+)
 
 
 @SECURITY
 def test_nothing_in_the_source_executes_what_it_reads(record_property):
-    found = [f"{path}:{number}: {line.strip()}" for path in SOURCES
-             for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
-             if UNSAFE.search(line.partition("#")[0])]
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
+        if UNSAFE.search(line.partition("#")[0])
+    ]
     assert not found
-    for bad in ("import pickle", "from joblib import load", "x = eval(y)", "yaml.load(f)",
-                "np.load(f, allow_pickle=True)", "run(c, shell=True)", "torch.load(f)"):
+    for bad in (
+        "import pickle",
+        "from joblib import load",
+        "x = eval(y)",
+        "yaml.load(f)",
+        "np.load(f, allow_pickle=True)",
+        "run(c, shell=True)",
+        "torch.load(f)",
+    ):
         assert UNSAFE.search(bad), bad
     record_property("seen", f"{len(SOURCES)} files are clean")
 
@@ -85,8 +108,11 @@ def payloads(marker):
 
     array = io.BytesIO()
     np.save(array, np.array([Payload(marker)], dtype=object), allow_pickle=True)
-    return {"pickle": pickle.dumps(Payload(marker)), "npy": array.getvalue(),
-            "yaml": f"!!python/object/apply:os.system ['touch {marker}']\n".encode()}
+    return {
+        "pickle": pickle.dumps(Payload(marker)),
+        "npy": array.getvalue(),
+        "yaml": f"!!python/object/apply:os.system ['touch {marker}']\n".encode(),
+    }
 
 
 def copied(path):

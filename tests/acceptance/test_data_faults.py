@@ -44,24 +44,36 @@ def report(done):
     return next(line for line in done.err if line.startswith("train: "))
 
 
-@pytest.mark.row(22, "missing file, directory, empty file, data set not prepared",
-                 "exit 3 before any device; the full path; the command that prepares it")
+@pytest.mark.row(
+    22,
+    "missing file, directory, empty file, data set not prepared",
+    "exit 3 before any device; the full path; the command that prepares it",
+)
 def test_data_that_is_not_there(tmp_path, record_property):
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").touch()
-    for name, what in (("absent", "does not exist"), ("folder", "is a directory"),
-                       ("empty", "is empty")):
+    for name, what in (
+        ("absent", "does not exist"),
+        ("folder", "is a directory"),
+        ("empty", "is empty"),
+    ):
         done = train(f"tsv:{name}", tmp_path / "run", devices=0, cwd=tmp_path)
         assert done.code == 3 and what in done.error and str(tmp_path / name) in done.error
-    done = train("tfds:wmt14_translate/de-en", tmp_path / "run", devices=0, cwd=tmp_path,
-                 environment={"TFDS_DATA_DIR": str(tmp_path)})
+    done = train(
+        "tfds:wmt14_translate/de-en",
+        tmp_path / "run",
+        devices=0,
+        cwd=tmp_path,
+        environment={"TFDS_DATA_DIR": str(tmp_path)},
+    )
     assert done.code == 3 and "prepare it with: " in done.error and str(tmp_path) in done.error
     said = done.error.replace(str(tmp_path), "DIRECTORY")
     record_property("seen", f"4 of 4, as in “{said[:110]}…”")
 
 
-@pytest.mark.row(23, "line counts differ by +1, −1, +7 on either side",
-                 "exit 3 before training: both counts")
+@pytest.mark.row(
+    23, "line counts differ by +1, −1, +7 on either side", "exit 3 before training: both counts"
+)
 def test_files_of_different_length(tmp_path, record_property):
     for more in (1, -1, 7):
         for counts in ((LINES, LINES + more), (LINES + more, LINES)):
@@ -72,32 +84,50 @@ def test_files_of_different_length(tmp_path, record_property):
     record_property("seen", f"6 of 6, as in “{expected}”")
 
 
-@pytest.mark.row(24, "a byte that is not UTF-8 at line 777",
-                 "exit 3: file, line, column, what to set; replaced or skipped lines are counted")
+@pytest.mark.row(
+    24,
+    "a byte that is not UTF-8 at line 777",
+    "exit 3: file, line, column, what to set; replaced or skipped lines are counted",
+)
 def test_bytes_that_are_not_utf8(tmp_path, record_property):
     bad = numbered("zwölf wort").replace(b" 777\n", b"\xff777\n")
     corpus = two_files(tmp_path, bad, numbered("word"))
     done = train(corpus, tmp_path / "run", devices=0, cwd=tmp_path)
-    said = ("train.de:777: byte 0xff at column 11 is not UTF-8 "
-            "(use --config.data.on_bad_utf8=replace or skip)")
+    said = (
+        "train.de:777: byte 0xff at column 11 is not UTF-8 "
+        "(use --config.data.on_bad_utf8=replace or skip)"
+    )
     assert (done.code, done.error) == (3, said)
-    for choice, kept in (("replace", "1,000 pairs kept, 0 dropped, 1 lines with replaced bytes"),
-                         ("skip", "999 pairs kept, 1 dropped (1 not UTF-8)")):
-        done = train(corpus, tmp_path / "run", f"--config.data.on_bad_utf8={choice}", "--dry_run",
-                     cwd=tmp_path)
+    for choice, kept in (
+        ("replace", "1,000 pairs kept, 0 dropped, 1 lines with replaced bytes"),
+        ("skip", "999 pairs kept, 1 dropped (1 not UTF-8)"),
+    ):
+        done = train(
+            corpus,
+            tmp_path / "run",
+            f"--config.data.on_bad_utf8={choice}",
+            "--dry_run",
+            cwd=tmp_path,
+        )
         assert done.code == 0 and kept in report(done)
         assert any(line.endswith(": train.de:777, …") for line in done.err)
     record_property("seen", f"“{said}”; replace: 1,000 pairs; skip: 999")
 
 
-@pytest.mark.row(25, "CRLF, lone CR, BOM, NUL, U+2028/2029/0085/VT/FF/FS, no final newline",
-                 "lines end at \\n only; pairs stay aligned; one CR and the BOM are taken off")
+@pytest.mark.row(
+    25,
+    "CRLF, lone CR, BOM, NUL, U+2028/2029/0085/VT/FF/FS, no final newline",
+    "lines end at \\n only; pairs stay aligned; one CR and the BOM are taken off",
+)
 def test_odd_characters_in_lines(tmp_path, record_property):
     odd = "\u2028 \u2029 \u0085 \v \f \x1c \0 \r".split(" ")
     source = [f"wort {i}{odd[i % len(odd)]} x" for i in range(LINES)]
     target = [f"word {odd[-1 - i % len(odd)]} {i}" for i in range(LINES)]
-    corpus = two_files(tmp_path, "\ufeff".encode() + "\r\n".join(source).encode(),
-                       "\n".join(target).encode() + b"\n")
+    corpus = two_files(
+        tmp_path,
+        "\ufeff".encode() + "\r\n".join(source).encode(),
+        "\n".join(target).encode() + b"\n",
+    )
     done = train(corpus, tmp_path / "run", "--dry_run", cwd=tmp_path)
     assert done.code == 0 and report(done).startswith("train: 1,000 pairs kept, 0 dropped")
     paths = ",".join(str(tmp_path / name) for name in ("train.de", "train.en"))
@@ -106,9 +136,12 @@ def test_odd_characters_in_lines(tmp_path, record_property):
     record_property("seen", "1,000 lines of 8 kinds: 1,000 pairs, each with its own number")
 
 
-@pytest.mark.row(26, "blank lines, 1 MB line, 10 MB without a space, TSV of 1 or 3 fields, cut .gz",
-                 "pairs skipped, counted by reason with 5 places; TSV, .gz: exit 3 with the place; "
-                 "memory below twice that of the clean file")
+@pytest.mark.row(
+    26,
+    "blank lines, 1 MB line, 10 MB without a space, TSV of 1 or 3 fields, cut .gz",
+    "pairs skipped, counted by reason with 5 places; TSV, .gz: exit 3 with the place; "
+    "memory below twice that of the clean file",
+)
 def test_lines_that_are_no_sentences(tmp_path, record_property):
     choose = random.Random(0)
     clean = [" ".join(choose.choices(WORDS, k=3)) for _ in range(500)]
@@ -119,13 +152,16 @@ def test_lines_that_are_no_sentences(tmp_path, record_property):
         done = train(corpus, tmp_path / "run", *flags, cwd=tmp_path)
         assert done.code == 0, done.err
     peak = done.peak
-    source = b"".join([lines, b"\n" * 7, b"eins\n", b"eins " * 200_000 + b"\n",
-                       b"z" * 10_000_000 + b"\n"])
+    source = b"".join(
+        [lines, b"\n" * 7, b"eins\n", b"eins " * 200_000 + b"\n", b"z" * 10_000_000 + b"\n"]
+    )
     target = b"".join([lines, b"\n" * 3, b"eins\n" * 4, b" \n", b"eins\n" * 2])
     done = train(two_files(tmp_path, source, target), tmp_path / "run", *flags, cwd=tmp_path)
     assert done.code == 0, done.err
-    assert report(done).startswith("train: 500 pairs kept, 10 dropped (8 blank, 1 longer than "
-                                   "1,048,576 bytes, 1 source longer than 960 characters)")
+    assert report(done).startswith(
+        "train: 500 pairs kept, 10 dropped (8 blank, 1 longer than "
+        "1,048,576 bytes, 1 source longer than 960 characters)"
+    )
     places = ", ".join(f"train.de:{n}" for n in range(501, 506))
     for said in (f"blank: {places}", "bytes: train.de:510", "characters: train.de:509"):
         assert any(said in line for line in done.err), said
@@ -139,17 +175,22 @@ def test_lines_that_are_no_sentences(tmp_path, record_property):
     (tmp_path / "cut.tsv.gz").write_bytes(whole[:-100])
     done = train("tsv:cut.tsv.gz", tmp_path / "run", devices=0, cwd=tmp_path)
     assert done.code == 3 and re.match(
-        r"cut.tsv.gz is damaged or cut off after line \d+", done.error)
+        r"cut.tsv.gz is damaged or cut off after line \d+", done.error
+    )
     record_property("seen", seen)
 
 
-@pytest.mark.row(27, "everything filtered; fewer pairs than a batch; one pair",
-                 "exit 3 with the counts where nothing is left; few pairs train; no endless loop")
+@pytest.mark.row(
+    27,
+    "everything filtered; fewer pairs than a batch; one pair",
+    "exit 3 with the counts where nothing is left; few pairs train; no endless loop",
+)
 def test_few_pairs_or_none(tmp_path, record_property):
     long = "eins zwei drei vier fünf sechs sieben acht neun\tEINS\n" * 500
     (tmp_path / "long.tsv").write_text(long)
-    done = train("tsv:long.tsv", tmp_path / "none", "--config.data.source_length=8", devices=0,
-                 cwd=tmp_path)
+    done = train(
+        "tsv:long.tsv", tmp_path / "none", "--config.data.source_length=8", devices=0, cwd=tmp_path
+    )
     said = "0 of 500 pairs left: 500 source longer than 7 tokens"
     assert done.code == 3 and said in done.error
     for pairs in (1, 3):
@@ -159,12 +200,18 @@ def test_few_pairs_or_none(tmp_path, record_property):
     record_property("seen", f"“{said}”; 1 and 3 pairs train")
 
 
-@pytest.mark.row(28, "the thread that makes batches raises",
-                 "the command ends with the error and the place in the data; traceback in the log")
+@pytest.mark.row(
+    28,
+    "the thread that makes batches raises",
+    "the command ends with the error and the place in the data; traceback in the log",
+)
 def test_the_loader_breaks(tmp_path, record_property):
     (tmp_path / "broken.py").write_text(BROKEN_LOADER)
-    done = train(write_corpus(tmp_path / "pairs.tsv", 113), tmp_path / "run",
-                 first=[f"--config={tmp_path / 'broken.py'}"])
+    done = train(
+        write_corpus(tmp_path / "pairs.tsv", 113),
+        tmp_path / "run",
+        first=[f"--config={tmp_path / 'broken.py'}"],
+    )
     said = "RuntimeError: the disk is gone, while making batch 2 of epoch 0"
     assert done.code == 1 and done.error.startswith(said)
     log = (tmp_path / "run" / "train.log").read_text()

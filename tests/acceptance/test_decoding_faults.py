@@ -27,14 +27,30 @@ Engine._search = search_or_fail
 sys.argv[0] = {decode!r}
 runpy.run_path({decode!r}, run_name="__main__")
 """
-ODD = ["", "   ", "e", "eins " * 4000, "😀 zwei 👍🏽", "שלום שלוש", "drei ||| vier", "fünf\tsechs",
-       "sieben\u2028acht", "\u200b", "neun\x00zehn", "<s> </s> <pad>"]
+ODD = [
+    "",
+    "   ",
+    "e",
+    "eins " * 4000,
+    "😀 zwei 👍🏽",
+    "שלום שלוש",
+    "drei ||| vier",
+    "fünf\tsechs",
+    "sieben\u2028acht",
+    "\u200b",
+    "neun\x00zehn",
+    "<s> </s> <pad>",
+]
 
 
 def mixed_lines(count, seed=0):
     choose = random.Random(seed)
-    return [choose.choice(ODD) if choose.random() < 0.1 else
-            " ".join(choose.choices(WORDS, k=choose.randint(1, 9))) for _ in range(count)]
+    return [
+        choose.choice(ODD)
+        if choose.random() < 0.1
+        else " ".join(choose.choices(WORDS, k=choose.randint(1, 9)))
+        for _ in range(count)
+    ]
 
 
 def text_of(lines):
@@ -49,9 +65,12 @@ def translated(lines, *flags, **options):
     return done.out.split("\n")[:-1]
 
 
-@pytest.mark.row(29, "10,000 lines, some blank, of one character, of 20,000 characters, emoji, "
-                 "RTL, |||, tabs, U+2028", "as many lines out, in order; blank stays blank; n-best "
-                 "numbers are line numbers")
+@pytest.mark.row(
+    29,
+    "10,000 lines, some blank, of one character, of 20,000 characters, emoji, "
+    "RTL, |||, tabs, U+2028",
+    "as many lines out, in order; blank stays blank; n-best numbers are line numbers",
+)
 def test_lines_of_all_kinds(record_property):
     lines = mixed_lines(10_000)
     out = translated(lines, "--beam_size=1", "--max_extra_length=2")
@@ -66,9 +85,13 @@ def test_lines_of_all_kinds(record_property):
     record_property("seen", f"10,000 of 10,000 lines, {sum(blank)} blank; n-best of 400 numbered")
 
 
-@pytest.mark.row(30, "batch 1, 7, 64; lines shuffled; file in 3 parts; 1 and 4 devices; beam 1; "
-                 "n-best; a beam beyond the vocabulary", "byte-identical at one compiled shape; "
-                 "across batch sizes scores to 1e-4, near-ties counted; beam 1 is greedy")
+@pytest.mark.row(
+    30,
+    "batch 1, 7, 64; lines shuffled; file in 3 parts; 1 and 4 devices; beam 1; "
+    "n-best; a beam beyond the vocabulary",
+    "byte-identical at one compiled shape; "
+    "across batch sizes scores to 1e-4, near-ties counted; beam 1 is greedy",
+)
 def test_what_must_not_matter(record_property):
     lines = mixed_lines(300, seed=2)
     usual = translated(lines)
@@ -82,8 +105,10 @@ def test_what_must_not_matter(record_property):
     assert [text.replace("&#124;" * 3, "|||") for _, text, *_ in best] == usual
     scores, ties = [float(score) for *_, score in best], 0
     for size in (1, 7, 64):
-        found = [line.split(" ||| ") for line in translated(
-            lines, "--format=moses", f"--batch_size={size}")]
+        found = [
+            line.split(" ||| ")
+            for line in translated(lines, "--format=moses", f"--batch_size={size}")
+        ]
         assert [float(one[3]) for one in found] == pytest.approx(scores, abs=1e-4)
         ties += sum(one[1] != other[1] for one, other in zip(found, best, strict=True))
     assert ties <= 9
@@ -94,15 +119,18 @@ def test_what_must_not_matter(record_property):
     assert greedy == translated(lines, "--samples=1", "--top_k=1")  # always the likeliest token
     wide = [line.split(" ||| ") for line in translated(lines, "--format=moses", "--beam_size=40")]
     assert all(float(one[3]) >= score - 1e-4 for one, score in zip(wide, scores, strict=True))
-    record_property("seen", "identical for 1 and 4 devices, shuffled, in parts; "
-                    f"{ties} of 900 lines differ across batch sizes")
+    record_property(
+        "seen",
+        "identical for 1 and 4 devices, shuffled, in parts; "
+        f"{ties} of 900 lines differ across batch sizes",
+    )
 
 
-@pytest.mark.row(31, "an over-long line", "cut, named on stderr with its line and length, counted; "
-                 "exit 0")
+@pytest.mark.row(
+    31, "an over-long line", "cut, named on stderr with its line and length, counted; exit 0"
+)
 def test_an_over_long_line(tmp_path, record_property):
-    (tmp_path / "in.txt").write_text(
-        "zwei\n" + "eins " * 200 + "\n" + "z" * 3_000_000 + "\ndrei\n")
+    (tmp_path / "in.txt").write_text("zwei\n" + "eins " * 200 + "\n" + "z" * 3_000_000 + "\ndrei\n")
     done = decode(trained(), f"--input={tmp_path / 'in.txt'}")
     said = f"{tmp_path / 'in.txt'}:2: 201 tokens > 32, truncated"
     assert done.code == 0 and done.out.count("\n") == 4
@@ -111,9 +139,12 @@ def test_an_over_long_line(tmp_path, record_property):
     record_property("seen", f"“{said.replace(str(tmp_path) + '/', '')}”")
 
 
-@pytest.mark.row(32, "SIGKILL and SIGTERM in the middle of a job; then other flags",
-                 "finished chunks reused, output byte-equal; no partial file; chunks of another "
-                 "command are not taken")
+@pytest.mark.row(
+    32,
+    "SIGKILL and SIGTERM in the middle of a job; then other flags",
+    "finished chunks reused, output byte-equal; no partial file; chunks of another "
+    "command are not taken",
+)
 def test_a_job_that_is_stopped(tmp_path, record_property):
     (tmp_path / "in.txt").write_bytes(text_of(mixed_lines(13_000, seed=4)))
     flags = f"--input={tmp_path / 'in.txt'}", "--max_extra_length=2"
@@ -121,8 +152,14 @@ def test_a_job_that_is_stopped(tmp_path, record_property):
     assert decode(trained(), *flags, "--beam_size=1", f"--output={whole}").code == 0
     for number in (signal.SIGKILL, signal.SIGTERM):
         output, parts = tmp_path / number.name, tmp_path / f"{number.name}.parts"
-        command = [sys.executable, DECODE, f"--workdir={trained()}", *flags, "--beam_size=1",
-                   f"--output={output}"]
+        command = [
+            sys.executable,
+            DECODE,
+            f"--workdir={trained()}",
+            *flags,
+            "--beam_size=1",
+            f"--output={output}",
+        ]
         process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
         while process.poll() is None and not [*parts.glob("0*[!p]")]:
             time.sleep(0.01)
@@ -141,8 +178,10 @@ def test_a_job_that_is_stopped(tmp_path, record_property):
 
 
 ROW_33 = pytest.mark.row(
-    33, "input that is not UTF-8; a batch that does not fit into memory; a model that says \\n",
-    "the line is kept and named; the batch is halved, three times at most; a space for a line feed")
+    33,
+    "input that is not UTF-8; a batch that does not fit into memory; a model that says \\n",
+    "the line is kept and named; the batch is halved, three times at most; a space for a line feed",
+)
 
 
 @ROW_33
@@ -160,8 +199,9 @@ def test_a_batch_that_does_not_fit_into_memory(tmp_path, record_property):
     script = tmp_path / "small_devices.py"
     script.write_text(SMALL_DEVICES.format(room=1, decode=DECODE))
     environment = {"PYTHONPATH": DECODE.rpartition("/")[0]}
-    done = decode(trained(), "--batch_size=4", script=script, stdin=text_of(lines),
-                  environment=environment)
+    done = decode(
+        trained(), "--batch_size=4", script=script, stdin=text_of(lines), environment=environment
+    )
     assert done.code == 0, done.err
     halved = sum("trying half as many" in line for line in done.err)
     assert halved == 2 and done.out.split("\n")[:-1] == translated(lines, "--batch_size=1")
@@ -181,9 +221,18 @@ def test_a_model_that_says_line_feeds(tmp_path, record_property):
 
     model = BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter(WORDS), model_writer=model, model_type="bpe", vocab_size=300,
-        byte_fallback=True, hard_vocab_limit=False, minloglevel=2, pad_id=0, bos_id=1, eos_id=2,
-        unk_id=3)
+        sentence_iterator=iter(WORDS),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=300,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+    )
     pieces = SentencePieceTokenizer("bpe", model.getvalue())
     write_run(tmp_path / "run", tokenizer=pieces)
     end = pieces.piece(2)
@@ -192,8 +241,12 @@ def test_a_model_that_says_line_feeds(tmp_path, record_property):
     assert len(feeds) == 2
     suppressed = " ".join(piece for piece in others if piece not in (*feeds, end))
     (tmp_path / "flags").write_text(f"--suppress={suppressed}\n")
-    done = decode(tmp_path / "run", f"--flagfile={tmp_path / 'flags'}", "--min_length=6",
-                  stdin=b"eins\n\nzwei\n")
+    done = decode(
+        tmp_path / "run",
+        f"--flagfile={tmp_path / 'flags'}",
+        "--min_length=6",
+        stdin=b"eins\n\nzwei\n",
+    )
     assert done.code == 0, done.err
     lines = done.out.split("\n")[:-1]
     assert len(lines) == 3 and "\r" not in done.out
@@ -201,15 +254,28 @@ def test_a_model_that_says_line_feeds(tmp_path, record_property):
     record_property("seen", "a translation of line feeds alone is one line of spaces")
 
 
-@pytest.mark.row(34, "a reader that goes away; empty stdin; output exists; its directory does not",
-                 "quiet, exit 0; empty out; exit 6 unless --overwrite; exit 6 before the model")
+@pytest.mark.row(
+    34,
+    "a reader that goes away; empty stdin; output exists; its directory does not",
+    "quiet, exit 0; empty out; exit 6 unless --overwrite; exit 6 before the model",
+)
 def test_pipes_and_outputs(tmp_path, record_property):
     command = '"$0" "$1" --workdir="$2"'
     for rest in ("", " --help"):
         done = subprocess.run(
-            ["bash", "-c", f'{command}{rest} | head -1; echo "${{PIPESTATUS[0]}}"',
-             sys.executable, DECODE, str(trained())], input=text_of(mixed_lines(200, seed=6)),
-            capture_output=True, check=True, env=ENVIRONMENT)
+            [
+                "bash",
+                "-c",
+                f'{command}{rest} | head -1; echo "${{PIPESTATUS[0]}}"',
+                sys.executable,
+                DECODE,
+                str(trained()),
+            ],
+            input=text_of(mixed_lines(200, seed=6)),
+            capture_output=True,
+            check=True,
+            env=ENVIRONMENT,
+        )
         assert done.stdout.decode().split("\n")[-2] == "0"
         assert b"Traceback" not in done.stderr and b"Broken" not in done.stderr
     done = decode(trained())

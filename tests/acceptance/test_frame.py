@@ -16,10 +16,16 @@ def report(number, outcome, seen="", when="call"):
 
 
 def test_a_row_passes_if_all_its_tests_do():
-    lines = table([
-        report(2, "passed", "1 of 1"), report(2, "passed", when="setup"), report(1, "passed", "x"),
-        report(1, "failed"), report(3, "skipped", when="setup"), report(2, "passed", "1 of 1"),
-    ])
+    lines = table(
+        [
+            report(2, "passed", "1 of 1"),
+            report(2, "passed", when="setup"),
+            report(1, "passed", "x"),
+            report(1, "failed"),
+            report(3, "skipped", when="setup"),
+            report(2, "passed", "1 of 1"),
+        ]
+    )
     assert lines[2:5] == [
         "| 1 | a fault | a \\| b | x; E why | no |",
         "| 2 | a fault | a \\| b | 1 of 1 | yes |",
@@ -37,8 +43,12 @@ def test_a_row_that_did_not_run_is_missing():
 
 
 def test_every_row_of_the_table_has_a_test():
-    marks = re.findall(r"\brow\(\s*(\d+),", "".join(
-        path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")))
+    marks = re.findall(
+        r"\brow\(\s*(\d+),",
+        "".join(
+            path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")
+        ),
+    )
     assert set(map(int, marks)) == set(range(1, ROWS + 1))
 
 

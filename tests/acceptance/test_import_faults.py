@@ -46,7 +46,8 @@ def html_page(path, marker):
 
 def lfs_pointer(path, marker):
     (path / "model.safetensors").write_text(
-        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n")
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n"
+    )
 
 
 def html_config(path, marker):
@@ -80,8 +81,12 @@ def extra_tensor(path, marker):
 
 
 def wrong_copy(path, marker):
-    changed(path, lambda there: there.update(
-        {"lm_head.weight": there["model.shared.weight"] + np.float32(1)}))
+    changed(
+        path,
+        lambda there: there.update(
+            {"lm_head.weight": there["model.shared.weight"] + np.float32(1)}
+        ),
+    )
 
 
 def integers(path, marker):
@@ -122,8 +127,11 @@ FAULTS = {  # what is done, and what the line on stderr must name
 }
 
 
-@pytest.mark.row(18, "damaged MarianMT directories: safetensors, HTML, LFS, shapes, pickles",
-                 "exit code 4 naming file and tensor; a payload never runs")
+@pytest.mark.row(
+    18,
+    "damaged MarianMT directories: safetensors, HTML, LFS, shapes, pickles",
+    "exit code 4 naming file and tensor; a payload never runs",
+)
 def test_a_damaged_import_is_refused_by_name_and_runs_nothing(tmp_path, record_property):
     seen, out = {}, tmp_path / "out"
     pickle.loads(pickle.dumps(Payload(tmp_path / "marker")))

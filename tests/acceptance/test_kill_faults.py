@@ -12,10 +12,14 @@ from storage.checkpoint import steps
 
 AFTER = "after step"
 row = pytest.mark.row
-KILLS = row(1, "kill -9 at random times, the same command again", "resumes at or after the last "
-            "announced step; all bits and metrics as if uninterrupted")
-EVERY_STEP = row(2, "stopped at every step of three epochs", "all bits and batches as if "
-                 "uninterrupted")
+KILLS = row(
+    1,
+    "kill -9 at random times, the same command again",
+    "resumes at or after the last announced step; all bits and metrics as if uninterrupted",
+)
+EVERY_STEP = row(
+    2, "stopped at every step of three epochs", "all bits and batches as if uninterrupted"
+)
 DRIFT = row(3, "stopped twice and thrice in an epoch; saved again without a step", "no drift")
 
 
@@ -65,8 +69,11 @@ def check_kills(bench, tmp_path, record_property, startups, kills, in_all=1):
         assert not list((run / "checkpoints").glob("*[a-z]*"))
         shutil.rmtree(run)
         shutil.rmtree(tmp_path / "whole")
-    record_property("seen", f"{done} kills in {runs} run{'s' * (runs > 1)}, {startups} of each "
-                    f"at start-up; resumed at {starts[:6]}…; {len(found)} facts equal")
+    record_property(
+        "seen",
+        f"{done} kills in {runs} run{'s' * (runs > 1)}, {startups} of each "
+        f"at start-up; resumed at {starts[:6]}…; {len(found)} facts equal",
+    )
 
 
 @KILLS
@@ -110,8 +117,9 @@ def test_no_batch_is_repeated_or_skipped(bench, tmp_path, record_property):
     _, lines = bench.train(tmp_path / "whole", fault=("watch",))
     expected, seen = batches_of(lines), []
     for until in (3, 4, 5, 12):  # around the end of the first epoch
-        code, lines = bench.train(tmp_path / "run", f"--config.training.num_steps={until}",
-                                  fault=("watch",))
+        code, lines = bench.train(
+            tmp_path / "run", f"--config.training.num_steps={until}", fault=("watch",)
+        )
         assert code == 0, lines
         seen += batches_of(lines)
     assert len(set(expected)) == 12 and seen == expected
@@ -131,8 +139,12 @@ def test_stopped_twice_in_an_epoch(bench, whole, tmp_path, record_property):
 @DRIFT
 def test_stopped_thrice_and_once_before_any_step(bench, whole, tmp_path, record_property):
     run = tmp_path / "run"
-    for fault in (at(AFTER, 5, "TERM"), at("announce", 1, "TERM"), at(AFTER, 1, "TERM"),
-                  at(AFTER, 1, "TERM")):
+    for fault in (
+        at(AFTER, 5, "TERM"),
+        at("announce", 1, "TERM"),
+        at(AFTER, 1, "TERM"),
+        at(AFTER, 1, "TERM"),
+    ):
         code, lines = bench.train(run, fault=fault)
         assert code == 143, lines
     assert steps(run)[-1] == 7  # the second one saved nothing, for nothing was done

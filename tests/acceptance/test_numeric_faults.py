@@ -12,13 +12,22 @@ from model.transformer import Transformer
 from storage.checkpoint import steps
 
 row = pytest.mark.row
-DIVERGED = row(19, "the loss is NaN at a step that is not logged (a poisoned pair, a learning rate "
-               "of 1e30)", "rc 5 before anything bad is saved: step, loss, gradient norm, batch, "
-               "file:line; skip_nonfinite skips so many in a row, never applies")
-NOTHING = row(20, "empty source, a query with nothing to attend to, a batch of padding", "finite; "
-              "padding has a gradient of exactly 0")
-TWICE = row(21, "the same command twice, 20 steps", "all bits equal (CPU; on a GPU with "
-            "training.deterministic)")
+DIVERGED = row(
+    19,
+    "the loss is NaN at a step that is not logged (a poisoned pair, a learning rate of 1e30)",
+    "rc 5 before anything bad is saved: step, loss, gradient norm, batch, "
+    "file:line; skip_nonfinite skips so many in a row, never applies",
+)
+NOTHING = row(
+    20,
+    "empty source, a query with nothing to attend to, a batch of padding",
+    "finite; padding has a gradient of exactly 0",
+)
+TWICE = row(
+    21,
+    "the same command twice, 20 steps",
+    "all bits equal (CPU; on a GPU with training.deterministic)",
+)
 POISON = ("poison", "gift")
 LINE = 57
 
@@ -40,8 +49,12 @@ def bad_step(error):
 
 @DIVERGED
 def test_a_poisoned_pair(poisoned, tmp_path, record_property):
-    code, lines = poisoned.train(tmp_path / "run", "--config.training.log_every=5",
-                                 "--config.training.checkpoint_every=1", fault=POISON)
+    code, lines = poisoned.train(
+        tmp_path / "run",
+        "--config.training.log_every=5",
+        "--config.training.checkpoint_every=1",
+        fault=POISON,
+    )
     error = error_of(lines)
     assert code == 5, lines
     step = bad_step(error)
@@ -49,22 +62,30 @@ def test_a_poisoned_pair(poisoned, tmp_path, record_property):
     assert f"{poisoned.path / 'pairs.tsv'}:{LINE}" in places and places[0] in error
     assert f"of epoch 0, {len(places)} pairs" in error and len(places) == len(set(places)) < 60
     assert ([0] + steps(tmp_path / "run"))[-1] == step - 1
-    record_property("seen", f"poisoned: rc 5 at step {step}, step {step - 1} is the last saved, "
-                    f"line {LINE} among the {len(places)} pairs named")
+    record_property(
+        "seen",
+        f"poisoned: rc 5 at step {step}, step {step - 1} is the last saved, "
+        f"line {LINE} among the {len(places)} pairs named",
+    )
 
 
 @DIVERGED
 def test_skipping_it_changes_nothing_but_the_step(poisoned, tmp_path, record_property):
     """With so many steps of the poisoned pair skipped, the parameters equal those before each."""
-    flags = ["--config.training.skip_nonfinite=1", "--config.training.checkpoint_every=1",
-             "--config.training.keep=100"]
+    flags = [
+        "--config.training.skip_nonfinite=1",
+        "--config.training.checkpoint_every=1",
+        "--config.training.keep=100",
+    ]
     code, lines = poisoned.train(tmp_path / "run", *flags, fault=POISON)
     assert code == 0, lines
     skipped = [bad_step(line.removeprefix("warning: ")) for line in lines if "not applied" in line]
     directory = tmp_path / "run" / "checkpoints"
     for step in range(2, 13):
-        before, after = ({**arrays(directory / str(at) / "params"),
-                          **arrays(directory / str(at) / "rest")} for at in (step - 1, step))
+        before, after = (
+            {**arrays(directory / str(at) / "params"), **arrays(directory / str(at) / "rest")}
+            for at in (step - 1, step)
+        )
         changed = {name for name in after if after[name] != before[name]}
         assert (changed == {"rest['step']"}) == (step in skipped), (step, changed)
     assert 1 <= len(skipped) <= 4  # twelve steps are four epochs
@@ -73,8 +94,11 @@ def test_skipping_it_changes_nothing_but_the_step(poisoned, tmp_path, record_pro
 
 @DIVERGED
 def test_a_learning_rate_of_1e30(bench, tmp_path, record_property):
-    flags = ["--config.training.learning_rate=1e30", "--config.training.skip_nonfinite=2",
-             "--config.training.clip_norm=0"]
+    flags = [
+        "--config.training.learning_rate=1e30",
+        "--config.training.skip_nonfinite=2",
+        "--config.training.clip_norm=0",
+    ]
     code, lines = bench.train(tmp_path / "run", *flags)
     warnings = [line for line in lines if line.startswith("warning: step")]
     assert code == 5 and len(warnings) == 2, lines
@@ -89,11 +113,23 @@ V, S, T = 13, 7, 5
 
 def logits_and_gradient(lengths, filler=0):
     """Of two rows with so many (source, target) tokens; unused places hold `filler`."""
-    model = Transformer(ModelConfig(source_vocab_size=V, target_vocab_size=V, d_model=8, d_ff=11,
-                                    num_heads=2, num_layers=1, max_length=16, dropout=0.0,
-                                    tied_embeddings="none"))
-    segments = [(np.arange(size) < np.array(side)[:, None]).astype(np.int32)
-                for size, side in zip((S, T), zip(*lengths, strict=True), strict=True)]
+    model = Transformer(
+        ModelConfig(
+            source_vocab_size=V,
+            target_vocab_size=V,
+            d_model=8,
+            d_ff=11,
+            num_heads=2,
+            num_layers=1,
+            max_length=16,
+            dropout=0.0,
+            tied_embeddings="none",
+        )
+    )
+    segments = [
+        (np.arange(size) < np.array(side)[:, None]).astype(np.int32)
+        for size, side in zip((S, T), zip(*lengths, strict=True), strict=True)
+    ]
     ids = [np.where(one > 0, 5, filler).astype(np.int32) for one in segments]
     inputs = [jnp.asarray(one) for one in (*ids, *segments)]
 
@@ -114,8 +150,11 @@ def test_nothing_to_attend_to(record_property, source, target):
     leaves = jax.tree.leaves(gradient)
     assert np.isfinite(logits).all() and all(np.isfinite(leaf).all() for leaf in leaves)
     assert any(leaf.any() for leaf in leaves) == (target > 0)
-    record_property("seen", f"{source} source and {target} target tokens: finite"
-                    + ("" if target else ", all gradients exactly 0"))
+    record_property(
+        "seen",
+        f"{source} source and {target} target tokens: finite"
+        + ("" if target else ", all gradients exactly 0"),
+    )
 
 
 @NOTHING
@@ -126,15 +165,19 @@ def test_padding_has_no_gradient(record_property):
     for side in ("source_embedding", "target_embedding"):
         assert not gradient[side]["table"][0].any() and gradient[side]["table"][5].any()
     _, other = logits_and_gradient(lengths, filler=9)
-    assert all((a == b).all() for a, b in zip(*map(jax.tree.leaves, (gradient, other)),
-                                              strict=True))
+    assert all(
+        (a == b).all() for a, b in zip(*map(jax.tree.leaves, (gradient, other)), strict=True)
+    )
     record_property("seen", "the padding's embeddings: exactly 0; other ids there change no bit")
 
 
 @TWICE
 def test_the_same_command_twice(bench, tmp_path, record_property):
-    flags = ["--config.training.num_steps=20", "--config.model.dropout=0.1",
-             "--config.training.deterministic"]
+    flags = [
+        "--config.training.num_steps=20",
+        "--config.model.dropout=0.1",
+        "--config.training.deterministic",
+    ]
     for name in ("one", "two"):
         code, lines = bench.train(tmp_path / name, *flags)
         assert code == 0, lines
@@ -144,5 +187,8 @@ def test_the_same_command_twice(bench, tmp_path, record_property):
     assert code == 0, lines
     other = final_state(tmp_path / "other")
     assert [loss for _, loss in other["losses"]] != [loss for _, loss in expected["losses"]]
-    record_property("seen", f"{len(expected)} facts and 20 losses equal (CPU); with another "
-                    "dropout key the losses differ")
+    record_property(
+        "seen",
+        f"{len(expected)} facts and 20 losses equal (CPU); with another "
+        "dropout key the losses differ",
+    )

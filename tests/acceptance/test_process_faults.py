@@ -24,18 +24,31 @@ from storage.checkpoint import steps
 
 AFTER = "after step"
 row = pytest.mark.row
-TERM = row(4, "SIGTERM in a step, in the first compilation, in evaluation and decoding, in a save",
-           "rc 143, the last finished step saved, resumed as row 2")
-INT = row(5, "SIGINT once, twice", "once as row 4 with rc 130; twice at once, rc 130, checkpoints "
-          "whole")
+TERM = row(
+    4,
+    "SIGTERM in a step, in the first compilation, in evaluation and decoding, in a save",
+    "rc 143, the last finished step saved, resumed as row 2",
+)
+INT = row(
+    5, "SIGINT once, twice", "once as row 4 with rc 130; twice at once, rc 130, checkpoints whole"
+)
 MIDDLE = row(6, "SIGKILL inside the write", "the half is ignored, and deleted by the next start")
-ARCHITECTURE = row(7, "another architecture on resume", "rc 2, each differing field old → new; "
-                   "harmless ones allowed and listed")
-DATA = row(8, "changed training data on resume", "rc 3 naming the file; allow_data_change begins "
-           "it anew, loudly")
+ARCHITECTURE = row(
+    7,
+    "another architecture on resume",
+    "rc 2, each differing field old → new; harmless ones allowed and listed",
+)
+DATA = row(
+    8,
+    "changed training data on resume",
+    "rc 3 naming the file; allow_data_change begins it anew, loudly",
+)
 DEVICES = row(9, "1 → 2 → 4 devices on resume", "the same batches; loss to 1e-5; replicas equal")
-SECOND = row(10, "a second trainer in the run directory", "rc 6, names the holder; a dead holder's "
-             "lock is taken over")
+SECOND = row(
+    10,
+    "a second trainer in the run directory",
+    "rc 6, names the holder; a dead holder's lock is taken over",
+)
 COMPLETE = row(11, "a finished run started again", "already complete, rc 0, nothing changed")
 
 
@@ -48,8 +61,12 @@ def judged(bench):
     return flags, bench.path / "judged"
 
 
-PLACES = {"a step": ("batch", 7), "evaluation": ("evaluation", 2), "decoding": ("decoding", 1),
-          "a save": ("manifest", 2)}
+PLACES = {
+    "a step": ("batch", 7),
+    "evaluation": ("evaluation", 2),
+    "decoding": ("decoding", 1),
+    "a save": ("manifest", 2),
+}
 
 
 @TERM
@@ -68,10 +85,11 @@ def test_sigterm_while(bench, judged, tmp_path, record_property, place):
 
 @TERM
 def test_sigterm_in_the_first_compilation(bench, tmp_path, record_property):
-    code, lines = bench.train(tmp_path / "run", f"--compilation_cache={tmp_path}",
-                              fault=at("loss", 1, "TERM"))
+    code, lines = bench.train(
+        tmp_path / "run", f"--compilation_cache={tmp_path}", fault=at("loss", 1, "TERM")
+    )
     assert code == 143 and lines[-1].startswith("stopped by SIGTERM"), lines
-    assert not any(line.startswith("saved") for line in lines[:lines.index("now TERM at loss")])
+    assert not any(line.startswith("saved") for line in lines[: lines.index("now TERM at loss")])
     assert last_step(lines, "step ") == last_step(lines, "saved step ") == 1
     record_property("seen", "in the first compilation: rc 143 after it, step 1 saved")
 
@@ -112,17 +130,21 @@ def test_killed_inside_the_write(bench, whole, tmp_path, record_property):
 @ARCHITECTURE
 def test_another_architecture(bench, whole, tmp_path, record_property):
     shutil.copytree(whole, tmp_path / "run")
-    code, lines = bench.train(tmp_path / "run", "--config.model.d_ff=24",
-                              "--config.data.vocab_size=48", devices=0)
+    code, lines = bench.train(
+        tmp_path / "run", "--config.model.d_ff=24", "--config.data.vocab_size=48", devices=0
+    )
     error = error_of(lines)
     assert code == 2 and "model.d_ff 16 → 24, data.vocab_size 64 → 48" in error
-    code, lines = bench.train(tmp_path / "run", "--config.training.log_every=2",
-                              "--config.training.num_steps=14")
+    code, lines = bench.train(
+        tmp_path / "run", "--config.training.log_every=2", "--config.training.num_steps=14"
+    )
     assert code == 0 and last_step(lines, "saved step ") == 14, lines
     assert "changed: training.log_every 1 → 2" in lines
     assert "changed: training.num_steps 12 → 14" in lines
-    record_property("seen", f"rc 2: {error.split(': ')[1].split(';')[0]}; log_every and num_steps "
-                    "allowed and listed")
+    record_property(
+        "seen",
+        f"rc 2: {error.split(': ')[1].split(';')[0]}; log_every and num_steps allowed and listed",
+    )
 
 
 @DATA
@@ -138,8 +160,9 @@ def test_changed_data(bench, whole, tmp_path, record_property):
     more = "--config.training.num_steps=14"
     code, lines = bench.train(tmp_path / "run", changed, more, devices=0)
     assert code == 3 and "pairs.tsv changed since this run began" in error_of(lines)
-    code, lines = bench.train(tmp_path / "run", changed, more,
-                              "--config.training.allow_data_change")
+    code, lines = bench.train(
+        tmp_path / "run", changed, more, "--config.training.allow_data_change"
+    )
     assert code == 0 and last_step(lines, "saved step ") == 14, lines
     warning = next(line for line in lines if "training data has changed" in line)
     data = json.loads((tmp_path / "run" / "checkpoints" / "14" / "data" / "metadata").read_text())
@@ -156,8 +179,13 @@ def test_other_numbers_of_devices(bench, tmp_path, record_property):
     _, lines = bench.train(tmp_path / "whole", *flags, fault=("watch",), devices=1)
     expected, seen = batches_of(lines), []
     for devices, until in ((1, 4), (2, 7), (4, 12)):
-        code, lines = bench.train(tmp_path / "run", *flags, f"--config.training.num_steps={until}",
-                                  fault=("watch",), devices=devices)
+        code, lines = bench.train(
+            tmp_path / "run",
+            *flags,
+            f"--config.training.num_steps={until}",
+            fault=("watch",),
+            devices=devices,
+        )
         assert code == 0, lines
         seen += batches_of(lines)
         assert f"replicas {devices} equal" in lines and not any("differ" in one for one in lines)
@@ -165,8 +193,7 @@ def test_other_numbers_of_devices(bench, tmp_path, record_property):
     one, other = (dict(final_state(tmp_path / name)["losses"]) for name in ("whole", "run"))
     worst = max(abs(other[step] / one[step] - 1) for step in one)
     assert worst < 1e-5
-    record_property("seen", f"12 batches equal, losses to {worst:.0e} with dropout, "
-                    "replicas equal")
+    record_property("seen", f"12 batches equal, losses to {worst:.0e} with dropout, replicas equal")
 
 
 @SECOND
@@ -180,8 +207,9 @@ def test_a_second_trainer(bench, tmp_path, record_property):
     code, lines = bench.train(tmp_path / "run", "--config.training.num_steps=2")
     assert code == 0, lines
     told = re.search(r"\((.*)\)", error)[1].replace(os.uname().nodename, "HOST")
-    record_property("seen", f"rc 6: in use by {told.replace(str(first.pid), 'PID')}; after its "
-                    "death rc 0")
+    record_property(
+        "seen", f"rc 6: in use by {told.replace(str(first.pid), 'PID')}; after its death rc 0"
+    )
 
 
 @COMPLETE

@@ -22,8 +22,10 @@ ROWS, SOURCE, TARGET, SEED = 5, 23, 31, 7
 def random_pairs(count, seed=0, source=SOURCE, target=TARGET):
     """Pairs of random ids and lengths; the longest fill a row."""
     random = np.random.default_rng(seed)
-    sides = [[random.integers(4, 97, length).tolist()
-              for length in random.integers(1, capacity, count)] for capacity in (source, target)]
+    sides = [
+        [random.integers(4, 97, length).tolist() for length in random.integers(1, capacity, count)]
+        for capacity in (source, target)
+    ]
     return Pairs(ragged(sides[0]), ragged(sides[1]))
 
 
@@ -33,9 +35,13 @@ def unpacked(batch):
     for row in range(len(batch.rows)):
         source_of, target_of = batch.source_segments[row], batch.target_segments[row]
         for segment in range(1, max(source_of.max(), target_of.max()) + 1):
-            found.append((batch.source[row][source_of == segment].tolist(),
-                          batch.target[row][target_of == segment].tolist(),
-                          batch.labels[row][target_of == segment].tolist()))
+            found.append(
+                (
+                    batch.source[row][source_of == segment].tolist(),
+                    batch.target[row][target_of == segment].tolist(),
+                    batch.labels[row][target_of == segment].tolist(),
+                )
+            )
     return found
 
 
@@ -45,8 +51,10 @@ def as_lists(side):
 
 def expected(pairs):
     """What `unpacked` should find, in the order of the pairs."""
-    return [([*one, END], [START, *other], [*other, END])
-            for one, other in zip(*map(as_lists, pairs[:2]), strict=True)]
+    return [
+        ([*one, END], [START, *other], [*other, END])
+        for one, other in zip(*map(as_lists, pairs[:2]), strict=True)
+    ]
 
 
 def counted(items):
@@ -72,8 +80,11 @@ def test_an_epoch_unpacks_to_every_pair_exactly_once(count):
     pairs = random_pairs(count)
     for epoch in range(2):
         plan = planned(pairs, epoch)
-        found = [pair for index in range(all_batches(plan))
-                 for pair in unpacked(make_batch(pairs, plan, index, ROWS, SOURCE, TARGET))]
+        found = [
+            pair
+            for index in range(all_batches(plan))
+            for pair in unpacked(make_batch(pairs, plan, index, ROWS, SOURCE, TARGET))
+        ]
         assert counted(found) == counted(expected(pairs))
 
 
@@ -94,7 +105,7 @@ def test_a_batch_is_what_a_loop_over_its_tokens_would_make():
         source = np.zeros((3, ROWS, SOURCE), int)
         target = np.zeros((4, ROWS, TARGET), int)
         source[0], target[0], target[1] = PAD, PAD, PAD
-        for row, (i, j) in enumerate(list(pairwise(plan.offsets))[index * ROWS:][:ROWS]):
+        for row, (i, j) in enumerate(list(pairwise(plan.offsets))[index * ROWS :][:ROWS]):
             s = t = 0
             for segment, pair in enumerate(plan.pairs[i:j], start=1):
                 tokens, inputs, labels = wanted[pair]
@@ -121,8 +132,12 @@ def test_labels_are_the_input_one_ahead_and_end_with_their_own_pair():
 def test_a_pair_looks_the_same_whoever_shares_its_row():
     alone = random_pairs(1)
     others = random_pairs(11, seed=1, source=5, target=7)
-    together = Pairs(*(ragged(as_lists(one) + as_lists(other))
-                       for one, other in zip(alone[:2], others[:2], strict=True)))
+    together = Pairs(
+        *(
+            ragged(as_lists(one) + as_lists(other))
+            for one, other in zip(alone[:2], others[:2], strict=True)
+        )
+    )
     for epoch in range(3):
         plan = planned(together, epoch)
         assert expected(alone)[0] in unpacked(make_batch(together, plan, 0, 13, SOURCE, TARGET))
@@ -138,7 +153,7 @@ def test_every_batch_has_the_same_shape_and_the_last_is_filled_with_empty_rows()
     assert {batch.labels.shape for batch in batches} == {(size, TARGET)}
     last = make_batch(pairs, plan, all_batches(plan, size) - 1, size, SOURCE, TARGET)
     for values in last[:-1]:
-        assert not values[rows % size:].any()
+        assert not values[rows % size :].any()
     assert last.source_segments[: rows % size].any(axis=1).all()
     with pytest.raises(IndexError):
         make_batch(pairs, plan, all_batches(plan, size), size, SOURCE, TARGET)
@@ -164,8 +179,11 @@ def test_neighbours_change_from_epoch_to_epoch():
     pairs = random_pairs(997)
 
     def together(plan):
-        return {frozenset(two) for i, j in pairwise(plan.offsets)
-                for two in pairwise(plan.pairs[i:j].tolist())}
+        return {
+            frozenset(two)
+            for i, j in pairwise(plan.offsets)
+            for two in pairwise(plan.pairs[i:j].tolist())
+        }
 
     first, second = together(planned(pairs, 0)), together(planned(pairs, 1))
     assert len(first & second) < 0.1 * len(first)

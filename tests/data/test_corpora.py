@@ -20,8 +20,9 @@ def prepared(tmp_path_factory):
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self):
-            return tfds.core.DatasetInfo(builder=self, supervised_keys=self.KEYS,
-                                         features=self.FEATURES)
+            return tfds.core.DatasetInfo(
+                builder=self, supervised_keys=self.KEYS, features=self.FEATURES
+            )
 
         def _split_generators(self, _):
             return {"train": self._generate_examples(13), "validation": self._generate_examples(7)}
@@ -70,9 +71,22 @@ def refused(code, call, *args, **settings):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("spec", ["", "train.de", "csv:a", "text:a", "text:a,b,c", "text:a,",
-                                  "text:a,b,", "tsv:", "builtin:klingon", "tfds:../etc",
-                                  "tfds:/etc"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "train.de",
+        "csv:a",
+        "text:a",
+        "text:a,b,c",
+        "text:a,",
+        "text:a,b,",
+        "tsv:",
+        "builtin:klingon",
+        "tfds:../etc",
+        "tfds:/etc",
+    ],
+)
 def test_what_is_no_corpus_is_a_mistake_in_the_configuration(spec):
     refused(CONFIGURATION, check_corpus, spec, "train", DataConfig())
 
@@ -80,7 +94,10 @@ def test_what_is_no_corpus_is_a_mistake_in_the_configuration(spec):
 def test_text_has_validation_and_test_only_where_given():
     config = DataConfig(corpus="text:a,b", valid="tsv:c")
     assert [split_spec(config, split) for split in ("train", "valid", "test")] == [
-        "text:a,b", "tsv:c", ""]
+        "text:a,b",
+        "tsv:c",
+        "",
+    ]
     assert read_split(config, "test") is None
     assert split_spec(DataConfig(), "test") == DataConfig().corpus
 
@@ -89,7 +106,8 @@ def test_a_prepared_data_set_is_read_in_the_order_of_its_supervised_keys(prepare
     config = DataConfig(corpus="tfds:toy_translate", data_dir=prepared)
     corpus = read_split(config, "train")
     assert sorted(zip(corpus.source, corpus.target, strict=True)) == sorted(
-        (f"word {i}", f"Wort {i}") for i in range(13))
+        (f"word {i}", f"Wort {i}") for i in range(13)
+    )
     assert corpus.where(4) == "tfds:toy_translate:train:5"
     assert len(read_split(config, "valid").source) == 7
     assert read_split(config, "test") is None
@@ -105,11 +123,12 @@ def test_a_split_may_be_named_and_then_is_all_there_is(prepared):
 def test_data_sets_that_cannot_be_read_are_refused_with_what_to_do(prepared):
     config = DataConfig(data_dir=prepared)
     for spec, code, hint in (
-            ("tfds:absent/de-en", DATA, "tfds build absent/de-en --file_format=array_record"),
-            ("tfds:toy_translate:nowhere", DATA, "train, validation"),
-            ("tfds:toy_many", CONFIGURATION, "tfds:toy_many/de-en"),
-            ("tfds:toy_cut", DATA, "damaged; prepare it again"),
-            ("tfds:toy_records", DATA, "--overwrite")):
+        ("tfds:absent/de-en", DATA, "tfds build absent/de-en --file_format=array_record"),
+        ("tfds:toy_translate:nowhere", DATA, "train, validation"),
+        ("tfds:toy_many", CONFIGURATION, "tfds:toy_many/de-en"),
+        ("tfds:toy_cut", DATA, "damaged; prepare it again"),
+        ("tfds:toy_records", DATA, "--overwrite"),
+    ):
         message = refused(code, check_corpus, spec, "train", config)
         assert hint in message
         assert prepared in message or "toy_" in message
@@ -127,19 +146,32 @@ def test_the_builtin_corpus_has_all_splits_in_korean_and_english(tmp_path):
 
 
 def test_checks_import_nothing_heavy():
-    program = ("import sys; from data.corpora import *\n"
-               "try: check_corpus('tfds:absent', 'train', DataConfig())\n"
-               "except UserError: print(*(set(sys.modules) & {'jax', 'tensorflow_datasets',"
-               " 'tensorflow', 'sentencepiece', 'array_record'}))")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                          check=True)
+    program = (
+        "import sys; from data.corpora import *\n"
+        "try: check_corpus('tfds:absent', 'train', DataConfig())\n"
+        "except UserError: print(*(set(sys.modules) & {'jax', 'tensorflow_datasets',"
+        " 'tensorflow', 'sentencepiece', 'array_record'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "\n"
 
 
-@pytest.mark.parametrize(("field", "value"), [
-    ("corpus", ""), ("on_bad_utf8", "ignore"), ("tokenizer", "letters"), ("vocab_size", 4),
-    ("target_vocab_size", 997), ("target_tokenizer", "bpe"), ("source_length", 1),
-    ("target_length", 0), ("max_length_ratio", 0.5)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("corpus", ""),
+        ("on_bad_utf8", "ignore"),
+        ("tokenizer", "letters"),
+        ("vocab_size", 4),
+        ("target_vocab_size", 997),
+        ("target_tokenizer", "bpe"),
+        ("source_length", 1),
+        ("target_length", 0),
+        ("max_length_ratio", 0.5),
+    ],
+)
 def test_impossible_settings_are_refused_with_field_and_value(field, value):
     DataConfig().validate()
     message = refused(CONFIGURATION, DataConfig(**{field: value}).validate)

@@ -79,11 +79,15 @@ def test_every_sentence_is_clean_text(pairs):
 def test_english_articles_and_agreement_hold_everywhere(pairs):
     text = "\n".join(en for split in pairs.values() for _, en in split)
     wrong = (
-        r"\b[Aa] [aeiou]", r"\b[Aa]n [^aeiou]", r"\bI (is|are|were|has|does)\b",
+        r"\b[Aa] [aeiou]",
+        r"\b[Aa]n [^aeiou]",
+        r"\bI (is|are|were|has|does)\b",
         r"\b(You|We|They|you|we|they) (is|am|was|has|does)\b",
-        r"(?m)^(He|She) (am|are|were|have|do)\b", r"\b(the|a|an) (the|a|an)\b",
+        r"(?m)^(He|She) (am|are|were|have|do)\b",
+        r"\b(the|a|an) (the|a|an)\b",
         r"\bone (?!o'clock)\w+s\b(?<!bus)(?<!glass)(?<!ous)",
-        r"\b(two|three|four) (apple|book|dog|child|mouse)\b", r"\b(do|does|did) (not )?\w+ed\b",
+        r"\b(two|three|four) (apple|book|dog|child|mouse)\b",
+        r"\b(do|does|did) (not )?\w+ed\b",
         r"\b(to|will|can|could|cannot) (not )?(is|are|was|were|has|had|went|ate|saw)\b",
     )
     for pattern in wrong:
@@ -95,11 +99,18 @@ def test_english_articles_and_agreement_hold_everywhere(pairs):
 
 @pytest.mark.slow
 def test_another_process_with_other_hashes_makes_the_same_corpus(pairs):
-    program = ("import hashlib; from data.korean.corpus import corpus; "
-               "print(hashlib.sha256(repr(sorted(corpus().items())).encode()).hexdigest())")
+    program = (
+        "import hashlib; from data.korean.corpus import corpus; "
+        "print(hashlib.sha256(repr(sorted(corpus().items())).encode()).hexdigest())"
+    )
     other = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONHASHSEED": "7"})
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+    )
     assert other.stdout.split()[-1] == digest(pairs)
 
 
@@ -110,7 +121,10 @@ def test_the_version_is_bumped_when_the_corpus_changes(pairs):
 
 def test_the_splits_have_their_sizes_and_share_no_sentence(pairs):
     assert {split: len(texts) for split, texts in pairs.items()} == {
-        "train": 36_000, "validation": 1_000, "test": 1_000}
+        "train": 36_000,
+        "validation": 1_000,
+        "test": 1_000,
+    }
     sources = [ko for texts in pairs.values() for ko, _ in texts]
     assert len(set(sources)) == len(sources)
 
@@ -123,8 +137,10 @@ def test_held_out_words_are_well_known_from_training(pairs):
 
 
 def test_held_out_combinations_are_half_of_their_split_and_nowhere_else(pairs, meanings):
-    shown = {split: [{COMBINATIONS.get(pair) for pair in combinations(meanings[ko])}
-                     for ko, _ in texts] for split, texts in pairs.items()}
+    shown = {
+        split: [{COMBINATIONS.get(pair) for pair in combinations(meanings[ko])} for ko, _ in texts]
+        for split, texts in pairs.items()
+    }
     assert not any({"validation", "test"} & splits for splits in shown["train"])
     for split, other in (("validation", "test"), ("test", "validation")):
         assert sum(split in splits for splits in shown[split]) == 500
@@ -157,7 +173,11 @@ def test_combinations_are_found_in_every_clause():
     king_is = Clause(BE, (("topic", cook), ("complement", Phrase(NOUN["의사"]))))
     assert combinations(Sentence(ate)) == {("먹다", "빵"), ("사다", "빵")}
     assert combinations(Sentence(ate, before=both)) == {
-        ("먹다", "빵"), ("사다", "빵"), ("팔다", "빵"), ("팔다", "밥")}
+        ("먹다", "빵"),
+        ("사다", "빵"),
+        ("팔다", "빵"),
+        ("팔다", "밥"),
+    }
     assert combinations(Sentence(king_is)) == {("요리하다", "밥")}
 
 
@@ -180,8 +200,10 @@ def test_tfds_gives_back_what_the_grammar_made(pairs, tmp_path, capfd):
 
 
 def few(count):
-    return {split: [(f"문장 {number}.", f"Sentence {number}.") for number in range(count)]
-            for split in ("train", "validation", "test")}
+    return {
+        split: [(f"문장 {number}.", f"Sentence {number}.") for number in range(count)]
+        for split in ("train", "validation", "test")
+    }
 
 
 def test_an_interrupted_preparation_is_not_read(tmp_path, monkeypatch):
@@ -208,7 +230,8 @@ def test_two_preparations_at_once_leave_one_complete_data_set(tmp_path, monkeypa
     monkeypatch.setattr(korean_english, "corpus", overtaken)
     assert len(prepare(tmp_path).as_data_source("train")) == 3
     assert [path.name for path in (tmp_path / "korean_english").iterdir()] == [
-        str(korean_english.KoreanEnglish.VERSION)]
+        str(korean_english.KoreanEnglish.VERSION)
+    ]
 
 
 def test_every_noun_of_the_lexicon_is_used(pairs):

@@ -96,21 +96,27 @@ def test_every_predicate_is_conjugated_as_in_the_hand_written_table():
     for ko, predicate in predicates.items():
         stem = stem_of(predicate)
         attribute = adnominal(stem, "present" if isinstance(predicate, Adjective) else "past")
-        assert table[ko] == (finite(stem, "polite", False), finite(stem, "formal", False),
-                             finite(past(stem), "plain", False), attribute)
+        assert table[ko] == (
+            finite(stem, "polite", False),
+            finite(stem, "formal", False),
+            finite(past(stem), "plain", False),
+            attribute,
+        )
 
 
-@pytest.mark.parametrize("ko, statement, question, present, future, condition", [
-    ("먹다", "먹는다", "먹니", "먹는", "먹을", "먹으면"),
-    ("가다", "간다", "가니", "가는", "갈", "가면"),
-    ("돕다", "돕는다", "돕니", "돕는", "도울", "도우면"),
-    ("듣다", "듣는다", "듣니", "듣는", "들을", "들으면"),
-    ("만들다", "만든다", "만드니", "만드는", "만들", "만들면"),
-    ("부르다", "부른다", "부르니", "부르는", "부를", "부르면"),
-    ("짓다", "짓는다", "짓니", "짓는", "지을", "지으면"),
-])
-def test_verbs_take_the_endings_of_their_class(
-        ko, statement, question, present, future, condition):
+@pytest.mark.parametrize(
+    "ko, statement, question, present, future, condition",
+    [
+        ("먹다", "먹는다", "먹니", "먹는", "먹을", "먹으면"),
+        ("가다", "간다", "가니", "가는", "갈", "가면"),
+        ("돕다", "돕는다", "돕니", "돕는", "도울", "도우면"),
+        ("듣다", "듣는다", "듣니", "듣는", "들을", "들으면"),
+        ("만들다", "만든다", "만드니", "만드는", "만들", "만들면"),
+        ("부르다", "부른다", "부르니", "부르는", "부를", "부르면"),
+        ("짓다", "짓는다", "짓니", "짓는", "지을", "지으면"),
+    ],
+)
+def test_verbs_take_the_endings_of_their_class(ko, statement, question, present, future, condition):
     stem = stem_of(VERBS[ko])
     assert finite(stem, "plain", False) == statement
     assert finite(stem, "plain", True) == question
@@ -150,12 +156,15 @@ def test_particles_agree_with_the_final_consonant_of_every_noun():
     assert particle("책", "에서") == "에서"
 
 
-@pytest.mark.parametrize("style, question, ko, en", [
-    ("plain", False, "내가 너를 만났다.", "I met you."),
-    ("plain", True, "내가 너를 만났니?", "Did I meet you?"),
-    ("polite", False, "제가 너를 만났어요.", "I met you."),
-    ("formal", True, "제가 너를 만났습니까?", "Did I meet you?"),
-])
+@pytest.mark.parametrize(
+    "style, question, ko, en",
+    [
+        ("plain", False, "내가 너를 만났다.", "I met you."),
+        ("plain", True, "내가 너를 만났니?", "Did I meet you?"),
+        ("polite", False, "제가 너를 만났어요.", "I met you."),
+        ("formal", True, "제가 너를 만났습니까?", "Did I meet you?"),
+    ],
+)
 def test_styles_change_the_korean_and_not_the_english(style, question, ko, en):
     arguments = (("subject", Phrase(ME)), ("object", Phrase(YOU)))
     sentence = Sentence(Clause(VERBS["만나다"], arguments), style, question)
@@ -181,21 +190,25 @@ MINSU, YUNA, DOG = Phrase(NOUN["민수"]), Phrase(NOUN["유나"]), Phrase(NOUN["
 BOOKS = Phrase(NOUN["책"], number=2)
 
 
-@pytest.mark.parametrize("tense, mode, negative, ko, en", [
-    ("present", "", "short", "민수는 빵을 안 먹는다.", "Minsu does not eat bread."),
-    ("past", "", "long", "민수는 빵을 먹지 않았다.", "Minsu did not eat bread."),
-    ("future", "", "long", "민수는 빵을 먹지 않을 것이다.", "Minsu will not eat bread."),
-    ("present", "progressive", "", "민수는 빵을 먹고 있다.", "Minsu is eating bread."),
-    ("past", "desire", "", "민수는 빵을 먹고 싶어 했다.", "Minsu wanted to eat bread."),
-    ("present", "ability", "", "민수는 빵을 먹을 수 있다.", "Minsu can eat bread."),
-    ("past", "ability", "short", "민수는 빵을 못 먹었다.", "Minsu could not eat bread."),
-    ("present", "ability", "long", "민수는 빵을 먹을 수 없다.", "Minsu cannot eat bread."),
-    ("present", "duty", "", "민수는 빵을 먹어야 한다.", "Minsu has to eat bread."),
-])
+@pytest.mark.parametrize(
+    "tense, mode, negative, ko, en",
+    [
+        ("present", "", "short", "민수는 빵을 안 먹는다.", "Minsu does not eat bread."),
+        ("past", "", "long", "민수는 빵을 먹지 않았다.", "Minsu did not eat bread."),
+        ("future", "", "long", "민수는 빵을 먹지 않을 것이다.", "Minsu will not eat bread."),
+        ("present", "progressive", "", "민수는 빵을 먹고 있다.", "Minsu is eating bread."),
+        ("past", "desire", "", "민수는 빵을 먹고 싶어 했다.", "Minsu wanted to eat bread."),
+        ("present", "ability", "", "민수는 빵을 먹을 수 있다.", "Minsu can eat bread."),
+        ("past", "ability", "short", "민수는 빵을 못 먹었다.", "Minsu could not eat bread."),
+        ("present", "ability", "long", "민수는 빵을 먹을 수 없다.", "Minsu cannot eat bread."),
+        ("present", "duty", "", "민수는 빵을 먹어야 한다.", "Minsu has to eat bread."),
+    ],
+)
 def test_tense_mode_and_negation(tense, mode, negative, ko, en):
     bread = ("object", Phrase(NOUN["빵"]))
-    assert said(VERBS["먹다"], ("topic", MINSU), bread, tense=tense, mode=mode,
-                negative=negative) == (ko, en)
+    assert said(
+        VERBS["먹다"], ("topic", MINSU), bread, tense=tense, mode=mode, negative=negative
+    ) == (ko, en)
 
 
 def test_relative_clauses_stand_before_the_korean_and_after_the_english_noun():
@@ -204,10 +217,13 @@ def test_relative_clauses_stand_before_the_korean_and_after_the_english_noun():
     man, woman = (Phrase(NOUN[ko], relative=one) for ko, one in (("남자", met), ("여자", reads)))
     assert said(VERBS["보다"], ("topic", man), ("object", woman)) == (
         "내가 만난 남자는 책 두 권을 읽는 여자를 봤다.",
-        "The man that I met saw the woman who reads two books.")
+        "The man that I met saw the woman who reads two books.",
+    )
     song = Phrase(NOUN["노래"], relative=Clause(VERBS["듣다"], (("subject", MINSU),)))
     assert said(VERBS["쓰다"], ("topic", YUNA), ("object", song)) == (
-        "유나는 민수가 들은 노래를 썼다.", "Yuna wrote the song that Minsu listened to.")
+        "유나는 민수가 들은 노래를 썼다.",
+        "Yuna wrote the song that Minsu listened to.",
+    )
 
 
 def test_questions_about_an_argument_bring_it_to_the_front_in_english():
@@ -215,27 +231,40 @@ def test_questions_about_an_argument_bring_it_to_the_front_in_english():
     many = Phrase(NOUN["책"], number=HOW_MANY, floating=True)
     give = VERBS["주다"]
     assert said(give, ("subject", who), ("recipient", YUNA), ("object", BOOKS), question=True) == (
-        "누가 유나에게 책 두 권을 줬니?", "Who gave two books to Yuna?")
-    assert said(give, ("topic", MINSU), ("recipient", who), ("object", BOOKS), question=True,
-                style="polite") == (
-        "민수는 누구에게 책 두 권을 줬어요?", "Who did Minsu give two books to?")
-    assert said(give, ("topic", MINSU), ("recipient", YUNA), ("object", many), question=True,
-                style="formal") == (
-        "민수는 유나에게 책을 몇 권 줬습니까?", "How many books did Minsu give to Yuna?")
+        "누가 유나에게 책 두 권을 줬니?",
+        "Who gave two books to Yuna?",
+    )
+    assert said(
+        give, ("topic", MINSU), ("recipient", who), ("object", BOOKS), question=True, style="polite"
+    ) == ("민수는 누구에게 책 두 권을 줬어요?", "Who did Minsu give two books to?")
+    assert said(
+        give, ("topic", MINSU), ("recipient", YUNA), ("object", many), question=True, style="formal"
+    ) == ("민수는 유나에게 책을 몇 권 줬습니까?", "How many books did Minsu give to Yuna?")
     assert said(VERBS["듣다"], ("topic", MINSU), ("object", what), question=True) == (
-        "민수는 무엇을 들었니?", "What did Minsu listen to?")
+        "민수는 무엇을 들었니?",
+        "What did Minsu listen to?",
+    )
 
 
 def test_existence_identity_and_knowledge_have_negatives_of_their_own():
     room = Phrase(NOUN["방"])
     assert said(THERE, ("location", room), ("existent", DOG), negative="long") == (
-        "방에 개가 없었다.", "There was no dog in the room.")
+        "방에 개가 없었다.",
+        "There was no dog in the room.",
+    )
     assert said(BE_AT, ("topic", DOG), ("location", room), tense="present") == (
-        "개는 방에 있다.", "The dog is in the room.")
+        "개는 방에 있다.",
+        "The dog is in the room.",
+    )
     artist = ("complement", Phrase(NOUN["화가"]))
     assert said(BE, ("topic", MINSU), artist, tense="present", style="polite") == (
-        "민수는 화가예요.", "Minsu is an artist.")
+        "민수는 화가예요.",
+        "Minsu is an artist.",
+    )
     assert said(BE, ("topic", MINSU), artist, negative="long", question=True) == (
-        "민수는 화가가 아니었니?", "Was Minsu not an artist?")
-    assert said(VERBS["알다"], ("topic", MINSU), ("object", YUNA), tense="present",
-                negative="short") == ("민수는 유나를 모른다.", "Minsu does not know Yuna.")
+        "민수는 화가가 아니었니?",
+        "Was Minsu not an artist?",
+    )
+    assert said(
+        VERBS["알다"], ("topic", MINSU), ("object", YUNA), tense="present", negative="short"
+    ) == ("민수는 유나를 모른다.", "Minsu does not know Yuna.")

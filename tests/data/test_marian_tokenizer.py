@@ -34,7 +34,8 @@ def test_ids_and_texts_are_those_of_transformers(directory):
     found = source.encode_many(TEXTS)
     assert [[*ids, 0] for ids in found] == [theirs(text).input_ids for text in TEXTS]
     assert [[*ids, 0] for ids in target.encode_many(TEXTS)] == [
-        theirs(text_target=text).input_ids for text in TEXTS]
+        theirs(text_target=text).input_ids for text in TEXTS
+    ]
     assert any(1 in ids for ids in found)
     assert source.id_of(">>deu<<") in found[TEXTS.index(">>deu<< A woman reads.")]
     choose = np.random.default_rng(0)
@@ -61,13 +62,21 @@ def test_a_pad_that_is_appended_can_be_taken_off_again(directory):
         assert without_appended_pad(there).vocabulary == one.vocabulary
 
 
-@pytest.mark.parametrize("name, content", [
-    ("vocab.json", "[]"), ("vocab.json", "{"), ("vocab.json", '{"</s>": 0}'),
-    ("vocab.json", '{"</s>": 0, "<unk>": 0}'), ("vocab.json", '{"</s>": 0, "<unk>": "1"}'),
-    ("source.spm", "version https://git-lfs"), ("target.spm", None), ("vocab.json", None),
-    ("tokenizer_config.json", json.dumps({"eos_token": "<eos>"})),
-    ("tokenizer_config.json", json.dumps({"sp_model_kwargs": {"enable_sampling": True}})),
-])
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("vocab.json", "[]"),
+        ("vocab.json", "{"),
+        ("vocab.json", '{"</s>": 0}'),
+        ("vocab.json", '{"</s>": 0, "<unk>": 0}'),
+        ("vocab.json", '{"</s>": 0, "<unk>": "1"}'),
+        ("source.spm", "version https://git-lfs"),
+        ("target.spm", None),
+        ("vocab.json", None),
+        ("tokenizer_config.json", json.dumps({"eos_token": "<eos>"})),
+        ("tokenizer_config.json", json.dumps({"sp_model_kwargs": {"enable_sampling": True}})),
+    ],
+)
 def test_a_damaged_file_is_named(tmp_path, name, content):
     write_vocabularies(tmp_path)
     (tmp_path / name).unlink()

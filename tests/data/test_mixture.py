@@ -62,20 +62,37 @@ def test_an_epoch_has_the_pairs_that_are_taken():
         taken, found = taken_pairs(pairs.weights, SEED, epoch), pairs_of_epoch(pairs, SEED, epoch)
         for side, expected in zip(found[:2], sides, strict=True):
             assert [side.ids[i:j].tolist() for i, j in pairwise(side.offsets)] == [
-                expected[i] for i in taken]
+                expected[i] for i in taken
+            ]
     once = pairs._replace(weights=((5, 1.0), (7, 1.0)))
     assert pairs_of_epoch(once, SEED, 1) is once
 
 
 def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
     one, other = files
-    config = DataConfig(corpus=f"2*tsv:{one} +0.5 * tsv:{other}", tokenizer="characters",
-                        source_length=7, target_length=7)
+    config = DataConfig(
+        corpus=f"2*tsv:{one} +0.5 * tsv:{other}",
+        tokenizer="characters",
+        source_length=7,
+        target_length=7,
+    )
     corpus = read_corpus(config.corpus, "train", config)
     assert corpus.source == [f"a{i}" for i in range(5)] + [
-        "b0", "b1", "b2", "b b b b b", "b3", "b4", "b5", "b6"]
+        "b0",
+        "b1",
+        "b2",
+        "b b b b b",
+        "b3",
+        "b4",
+        "b5",
+        "b6",
+    ]
     assert [corpus.where(i) for i in (0, 4, 5, 12)] == [
-        f"{one}:1", f"{one}:5", f"{other}:2", f"{other}:9"]
+        f"{one}:1",
+        f"{one}:5",
+        f"{other}:2",
+        f"{other}:9",
+    ]
     assert corpus.dropped == {"blank": 1}
     assert corpus.fingerprints.keys() == {str(one), str(other)}
     assert corpus.names == [str(one), str(other)]
@@ -92,7 +109,10 @@ def test_a_single_corpus_has_its_weight(files):
 
 def test_a_mixture_is_parsed_and_anything_else_refused(files):
     assert mixture("2*tsv:a.tsv + text:b*c,d+0.25*tfds:x/y:train") == [
-        (2.0, "tsv:a.tsv"), (1.0, "text:b*c,d"), (0.25, "tfds:x/y:train")]
+        (2.0, "tsv:a.tsv"),
+        (1.0, "text:b*c,d"),
+        (0.25, "tfds:x/y:train"),
+    ]
     assert mixture("text:My + Data/a,C++/b") == [(1.0, "text:My + Data/a,C++/b")]
     for wrong in ("0*tsv:a", "x*tsv:a", "-1*tsv:a", "1e9*tsv:a", "nan*tsv:a", "*tsv:a"):
         with pytest.raises(UserError, match="weight must be a number above 0") as caught:

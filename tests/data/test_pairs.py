@@ -20,16 +20,23 @@ def a_corpus(source, target):
 
 def test_pairs_that_do_not_fit_are_dropped_and_counted():
     config = DataConfig(tokenizer="words", source_length=5, target_length=7, max_length_ratio=3.0)
-    corpus = a_corpus(["a b", "a b a b a", "a b", " ", "a b a b", "a", "b"],
-                      ["b", "b", "a b a b a b a", "a", "a b a b a b", "b b b b", "b b b"])
+    corpus = a_corpus(
+        ["a b", "a b a b a", "a b", " ", "a b a b", "a", "b"],
+        ["b", "b", "a b a b a b a", "a", "a b a b a b", "b b b b", "b b b"],
+    )
     tokenizers = train_tokenizers(config, corpus.source, corpus.target)
     pairs, kept, dropped = encode_pairs(corpus, *tokenizers, config)
     assert kept.tolist() == [0, 4, 6]
-    assert dropped == {"source longer than 4 tokens": [1], "target longer than 6 tokens": [2],
-                       "empty after tokenizing": [3], "length ratio above 3": [5]}
+    assert dropped == {
+        "source longer than 4 tokens": [1],
+        "target longer than 6 tokens": [2],
+        "empty after tokenizing": [3],
+        "length ratio above 3": [5],
+    }
     for side, tokenizer, texts in zip(pairs[:2], tokenizers, corpus[:2], strict=True):
         assert [tokenizer.decode(side.ids[i:j]) for i, j in pairwise(side.offsets)] == [
-            texts[i] for i in kept]
+            texts[i] for i in kept
+        ]
     assert [slots.tolist() for slots in pairs.slots] == [[3, 5, 2], [2, 7, 4]]
 
 
@@ -66,5 +73,7 @@ def test_endless_texts_are_dropped_before_they_are_tokenized():
 
     _, kept, dropped = encode_pairs(corpus, Watched(), Watched(), config)
     assert (kept.tolist(), seen) == ([0], ["a", "a"])
-    assert dropped == {"source longer than 256 characters": [1],
-                       "target longer than 384 characters": [2]}
+    assert dropped == {
+        "source longer than 256 characters": [1],
+        "target longer than 384 characters": [2],
+    }

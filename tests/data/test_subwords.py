@@ -20,10 +20,18 @@ from data.tokenizer import UNKNOWN
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, UserError
 
-GERMAN = [f"Der {noun} {verb} den {other}." for noun in ("Hund", "Mann", "Ball", "Bär")
-          for verb in ("sieht", "sucht", "hört") for other in ("Vogel", "Fisch", "König")]
-ENGLISH = [f"The {noun} {verb} the {other}." for noun in ("dog", "man", "ball", "bear")
-           for verb in ("sees", "seeks", "hears") for other in ("bird", "fish", "king")]
+GERMAN = [
+    f"Der {noun} {verb} den {other}."
+    for noun in ("Hund", "Mann", "Ball", "Bär")
+    for verb in ("sieht", "sucht", "hört")
+    for other in ("Vogel", "Fisch", "König")
+]
+ENGLISH = [
+    f"The {noun} {verb} the {other}."
+    for noun in ("dog", "man", "ball", "bear")
+    for verb in ("sees", "seeks", "hears")
+    for other in ("bird", "fish", "king")
+]
 DRAWS = 4000
 
 
@@ -33,8 +41,13 @@ def tokenizer_of(kind):
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def config(request):
-    return DataConfig(tokenizer=request.param, vocab_size=97, source_length=41, target_length=43,
-                      subword_sampling=0.3)
+    return DataConfig(
+        tokenizer=request.param,
+        vocab_size=97,
+        source_length=41,
+        target_length=43,
+        subword_sampling=0.3,
+    )
 
 
 def a_corpus():
@@ -74,9 +87,14 @@ def test_bpe_dropout_draws_what_sentencepiece_draws(drop):
     tokenizer, rng = tokenizer_of("bpe"), random.Random(1)
     scores, _ = tokenizer.pieces()
     ours = Counter(tuple(bpe_dropout("▁König", scores, drop, rng)) for _ in range(DRAWS))
-    theirs = Counter(tuple(tokenizer._processor.encode(
-        "König", out_type=str, enable_sampling=True, alpha=drop, nbest_size=-1))
-        for _ in range(DRAWS))
+    theirs = Counter(
+        tuple(
+            tokenizer._processor.encode(
+                "König", out_type=str, enable_sampling=True, alpha=drop, nbest_size=-1
+            )
+        )
+        for _ in range(DRAWS)
+    )
     assert len(ours) > 2
     for pieces in ours | theirs:
         assert close(ours[pieces], theirs[pieces] / DRAWS), pieces
@@ -125,10 +143,17 @@ def test_an_epoch_is_a_function_of_seed_and_epoch_in_any_process(config):
     here = [as_lists(side) for side in sampler_of(config)[0](4)[:2]]
     assert here == [as_lists(side) for side in sampler_of(config)[0](4)[:2]]
     assert here != [as_lists(side) for side in sampler_of(config, seed=6)[0](4)[:2]]
-    code = ("from tests.data.test_subwords import *\n"
-            f"print([as_lists(s) for s in sampler_of(DataConfig(**{vars(config)!r}))[0](4)[:2]])")
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                           cwd=Path(__file__).parents[2])
+    code = (
+        "from tests.data.test_subwords import *\n"
+        f"print([as_lists(s) for s in sampler_of(DataConfig(**{vars(config)!r}))[0](4)[:2]])"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
     assert there.stdout.strip() == repr(here)
 
 
@@ -140,7 +165,8 @@ def test_what_would_no_longer_fit_keeps_its_usual_pieces(config):
     fits = [len(one) <= limit for one in sampled]
     assert {*fits} == {True, False}
     assert as_lists(tight(0).source) == [
-        one if fit else other for one, other, fit in zip(sampled, usual, fits, strict=True)]
+        one if fit else other for one, other, fit in zip(sampled, usual, fits, strict=True)
+    ]
 
 
 def test_a_word_with_an_unknown_character_is_left_alone():
@@ -154,7 +180,7 @@ def test_a_word_with_an_unknown_character_is_left_alone():
     usual = encoded.source.ids.tolist()
     for epoch in range(5):
         sampled = sampler(epoch).source.ids.tolist()
-        assert sampled[sampled.index(UNKNOWN):] == usual[usual.index(UNKNOWN):]
+        assert sampled[sampled.index(UNKNOWN) :] == usual[usual.index(UNKNOWN) :]
         assert tokenizers[0].decode(sampled) == tokenizers[0].decode(usual)
 
 

@@ -45,7 +45,8 @@ def refused(code, call, *args, **settings):
 def test_line_i_of_one_file_belongs_to_line_i_of_the_other(text):
     corpus = text(lines("wort"), lines("word"))
     assert list(zip(corpus.source, corpus.target, strict=True)) == [
-        (f"wort {i}", f"word {i}") for i in range(LINES)]
+        (f"wort {i}", f"word {i}") for i in range(LINES)
+    ]
     assert corpus.where(76) == "train.de:77"
     assert not corpus.dropped
 
@@ -89,8 +90,9 @@ def test_files_of_different_length_are_refused_with_both_counts(text, more):
 
 
 def test_bytes_that_are_not_utf8_are_refused_with_line_and_column(text):
-    source = lines("wört").replace("wört 77\n".encode(), "wört 77 zwölf\xff\n".encode("latin-1")
-                                   .replace(b"\xf6", "ö".encode()))
+    source = lines("wört").replace(
+        "wört 77\n".encode(), "wört 77 zwölf\xff\n".encode("latin-1").replace(b"\xf6", "ö".encode())
+    )
     message = refused(DATA, text, source, lines("word"))
     assert "train.de:78: byte 0xff at column 14 is not UTF-8" in message
     assert "(use --config.data.on_bad_utf8=replace or skip)" in message
@@ -120,8 +122,9 @@ def test_the_fingerprint_follows_the_content_and_names_the_file(text):
     first, same = text(b"a\nb\n", b"x\ny\n"), text(b"a\nb\n", b"x\ny\n")
     other = text(b"a\nb\n", b"x\nz\n")
     assert first.fingerprints == same.fingerprints
-    changed = [name for name in first.fingerprints
-               if first.fingerprints[name] != other.fingerprints[name]]
+    changed = [
+        name for name in first.fingerprints if first.fingerprints[name] != other.fingerprints[name]
+    ]
     assert changed == ["train.en"]
 
 
@@ -134,8 +137,14 @@ def test_compressed_files_read_as_plain_ones_do(text, tmp_path):
     assert list(packed.fingerprints.values()) == list(plain.fingerprints.values())
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:-11], lambda raw: b"<html>" + raw,
-                                    lambda raw: raw[:31] + b"\xff" * 17 + raw[48:]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: raw[:-11],
+        lambda raw: b"<html>" + raw,
+        lambda raw: raw[:31] + b"\xff" * 17 + raw[48:],
+    ],
+)
 def test_a_damaged_compressed_file_is_named(tmp_path, damage):
     path = tmp_path / "pairs.tsv.gz"
     path.write_bytes(damage(gzip.compress(b"".join(b"%d\t%d\n" % (i, i * i) for i in range(997)))))
@@ -195,8 +204,10 @@ def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monke
     assert list(corpus.dropped.values()) == [2]
     (places,) = corpus.examples.values()
     assert places == ["train.de:2", "train.de:4"]
-    assert corpus.fingerprints["train.de"] == hashlib.sha256(
-        b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n").hexdigest()
+    assert (
+        corpus.fingerprints["train.de"]
+        == hashlib.sha256(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n").hexdigest()
+    )
     for ending in (b"", b"\n", b"\r\n"):  # cut off or whole, first or not
         kept = list(beginnings(io.BytesIO(b"f" * 19 + ending)))
         assert len(kept) == 1 and len(kept[0]) > 11

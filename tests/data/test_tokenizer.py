@@ -11,10 +11,18 @@ from data.tokenizer import END, PAD, START, UNKNOWN, UNKNOWN_TEXT
 from data.vocabulary import fingerprint, load_tokenizers, save_tokenizers, train_tokenizers
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 
-GERMAN = [f"Der {noun} {verb} den {other} ." for noun in ("Hund", "Mann", "Ball", "Bär")
-          for verb in ("sieht", "sucht", "hört") for other in ("Vogel", "Fisch", "König")]
-ENGLISH = [f"The {noun} {verb} the {other} ." for noun in ("dog", "man", "ball", "bear")
-           for verb in ("sees", "seeks", "hears") for other in ("bird", "fish", "king")]
+GERMAN = [
+    f"Der {noun} {verb} den {other} ."
+    for noun in ("Hund", "Mann", "Ball", "Bär")
+    for verb in ("sieht", "sucht", "hört")
+    for other in ("Vogel", "Fisch", "König")
+]
+ENGLISH = [
+    f"The {noun} {verb} the {other} ."
+    for noun in ("dog", "man", "ball", "bear")
+    for verb in ("sees", "seeks", "hears")
+    for other in ("bird", "fish", "king")
+]
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
@@ -97,8 +105,9 @@ def test_characters_are_not_only_letters():
 def test_a_joint_vocabulary_is_one_object_and_separate_ones_know_one_side():
     source, target = train_tokenizers(DataConfig(tokenizer="words"), GERMAN, ENGLISH)
     assert source is target
-    config = DataConfig(tokenizer="words", target_tokenizer="characters", joint_vocab=False,
-                        target_vocab_size=11)
+    config = DataConfig(
+        tokenizer="words", target_tokenizer="characters", joint_vocab=False, target_vocab_size=11
+    )
     source, target = train_tokenizers(config, GERMAN, ENGLISH)
     assert (source.kind, target.kind) == ("words", "characters")
     assert target.size == 11

@@ -14,8 +14,9 @@ def test_the_sentences_of_a_sample_come_from_the_whole_corpus(kind, monkeypatch)
     monkeypatch.setattr(vocabulary, "TRAINING_SENTENCES", 20)
     early, late = ["abba cada baba daca"] * 45, ["xyzzy zuxy yxuz uzzy"] * 15
     early[1] = "abba cada baba daca kkkk"  # the stride is 120 // 20 + 1 = 7
-    trained, _ = train_tokenizers(DataConfig(tokenizer=kind, vocab_size=60), early + late,
-                                  early + late)
+    trained, _ = train_tokenizers(
+        DataConfig(tokenizer=kind, vocab_size=60), early + late, early + late
+    )
     assert UNKNOWN not in trained.encode("xyzzy cada")
     assert UNKNOWN in trained.encode("kkkk")
     monkeypatch.setattr(vocabulary, "TRAINING_SENTENCES", 120)

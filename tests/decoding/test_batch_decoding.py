@@ -14,8 +14,20 @@ from tiny import WORDS, write_run
 from decoding.translator import Translator
 
 ROOT = Path(__file__).parents[2]
-ODD = ["", "   ", "e", "eins " * 4000, "😀 zwei 👍🏽", "שלום שלוש", "drei ||| vier", "fünf\tsechs",
-       "sieben\u2028acht", "\u200b", "neun\x00zehn", "<s> </s> <pad>"]
+ODD = [
+    "",
+    "   ",
+    "e",
+    "eins " * 4000,
+    "😀 zwei 👍🏽",
+    "שלום שלוש",
+    "drei ||| vier",
+    "fünf\tsechs",
+    "sieben\u2028acht",
+    "\u200b",
+    "neun\x00zehn",
+    "<s> </s> <pad>",
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +39,18 @@ def run(tmp_path_factory):
 
 def mixed_lines(count, seed=0):
     choose = random.Random(seed)
-    return [choose.choice(ODD) if choose.random() < 0.1 else
-            " ".join(choose.choices(WORDS, k=choose.randint(1, 9))) for _ in range(count)]
+    return [
+        choose.choice(ODD)
+        if choose.random() < 0.1
+        else " ".join(choose.choices(WORDS, k=choose.randint(1, 9)))
+        for _ in range(count)
+    ]
 
 
 def decode(path, *flags, devices=1, stdin=b"", check=True):
-    done = call_forked([ROOT / "decode.py", f"--workdir={path / 'run'}", *flags], stdin,
-                       devices=devices)
+    done = call_forked(
+        [ROOT / "decode.py", f"--workdir={path / 'run'}", *flags], stdin, devices=devices
+    )
     assert done.code == 0 or not check, done.err
     return done.out.split("\n")[:-1], done.err
 
@@ -44,8 +61,9 @@ def test_ten_thousand_lines_of_all_kinds_come_out_one_for_one(run):
     out, err = decode(run, "--beam_size=1", "--max_extra_length=2", stdin=text)
     assert len(out) == len(lines)
     blank = [not line.strip() for line in lines]
-    assert all(translation == "" for translation, is_blank in zip(out, blank, strict=True)
-               if is_blank)
+    assert all(
+        translation == "" for translation, is_blank in zip(out, blank, strict=True) if is_blank
+    )
     long = sum(len(line.split()) > 28 for line in lines)
     assert long > 50 and sum("4001 tokens > " in line for line in err) == long
     assert err[-1].startswith(f"10000 lines, {sum(blank)} blank, {long} truncated, ")
@@ -108,9 +126,17 @@ def test_a_beam_beyond_the_vocabulary_works_and_finds_the_best(run):
 def test_a_reader_that_goes_away_is_no_error(run):
     lines = "".join(f"{line}\n" for line in mixed_lines(200, seed=6))
     done = subprocess.run(
-        ["bash", "-c", f'"$0" {ROOT / "decode.py"} --workdir={run / "run"} | head -1; '
-         'echo "${PIPESTATUS[0]}"', sys.executable],
-        input=lines.encode(), capture_output=True, check=True,
-        env={**os.environ, "NPROC": "16", "XLA_FLAGS": ""})
+        [
+            "bash",
+            "-c",
+            f'"$0" {ROOT / "decode.py"} --workdir={run / "run"} | head -1; '
+            'echo "${PIPESTATUS[0]}"',
+            sys.executable,
+        ],
+        input=lines.encode(),
+        capture_output=True,
+        check=True,
+        env={**os.environ, "NPROC": "16", "XLA_FLAGS": ""},
+    )
     assert done.stdout.decode().split("\n")[-2] == "0"
     assert b"Traceback" not in done.stderr and b"Broken" not in done.stderr

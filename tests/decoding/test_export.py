@@ -32,8 +32,9 @@ for name in f"{ours} flax optax orbax absl tensorflow_datasets".split():
 sys.argv[:] = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-LINES = [" ".join(random.Random(i).choices(WORDS, k=random.Random(i).randint(1, 9)))
-         for i in range(140)]
+LINES = [
+    " ".join(random.Random(i).choices(WORDS, k=random.Random(i).randint(1, 9))) for i in range(140)
+]
 LINES[3:9] = ["", "   ", "  eins zwei \r", "drei\u2028vier", "☃ unknown", "zwölf " * 30]
 
 
@@ -53,8 +54,12 @@ def export(trained, *arguments, devices=True):
 
 def translated_alone(file, text):
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(ROOT), str(file)], input=text, cwd=file.parent,
-        env={**os.environ, "XLA_FLAGS": ""}, capture_output=True, check=False,
+        [sys.executable, "-c", ALONE, str(ROOT), str(file)],
+        input=text,
+        cwd=file.parent,
+        env={**os.environ, "XLA_FLAGS": ""},
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
@@ -72,26 +77,39 @@ def test_the_program_of_an_export_finds_what_the_search_finds(trained, min_lengt
         lengths[row] = len(ids) + 1
         source[row, : len(ids) + 1] = [*ids, END]
     found = jax.device_get(jax.jit(run)(jax.device_get(engine.variables), source, lengths))
-    expected = {one.index: one.hypotheses[0] for calls in engine.search(
-        [Job(sources, {}, range(len(sources)))]) for one in calls}
+    expected = {
+        one.index: one.hypotheses[0]
+        for calls in engine.search([Job(sources, {}, range(len(sources)))])
+        for one in calls
+    }
     assert len(expected) == len(sources) > 40
     for row, (ids, score, log_prob) in expected.items():
         n = found.lengths[row, 0]
         assert found.tokens[row, 0, : n - 1].tolist() == ids
-        np.testing.assert_allclose([found.scores[row, 0], found.log_probs[row, 0]],
-                                   [score, log_prob], rtol=1e-5)
-    assert not found.lengths[len(sources):].any()
+        np.testing.assert_allclose(
+            [found.scores[row, 0], found.log_probs[row, 0]], [score, log_prob], rtol=1e-5
+        )
+    assert not found.lengths[len(sources) :].any()
 
 
 @pytest.mark.slow
 def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
     pytest.importorskip("flatbuffers")
-    options = ["--max_length_ratio=1.7", "--min_length=2", "--alpha=0.9", "--batch_size=4",
-               "--no_repeat_ngram=2"]
+    options = [
+        "--max_length_ratio=1.7",
+        "--min_length=2",
+        "--alpha=0.9",
+        "--batch_size=4",
+        "--no_repeat_ngram=2",
+    ]
     code, _, err = export(trained, f"--to={trained / 'a.zip'}", "--platforms=cpu,tpu", *options)
     assert code == 0, err
-    code, live, _ = run(ROOT / "decode.py", f"--workdir={trained / 'run'}", *options,
-                        f"--input={trained / 'in.txt'}")
+    code, live, _ = run(
+        ROOT / "decode.py",
+        f"--workdir={trained / 'run'}",
+        *options,
+        f"--input={trained / 'in.txt'}",
+    )
     assert code == 0 and live.count("\n") == len(LINES) and len(set(live.split("\n"))) > 15
     text = (trained / "in.txt").read_bytes()
     assert translated_alone(trained / "a.zip", text).decode() == live
@@ -105,8 +123,9 @@ def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
 
 def test_the_loader_imports_nothing_of_this_project():
     loader = (ROOT / "scripts" / "load_exported.py").read_text(encoding="utf-8")
-    imported = {line.split()[1] for line in loader.split("\n")
-                if line.startswith(("import ", "from "))}
+    imported = {
+        line.split()[1] for line in loader.split("\n") if line.startswith(("import ", "from "))
+    }
     assert imported - set(sys.stdlib_module_names) == {"jax", "numpy", "sentencepiece"}
 
 
@@ -116,8 +135,10 @@ BAD = {
     "--buckets=16,33": (2, "from 2 to 32, got '16,33'"),
     "--samples=2": (2, "samples cannot be exported"),
     "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
-    "--workdir={d}/words": (2, "only SentencePiece vocabularies (unigram, bpe) can be exported, "
-                            "not words"),
+    "--workdir={d}/words": (
+        2,
+        "only SentencePiece vocabularies (unigram, bpe) can be exported, not words",
+    ),
     "--workdir={d}": (4, "not a run directory"),
 }
 
@@ -128,7 +149,8 @@ def test_what_cannot_be_exported_is_one_line_before_any_device(flag, trained):
     if "words" in flag and not (trained / "words").exists():
         write_run(trained / "words")
     expected_code, part = BAD[flag]
-    code, out, err = export(trained, f"--to={trained / 'b.zip'}", flag.format(d=trained),
-                            devices=False)
+    code, out, err = export(
+        trained, f"--to={trained / 'b.zip'}", flag.format(d=trained), devices=False
+    )
     assert (code, out, len(err)) == (expected_code, "", 1), err
     assert err[0].startswith("error: ") and part in err[0]

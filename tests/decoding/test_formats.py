@@ -46,8 +46,11 @@ def test_json_keeps_its_fields_and_gets_more():
     out = rendered("jsonl", 5, item, FOUND, True, True)
     assert "\n" not in out
     assert json.loads(out) == fields | {
-        "translation": "x ||| y", "score": -0.5, "truncated": True, "nbest": [
-            {"translation": "x ||| y", "score": -0.5}, {"translation": "z", "score": -1.25}]}
+        "translation": "x ||| y",
+        "score": -0.5,
+        "truncated": True,
+        "nbest": [{"translation": "x ||| y", "score": -0.5}, {"translation": "z", "score": -1.25}],
+    }
     assert "nbest" not in json.loads(rendered("jsonl", 5, item, FOUND[:1], False, False))
     (alone,) = json.loads(rendered("jsonl", 5, item, FOUND[1:], False, True))["nbest"]
     assert alone == {"translation": "z", "score": -1.25}  # as many fields as its neighbours
@@ -55,10 +58,22 @@ def test_json_keeps_its_fields_and_gets_more():
     assert again.target == "x ||| y"
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"txt": "a"}', '{"text": 1}', '{"text": NaN}',
-                                  '"text"', '{"text": "a", "prefix": 1.5}',
-                                  '{"text": "a", "prefix": 2}', '{"text": "a", "target": []}',
-                                  '{"text": "a", "translation": {"de": "b"}}', '{"text": "a"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"txt": "a"}',
+        '{"text": 1}',
+        '{"text": NaN}',
+        '"text"',
+        '{"text": "a", "prefix": 1.5}',
+        '{"text": "a", "prefix": 2}',
+        '{"text": "a", "target": []}',
+        '{"text": "a", "translation": {"de": "b"}}',
+        '{"text": "a"}',
+    ],
+)
 def test_json_that_is_not_as_expected_is_refused_with_its_place(line):
     """A translation to score is expected where one is to be scored, and nowhere else."""
     with pytest.raises(UserError, match="^file:7: ") as caught:
@@ -88,8 +103,10 @@ def test_halves_of_surrogate_pairs_are_no_text_but_pass_through():
 def test_json_has_no_infinite_scores():
     """Of what the rules leave no translation for, or would never let a search say."""
     item, never = one("jsonl", '{"text": "a", "target": "b"}', True), float("-inf")
-    outs = [rendered("jsonl", 0, item, [Hypothesis("", never)], False, False),
-            with_scores("jsonl", item, never, {"log_probs": [-1.0, never]})]
+    outs = [
+        rendered("jsonl", 0, item, [Hypothesis("", never)], False, False),
+        with_scores("jsonl", item, never, {"log_probs": [-1.0, never]}),
+    ]
     found = [json.loads(out, parse_constant=pytest.fail) for out in outs]
     assert [one["score"] for one in found] == [None, None]
     assert found[1]["log_probs"] == [-1.0, None]
@@ -106,11 +123,22 @@ def test_moses_lines_have_four_fields_whatever_the_text():
     lines = rendered("moses", 11, one("moses", "a"), FOUND, False, True).split("\n")
     assert [line.split(" ||| ") for line in lines] == [
         ["11", "x &#124;&#124;&#124; y", "LogProb= -1.500000 Length= 4", "-0.500000"],
-        ["11", "z", "LogProb= -2.500000 Length= 2", "-1.250000"]]
+        ["11", "z", "LogProb= -2.500000 Length= 2", "-1.250000"],
+    ]
 
 
-NUMBERS = ["1e400", "-1E+400", "1.0", "1", "-0", "-0.0", "0.10", "1234567890" * 500, "NaN",
-           "-Infinity"]
+NUMBERS = [
+    "1e400",
+    "-1E+400",
+    "1.0",
+    "1",
+    "-0",
+    "-0.0",
+    "0.10",
+    "1234567890" * 500,
+    "NaN",
+    "-Infinity",
+]
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:12])
@@ -118,14 +146,19 @@ def test_json_numbers_keep_their_text(number):
     inside = f'[{number}, {{"1e400": {number}}}]'
     line = f'{{"n": {number}, "text": "1e400 \\"{{,}}\\"", "in":{inside} ,"translation": 1}}'
     out = rendered("jsonl", 0, one("jsonl", line), FOUND, False, False)
-    assert out.startswith(f'{{"n": {number}, "text": "1e400 \\"{{,}}\\"", "in": {inside}, '
-                          '"translation": "x ||| y", "score": ')
+    assert out.startswith(
+        f'{{"n": {number}, "text": "1e400 \\"{{,}}\\"", "in": {inside}, '
+        '"translation": "x ||| y", "score": '
+    )
 
 
 def test_json_of_any_spacing_keeps_its_values():
     fields = {"text": "a", "x": [1, {"y": None}], "": {}, "z": "\u2028", "text2": False}
-    for line in (json.dumps(fields), json.dumps(fields, separators=(" ,\t", "  :\r")),
-                 f"  {json.dumps(fields, separators=(',', ':'), ensure_ascii=False)}\t"):
+    for line in (
+        json.dumps(fields),
+        json.dumps(fields, separators=(" ,\t", "  :\r")),
+        f"  {json.dumps(fields, separators=(',', ':'), ensure_ascii=False)}\t",
+    ):
         out = json.loads(with_scores("jsonl", one("jsonl", line), 0.5, {}))
         assert out == fields | {"score": 0.5}
 
@@ -141,7 +174,11 @@ def test_a_blank_line_stays_one_line_in_every_format():
 def test_scores_and_links_come_as_numbers_or_fields():
     item = one("jsonl", '{"text": "a", "target": "b"}')
     assert json.loads(with_scores("jsonl", item, -0.25, {"log_prob": -1.0})) == {
-        "text": "a", "target": "b", "score": -0.25, "log_prob": -1.0}
+        "text": "a",
+        "target": "b",
+        "score": -0.25,
+        "log_prob": -1.0,
+    }
     assert with_scores("tsv", one("tsv", "a\tb"), -0.25, {}) == "a\tb\t-0.250000"
     assert with_scores("text", one("text", "a"), -0.25, {}) == "-0.250000"
     assert with_alignment("text", one("text", "a"), [(0, 0), (2, 1)]) == "0-0 2-1"

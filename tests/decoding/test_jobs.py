@@ -55,8 +55,9 @@ def source(lines=LINES):
 def test_shards_one_after_the_other_are_all_lines():
     for lines in (0, 1, 7, 100):
         for parts in (1, 2, 3, 8, 130):
-            found = [line for part in range(1, parts + 1)
-                     for line in shard_lines(lines, part, parts)]
+            found = [
+                line for part in range(1, parts + 1) for line in shard_lines(lines, part, parts)
+            ]
             assert found == list(range(lines))
             sizes = {len(shard_lines(lines, part, parts)) for part in range(1, parts + 1)}
             assert max(sizes) - min(sizes) <= 1
@@ -91,8 +92,9 @@ def test_results_are_on_disk_after_thirty_seconds_of_work_however_few(tmp_path, 
 
     def work(lines):
         for count, (number, item) in enumerate(lines):
-            saved = sum(path.read_text().count("\n")
-                        for path in (tmp_path / "out.txt.parts").glob("0*"))
+            saved = sum(
+                path.read_text().count("\n") for path in (tmp_path / "out.txt.parts").glob("0*")
+            )
             assert saved >= count - 1 - 30 // 8
             clock.now += 8.0
             yield {number: item.line.upper()}
@@ -160,8 +162,7 @@ def kill_at(monkeypatch, operation, survived):
     monkeypatch.setattr(f"decoding.jobs.{operation}", dying)
 
 
-@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_whole",
-                                       "shutil.rmtree"])
+@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_whole", "shutil.rmtree"])
 def test_a_kill_while_the_directory_is_made_or_removed_blocks_nothing(
     tmp_path, monkeypatch, operation
 ):
@@ -199,10 +200,16 @@ def test_gzip_by_suffix_and_the_same_bytes_each_time(tmp_path):
 def run(tmp_path):
     """The files of a run whose parameters are an average."""
     path = tmp_path / "run"
-    files = {"best.json": json.dumps({"checkpoint": "average"}), "config.json": "{}",
-             "average/params/weights": "1", "vocab/joint.model": "pieces",
-             "vocab/tokenizers.json": "{}", "train.log": "", "run.json": "{}",
-             "checkpoints/7/params/weights": "2"}
+    files = {
+        "best.json": json.dumps({"checkpoint": "average"}),
+        "config.json": "{}",
+        "average/params/weights": "1",
+        "vocab/joint.model": "pieces",
+        "vocab/tokenizers.json": "{}",
+        "train.log": "",
+        "run.json": "{}",
+        "checkpoints/7/params/weights": "2",
+    }
     for name, text in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
@@ -215,24 +222,36 @@ def fingerprint_of(run, mode="translate", form="text", **options):
 
 
 def test_a_fingerprint_follows_the_files_that_decide_translations_and_no_others(run):
-    for name, decides in (("config.json", True), ("average/params/weights", True),
-                          ("vocab/joint.model", True), ("vocab/tokenizers.json", True),
-                          ("train.log", False), ("run.json", False),
-                          ("checkpoints/7/params/weights", False)):
+    for name, decides in (
+        ("config.json", True),
+        ("average/params/weights", True),
+        ("vocab/joint.model", True),
+        ("vocab/tokenizers.json", True),
+        ("train.log", False),
+        ("run.json", False),
+        ("checkpoints/7/params/weights", False),
+    ):
         before = fingerprint_of(run)
         (run / name).write_text("changed")
         assert (fingerprint_of(run) != before) == decides, name
 
 
 def test_a_fingerprint_follows_options_program_libraries_and_device(run, monkeypatch):
-    found = {fingerprint_of(run), fingerprint_of(run, beam_size=5), fingerprint_of(run, "score"),
-             fingerprint_of(run, form="jsonl")}
+    found = {
+        fingerprint_of(run),
+        fingerprint_of(run, beam_size=5),
+        fingerprint_of(run, "score"),
+        fingerprint_of(run, form="jsonl"),
+    }
     here = jobs.jax.local_devices()[0]
     device = SimpleNamespace(platform=here.platform, device_kind=here.device_kind)
     for place, name, value in (
-            (device, "platform", "other"), (device, "device_kind", "other"),
-            (jobs, "__version__", "other"), (jobs, "version", lambda name: "other"),
-            (jobs.platform, "machine", lambda: "other")):
+        (device, "platform", "other"),
+        (device, "device_kind", "other"),
+        (jobs, "__version__", "other"),
+        (jobs, "version", lambda name: "other"),
+        (jobs.platform, "machine", lambda: "other"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(jobs.jax, "local_devices", lambda: [device])
             patch.setattr(place, name, value)

@@ -62,7 +62,8 @@ def test_json_comes_out_with_what_was_in_it_and_can_be_scored(run):
     code, links, _ = decode(path, *flags, "--mode=align", stdin=out.encode())
     assert code == 0
     assert [len(json.loads(line).get("alignment", [])) for line in links.split("\n")[:-1]] == [
-        len(one["translation"].split()) for one in found]
+        len(one["translation"].split()) for one in found
+    ]
 
 
 @pytest.mark.slow
@@ -80,8 +81,9 @@ def test_shards_joined_are_the_whole_in_every_format_and_zipped(run):
         assert parts == whole
     with gzip.open(path / "in.gz", "wt", encoding="utf-8") as file:
         file.write((path / "in.txt").read_text(encoding="utf-8"))
-    code, out, _ = decode(path, f"--input={path / 'in.gz'}", f"--output={path / 'out.gz'}",
-                          "--format=moses")
+    code, out, _ = decode(
+        path, f"--input={path / 'in.gz'}", f"--output={path / 'out.gz'}", "--format=moses"
+    )
     assert (code, out) == (0, "")
     assert gzip.decompress((path / "out.gz").read_bytes()).decode() == whole
 
@@ -93,8 +95,9 @@ def test_a_killed_job_resumes_and_ends_byte_equal(run, tmp_path):
     flags = (f"--input={long}", "--beam_size=1", "--max_extra_length=2")
     killed, whole = tmp_path / "killed.txt", tmp_path / "whole.txt"
     parts = tmp_path / "killed.txt.parts"
-    process = subprocess.Popen(command(path, *flags, f"--output={killed}"), env=ENVIRONMENT,
-                               stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(path, *flags, f"--output={killed}"), env=ENVIRONMENT, stderr=subprocess.DEVNULL
+    )
     while process.poll() is None and not [*parts.glob("0*[!p]")]:
         time.sleep(0.01)
     process.send_signal(signal.SIGSTOP)
@@ -120,8 +123,13 @@ def test_a_coprocess_is_answered_line_by_line_and_ends_at_the_first_signal(run):
     code, whole, _ = decode(path, f"--input={path / 'in.txt'}")
     assert code == 0
     for number in (signal.SIGINT, signal.SIGTERM):
-        process = subprocess.Popen(command(path), env=ENVIRONMENT, stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command(path),
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         for line, expected in zip(lines[:5], whole.split("\n"), strict=False):
             process.stdin.write(f"{line}\n".encode())
             process.stdin.flush()
@@ -141,31 +149,37 @@ def test_a_malformed_line_ends_a_job_before_any_device_is_used(run, tmp_path):
     (tmp_path / "target").write_text("eins\n" * 9_999)
     flags = f"--input={tmp_path / 'in.jsonl'}", f"--output={tmp_path / 'out'}"
     environment = ENVIRONMENT | {"JAX_PLATFORMS": "none_may_be_initialised"}
-    for more, part in ((("--format=jsonl",), "in.jsonl:10000: not JSON"),
-                       ((f"--target={tmp_path / 'target'}", "--mode=score"),
-                        "target ends after line 9999")):
-        done = subprocess.run(command(path, *flags, *more), capture_output=True, env=environment,
-                              check=False)
+    for more, part in (
+        (("--format=jsonl",), "in.jsonl:10000: not JSON"),
+        ((f"--target={tmp_path / 'target'}", "--mode=score"), "target ends after line 9999"),
+    ):
+        done = subprocess.run(
+            command(path, *flags, *more), capture_output=True, env=environment, check=False
+        )
         assert done.returncode == 3
         assert part in done.stderr.decode() and done.stderr.count(b"\n") == 1
     assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "target"]
 
 
-@pytest.mark.parametrize("flags, part", [
-    (("--mode=score",), "--target"),
-    (("--nbest=2",), "--format=moses or jsonl"),
-    (("--mode=score", "--target={d}/in.txt", "--format=moses"), "neither --format=moses nor"),
-    (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "nor --reference"),
-    (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
-    (("--shard=1/2",), "--input file"),
-    (("--target={d}/in.txt",), "--mode=score"),
-    (("--suppress=nowhere",), "no piece"),
-    (("--temperature=0",), "above 0"),
-    (("--top_p=90",), "at most 1"),
-    (("--min_length=10000000000",), "below 2^31"),
-    (("--temperature=0.5",), "--temperature has no effect on a beam search; add --samples=N"),
-    (("--top_k=4", "--seed=1"), "--top_k, --seed has no effect"),
-], ids=str)
+@pytest.mark.parametrize(
+    "flags, part",
+    [
+        (("--mode=score",), "--target"),
+        (("--nbest=2",), "--format=moses or jsonl"),
+        (("--mode=score", "--target={d}/in.txt", "--format=moses"), "neither --format=moses nor"),
+        (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "nor --reference"),
+        (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
+        (("--shard=1/2",), "--input file"),
+        (("--target={d}/in.txt",), "--mode=score"),
+        (("--suppress=nowhere",), "no piece"),
+        (("--temperature=0",), "above 0"),
+        (("--top_p=90",), "at most 1"),
+        (("--min_length=10000000000",), "below 2^31"),
+        (("--temperature=0.5",), "--temperature has no effect on a beam search; add --samples=N"),
+        (("--top_k=4", "--seed=1"), "--top_k, --seed has no effect"),
+    ],
+    ids=str,
+)
 def test_what_cannot_be_done_is_one_line(run, flags, part):
     path, _ = run
     code, out, err = decode(path, *(flag.format(d=path) for flag in flags), stdin=b"eins\n")
@@ -181,15 +195,18 @@ def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
     assert code == 0
     numbers = out.split("\n")[:-1]
     assert len(numbers) == len(lines)
-    assert all((float(x) < 0) if line.strip() else x == "" for x, line in zip(
-        numbers, lines, strict=True))
+    assert all(
+        (float(x) < 0) if line.strip() else x == "" for x, line in zip(numbers, lines, strict=True)
+    )
     (tmp_path / "target").write_text("EINS\n")
     swapped = (f"--input={tmp_path / 'target'}", f"--target={path / 'in.txt'}", "--mode=score")
     for given in (flags, swapped):
         code, _, err = decode(path, *given)
         assert code == 3
-        assert err[-1] == (f"error: {tmp_path / 'target'} ends after line 1, {path / 'in.txt'} "
-                           "does not; they must be parallel")
+        assert err[-1] == (
+            f"error: {tmp_path / 'target'} ends after line 1, {path / 'in.txt'} "
+            "does not; they must be parallel"
+        )
 
 
 def test_pipes_are_read_once_and_stay_pipes(run, tmp_path):
@@ -233,14 +250,23 @@ def test_what_the_rules_leave_nothing_for_is_blank_and_named(run):
     assert code == 0 and len(words) == len(set(words)) >= len(WORDS)
 
 
-@pytest.mark.parametrize("flags, line, code, part", [
-    (("--format=jsonl",), {"text": "eins", "prefix": "zwei " * 40}, 3, "line 1: its prefix has 40"),
-    (("--alpha=4.5",), {}, 2, "decoding.alpha must be at most 4, got 4.5"),
-    (("--output=",), {}, 6, "cannot write ''"),
-    (("--output=/proc/x",), {}, 6, "cannot write /proc/x"),
-    (("--input=",), {}, 3, "there is no file ''"),
-    (("--reference={d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
-], ids=str)
+@pytest.mark.parametrize(
+    "flags, line, code, part",
+    [
+        (
+            ("--format=jsonl",),
+            {"text": "eins", "prefix": "zwei " * 40},
+            3,
+            "line 1: its prefix has 40",
+        ),
+        (("--alpha=4.5",), {}, 2, "decoding.alpha must be at most 4, got 4.5"),
+        (("--output=",), {}, 6, "cannot write ''"),
+        (("--output=/proc/x",), {}, 6, "cannot write /proc/x"),
+        (("--input=",), {}, 3, "there is no file ''"),
+        (("--reference={d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
+    ],
+    ids=str,
+)
 def test_bad_input_is_one_line(run, flags, line, code, part):
     path, _ = run
     (path / "damaged.gz").write_bytes(gzip.compress(b"eins\n" * 999)[:-9])

@@ -23,8 +23,9 @@ KINDS = {
     "beam 1": dict(beam_size=1),
     "beam 4": dict(beam_size=4, nbest=2),
     "queue": dict(beam_size=4, nbest=2, rows=3),
-    "rules": dict(beam_size=4, nbest=2, rules=dict(repetition=1.3, suppressed=(5,),
-                                                   renormalize=True)),
+    "rules": dict(
+        beam_size=4, nbest=2, rules=dict(repetition=1.3, suppressed=(5,), renormalize=True)
+    ),
     "ensemble": dict(beam_size=4, nbest=2, models=2),
 }
 
@@ -48,9 +49,17 @@ def searcher(kind):
 
         start = jnp.full(B, START)
         return beam_search(
-            step, (jnp.arange(rows) * 0, 0, (None,) * models), start, limits, beam_size=beams,
-            max_length=LIMIT, end_id=END, nbest=options.get("nbest", 1), alpha=alpha,
-            rules=make_rules(END, **options.get("rules", {})), queue=Queue(rows, load),
+            step,
+            (jnp.arange(rows) * 0, 0, (None,) * models),
+            start,
+            limits,
+            beam_size=beams,
+            max_length=LIMIT,
+            end_id=END,
+            nbest=options.get("nbest", 1),
+            alpha=alpha,
+            rules=make_rules(END, **options.get("rules", {})),
+            queue=Queue(rows, load),
         )
 
     return lambda tables, limits, alpha=0.6: jax.device_get(search(tables, limits, alpha))
@@ -96,13 +105,25 @@ def test_no_row_makes_more_steps_than_its_limit_for_any_values():
             jax.debug.callback(lambda t: steps.append(int(t.max())), t)
             return bigram_step(tables)(tokens, state, t, parents, ancestry)
 
-        return beam_search(step, None, jnp.full(B, START), limits, beam_size=4, max_length=LIMIT,
-                           end_id=END, nbest=2, alpha=alpha)
+        return beam_search(
+            step,
+            None,
+            jnp.full(B, START),
+            limits,
+            beam_size=4,
+            max_length=LIMIT,
+            end_id=END,
+            nbest=2,
+            alpha=alpha,
+        )
 
     values = np.array([0.0, -np.inf, np.inf, np.nan, -3.4e38, 3.4e38], np.float32)
     for alpha in (0.6, 200.0, np.inf, np.nan):
-        tables = np.where(random.random((B, V, V)) < 0.02, random.choice(values, (B, V, V)),
-                          random_tables(3, end=-5.0))
+        tables = np.where(
+            random.random((B, V, V)) < 0.02,
+            random.choice(values, (B, V, V)),
+            random_tables(3, end=-5.0),
+        )
         limits = random_limits(3)
         steps.clear()
         found = jax.device_get(search(tables, limits, alpha))
@@ -117,7 +138,8 @@ def test_a_penalty_that_overflows_loses_no_hypothesis():
     alone = found.lengths == 1  # ((5 + 1) / 6)^alpha is 1
     assert (found.lengths[:, 0] > 0).all() and alone.any() and not alone.all()
     np.testing.assert_array_equal(
-        found.scores, np.where(alone, found.log_probs, np.where(found.lengths, -0.0, -np.inf)))
+        found.scores, np.where(alone, found.log_probs, np.where(found.lengths, -0.0, -np.inf))
+    )
 
 
 @pytest.mark.parametrize("options", [{}, dict(top_k=2), dict(top_p=0.7)], ids=str)
@@ -127,8 +149,17 @@ def test_samples_end_at_their_limits_for_any_values(options):
     @jax.jit
     def draw(tables):
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(B))
-        return sample(bigram_step(tables), None, jnp.full(B, START), limits, keys, samples=3,
-                      max_length=LIMIT, end_id=END, **options)
+        return sample(
+            bigram_step(tables),
+            None,
+            jnp.full(B, START),
+            limits,
+            keys,
+            samples=3,
+            max_length=LIMIT,
+            end_id=END,
+            **options,
+        )
 
     for value, where in product(BAD.values(), ("everywhere", "one token")):
         tables, bad = with_bad_sentences(value, where)

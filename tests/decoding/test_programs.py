@@ -47,8 +47,10 @@ def traced(monkeypatch):
 
 VALUES = {
     "search": (dict(alpha=0.3, repetition_penalty=1.2), dict(alpha=2.5, repetition_penalty=1.8)),
-    "samples": (dict(samples=3, temperature=0.7, top_p=0.9, seed=5),
-                dict(samples=3, temperature=1.8, top_p=0.4, seed=2**31 - 1)),
+    "samples": (
+        dict(samples=3, temperature=0.7, top_p=0.9, seed=5),
+        dict(samples=3, temperature=1.8, top_p=0.4, seed=2**31 - 1),
+    ),
 }
 
 
@@ -62,8 +64,9 @@ def test_new_values_compile_nothing_and_give_what_constants_give(traced, values)
     for one in values:
         engine = translator_of(**one).engine
         program = engine._program(16)
-        constants = {name: value for name, value in engine._values._asdict().items()
-                     if name != "seed"}
+        constants = {
+            name: value for name, value in engine._values._asdict().items() if name != "seed"
+        }
         fixed = program._replace(search=program.search._replace(**constants))
         arguments = engine.variables, request, np.arange(6) + 40
         run = jax.jit(partial(programs.graph(fixed), values=engine._values))
@@ -71,8 +74,9 @@ def test_new_values_compile_nothing_and_give_what_constants_give(traced, values)
         found.append(translator_of(**one).translate(LINES))
         before = len(traced)
         on_devices = jax.tree.map(lambda x: np.stack([x] * jax.local_device_count()), arguments[1:])
-        assert programs.compiled(program) is programs.compiled(translator_of(**one).engine
-                                                               ._program(16))
+        assert programs.compiled(program) is programs.compiled(
+            translator_of(**one).engine._program(16)
+        )
         got = jax.device_get(engine._search(16)(engine.variables, *on_devices))
         assert len(traced) in (before, before + 1)  # this request has another shape, once
         np.testing.assert_array_equal(got.tokens[0], expected.tokens)

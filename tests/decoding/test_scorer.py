@@ -27,16 +27,25 @@ def random_params(config, seed):
     ids = jnp.ones((1, 3), int)
     shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids, ids, ids)
     random = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: random.normal(0, 0.5, x.shape).astype(np.float32),
-                        shapes["params"])
+    return jax.tree.map(
+        lambda x: random.normal(0, 0.5, x.shape).astype(np.float32), shapes["params"]
+    )
 
 
 def translator_of(seeds=(0,), **options):
     words = ListTokenizer("words", "\n".join(WORDS).encode())
-    config = ModelConfig(d_model=32, d_ff=64, num_heads=2, num_layers=2, max_length=40,
-                         source_vocab_size=words.size, target_vocab_size=words.size)
-    translator = Translator([config] * len(seeds), (words, words),
-                            DecodingConfig(**(OPTIONS | options)))
+    config = ModelConfig(
+        d_model=32,
+        d_ff=64,
+        num_heads=2,
+        num_layers=2,
+        max_length=40,
+        source_vocab_size=words.size,
+        target_vocab_size=words.size,
+    )
+    translator = Translator(
+        [config] * len(seeds), (words, words), DecodingConfig(**(OPTIONS | options))
+    )
     translator.use(*(random_params(config, seed) for seed in seeds))
     return translator
 
@@ -77,8 +86,9 @@ def test_a_searched_hypothesis_has_the_score_of_its_search(name):
     options = SCORED[name]
     translator = translator_of(nbest=3, **options)
     found = list(translator.stream(LINES))
-    pairs = [(line, one.text) for line, each in zip(LINES, found, strict=True)
-             for one in each.hypotheses]
+    pairs = [
+        (line, one.text) for line, each in zip(LINES, found, strict=True) for one in each.hypotheses
+    ]
     expected = [one.score for each in found for one in each.hypotheses]
     scored = list(Scorer(translator).stream(pairs))
     assert sum(one is None for one in scored) == 1  # the blank line
@@ -94,7 +104,8 @@ def test_a_searched_hypothesis_has_the_score_of_its_search(name):
 
 def test_an_ensemble_is_neither_of_its_models_and_twice_one_is_that_one():
     one, other, both, twice = (
-        translator_of(seeds, min_length=5) for seeds in ((1,), (2,), (1, 2), (1, 1)))
+        translator_of(seeds, min_length=5) for seeds in ((1,), (2,), (1, 2), (1, 1))
+    )
     found = [[line.hypotheses for line in t.stream(LINES)] for t in (one, other, both)]
     assert found[2] not in found[:2]
     for single, double in zip(one.stream(LINES), twice.stream(LINES), strict=True):
@@ -120,8 +131,10 @@ def test_what_lies_beyond_the_lengths_is_0_and_changes_nothing(translator):
     source, target = jnp.array([[5, 6, 7, 2]]), jnp.array([[8, 9, 2]])
     expected = force(models, source, jnp.array([4]), target, jnp.array([3]))
     for filler in (0, 9):
-        padded = [jnp.pad(x, ((0, 0), (0, n)), constant_values=filler)
-                  for x, n in ((source, 3), (target, 2))]
+        padded = [
+            jnp.pad(x, ((0, 0), (0, n)), constant_values=filler)
+            for x, n in ((source, 3), (target, 2))
+        ]
         found = force(models, padded[0], jnp.array([4]), padded[1], jnp.array([3]))
         np.testing.assert_allclose(found.log_probs[:, :3], expected.log_probs, atol=1e-5)
         np.testing.assert_allclose(found.attention[:, :3, :4], expected.attention, atol=1e-5)
@@ -143,8 +156,11 @@ def test_options_reach_the_search(translator):
     assert all(word not in text.split() for text in without)
     lengths = [len(one.split()) + 1 for one in translator.translate(LINES, min_length=8) if one]
     assert min(lengths) >= 5  # each at its own limit, or 8
-    assert {n for line, n in zip([x for x in LINES if x], lengths, strict=True)
-            if len(line.split()) + 7 >= 8} == {n for n in lengths if n >= 8}
+    assert {
+        n
+        for line, n in zip([x for x in LINES if x], lengths, strict=True)
+        if len(line.split()) + 7 >= 8
+    } == {n for n in lengths if n >= 8}
     short = translator.translate(LINES, max_length=3)
     assert max(len(one.split()) for one in short) == 2
     free = translator.translate(LINES, no_repeat_ngram=1)
@@ -153,8 +169,9 @@ def test_options_reach_the_search(translator):
 
 def test_a_forced_prefix_comes_first_and_only_where_it_was_asked_for(translator):
     usual = translator.translate(LINES)
-    items = [Item(line, line, prefix="elf drei" if i in (0, 4) else "")
-             for i, line in enumerate(LINES)]
+    items = [
+        Item(line, line, prefix="elf drei" if i in (0, 4) else "") for i, line in enumerate(LINES)
+    ]
     found = [one.text for one in translator.stream(items)]
     for i, (text, before) in enumerate(zip(found, usual, strict=True)):
         if i in (0, 4):

@@ -36,8 +36,10 @@ def test_a_model_computes_as_it_was_trained_unless_asked_otherwise(trained, aske
 def test_every_line_keeps_its_place_whatever_its_length_and_window(echo):
     translator, seen = echo
     choose = random.Random(0)
-    lines = [" ".join(choose.choices(WORDS, k=choose.choice([0, 0, 1, 2, 15, 16, 31, 60])))
-             for _ in range(101)]
+    lines = [
+        " ".join(choose.choices(WORDS, k=choose.choice([0, 0, 1, 2, 15, 16, 31, 60])))
+        for _ in range(101)
+    ]
     assert translator.translate(lines) == lines
     assert {bucket for bucket, _ in seen} == {16, 32, 64}
     for bucket, lengths in seen:  # each sentence in the smallest bucket that holds it and its end
@@ -89,8 +91,9 @@ def small_memory(echo):
                 raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
             shape = (*request.lengths.shape, 1)
             zeros = np.zeros(shape, np.float32)
-            return Hypotheses(request.source[:, :, None], request.lengths.reshape(shape), zeros,
-                              zeros)
+            return Hypotheses(
+                request.source[:, :, None], request.lengths.reshape(shape), zeros, zeros
+            )
 
         return run
 
@@ -108,8 +111,7 @@ def test_what_does_not_fit_into_memory_is_done_in_smaller_batches(small_memory, 
     assert capsys.readouterr().err == ""  # what was learnt is kept
 
 
-def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(
-        small_memory):
+def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(small_memory):
     translator, tried, memory = small_memory
     memory["room"] = 0
     with pytest.raises(UserError, match="lower decoding.batch_size") as caught:
@@ -130,8 +132,7 @@ def test_ratios_of_any_size_are_limits_of_length():
     model = ModelConfig(d_model=8, num_heads=2, max_length=70)
     lengths, cap = np.array([0, 1, 7]), 2**31 - 1
     for ratio, limits, least in ((1e9, [0, 6, 12], [0, 10**9, cap]), (0.5, [0, 1, 4], [0, 1, 4])):
-        options = DecodingConfig(
-            max_extra_length=5, max_length_ratio=ratio, min_length_ratio=ratio)
+        options = DecodingConfig(max_extra_length=5, max_length_ratio=ratio, min_length_ratio=ratio)
         search = Translator([model], (words, words), options).engine
         assert search._limits(lengths).tolist() == limits
         assert search._least(lengths).tolist() == least
@@ -140,8 +141,10 @@ def test_ratios_of_any_size_are_limits_of_length():
 @pytest.mark.parametrize("positions", CHOICES["positions"])
 def test_sources_reach_the_models_longest_whatever_the_extra_length(positions):
     words = ListTokenizer("words", "\n".join(WORDS).encode())
-    models = [ModelConfig(d_model=8, num_heads=2, max_length=longest, positions=positions)
-              for longest in (90, 70)]
+    models = [
+        ModelConfig(d_model=8, num_heads=2, max_length=longest, positions=positions)
+        for longest in (90, 70)
+    ]
     lengths = np.array([0, 1, 7, 69, 70])
     for extra in (0, 5, 69, 10_000):
         options = DecodingConfig(max_extra_length=extra)
@@ -159,7 +162,8 @@ def test_ratios_are_exact_in_decimals():
     for tenths in range(1, 40):
         ratio = tenths / 10
         options = DecodingConfig(
-            max_extra_length=4096, max_length_ratio=ratio, min_length_ratio=ratio)
+            max_extra_length=4096, max_length_ratio=ratio, min_length_ratio=ratio
+        )
         engine = Translator([model], (words, words), options).engine
         expected = [-(-n * tenths // 10) for n in lengths.tolist()]
         assert engine._limits(lengths).tolist() == expected

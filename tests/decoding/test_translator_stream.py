@@ -90,14 +90,18 @@ def test_a_prefix_beyond_the_limit_of_its_line_leaves_room_for_the_end_only(echo
             requests.append(request)
             shape = (*request.lengths.shape, 1)
             zeros = np.zeros(shape, np.float32)
-            return Hypotheses(request.source[:, :, None], request.lengths.reshape(shape), zeros,
-                              zeros)
+            return Hypotheses(
+                request.source[:, :, None], request.lengths.reshape(shape), zeros, zeros
+            )
 
         return run
 
     translator.engine._search = search
-    items = [Item("eins", "eins", prefix="eins zwei " * 4), Item("zwei", "zwei", prefix="drei"),
-             Item("drei", "drei")]
+    items = [
+        Item("eins", "eins", prefix="eins zwei " * 4),
+        Item("zwei", "zwei", prefix="drei"),
+        Item("drei", "drei"),
+    ]
     list(translator.stream(items))
     (request,) = requests
     lines = np.asarray(request.lengths) > 0

@@ -34,8 +34,9 @@ def converted(tmp_path_factory):
     """A MarianMT directory and the run that convert.py makes of it."""
     path = tmp_path_factory.mktemp("convert")
     write_marian(path / "marian")
-    code, out, err = call("scripts/convert.py", f"--from_marian={path / 'marian'}",
-                          f"--to={path / 'run'}")
+    code, out, err = call(
+        "scripts/convert.py", f"--from_marian={path / 'marian'}", f"--to={path / 'run'}"
+    )
     assert (code, out) == (0, "") and "init_from" in err
     return path / "marian", path / "run"
 
@@ -43,8 +44,10 @@ def converted(tmp_path_factory):
 @pytest.mark.slow
 def test_a_directory_and_the_run_of_it_decode_to_the_same_bytes(converted):
     lines = "".join(json.dumps({"text": line}) + "\n" for line in [*SENTENCES[:5], "", "犬 🐕"])
-    found = [call("decode.py", f"--workdir={path}", "--format=jsonl", "--nbest=2", stdin=lines)
-             for path in converted]
+    found = [
+        call("decode.py", f"--workdir={path}", "--format=jsonl", "--nbest=2", stdin=lines)
+        for path in converted
+    ]
     assert found[0][0] == 0, found[0][2]
     assert found[0][1] == found[1][1] and found[0][1].count('"score"') > 10
     assert check_run(converted[0], "best")[0] == check_run(converted[1], "best")[0]
@@ -52,8 +55,9 @@ def test_a_directory_and_the_run_of_it_decode_to_the_same_bytes(converted):
 
 @pytest.mark.slow
 def test_an_ensemble_of_a_directory_and_its_run_is_that_model(converted):
-    one, both = (Translator.load(runs).translate(SENTENCES[:5])
-                 for runs in (converted[1], converted))
+    one, both = (
+        Translator.load(runs).translate(SENTENCES[:5]) for runs in (converted[1], converted)
+    )
     assert both == one
 
 
@@ -62,7 +66,8 @@ def test_a_run_goes_out_and_what_is_there_is_not_overwritten(converted, tmp_path
     code, out, err = call("scripts/convert.py", *arguments)
     assert (code, out, err) == (0, "", "")
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (
-        converted[0] / "model.safetensors").read_bytes()
+        converted[0] / "model.safetensors"
+    ).read_bytes()
     for given, expected, said in (
         (arguments, OUTPUT, "is there already"),
         ((f"--from_run={converted[1]}", "--to=x"), CONFIGURATION, "--to_marian=DIR"),
@@ -75,8 +80,13 @@ def test_a_run_goes_out_and_what_is_there_is_not_overwritten(converted, tmp_path
 def fine_tuned(path, start, **training):
     """A few steps on a few pairs, as train.py does after its flags."""
     pairs = path.parent / "pairs.tsv"
-    pairs.write_text("".join(f"{one}\t{other}\n" for one, other in zip(
-        SENTENCES[:6] * 3, SENTENCES[3:9] * 3, strict=True)), encoding="utf-8")
+    pairs.write_text(
+        "".join(
+            f"{one}\t{other}\n"
+            for one, other in zip(SENTENCES[:6] * 3, SENTENCES[3:9] * 3, strict=True)
+        ),
+        encoding="utf-8",
+    )
     config = tiny_config(f"tsv:{pairs}", f"tsv:{pairs}")
     config.model = ModelConfig(dropout=0.0)
     config.data.source_length = config.data.target_length = 31
@@ -106,8 +116,9 @@ def still(converted, tmp_path_factory):
 @pytest.mark.slow
 def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted, still):
     path, config, data = still
-    for a, b in zip(*(jax.tree.leaves(load_params(one, "best")) for one in (converted[1], path)),
-                    strict=True):
+    for a, b in zip(
+        *(jax.tree.leaves(load_params(one, "best")) for one in (converted[1], path)), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
     model = check_run(converted[0], "best")[0].model
     assert config.special == (model.pad_id, model.pad_id, 0, 1)
@@ -144,8 +155,9 @@ def test_the_loss_is_that_of_transformers(converted, still):
         if max(len(labels), len(source.encode(one)) + 1) > 31:  # as training leaves it out
             continue
         with torch.no_grad():
-            loss = theirs(input_ids=torch.tensor([[*source.encode(one), 0]]),
-                          labels=torch.tensor([labels])).loss.item()
+            loss = theirs(
+                input_ids=torch.tensor([[*source.encode(one), 0]]), labels=torch.tensor([labels])
+            ).loss.item()
         total, tokens = total + loss * len(labels), tokens + len(labels)
     assert tokens > 50
     assert nll == pytest.approx(total / tokens, abs=1e-4)

@@ -34,8 +34,10 @@ def inputs(random, torch):
 
 @pytest.mark.parametrize("sharing, activation", BOTH)
 def test_logits_are_those_of_transformers_with_padding_too(tmp_path, sharing, activation):
-    fields = SHARING[sharing] | {"activation_function": activation,
-                                 "scale_embedding": activation != "relu"}
+    fields = SHARING[sharing] | {
+        "activation_function": activation,
+        "scale_embedding": activation != "relu",
+    }
     torch, theirs = random_model(**fields)
     theirs.save_pretrained(tmp_path)
     config, _ = marian_config(tmp_path)
@@ -46,8 +48,11 @@ def test_logits_are_those_of_transformers_with_padding_too(tmp_path, sharing, ac
     with torch.no_grad():
         expected = theirs(**given, decoder_input_ids=torch.tensor(target)).logits.numpy()
     found = jax.jit(Transformer(config).apply)(
-        {"params": params}, jnp.asarray(given["input_ids"].numpy()), jnp.asarray(target),
-        jnp.asarray(given["attention_mask"].numpy()), jnp.ones((50, 7), int),
+        {"params": params},
+        jnp.asarray(given["input_ids"].numpy()),
+        jnp.asarray(target),
+        jnp.asarray(given["attention_mask"].numpy()),
+        jnp.ones((50, 7), int),
     )
     assert np.std(expected) > 0.5
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -65,26 +70,43 @@ def searched(request, tmp_path_factory):
     sources, given = inputs(np.random.default_rng(1), torch)
 
     def ours(**options):
-        engine = Engine([config], DecodingConfig(
-            alpha=1.0, power_penalty=True, max_length=LIMIT, max_extra_length=LIMIT - 1, **options),
-            (PAD,))
+        engine = Engine(
+            [config],
+            DecodingConfig(
+                alpha=1.0,
+                power_penalty=True,
+                max_length=LIMIT,
+                max_extra_length=LIMIT - 1,
+                **options,
+            ),
+            (PAD,),
+        )
         engine.use(params)
         found = engine.search([Job(sources, {}, range(len(sources)))])
-        return {one.index: [(ids, score) for ids, score, _ in one.hypotheses]
-                for call in found for one in call}
+        return {
+            one.index: [(ids, score) for ids, score, _ in one.hypotheses]
+            for call in found
+            for one in call
+        }
 
     def hf(**options):
         """Their length counts the start token. Their forced end is free, so it is forced here by
         what leaves its probability."""
         found = theirs.generate(
-            **given, **options, max_length=LIMIT + 1, forced_eos_token_id=None,
-            bad_words_ids=[[PAD]], return_dict_in_generate=True, output_scores=True,
-            prefix_allowed_tokens_fn=lambda _, said: [0] if len(said) == LIMIT else [*range(PAD)])
+            **given,
+            **options,
+            max_length=LIMIT + 1,
+            forced_eos_token_id=None,
+            bad_words_ids=[[PAD]],
+            return_dict_in_generate=True,
+            output_scores=True,
+            prefix_allowed_tokens_fn=lambda _, said: [0] if len(said) == LIMIT else [*range(PAD)],
+        )
         beams = options.get("num_return_sequences", 1)
         ids = [[*said[1:], 0][: [*said[1:], 0].index(0)] for said in found.sequences.tolist()]
         scores = found.sequences_scores.tolist() if beams > 1 else [0.0] * 50
         hypotheses = list(zip(ids, scores, strict=True))
-        return {i: hypotheses[i * beams: (i + 1) * beams] for i in range(50)}
+        return {i: hypotheses[i * beams : (i + 1) * beams] for i in range(50)}
 
     return ours, hf
 
@@ -93,7 +115,8 @@ def test_greedy_ids_are_those_of_transformers(searched):
     ours, hf = searched
     found, expected = ours(beam_size=1), hf(num_beams=1)
     assert {i: one[0][0] for i, one in found.items()} == {
-        i: one[0][0] for i, one in expected.items()}
+        i: one[0][0] for i, one in expected.items()
+    }
 
 
 def test_beams_are_those_of_transformers_that_never_stops_early(searched):
@@ -120,8 +143,13 @@ def test_beams_with_a_repetition_penalty_are_those_of_transformers(searched):
     ours, hf = searched
     plain = ours(beam_size=N)
     found = ours(beam_size=N, repetition_penalty=1.4)
-    expected = hf(num_beams=N, num_return_sequences=N, early_stopping="never", length_penalty=1.0,
-                  repetition_penalty=1.4)
+    expected = hf(
+        num_beams=N,
+        num_return_sequences=N,
+        early_stopping="never",
+        length_penalty=1.0,
+        repetition_penalty=1.4,
+    )
     same = [i for i, hypotheses in expected.items() if found[i][0][0] == hypotheses[0][0]]
     assert len(same) > 40
     for i, hypotheses in expected.items():
@@ -148,11 +176,17 @@ def test_what_cannot_be_represented_is_refused_by_name(tmp_path: Path, field, va
     assert caught.value.code == CHECKPOINT
 
 
-@pytest.mark.parametrize("field, value", [
-    ("model_type", "marian"), ("normalize_before", False), ("normalize_embedding", False),
-    ("add_final_layer_norm", False), ("static_position_embeddings", True),
-    ("is_encoder_decoder", True),
-])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("model_type", "marian"),
+        ("normalize_before", False),
+        ("normalize_embedding", False),
+        ("add_final_layer_norm", False),
+        ("static_position_embeddings", True),
+        ("is_encoder_decoder", True),
+    ],
+)
 def test_what_every_marian_model_has_may_be_stated_or_absent(tmp_path, field, value):
     write_marian(tmp_path)
     path = tmp_path / "config.json"
@@ -169,10 +203,19 @@ def test_generation_config_gives_the_defaults_of_decoding(tmp_path):
     path = tmp_path / "generation_config.json"
     config, _ = check_run(tmp_path, "best")
     assert config.decoding == DecodingConfig(
-        beam_size=2, alpha=1.0, power_penalty=True, max_length=12, max_extra_length=50,
-        suppress="<pad>")
-    there = json.loads(path.read_text()) | {"renormalize_logits": True, "length_penalty": 0.6,
-                                            "max_length": None, "max_new_tokens": 9}
+        beam_size=2,
+        alpha=1.0,
+        power_penalty=True,
+        max_length=12,
+        max_extra_length=50,
+        suppress="<pad>",
+    )
+    there = json.loads(path.read_text()) | {
+        "renormalize_logits": True,
+        "length_penalty": 0.6,
+        "max_length": None,
+        "max_new_tokens": 9,
+    }
     path.write_text(json.dumps(there))
     found = check_run(tmp_path, "best")[0].decoding
     assert (found.renormalize, found.alpha, found.max_length) == (True, 0.6, 9)

@@ -37,8 +37,9 @@ KINDS = {  # a run in MarianMT's own form, the paper's form, and two vocabularie
 def random_params(model: ModelConfig, seed: int = 0):
     ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
     shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), ids, ids, ids, ids)
-    params = jax.tree.map(lambda x: choose.normal(0, 0.4, x.shape).astype(np.float32),
-                          shapes["params"])
+    params = jax.tree.map(
+        lambda x: choose.normal(0, 0.4, x.shape).astype(np.float32), shapes["params"]
+    )
     if model.output_bias:
         params["output_bias"][END] += 2.0  # so that some translations end before their limit
     return params
@@ -52,14 +53,29 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
         small = SentencePieceTokenizer("bpe", sentencepiece(SENTENCES[:3], 50, **ids))
         tokenizers[kind == "a larger source"] = small
         config.data.joint_vocab = False
-    sizes = {f"{side}_vocab_size": one.size
-             for side, one in zip(("source", "target"), tokenizers, strict=True)}
-    fields = dict(d_model=26, d_ff=37, num_layers=2, num_decoder_layers=3, max_length=80,
-                  layer_norm_epsilon=1e-5, activation="silu")
+    sizes = {
+        f"{side}_vocab_size": one.size
+        for side, one in zip(("source", "target"), tokenizers, strict=True)
+    }
+    fields = dict(
+        d_model=26,
+        d_ff=37,
+        num_layers=2,
+        num_decoder_layers=3,
+        max_length=80,
+        layer_norm_epsilon=1e-5,
+        activation="silu",
+    )
     config.model = replace(config.model, **(fields | sizes | KINDS[kind]))
     config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
-    config.decoding = DecodingConfig(beam_size=3, alpha=1.0, power_penalty=True, max_length=LIMIT,
-                                     max_extra_length=20, batch_size=2)
+    config.decoding = DecodingConfig(
+        beam_size=3,
+        alpha=1.0,
+        power_penalty=True,
+        max_length=LIMIT,
+        max_extra_length=20,
+        batch_size=2,
+    )
     path.mkdir()
     write_run(path, config, tuple(tokenizers), random_params(config.model))
 
@@ -92,15 +108,24 @@ def test_back_and_forth_is_bit_exact(pair, tmp_path):
         assert config.model == check_run(run, "best")[0].model
         jax.tree.map(np.testing.assert_array_equal, back, before)
     # What was put another way holds the same numbers, and stays as it is from then on.
-    bits = [np.sort(np.concatenate([x.view(np.int32).ravel() for x in jax.tree.leaves(tree)]))
-            for tree in (back, before)]
+    bits = [
+        np.sort(np.concatenate([x.view(np.int32).ravel() for x in jax.tree.leaves(tree)]))
+        for tree in (back, before)
+    ]
     zeros = len(bits[0]) - len(bits[1])
     np.testing.assert_array_equal(np.sort(np.append(bits[1], np.zeros(zeros, np.int32))), bits[0])
     (tmp_path / "run").mkdir()
     write_run(tmp_path / "run", config, tokenizers, back)
     again = exported(tmp_path / "run", tmp_path / "again")
-    for name in ("model.safetensors", "config.json", "generation_config.json", "vocab.json",
-                 "tokenizer_config.json", "source.spm", "target.spm"):
+    for name in (
+        "model.safetensors",
+        "config.json",
+        "generation_config.json",
+        "vocab.json",
+        "tokenizer_config.json",
+        "source.spm",
+        "target.spm",
+    ):
         assert (again / name).read_bytes() == (directory / name).read_bytes(), name
 
 
@@ -114,7 +139,8 @@ def test_a_marian_directory_comes_back_bit_for_bit(tmp_path):
     assert (back / "vocab.json").exists() and not (back / "target_vocab.json").exists()
     one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "there", back))
     assert {name: x.tobytes() for name, x in one.items()} == {
-        name: x.tobytes() for name, x in other.items()}
+        name: x.tobytes() for name, x in other.items()
+    }
     assert check_run(back, "best")[0] == config
 
 
@@ -131,7 +157,9 @@ def test_a_marian_model_whose_start_token_has_learned_comes_back_bit_for_bit(tmp
     assert not there["model.shared.weight"][-1].any()
     found, back = check_run(tmp_path / "out", "best")
     assert (found, [one.vocabulary for one in back]) == (
-        config, [one.vocabulary for one in tokenizers])
+        config,
+        [one.vocabulary for one in tokenizers],
+    )
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "out", "best"), params)
 
 
@@ -147,9 +175,13 @@ def test_translations_are_those_of_transformers(pair):
     assert [one.text for one in again] == [one.text for one in found]
     target = check_run(run, "best")[0].model.target_vocab_size
     theirs = model.eval().generate(
-        **tokenizer(LINES, return_tensors="pt", padding=True), early_stopping="never",
-        forced_eos_token_id=None, return_dict_in_generate=True, output_scores=True,
-        prefix_allowed_tokens_fn=lambda _, said: [END] if len(said) == LIMIT else [*range(target)])
+        **tokenizer(LINES, return_tensors="pt", padding=True),
+        early_stopping="never",
+        forced_eos_token_id=None,
+        return_dict_in_generate=True,
+        output_scores=True,
+        prefix_allowed_tokens_fn=lambda _, said: [END] if len(said) == LIMIT else [*range(target)],
+    )
     ids = [[*said[1:], END] for said in theirs.sequences.tolist()]
     pieces = check_run(run, "best")[1][1]
     assert [pieces.decode(said[: said.index(END)]) for said in ids] == [one.text for one in found]
@@ -171,18 +203,30 @@ def test_translations_are_those_of_ctranslate2(pair, tmp_path):
     sources = [[tokenizer.piece(i) for i in ids] + ["</s>"] for ids in tokenizer.encode_many(LINES)]
     for beam_size, patience in ((1, 1.0), (3, 5.0)):
         results = theirs.translate_batch(
-            sources, beam_size=beam_size, patience=patience, max_decoding_length=LIMIT - 1,
-            min_decoding_length=0, length_penalty=1.0, return_scores=True)
+            sources,
+            beam_size=beam_size,
+            patience=patience,
+            max_decoding_length=LIMIT - 1,
+            min_decoding_length=0,
+            length_penalty=1.0,
+            return_scores=True,
+        )
         found = Translator.load(run, beam_size=beam_size).stream(LINES)
         for one, other in zip(found, results, strict=True):
             ids = [tokenizer.id_of(piece) for piece in other.hypotheses[0]]
             assert one.text == tokenizer.decode(ids)
 
 
-@pytest.mark.parametrize("field, value", [
-    ("norm", "pre"), ("positions", "rotary"), ("positions", "learned"), ("positions", "none"),
-    ("layer_norm_epsilon", 1e-6),
-])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("norm", "pre"),
+        ("positions", "rotary"),
+        ("positions", "learned"),
+        ("positions", "none"),
+        ("layer_norm_epsilon", 1e-6),
+    ],
+)
 def test_what_marian_cannot_express_is_refused_by_name(tmp_path, field, value):
     words, config = ListTokenizer("words", b"a\nb"), tiny_config("tsv:nowhere")
     config.model.layer_norm_epsilon = 1e-5
@@ -199,13 +243,29 @@ def test_what_decoding_loses_is_said(pair, tmp_path):
     config, tokenizers = check_run(run, "best")
     config.decoding = DecodingConfig(alpha=0.6, no_repeat_ngram=3)
     lost = export_marian(config, tokenizers, load_params(run, "best"), tmp_path)
-    assert [name for name in ("length penalty", "no_repeat_ngram") if not any(
-        name in line for line in lost)] == [] and len(lost) == 2
-    carried = DecodingConfig(alpha=0.6, power_penalty=True, beam_size=3, max_length=7, nbest=2,
-                             renormalize=True, horizon=1, max_extra_length=4, batch_size=8)
+    assert [
+        name
+        for name in ("length penalty", "no_repeat_ngram")
+        if not any(name in line for line in lost)
+    ] == [] and len(lost) == 2
+    carried = DecodingConfig(
+        alpha=0.6,
+        power_penalty=True,
+        beam_size=3,
+        max_length=7,
+        nbest=2,
+        renormalize=True,
+        horizon=1,
+        max_extra_length=4,
+        batch_size=8,
+    )
     fields, lost = generation_fields(carried, config.model)
-    assert lost == [] and fields == {"num_beams": 3, "length_penalty": 0.6, "max_length": 8,
-                                     "renormalize_logits": True}
+    assert lost == [] and fields == {
+        "num_beams": 3,
+        "length_penalty": 0.6,
+        "max_length": 8,
+        "renormalize_logits": True,
+    }
 
 
 def test_a_copy_without_its_start_token_is_refused(pair, tmp_path):
@@ -221,8 +281,9 @@ def test_a_copy_without_its_start_token_is_refused(pair, tmp_path):
     with pytest.raises(UserError, match="embed_positions"):
         load_params(tmp_path, "best")
     positions[0] += 0.5
-    save_file(there | {"model.decoder.embed_positions.weight": positions},
-              tmp_path / "model.safetensors")
+    save_file(
+        there | {"model.decoder.embed_positions.weight": positions}, tmp_path / "model.safetensors"
+    )
     with pytest.raises(UserError, match="embed_positions"):
         load_params(tmp_path, "best")
     note = json.loads((directory / "config.json").read_text())["jax_transformer"]

@@ -78,8 +78,9 @@ def test_weights_sum_to_one_wherever_something_may_be_attended_to_and_to_zero_el
 def test_large_scores_do_not_overflow():
     queries, keys, values = queries_keys_values()
     output, weights = attend(queries * 1e3, keys * 1e3, values)
-    np.testing.assert_allclose(output, numpy_attention(queries * 1e3, keys * 1e3, values)[0],
-                               rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        output, numpy_attention(queries * 1e3, keys * 1e3, values)[0], rtol=1e-4, atol=1e-4
+    )
     assert np.all(np.isfinite(weights))
 
 
@@ -218,9 +219,7 @@ def test_rotary_keys_and_queries_are_turned_and_values_are_not():
     queries = jnp.einsum("btd,dhk->bhtk", x, params.query)
     heads, _ = dot_product_attention(rotate(queries, positions), *turned)
     output, _ = multi_head_attention(params, x, turned, positions=positions)
-    np.testing.assert_allclose(
-        output, np.einsum("bhtk,hkd->btd", heads, params.output), atol=1e-5
-    )
+    np.testing.assert_allclose(output, np.einsum("bhtk,hkd->btd", heads, params.output), atol=1e-5)
 
 
 def test_shape_annotations_are_checked_in_tests():

@@ -3,8 +3,6 @@
 Axes: B sentences · N beams · V vocabulary · T steps.
 """
 
-
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -112,14 +112,24 @@ def test_sentences_that_share_rows_find_what_they_find_alone(rows, options):
             sentences, last = state
             jax.debug.callback(lambda *x: steps.append(tuple(map(np.asarray, x))), sentences, t)
             return trigram_step(tables[sentences])(tokens, last, t, parents, ancestry)[0], (
-                sentences, tokens)
+                sentences,
+                tokens,
+            )
 
         def load(state, row, sentence):
             return state[0].at[row].set(sentence), state[1].at[row].set(START)
 
         nothing = jnp.full(rows, B), jnp.zeros((rows, beams), int)
-        return beam_search(step, nothing, jnp.full(B, START), limits, max_length=LIMIT,
-                           end_id=END, queue=Queue(rows, load), **options)
+        return beam_search(
+            step,
+            nothing,
+            jnp.full(B, START),
+            limits,
+            max_length=LIMIT,
+            end_id=END,
+            queue=Queue(rows, load),
+            **options,
+        )
 
     found = jax.device_get(shared(tables, limits))
     jax.effects_barrier()
@@ -129,8 +139,9 @@ def test_sentences_that_share_rows_find_what_they_find_alone(rows, options):
     begun = [sentences[(t == 0) & (sentences < B)].tolist() for sentences, t in steps]
     assert sum(begun, []) == list(range(B - 2))
     # A row's steps follow one another: t is 0 or one more than before, until no sentence waits.
-    for (_, before), (_, after) in pairwise(steps[: next(
-            i for i in range(len(steps)) if B - 3 in begun[i])]):
+    for (_, before), (_, after) in pairwise(
+        steps[: next(i for i in range(len(steps)) if B - 3 in begun[i])]
+    ):
         assert ((after == before + 1) | (after == 0)).all()
 
 

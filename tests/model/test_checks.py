@@ -100,8 +100,14 @@ def step(tokens, state, t, parents, ancestry):
     return jnp.zeros((*tokens.shape, 5)), state
 
 
-SEARCH = dict(step=step, state=jnp.zeros(3), start_tokens=jnp.ones(3, int),
-              limits=jnp.full(3, 4), max_length=4, end_id=2)
+SEARCH = dict(
+    step=step,
+    state=jnp.zeros(3),
+    start_tokens=jnp.ones(3, int),
+    limits=jnp.full(3, 4),
+    max_length=4,
+    end_id=2,
+)
 
 
 @pytest.mark.parametrize("error, message, change", [
@@ -135,13 +141,15 @@ def test_wrong_arguments_of_searches_are_named(error, message, change):
     with pytest.raises(error, match=f"^({message})"):
         jax.eval_shape(lambda: beam_search(**given, beam_size=2))
     with pytest.raises(error, match=f"^({message})"):
-        jax.eval_shape(lambda: sample(**given, keys=jax.random.split(jax.random.key(0), 3),
-                                      samples=2))
+        jax.eval_shape(
+            lambda: sample(**given, keys=jax.random.split(jax.random.key(0), 3), samples=2)
+        )
 
 
 def test_keys_are_one_for_each_sentence_and_right_arguments_pass():
     with pytest.raises(ValueError, match="^keys must have the shape"):
-        jax.eval_shape(lambda: sample(**SEARCH, keys=jax.random.split(jax.random.key(0), 4),
-                                      samples=2))
+        jax.eval_shape(
+            lambda: sample(**SEARCH, keys=jax.random.split(jax.random.key(0), 4), samples=2)
+        )
     jax.eval_shape(lambda: (attend(mask=ATTEND), heads(mask=ATTEND), segment_mask(INTS, INTS)))
     jax.eval_shape(lambda: beam_search(**SEARCH, beam_size=2))

@@ -48,8 +48,11 @@ def step_of(tables):
 
 
 def rules_of(options, least, prefix):
-    given = {**options, "least": least if "least" in options else None,
-             "prefix": prefix if "prefix" in options else None}
+    given = {
+        **options,
+        "least": least if "least" in options else None,
+        "prefix": prefix if "prefix" in options else None,
+    }
     return make_rules(END, **given)
 
 
@@ -59,8 +62,14 @@ def searcher(name, beam_size):
     def search(tables, limits, least, prefix):
         start = jnp.full(B, START)
         return beam_search(
-            step_of(tables), jnp.full((B, beam_size), START), start, limits, beam_size=beam_size,
-            max_length=LIMIT, end_id=END, nbest=beam_size,
+            step_of(tables),
+            jnp.full((B, beam_size), START),
+            start,
+            limits,
+            beam_size=beam_size,
+            max_length=LIMIT,
+            end_id=END,
+            nbest=beam_size,
             rules=rules_of(COMBINATIONS[name], least, prefix),
         )
 
@@ -70,7 +79,7 @@ def searcher(name, beam_size):
 def repeats(prefix, token, n):
     """Whether `token` would say a run of n tokens for the second time."""
     said = (*prefix, token)
-    runs = [said[i: i + n] for i in range(len(said) - n + 1)]
+    runs = [said[i : i + n] for i in range(len(said) - n + 1)]
     return runs[-1] in runs[:-1] if runs else False
 
 
@@ -111,8 +120,9 @@ def test_a_search_with_rules_is_the_slow_search_with_the_same_definitions(name, 
     changed = 0
     for row, limit in enumerate(limits):
         model, allowed = plainly(options, tables[row], least[row], prefix[0][row], prefix[1][row])
-        expected = slow_beam_search(model, limit, beam_size=beam_size, end_id=END, nbest=beam_size,
-                                    allowed=allowed)
+        expected = slow_beam_search(
+            model, limit, beam_size=beam_size, end_id=END, nbest=beam_size, allowed=allowed
+        )
         got = listed(found, row)
         assert [one.tokens for one in got] == [one.tokens for one in expected]
         for one, other in zip(got, expected, strict=True):

@@ -20,8 +20,12 @@ B, T, D = 2, 5, 13
 CONFIG = ModelConfig(d_model=D, num_heads=1)
 
 
-KEYS = [jax.random.key(7), jax.random.PRNGKey(8), jax.random.fold_in(jax.random.PRNGKey(8), 1),
-        jax.random.fold_in(jax.random.PRNGKey(8), 2)]
+KEYS = [
+    jax.random.key(7),
+    jax.random.PRNGKey(8),
+    jax.random.fold_in(jax.random.PRNGKey(8), 1),
+    jax.random.fold_in(jax.random.PRNGKey(8), 2),
+]
 SHAPE = (61, 67)
 bits_of = jax.jit(random_bits, static_argnums=2)
 drop = jax.jit(dropout, static_argnums=1)
@@ -76,8 +80,10 @@ def test_masks_of_different_rows_and_keys_are_uncorrelated():
     one, other = (mask.ravel() for mask in masks[:2])
     places = np.arange(4000)
     assert max(correlation(one[places], other[places + s]) for s in range(1, 87)) < 5
-    assert max(correlation(one[places[:2048]], other[places[:2048] ^ s])
-               for s in 1 << np.arange(11)) < 5
+    assert (
+        max(correlation(one[places[:2048]], other[places[:2048] ^ s]) for s in 1 << np.arange(11))
+        < 5
+    )
 
 
 def test_neighbouring_elements_of_a_mask_are_uncorrelated():

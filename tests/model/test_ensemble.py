@@ -62,23 +62,30 @@ def searcher(name):
     @jax.jit
     def search(models, limits, least, prefix):
         return beam_search(
-            *together(models, 3), jnp.full(B, START), limits, beam_size=3, nbest=3,
-            max_length=LIMIT, end_id=END,
+            *together(models, 3),
+            jnp.full(B, START),
+            limits,
+            beam_size=3,
+            nbest=3,
+            max_length=LIMIT,
+            end_id=END,
             rules=rules_of(RULES[name], least, prefix),
         )
 
     return lambda *arguments: jax.device_get(search(*arguments))
 
 
-@pytest.mark.parametrize("name", slow_except(
-    ["none", "repetition", "reward", "renormalized", "together"], RULES))
+@pytest.mark.parametrize(
+    "name", slow_except(["none", "repetition", "reward", "renormalized", "together"], RULES)
+)
 def test_a_search_with_twice_one_model_is_that_models_and_with_two_that_of_their_mean(name):
     limits = np.random.default_rng(1).integers(1, LIMIT + 1, B)
     least, prefix = per_sentence(2)
     one, other = logits_of(3), logits_of(4)
     single, twice, both = (
         searcher(name)(models, limits, least, prefix)
-        for models in ((one,), (one, one), (one, other)))
+        for models in ((one,), (one, one), (one, other))
+    )
     np.testing.assert_array_equal(single.tokens, twice.tokens)
     np.testing.assert_allclose(single.scores, twice.scores, rtol=1e-5, atol=1e-5)
     mean = np.log((np.asarray(jax.nn.softmax(one)) + np.asarray(jax.nn.softmax(other))) / 2)
@@ -97,9 +104,15 @@ def test_samples_of_twice_one_model_are_that_models(options):
     def draw(models, name):
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(B))
         return sample(
-            *together(models, 4), jnp.full(B, START), jnp.full(B, LIMIT), keys, samples=4,
-            max_length=LIMIT, end_id=END,
-            rules=rules_of(RULES[name], None, None), **SAMPLES[options],
+            *together(models, 4),
+            jnp.full(B, START),
+            jnp.full(B, LIMIT),
+            keys,
+            samples=4,
+            max_length=LIMIT,
+            end_id=END,
+            rules=rules_of(RULES[name], None, None),
+            **SAMPLES[options],
         )
 
     for name in ("none", "repetition", "renormalized"):
@@ -117,6 +130,8 @@ def test_the_repetition_penalty_is_that_of_transformers_on_log_probabilities(pen
     found = jax.jit(repetition_penalty)(logits, normalizer, history, penalty)
     theirs = transformers.RepetitionPenaltyLogitsProcessor(penalty)(
         torch.tensor(history.reshape(-1, LIMIT)),
-        torch.tensor(logits.reshape(-1, V)).log_softmax(dim=-1))
-    np.testing.assert_allclose(found - normalizer[..., None], theirs.numpy().reshape(B, 2, V),
-                               rtol=1e-5, atol=1e-5)
+        torch.tensor(logits.reshape(-1, V)).log_softmax(dim=-1),
+    )
+    np.testing.assert_allclose(
+        found - normalizer[..., None], theirs.numpy().reshape(B, 2, V), rtol=1e-5, atol=1e-5
+    )

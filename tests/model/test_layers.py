@@ -107,13 +107,22 @@ def test_modules_are_their_functions_bit_for_bit():
     params = feed_forward_params()
     embedding = Embedding(CONFIG, V)
     cases = [
-        (LayerNorm(CONFIG), {"scale": scale, "bias": shift}, (x,), "__call__",
-         lambda x: layer_norm(x, scale, shift, CONFIG.layer_norm_epsilon)),
-        (FeedForward(CONFIG), params._asdict(), (x,), "__call__",
-         lambda x: feed_forward(params, x, "relu")),
+        (
+            LayerNorm(CONFIG),
+            {"scale": scale, "bias": shift},
+            (x,),
+            "__call__",
+            lambda x: layer_norm(x, scale, shift, CONFIG.layer_norm_epsilon),
+        ),
+        (
+            FeedForward(CONFIG),
+            params._asdict(),
+            (x,),
+            "__call__",
+            lambda x: feed_forward(params, x, "relu"),
+        ),
         (embedding, {"table": table}, (ids,), "__call__", lambda ids: embed(table, ids, True)),
-        (embedding, {"table": table}, (x, bias), "logits",
-         lambda x, bias: logits(x, table, bias)),
+        (embedding, {"table": table}, (x, bias), "logits", lambda x, bias: logits(x, table, bias)),
     ]
     for module, params_of, inputs, method, function in cases:
         variables = {"params": params_of}
@@ -129,10 +138,12 @@ def test_layers_start_as_the_paper_and_its_libraries_do():
     config = ModelConfig(d_model=101, d_ff=211, num_heads=1)
     modules = LayerNorm(config), FeedForward(config), Embedding(config, 997)
     x, ids = jnp.zeros((1, 1, 101)), jnp.zeros((1, 1), jnp.int32)
-    norm, feed, embedding = jax.jit(lambda key: [
-        module.init(key, inputs)["params"]
-        for module, inputs in zip(modules, (x, x, ids), strict=True)
-    ])(jax.random.key(0))
+    norm, feed, embedding = jax.jit(
+        lambda key: [
+            module.init(key, inputs)["params"]
+            for module, inputs in zip(modules, (x, x, ids), strict=True)
+        ]
+    )(jax.random.key(0))
     assert np.all(norm["scale"] == 1.0) and np.all(norm["bias"] == 0.0)
     table = embedding["table"]
     assert abs(table.std() * 101**0.5 - 1.0) < 0.02 and abs(table.mean()) < 0.002

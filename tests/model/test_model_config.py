@@ -11,23 +11,32 @@ GOOD = ModelConfig(source_vocab_size=37, target_vocab_size=37, d_model=30, num_h
 # Changes to GOOD → what the message must say: the rule, and what it got.
 REFUSED = [
     *(({name: "other"}, [name, *allowed, "'other'"]) for name, allowed in CHOICES.items()),
-    *(({name: value}, [f"{name} must be at least 1", str(value)])
-      for name in ("d_model", "d_ff", "num_heads", "num_layers", "max_length")
-      for value in (0, -5)),
-    *(({name: -5}, [f"{name} must not be negative", "-5"])
-      for name in ("source_vocab_size", "target_vocab_size", "num_decoder_layers")),
-    ({"d_model": 31},
-     ["d_model must be a multiple of num_heads", "d_model=31", "num_heads=3"]),
+    *(
+        ({name: value}, [f"{name} must be at least 1", str(value)])
+        for name in ("d_model", "d_ff", "num_heads", "num_layers", "max_length")
+        for value in (0, -5)
+    ),
+    *(
+        ({name: -5}, [f"{name} must not be negative", "-5"])
+        for name in ("source_vocab_size", "target_vocab_size", "num_decoder_layers")
+    ),
+    ({"d_model": 31}, ["d_model must be a multiple of num_heads", "d_model=31", "num_heads=3"]),
     ({"d_model": 33, "positions": "sinusoidal"}, ["even d_model", "33"]),
     ({"d_model": 33, "positions": "rotary"}, ["even head size", "11"]),
-    *(({"dropout": rate}, ["dropout must be in [0, 1)", str(rate)])
-      for rate in (-0.1, 1.0, float("nan"))),
-    *(({"layer_norm_epsilon": value}, ["layer_norm_epsilon must be positive", str(value)])
-      for value in (0.0, -1e-6, float("nan"))),
-    ({"target_vocab_size": 41},
-     ["three-way", "source_vocab_size=37", "target_vocab_size=41"]),
-    *(({name: value}, [f"{name} must be an id of the vocabulary", str(value)])
-      for name in ("pad_id", "start_id", "end_id", "unknown_id") for value in (-1, 37, 101)),
+    *(
+        ({"dropout": rate}, ["dropout must be in [0, 1)", str(rate)])
+        for rate in (-0.1, 1.0, float("nan"))
+    ),
+    *(
+        ({"layer_norm_epsilon": value}, ["layer_norm_epsilon must be positive", str(value)])
+        for value in (0.0, -1e-6, float("nan"))
+    ),
+    ({"target_vocab_size": 41}, ["three-way", "source_vocab_size=37", "target_vocab_size=41"]),
+    *(
+        ({name: value}, [f"{name} must be an id of the vocabulary", str(value)])
+        for name in ("pad_id", "start_id", "end_id", "unknown_id")
+        for value in (-1, 37, 101)
+    ),
 ]
 
 ACCEPTED = [

@@ -37,8 +37,10 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
 @partial(jax.jit, static_argnums=0)
 def attention(config, params):
     lengths = jnp.array([7, 5])
-    models = [(Transformer(config), {"params": one})
-              for one in (params if isinstance(params, list) else [params])]
+    models = [
+        (Transformer(config), {"params": one})
+        for one in (params if isinstance(params, list) else [params])
+    ]
     return force(models, ids(2, 7), lengths, ids(2, 6), jnp.array([6, 4])).attention
 
 
@@ -72,7 +74,8 @@ def test_alignment_attention_is_that_of_the_layer_before_the_last(layers, chosen
     for later in range(chosen + 1, layers):
         for name in params["decoder"][f"layers_{later}"]:
             np.testing.assert_array_equal(
-                attention(config, changed(params, f"layers_{later}", name)), usual)
+                attention(config, changed(params, f"layers_{later}", name)), usual
+            )
 
 
 # Scores of samples.
@@ -82,7 +85,8 @@ START, END, LIMIT = 1, 2, 6
 
 @pytest.mark.parametrize("alpha, power", [(0.6, False), (1.0, True), (0.0, False)])
 def test_the_score_of_a_sample_is_its_log_probability_over_the_penalty_of_its_whole_length(
-        alpha, power):
+    alpha, power
+):
     """The length counts the end token."""
     table = np.random.default_rng(0).normal(0, 1, (5, 5)).astype(np.float32)
 
@@ -90,14 +94,27 @@ def test_the_score_of_a_sample_is_its_log_probability_over_the_penalty_of_its_wh
         return jnp.asarray(table)[tokens], state
 
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(2))
-    found = jax.device_get(jax.jit(lambda: sample(
-        step, None, jnp.full(2, START), jnp.array([LIMIT, 4]), keys, samples=40,
-        max_length=LIMIT, end_id=END, alpha=alpha, power_penalty=power))())
+    found = jax.device_get(
+        jax.jit(
+            lambda: sample(
+                step,
+                None,
+                jnp.full(2, START),
+                jnp.array([LIMIT, 4]),
+                keys,
+                samples=40,
+                max_length=LIMIT,
+                end_id=END,
+                alpha=alpha,
+                power_penalty=power,
+            )
+        )()
+    )
     log_table = table - np.log(np.exp(table).sum(-1, keepdims=True))
     lengths = set()
     for tokens, score, log_prob in zip(
-            *(x.reshape(80, -1) for x in (found.tokens, found.scores, found.log_probs)),
-            strict=True):
+        *(x.reshape(80, -1) for x in (found.tokens, found.scores, found.log_probs)), strict=True
+    ):
         length = tokens.tolist().index(END) + 1
         path = [START, *tokens[:length].tolist()]
         expected = sum(log_table[one, other] for one, other in zip(path, path[1:], strict=False))

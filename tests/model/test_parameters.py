@@ -19,14 +19,18 @@ def count(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("tied, tables", [
-    ("three-way", {"target_embedding"}),
-    ("two-way", {"target_embedding", "source_embedding"}),
-    ("none", {"target_embedding", "source_embedding", "output_embedding"}),
-])
+@pytest.mark.parametrize(
+    "tied, tables",
+    [
+        ("three-way", {"target_embedding"}),
+        ("two-way", {"target_embedding", "source_embedding"}),
+        ("none", {"target_embedding", "source_embedding", "output_embedding"}),
+    ],
+)
 def test_tying_shares_the_tables_it_names(tied, tables):
-    config = replace(SMALL, source_vocab_size=V if tied == "three-way" else 37,
-                     tied_embeddings=tied)
+    config = replace(
+        SMALL, source_vocab_size=V if tied == "three-way" else 37, tied_embeddings=tied
+    )
     tree = shapes(config)
     assert {name for name in tree if name.endswith("embedding")} == tables
     assert set(tree) - tables == {"encoder", "decoder"}
@@ -48,12 +52,18 @@ def test_tying_shares_the_tables_it_names(tied, tables):
         tree = jax.jit(jax.grad(function))(variables_of(config))["params"]
         return {name: set(np.flatnonzero(tree[name]["table"].any(axis=1))) for name in tables}
 
-    everything, embedded = set(range(V)), {
-        "three-way": {"target_embedding": {5, 7, 11}},
-        "two-way": {"target_embedding": {11, 7}, "source_embedding": {5, 7}},
-        "none": {"target_embedding": {11, 7}, "source_embedding": {5, 7},
-                 "output_embedding": set()},
-    }[tied]
+    everything, embedded = (
+        set(range(V)),
+        {
+            "three-way": {"target_embedding": {5, 7, 11}},
+            "two-way": {"target_embedding": {11, 7}, "source_embedding": {5, 7}},
+            "none": {
+                "target_embedding": {11, 7},
+                "source_embedding": {5, 7},
+                "output_embedding": set(),
+            },
+        }[tied],
+    )
     assert rows_read(inputs) == embedded
     scores = "output_embedding" if tied == "none" else "target_embedding"
     assert rows_read(outputs) == {name: everything if name == scores else set() for name in tables}
@@ -64,8 +74,13 @@ def test_num_parameters_is_the_size_of_the_initialised_model_for_every_choice():
         CHOICES["tied_embeddings"], (False, True), (False, True), CHOICES["norm"], POSITIONS
     ):
         config = replace(
-            SMALL, tied_embeddings=tied, attention_bias=bias, output_bias=output_bias, norm=norm,
-            positions=positions, source_vocab_size=V if tied == "three-way" else 37,
+            SMALL,
+            tied_embeddings=tied,
+            attention_bias=bias,
+            output_bias=output_bias,
+            norm=norm,
+            positions=positions,
+            source_vocab_size=V if tied == "three-way" else 37,
         )
         config.validate()
         assert count(shapes(config)) == num_parameters(config), config
@@ -76,9 +91,7 @@ def test_num_parameters_is_the_size_of_the_initialised_model_for_every_choice():
 
 @pytest.mark.parametrize("module, parameters", [(base, 63_045_632), (big, 214_171_648)])
 def test_the_paper_s_models_have_the_paper_s_sizes(module, parameters):
-    config = replace(
-        module.get_config().model, source_vocab_size=37_000, target_vocab_size=37_000
-    )
+    config = replace(module.get_config().model, source_vocab_size=37_000, target_vocab_size=37_000)
     config.validate()
     assert num_parameters(config) == parameters == count(shapes(config))
 
@@ -97,8 +110,10 @@ def test_parameters_and_logits_are_float32_whatever_the_computation_is(dtype):
 def test_mixed_is_float32_but_for_the_products_with_weights():
     """Its distance from float32 is that of bfloat16's 8 bits; what is summed and kept is finer."""
     exact = jitted(SMALL)(*BATCH)
-    far = {dtype: np.abs(jitted(replace(SMALL, dtype=dtype))(*BATCH) - exact).max() / exact.std()
-           for dtype in ("mixed", "bfloat16")}
+    far = {
+        dtype: np.abs(jitted(replace(SMALL, dtype=dtype))(*BATCH) - exact).max() / exact.std()
+        for dtype in ("mixed", "bfloat16")
+    }
     assert 1e-4 < far["mixed"] < far["bfloat16"] < 0.2
     config = replace(SMALL, dtype="mixed", num_layers=2)
     shapes_of = jax.eval_shape(lambda: variables_of(config))
@@ -106,8 +121,10 @@ def test_mixed_is_float32_but_for_the_products_with_weights():
     dots = [line.rpartition(" : ")[2] for line in text.splitlines() if "dot_general" in line]
     attentions = 2 * (1 + 2)
     assert sum("bf16" not in operands for operands in dots) == 2 * attentions  # Q Kᵀ, weights V
-    assert sum(operands.count("xbf16>") == 2 and operands.endswith("xf32>") for operands in dots) \
-        == 4 * attentions + 2 * 4 + 1  # projections, feed-forward, logits
+    assert (
+        sum(operands.count("xbf16>") == 2 and operands.endswith("xf32>") for operands in dots)
+        == 4 * attentions + 2 * 4 + 1
+    )  # projections, feed-forward, logits
 
 
 def test_logits_are_the_hidden_states_times_the_target_embeddings_plus_the_bias():

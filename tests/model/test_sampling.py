@@ -24,9 +24,17 @@ def step_of(tables):
 
 @partial(jax.jit, static_argnames=("samples", "temperature", "top_k", "top_p", "suppressed"))
 def draw(tables, limits, keys, suppressed=(), **options):
-    return sample(step_of(tables), None, jnp.full(len(tables), START), limits, keys,
-                  max_length=LIMIT, end_id=END, rules=make_rules(END, suppressed=suppressed),
-                  **options)
+    return sample(
+        step_of(tables),
+        None,
+        jnp.full(len(tables), START),
+        limits,
+        keys,
+        max_length=LIMIT,
+        end_id=END,
+        rules=make_rules(END, suppressed=suppressed),
+        **options,
+    )
 
 
 def tables(rows, seed=0):
@@ -73,15 +81,24 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppressed=()):
     return found
 
 
-@pytest.mark.parametrize("options", [
-    {}, dict(temperature=0.5), dict(top_k=2), dict(top_p=0.7, suppressed=(3,)),
-    dict(temperature=2.0, top_k=4, top_p=0.8)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        dict(temperature=0.5),
+        dict(top_k=2),
+        dict(top_p=0.7, suppressed=(3,)),
+        dict(temperature=2.0, top_k=4, top_p=0.8),
+    ],
+    ids=str,
+)
 def test_hypotheses_come_as_often_as_they_are_probable(options):
     samples, table = 6000, tables(1)
     found = jax.device_get(draw(table, jnp.array([LIMIT]), keys_of(1), samples=samples, **options))
     counts, log_probs = {}, {}
     for tokens, length, log_prob in zip(
-            found.tokens[0], found.lengths[0], found.log_probs[0], strict=True):
+        found.tokens[0], found.lengths[0], found.log_probs[0], strict=True
+    ):
         said = tuple(tokens[:length].tolist())
         counts[said] = counts.get(said, 0) + 1
         log_probs[said] = log_prob
@@ -121,7 +138,8 @@ def test_likeliest_is_the_nucleus_of_the_best():
         found = np.asarray(likeliest(jnp.asarray(logits), top_k, top_p))
         for row, mask in zip(np.exp(logits.astype(np.float64)), found, strict=True):
             assert sorted(kept((row / row.sum()).tolist(), top_k, top_p)) == (
-                np.flatnonzero(mask).tolist())
+                np.flatnonzero(mask).tolist()
+            )
 
 
 def test_the_history_that_rules_see_holds_the_drawn_tokens_only():
@@ -134,6 +152,15 @@ def test_the_history_that_rules_see_holds_the_drawn_tokens_only():
         repeated = (history[..., None] == jnp.arange(V)).any(axis=2)
         return logits, normalizer, ~repeated
 
-    found = sample(step_of(logits), None, jnp.array([START]), jnp.array([LIMIT]), keys_of(1),
-                   samples=4, max_length=LIMIT, end_id=END, rules=rules)
+    found = sample(
+        step_of(logits),
+        None,
+        jnp.array([START]),
+        jnp.array([LIMIT]),
+        keys_of(1),
+        samples=4,
+        max_length=LIMIT,
+        end_id=END,
+        rules=rules,
+    )
     assert found.lengths.tolist() == [[1] * 4]

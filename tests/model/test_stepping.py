@@ -20,10 +20,18 @@ from model.translate import Reading, ancestry_mask, empty_caches, search_step
 # Random histories: every slot continues a random slot with a random token.
 
 STEPS, BEAMS, SENTENCES = 7, 3, 2
-STEPPING = [*product(CHOICES["norm"], POSITIONS, ["float32"]),
-            *((norm, kind, dtype) for norm, kind, dtype in zip(
-                ("post", "pre", "pre", "post") * 2, POSITIONS * 2,
-                ("bfloat16",) * 4 + ("mixed",) * 4, strict=True))]
+STEPPING = [
+    *product(CHOICES["norm"], POSITIONS, ["float32"]),
+    *(
+        (norm, kind, dtype)
+        for norm, kind, dtype in zip(
+            ("post", "pre", "pre", "post") * 2,
+            POSITIONS * 2,
+            ("bfloat16",) * 4 + ("mixed",) * 4,
+            strict=True,
+        )
+    ),
+]
 
 
 def random_histories():
@@ -99,9 +107,7 @@ def test_a_stack_without_memory_steps_through_its_cache_as_it_runs_at_once():
         ancestry = jnp.where(jnp.arange(STEPS) <= t, 0, -1)
         mask = ancestry_mask(jnp.broadcast_to(ancestry, (SENTENCES, 1, STEPS)))
         now, each = x[:, t][:, None], jnp.full(SENTENCES, t)
-        y, caches = stack.apply(
-            variables, now, mask, each[:, None], caches=caches, index=each
-        )
+        y, caches = stack.apply(variables, now, mask, each[:, None], caches=caches, index=each)
         return caches, y[:, 0]
 
     caches = empty_caches(config, SENTENCES, STEPS)

@@ -21,8 +21,16 @@ torch = pytest.importorskip("torch")
 
 B, S, T, V = 3, 7, 11, 37
 CONFIG = ModelConfig(
-    source_vocab_size=V, target_vocab_size=V, d_model=30, d_ff=43, num_heads=3, num_layers=2,
-    num_decoder_layers=3, max_length=13, attention_bias=True, layer_norm_epsilon=1e-5,
+    source_vocab_size=V,
+    target_vocab_size=V,
+    d_model=30,
+    d_ff=43,
+    num_heads=3,
+    num_layers=2,
+    num_decoder_layers=3,
+    max_length=13,
+    attention_bias=True,
+    layer_norm_epsilon=1e-5,
 )
 LENGTHS = np.array([7, 4, 2]), np.array([11, 5, 1])
 
@@ -82,9 +90,16 @@ def copy_layer(params, theirs):
 
 def torch_transformer(config, params):
     theirs = torch.nn.Transformer(
-        config.d_model, config.num_heads, config.num_layers, config.decoder_layers, config.d_ff,
-        dropout=0.0, activation=config.activation, layer_norm_eps=config.layer_norm_epsilon,
-        batch_first=True, norm_first=config.norm == "pre",
+        config.d_model,
+        config.num_heads,
+        config.num_layers,
+        config.decoder_layers,
+        config.d_ff,
+        dropout=0.0,
+        activation=config.activation,
+        layer_norm_eps=config.layer_norm_epsilon,
+        batch_first=True,
+        norm_first=config.norm == "pre",
     )
     with torch.no_grad():
         for side, stack in (("encoder", theirs.encoder), ("decoder", theirs.decoder)):
@@ -111,9 +126,11 @@ def test_logits_are_those_of_torch_with_the_same_weights(norm, activation):
 
     table = np.asarray(params["target_embedding"]["table"])
     positions = sinusoidal_positions(config.max_length, config.d_model)
-    enter = lambda ids: tensor(  # noqa: E731
-        table[ids] * np.float32(math.sqrt(config.d_model)) + positions[: ids.shape[1]]
-    )
+
+    def enter(ids):
+        scale = np.float32(math.sqrt(config.d_model))
+        return tensor(table[ids] * scale + positions[: ids.shape[1]])
+
     theirs = torch_transformer(config, params)
     with torch.no_grad():
         hidden = theirs(
@@ -139,8 +156,9 @@ def test_the_loss_and_its_gradient_are_torch_s_label_smoothed_cross_entropy(smoo
 
     theirs = tensor(scores).requires_grad_()
     ignored = tensor(np.where(weights > 0, labels, -100)).flatten()
-    both = partial(torch.nn.functional.cross_entropy, theirs.flatten(0, 1), ignored,
-                   reduction="sum")
+    both = partial(
+        torch.nn.functional.cross_entropy, theirs.flatten(0, 1), ignored, reduction="sum"
+    )
     expected = both(label_smoothing=smoothing)
     expected.backward()
     np.testing.assert_allclose(sums.loss, expected.item(), rtol=1e-5)

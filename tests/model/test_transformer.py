@@ -91,9 +91,7 @@ def test_padding_and_neighbours_do_not_matter_in_any_bit():
 def test_a_packed_row_gives_the_logits_of_its_pairs_one_by_one(positions):
     logits = jitted(replace(SMALL, positions=positions))(*BATCH)
     for i, length in enumerate(TARGET_LENGTHS, 1):
-        np.testing.assert_allclose(
-            logits[0][TARGET[1][0] == i], logits[i, :length], atol=2e-5
-        )
+        np.testing.assert_allclose(logits[0][TARGET[1][0] == i], logits[i, :length], atol=2e-5)
 
 
 def test_positions_count_from_zero_unless_they_are_given():
@@ -178,7 +176,9 @@ def test_dropout_is_on_every_sublayer_s_output_and_on_the_embeddings_each_with_i
     around = {"encoder": ("self", "feed_forward"), "decoder": ("self", "cross", "feed_forward")}
     assert set(seen) == {f"{side}/dropout" for side in around} | {
         f"{side}/layers_{i}/around_{what}/dropout"
-        for side, parts in around.items() for i in range(2) for what in parts
+        for side, parts in around.items()
+        for i in range(2)
+        for what in parts
     }
     assert all(abs(mask.mean() - 0.7) < 0.07 for mask in seen.values())
     for a, b in combinations(seen.values(), 2):
@@ -187,6 +187,7 @@ def test_dropout_is_on_every_sublayer_s_output_and_on_the_embeddings_each_with_i
 
 def test_recomputing_activations_changes_neither_loss_nor_gradients():
     """With dropout: what is recomputed is dropped again alike."""
+
     def loss(variables, key, remat):
         model = Transformer(replace(DROPPING, remat=remat))
         logits = model.apply(variables, *SQUARE, rngs={"dropout": key})

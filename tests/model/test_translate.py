@@ -94,8 +94,10 @@ def assert_same_bits(one, other):
 
 
 def test_a_limit_is_at_most_the_length_that_all_models_have():
-    models = [(one, jax.tree.map(jnp.asarray, random_variables(one)))
-              for one in (tiny_model(max_length=n) for n in (23, 19))]
+    models = [
+        (one, jax.tree.map(jnp.asarray, random_variables(one)))
+        for one in (tiny_model(max_length=n) for n in (23, 19))
+    ]
     request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)))
     found = jax.eval_shape(lambda: translate(models, request, Search(**SEARCH), 19, B))
     assert found.tokens.shape == (B, 2, 19)
@@ -109,7 +111,8 @@ def test_a_limit_is_at_most_the_length_that_all_models_have():
 
 @pytest.mark.parametrize("norm, positions", [("post", "sinusoidal"), ("pre", "rotary")])
 @pytest.mark.parametrize(
-    "dtype", slow_except(["float32", "mixed"], ["float32", "mixed", "bfloat16"]))
+    "dtype", slow_except(["float32", "mixed"], ["float32", "mixed", "bfloat16"])
+)
 def test_translations_are_those_of_the_slow_search_by_teacher_forcing(norm, positions, dtype):
     """Also: n-best, each sentence's limit, and scores that are those of forced rescoring in the
     same precision, which differ from those in float32."""

@@ -25,12 +25,16 @@ def test_a_local_path_is_accepted(path):
     check_local("--workdir", path)
 
 
-@pytest.mark.parametrize(("script", "argument"), [
-    ("train.py", "--workdir=gs://bucket/run"),
-    ("decode.py", "--workdir=runs/a,gs://bucket/run"), ("decode.py", "--output=s3://bucket/out"),
-    ("scripts/checkpoints.py", "--workdir=gs://bucket/run"),
-    ("scripts/convert.py", "--to=gs://bucket/run"),
-])
+@pytest.mark.parametrize(
+    ("script", "argument"),
+    [
+        ("train.py", "--workdir=gs://bucket/run"),
+        ("decode.py", "--workdir=runs/a,gs://bucket/run"),
+        ("decode.py", "--output=s3://bucket/out"),
+        ("scripts/checkpoints.py", "--workdir=gs://bucket/run"),
+        ("scripts/convert.py", "--to=gs://bucket/run"),
+    ],
+)
 def test_remote_paths_end_a_command_with_one_line_before_any_device(script, argument):
     code, out, err = run(ROOT / script, argument, devices=False)
     assert (code, out, len(err)) == (CONFIGURATION, "", 1)

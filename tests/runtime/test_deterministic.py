@@ -27,12 +27,22 @@ run_command(train.define_flags, train.main)
 @pytest.mark.parametrize("asked", [True, False])
 def test_xla_computes_deterministically_on_a_gpu_if_asked_to(asked, tmp_path):
     corpus = write_corpus(tmp_path / "pairs.tsv", 61)
-    flags = [*TINY, f"--config.data.corpus={corpus}", f"--workdir={tmp_path / 'run'}",
-             f"--config.training.deterministic={asked}", "--compilation_cache=off"]
+    flags = [
+        *TINY,
+        f"--config.data.corpus={corpus}",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.training.deterministic={asked}",
+        "--compilation_cache=off",
+    ]
     environment = {**os.environ, "XLA_FLAGS": f"--xla_dump_to={tmp_path / 'xla'}"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    subprocess.run([sys.executable, "-c", SCRIPT, *flags], env=environment, cwd=ROOT, check=True,
-                   capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", SCRIPT, *flags],
+        env=environment,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     written = [path.read_text() for path in (tmp_path / "xla").glob("*debug_options")]
     assert written
     assert all(("xla_gpu_deterministic_ops: true" in text) == asked for text in written)

@@ -6,8 +6,10 @@ from runtime import command, errors
 from runtime.errors import UserError
 
 
-@pytest.mark.parametrize("name, code", [
-    ("CONFIGURATION", 2), ("DATA", 3), ("CHECKPOINT", 4), ("DIVERGED", 5), ("OUTPUT", 6)])
+@pytest.mark.parametrize(
+    "name, code",
+    [("CONFIGURATION", 2), ("DATA", 3), ("CHECKPOINT", 4), ("DIVERGED", 5), ("OUTPUT", 6)],
+)
 def test_every_kind_of_error_has_its_exit_code(name, code):
     assert getattr(errors, name) == code
     error = UserError(code, "a message")

@@ -48,8 +48,10 @@ def of_one(path):
 def measured(run):
     """metrics.jsonl without what a clock measures."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k not in ("time", "train_tokens_per_second")}
-            for line in lines]
+    return [
+        {k: v for k, v in line.items() if k not in ("time", "train_tokens_per_second")}
+        for line in lines
+    ]
 
 
 def test_two_processes_equal_one_with_two_devices_bit_for_bit(of_two, of_one):
@@ -69,20 +71,27 @@ def test_four_devices_add_in_another_order_and_agree_to_1e_6(path, processes, de
     if not (path / "four").exists():
         trained(path, 1, 4, "four")
     run, _ = trained(path, processes, devices, f"{processes}x{devices}")
-    for a, b in zip(*(jax.tree.leaves(load_params(one, "latest"))
-                      for one in (path / "four", run)), strict=True):
+    for a, b in zip(
+        *(jax.tree.leaves(load_params(one, "latest")) for one in (path / "four", run)), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_two_processes_goes_on_in_one_and_the_reverse(
-        path, of_two, of_one, tmp_path):
+    path, of_two, of_one, tmp_path
+):
     (two, _), (one, _) = of_two, of_one
     shutil.copytree(two, tmp_path / "two in one")
     shutil.copytree(one, tmp_path / "one in two")
     for name, shape in (("two in one", (1, 2)), ("one in two", (2, 1))):
-        job = training(path, *shape, tmp_path / name,
-                       f"--config.data.valid=tsv:{path / 'valid.tsv'}", num_steps=6)
+        job = training(
+            path,
+            *shape,
+            tmp_path / name,
+            f"--config.data.valid=tsv:{path / 'valid.tsv'}",
+            num_steps=6,
+        )
         assert job.codes() == [0] * shape[0], job.texts(1)
         assert "resumed at step 4" in job.texts(1)[0]
     assert steps(tmp_path / "two in one")[-1] == 6
@@ -109,13 +118,19 @@ def test_one_then_two_then_four_processes_see_the_same_batches_and_losses(path, 
         assert a == pytest.approx(b, rel=1e-5)
 
 
-@pytest.mark.parametrize("coordinator, num_processes, process_id, part", [
-    ("a:1", None, None, "belong together"), ("", None, 1, "belong together"),
-    ("a", 2, 1, "HOST:PORT"), ("a:1", 2, 2, "from 0 to"),
-])
+@pytest.mark.parametrize(
+    "coordinator, num_processes, process_id, part",
+    [
+        ("a:1", None, None, "belong together"),
+        ("", None, 1, "belong together"),
+        ("a", 2, 1, "HOST:PORT"),
+        ("a:1", 2, 2, "from 0 to"),
+    ],
+)
 def test_incomplete_flags_are_refused(coordinator, num_processes, process_id, part):
-    given = SimpleNamespace(coordinator=coordinator, num_processes=num_processes,
-                            process_id=process_id)
+    given = SimpleNamespace(
+        coordinator=coordinator, num_processes=num_processes, process_id=process_id
+    )
     with pytest.raises(UserError, match=part) as refused:
         check_flags(given)
     assert refused.value.code == CONFIGURATION
@@ -124,10 +139,16 @@ def test_incomplete_flags_are_refused(coordinator, num_processes, process_id, pa
 @pytest.mark.slow
 def test_two_processes_translate_a_file_as_one_does(path, tmp_path):
     write_run(tmp_path / "run")
-    lines = [" ".join(WORDS[i % 11: i % 11 + 1 + i % 4]) for i in range(4100)]
+    lines = [" ".join(WORDS[i % 11 : i % 11 + 1 + i % 4]) for i in range(4100)]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    command = (ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", "--beam_size=1",
-               "--max_extra_length=2", f"--input={tmp_path / 'in.txt'}", "--batch_size=64")
+    command = (
+        ROOT / "decode.py",
+        f"--workdir={tmp_path / 'run'}",
+        "--beam_size=1",
+        "--max_extra_length=2",
+        f"--input={tmp_path / 'in.txt'}",
+        "--batch_size=64",
+    )
     for processes in (1, 2):
         output = tmp_path / f"{processes}.txt"
         job = Job(path, processes, 1, *command, f"--output={output}")

@@ -45,8 +45,14 @@ def test_sigterm_before_training_ends_all_at_once(path, tmp_path):
     slow = tmp_path / "slow.tsv"
     os.mkfifo(slow)
     writer = os.open(slow, os.O_RDWR)  # who writes nothing
-    job = training(path, 2, 1, tmp_path / "run", f"--config.data.corpus=tsv:{slow}",
-                   apart=[f"--config.data.corpus=tsv:{path / 'pairs.tsv'}"])
+    job = training(
+        path,
+        2,
+        1,
+        tmp_path / "run",
+        f"--config.data.corpus=tsv:{slow}",
+        apart=[f"--config.data.corpus=tsv:{path / 'pairs.tsv'}"],
+    )
     job.wait_for("run: ")
     started = time.monotonic()
     job.processes[0].send_signal(signal.SIGTERM)
@@ -71,8 +77,7 @@ def test_when_one_is_killed_the_other_stops_with_a_message(path, tmp_path, victi
 
 def test_what_stops_one_is_said_by_all(path, tmp_path):
     """An error that only one process has: its message and its exit code are everyone's."""
-    job = training(path, 2, 1, tmp_path / "run",
-                   apart=["--config.data.corpus=tsv:nowhere.tsv"])
+    job = training(path, 2, 1, tmp_path / "run", apart=["--config.data.corpus=tsv:nowhere.tsv"])
     assert job.codes() == [3, 3], job.texts(1)
     own, told = job.texts(1)[1], job.texts(1)[0]
     assert re.search("^error: nowhere.tsv .* does not exist", own, re.MULTILINE), own
@@ -88,18 +93,30 @@ def test_processes_with_different_settings_are_refused_by_name(path, tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_never_comes_is_not_waited_for_without_end(path, tmp_path):
-    job = Job(tmp_path, 1, 1, ROOT / "train.py", *TINY, f"--workdir={tmp_path / 'run'}",
-              f"--config.data.corpus=tsv:{path / 'pairs.tsv'}", "--coordinator=127.0.0.1:1",
-              "--num_processes=2", "--process_id=1", "--process_timeout=1")
+    job = Job(
+        tmp_path,
+        1,
+        1,
+        ROOT / "train.py",
+        *TINY,
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+        "--coordinator=127.0.0.1:1",
+        "--num_processes=2",
+        "--process_id=1",
+        "--process_timeout=1",
+    )
     (code,) = job.codes()
     assert code == 1
     assert job.texts(1)[0].splitlines()[-1] == (
         "error: not all processes came to 127.0.0.1:1 within 5 s; start all of them, with the same "
-        "flags")
+        "flags"
+    )
 
 
-@pytest.mark.parametrize("coordinator, where", [
-    ("127.0.0.1:1", "127.0.0.1:1"), ("", "the coordinator of the cluster")])
+@pytest.mark.parametrize(
+    "coordinator, where", [("127.0.0.1:1", "127.0.0.1:1"), ("", "the coordinator of the cluster")]
+)
 def test_processes_that_never_come_are_waited_for_by_name(monkeypatch, coordinator, where):
     """5 × --process_timeout seconds; no device is used and no other process is needed."""
     timers = []
@@ -116,13 +133,24 @@ def test_processes_that_never_come_are_waited_for_by_name(monkeypatch, coordinat
     monkeypatch.setattr(processes.jax.config, "update", lambda *_: None)
     monkeypatch.setattr(processes, "greetings_to_stderr", lambda: None)
     monkeypatch.setattr(processes, "_patience", 0)
-    given = SimpleNamespace(coordinator=coordinator, distributed=not coordinator,
-                            num_processes=2 if coordinator else None,
-                            process_id=0 if coordinator else None, process_timeout=7)
+    given = SimpleNamespace(
+        coordinator=coordinator,
+        distributed=not coordinator,
+        num_processes=2 if coordinator else None,
+        process_id=0 if coordinator else None,
+        process_timeout=7,
+    )
     with pytest.raises(UserError, match="did not find each other: deadline"):
         processes.connect(given)
-    assert timers == [(35, [f"not all processes came to {where} within 35 s; start all of them, "
-                            "with the same flags"])]
+    assert timers == [
+        (
+            35,
+            [
+                f"not all processes came to {where} within 35 s; start all of them, "
+                "with the same flags"
+            ],
+        )
+    ]
 
 
 def test_a_signal_of_any_process_is_shared_with_all(monkeypatch):

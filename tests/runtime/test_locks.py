@@ -141,8 +141,13 @@ except Stopped as stopped:
 
 
 def blocked(mode, rounds):
-    process = subprocess.Popen([sys.executable, "-c", BLOCKED, mode, str(rounds)], cwd=ROOT,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED, mode, str(rounds)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "ready\n"
     return process
 

@@ -18,11 +18,17 @@ MEMINFO = "MemTotal: 900 kB\nMemFree: 1 kB\nMemAvailable:  300 kB\nSwapFree: 50 
 GROUP = {"memory.current": "90000", "memory.stat": "anon 5\nactive_file 3000\ninactive_file 7000\n"}
 
 
-@pytest.mark.parametrize(("limits", "free"), [
-    ({}, 350 * 1024), ({"a/b": "max", "a": "max"}, 350 * 1024),
-    ({"a/b": "100000", "a": "max"}, 20_000), ({"a/b": "max", "a": "110000"}, 30_000),
-    ({"a/b": "99999999999"}, 350 * 1024),
-], ids=str)
+@pytest.mark.parametrize(
+    ("limits", "free"),
+    [
+        ({}, 350 * 1024),
+        ({"a/b": "max", "a": "max"}, 350 * 1024),
+        ({"a/b": "100000", "a": "max"}, 20_000),
+        ({"a/b": "max", "a": "110000"}, 30_000),
+        ({"a/b": "99999999999"}, 350 * 1024),
+    ],
+    ids=str,
+)
 def test_free_memory_is_what_kernel_and_control_groups_leave(tmp_path, monkeypatch, limits, free):
     monkeypatch.setattr(memory, "_freed", lambda: 0)
     write_tree(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "1:x:/y\n0::/a/b\n"})
@@ -43,8 +49,12 @@ def test_free_memory_of_accelerators_is_the_least_of_the_devices(monkeypatch):
         return lambda: [SimpleNamespace(platform="gpu", memory_stats=lambda s=s: s) for s in stats]
 
     full = {"bytes_limit": 1000, "bytes_in_use": 300}
-    for stats, free in (((full,), 700), (({"bytes_limit": 900}, full), 700),
-                        (({"bytes_limit": 600}, full), 600), ((None, full), None)):
+    for stats, free in (
+        ((full,), 700),
+        (({"bytes_limit": 900}, full), 700),
+        (({"bytes_limit": 600}, full), 600),
+        ((None, full), None),
+    ):
         monkeypatch.setattr(jax, "local_devices", devices(*stats))
         assert memory.free_memory() == free
 

@@ -59,7 +59,10 @@ def test_waiting_for_an_item_has_a_limit():
 
 
 def test_an_item_under_computation_does_not_delay_the_exit_of_the_process():
-    script = ("import time; from runtime.prefetch import Prefetched; "
-              "Prefetched(iter(lambda: time.sleep(600), 1), 1).ready(0.1)")
-    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], timeout=60,
-                   check=True)
+    script = (
+        "import time; from runtime.prefetch import Prefetched; "
+        "Prefetched(iter(lambda: time.sleep(600), 1), 1).ready(0.1)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], timeout=60, check=True
+    )

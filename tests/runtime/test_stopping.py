@@ -74,9 +74,17 @@ def test_a_signal_does_not_wait_for_the_plan_of_an_epoch(tmp_path, monkeypatch, 
 def test_two_processes_stop_together_while_they_plan(tmp_path):
     path, run = write_data(tmp_path), tmp_path / "run"
     (path / "plans.py").write_text(PLANS_FOR_EVER)
-    job = Job(path, 2, 1, ROOT / "train.py", f"--config={path / 'plans.py'}", *TINY,
-              f"--workdir={run}", f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
-              "--config.training.num_steps=100000")
+    job = Job(
+        path,
+        2,
+        1,
+        ROOT / "train.py",
+        f"--config={path / 'plans.py'}",
+        *TINY,
+        f"--workdir={run}",
+        f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+        "--config.training.num_steps=100000",
+    )
     job.wait_for("planning epoch 1")
     job.wait_for("step 1/")
     job.processes[1].send_signal(signal.SIGTERM)

@@ -31,10 +31,12 @@ if __name__ == "__main__":
 
 
 def test_every_kind_of_change_is_made_and_no_text_is_changed():
-    found = {(one.kind, one.original, one.mutated) for each in mutants("a.py", CODE)
-             for one in each}
+    found = {
+        (one.kind, one.original, one.mutated) for each in mutants("a.py", CODE) for one in each
+    }
     assert found == {
-        ("constant", "3", "(4)"), ("constant", "3", "(2)"),
+        ("constant", "3", "(4)"),
+        ("constant", "3", "(2)"),
         ("constant", '"short"', "('short_')"),
         ("operator", "x < 3 and not name", "(x < 3 or not name)"),
         ("comparison", "x < 3", "(x <= 3)"),
@@ -42,10 +44,14 @@ def test_every_kind_of_change_is_made_and_no_text_is_changed():
         ("operator", "call(x, name, key=True) + 1.5", "(call(x, name, key=True) - 1.5)"),
         ("argument", "call(x, name, key=True)", "(call(name, x, key=True))"),
         ("argument", "call(x, name, key=True)", "(call(x, name))"),
-        ("argument", 'ValueError("a message", f"of {x + 1}")',
-         "(ValueError(f'of {x + 1}', 'a message'))"),
+        (
+            "argument",
+            'ValueError("a message", f"of {x + 1}")',
+            "(ValueError(f'of {x + 1}', 'a message'))",
+        ),
         ("constant", "True", "(False)"),
-        ("constant", "1.5", "(3.0)"), ("constant", "1.5", "(0.75)"),
+        ("constant", "1.5", "(3.0)"),
+        ("constant", "1.5", "(0.75)"),
     }
 
 
@@ -110,11 +116,20 @@ def test_toy():
 @pytest.fixture
 def toy(tmp_path):
     for name, text in {
-        "model/toy.py": TOY, "tests/test_toy.py": TOY_TEST,
+        "model/toy.py": TOY,
+        "tests/test_toy.py": TOY_TEST,
         "tests/mutation/test_files.json": json.dumps({"model/toy.py": ["tests/test_toy.py"]}),
-        "tests/mutation/equivalent.json": json.dumps([
-            {"path": "model/toy.py", "code": "return x if x < 3.0 else 3.0 @16",
-             "original": "x < 3.0", "mutated": "(x <= 3.0)", "reason": "both give 3.0"}]),
+        "tests/mutation/equivalent.json": json.dumps(
+            [
+                {
+                    "path": "model/toy.py",
+                    "code": "return x if x < 3.0 else 3.0 @16",
+                    "original": "x < 3.0",
+                    "mutated": "(x <= 3.0)",
+                    "reason": "both give 3.0",
+                }
+            ]
+        ),
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -60,16 +60,21 @@ def place(tmp_path_factory):
 
 
 def training(place, *flags):
-    return [str(ROOT / "train.py"), *TINY, f"--config.data.corpus=tsv:{place / 'pairs.tsv'}",
-            *flags]
+    return [
+        str(ROOT / "train.py"),
+        *TINY,
+        f"--config.data.corpus=tsv:{place / 'pairs.tsv'}",
+        *flags,
+    ]
 
 
 @pytest.fixture(scope="module")
 def resumed(place):
     """A run that was killed after step 6 or later, beyond its checkpoint, and went on to 12."""
     command = training(place, f"--workdir={place / 'run'}", "--config.training.profile=2:3")
-    with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True,
-                          env=ENVIRONMENT) as process:
+    with subprocess.Popen(
+        [sys.executable, *command], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
         for line in process.stderr:
             if line.startswith("step 6/"):
                 process.send_signal(signal.SIGKILL)
@@ -88,8 +93,13 @@ def test_a_dry_run_says_what_the_run_says_and_leaves_nothing(place, resumed):
     log = (resumed / "train.log").read_text().splitlines()
     for start in ("train: ", "vocabulary: ", "parameters: ", "devices: "):
         assert [x for x in err if x.startswith(start)][0] in log
-    for part in ("checkpoints: ", "one batch: 128 target tokens", "memory of a step on each device",
-                 "one step: ", "nothing was kept"):
+    for part in (
+        "checkpoints: ",
+        "one batch: 128 target tokens",
+        "memory of a step on each device",
+        "one step: ",
+        "nothing was kept",
+    ):
         assert part in "\n".join(err), part
 
 
@@ -112,10 +122,13 @@ def test_steps_of_a_trace_are_two_numbers_in_order(spec):
         profile_steps(spec)
 
 
-@pytest.mark.parametrize("field, value, rule", [
-    ("profile", "9:99", "ends after training.num_steps=10"),  # else it would never be written
-    ("adam_epsilon", 0.0, "must be above 0"),  # else 0 / 0 where there is no gradient
-])
+@pytest.mark.parametrize(
+    "field, value, rule",
+    [
+        ("profile", "9:99", "ends after training.num_steps=10"),  # else it would never be written
+        ("adam_epsilon", 0.0, "must be above 0"),  # else 0 / 0 where there is no gradient
+    ],
+)
 def test_settings_that_could_not_work_are_refused(field, value, rule):
     with pytest.raises(ValueError, match=f"training.{field}.* {rule}"):
         TrainingConfig(num_steps=10, **{field: value}).validate()
@@ -132,10 +145,12 @@ def shown(directory):
             end = 12 + struct.unpack("<Q", raw[:8])[0]
             if len(raw) < end + 4:
                 break  # cut off by the kill
-            event, raw = Event.FromString(raw[12:end]), raw[end + 4:]
+            event, raw = Event.FromString(raw[12:end]), raw[end + 4 :]
             if event.session_log.status == SessionLog.START:
-                points = {tag: [step for step in steps if step < event.step]
-                          for tag, steps in points.items()}
+                points = {
+                    tag: [step for step in steps if step < event.step]
+                    for tag, steps in points.items()
+                }
             for value in event.summary.value:
                 points.setdefault(value.tag, []).append(event.step)
     return points
@@ -162,20 +177,32 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
     code, _, err = call(script, f"--config={place / 'bad.py'}", *flags)
     assert code == 2
     assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be allocated")
-    for part in ("training.tokens_per_batch=128", "8 rows of 16 + 16 tokens",
-                 "config.training.accumulate=2", "lower training.tokens_per_batch"):
+    for part in (
+        "training.tokens_per_batch=128",
+        "8 rows of 16 + 16 tokens",
+        "config.training.accumulate=2",
+        "lower training.tokens_per_batch",
+    ):
         assert part in err[-1], part
     log = (place / "short" / "train.log").read_text()
     assert "Traceback" in log and log.splitlines()[-1] == err[-1]
     assert not any("Traceback" in line for line in err)
 
 
-@pytest.mark.parametrize(("said", "amount"), [
-    ("RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.", "4398046511104 bytes"),
-    ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 31.47GiB.", "31.47GiB"),
-    ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.5G of 15.48G hbm.",
-     "20.5G"),
-])
+@pytest.mark.parametrize(
+    ("said", "amount"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.",
+            "4398046511104 bytes",
+        ),
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 31.47GiB.", "31.47GiB"),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.5G of 15.48G hbm.",
+            "20.5G",
+        ),
+    ],
+)
 def test_the_number_that_failed_is_found(said, amount):
     advice = too_little_memory(lack(said), tiny_config("x"))
     assert f"out of memory, {amount} could not be allocated" in advice
@@ -226,10 +253,16 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     assert (elsewhere / "deep").is_dir()
 
 
-@pytest.mark.parametrize(("arguments", "code", "part"), [
-    (["--workdir=x"], 2, "say list, verify, prune"), (["lst", "--workdir=x"], 2, "say list"),
-    (["list", "--workdir=nowhere"], 4, "not a run directory"), (["prune", "--keep=0"], 1, "keep"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["--workdir=x"], 2, "say list, verify, prune"),
+        (["lst", "--workdir=x"], 2, "say list"),
+        (["list", "--workdir=nowhere"], 4, "not a run directory"),
+        (["prune", "--keep=0"], 1, "keep"),
+    ],
+    ids=str,
+)
 def test_a_wrong_command_is_one_line(arguments, code, part):
     found = call(ROOT / "scripts" / "checkpoints.py", *arguments)
     assert found[:2] == (code, "") and len(found[2]) == 1 and part in found[2][0]

@@ -43,34 +43,53 @@ def test_scan_lines_become_pairs(tmp_path, call, name, end):
     code, out, err = call("prepare_scan", f"--input={name}", "--output=a.tsv")
     assert (code, out, err) == (0, "", "a.tsv: 7 pairs\n")
     corpus = read_corpus(f"tsv:{tmp_path / 'a.tsv'}", "train", DataConfig())
-    again = [f"IN: {one} OUT: {other}"
-             for one, other in zip(corpus.source, corpus.target, strict=True)]
+    again = [
+        f"IN: {one} OUT: {other}" for one, other in zip(corpus.source, corpus.target, strict=True)
+    ]
     assert again == [scan_line(i) for i in range(7)]
     assert {path.name for path in tmp_path.iterdir()} == {name, "a.tsv"}
 
 
 def test_every_nth_scan_pair_is_held_out(tmp_path, call):
     (tmp_path / "a.txt").write_text("".join(f"{scan_line(i)}\n" for i in range(11)))
-    code, _, err = call("prepare_scan", "--input=a.txt", "--output=train.tsv", "--valid=valid.tsv",
-                        "--valid_every=3")
+    code, _, err = call(
+        "prepare_scan",
+        "--input=a.txt",
+        "--output=train.tsv",
+        "--valid=valid.tsv",
+        "--valid_every=3",
+    )
     assert (code, err) == (0, "train.tsv: 8 pairs\nvalid.tsv: 3 pairs\n")
-    counts = {name: [line.count("I_WALK") for line in (tmp_path / name).read_text().splitlines()]
-              for name in ("train.tsv", "valid.tsv")}
+    counts = {
+        name: [line.count("I_WALK") for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("train.tsv", "valid.tsv")
+    }
     assert counts == {"train.tsv": [0, 1, 3, 4, 6, 7, 9, 10], "valid.tsv": [2, 5, 8]}
 
 
-@pytest.mark.parametrize("options", [["--valid=v.tsv"], ["--valid_every=5"],
-                                     ["--valid=a.tsv", "--valid_every=5"]])
+@pytest.mark.parametrize(
+    "options", [["--valid=v.tsv"], ["--valid_every=5"], ["--valid=a.tsv", "--valid_every=5"]]
+)
 def test_half_a_request_to_hold_out_is_refused(tmp_path, call, options):
     (tmp_path / "a.txt").write_text(scan_line(1))
-    message = refused(CONFIGURATION,
-                      call("prepare_scan", "--input=a.txt", "--output=a.tsv", *options))
+    message = refused(
+        CONFIGURATION, call("prepare_scan", "--input=a.txt", "--output=a.tsv", *options)
+    )
     assert "--valid" in message
     assert not (tmp_path / "a.tsv").exists()
 
 
-@pytest.mark.parametrize("bad", [b"", b"IN: OUT: I_JUMP", b"IN: jump OUT:", b"jump\tI_JUMP",
-                                 b"IN: jump OUT: I_JUMP OUT: I_JUMP", b"IN: j\xff OUT: I_JUMP"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"IN: OUT: I_JUMP",
+        b"IN: jump OUT:",
+        b"jump\tI_JUMP",
+        b"IN: jump OUT: I_JUMP OUT: I_JUMP",
+        b"IN: j\xff OUT: I_JUMP",
+    ],
+)
 def test_a_malformed_scan_line_is_named_and_nothing_is_written(tmp_path, call, bad):
     (tmp_path / "a.txt").write_bytes(scan_line(1).encode() + b"\n" + bad + b"\n")
     message = refused(DATA, call("prepare_scan", "--input=a.txt", "--output=a.tsv"))
@@ -78,11 +97,14 @@ def test_a_malformed_scan_line_is_named_and_nothing_is_written(tmp_path, call, b
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-@pytest.mark.parametrize(("options", "pairs"), [
-    ([], ["' E M\tAH M", "R E A D\tR EH D", "R E A D\tR IY D", "A\tAH", "A\tEY"]),
-    (["--distinct"], ["' E M\tAH M", "R E A D\tR EH D", "A\tAH"]),
-    (["--distinct", "--without=other"], ["' E M\tAH M", "A\tAH"]),
-])
+@pytest.mark.parametrize(
+    ("options", "pairs"),
+    [
+        ([], ["' E M\tAH M", "R E A D\tR EH D", "R E A D\tR IY D", "A\tAH", "A\tEY"]),
+        (["--distinct"], ["' E M\tAH M", "R E A D\tR EH D", "A\tAH"]),
+        (["--distinct", "--without=other"], ["' E M\tAH M", "A\tAH"]),
+    ],
+)
 def test_a_dictionary_becomes_pairs_of_characters_and_phonemes(tmp_path, call, options, pairs):
     (tmp_path / "cmu").write_bytes(DICTIONARY)
     (tmp_path / "other").write_bytes(b"READ  R IY D\r\n")
@@ -94,8 +116,12 @@ def test_a_dictionary_becomes_pairs_of_characters_and_phonemes(tmp_path, call, o
 
 def test_a_word_is_right_if_it_equals_any_of_its_pronunciations(tmp_path, call):
     (tmp_path / "cmu.gz").write_bytes(gzip.compress(DICTIONARY))
-    for outputs, rate in (("AH M|R IY D|EY", "0.00 % (0 of 3 "), ("AH M|R EH D|AH", "0.00 % (0 "),
-                          ("AH M|R EH|AH EY", "66.67 % (2 of 3 "), ("||", "100.00 % (3 of 3 ")):
+    for outputs, rate in (
+        ("AH M|R IY D|EY", "0.00 % (0 of 3 "),
+        ("AH M|R EH D|AH", "0.00 % (0 "),
+        ("AH M|R EH|AH EY", "66.67 % (2 of 3 "),
+        ("||", "100.00 % (3 of 3 "),
+    ):
         (tmp_path / "out").write_text("".join(f"{line}\n" for line in outputs.split("|")))
         code, out, err = call("prepare_cmudict", "--input=cmu.gz", "--score=out")
         assert (code, err) == (0, "") and out.startswith(f"word error rate {rate}")
@@ -122,8 +148,10 @@ def test_a_dictionary_is_prepared_or_scored_and_not_both(tmp_path, call):
         assert "--score" in refused(CONFIGURATION, call("prepare_cmudict", "--input=cmu", *options))
 
 
-@pytest.mark.parametrize(("script", "content"), [
-    ("prepare_scan", scan_line(1).encode()), ("prepare_cmudict", DICTIONARY)])
+@pytest.mark.parametrize(
+    ("script", "content"),
+    [("prepare_scan", scan_line(1).encode()), ("prepare_cmudict", DICTIONARY)],
+)
 def test_an_existing_output_stays_unless_told_otherwise(tmp_path, call, script, content):
     (tmp_path / "in").write_bytes(content)
     (tmp_path / "a.tsv").write_text("mine")

@@ -20,21 +20,45 @@ GOOD = {
 
 # The last values that are accepted, and the first that are refused: part, field, good, bad.
 BOUNDS = [
-    *(("training", name, (1, 2), (0, -1)) for name in (
-        "num_steps", "tokens_per_batch", "accumulate", "warmup_steps", "log_every", "keep")),
+    *(
+        ("training", name, (1, 2), (0, -1))
+        for name in (
+            "num_steps",
+            "tokens_per_batch",
+            "accumulate",
+            "warmup_steps",
+            "log_every",
+            "keep",
+        )
+    ),
     ("training", "eval_every", (1000, 2000), (0, -1000, 1500, 999)),
     ("training", "checkpoint_every", (1, 2500, 5000), (0, -1, 3000, 10_000)),
-    *(("training", name, (0, 0.0, 1, 3), (-1, -TINY, NAN)) for name in (
-        "learning_rate", "weight_decay", "clip_norm", "loss_block", "patience",
-        "eval_sentences", "skip_nonfinite")),
+    *(
+        ("training", name, (0, 0.0, 1, 3), (-1, -TINY, NAN))
+        for name in (
+            "learning_rate",
+            "weight_decay",
+            "clip_norm",
+            "loss_block",
+            "patience",
+            "eval_sentences",
+            "skip_nonfinite",
+        )
+    ),
     ("training", "seed", (0, 1), (-1,)),
-    *(("training", name, (0.0, 0.5, 1 - TINY), (-TINY, 1.0, NAN)) for name in (
-        "label_smoothing", "adam_b1", "adam_b2", "ema_decay")),
+    *(
+        ("training", name, (0.0, 0.5, 1 - TINY), (-TINY, 1.0, NAN))
+        for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay")
+    ),
     ("training", "adam_epsilon", (TINY, 1.0), (0.0, -TINY, NAN)),
     ("training", "schedule", ("paper", "cosine", "linear", "constant"), ("", "step")),
     ("training", "best_metric", ("bleu", "loss"), ("", "nll")),
-    ("training", "profile", ("", "1:1", "1:20", "20:20"),
-     ("0:1", "1:21", "2:1", "1", "1:", ":1", "a:b", "1:2:3", " 1:2", "-1:2")),
+    (
+        "training",
+        "profile",
+        ("", "1:1", "1:20", "20:20"),
+        ("0:1", "1:21", "2:1", "1", "1:", ":1", "a:b", "1:2:3", " 1:2", "-1:2"),
+    ),
     *(("data", name, (5, 100), (4, 3, -1)) for name in ("vocab_size",)),
     ("data", "target_vocab_size", (0, 5, 100), (4, 1, -1)),
     *(("data", name, (2, 3), (1, 0, -1)) for name in ("source_length", "target_length")),
@@ -46,20 +70,35 @@ BOUNDS = [
     ("data", "target_tokenizer", ("", "unigram", "bpe", "words"), ("spaces",)),
     *(("decoding", name, (1, 2**31 - 1), (0, -1, 2**31)) for name in ("beam_size", "batch_size")),
     ("decoding", "nbest", (1, 4), (0, -1, 5)),
-    *(("decoding", name, (0, 1), (-1, 2**31)) for name in (
-        "max_length", "min_length", "horizon", "no_repeat_ngram", "samples", "top_k", "seed",
-        "max_extra_length")),
-    *(("decoding", name, (0.0, 0.5, 2.0), (-TINY, NAN)) for name in (
-        "alpha", "max_length_ratio", "min_length_ratio")),
-    *(("decoding", name, (TINY, 0.5, 1.0, 1.5), (0.0, -1.0, float("inf"), NAN)) for name in (
-        "repetition_penalty", "temperature")),
+    *(
+        ("decoding", name, (0, 1), (-1, 2**31))
+        for name in (
+            "max_length",
+            "min_length",
+            "horizon",
+            "no_repeat_ngram",
+            "samples",
+            "top_k",
+            "seed",
+            "max_extra_length",
+        )
+    ),
+    *(
+        ("decoding", name, (0.0, 0.5, 2.0), (-TINY, NAN))
+        for name in ("alpha", "max_length_ratio", "min_length_ratio")
+    ),
+    *(
+        ("decoding", name, (TINY, 0.5, 1.0, 1.5), (0.0, -1.0, float("inf"), NAN))
+        for name in ("repetition_penalty", "temperature")
+    ),
     ("decoding", "top_p", (TINY, 0.5, 1.0), (0.0, -1.0, 1 + TINY, NAN)),
     ("decoding", "dtype", ("", "float32", "mixed", "bfloat16"), ("float16",)),
 ]
 
 
-@pytest.mark.parametrize("part, field, good, bad", BOUNDS,
-                         ids=[f"{part}.{field}" for part, field, *_ in BOUNDS])
+@pytest.mark.parametrize(
+    "part, field, good, bad", BOUNDS, ids=[f"{part}.{field}" for part, field, *_ in BOUNDS]
+)
 def test_a_field_is_accepted_within_its_bounds_and_refused_beyond_them(part, field, good, bad):
     for value in good:
         replace(GOOD[part], **{field: value}).validate()
@@ -144,9 +183,23 @@ def test_the_defaults_are_those_of_the_paper():
 
 def test_options_of_decoding_change_nothing_unless_they_are_set():
     d = DecodingConfig()
-    assert not any((d.power_penalty, d.horizon, d.max_length, d.max_length_ratio, d.min_length,
-                    d.min_length_ratio, d.no_repeat_ngram, d.suppress, d.renormalize, d.samples,
-                    d.top_k, d.seed, d.dtype))
+    assert not any(
+        (
+            d.power_penalty,
+            d.horizon,
+            d.max_length,
+            d.max_length_ratio,
+            d.min_length,
+            d.min_length_ratio,
+            d.no_repeat_ngram,
+            d.suppress,
+            d.renormalize,
+            d.samples,
+            d.top_k,
+            d.seed,
+            d.dtype,
+        )
+    )
     assert d.repetition_penalty == d.temperature == d.top_p == 1.0
 
 
@@ -165,11 +218,14 @@ def test_every_option_of_decoding_has_a_help_text():
         assert isinstance(help, str) and len(help) > 10, one.name
 
 
-@pytest.mark.parametrize("tokens, accumulate, rows, at_a_time", [
-    (200, 1, 1, 1), (399, 1, 1, 1), (2100, 1, 10, 10), (2100, 3, 10, 4)])
+@pytest.mark.parametrize(
+    "tokens, accumulate, rows, at_a_time",
+    [(200, 1, 1, 1), (399, 1, 1, 1), (2100, 1, 10, 10), (2100, 3, 10, 4)],
+)
 def test_rows_of_a_batch_are_its_tokens_over_the_length(tokens, accumulate, rows, at_a_time):
-    config = whole(training__tokens_per_batch=tokens, data__target_length=200,
-                   training__accumulate=accumulate)
+    config = whole(
+        training__tokens_per_batch=tokens, data__target_length=200, training__accumulate=accumulate
+    )
     assert (config.rows_per_batch, config.rows_at_a_time) == (rows, at_a_time)
 
 

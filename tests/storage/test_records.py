@@ -55,8 +55,19 @@ def resumed(stopped, path, spoil, **settings):
     return (path / "train.log").read_text()[before:]
 
 
-@pytest.mark.parametrize("content", [b'{"command": ["tr', b"\xff\xfe", b"[]", b"", b'{"data": 3}',
-                                     b'{"resumed": {}}', b"[" * 100_000], ids=lambda x: x[:9])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"command": ["tr',
+        b"\xff\xfe",
+        b"[]",
+        b"",
+        b'{"data": 3}',
+        b'{"resumed": {}}',
+        b"[" * 100_000,
+    ],
+    ids=lambda x: x[:9],
+)
 def test_a_damaged_run_json_is_set_aside(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
     facts, warning = read_facts(tmp_path / "run.json")
@@ -84,8 +95,11 @@ def test_a_run_with_damaged_records_is_resumed(stopped, tmp_path):
     best = read_best(stopped[0])
     log = resumed(stopped, tmp_path / "run", spoil)
     assert "resumed at step 4" in log
-    for part in ("warning: run.json is damaged", "warning: metrics.jsonl: 1 damaged lines",
-                 "best.json is damaged"):
+    for part in (
+        "warning: run.json is damaged",
+        "warning: metrics.jsonl: 1 damaged lines",
+        "best.json is damaged",
+    ):
         assert part in log, part
     lines = (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 3, 4, 4, 5]
@@ -103,8 +117,12 @@ def test_changed_data_is_refused_without_run_json_too(stopped, tmp_path):
         with pytest.raises(UserError, match="pairs.tsv changed since") as refused:
             resumed(stopped, tmp_path / "run", lambda run: (run / "run.json").unlink())
         assert refused.value.code == DATA
-        log = resumed(stopped, tmp_path / "again", lambda run: (run / "run.json").unlink(),
-                      allow_data_change=True)
+        log = resumed(
+            stopped,
+            tmp_path / "again",
+            lambda run: (run / "run.json").unlink(),
+            allow_data_change=True,
+        )
         assert "the training data has changed" in log
     finally:
         open(corpus, "wb").write(before)

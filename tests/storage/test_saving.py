@@ -41,8 +41,11 @@ def whole(corpus, tmp_path_factory):
 
 
 def contents(path):
-    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()
-            and file.name not in ("LOCK", "train.log")}
+    return {
+        file: file.read_bytes()
+        for file in path.rglob("*")
+        if file.is_file() and file.name not in ("LOCK", "train.log")
+    }
 
 
 @pytest.mark.parametrize("start", ["nowhere", "{run}"])
@@ -74,10 +77,14 @@ def test_overwrite_deletes_no_directory_that_is_not_a_run(tmp_path):
     run.close()
 
 
-@pytest.mark.parametrize("there, refused", [
-    (["vocab/tokenizers.json"], False), (["vocab/other.json"], True),
-    (["vocab/tokenizers.json", "samples/4.txt"], True),
-])
+@pytest.mark.parametrize(
+    "there, refused",
+    [
+        (["vocab/tokenizers.json"], False),
+        (["vocab/other.json"], True),
+        (["vocab/tokenizers.json", "samples/4.txt"], True),
+    ],
+)
 def test_overwrite_deletes_what_a_failed_first_start_left(tmp_path, there, refused):
     """Its vocabulary is written before config.json."""
     for name in there:
@@ -123,8 +130,7 @@ def test_a_run_killed_before_its_first_save_begins_again(corpus, whole, tmp_path
     assert read_best(tmp_path / "run") == read_best(whole)
 
 
-@pytest.mark.parametrize(
-    "fails", ["4.tmp", pytest.param("average.tmp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fails", ["4.tmp", pytest.param("average.tmp", marks=pytest.mark.slow)])
 def test_what_could_not_be_saved_is_not_the_best(corpus, tmp_path, monkeypatch, fails):
     """A full disk as the best step so far is saved, or as the average is."""
     write, judge = saving.write_manifest, Evaluator.judge
@@ -171,8 +177,10 @@ def test_a_full_disk_costs_lines_and_points_not_the_training(tmp_path, monkeypat
 
 
 def test_training_outlives_whoever_reads_its_messages():
-    code = ("import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
-            "from storage.run import say; say('one\\n'); say('two\\n'); print('on')")
+    code = (
+        "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
+        "from storage.run import say; say('one\\n'); say('two\\n'); print('on')"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"on\n")
 

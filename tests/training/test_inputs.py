@@ -27,8 +27,11 @@ def config(tmp_path):
 def prepared(config, path):
     run = Run(path)
     try:
-        return prepare_data(config, run, {
-            split: read_split(config.data, split) for split in ("train", "valid", "test")})
+        return prepare_data(
+            config,
+            run,
+            {split: read_split(config.data, split) for split in ("train", "valid", "test")},
+        )
     finally:
         run.close()
 

@@ -19,8 +19,11 @@ def test_the_logged_learning_rate_is_the_formula_of_each_step(tmp_path):
     assert config.training.schedule == "cosine" and config.training.log_every == 1
     run_training(tmp_path / "run", config)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    logged = {one["step"]: one["train_learning_rate"] for one in map(json.loads, lines)
-              if "train_learning_rate" in one}
+    logged = {
+        one["step"]: one["train_learning_rate"]
+        for one in map(json.loads, lines)
+        if "train_learning_rate" in one
+    }
     assert sorted(logged) == list(range(1, 13))
     for n, rate in logged.items():
         expected = n / 3 if n <= 3 else 0.5 * (1 + np.cos(np.pi * (n - 3) / 9))

@@ -52,13 +52,21 @@ def numpy_adamw(config, schedule, params, gradients, steps):
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_updates_are_clipped_adamw_at_the_rate_of_the_step(weight_decay):
     """Steps 3 and 4 are skipped: Adam counts five updates, the schedule seven steps."""
-    config = TrainingConfig(schedule="linear", learning_rate=0.5, warmup_steps=2, num_steps=9,
-                            clip_norm=0.7, weight_decay=weight_decay)
+    config = TrainingConfig(
+        schedule="linear",
+        learning_rate=0.5,
+        warmup_steps=2,
+        num_steps=9,
+        clip_norm=0.7,
+        weight_decay=weight_decay,
+    )
     optimizer, steps = make_optimizer(config, 64), [0, 1, 2, 5, 6]
     random = np.random.default_rng(0)
     start = {name: random.normal(size=n).astype(np.float32) for name, n in PATHS.items()}
-    gradients = [{name: scale * random.normal(size=n) for name, n in PATHS.items()}
-                 for scale in (10.0, 1e-3, 10.0, 1.0, 10.0)]
+    gradients = [
+        {name: scale * random.normal(size=n) for name, n in PATHS.items()}
+        for scale in (10.0, 1e-3, 10.0, 1.0, 10.0)
+    ]
     params, state = start, optimizer.init(start)
     for step, gradient in zip(steps, gradients, strict=True):
         gradient = {name: g.astype(np.float32) for name, g in gradient.items()}
@@ -71,14 +79,26 @@ def test_updates_are_clipped_adamw_at_the_rate_of_the_step(weight_decay):
 
 def test_weight_decay_spares_biases_and_layer_norms_of_the_model():
     """With a gradient of 0, the decay alone changes parameters."""
-    model = Transformer(ModelConfig(
-        source_vocab_size=7, target_vocab_size=7, d_model=4, d_ff=6, num_heads=2, num_layers=1,
-        max_length=8, positions="learned", attention_bias=True, output_bias=True))
+    model = Transformer(
+        ModelConfig(
+            source_vocab_size=7,
+            target_vocab_size=7,
+            d_model=4,
+            d_ff=6,
+            num_heads=2,
+            num_layers=1,
+            max_length=8,
+            positions="learned",
+            attention_bias=True,
+            output_bias=True,
+        )
+    )
     ids = jnp.ones((1, 2), int)
     shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)["params"]
     params = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
-    optimizer = make_optimizer(TrainingConfig(
-        schedule="constant", learning_rate=0.1, warmup_steps=1, weight_decay=0.5), 4)
+    optimizer = make_optimizer(
+        TrainingConfig(schedule="constant", learning_rate=0.1, warmup_steps=1, weight_decay=0.5), 4
+    )
     zeros = jax.tree.map(jnp.zeros_like, params)
     updates, _ = optimizer.update(zeros, optimizer.init(params), params, step=0)
     spared = set()
@@ -89,8 +109,16 @@ def test_weight_decay_spares_biases_and_layer_norms_of_the_model():
         else:
             np.testing.assert_allclose(update, -0.05, rtol=1e-6)
             assert name in {"query", "key", "value", "output", "inner", "outer", "table"}
-    assert spared == {"scale", "bias", "query_bias", "key_bias", "value_bias", "output_bias",
-                      "inner_bias", "outer_bias"}
+    assert spared == {
+        "scale",
+        "bias",
+        "query_bias",
+        "key_bias",
+        "value_bias",
+        "output_bias",
+        "inner_bias",
+        "outer_bias",
+    }
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])

@@ -48,9 +48,15 @@ def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
     assert steps(tmp_path / "run") == steps(uninterrupted)
 
 
-@pytest.mark.parametrize("stop_after", [
-    pytest.param(3, marks=pytest.mark.slow), 4, pytest.param(5, marks=pytest.mark.slow),
-    pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "stop_after",
+    [
+        pytest.param(3, marks=pytest.mark.slow),
+        4,
+        pytest.param(5, marks=pytest.mark.slow),
+        pytest.param(7, marks=pytest.mark.slow),
+    ],
+)
 def test_one_interruption_is_bit_exact(corpus, uninterrupted, tmp_path, stop_after):
     with pytest.raises(Stopped):
         run_training(tmp_path / "run", tiny_config(corpus), stop_after=stop_after)
@@ -211,8 +217,13 @@ def test_training_starts_from_another_run(corpus, uninterrupted, tmp_path):
     config = tiny_config(corpus)
     config.training.init_from, config.training.learning_rate = str(uninterrupted), 0.0
     run_training(tmp_path / "run", config)
-    for a, b in zip(*(jax.tree.leaves(load_params(path, "latest"))
-                      for path in (uninterrupted, tmp_path / "run")), strict=True):
+    for a, b in zip(
+        *(
+            jax.tree.leaves(load_params(path, "latest"))
+            for path in (uninterrupted, tmp_path / "run")
+        ),
+        strict=True,
+    ):
         np.testing.assert_array_equal(a, b)
     joint = "vocab/joint.txt"
     assert (tmp_path / "run" / joint).read_bytes() == (uninterrupted / joint).read_bytes()

@@ -32,10 +32,18 @@ TRAINING = TrainingConfig(schedule="constant", learning_rate=1e-2, warmup_steps=
 
 
 def model(dropout=0.0):
-    return Transformer(ModelConfig(
-        source_vocab_size=V, target_vocab_size=V, d_model=8, d_ff=13, num_heads=2, num_layers=1,
-        max_length=16, dropout=dropout,
-    ))
+    return Transformer(
+        ModelConfig(
+            source_vocab_size=V,
+            target_vocab_size=V,
+            d_model=8,
+            d_ff=13,
+            num_heads=2,
+            num_layers=1,
+            max_length=16,
+            dropout=dropout,
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +55,16 @@ def batch():
         np.arange(length) < random.integers(2, length + 1, (ROWS, 1))
     ).astype(np.int32)
     along = lambda length: np.tile(np.arange(length, dtype=np.int32), (ROWS, 1))  # noqa: E731
-    return Batch(ids(S), segments(S), along(S), ids(T), ids(T), segments(T), along(T),
-                 np.arange(ROWS, dtype=np.int32))
+    return Batch(
+        ids(S),
+        segments(S),
+        along(S),
+        ids(T),
+        ids(T),
+        segments(T),
+        along(T),
+        np.arange(ROWS, dtype=np.int32),
+    )
 
 
 def spread_over(step, devices):
@@ -98,7 +114,10 @@ def test_the_step_runs_under_shard_map_too(batch, one_device):
 
     @jax.jit
     @lambda f: jax.shard_map(
-        f, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec(AXIS)), out_specs=PartitionSpec(),
+        f,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
+        out_specs=PartitionSpec(),
         check_vma=False,
     )
     def sharded(state, batch):
@@ -112,8 +131,9 @@ def test_the_step_runs_under_shard_map_too(batch, one_device):
 
 
 def test_a_batch_of_padding_changes_no_parameter(batch):
-    empty = batch._replace(source_segments=0 * batch.source_segments,
-                           target_segments=0 * batch.target_segments)
+    empty = batch._replace(
+        source_segments=0 * batch.source_segments, target_segments=0 * batch.target_segments
+    )
     state, metrics = train(empty, 1, 1, steps=1)
     for before, after in zip(
         jax.tree.leaves(host_state().params), jax.tree.leaves(state.params), strict=True
@@ -152,8 +172,11 @@ def test_a_step_is_applied_only_if_both_loss_and_gradient_are_finite(batch, monk
     finite = {name: bool(np.isfinite(metrics[name])) for name in ("loss", "gradient_norm")}
     assert finite == {"loss": broken == "gradient", "gradient_norm": broken == "loss"}
     before = host_state()
-    for old, new in zip(jax.tree.leaves((before.params, before.optimizer)),
-                        jax.tree.leaves((state.params, state.optimizer)), strict=True):
+    for old, new in zip(
+        jax.tree.leaves((before.params, before.optimizer)),
+        jax.tree.leaves((state.params, state.optimizer)),
+        strict=True,
+    ):
         np.testing.assert_array_equal(old, new)
     assert state.step == before.step + 1
 

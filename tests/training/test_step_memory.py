@@ -1,7 +1,6 @@
 """Memory: what a step needs is measured by a known program, and a training that does not fit is
 refused before its first step."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,11 +25,13 @@ def config(tmp_path):
 @pytest.mark.parametrize("donated", [True, False])
 def test_what_a_step_needs_besides_its_state_is_counted_for_each_device(donated):
     """The batch of the device, and the new state where the old one is not overwritten."""
+
     def step(state, batch):
         return state + jax.lax.psum(batch.sum(), "devices"), batch.max()
 
-    mapped = jax.pmap(step, "devices", in_axes=(None, 0), out_axes=(None, 0),
-                      donate_argnums=(0,) * donated)
+    mapped = jax.pmap(
+        step, "devices", in_axes=(None, 0), out_axes=(None, 0), donate_argnums=(0,) * donated
+    )
     devices, state_bytes, batch_bytes = jax.local_device_count(), 4 * 100_000, 4 * 1_000_000
     state = jax.device_put(jnp.zeros(100_000), replicated())
     needed, _ = memory.step_memory(mapped, state, np.zeros((devices, 1_000_000), np.float32))
@@ -41,9 +42,15 @@ def test_what_a_step_needs_besides_its_state_is_counted_for_each_device(donated)
 def test_the_check_does_not_compile_twice(config):
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda event, _, **facts: compiled.append(event) if "backend_compile" in event else None)
-    mapped = jax.pmap(lambda state, batch: (state + jax.lax.psum(batch.sum(), "devices"), 0.0),
-                      "devices", in_axes=(None, 0), out_axes=None, donate_argnums=0)
+        lambda event, _, **facts: compiled.append(event) if "backend_compile" in event else None
+    )
+    mapped = jax.pmap(
+        lambda state, batch: (state + jax.lax.psum(batch.sum(), "devices"), 0.0),
+        "devices",
+        in_axes=(None, 0),
+        out_axes=None,
+        donate_argnums=0,
+    )
     state = jax.device_put(jnp.zeros(17), replicated())
     batch = np.ones((jax.local_device_count(), 19), np.float32)
     memory.step_memory(mapped, state, batch)
@@ -55,7 +62,8 @@ def test_the_check_does_not_compile_twice(config):
 
 @pytest.mark.parametrize("start", ["a training", "a dry run"])
 def test_a_step_that_does_not_fit_is_refused_before_it_is_taken(
-        config, tmp_path, monkeypatch, start):
+    config, tmp_path, monkeypatch, start
+):
     """The state fits, the activations do not."""
     monkeypatch.setattr(memory, "free_memory", lambda: 20_000)
     with pytest.raises(UserError) as refused:
@@ -64,14 +72,19 @@ def test_a_step_that_does_not_fit_is_refused_before_it_is_taken(
         else:
             dry_run(config, tmp_path / "run", False, "off")
     assert refused.value.code == CONFIGURATION
-    for part in ("a step needs", "0.0 MB are free for each", "config.training.accumulate=2",
-                 "lower training.tokens_per_batch"):
+    for part in (
+        "a step needs",
+        "0.0 MB are free for each",
+        "config.training.accumulate=2",
+        "lower training.tokens_per_batch",
+    ):
         assert part in str(refused.value), part
     assert steps(tmp_path / "run") == []
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_state_is_made(
-        config, tmp_path, monkeypatch):
+    config, tmp_path, monkeypatch
+):
     monkeypatch.setattr(memory, "free_memory", lambda: 5_000)
     monkeypatch.setattr("train.init_state", None)  # fails if it is called
     monkeypatch.setattr("train.partial", lambda *_: lambda: jnp.zeros(3_000))
@@ -86,7 +99,6 @@ def test_unknown_or_ample_memory_refuses_nothing(config, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda: 10**9 - 1)
     with pytest.raises(UserError, match="a step needs 1,000.0 MB on each of 4 devices"):
         memory.check_step((10**9, 0), config)
-
 
 
 def test_a_dry_run_reads_all_lines(config, tmp_path, capsys):

@@ -36,8 +36,14 @@ def learning_rate(name, n):
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["paper", "cosine", "linear", "constant"])
 def test_updates_are_clipped_adamw_with_the_learning_rate_of_the_schedule(name, decay):
-    config = TrainingConfig(schedule=name, learning_rate=0.5, warmup_steps=WARMUP,
-                            num_steps=STEPS, clip_norm=1.0, weight_decay=decay)
+    config = TrainingConfig(
+        schedule=name,
+        learning_rate=0.5,
+        warmup_steps=WARMUP,
+        num_steps=STEPS,
+        clip_norm=1.0,
+        weight_decay=decay,
+    )
     optimizer = make_optimizer(config, D_MODEL)
     random = np.random.default_rng(0)
     params = {"feed_forward": {"inner": random.normal(size=(5, 7)).astype(np.float32)}}
@@ -60,8 +66,18 @@ def test_updates_are_clipped_adamw_with_the_learning_rate_of_the_schedule(name, 
 
 # The dropout of a step: a function of the state's key and its number.
 
-MODEL = Transformer(ModelConfig(source_vocab_size=23, target_vocab_size=23, d_model=8, d_ff=13,
-                                num_heads=2, num_layers=1, max_length=16, dropout=0.5))
+MODEL = Transformer(
+    ModelConfig(
+        source_vocab_size=23,
+        target_vocab_size=23,
+        d_model=8,
+        d_ff=13,
+        num_heads=2,
+        num_layers=1,
+        max_length=16,
+        dropout=0.5,
+    )
+)
 TRAINING = TrainingConfig(schedule="constant", learning_rate=1e-2, warmup_steps=1)
 
 
@@ -102,7 +118,8 @@ def test_the_dropout_key_of_a_step_is_derived_from_the_run_s_key_and_its_number(
     loss, state = loss_of_step(number), step_and_state()[1]
     key = jax.random.fold_in(state.key, number)
     sums = jax.jit(loss_sums, static_argnums=(0, 3))(
-        MODEL, state.params, batch_of_ones(), TRAINING, key)
+        MODEL, state.params, batch_of_ones(), TRAINING, key
+    )
     assert loss == pytest.approx(float(sums.loss / sums.tokens), rel=1e-5)
 
 
@@ -111,6 +128,7 @@ def test_an_evaluation_has_no_dropout():
     evaluate = pmap_eval_step(MODEL, TRAINING)
     found = evaluate(state.params, split_rows(batch_of_ones(), jax.device_count()))
     expected = jax.jit(loss_sums, static_argnums=(0, 3))(
-        MODEL, state.params, batch_of_ones(), TRAINING, None)
+        MODEL, state.params, batch_of_ones(), TRAINING, None
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert loss_of_step(0) != pytest.approx(float(expected.loss / expected.tokens), rel=1e-3)

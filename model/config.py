@@ -1,52 +1,73 @@
 """ModelConfig: the architecture under the paper's names, and the rules it must satisfy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-CHOICES = {
-    "norm": ("post", "pre"),
-    "positions": ("sinusoidal", "learned", "rotary", "none"),
-    "sinusoid_layout": ("interleaved", "halves"),
-    "activation": ("relu", "gelu", "silu"),
-    "tied_embeddings": ("three-way", "two-way", "none"),
-    "dtype": ("float32", "mixed", "bfloat16"),
-}
+
+def option(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:
+    """A dataclass field with its help text and, where they are limited, its valid values."""
+    return field(default=default, metadata={"help": help, "choices": choices})
 
 
 @dataclass(unsafe_hash=True)
 class ModelConfig:
     """Sizes and choices of an encoder-decoder Transformer (Vaswani et al. 2017, section 3).
 
-    The defaults are the paper's base model (table 3). The two vocabulary sizes and the four
-    token ids are facts of the vocabulary: 0 for a size means "as the vocabulary has".
+    The defaults are the paper's base model (table 3). The two vocabulary sizes and the four token
+    ids come from the vocabulary: training sets the sizes.
     """
 
-    source_vocab_size: int = 0
-    target_vocab_size: int = 0
-    d_model: int = 512  # width of every layer's input and output
-    d_ff: int = 2048  # inner width of the feed-forward sub-layer
-    num_heads: int = 8  # each has d_model / num_heads dimensions
-    num_layers: int = 6  # of the encoder, and of the decoder unless the next line says otherwise
-    num_decoder_layers: int = 0  # 0: as many as the encoder
-    dropout: float = 0.1  # on sub-layer outputs and on embeddings + positions (section 5.4)
-    norm: str = "post"  # post: norm(x + f(x)), the paper's; pre: x + f(norm(x)) and a last norm
-    positions: str = "sinusoidal"  # sinusoidal | learned | rotary | none
-    sinusoid_layout: str = "interleaved"  # sin, cos, sin, … (the paper's) | halves: sins first
-    max_length: int = 1024  # positions the tables hold; indexing clamps, callers drop or cut
-    activation: str = "relu"  # relu | gelu (exact) | silu
-    attention_bias: bool = False  # biases on query, key, value and output projections
-    layer_norm_epsilon: float = 1e-6
-    # three-way: source = target = output (section 3.4) | two-way: target = output | none
-    tied_embeddings: str = "three-way"
-    scale_embeddings: bool = True  # embeddings × √d_model (section 3.4)
-    output_bias: bool = False  # a bias on the logits
-    remat: bool = False  # recompute activations in the backward pass, layer by layer: less memory
-    # Of the computation: float32 | mixed (the matmuls with weights in bfloat16, the rest float32) |
-    # bfloat16; parameters, softmax, norms and loss are float32 in each.
-    dtype: str = "float32"
-    pad_id: int = 0
-    start_id: int = 1
-    end_id: int = 2
-    unknown_id: int = 3
+    source_vocab_size: int = option(0, "size of the source vocabulary; 0: as the vocabulary")
+    target_vocab_size: int = option(0, "size of the target vocabulary; 0: as the vocabulary")
+    d_model: int = option(512, "width of the input and output of every layer")
+    d_ff: int = option(2048, "inner width of the feed-forward sub-layer")
+    num_heads: int = option(8, "attention heads, of d_model / num_heads dimensions each")
+    num_layers: int = option(6, "encoder layers")
+    num_decoder_layers: int = option(0, "decoder layers; 0: as many as the encoder")
+    dropout: float = option(
+        0.1, "dropout rate of sub-layer outputs and of embeddings + positions (section 5.4)"
+    )
+    norm: str = option(
+        "post",
+        "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)) and a final norm",
+        ("post", "pre"),
+    )
+    positions: str = option(
+        "sinusoidal", "position encoding", ("sinusoidal", "learned", "rotary", "none")
+    )
+    sinusoid_layout: str = option(
+        "interleaved",
+        "interleaved: sin, cos, sin, …, as in the paper; halves: all sines first",
+        ("interleaved", "halves"),
+    )
+    max_length: int = option(
+        1024, "positions in the tables; callers drop or truncate longer sequences"
+    )
+    activation: str = option(
+        "relu", "of the feed-forward sub-layer; gelu is exact", ("relu", "gelu", "silu")
+    )
+    attention_bias: bool = option(False, "biases on query, key, value and output projections")
+    layer_norm_epsilon: float = option(1e-6, "epsilon of layer normalisation")
+    tied_embeddings: str = option(
+        "three-way",
+        "three-way: source = target = output (section 3.4); two-way: target = output; none",
+        ("three-way", "two-way", "none"),
+    )
+    scale_embeddings: bool = option(True, "multiply embeddings by √d_model (section 3.4)")
+    output_bias: bool = option(False, "a bias on the logits")
+    remat: bool = option(
+        False, "recompute activations in the backward pass, layer by layer: less memory"
+    )
+    dtype: str = option(
+        "float32",
+        "precision of the computation: float32; mixed (matmuls with weights in bfloat16, the rest "
+        "in float32); bfloat16. Parameters, softmax, norms and loss are float32 in all three",
+        ("float32", "mixed", "bfloat16"),
+    )
+    pad_id: int = option(0, "id of the padding token")
+    start_id: int = option(1, "id of the start token")
+    end_id: int = option(2, "id of the end token")
+    unknown_id: int = option(3, "id of the unknown token")
 
     @property
     def head_size(self) -> int:
@@ -55,20 +76,21 @@ class ModelConfig:
 
     @property
     def values_dtype(self) -> str:
-        """What is between the matmuls."""
+        """The dtype of activations between the matmuls."""
         return "bfloat16" if self.dtype == "bfloat16" else "float32"
 
     @property
     def weights_dtype(self) -> str:
-        """What the matmuls with weights multiply."""
+        """The dtype of both operands of matmuls with weights."""
         return "float32" if self.dtype == "float32" else "bfloat16"
 
     @property
     def decoder_layers(self) -> int:
+        """The number of decoder layers."""
         return self.num_decoder_layers or self.num_layers
 
     def validate(self) -> None:
-        """Refuse what cannot be built. Raises ValueError: rule, expected, got."""
+        """Raise ValueError with the rule that is broken: expected, got."""
         for name, allowed in CHOICES.items():
             got = getattr(self, name)
             if got not in allowed:
@@ -104,8 +126,13 @@ class ModelConfig:
                 raise ValueError(f"{name} must be an id of the vocabulary, got {got}")
 
 
+CHOICES: dict[str, tuple[str, ...]] = {
+    one.name: one.metadata["choices"] for one in fields(ModelConfig) if one.metadata["choices"]
+}
+
+
 def num_parameters(config: ModelConfig) -> int:
-    """The number of parameters in closed form; a test holds it equal to the initialised model's."""
+    """The number of parameters, in closed form."""
     d, f, bias = config.d_model, config.d_ff, config.attention_bias
     attention = 4 * d * d + (4 * d if bias else 0)
     feed_forward = 2 * d * f + f + d

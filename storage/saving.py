@@ -21,6 +21,7 @@ from runtime.devices import replicated
 from runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
 from storage.checkpoint import alone, read_best, restore_params, steps, write_best
 from storage.manifest import damage, quarantine, sync, write_manifest
+from storage.migration import FORMAT_VERSION, migrate
 
 
 class Checkpoints:
@@ -51,7 +52,8 @@ class Checkpoints:
         check_finite(state, step)
         arrays = as_items(jax.device_get(state))  # Orbax refuses those of one process of several
         items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
-        self._write(self._directory / str(step), {**items, "data": ocp.args.JsonSave(data)}, state)
+        items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **data})
+        self._write(self._directory / str(step), items, state)
         self._write_best(data["best"])
         for old in set(steps(self.run)) - {*self._last(), data["best"].get("checkpoint")}:
             self._drop(self._directory / str(old))
@@ -123,7 +125,7 @@ class Checkpoints:
                 f"{self.run}/checkpoints/{step} cannot be restored: "
                 f"{str(error)[:200]}; train with --overwrite to begin anew",
             ) from None
-        data = found["data"]
+        data = migrate(found["data"], self._directory / str(step))
         if (best := data["best"].get("checkpoint")) not in {None, *steps(self.run)}:
             self._log(f"warning: the best checkpoint, {best}, is gone; the next evaluation is best")
             data["best"] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 
 from runtime import processes
-from storage.config import profile_steps
+from storage.training_config import profile_steps
 
 
 def profiled(train_step: Callable, steps: str, directory: Path, step: int) -> Callable:

@@ -24,11 +24,11 @@ from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
 from runtime import processes
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from runtime.files import check_outputs, locked_output, replaceable, write_lines
-from runtime.paths import expanded
+from runtime.files import check_outputs, is_replaceable, locked_output, write_lines
+from runtime.paths import expand_path
 from runtime.signals import StopFlag, Stopped
 from storage.config import DecodingConfig
 
@@ -76,7 +76,7 @@ def in_chunks(f: flags.FlagValues) -> bool:
     return (
         input_of(f).rereadable
         and f.output != "-"
-        and replaceable(expanded(f.output))
+        and is_replaceable(expand_path(f.output))
         and not f.reference
     )
 
@@ -117,7 +117,7 @@ def main() -> None:
     except Stopped as stopped:
         sys.stdout.flush()
         print(f"error: {stopped}", file=sys.stderr, flush=True)
-        processes.leave(128 + stopped.signal, str(stopped))
+        processes.stop_all_processes(128 + stopped.signal, str(stopped))
         os._exit(128 + stopped.signal)  # a usual exit would wait for the calls that were begun
 
 
@@ -131,7 +131,7 @@ def decode(f: flags.FlagValues) -> None:
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
     first = lines.start if lines else 0
     processes.connect(f)
-    with locked_output(f.output) if f.output != "-" and processes.first() else nullcontext():
+    with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
         prepare_jax(f.compilation_cache, 1 if interactive else 0)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
         translator = Translator.load(runs, f.checkpoint, **options)
@@ -162,8 +162,8 @@ def decode(f: flags.FlagValues) -> None:
 
 def begin(output: str, job: str) -> Chunks:
     """The chunks of the job with this fingerprint, which is that of all processes."""
-    processes.agree({"the job (run, options, versions, device)": job})
-    with processes.after_the_first("the chunks that are there"):
+    processes.check_agreement({"the job (run, options, versions, device)": job})
+    with processes.first_process_first("the chunks that are there"):
         return Chunks(output, job)
 
 
@@ -191,14 +191,14 @@ def print_scores(texts: list[str], references: list[str], file) -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string(
+    define_path(
         "workdir",
         None,
         "The run directory that train.py wrote; several with commas between are an ensemble.",
     )
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
-    flags.DEFINE_string("input", "-", "One sentence a line, .gz or not; - is stdin.")
-    flags.DEFINE_string("output", "-", "What comes out, line by line; - is stdout.")
+    define_path("input", "-", "One sentence a line, .gz or not; - is stdin.")
+    define_path("output", "-", "What comes out, line by line; - is stdout.")
     flags.DEFINE_enum("format", "text", FORMATS, "What a line is: see decoding/formats.py.")
     flags.DEFINE_enum(
         "mode",
@@ -206,8 +206,8 @@ def define_flags() -> None:
         MODES,
         "translate, score given translations, or align their tokens with those of the source.",
     )
-    flags.DEFINE_string("target", "", "The translations to score or align, beside --input.")
-    flags.DEFINE_string("reference", "", "Prints BLEU and chrF against this file.")
+    define_path("target", "", "The translations to score or align, beside --input.")
+    define_path("reference", "", "Prints BLEU and chrF against this file.")
     flags.DEFINE_string("shard", "", "PART/PARTS, 2/8: translate this part of the input only.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
     define_options()

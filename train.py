@@ -22,8 +22,9 @@ from decoding.translator import Translator
 from interop.models import load_params
 from model.transformer import Transformer
 from runtime import processes
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
+from runtime.durations import format_duration
 from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from runtime.signals import StopFlag, Stopped
 from storage.config import Config, unknown_field
@@ -37,7 +38,7 @@ from training.inputs import Data, prepare_data, read_corpora
 from training.memory import check_state, checked
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.profile import profiled
-from training.progress import Progress, clock
+from training.progress import Progress
 from training.report import announce, print_results
 from training.step import (
     TrainState,
@@ -64,7 +65,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     batches = Batches(data.train, *shape, training.seed, config.special)
     translator = Translator([config.model], data.tokenizers, config.decoding)
     translator.engine.poll = stop.poll
-    eval_step = stop.before(pmap_eval_step(model, training))
+    eval_step = stop.polled(pmap_eval_step(model, training))
     evaluator = Evaluator(config, run, data.valid, eval_step, translator)
     checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
     fresh = partial(init_state, model, optimizer, training)
@@ -73,7 +74,8 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     step = saved_step = started = int(state.step)
     complete = checkpoints.complete
     stream = batches.iterate(position)
-    if stopped_by := stop.agreed(stream.ready):  # the first plan takes seconds for a large corpus
+    # The first plan takes seconds for a large corpus.
+    if stopped_by := stop.agreed_signal(stream.ready):
         raise Stopped(stopped_by)
     announce(config, run, batches, position.epoch)
     said, fits = forecast(run.path, state, training.keep)
@@ -81,7 +83,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
 
     def save() -> None:
         facts = {**position._asdict(), **evaluator.memory, "files": data.files}
-        processes.by_the_first("the checkpoint", checkpoints.save, state, facts)
+        processes.run_on_first("the checkpoint", checkpoints.save, state, facts)
 
     def evaluate_if_due() -> None:  # a stop leaves it for the next start
         due = step % training.eval_every == 0 or step == training.num_steps
@@ -100,12 +102,14 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     progress = Progress(run, training, schedule, step, places)
     if not complete:
         evaluate_if_due()
-    while step < training.num_steps and not (evaluator.exhausted or stop.agreed(stream.ready)):
+    while step < training.num_steps and not (
+        evaluator.exhausted or stop.agreed_signal(stream.ready)
+    ):
         if step == started > 0:
-            processes.by_the_first("the first step", checkpoints.goes_on, evaluator.best)
+            processes.run_on_first("the first step", checkpoints.goes_on, evaluator.best)
             complete = False
         taken, batch, position = next(stream)
-        rows = processes.own_part(split_rows(batch, devices, training.accumulate))
+        rows = processes.local_part(split_rows(batch, devices, training.accumulate))
         state, metrics = train_step(state, rows)
         step += 1
         progress.after(step, metrics, taken)
@@ -123,7 +127,7 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
     stream.close()
     if saved_step < step:
         save()
-    if stopped_by := stop.agreed():
+    if stopped_by := stop.agreed_signal():
         raise Stopped(stopped_by)
     if complete:
         run.log(f"already complete at step {step}")
@@ -146,7 +150,7 @@ def begin(
 
     Of several processes all begin alike; raises UserError where they cannot.
     """
-    with processes.after_the_first("the checkpoint"):
+    with processes.first_process_first("the checkpoint"):
         restored = checkpoints.restore(jax.eval_shape(fresh))
     if restored:
         state, saved = restored
@@ -161,7 +165,9 @@ def begin(
     step = int(state.step)
     if processes.count() > 1:
         norm = float(jax.jit(optax.global_norm)(state.params))
-        processes.agree({"devices": jax.local_device_count(), "step": step, "parameters": norm})
+        processes.check_agreement(
+            {"devices": jax.local_device_count(), "step": step, "parameters": norm}
+        )
     run.go_on_from(step)
     return state, position
 
@@ -192,7 +198,7 @@ def finish(step: int, checkpoints: Checkpoints, evaluator: Evaluator) -> None:
     """Average the last checkpoints, judge that too and save it: then the training is complete."""
     average = checkpoints.average()
     evaluator.judge("average", step, average)
-    processes.by_the_first("the average", checkpoints.save_average, average, evaluator.best)
+    processes.run_on_first("the average", checkpoints.save_average, average, evaluator.best)
 
 
 def main() -> None:
@@ -208,7 +214,7 @@ def main() -> None:
         return dry_run(config, path, f.overwrite, f.compilation_cache)
     started = time.perf_counter()
     processes.connect(f)
-    run, stop = (Run if processes.first() else Reader)(path), StopFlag()
+    run, stop = (Run if processes.is_first() else Reader)(path), StopFlag()
     try:
         if not f.overwrite:
             run.adopt(config)
@@ -218,15 +224,15 @@ def main() -> None:
         read = (corpus.fingerprints for corpus in corpora.values() if corpus)
         fingerprints = dict(item for one in read for item in one.items())
         run.describe(config, fingerprints)
-        processes.agree(flat(asdict(config)) | fingerprints)
+        processes.check_agreement(flat(asdict(config)) | fingerprints)
         prepare_jax(f.compilation_cache, deterministic=config.training.deterministic)
         with explained(config, run):
             train(config, run, data, stop)
-        run.log(f"done in {clock(time.perf_counter() - started)}")
+        run.log(f"done in {format_duration(time.perf_counter() - started)}")
     except Stopped as stopped:
         run.log(f"{stopped}; the same command goes on")
         if not stop.deferred:
-            processes.leave(128 + stopped.signal, str(stopped))
+            processes.stop_all_processes(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
     except UserError as error:
         run.note(f"error: {error}")
@@ -241,7 +247,7 @@ def define_flags() -> None:
         str(Path(__file__).parent / "configs" / "korean_english.py"),
         "The run: a Python file with get_config(); it is executed.",
     )
-    flags.DEFINE_string("workdir", "", "The run directory; runs/NAME of the config by default.")
+    define_path("workdir", "", "The run directory; runs/NAME of the config by default.")
     flags.DEFINE_bool("overwrite", False, "Begin anew where the run directory holds a run.")
     flags.DEFINE_bool(
         "dry_run", False, "Check everything, say what it takes, do one step, keep nothing."

@@ -20,8 +20,8 @@ from data.config import DataConfig
 from data.text_files import Corpus, PairCollector, joined, read_text, read_tsv
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.lines import check_file
-from runtime.notices import Tell, silent
-from runtime.paths import check_local, expanded
+from runtime.notices import Log, no_log
+from runtime.paths import check_local_path, expand_path
 
 KINDS = "builtin:korean_english, text:SOURCE,TARGET, tsv:FILE, tfds:NAME[/CONFIG][:SPLIT]"
 # Between the corpora of a mixture: a plus sign that a corpus follows, with or without a weight.
@@ -41,7 +41,7 @@ class _Prepared(NamedTuple):
     splits: list[str]
 
 
-def read_split(config: DataConfig, split: str, tell: Tell = silent) -> Corpus | None:
+def read_split(config: DataConfig, split: str, tell: Log = no_log) -> Corpus | None:
     """The pairs of "train", "valid" or "test", None where the corpora have none.
 
     `tell` gets lines of progress. UserError as `read_corpus`.
@@ -89,7 +89,7 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
                 )
 
 
-def read_corpus(spec: str, split: str, config: DataConfig, tell: Tell = silent) -> Corpus:
+def read_corpus(spec: str, split: str, config: DataConfig, tell: Log = no_log) -> Corpus:
     """The pairs of a corpus or a mixture; `split` ("train", "valid", "test") where it has several.
 
     UserError as `check_corpus`, and UserError(DATA) for what is wrong inside the data.
@@ -172,8 +172,8 @@ def _parsed(spec):
 
 def _data_dir(config) -> str:
     """config.data.data_dir; UserError(CONFIGURATION) if it is remote."""
-    path = expanded(config.data_dir)
-    check_local("config.data.data_dir", path)
+    path = expand_path(config.data_dir)
+    check_local_path("config.data.data_dir", path)
     return path
 
 
@@ -181,7 +181,7 @@ def _prepared(rest, split, config) -> _Prepared:
     """Finds a prepared data set by its dataset_info.json: importing TFDS just for this is slow."""
     name, _, wanted = rest.partition(":")
     root = Path(
-        expanded(
+        expand_path(
             _data_dir(config) or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets"
         )
     ).absolute()

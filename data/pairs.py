@@ -12,7 +12,7 @@ from data.config import DataConfig
 from data.text_files import Corpus
 from data.tokenizer import Tokenizer
 from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.notices import Tell, silent
+from runtime.notices import Log, no_log
 
 ENCODE_AT_ONCE = 10_000  # sentences
 # A text of more characters than this for each place of a row is dropped before it is tokenized:
@@ -59,7 +59,7 @@ def encode_pairs(
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     config: DataConfig,
-    tell: Tell = silent,
+    tell: Log = no_log,
 ) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
     """Token ids of the pairs that fit, their places in the corpus, and those of the others by
     reason.

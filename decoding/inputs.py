@@ -12,7 +12,7 @@ from decoding.formats import Item, parsed
 from decoding.progress import note
 from runtime.errors import DATA, UserError
 from runtime.lines import LONGEST, TOO_LONG, file_lines
-from runtime.paths import expanded
+from runtime.paths import expand_path
 
 
 class Input(NamedTuple):
@@ -26,7 +26,7 @@ class Input(NamedTuple):
     @property
     def rereadable(self) -> bool:
         """Whether all of it is in files, which can be read again."""
-        return all(os.path.isfile(expanded(path)) for path in (self.path, self.target) if path)
+        return all(os.path.isfile(expand_path(path)) for path in (self.path, self.target) if path)
 
     def items(self, lines: range | None = None, warn: bool = True) -> Iterator[tuple[int, Item]]:
         """(number from 0, item) of all lines or of some; `warn` names those that are changed.
@@ -77,7 +77,7 @@ def paired(items: Iterator[Item], targets: Iterator[str], *names: str) -> Iterat
 
 def check_input(path: str) -> None:
     """UserError(DATA) unless `path` can be read: a file, a pipe, or "-" for stdin."""
-    full = expanded(path)
+    full = expand_path(path)
     if path != "-" and (not path or not os.path.exists(full) or os.path.isdir(full)):
         raise UserError(DATA, f"there is no file {os.path.abspath(full) if path else repr(path)}")
     if path != "-" and not os.access(full, os.R_OK):

@@ -6,7 +6,8 @@ On a terminal it is one line that updates, elsewhere a line every few seconds.
 import sys
 import time
 from collections import deque
-from datetime import timedelta
+
+from runtime.durations import format_duration
 
 EVERY = 5.0  # seconds between two lines in a log
 REFRESH = 0.2  # seconds between two updates on a terminal
@@ -60,7 +61,7 @@ class Progress:
         if not self.total:
             return text
         left = max(0, self.total - self.done - self.earlier) / rate
-        return f"{text}, {timedelta(seconds=round(left))} left"
+        return f"{text}, {format_duration(left)} left"
 
     def report(self, blank: int, truncated: int) -> None:
         """The last line of a job."""

@@ -20,7 +20,7 @@ from interop.marian import ACTIVATIONS, NOTE, REQUIRED, WEIGHTS
 from interop.marian_tensors import append_start, appended, to_marian
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, UserError
-from runtime.files import write_whole
+from runtime.files import write_atomic
 from storage.config import Config, DecodingConfig
 
 EXPRESSIBLE = {"norm": "post", "positions": "sinusoidal", "layer_norm_epsilon": 1e-5}
@@ -98,7 +98,7 @@ def export_marian(
             "bos_token_id": before.start_id,
             NOTE: {name: getattr(before, name) for name in kept},
         }
-    write_whole(directory / WEIGHTS, save(there, {"format": "pt"}))
+    write_atomic(directory / WEIGHTS, save(there, {"format": "pt"}))
     ids = {
         "pad_token_id": model.pad_id,
         "eos_token_id": model.end_id,
@@ -206,8 +206,8 @@ def write_vocabularies(
     """The .spm and vocabulary files, and the tokenizer_config.json that says which there are."""
     source, target = tokenizers
     separate = source.vocabulary != target.vocabulary
-    write_whole(directory / "source.spm", source.model)
-    write_whole(directory / "target.spm", target.model)
+    write_atomic(directory / "source.spm", source.model)
+    write_atomic(directory / "target.spm", target.model)
     write_json(directory / "vocab.json", source.vocabulary)
     if separate:
         write_json(directory / "target_vocab.json", target.vocabulary)
@@ -222,4 +222,4 @@ def write_vocabularies(
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

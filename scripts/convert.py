@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from interop.marian import is_marian
 from interop.marian_export import check_expressible, export_marian
 from interop.models import check_run, load_params
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from storage.checkpoint import write_run
@@ -87,10 +87,10 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("from_marian", None, "A MarianMT directory.")
-    flags.DEFINE_string("to", None, "The run directory to make of it.")
-    flags.DEFINE_string("from_run", None, "A run directory.")
-    flags.DEFINE_string("to_marian", None, "The MarianMT directory to make of it.")
+    define_path("from_marian", None, "A MarianMT directory.")
+    define_path("to", None, "The run directory to make of it.")
+    define_path("from_run", None, "A run directory.")
+    define_path("to_marian", None, "The MarianMT directory to make of it.")
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step, of --from_run.")
 
 

@@ -33,11 +33,11 @@ from decode import define_options, options_of
 from decoding.engine import Engine
 from decoding.translator import Translator
 from interop.models import check_run, find_params, load_params
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, UserError
-from runtime.files import check_outputs, write_whole
-from runtime.paths import expanded
+from runtime.files import check_outputs, write_atomic
+from runtime.paths import expand_path
 from storage.checkpoint import finite
 from storage.config import Config
 
@@ -151,16 +151,16 @@ def main() -> None:
     loader = Path(__file__).with_name("load_exported.py").read_bytes()
     own = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
     archive = as_zip({**own, **models, **programs, **arrays})
-    write_whole(expanded(f.to), archive)
+    write_atomic(expand_path(f.to), archive)
     print(
         f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt", file=sys.stderr
     )
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", None, "The run directory.", required=True)
+    define_path("workdir", None, "The run directory.", required=True)
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
-    flags.DEFINE_string("to", None, "The file to write.", required=True)
+    define_path("to", None, "The file to write.", required=True)
     flags.DEFINE_list("platforms", ["cpu"], f"What it will run on: {', '.join(PLATFORMS)}.")
     flags.DEFINE_list("buckets", [], "Source tokens of each program; the run's own table if empty.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from decoding.translator import Translator
 from interop.models import check_run, load_params
 from model.transformer import Transformer
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import OUTPUT, UserError
 
@@ -68,9 +68,9 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", None, "The run directory.", required=True)
+    define_path("workdir", None, "The run directory.", required=True)
     flags.DEFINE_string("source", None, "The sentence.", required=True)
-    flags.DEFINE_string("output", "attention.png", "The picture.")
+    define_path("output", "attention.png", "The picture.")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.files import check_outputs, numbered_lines, write_lines
 
@@ -97,11 +97,11 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("input", None, "A dictionary, .gz or not.", required=True)
-    flags.DEFINE_string("output", "", "Its pairs, tab-separated.")
-    flags.DEFINE_string("score", "", "Outputs for its words, a line each; prints their error rate.")
+    define_path("input", None, "A dictionary, .gz or not.", required=True)
+    define_path("output", "", "Its pairs, tab-separated.")
+    define_path("score", "", "Outputs for its words, a line each; prints their error rate.")
     flags.DEFINE_bool("distinct", False, "Write one line for each word.")
-    flags.DEFINE_string("without", "", "Leave out the words of this dictionary.")
+    define_path("without", "", "Leave out the words of this dictionary.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
 
 

@@ -15,7 +15,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.files import check_outputs, numbered_lines, write_lines
 
@@ -52,9 +52,9 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("input", None, "A published file, .txt or .txt.gz.", required=True)
-    flags.DEFINE_string("output", None, "Its pairs, tab-separated.", required=True)
-    flags.DEFINE_string("valid", "", "The pairs that are held out of --output.")
+    define_path("input", None, "A published file, .txt or .txt.gz.", required=True)
+    define_path("output", None, "Its pairs, tab-separated.", required=True)
+    define_path("valid", "", "The pairs that are held out of --output.")
     flags.DEFINE_integer("valid_every", 0, "Hold out every n-th pair; 0 holds out none.", 0)
     flags.DEFINE_bool("overwrite", False, "Replace existing files.")
 

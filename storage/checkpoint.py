@@ -20,7 +20,7 @@ from data.tokenizer import Tokenizer
 from data.vocabulary import fingerprint, load_tokenizers, save_tokenizers
 from runtime import processes
 from runtime.errors import CHECKPOINT, UserError
-from runtime.files import write_whole
+from runtime.files import write_atomic
 from storage.config import Config, load_config, save_config
 from storage.manifest import damage, holds, write_manifest
 
@@ -66,7 +66,7 @@ def read_best(run: Path) -> dict[str, Any]:
 
 def write_best(run: Path, best: dict[str, Any]) -> None:
     """Replace best.json at once."""
-    write_whole(run / "best.json", json.dumps(best) + "\n")
+    write_atomic(run / "best.json", json.dumps(best) + "\n")
 
 
 def params_directory(run: Path, checkpoint: str) -> Path:

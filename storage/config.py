@@ -12,8 +12,8 @@ from data.config import DataConfig
 from data.tokenizer import Special
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from runtime.files import write_whole
-from runtime.paths import check_local
+from runtime.files import write_atomic
+from runtime.paths import check_local_path
 from storage.decoding_config import DecodingConfig
 from storage.migration import FORMAT_VERSION, migrate
 from storage.training_config import TrainingConfig
@@ -30,7 +30,7 @@ class Config:
 
     def validate(self) -> None:
         """Raise UserError(CONFIGURATION) with the rule that is broken: expected, got."""
-        check_local("config.training.init_from", self.training.init_from)
+        check_local_path("config.training.init_from", self.training.init_from)
         try:
             for part in (self.model, self.data, self.training, self.decoding):
                 part.validate()
@@ -77,7 +77,7 @@ class Config:
 def save_config(config: Config, path: Path) -> None:
     """Write the config and its format_version as JSON."""
     content = {"format_version": FORMAT_VERSION, **asdict(config)}
-    write_whole(path, json.dumps(content, indent=2) + "\n")
+    write_atomic(path, json.dumps(content, indent=2) + "\n")
 
 
 def load_config(path: Path) -> Config:

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
-from runtime.files import lock_file, write_whole
+from runtime.files import lock_file, write_atomic
 from storage.checkpoint import steps
 from storage.config import (
     Config,
@@ -170,7 +170,7 @@ class Run:
         }
         if before:
             facts = {**before, "data": data, "resumed": [*before.get("resumed", []), facts]}
-        write_whole(path, json.dumps(facts, indent=2) + "\n")
+        write_atomic(path, json.dumps(facts, indent=2) + "\n")
 
     def log(self, line: str) -> None:
         """A line on stderr and in train.log."""
@@ -219,7 +219,7 @@ class Run:
         if damaged:
             self.log(f"warning: {path.name}: {damaged:,} damaged lines are dropped")
         if kept != content:
-            write_whole(path, kept)
+            write_atomic(path, kept)
         # purge_step has TensorBoard forget the points that will come again.
         self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
 

@@ -4,7 +4,6 @@ What lies where is in storage/checkpoint.py. One idea to know: a checkpoint is w
 another name, with the hashes of its files, and appears by rename.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -19,8 +18,9 @@ import orbax.checkpoint as ocp
 from runtime import processes
 from runtime.devices import replicated
 from runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
+from runtime.files import delete_directory, publish_directory
 from storage.checkpoint import alone, read_best, restore_params, steps, write_best
-from storage.manifest import damage, quarantine, sync, write_manifest
+from storage.manifest import damage, quarantine, write_manifest
 from storage.migration import FORMAT_VERSION, migrate
 
 
@@ -38,7 +38,7 @@ class Checkpoints:
         options = ocp.CompositeOptions(multiprocessing_options=alone())
         handler = ocp.CompositeCheckpointHandler(composite_options=options)
         self._orbax = ocp.Checkpointer(handler, multiprocessing_options=alone())
-        if processes.first():
+        if processes.is_first():
             self._clean()
 
     def save(self, state: Any, data: dict[str, Any]) -> None:
@@ -74,8 +74,7 @@ class Checkpoints:
             self._orbax.save(temporary, args=ocp.args.Composite(**items))
             write_manifest(temporary)
             self._drop(path)
-            os.rename(temporary, path)
-            sync(path.parent)
+            publish_directory(temporary, path)
         except (OSError, ValueError) as error:  # TensorStore's errors are ValueErrors
             for _ in range(20):  # threads of Orbax may write on for a while
                 self._clean()
@@ -90,7 +89,7 @@ class Checkpoints:
     def _drop(self, path: Path) -> None:
         """Delete by rename first, so that no half of a checkpoint is ever left under its name."""
         if path.is_dir():
-            shutil.rmtree(path.rename(self._directory / f"{path.name}.old.tmp"))
+            delete_directory(path, self._directory / f"{path.name}.old.tmp")
 
     def _clean(self) -> None:
         """Delete what a save that did not end has left."""
@@ -129,7 +128,7 @@ class Checkpoints:
         if (best := data["best"].get("checkpoint")) not in {None, *steps(self.run)}:
             self._log(f"warning: the best checkpoint, {best}, is gone; the next evaluation is best")
             data["best"] = {}
-        if processes.first() and not self._best_is_there():
+        if processes.is_first() and not self._best_is_there():
             write_best(self.run, data["best"])
         ema = found["ema"] if like.ema is not None else None
         return type(like)(params=found["params"], ema=ema, **found["rest"]), data

@@ -124,7 +124,7 @@ def translations(translator: Translator, sources: list[str]) -> list[str]:
     me, all_of_us, total = processes.index(), processes.count(), len(sources)
     begin, end = total * me // all_of_us, total * (me + 1) // all_of_us
     mine = [found.text for found in translator.stream(sources[begin:end], begin)]
-    return list(chain.from_iterable(processes.exchange("the exchange of translations", mine)))
+    return list(chain.from_iterable(processes.all_gather("the exchange of translations", mine)))
 
 
 def held_out_loss(
@@ -138,7 +138,7 @@ def held_out_loss(
     total = np.zeros(4)
     shape = config.rows_at_a_time, data.source_length, data.target_length
     for batch in fixed_batches(pairs, *shape, config.special):
-        rows = processes.own_part(split_rows(batch, devices))
+        rows = processes.local_part(split_rows(batch, devices))
         total += np.array(jax.device_get(eval_step(params, rows)))
     loss, nll, correct, tokens = total.tolist()
     return {

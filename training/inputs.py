@@ -16,7 +16,7 @@ from data.vocabulary import fingerprint, load_tokenizers, save_tokenizers, train
 from interop.models import check_run
 from runtime.errors import CONFIGURATION, UserError
 from runtime.notices import throttled
-from runtime.processes import after_the_first, first
+from runtime.processes import first_process_first, is_first
 from storage.config import Config, take_model
 from storage.run import Run
 
@@ -45,7 +45,7 @@ def prepare_data(
 
     `overwrite` clears the run first, but not before there is a vocabulary: a typo costs no run.
     """
-    with after_the_first("the vocabulary"):
+    with first_process_first("the vocabulary"):
         tokenizers = find_tokenizers(config, run, corpora["train"], overwrite)
     if config.special != OUR_IDS and not config.training.init_from:
         raise UserError(
@@ -120,11 +120,11 @@ def find_tokenizers(
                 f"training.init_from={config.training.init_from} has "
                 f"another model: {', '.join(differ)}",
             )
-    elif first():
+    elif is_first():
         tokenizers = train_tokenizers(config.data, corpus.source, corpus.target)
     else:
         return load_tokenizers(vocab)  # process 0 has just made it
-    if first():
+    if is_first():
         if overwrite:
             run.clear()
         save_tokenizers(vocab, *tokenizers)

@@ -15,7 +15,7 @@ def profiled(train_step: Callable, steps: str, directory: Path, step: int) -> Ca
     `step` is the last one that was done before. `train_step` itself where `steps` is "", and in
     every process but the first.
     """
-    if not steps or not processes.first():
+    if not steps or not processes.is_first():
         return train_step
     first, last = profile_steps(steps)
     tracing = False

@@ -8,6 +8,7 @@ import jax
 import optax
 
 from data.batches import DataPosition
+from runtime.durations import format_duration
 from runtime.errors import DIVERGED, UserError
 from storage.config import TrainingConfig
 from storage.run import Run
@@ -51,7 +52,7 @@ class Progress:
         seconds = time.perf_counter() - self._since
         values["learning_rate"] = float(self._schedule(step - 1))
         values["tokens_per_second"] = self._tokens / seconds
-        left = clock((self._config.num_steps - step) * seconds / self._steps)
+        left = format_duration((self._config.num_steps - step) * seconds / self._steps)
         line = (
             f"step {step}/{self._config.num_steps}  loss {values['loss']:.3f}  "
             f"accuracy {values['accuracy']:.3f}  lr {values['learning_rate']:.2e}  "
@@ -88,10 +89,3 @@ class Progress:
             f"warning: {said}; {self._skipped} in a row, training.skip_nonfinite is "
             f"{self._config.skip_nonfinite}"
         )
-
-
-def clock(seconds: float) -> str:
-    """1:02:03"""
-    minutes, seconds = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -162,7 +162,7 @@ def kill_at(monkeypatch, operation, survived):
     monkeypatch.setattr(f"decoding.jobs.{operation}", dying)
 
 
-@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_whole", "shutil.rmtree"])
+@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_atomic", "shutil.rmtree"])
 def test_a_kill_while_the_directory_is_made_or_removed_blocks_nothing(
     tmp_path, monkeypatch, operation
 ):

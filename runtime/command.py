@@ -111,7 +111,7 @@ def define_path(name: str, default: str | None, help: str, required: bool = Fals
 
     Parsing a URL raises UserError(CONFIGURATION).
     """
-    serializer = flags.ArgumentSerializer()
+    serializer: flags.ArgumentSerializer[str] = flags.ArgumentSerializer()
     flags.DEFINE(PathParser(name), name, default, help, serializer=serializer, required=required)
 
 

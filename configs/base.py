@@ -2,9 +2,9 @@
 
     python train.py --config=configs/base.py --config.data.corpus=text:train.en,train.de \\
         --config.data.valid=text:valid.en,valid.de
-The default corpus is WMT 2014 as TFDS has it, German first: --config.data.reverse turns it round.
-The recipe of section 5: 25,000 target tokens a batch, 100,000 steps, Adam and equation 3. Not yet
-trained here to the end: no score is recorded.
+The default corpus is WMT 2014 of TFDS, German → English; --config.data.reverse swaps the sides.
+The recipe of section 5: 25,000 target tokens a batch, 100,000 steps, Adam and equation 3. Not
+trained to the end yet: no score is recorded.
 """
 
 from data.config import DataConfig

@@ -2,7 +2,7 @@
 
     python train.py --config=configs/big.py --config.data.corpus=text:train.en,train.de \\
         --config.data.valid=text:valid.en,valid.de
-The recipe of section 5: 300,000 steps, dropout 0.3. Not yet trained here: no score is recorded.
+The recipe of section 5: 300,000 steps, dropout 0.3. Not trained yet: no score is recorded.
 """
 
 from configs import base

@@ -1,4 +1,4 @@
-"""CMUDict: how English words are pronounced, characters → phonemes (C A T → K AE T).
+"""CMUDict: pronunciation of English words, characters → phonemes (C A T → K AE T).
 
     export CMUDICT=DIRECTORY D=cmudict-0.7b
     python scripts/prepare_cmudict.py --input=$D.train-dev-20-21.gz --output=$CMUDICT/train.tsv
@@ -8,17 +8,17 @@
     python train.py --config=configs/cmudict.py
     cut -f1 $CMUDICT/test.tsv | python decode.py --workdir=runs/cmudict --output=test.out
     python scripts/prepare_cmudict.py --input=$D.test.gz --score=test.out
-DIRECTORY is where the pairs go. The last command prints the word error rate; train.py's exact
-match knows only one pronunciation of each word. All 108,699 pairs of 102,068 words are kept (253
-lines of the file are repeated); validation leaves out the 721 words that training has too (with
-other pronunciations mostly), which leaves 4,726; the test has 11,994 words, none in training.
+The pairs are written to DIRECTORY. The last command prints the word error rate; the exact match of
+train.py compares with one pronunciation per word. All 108,699 pairs of 102,068 words are kept (253
+lines of the file are duplicates). Validation excludes the 721 words that also occur in training
+(mostly with other pronunciations) and has 4,726 words; the test has 11,994 words, none in training.
 
-Recorded: word error rate 24.85 % (2,980 of 11,994 test words equal none of their pronunciations;
+Recorded: word error rate 24.85 % (2,980 of 11,994 outputs equal none of the word's pronunciations;
 exact match with one of them 72.3 %). 6,000 steps are 50 minutes at the 7,900 target tokens/s of
-two undisturbed CPU cores (AMD EPYC; beside other work they took 160), float32, jax 0.10.2, seed 0,
+two undisturbed CPU cores (AMD EPYC; under other load they took 160), float32, jax 0.10.2, seed 0,
 commit 894fc7d; best checkpoint on validation data: step 5500. Exact match on 1,000 validation
 words after 1000, 2000, … 6000 steps: 57.6, 63.8, 67.8, 71.3, 71.5, 72.8 %. Training accuracy (96.4
-% of phonemes) is hardly better than validation's (95.5 %): a larger model would go on.
+% of phonemes) is hardly better than on validation data (95.5 %): a larger model may be better.
 """
 
 from data.config import DataConfig
@@ -37,7 +37,7 @@ def get_config() -> Config:
         data=DataConfig(
             corpus="tsv:$CMUDICT/train.tsv", valid="tsv:$CMUDICT/valid.tsv",
             test="tsv:$CMUDICT/test.tsv",
-            # Two vocabularies: B the letter is not B the phoneme.
+            # Two vocabularies: the letter B is not the phoneme B.
             tokenizer="words", joint_vocab=False, vocab_size=64, source_length=72,
             target_length=64,
         ),

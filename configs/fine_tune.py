@@ -1,10 +1,10 @@
-"""Train a model that is there on other data: a run, or a MarianMT (OPUS-MT) directory.
+"""Fine-tune a run or a MarianMT (OPUS-MT) model on other data.
 
     DATA=DIRECTORY python train.py --config=configs/fine_tune.py --workdir=runs/NAME \\
         --config.training.init_from=RUN
-The directory holds train.source, train.target, valid.source and valid.target; or give another
---config.data.corpus and --config.data.valid. The model's fields stay at their defaults here: then
-they are those of RUN. Small steps, and an end where validation gets no better.
+DIRECTORY contains train.source, train.target, valid.source and valid.target; or set
+--config.data.corpus and --config.data.valid. The fields of config.model stay at their defaults, so
+they are taken from RUN. A small learning rate, and early stopping on validation data.
 """
 
 from data.config import DataConfig

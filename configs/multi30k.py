@@ -1,12 +1,12 @@
 """Multi30k, English → German, raw text: image captions, forty minutes on two CPU cores.
 
     MULTI30K=DIRECTORY python train.py --config=configs/multi30k.py
-DIRECTORY holds train, val and test_2016_flickr, .en.gz and .de.gz.
+DIRECTORY contains train, val and test_2016_flickr, .en.gz and .de.gz.
 
 test_2016_flickr, seed 0, the average of the last six checkpoints (best on val: 39.51), beam 5:
 39.07 sacreBLEU (cased, 13a, 2.6.0); lower-cased tokenised BLEU 37.80. 44 min on two shared CPU
 cores (AMD EPYC, jax 0.10.2), 39.5 of them in training steps, the rest in eight validations; commit
-96bdf8d. Options were chosen before the test set was read, and it was read once.
+96bdf8d. The options were chosen before the test set was used, and it was used once.
 """
 
 from data.config import DataConfig

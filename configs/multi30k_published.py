@@ -4,7 +4,7 @@
     zcat DIRECTORY/test_2016_flickr.lc.norm.tok.de.gz > test.de
     zcat DIRECTORY/test_2016_flickr.lc.norm.tok.en.gz | python decode.py \\
         --workdir=runs/multi30k_published --checkpoint=average --output=test.out --reference=test.de
-DIRECTORY holds train, val and test_2016_flickr, .lc.norm.tok.en.gz and .lc.norm.tok.de.gz. The
+DIRECTORY contains train, val and test_2016_flickr, .lc.norm.tok.en.gz and .lc.norm.tok.de.gz. The
 recipe of the 41.02 BLEU of a text-only model on this test: 4 + 4 layers, dropout 0.3, BPE of
 10,000, peak learning rate 0.005 after 2,000 steps, 8,000 steps of 8,192 tokens, the average of the
 last ten checkpoints (one an epoch), beam 5; BLEU without further tokenisation, which is the
@@ -12,8 +12,8 @@ last ten checkpoints (one an epoch), beam 5; BLEU without further tokenisation, 
 
 Recorded: 41.53 (nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0; 41.51 as sacreBLEU
 tokenises). 8,000 steps of 143 epochs are 110 minutes at the 9,500 target tokens/s of two
-undisturbed CPU cores (AMD EPYC with AVX512-BF16; beside other work they took longer, in two
-starts), dtype mixed, jax 0.10.2, seed 0, commit e4b9733. Validation sacreBLEU after 1000, 2000, …
+undisturbed CPU cores (AMD EPYC with AVX512-BF16; under other load they took longer, in two
+parts), dtype mixed, jax 0.10.2, seed 0, commit e4b9733. Validation sacreBLEU after 1000, 2000, …
 8000 steps: 27.0, 36.3, 40.3, 40.8, 41.2, 41.2, 40.6, 41.0; of the average 41.7.
 """
 

@@ -4,14 +4,14 @@
     zcat DIRECTORY/dev.de.gz > dev.de
     zcat DIRECTORY/dev.en.gz | python decode.py --workdir=runs/tatoeba_en_de --output=dev.out \\
         --reference=dev.de
-DIRECTORY holds train and dev, .en.gz and .de.gz. All 156,867 pairs are kept: the longest has 62
+DIRECTORY contains train and dev, .en.gz and .de.gz. All 156,867 pairs are kept: the longest has 62
 tokens, the mean 10.
 
 Recorded: 39.40 sacreBLEU on dev's 2,000 sentences (nrefs:1|case:mixed|tok:13a; lower-cased
-tokenised BLEU 35.31, chrF2 58.29), of which the first 500 chose the checkpoint: there is no other
-test. Half an hour of two undisturbed CPU cores (AMD EPYC; 59 minutes of processor time), float32,
-jax 0.10.2, seed 0, commit ab2621f; best checkpoint: step 2000, the last one. BLEU of the 500 after
-500, 1000, 1500 and 2000 steps: 24.4, 33.2, 37.2, 38.9.
+tokenised BLEU 35.31, chrF2 58.29), of which the first 500 selected the checkpoint; there is no
+other test set. Half an hour of two undisturbed CPU cores (AMD EPYC; 59 minutes of processor time),
+float32, jax 0.10.2, seed 0, commit ab2621f; best checkpoint: step 2000, the last one. BLEU of the
+500 after 500, 1000, 1500 and 2000 steps: 24.4, 33.2, 37.2, 38.9.
 """
 
 from data.config import DataConfig

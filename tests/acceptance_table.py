@@ -1,12 +1,12 @@
-"""The plugin behind tests/acceptance: rows of a table `# · fault · expected · seen · pass`.
+"""The pytest plugin of tests/acceptance: a table with columns #, fault, expected, seen, pass.
 
-A test is marked `@pytest.mark.row(number, fault, expected)` and reports what it saw with
-`record_property("seen", text)`. Several tests of one row share its line; it passes if all do.
+A test is marked `@pytest.mark.row(number, fault, expected)` and reports its observation with
+`record_property("seen", text)`. Tests of the same row share a line, which passes if all pass.
 
-    pytest tests/acceptance -m ""                   all rows; all are slow tests
-    pytest tests/acceptance -m "" --soak            and with many more kills and flips
-    pytest tests/acceptance -m "" --all-rows        fails unless rows 1 to 36 ran and passed
-    pytest tests/acceptance -m "" --table=docs/RELIABILITY.md      writes the table there
+    pytest tests/acceptance -m ""                   all rows (slow tests)
+    pytest tests/acceptance -m "" --soak            with many more kills and flips
+    pytest tests/acceptance -m "" --all-rows        fail unless rows 1 to 36 ran and passed
+    pytest tests/acceptance -m "" --table=docs/RELIABILITY.md      write the table to a file
 """
 
 import re
@@ -35,7 +35,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
-    """Rows are slow. What a row is travels with its reports, as xdist sends them."""
+    """Mark rows as slow, and attach the row to the reports, which xdist sends."""
     for item in items:
         if mark := item.get_closest_marker("row"):
             item.user_properties.append(("row", list(mark.args)))
@@ -77,21 +77,21 @@ def table_of(terminalreporter) -> list[str]:
 
 
 def missing(lines: list[str]) -> list[int]:
-    """The rows from 1 to ROWS without a line that says yes."""
+    """The rows from 1 to ROWS that did not pass."""
     passed = {int(line.split("|")[1]) for line in lines if line.endswith("| yes |")}
     return sorted(set(range(1, ROWS + 1)) - passed)
 
 
 def table(reports: list[pytest.TestReport]) -> list[str]:
-    """The lines of a Markdown table, a row each; empty where no test belongs to a row."""
+    """The lines of a Markdown table, one per row; empty if no test belongs to a row."""
     rows = {}
     for report in reports:
-        told = dict(report.user_properties)
-        # A test that ran is its call; one that was skipped or broke before it, its setup.
-        if "row" in told and (report.when == "call" or report.outcome != "passed"):
-            number, fault, expected = told["row"]
+        properties = dict(report.user_properties)
+        # The call of a test that ran; the setup of a test that was skipped or failed before.
+        if "row" in properties and (report.when == "call" or report.outcome != "passed"):
+            number, fault, expected = properties["row"]
             _, _, seen, results = rows.setdefault(number, (fault, expected, {}, []))
-            text = told.get("seen", "") if report.passed else reason(report)
+            text = properties.get("seen", "") if report.passed else reason(report)
             seen.update({text: None} if text else {})
             results.append(report.outcome)
     if not rows:
@@ -106,16 +106,16 @@ def table(reports: list[pytest.TestReport]) -> list[str]:
 
 
 def reason(report: pytest.TestReport) -> str:
-    """Why a test failed or was skipped, on one line."""
+    """The reason of a failed or skipped test, on one line."""
     crash = getattr(report.longrepr, "reprcrash", None)
     what = crash.message if crash else report.longrepr
-    if isinstance(what, tuple):  # file, line, why it was skipped
+    if isinstance(what, tuple):  # file, line, reason of a skipped test
         what = what[-1]
     return " ".join(str(what).split())[:200]
 
 
 def write_table(path: Path, lines: list[str], command: str) -> None:
-    """Replace what is between the marks of a file, or write a new file."""
+    """Replace the text between the marks of a file, or write a new file."""
     text = path.read_text(encoding="utf-8") if path.exists() else "".join(MARKS)
     stamp = f"{date.today()}, Python {sys.version.split()[0]}: `{command}`"
     inside = "\n".join([MARKS[0], stamp, "", *lines, "", MARKS[1]])

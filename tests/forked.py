@@ -1,8 +1,8 @@
-"""Command lines as processes that share one import of the program: a server forks for each.
+"""Commands as forks of a server process that has imported the program once.
 
-As a script this is the server: it reads a JSON line for each command and answers with its exit code
-and its peak memory. Flags, standard streams, devices and the exit are those of a new process. What
-is sent signals, or runs beside another, is started as a process of its own instead.
+As a script, this is the server: it reads a JSON line per command and answers with its exit code and
+peak memory. Flags, standard streams, devices and exit are those of a new process. Commands that
+receive signals or run concurrently are started as separate processes instead.
 """
 
 import gc
@@ -22,19 +22,19 @@ LONGEST = 500  # seconds; then SIGALRM ends the command
 
 
 class Done(NamedTuple):
-    """What a command left."""
+    """The result of a command."""
 
     code: int
     out: str
     err: list[str]
-    peak: int  # most memory, in KiB
+    peak: int  # peak memory in KiB
 
 
 @cache
 def server(settings: frozenset[tuple[str, str]]) -> subprocess.Popen:
-    """The process that forks, for the variables that jax reads as it is imported.
+    """The server process for the environment variables that jax reads at import.
 
-    It ends when its stdin is closed, with the tests' process."""
+    It ends when its stdin is closed, at the end of the test process."""
     return subprocess.Popen(
         [sys.executable, __file__],
         stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ def server(settings: frozenset[tuple[str, str]]) -> subprocess.Popen:
 
 
 def call_forked(arguments, stdin=b"", cwd=ROOT, devices=1, environment=()) -> Done:
-    """`python ARGUMENTS…` to its end; with 0 `devices`, any use of one is an error."""
+    """Run `python ARGUMENTS…`; with 0 `devices`, any use of a device is an error."""
     flags = f"--xla_force_host_platform_device_count={devices}" if devices else ""
     environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": flags, **dict(environment)}
     settings = frozenset(item for item in environment.items() if item[0].startswith("JAX_"))
@@ -67,8 +67,8 @@ def call_forked(arguments, stdin=b"", cwd=ROOT, devices=1, environment=()) -> Do
     return Done(code, out, err.splitlines(), peak)
 
 
-def become(arguments, files, cwd, environment, no_device) -> None:
-    """In the child: what `python ARGUMENTS…` does."""
+def run_in_child(arguments, files, cwd, environment, no_device) -> None:
+    """In the forked child, do what `python ARGUMENTS…` does."""
     import runpy
     import signal
 
@@ -96,14 +96,14 @@ def serve() -> None:
     import decode  # noqa: F401
     import train  # noqa: F401
 
-    gc.freeze()  # the end of each child collects its own objects only: 0.6 s less
+    gc.freeze()  # each child collects only its own objects at exit: saves 0.6 s
     replies = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        with warnings.catch_warnings():  # jax warns of its threads; they are idle before a device
+        with warnings.catch_warnings():  # jax warns about its threads, which are still idle
             warnings.simplefilter("ignore")
             child = os.fork()
         if child == 0:
-            return become(**json.loads(line))  # its end is that of this process
+            return run_in_child(**json.loads(line))  # the child exits at its end
         _, status, usage = os.wait4(child, 0)
         answer = os.waitstatus_to_exitcode(status), usage.ru_maxrss
         print(json.dumps(answer), file=replies, flush=True)

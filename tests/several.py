@@ -1,4 +1,4 @@
-"""Several processes of one command on this machine, for the tests of runtime/processes.py."""
+"""Several processes of one job on this machine, for tests of runtime/processes.py."""
 
 import os
 import socket
@@ -24,10 +24,10 @@ TINY = (
 
 
 class Job:
-    """So many processes of one command, which share `devices` CPU devices each."""
+    """`processes` processes of one command, with `devices` CPU devices each."""
 
     def __init__(self, path, processes, devices, *command, apart=()):
-        """`apart` are more flags for the last process."""
+        """`apart` are additional flags of the last process."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -62,17 +62,17 @@ class Job:
                 )
 
     def texts(self, kind):
-        """What each process has said on stdout (0) or stderr (1)."""
+        """The text of each process on stdout (0) or stderr (1)."""
         return [name.read_text(encoding="utf-8") for name in self._names[kind]]
 
     def wait_for(self, words):
-        """Until process 0 says so; fails where a process ends before."""
+        """Wait until stderr of process 0 contains `words`; fails if a process ends before."""
         while words not in self.texts(1)[0]:
             assert all(one.poll() is None for one in self.processes), self.texts(1)
             time.sleep(0.02)
 
     def codes(self):
-        """Exit codes; no process is left."""
+        """The exit codes of all processes, after their end."""
         try:
             return [one.wait(timeout=240) for one in self.processes]
         finally:
@@ -81,7 +81,7 @@ class Job:
 
 
 def write_data(path):
-    """The directory, with a corpus to train and one to judge on."""
+    """Write a training and a validation corpus into the directory `path`, which is returned."""
     write_corpus(path / "pairs.tsv", 61)
     write_corpus(path / "valid.tsv", 7, seed=1)
     return path

@@ -1,4 +1,4 @@
-"""configs/: each file gives a valid configuration and says how to run it, on any machine."""
+"""configs/: each file returns a valid config and documents its command, on any machine."""
 
 import re
 from importlib import import_module
@@ -22,7 +22,7 @@ def documentation(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_config_validates_and_nobody_else_changes_it(name):
+def test_a_config_is_valid_and_new_in_each_call(name):
     config = config_of(name)
     assert type(config) is Config
     config.validate()
@@ -33,7 +33,8 @@ def test_a_config_validates_and_nobody_else_changes_it(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_docstring_names_commands_that_exist(name):
     text = documentation(name)
-    given = "" if name == "korean_english" else f" --config=configs/{name}.py"  # train.py's default
+    default = name == "korean_english"  # of train.py
+    given = "" if default else f" --config=configs/{name}.py"
     assert f"python train.py{given}" in text
     for command in re.findall(r"python (\S+\.py)", text):
         assert (ROOT / command).is_file(), command

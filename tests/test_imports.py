@@ -1,4 +1,4 @@
-"""The source tree: imports form the tree of DESIGN.md, files say what they are, nothing unsafe."""
+"""The source tree: allowed imports, descriptions in line 1, no unsafe calls."""
 
 import ast
 import subprocess
@@ -29,7 +29,7 @@ SOURCES += [ROOT / f"{name}.py" for name in COMMANDS]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 named = {"argvalues": SOURCES, "ids": lambda path: str(path.relative_to(ROOT))}
 
-# What each may import of ours, besides itself. Scripts and benchmarks may import anything.
+# The packages of this project that each package may import, besides itself.
 ALLOWED = {
     "runtime": set(),
     "model": set(),
@@ -43,7 +43,7 @@ ALLOWED = {
     "decode": {"runtime", "model", "data", "storage", "interop", "decoding"},
     "scripts": OURS - {"tests"},
     "benchmarks": OURS - {"tests"},
-    "examples": {"model"},  # they show the use of model/ without the other packages
+    "examples": {"model"},  # they use model/ without the other packages
 }
 
 
@@ -53,7 +53,7 @@ def parse(path):
 
 
 def imports(path):
-    """Dotted names of all modules imported anywhere in a file, in functions too."""
+    """Dotted names of all modules imported in a file, also inside functions."""
     names = set()
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
@@ -76,7 +76,7 @@ def package(path):
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def test_there_are_sources_to_look_at():
+def test_the_sources_are_found():
     assert {package(path) for path in SOURCES} >= {*FOLDERS[:5], *COMMANDS}
 
 
@@ -89,7 +89,7 @@ def test_imports_form_a_tree(path):
 def test_no_module_imports_itself_through_others():
     """Imports inside functions count."""
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
-    seen: dict[str, bool] = {}  # module → whether all that it imports has been followed
+    seen: dict[str, bool] = {}  # module → whether all its imports have been followed
 
     def follow(module, chain):
         assert seen.get(module, True), f"import cycle: {' → '.join([*chain, module])}"
@@ -114,22 +114,23 @@ def test_the_model_is_imported_and_runs_where_nothing_but_jax_flax_and_jaxtyping
     script = """
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
-# Besides the three: what they themselves import (flax imports absl, and lists optax without need).
-THERE = {"jax", "jaxlib", "flax", "jaxtyping", "numpy", "scipy", "ml_dtypes", "opt_einsum", "absl",
-         "msgpack", "rich", "typing_extensions", "yaml", "wadler_lindig", "treescope"}
+# The three packages and their own imports (flax imports absl; it does not need optax).
+INCLUDED = {"jax", "jaxlib", "flax", "jaxtyping", "numpy", "scipy", "ml_dtypes", "opt_einsum",
+            "absl", "msgpack", "rich", "typing_extensions", "yaml", "wadler_lindig", "treescope"}
 
 class Installed(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         top = name.partition(".")[0]
         standard = top in sys.stdlib_module_names or top.startswith("_sysconfigdata")
-        return super().find_spec(name, path, target) if standard or top in THERE | ours else None
+        allowed = standard or top in INCLUDED | ours
+        return super().find_spec(name, path, target) if allowed else None
 
 ours = {"model", "examples"}
 sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Installed]
 import model.attention, model.layers, model.transformer, model.beam_search, model.translate
 from examples import attention
-print(attention.main() < 1e-5, sorted({name.partition(".")[0] for name in sys.modules} - THERE))
+print(attention.main() < 1e-5, sorted({name.partition(".")[0] for name in sys.modules} - INCLUDED))
 """
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
@@ -142,7 +143,7 @@ print(attention.main() < 1e-5, sorted({name.partition(".")[0] for name in sys.mo
 
 
 def test_importing_configuration_starts_no_device_library():
-    """What is wrong with a command line is said before jax is even loaded."""
+    """Errors of a command line are reported before jax is imported."""
     script = "import sys, storage.config; print('jax' in sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
@@ -151,7 +152,7 @@ def test_importing_configuration_starts_no_device_library():
 
 
 @pytest.mark.parametrize("path", **named)
-def test_nothing_executes_what_it_reads(path):
+def test_no_file_executes_its_input(path):
     assert not {top(name) for name in imports(path)} & {"pickle", "cloudpickle", "dill", "marshal"}
     for node in ast.walk(parse(path)):
         if not isinstance(node, ast.Call):
@@ -165,7 +166,7 @@ def test_nothing_executes_what_it_reads(path):
 
 
 @pytest.mark.parametrize("path", SOURCES + TESTS, ids=named["ids"])
-def test_line_1_says_what_the_file_is(path):
+def test_line_1_describes_the_file(path):
     first = path.read_text(encoding="utf-8").split("\n")[0].removeprefix("r")
     opening = next((mark for mark in ('"""', "#") if first.startswith(mark)), None)
     assert opening and not first.startswith("#!") and len(first.strip('"# ').split()) >= 3

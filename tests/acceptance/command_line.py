@@ -1,4 +1,4 @@
-"""The real command lines as processes, at the smallest size: for rows 22 to 36."""
+"""train.py and decode.py as processes, with a tiny model: for rows 22 to 36."""
 
 import os
 import tempfile
@@ -24,31 +24,31 @@ ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
 
 class Done(forked.Done):
-    """What a command left."""
+    """The result of a command."""
 
     @property
     def error(self) -> str:
-        """The one line it ended with."""
+        """The error message, without 'error: '; fails if there is a traceback."""
         assert not any("Traceback" in line for line in self.err), self.err
         assert self.err and self.err[-1].startswith("error: "), self.err
         return self.err[-1].removeprefix("error: ")
 
 
 def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=()) -> Done:
-    """A python process; with 0 `devices`, any use of one is an error."""
+    """Run a Python script; with 0 `devices`, any use of a device is an error."""
     return Done(*call_forked(arguments, stdin, cwd, devices, environment))
 
 
 @cache
 def scratch() -> Path:
-    """A directory for the trained run that the tests of this process share."""
+    """A directory for the trained run, which all tests of this process share."""
     place = tempfile.TemporaryDirectory(prefix="acceptance_")
     scratch.kept = place  # removed with the process
     return Path(place.name)
 
 
 def train(corpus: str, workdir: Path, *flags, first=(), **options) -> Done:
-    """train.py with tiny sizes; `first` are flags before those of the config."""
+    """Run train.py with tiny sizes; the flags `first` precede those of the config."""
     return call(
         TRAIN,
         *first,
@@ -61,14 +61,14 @@ def train(corpus: str, workdir: Path, *flags, first=(), **options) -> Done:
 
 
 def decode(run: Path, *flags, script=DECODE, **options) -> Done:
-    """decode.py of a run."""
+    """Run decode.py on a run."""
     return call(script, f"--workdir={run}", *flags, **options)
 
 
 @cache
 def trained() -> Path:
-    """A run that train.py made, of a model that has learnt enough to say different things; nobody
-    may change it."""
+    """A run of train.py, whose model has learnt enough to give different translations. Tests must
+    not change it."""
     path = scratch() / "trained"
     path.mkdir()
     valid = write_corpus(path / "valid.tsv", 11, seed=1)

@@ -7,14 +7,14 @@ from tiny import write_corpus
 
 @pytest.fixture(scope="session")
 def bench(tmp_path_factory):
-    """A corpus of four batches and a little, so that twelve steps are three epochs."""
+    """A corpus of slightly more than four batches: twelve steps are three epochs."""
     path = tmp_path_factory.mktemp("bench")
     return Bench(path, write_corpus(path / "pairs.tsv", 132))
 
 
 @pytest.fixture(scope="session")
 def whole(bench):
-    """A run of twelve steps that nothing interrupted."""
+    """An uninterrupted run of twelve steps."""
     code, lines = bench.train(bench.path / "whole")
     assert code == 0, lines
     return bench.path / "whole"

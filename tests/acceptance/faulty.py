@@ -1,12 +1,12 @@
 """train.py with one fault: python faulty.py FAULT ARGUMENT… -- FLAGS of train.py.
 
-    signal POINT N NAME   before call N of an injection point, SIGNAME to this process; several
-                          names, one after the other
-    limit POINT N         from call N of an injection point on, files of at most 100,000 bytes
+    signal POINT N NAME   before call N of an injection point, send SIGNAME to this process; several
+                          names are sent one after the other
+    limit POINT N         from call N of an injection point on, limit files to 100,000 bytes
     poison WORD           the loss of a batch with this word in a source is NaN
-    spoil N               the state offered for save N holds one NaN
+    spoil N               the state passed to save N contains one NaN
     reseed                the dropout key of the run differs in each process
-    watch                 prints the hash of each batch, and of each save whether replicas are equal
+    watch                 print the hash of each batch, and at each save whether replicas are equal
 
 injection.py lists the injection points.
 """
@@ -112,7 +112,7 @@ def reseed():
 
 
 def watch():
-    def told(original):
+    def hashed(original):
         def split(batch, *counts):
             digest = hashlib.sha256(b"".join(part.tobytes() for part in batch)).hexdigest()
             if len(counts) == 2:  # a training batch: devices and micro-batches
@@ -136,7 +136,7 @@ def watch():
 
         return save
 
-    replace("batch", told)
+    replace("batch", hashed)
     replace("save", compared)
 
 

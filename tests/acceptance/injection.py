@@ -1,6 +1,6 @@
-"""Where faults are injected: the functions of the program that are replaced, each under a name.
+"""Injection points: the functions of the program that faults replace, each under a name.
 
-A function that is renamed fails test_frame.py at once, not only the slow row that needs it.
+After renaming a function, test_frame.py fails, not only the slow row that uses it.
 """
 
 import importlib
@@ -21,7 +21,7 @@ POINTS = {
 
 
 def find(point):
-    """(owner, attribute) of a name in POINTS; LookupError if the program does not have it."""
+    """(owner, attribute) of a name in POINTS; LookupError if it does not exist."""
     module, _, path = POINTS[point].partition(":")
     owner = importlib.import_module(module)
     *outer, last = path.split(".")
@@ -36,6 +36,6 @@ def find(point):
 
 
 def replace(point, around):
-    """The function at `point` becomes around(function)."""
+    """Replace the function at `point` by around(function)."""
     owner, name = find(point)
     setattr(owner, name, around(getattr(owner, name)))

@@ -1,4 +1,4 @@
-"""train.py and decode.py as processes: a tiny run, faults injected, what is left on the disk."""
+"""train.py and decode.py as processes: a tiny run, injected faults, and files left on the disk."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ TINY = (
 
 
 def environment(devices=2):
-    """For a process with so many CPU devices."""
+    """The environment of a process with this number of CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     return {**os.environ, "NPROC": "16", "XLA_FLAGS": flags}
 
@@ -44,7 +44,7 @@ class Bench:
         self.path, self.corpus = path, corpus
 
     def command(self, run, *flags, fault=()):
-        """train.py of the tiny model in the directory `run`, or with a fault of faulty.py."""
+        """The command of train.py with the tiny model, optionally with a fault of faulty.py."""
         script = [FAULTY, *fault, "--"] if fault else [ROOT / "train.py"]
         return [
             sys.executable,
@@ -77,26 +77,26 @@ class Bench:
 
 
 def at(point, call, name):
-    """The fault that sends a signal before the given call (from 1) of an injection point."""
+    """The fault that sends a signal before a call (from 1) of an injection point."""
     assert point in POINTS, f"{point!r} is not in tests/acceptance/injection.py"
     return "signal", point, str(call), name
 
 
 def last_step(lines, begin):
-    """The number after `begin` in the last line that begins so; 0 where there is none."""
+    """The number after the prefix `begin` in the last line with it; 0 without such a line."""
     found = [line.removeprefix(begin).split()[0] for line in lines if line.startswith(begin)]
     return int(found[-1].split("/")[0]) if found else 0
 
 
 def error_of(lines):
-    """The one line of a user's error; no traceback beside it."""
+    """The single error line, without 'error: '; fails if there is a traceback."""
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1 and not any("Traceback" in line for line in lines), lines
     return errors[0].removeprefix("error: ")
 
 
 def arrays(directory):
-    """Of each array in a directory that Orbax wrote: name → sha256 of type, shape and bytes."""
+    """Name → sha256 of dtype, shape and bytes, of each array in a directory of Orbax."""
     with ocp.PyTreeCheckpointer() as checkpointer:
         tree = checkpointer.metadata(directory).item_metadata.tree
         plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
@@ -110,9 +110,9 @@ def arrays(directory):
 
 
 def final_state(run):
-    """All facts of the end: each array of the last checkpoint (parameters, optimizer, key) and of
-    the average, step, position, best, and the loss of each step; fails where a step was recorded
-    twice or not at all."""
+    """The final state: each array of the last checkpoint (parameters, optimizer, key) and of the
+    average, step, data position, best, and the loss of each step; fails if a step was recorded
+    twice or never."""
     last = run / "checkpoints" / str(steps(run)[-1])
     found = {"step": last.name, **arrays(last / "params"), **arrays(last / "rest")}
     found |= arrays(run / "average" / "params")
@@ -125,7 +125,7 @@ def final_state(run):
 
 
 def contents(run):
-    """Every file of a run directory but its logs: path → bytes."""
+    """Path → bytes of every file of a run directory except logs."""
     logs = {"train.log", "run.json", "LOCK"}
     return {
         path: path.read_bytes()
@@ -135,12 +135,12 @@ def contents(run):
 
 
 def batches_of(lines):
-    """What a training that is watched says of its batches: a hash of each."""
+    """The lines with the hash of each batch, of a training with the fault `watch`."""
     return [line for line in lines if line.startswith("batch ") and len(line) == 70]
 
 
 def wait_for(process, begin):
-    """Read stderr up to a line that begins so; returns the lines."""
+    """Read stderr up to a line with the prefix `begin`; returns the lines."""
     lines = []
     for line in process.stderr:
         lines.append(line.rstrip("\n"))
@@ -150,7 +150,7 @@ def wait_for(process, begin):
 
 
 def ended(process, lines, number=None):
-    """(exit code, all lines) of a process that is sent a signal, or ends by itself."""
+    """(exit code, all lines) of a process after an optional signal."""
     if number is not None:
         process.send_signal(number)
     lines += process.stderr.read().splitlines()

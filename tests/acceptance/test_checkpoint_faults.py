@@ -1,4 +1,4 @@
-"""Rows 12–17: checkpoints that are damaged, cannot be written, or must not be."""
+"""Rows 12–17: damaged checkpoints, failed saves and non-finite states."""
 
 import os
 import random
@@ -16,31 +16,31 @@ row = pytest.mark.row
 FLIP = row(
     12,
     "one bit flipped in each file of the newest step",
-    "seen, named, quarantined as STEP.corrupt; resumed from the newest whole step",
+    "detected, named, quarantined as STEP.corrupt; resumed from the newest intact step",
 )
 LOSS = row(
     13,
-    "each file deleted, halved, emptied; an empty 9/, strays, temporaries only",
-    "as row 12; other names ignored; never from scratch silently",
+    "each file deleted, halved, emptied; an empty 9/, foreign files, temporary files only",
+    "as row 12; other names ignored; no silent restart from scratch",
 )
-ALL = row(14, "every step damaged", "rc 4 with each step and why; --overwrite begins anew")
+ALL = row(14, "every step damaged", "rc 4 with each step and reason; --overwrite restarts")
 FULL = row(
     15,
     "disk full during a save",
-    "the same save says needed and free bytes; earlier "
-    "checkpoints whole, temporaries gone; a later save succeeds, else rc 6 at the end",
+    "the failed save reports needed and free bytes; earlier "
+    "checkpoints intact, temporary files deleted; a later save succeeds, else rc 6 at the end",
 )
 WORKDIR = row(
     16,
     "run directory unwritable, relative, without parents",
-    "rc 6 before any device; relative ones are made absolute, parents made",
+    "rc 6 before any device; relative paths become absolute, parents are created",
 )
-NAN = row(17, "a state with NaN offered for saving", "refused; latest and best unchanged")
+NAN = row(17, "a state with NaN passed to save", "refused; latest and best unchanged")
 
 
 @pytest.fixture
 def run(whole, tmp_path):
-    """A copy of the finished run, to be damaged."""
+    """A copy of the finished run, which the test damages."""
     shutil.copytree(whole, tmp_path / "run")
     return tmp_path / "run"
 
@@ -56,7 +56,7 @@ def files_of(step):
 
 
 @FLIP
-def test_every_flipped_bit_is_seen(run, record_property, request):
+def test_every_flipped_bit_is_detected(run, record_property, request):
     newest, choose = run / "checkpoints" / "12", random.Random(0)
     files, flips = files_of(newest), 0
     assert not damage(newest) and len(files) > 20
@@ -70,11 +70,11 @@ def test_every_flipped_bit_is_seen(run, record_property, request):
         file.write_bytes(before)
         flips += 1
     assert not damage(newest)
-    record_property("seen", f"{flips} of {flips} flips in {len(files)} files seen")
+    record_property("seen", f"{flips} of {flips} flips in {len(files)} files detected")
 
 
 @FLIP
-def test_training_resumes_from_the_newest_whole_step(bench, run, whole, record_property):
+def test_training_resumes_from_the_newest_intact_step(bench, run, whole, record_property):
     data = max(files_of(run / "checkpoints" / "12" / "params"), key=lambda p: p.stat().st_size)
     flip(data, 1234)
     code, lines = bench.train(run)
@@ -102,7 +102,7 @@ def test_decoding_refuses_a_damaged_checkpoint(bench, run, record_property):
 
 
 @LOSS
-def test_every_lost_or_cut_file_is_seen(run, record_property):
+def test_every_missing_or_truncated_file_is_detected(run, record_property):
     newest, tried = run / "checkpoints" / "12", 0
     for file in files_of(newest):
         before = file.read_bytes()
@@ -112,11 +112,13 @@ def test_every_lost_or_cut_file_is_seen(run, record_property):
             file.write_bytes(before)
             tried += 1
     assert not damage(newest)
-    record_property("seen", f"{tried} of {tried} deletions and cuts seen")
+    record_property("seen", f"{tried} of {tried} deletions and truncations detected")
 
 
 @LOSS
-def test_strays_are_ignored_and_a_lost_manifest_is_not(bench, run, whole, record_property):
+def test_foreign_files_are_ignored_and_a_missing_manifest_is_detected(
+    bench, run, whole, record_property
+):
     directory = run / "checkpoints"
     (directory / "12" / NAME).unlink()
     (directory / "99").mkdir()
@@ -128,16 +130,16 @@ def test_strays_are_ignored_and_a_lost_manifest_is_not(bench, run, whole, record
     assert any("checkpoint 12 is damaged: MANIFEST.sha256" in line for line in lines)
     assert final_state(run) == final_state(whole)
     assert (directory / "notes.txt").read_text() == "mine" and not (directory / "11.tmp").exists()
-    record_property("seen", "an empty 99/, files and temporaries: ignored, all equal")
+    record_property("seen", "an empty 99/, foreign and temporary files: ignored, all equal")
 
 
 @LOSS
-def test_lost_checkpoints_are_not_begun_anew(bench, run, record_property):
+def test_training_does_not_restart_silently_without_checkpoints(bench, run, record_property):
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints" / "12.tmp").mkdir(parents=True)
     code, lines = bench.train(run)
     assert code == 4 and "no checkpoint in" in error_of(lines), lines
-    record_property("seen", "temporaries only: rc 4")
+    record_property("seen", "temporary files only: rc 4")
 
 
 @ALL
@@ -162,8 +164,8 @@ def test_all_damaged(bench, run, record_property):
 BIG = ["--config.model.d_model=64", "--config.model.d_ff=512", "--config.training.num_steps=100000"]
 
 
-def lost_space(bench, run, take, give, record_property, how):
-    """A save fails, says so and leaves nothing; a later one succeeds."""
+def check_failed_save(bench, run, take, give, record_property, how):
+    """A save fails with a warning and leaves no files; a later one succeeds."""
     process = bench.start(run, *BIG)
     try:
         lines = wait_for(process, "saved step ")
@@ -187,20 +189,20 @@ def lost_space(bench, run, take, give, record_property, how):
     record_property(
         "seen",
         f"{how}: “{lines[-1].split(': ', 2)[2].split('(')[0].strip()}”, "
-        "saved when there was room again",
+        "saved once space was available",
     )
 
 
 @FULL
-def test_files_must_not_grow(bench, tmp_path, record_property):
-    """A limit on the size of files fails a write as a full disk does."""
+def test_a_limit_on_the_size_of_files(bench, tmp_path, record_property):
+    """A write beyond a limit on the file size fails, as on a full disk."""
 
     def limit(size):
         return lambda process: resource.prlimit(
             process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)
         )
 
-    lost_space(
+    check_failed_save(
         bench,
         tmp_path / "run",
         limit(100_000),
@@ -231,7 +233,7 @@ def test_a_full_disk(bench, tmp_path, record_property):
         (disk / "ballast").write_bytes(bytes(space.f_bavail * space.f_bsize - 300_000))
 
     try:
-        lost_space(
+        check_failed_save(
             bench,
             disk / "run",
             fill,
@@ -244,7 +246,7 @@ def test_a_full_disk(bench, tmp_path, record_property):
 
 
 @FULL
-def test_no_space_to_the_end(bench, tmp_path, record_property):
+def test_no_space_until_the_end(bench, tmp_path, record_property):
     flags = [
         *BIG,
         "--config.training.num_steps=60",
@@ -257,12 +259,12 @@ def test_no_space_to_the_end(bench, tmp_path, record_property):
     assert last_step(lines, "saved step ") == 20
     code, lines = bench.train(tmp_path / "run", *flags)
     assert code == 0 and last_step(lines, "resumed at step ") == 20, lines
-    record_property("seen", "no room to the end: rc 6, step 20 whole and resumed")
+    record_property("seen", "no space until the end: rc 6, step 20 intact and resumed")
 
 
 @WORKDIR
 @pytest.mark.parametrize("parent", ["/proc", "{d}/file", "{d}/file/deeper"])
-def test_a_run_directory_that_cannot_be(bench, tmp_path, record_property, parent):
+def test_a_run_directory_that_cannot_be_created(bench, tmp_path, record_property, parent):
     (tmp_path / "file").write_text("in the way")
     path = f"{parent.format(d=tmp_path)}/run"
     code, lines = bench.train(path, devices=0)
@@ -274,7 +276,7 @@ def test_a_run_directory_that_cannot_be(bench, tmp_path, record_property, parent
 def test_a_relative_run_directory_without_parents(bench, tmp_path, record_property):
     code, lines = bench.train("a/b/run", "--config.training.num_steps=2", cwd=tmp_path)
     assert code == 0 and steps(tmp_path / "a" / "b" / "run") == [2], lines
-    record_property("seen", "a/b/run is made and used")
+    record_property("seen", "a/b/run is created and used")
 
 
 @NAN
@@ -285,4 +287,4 @@ def test_nan_is_not_saved(bench, tmp_path, record_property):
     assert steps(tmp_path / "run") == [2, 4]
     assert not any(damage(tmp_path / "run" / "checkpoints" / step) for step in ("2", "4"))
     assert sorted(os.listdir(tmp_path / "run" / "checkpoints")) == ["2", "4"]
-    record_property("seen", f"rc 5: {error.split(';')[0]}; steps 2 and 4 as they were")
+    record_property("seen", f"rc 5: {error.split(';')[0]}; steps 2 and 4 unchanged")

@@ -1,4 +1,4 @@
-"""Rows 35 and 36: mistakes on the command line, and run directories made by an enemy."""
+"""Rows 35 and 36: mistakes on the command line, and malicious run directories."""
 
 import json
 import re
@@ -15,7 +15,7 @@ SOURCES = [
     for path in ROOT.rglob("*.py")
     if not {"tests", ".venv", "build"} & set(path.relative_to(ROOT).parts)
 ]
-UNSAFE = re.compile(  # what runs or unpacks what it reads
+UNSAFE = re.compile(  # calls that execute or unpack their input
     r"(?:import|from) (?:cloud|c)?(?:pickle|dill|joblib|marshal|shelve)\b|pickle\.|"
     r"(?<![\w.])(eval|exec)\(|yaml\.(unsafe_|full_)?load|allow_pickle=True|shell=True|os\.system|"
     r"torch\.load|extractall|unpack_archive|tempfile\.mktemp\("
@@ -27,7 +27,7 @@ UNSAFE = re.compile(  # what runs or unpacks what it reads
     "unknown flag, bad value, config typo, --help without devices or TensorFlow, "
     "unknown checkpoint step",
     "one line with “did you mean”, exit 1 or 2 (4 for the "
-    "step, which lists those there are), no device",
+    "step, which lists the existing ones), no device",
 )
 def test_mistakes_on_the_command_line(tmp_path, record_property):
     (tmp_path / "tensorflow").mkdir()
@@ -65,12 +65,12 @@ def test_mistakes_on_the_command_line(tmp_path, record_property):
 SECURITY = pytest.mark.row(
     36,
     "malicious pickle, YAML, .npy; .. and links in names; unsafe calls in the source",
-    "refused, never executed; nothing outside the run is touched; grep finds nothing",
+    "refused, never executed; nothing outside the run is changed; grep finds nothing",
 )
 
 
 @SECURITY
-def test_nothing_in_the_source_executes_what_it_reads(record_property):
+def test_the_source_never_executes_its_input(record_property):
     found = [
         f"{path}:{number}: {line.strip()}"
         for path in SOURCES
@@ -92,7 +92,7 @@ def test_nothing_in_the_source_executes_what_it_reads(record_property):
 
 
 class Payload:
-    """Unpickling it makes a file."""
+    """Unpickling it creates a file."""
 
     def __init__(self, marker: Path):
         self.marker = marker
@@ -102,9 +102,9 @@ class Payload:
 
 
 def payloads(marker):
-    """What runs where it is loaded carelessly: bytes by name."""
+    """Name → bytes that create `marker` if they are loaded unsafely."""
     import io
-    import pickle  # the enemy's
+    import pickle  # to create the payload
 
     array = io.BytesIO()
     np.save(array, np.array([Payload(marker)], dtype=object), allow_pickle=True)
@@ -150,7 +150,7 @@ def test_nothing_in_a_run_directory_is_executed(tmp_path, record_property):
 
 
 @SECURITY
-def test_names_and_links_do_not_lead_out_of_a_run(tmp_path, record_property):
+def test_names_and_links_never_point_outside_a_run(tmp_path, record_property):
     outside = tmp_path / "outside"
     shutil.copytree(trained() / "checkpoints", outside)
     before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
@@ -166,7 +166,7 @@ def test_names_and_links_do_not_lead_out_of_a_run(tmp_path, record_property):
     done = decode(run, devices=0)
     assert done.code == 4 and "is no tokenizer" in done.error
     shutil.rmtree(run / "checkpoints")
-    (run / "checkpoints").symlink_to(outside)  # a directory of ours is a link
+    (run / "checkpoints").symlink_to(outside)  # a directory of the run is a link
     (run / "samples" / "link").symlink_to(outside)  # and one is inside another
     shutil.rmtree(run / "tensorboard")
     (run / "tensorboard").symlink_to(tmp_path / "nowhere")
@@ -174,7 +174,7 @@ def test_names_and_links_do_not_lead_out_of_a_run(tmp_path, record_property):
     assert done.code == 0, done.err
     assert before == {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
     assert not (run / "checkpoints").is_symlink() and not (tmp_path / "nowhere").exists()
-    record_property("seen", "2 names refused; --overwrite deletes 3 links and not what is behind")
+    record_property("seen", "2 names refused; --overwrite deletes 3 links, not their targets")
 
 
 @SECURITY

@@ -1,4 +1,4 @@
-"""Rows 22 to 28: bad training data, given to train.py."""
+"""Rows 22 to 28: invalid training data passed to train.py."""
 
 import gzip
 import random
@@ -40,7 +40,7 @@ def two_files(path, source, target):
 
 
 def report(done):
-    """The line about training pairs."""
+    """The log line on the training pairs."""
     return next(line for line in done.err if line.startswith("train: "))
 
 
@@ -49,16 +49,16 @@ def report(done):
     "missing file, directory, empty file, data set not prepared",
     "exit 3 before any device; the full path; the command that prepares it",
 )
-def test_data_that_is_not_there(tmp_path, record_property):
+def test_missing_data(tmp_path, record_property):
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").touch()
-    for name, what in (
+    for name, reason in (
         ("absent", "does not exist"),
         ("folder", "is a directory"),
         ("empty", "is empty"),
     ):
         done = train(f"tsv:{name}", tmp_path / "run", devices=0, cwd=tmp_path)
-        assert done.code == 3 and what in done.error and str(tmp_path / name) in done.error
+        assert done.code == 3 and reason in done.error and str(tmp_path / name) in done.error
     done = train(
         "tfds:wmt14_translate/de-en",
         tmp_path / "run",
@@ -67,8 +67,8 @@ def test_data_that_is_not_there(tmp_path, record_property):
         environment={"TFDS_DATA_DIR": str(tmp_path)},
     )
     assert done.code == 3 and "prepare it with: " in done.error and str(tmp_path) in done.error
-    said = done.error.replace(str(tmp_path), "DIRECTORY")
-    record_property("seen", f"4 of 4, as in “{said[:110]}…”")
+    message = done.error.replace(str(tmp_path), "DIRECTORY")
+    record_property("seen", f"4 of 4, as in “{message[:110]}…”")
 
 
 @pytest.mark.row(
@@ -87,7 +87,7 @@ def test_files_of_different_length(tmp_path, record_property):
 @pytest.mark.row(
     24,
     "a byte that is not UTF-8 at line 777",
-    "exit 3: file, line, column, what to set; replaced or skipped lines are counted",
+    "exit 3: file, line, column, flag to set; replaced or skipped lines are counted",
 )
 def test_bytes_that_are_not_utf8(tmp_path, record_property):
     bad = numbered("zwölf wort").replace(b" 777\n", b"\xff777\n")
@@ -117,7 +117,7 @@ def test_bytes_that_are_not_utf8(tmp_path, record_property):
 @pytest.mark.row(
     25,
     "CRLF, lone CR, BOM, NUL, U+2028/2029/0085/VT/FF/FS, no final newline",
-    "lines end at \\n only; pairs stay aligned; one CR and the BOM are taken off",
+    "lines end at \\n only; pairs stay aligned; one CR and the BOM are removed",
 )
 def test_odd_characters_in_lines(tmp_path, record_property):
     odd = "\u2028 \u2029 \u0085 \v \f \x1c \0 \r".split(" ")
@@ -139,16 +139,16 @@ def test_odd_characters_in_lines(tmp_path, record_property):
 @pytest.mark.row(
     26,
     "blank lines, 1 MB line, 10 MB without a space, TSV of 1 or 3 fields, cut .gz",
-    "pairs skipped, counted by reason with 5 places; TSV, .gz: exit 3 with the place; "
+    "pairs dropped, counted by reason with 5 places; TSV, .gz: exit 3 with the place; "
     "memory below twice that of the clean file",
 )
-def test_lines_that_are_no_sentences(tmp_path, record_property):
+def test_lines_that_are_not_sentences(tmp_path, record_property):
     choose = random.Random(0)
     clean = [" ".join(choose.choices(WORDS, k=3)) for _ in range(500)]
     flags = "--config.data.tokenizer=unigram", "--config.data.vocab_size=48", "--dry_run"
     lines = "".join(f"{line}\n" for line in clean).encode()
     corpus = two_files(tmp_path, lines, lines)
-    for _ in range(2):  # the first compiles, which takes memory, too
+    for _ in range(2):  # the first run compiles, which also takes memory
         done = train(corpus, tmp_path / "run", *flags, cwd=tmp_path)
         assert done.code == 0, done.err
     peak = done.peak
@@ -163,8 +163,8 @@ def test_lines_that_are_no_sentences(tmp_path, record_property):
         "1,048,576 bytes, 1 source longer than 960 characters)"
     )
     places = ", ".join(f"train.de:{n}" for n in range(501, 506))
-    for said in (f"blank: {places}", "bytes: train.de:510", "characters: train.de:509"):
-        assert any(said in line for line in done.err), said
+    for part in (f"blank: {places}", "bytes: train.de:510", "characters: train.de:509"):
+        assert any(part in line for line in done.err), part
     assert done.peak < 2 * peak
     seen = f"10 dropped for 3 reasons; {done.peak / peak:.2f} times the memory"
     for line, count in (("eins", "1 tab"), ("a\tb\tc", "3 tab"), ("a\tb\tc\td", "4 tab")):
@@ -182,10 +182,10 @@ def test_lines_that_are_no_sentences(tmp_path, record_property):
 
 @pytest.mark.row(
     27,
-    "everything filtered; fewer pairs than a batch; one pair",
-    "exit 3 with the counts where nothing is left; few pairs train; no endless loop",
+    "all pairs dropped; fewer pairs than a batch; one pair",
+    "exit 3 with the counts if no pair is left; few pairs train; no endless loop",
 )
-def test_few_pairs_or_none(tmp_path, record_property):
+def test_few_or_no_pairs(tmp_path, record_property):
     long = "eins zwei drei vier fünf sechs sieben acht neun\tEINS\n" * 500
     (tmp_path / "long.tsv").write_text(long)
     done = train(
@@ -202,10 +202,10 @@ def test_few_pairs_or_none(tmp_path, record_property):
 
 @pytest.mark.row(
     28,
-    "the thread that makes batches raises",
+    "an exception in the thread that makes batches",
     "the command ends with the error and the place in the data; traceback in the log",
 )
-def test_the_loader_breaks(tmp_path, record_property):
+def test_an_exception_in_the_loader(tmp_path, record_property):
     (tmp_path / "broken.py").write_text(BROKEN_LOADER)
     done = train(
         write_corpus(tmp_path / "pairs.tsv", 113),

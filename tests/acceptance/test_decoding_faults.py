@@ -1,4 +1,4 @@
-"""Rows 29 to 34: batch decoding, by decode.py with a run that train.py made."""
+"""Rows 29 to 34: batch decoding with decode.py and a run of train.py."""
 
 import random
 import signal

@@ -1,4 +1,4 @@
-"""The frame itself: the lines of the table, and the points at which faults are injected."""
+"""The frame of the acceptance tests: lines of the table and injection points."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def report(number, outcome, seen="", when="call"):
     return TestReport("x", ("x", 0, "x"), {}, outcome, "E\n why", when, user_properties=properties)
 
 
-def test_a_row_passes_if_all_its_tests_do():
+def test_a_row_passes_if_all_its_tests_pass():
     lines = table(
         [
             report(2, "passed", "1 of 1"),
@@ -62,7 +62,7 @@ def test_the_table_is_written_between_its_marks_or_into_a_new_file(tmp_path):
     assert text.count("| 1 |") == 1 and "`pytest -n 2`" in text and "`pytest`" not in text
 
 
-def test_no_rows_no_table():
+def test_without_rows_the_table_is_empty():
     assert table([TestReport("x", ("x", 0, "x"), {}, "passed", None, "call")]) == []
 
 
@@ -72,10 +72,10 @@ def test_every_injection_point_exists(point):
     assert callable(getattr(owner, name))
 
 
-@pytest.mark.parametrize("gone", ["train:renamed", "train:Evaluator.renamed", "train:no.renamed"])
-def test_an_injection_point_that_does_not_exist_is_an_error(monkeypatch, gone):
-    monkeypatch.setitem(POINTS, "save", gone)
-    with pytest.raises(LookupError, match=f"'save': {gone} does not exist"):
+@pytest.mark.parametrize("absent", ["train:renamed", "train:Evaluator.renamed", "train:no.renamed"])
+def test_an_injection_point_that_does_not_exist_is_an_error(monkeypatch, absent):
+    monkeypatch.setitem(POINTS, "save", absent)
+    with pytest.raises(LookupError, match=f"'save': {absent} does not exist"):
         replace("save", lambda original: original)
     with pytest.raises(AssertionError, match="'report' is not in"):
         at("report", 1, "TERM")

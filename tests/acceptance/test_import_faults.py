@@ -1,4 +1,4 @@
-"""Row 18: damaged or hostile MarianMT directories end with code 4, and nothing in them runs."""
+"""Row 18: damaged or malicious MarianMT directories exit with code 4; nothing in them is run."""
 
 import json
 import os
@@ -17,7 +17,7 @@ NAME = "model.decoder.layers.1.fc1.weight"
 
 
 class Payload:
-    """What leaves a file behind when it is unpickled."""
+    """Unpickling it creates a directory."""
 
     def __init__(self, marker: Path):
         self.marker = marker
@@ -106,7 +106,7 @@ def pickle_of(name, instead=False):
     return fault
 
 
-FAULTS = {  # what is done, and what the line on stderr must name
+FAULTS = {  # the fault, and the part of the error message that names it
     "truncated safetensors": (truncated, "model.safetensors"),
     "safetensors cut in its header": (header_cut, "model.safetensors"),
     "empty safetensors": (empty, "model.safetensors"),

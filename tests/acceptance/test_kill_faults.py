@@ -15,17 +15,17 @@ row = pytest.mark.row
 KILLS = row(
     1,
     "kill -9 at random times, the same command again",
-    "resumes at or after the last announced step; all bits and metrics as if uninterrupted",
+    "resumes at or after the last announced step; all bits and metrics as in an uninterrupted run",
 )
 EVERY_STEP = row(
-    2, "stopped at every step of three epochs", "all bits and batches as if uninterrupted"
+    2, "stopped at every step of three epochs", "all bits and batches as in an uninterrupted run"
 )
 DRIFT = row(3, "stopped twice and thrice in an epoch; saved again without a step", "no drift")
 
 
 def killed(bench, run, flags, begin, jitter):
-    """Kill a training that would not end by itself, after a line of stderr that begins so and some
-    seconds; its lines."""
+    """Kill a training `jitter` seconds after a line of stderr with the prefix `begin`; returns all
+    lines. The training would not end by itself."""
     process = bench.start(run, *flags, "--config.training.num_steps=1000000")
     lines = wait_for(process, begin)
     time.sleep(jitter)
@@ -35,7 +35,7 @@ def killed(bench, run, flags, begin, jitter):
 
 
 def kill_loop(bench, run, flags, startups, kills, choose):
-    """Kill the same command as it starts and at random steps; the steps at which it resumed."""
+    """Kill the same command at start-up and at random steps; returns the steps where it resumed."""
     announced, resumed = 0, []
     for number in range(startups + kills):
         if number < startups:
@@ -51,12 +51,12 @@ def kill_loop(bench, run, flags, startups, kills, choose):
     return resumed
 
 
-def check_kills(bench, tmp_path, record_property, startups, kills, in_all=1):
-    """Runs with so many kills each, until there were so many in all; each run is then completed
-    and compared with one that nothing interrupted. No kill depends on the speed of the machine."""
+def check_kills(bench, tmp_path, record_property, startups, kills, total=1):
+    """Runs with `startups` + `kills` kills each, until there were `total`. Each run is then completed
+    and compared with an uninterrupted one. No kill depends on the speed of the machine."""
     flags = ["--config.training.eval_every=10", "--config.training.checkpoint_every=5"]
     choose, done, runs, starts = random.Random(0), 0, 0, []
-    while done < in_all:
+    while done < total:
         run, runs = tmp_path / f"run{runs}", runs + 1
         starts += kill_loop(bench, run, flags, startups, kills, choose)
         done += startups + kills
@@ -83,13 +83,13 @@ def test_killed_at_random_and_resumed(bench, tmp_path, record_property):
 
 @KILLS
 def test_killed_many_times(bench, tmp_path, record_property, request):
-    in_all = 500 if request.config.option.soak else 1
-    check_kills(bench, tmp_path, record_property, 3, 9, in_all)
+    total = 500 if request.config.option.soak else 1
+    check_kills(bench, tmp_path, record_property, 3, 9, total)
 
 
 @pytest.mark.slow
-def test_states_that_differ_are_seen(whole, tmp_path):
-    """The comparison itself: another step, another loss, another best is another state."""
+def test_differing_states_are_detected(whole, tmp_path):
+    """The comparison itself: a state with another best or a missing step differs."""
     shutil.copytree(whole, tmp_path / "run")
     assert final_state(tmp_path / "run") == final_state(whole)
     (tmp_path / "run" / "best.json").write_text('{"checkpoint": 2}')

@@ -1,4 +1,4 @@
-"""Rows 19–21: numbers that are not finite, nothing to attend to, the same bytes twice."""
+"""Rows 19–21: non-finite numbers, empty attention, and reproducible results."""
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ row = pytest.mark.row
 DIVERGED = row(
     19,
     "the loss is NaN at a step that is not logged (a poisoned pair, a learning rate of 1e30)",
-    "rc 5 before anything bad is saved: step, loss, gradient norm, batch, "
-    "file:line; skip_nonfinite skips so many in a row, never applies",
+    "rc 5 before a bad state is saved: step, loss, gradient norm, batch, "
+    "file:line; skip_nonfinite skips up to this number in a row and never applies them",
 )
 NOTHING = row(
     20,
@@ -25,7 +25,7 @@ NOTHING = row(
 )
 TWICE = row(
     21,
-    "the same command twice, 20 steps",
+    "the same command run twice, 20 steps",
     "all bits equal (CPU; on a GPU with training.deterministic)",
 )
 POISON = ("poison", "gift")
@@ -34,7 +34,7 @@ LINE = 57
 
 @pytest.fixture(scope="module")
 def poisoned(tmp_path_factory):
-    """A bench whose corpus has the word "gift" in line 57 and nowhere else."""
+    """A bench whose corpus contains the word "gift" in line 57 only."""
     path = tmp_path_factory.mktemp("poisoned")
     lines = [f"{a} {b}\t{b} {a}\n" for a in WORDS for b in WORDS]
     lines[LINE - 1] = "gift eins\teins gift\n"
@@ -70,8 +70,8 @@ def test_a_poisoned_pair(poisoned, tmp_path, record_property):
 
 
 @DIVERGED
-def test_skipping_it_changes_nothing_but_the_step(poisoned, tmp_path, record_property):
-    """With so many steps of the poisoned pair skipped, the parameters equal those before each."""
+def test_a_skipped_step_changes_only_the_step_number(poisoned, tmp_path, record_property):
+    """The parameters after each skipped step of the poisoned pair equal those before it."""
     flags = [
         "--config.training.skip_nonfinite=1",
         "--config.training.checkpoint_every=1",
@@ -112,7 +112,7 @@ V, S, T = 13, 7, 5
 
 
 def logits_and_gradient(lengths, filler=0):
-    """Of two rows with so many (source, target) tokens; unused places hold `filler`."""
+    """Logits and gradient of two rows with these (source, target) lengths, padded with `filler`."""
     model = Transformer(
         ModelConfig(
             source_vocab_size=V,
@@ -145,7 +145,7 @@ def logits_and_gradient(lengths, filler=0):
 @NOTHING
 @pytest.mark.parametrize("source, target", [(0, 3), (0, 0), (4, 0)])
 def test_nothing_to_attend_to(record_property, source, target):
-    """A source without tokens leaves cross-attention nothing; a target without, no loss."""
+    """An empty source leaves cross-attention without keys, an empty target leaves no loss."""
     logits, gradient = logits_and_gradient([(source, target)] * 2)
     leaves = jax.tree.leaves(gradient)
     assert np.isfinite(logits).all() and all(np.isfinite(leaf).all() for leaf in leaves)
@@ -159,7 +159,7 @@ def test_nothing_to_attend_to(record_property, source, target):
 
 @NOTHING
 def test_padding_has_no_gradient(record_property):
-    """Beside rows of unequal lengths, one of them without a source."""
+    """Rows of unequal lengths, one of them with an empty source."""
     lengths = [(4, 3), (0, 5)]
     _, gradient = logits_and_gradient(lengths)
     for side in ("source_embedding", "target_embedding"):
@@ -168,7 +168,7 @@ def test_padding_has_no_gradient(record_property):
     assert all(
         (a == b).all() for a, b in zip(*map(jax.tree.leaves, (gradient, other)), strict=True)
     )
-    record_property("seen", "the padding's embeddings: exactly 0; other ids there change no bit")
+    record_property("seen", "the padding's embeddings: exactly 0; other padding ids change no bit")
 
 
 @TWICE

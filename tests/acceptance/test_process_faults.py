@@ -1,4 +1,4 @@
-"""Rows 4–11: a training process that is signalled, doubled or changed."""
+"""Rows 4–11: signals, resuming with changes, and two trainers of one run."""
 
 import json
 import os
@@ -30,9 +30,13 @@ TERM = row(
     "rc 143, the last finished step saved, resumed as row 2",
 )
 INT = row(
-    5, "SIGINT once, twice", "once as row 4 with rc 130; twice at once, rc 130, checkpoints whole"
+    5,
+    "SIGINT once, twice",
+    "once: as row 4 with rc 130; twice: immediately, rc 130, checkpoints intact",
 )
-MIDDLE = row(6, "SIGKILL inside the write", "the half is ignored, and deleted by the next start")
+MIDDLE = row(
+    6, "SIGKILL inside the write", "the partial checkpoint is ignored and deleted at the next start"
+)
 ARCHITECTURE = row(
     7,
     "another architecture on resume",
@@ -41,7 +45,7 @@ ARCHITECTURE = row(
 DATA = row(
     8,
     "changed training data on resume",
-    "rc 3 naming the file; allow_data_change begins it anew, loudly",
+    "rc 3 naming the file; allow_data_change restarts the data with a warning",
 )
 DEVICES = row(9, "1 → 2 → 4 devices on resume", "the same batches; loss to 1e-5; replicas equal")
 SECOND = row(
@@ -53,12 +57,12 @@ COMPLETE = row(11, "a finished run started again", "already complete, rc 0, noth
 
 
 @pytest.fixture(scope="module")
-def judged(bench):
+def evaluated(bench):
     """Flags with validation data, and an uninterrupted run with them."""
     flags = [f"--config.data.valid={write_corpus(bench.path / 'valid.tsv', 13, seed=1)}"]
-    code, lines = bench.train(bench.path / "judged", *flags)
+    code, lines = bench.train(bench.path / "evaluated", *flags)
     assert code == 0, lines
-    return flags, bench.path / "judged"
+    return flags, bench.path / "evaluated"
 
 
 PLACES = {
@@ -71,8 +75,8 @@ PLACES = {
 
 @TERM
 @pytest.mark.parametrize("place", PLACES)
-def test_sigterm_while(bench, judged, tmp_path, record_property, place):
-    flags, expected = judged
+def test_sigterm_while(bench, evaluated, tmp_path, record_property, place):
+    flags, expected = evaluated
     code, lines = bench.train(tmp_path / "run", *flags, fault=at(*PLACES[place], "TERM"))
     assert code == 143 and lines[-1] == "stopped by SIGTERM; the same command goes on", lines
     step = last_step(lines, "step ")
@@ -109,7 +113,7 @@ def test_sigint_twice(bench, tmp_path, record_property):
     assert (tmp_path / "run" / "checkpoints" / "4.tmp").is_dir()
     code, lines = bench.train(tmp_path / "run", "--config.training.num_steps=4")
     assert code == 0 and last_step(lines, "resumed at step ") == 2, lines
-    record_property("seen", "twice: rc 130 inside a save, step 2 whole and resumed")
+    record_property("seen", "twice: rc 130 inside a save, step 2 intact and resumed")
 
 
 @MIDDLE
@@ -119,12 +123,12 @@ def test_killed_inside_the_write(bench, whole, tmp_path, record_property):
     assert code == KILLED and last_step(lines, "saved step ") == 2, lines
     left = run / "checkpoints" / "4.tmp"
     assert left.is_dir() and steps(run) == [2]
-    (run / "checkpoints" / "6.orbax-checkpoint-tmp").mkdir()  # as Orbax names its own
+    (run / "checkpoints" / "6.orbax-checkpoint-tmp").mkdir()  # a temporary name of Orbax
     code, lines = bench.train(run)
     assert code == 0 and last_step(lines, "resumed at step ") == 2, lines
     assert sorted(os.listdir(run / "checkpoints")) == sorted(["8", "10", "12"])
     assert final_state(run) == final_state(whole)
-    record_property("seen", "resumed at the step before; no half is left; all equal")
+    record_property("seen", "resumed at the previous step; no partial checkpoint left; all equal")
 
 
 @ARCHITECTURE
@@ -167,14 +171,16 @@ def test_changed_data(bench, whole, tmp_path, record_property):
     warning = next(line for line in lines if "training data has changed" in line)
     data = json.loads((tmp_path / "run" / "checkpoints" / "14" / "data" / "metadata").read_text())
     assert (data["epoch"], data["index"]) == (2, 0)  # two steps of epochs of one batch
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())  # the run's data from now on
+    facts = json.loads(
+        (tmp_path / "run" / "run.json").read_text()
+    )  # the data of the run from now on
     assert facts["data"][str(tmp_path / "pairs.tsv")] != "0" * 64
     record_property("seen", f"rc 3: pairs.tsv changed; with the flag, “{warning}”")
 
 
 @DEVICES
 def test_other_numbers_of_devices(bench, tmp_path, record_property):
-    """Dropout too: its keys follow the row of the global batch."""
+    """With dropout, whose keys depend on the row of the global batch."""
     flags = ["--config.model.dropout=0.1"]
     _, lines = bench.train(tmp_path / "whole", *flags, fault=("watch",), devices=1)
     expected, seen = batches_of(lines), []
@@ -206,9 +212,9 @@ def test_a_second_trainer(bench, tmp_path, record_property):
     ended(first, lines, signal.SIGKILL)
     code, lines = bench.train(tmp_path / "run", "--config.training.num_steps=2")
     assert code == 0, lines
-    told = re.search(r"\((.*)\)", error)[1].replace(os.uname().nodename, "HOST")
+    holder = re.search(r"\((.*)\)", error)[1].replace(os.uname().nodename, "HOST")
     record_property(
-        "seen", f"rc 6: in use by {told.replace(str(first.pid), 'PID')}; after its death rc 0"
+        "seen", f"rc 6: in use by {holder.replace(str(first.pid), 'PID')}; after it was killed rc 0"
     )
 
 
@@ -217,4 +223,4 @@ def test_a_finished_run(bench, whole, record_property):
     before = contents(whole)
     code, lines = bench.train(whole)
     assert code == 0 and "already complete at step 12" in lines and contents(whole) == before
-    record_property("seen", "already complete at step 12, rc 0; no file changed but the logs")
+    record_property("seen", "already complete at step 12, rc 0; no file changed except the logs")

@@ -19,7 +19,7 @@ GOOD = {
     "decoding": DecodingConfig(),
 }
 
-# The last values that are accepted, and the first that are refused: part, field, good, bad.
+# part, field, the last valid values, the first invalid values.
 BOUNDS = [
     *(
         ("training", name, (1, 2), (0, -1))
@@ -111,7 +111,7 @@ def test_a_field_is_accepted_within_its_bounds_and_refused_beyond_them(part, fie
         assert str(value) in message
 
 
-# Rules of two fields: changes to the whole configuration that are accepted, and that are refused.
+# Rules of two fields: valid and invalid changes of the whole config.
 
 
 def whole(**changes):
@@ -156,12 +156,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("changes", ACCEPTED, ids=str)
-def test_fields_that_go_together_are_accepted(changes):
+def test_compatible_fields_are_accepted(changes):
     whole(**changes).validate()
 
 
 @pytest.mark.parametrize("changes, field", REFUSED, ids=str)
-def test_fields_that_do_not_go_together_are_a_user_s_error(changes, field):
+def test_incompatible_fields_are_a_user_error(changes, field):
     with pytest.raises(UserError) as refused:
         whole(**changes).validate()
     assert refused.value.code == CONFIGURATION
@@ -182,7 +182,7 @@ def test_the_defaults_are_those_of_the_paper():
         part.validate()
 
 
-def test_options_of_decoding_change_nothing_unless_they_are_set():
+def test_decoding_options_are_off_by_default():
     d = DecodingConfig()
     assert not any(
         (
@@ -204,7 +204,7 @@ def test_options_of_decoding_change_nothing_unless_they_are_set():
     assert d.repetition_penalty == d.temperature == d.top_p == 1.0
 
 
-def test_the_data_is_the_built_in_corpus_with_one_vocabulary_unless_it_is_set():
+def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():
     d = DataConfig()
     assert (d.corpus, d.valid, d.test, d.data_dir) == ("builtin:korean_english", "", "", "")
     assert (d.tokenizer, d.target_tokenizer, d.joint_vocab) == ("unigram", "", True)
@@ -237,7 +237,7 @@ def test_special_ids_are_those_of_the_model():
 
 
 @pytest.mark.parametrize("samples, nbest, hypotheses", [(0, 3, 3), (5, 1, 5), (0, 1, 1)])
-def test_there_are_as_many_hypotheses_as_samples_or_the_nbest(samples, nbest, hypotheses):
+def test_the_number_of_hypotheses_is_samples_or_nbest(samples, nbest, hypotheses):
     assert DecodingConfig(samples=samples, nbest=nbest).hypotheses == hypotheses
 
 
@@ -246,7 +246,7 @@ def test_the_steps_of_a_trace_are_its_first_and_last():
     assert profile_steps("7:12") == (7, 12)
 
 
-def test_a_saved_config_is_loaded_as_it_was(tmp_path):
+def test_a_saved_config_is_loaded_unchanged(tmp_path):
     config = whole(training__seed=7, decoding__suppress="a b", model__num_layers=2)
     save_config(config, tmp_path / "config.json")
     assert load_config(tmp_path / "config.json") == config
@@ -254,7 +254,7 @@ def test_a_saved_config_is_loaded_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "7", '{"model": 7}'])
-def test_what_is_no_config_of_a_run_is_refused(text, tmp_path):
+def test_a_file_that_is_not_the_config_of_a_run_is_refused(text, tmp_path):
     path = tmp_path / "config.json"
     if text is not None:
         path.write_text(text)

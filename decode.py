@@ -24,10 +24,11 @@ from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
 from runtime import processes
-from runtime.command import define_path, run_command
+from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from runtime.files import check_outputs, is_replaceable, locked_output, write_lines
+from runtime.path_flags import define_path
 from runtime.paths import expand_path
 from runtime.signals import StopFlag, Stopped
 from storage.config import DecodingConfig

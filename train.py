@@ -22,10 +22,11 @@ from decoding.translator import Translator
 from interop.models import load_params
 from model.transformer import Transformer
 from runtime import processes
-from runtime.command import define_path, run_command
+from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.durations import format_duration
 from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from runtime.path_flags import define_path
 from runtime.signals import StopFlag, Stopped
 from storage.config import Config, unknown_field
 from storage.reader import Reader

@@ -16,7 +16,8 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import define_path, run_command
+from runtime.command import run_command
+from runtime.path_flags import define_path
 
 ROOT = Path(__file__).parent.parent
 # Prints seconds: ready to translate, the first line, all lines (compiles the other buckets), again.

@@ -14,7 +14,7 @@ from absl import app, flags, logging
 
 from runtime.devices import keep_freed_memory
 from runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError
-from runtime.paths import check_local_path
+from runtime.path_flags import define_path
 
 FLAX_ERRORS = ("ScopeParamShapeError", "ScopeParamNotFoundError")  # parameters do not fit
 
@@ -104,31 +104,6 @@ def parse_flags(
         raise UserError(CONFIGURATION, hint) from error
     if rest:
         raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")
-
-
-def define_path(name: str, default: str | None, help: str, required: bool = False) -> None:
-    """Define a flag of a local path, or of several separated by commas.
-
-    Parsing a URL raises UserError(CONFIGURATION).
-    """
-    serializer: flags.ArgumentSerializer[str] = flags.ArgumentSerializer()
-    flags.DEFINE(PathParser(name), name, default, help, serializer=serializer, required=required)
-
-
-class PathParser(flags.ArgumentParser):
-    """Parses the value of a flag of `define_path`."""
-
-    def __init__(self, flag: str):
-        super().__init__()
-        self._flag = flag
-
-    def parse(self, argument: str) -> str:
-        for path in argument.split(","):
-            check_local_path(f"--{self._flag}", path)
-        return argument
-
-    def flag_type(self) -> str:
-        return "string"
 
 
 def exit_with_error(code: int, message: str, error: Exception | None = None) -> NoReturn:

@@ -14,9 +14,10 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import define_path, run_command
+from runtime.command import run_command
 from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from runtime.files import delete_directory
+from runtime.path_flags import define_path
 from storage.checkpoint import read_best, steps
 from storage.config import load_config
 from storage.manifest import damage

@@ -18,9 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from interop.marian import is_marian
 from interop.marian_export import check_expressible, export_marian
 from interop.models import check_run, load_params
-from runtime.command import define_path, run_command
+from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from runtime.path_flags import define_path
 from storage.checkpoint import write_run
 
 

@@ -33,10 +33,11 @@ from decode import define_options, options_of
 from decoding.engine import Engine
 from decoding.translator import Translator
 from interop.models import check_run, find_params, load_params
-from runtime.command import define_path, run_command
+from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, UserError
 from runtime.files import check_outputs, write_atomic
+from runtime.path_flags import define_path
 from runtime.paths import expand_path
 from storage.checkpoint import finite
 from storage.config import Config

@@ -17,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from decoding.translator import Translator
 from interop.models import check_run, load_params
 from model.transformer import Transformer
-from runtime.command import define_path, run_command
+from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import OUTPUT, UserError
+from runtime.path_flags import define_path
 
 
 def cross_attention(run: Path, source: str) -> tuple[np.ndarray, list[int], list[int]]:

@@ -17,9 +17,10 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import define_path, run_command
+from runtime.command import run_command
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.files import check_outputs, numbered_lines, write_lines
+from runtime.path_flags import define_path
 
 
 def read_dictionary(path: str) -> dict[str, list[str]]:

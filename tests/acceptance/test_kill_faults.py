@@ -52,7 +52,7 @@ def kill_loop(bench, run, flags, startups, kills, choose):
 
 
 def check_kills(bench, tmp_path, record_property, startups, kills, total=1):
-    """Runs with `startups` + `kills` kills each, until there were `total`. Each run is then completed
+    """Runs with `startups` + `kills` kills each, `total` or more in all. Each is then completed
     and compared with an uninterrupted one. No kill depends on the speed of the machine."""
     flags = ["--config.training.eval_every=10", "--config.training.checkpoint_every=5"]
     choose, done, runs, starts = random.Random(0), 0, 0, []

@@ -41,6 +41,11 @@ def test_remote_paths_end_a_command_with_one_line_before_any_device(script, argu
     assert err[0].startswith(f"error: {argument.split('=')[0]} is remote: expected a local path")
 
 
+def test_help_lists_the_path_flags_of_a_command():
+    code, out, _ = run(ROOT / "train.py", "--help", devices=False)
+    assert code == 0 and "--workdir" in out and "--compilation_cache" not in out
+
+
 @pytest.mark.parametrize("spec", ["text:gs://b/a.de,gs://b/a.en", "tsv:s3://b/pairs.tsv"])
 def test_a_remote_corpus_is_refused(spec):
     with pytest.raises(UserError, match="the corpus is remote") as refused:

@@ -9,6 +9,7 @@ import pytest
 from data.config import DataConfig
 from data.corpora import check_corpus, read_corpus, read_split, split_spec
 from runtime.errors import CONFIGURATION, DATA, UserError
+from storage.config import Config
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +175,6 @@ def test_checks_import_nothing_heavy():
 )
 def test_impossible_settings_are_refused_with_field_and_value(field, value):
     DataConfig().validate()
-    message = refused(CONFIGURATION, DataConfig(**{field: value}).validate)
+    message = refused(CONFIGURATION, Config(data=DataConfig(**{field: value})).validate)
     assert f"data.{field}" in message
     assert repr(value) in message

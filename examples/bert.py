@@ -13,7 +13,7 @@ from flax import linen as nn
 from model.attention import segment_mask
 from model.config import ModelConfig
 from model.layers import Embedding
-from model.transformer import Stack, along
+from model.transformer import Stack, default_positions
 
 CLS, FIRST, WORDS, LONGEST = 1, 2, 12, 8
 CONFIG = ModelConfig(
@@ -34,7 +34,7 @@ class Bert(nn.Module):
     def __call__(self, tokens, segments):
         """Logits [B, classes]; segment 0 is padding, whatever its tokens are."""
         mask = segment_mask(segments, segments)
-        x, _ = self.stack(self.embedding(tokens), mask, along(tokens))
+        x, _ = self.stack(self.embedding(tokens), mask, default_positions(tokens))
         return self.head(x[:, 0])
 
 

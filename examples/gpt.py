@@ -17,7 +17,7 @@ from model.beam_search import beam_search
 from model.config import ModelConfig
 from model.constraints import make_rules
 from model.layers import Embedding
-from model.transformer import Stack, along
+from model.transformer import Stack, default_positions
 from model.translate import ancestry_mask, empty_caches
 
 START, END, EQUALS, FIRST, DIGITS, BEAMS = 1, 2, 3, 4, 4, 2  # a digit is FIRST … FIRST + 9
@@ -34,7 +34,9 @@ class GPT(nn.Module):
 
     def __call__(self, tokens):
         """Logits [B, T, V] of what follows each token."""
-        x, _ = self.stack(self.embedding(tokens), causal_mask(tokens.shape[1]), along(tokens))
+        x, _ = self.stack(
+            self.embedding(tokens), causal_mask(tokens.shape[1]), default_positions(tokens)
+        )
         return self.embedding.logits(x)
 
     def step(self, tokens, caches, t, parents, ancestry):

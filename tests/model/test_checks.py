@@ -20,7 +20,7 @@ from model.beam_search import beam_search
 from model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
 from model.positions import rotate, sinusoidal_positions
 from model.sampling import sample
-from model.scoring import force
+from model.scoring import score_targets
 
 
 @pytest.fixture(autouse=True)
@@ -85,11 +85,12 @@ def feed(x, activation):
     (ValueError, "x must have the axes", lambda: feed(X[0], "relu")),
     (TypeError, "ids must be integer; got float32", lambda: embed(X[0], X[..., 0], True)),
     (ValueError, "x must have the shape", lambda: logits(X, normal(4, D + 1))),
-    (ValueError, "rate must be from 0 to below 1; got 1.0",
+    (ValueError, r"rate must be in \[0, 1\); got 1.0",
      lambda: dropout(X, 1.0, jax.random.key(0))),
-    (TypeError, "target must be integer", lambda: force([], INTS, INTS[:, 0], X[0], INTS[:, 0])),
+    (TypeError, "target must be integer",
+     lambda: score_targets([], INTS, INTS[:, 0], X[0], INTS[:, 0])),
     (ValueError, "target_lengths must have the shape",
-     lambda: force([], INTS, INTS[:, 0], INTS, INTS[0])),
+     lambda: score_targets([], INTS, INTS[:, 0], INTS, INTS[0])),
 ])  # fmt: skip
 def test_wrong_arguments_are_named(error, message, call):
     with pytest.raises(error, match=f"^{message}"):
@@ -131,9 +132,9 @@ SEARCH = dict(
      dict(step=lambda *a: (step(*a)[0][:1], a[1]))),
     (TypeError, "logits of step must be floating",
      dict(step=lambda *a: (step(*a)[0].astype(int), a[1]))),
-    (ValueError, "step must return a state of the structure and shapes that it was given",
+    (ValueError, "step must return a state of the same structure and shapes as its argument",
      dict(step=lambda *a: (step(*a)[0], a[1][1:]))),
-    (ValueError, "step must return a state of the structure",
+    (ValueError, "step must return a state of the same structure",
      dict(step=lambda *a: (step(*a)[0], {"x": a[1]}))),
 ])  # fmt: skip
 def test_wrong_arguments_of_searches_are_named(error, message, change):

@@ -15,7 +15,7 @@ from small_transformer import SMALL, ids, variables_of
 from model.config import ModelConfig
 from model.layers import LayerNorm
 from model.sampling import sample
-from model.scoring import force
+from model.scoring import score_targets
 from model.transformer import Transformer
 
 
@@ -41,7 +41,7 @@ def attention(config, params):
         (Transformer(config), {"params": one})
         for one in (params if isinstance(params, list) else [params])
     ]
-    return force(models, ids(2, 7), lengths, ids(2, 6), jnp.array([6, 4])).attention
+    return score_targets(models, ids(2, 7), lengths, ids(2, 6), jnp.array([6, 4])).attention
 
 
 def changed(params, layer, name):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from model.constraints import make_rules
-from model.sampling import likeliest, sample
+from model.sampling import sample, top_k_top_p_mask
 
 V, START, END, LIMIT = 5, 1, 2, 3
 
@@ -22,8 +22,8 @@ def step_of(tables):
     return step
 
 
-@partial(jax.jit, static_argnames=("samples", "temperature", "top_k", "top_p", "suppressed"))
-def draw(tables, limits, keys, suppressed=(), **options):
+@partial(jax.jit, static_argnames=("samples", "temperature", "top_k", "top_p", "suppress"))
+def draw(tables, limits, keys, suppress=(), **options):
     return sample(
         step_of(tables),
         None,
@@ -32,7 +32,7 @@ def draw(tables, limits, keys, suppressed=(), **options):
         keys,
         max_length=LIMIT,
         end_id=END,
-        rules=make_rules(END, suppressed=suppressed),
+        rules=make_rules(END, suppress=suppress),
         **options,
     )
 
@@ -57,7 +57,7 @@ def kept(probabilities, top_k, top_p):
     return chosen
 
 
-def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppressed=()):
+def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppress=()):
     """Every hypothesis with its probability of being drawn and its log-probability."""
     found = {}
 
@@ -65,7 +65,7 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppressed=()):
         logits = table[said[-1] if said else START].astype(np.float64)
         of_model = logits - np.log(np.exp(logits).sum())
         last = len(said) + 1 == limit
-        allowed = [END] if last else [v for v in range(V) if v not in suppressed]
+        allowed = [END] if last else [v for v in range(V) if v not in suppress]
         weights = np.zeros(V)
         weights[allowed] = np.exp(logits[allowed] / temperature)
         weights /= weights.sum()
@@ -87,7 +87,7 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppressed=()):
         {},
         dict(temperature=0.5),
         dict(top_k=2),
-        dict(top_p=0.7, suppressed=(3,)),
+        dict(top_p=0.7, suppress=(3,)),
         dict(temperature=2.0, top_k=4, top_p=0.8),
     ],
     ids=str,
@@ -135,7 +135,7 @@ def test_likeliest_is_the_nucleus_of_the_best():
     random = np.random.default_rng(2)
     for top_k, top_p in product((0, 1, 3), (0.01, 0.5, 0.9, 1.0)):
         logits = random.normal(0, 2, (13, V)).astype(np.float32)
-        found = np.asarray(likeliest(jnp.asarray(logits), top_k, top_p))
+        found = np.asarray(top_k_top_p_mask(jnp.asarray(logits), top_k, top_p))
         for row, mask in zip(np.exp(logits.astype(np.float64)), found, strict=True):
             assert sorted(kept((row / row.sum()).tolist(), top_k, top_p)) == (
                 np.flatnonzero(mask).tolist()

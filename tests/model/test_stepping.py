@@ -15,7 +15,7 @@ from small_transformer import POSITIONS, SMALL, V, ids, variables_of
 from model.attention import to_cache
 from model.config import CHOICES
 from model.transformer import Stack, Transformer
-from model.translate import Reading, ancestry_mask, empty_caches, search_step
+from model.translate import DecoderState, ancestry_mask, empty_caches, search_step
 
 # Random histories: every slot continues a random slot with a random token.
 
@@ -61,16 +61,16 @@ def test_stepping_with_the_cache_is_teacher_forcing(norm, positions, dtype):
         memory = model.apply(variables, source, segments, method="encode")
         memory = model.apply(variables, memory, method="memory_keys_values")
         caches = empty_caches(config, SENTENCES, STEPS * BEAMS)
-        reading = Reading(tuple(map(to_cache, memory)), segments.sum(axis=1), caches)
+        state = DecoderState(tuple(map(to_cache, memory)), segments.sum(axis=1), caches)
         step = search_step(model, variables)
 
-        def one(reading, inputs):
+        def one(state, inputs):
             t, tokens, parents, ancestry = inputs
             each = jnp.full(SENTENCES, t)
-            logits, reading = step(tokens, reading, each, parents, ancestry)
-            return reading, logits
+            logits, state = step(tokens, state, each, parents, ancestry)
+            return state, logits
 
-        return jax.lax.scan(one, reading, histories)[1]
+        return jax.lax.scan(one, state, histories)[1]
 
     # Teacher forcing of what each slot's ancestors got, for every slot of every step.
     target = np.zeros((*tokens.shape, STEPS), np.int32)

@@ -1,4 +1,4 @@
-"""Public functions of model/ refuse wrong arguments by name, without jaxtyping's checks.
+"""Public functions of model/ name wrong arguments in errors, without jaxtyping's checks.
 
 Axes: B batch · T queries · S keys · H heads · K head width · D model width · V vocabulary.
 """
@@ -25,7 +25,7 @@ from model.scoring import score_targets
 
 @pytest.fixture(autouse=True)
 def without_jaxtyping():
-    """As users run: annotations are not checked."""
+    """Annotations are not checked, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -92,7 +92,7 @@ def feed(x, activation):
     (ValueError, "target_lengths must have the shape",
      lambda: score_targets([], INTS, INTS[:, 0], INTS, INTS[0])),
 ])  # fmt: skip
-def test_wrong_arguments_are_named(error, message, call):
+def test_an_error_names_the_wrong_argument(error, message, call):
     with pytest.raises(error, match=f"^{message}"):
         jax.eval_shape(call)
 
@@ -137,7 +137,7 @@ SEARCH = dict(
     (ValueError, "step must return a state of the same structure",
      dict(step=lambda *a: (step(*a)[0], {"x": a[1]}))),
 ])  # fmt: skip
-def test_wrong_arguments_of_searches_are_named(error, message, change):
+def test_an_error_of_a_search_names_the_wrong_argument(error, message, change):
     given = SEARCH | change
     with pytest.raises(error, match=f"^({message})"):
         jax.eval_shape(lambda: beam_search(**given, beam_size=2))
@@ -147,7 +147,7 @@ def test_wrong_arguments_of_searches_are_named(error, message, change):
         )
 
 
-def test_keys_are_one_for_each_sentence_and_right_arguments_pass():
+def test_sampling_needs_one_key_per_sentence_and_right_arguments_pass():
     with pytest.raises(ValueError, match="^keys must have the shape"):
         jax.eval_shape(
             lambda: sample(**SEARCH, keys=jax.random.split(jax.random.key(0), 4), samples=2)

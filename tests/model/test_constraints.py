@@ -1,4 +1,4 @@
-"""Rules of a search: each against a plain definition, together against a slow search in Python."""
+"""Rules of a search against their definitions, in a slow search in Python."""
 
 from functools import cache
 
@@ -37,7 +37,7 @@ def tables_and_limits(seed):
 
 
 def per_sentence(seed):
-    """Least lengths, and prefixes with their lengths; some beyond a sentence's limit."""
+    """Minimum lengths, and prefixes with their lengths; some exceed the limit of a sentence."""
     random = np.random.default_rng(seed)
     prefix = random.integers(3, V, (B, 3))
     return random.integers(0, LIMIT + 2, B), (prefix, random.integers(0, 4, B))
@@ -81,49 +81,49 @@ def searcher(name, beam_size):
 
 
 def repeats(prefix, token, n):
-    """Whether `token` would say a run of n tokens for the second time."""
-    said = (*prefix, token)
-    runs = [said[i : i + n] for i in range(len(said) - n + 1)]
-    return runs[-1] in runs[:-1] if runs else False
+    """Whether `token` would complete an n-gram that the prefix contains."""
+    tokens = (*prefix, token)
+    ngrams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
+    return ngrams[-1] in ngrams[:-1] if ngrams else False
 
 
-def plainly(options, table, min_lengths, prefix, length):
-    """One sentence's model and `allowed` for the slow search, from the definitions."""
+def defined_model(options, table, min_lengths, prefix, length):
+    """A sentence's model and `allowed` function for the slow search, from the definitions."""
 
-    def model(said):
-        logits = table[((START, START, *said)[-2:])]
+    def model(written):
+        logits = table[((START, START, *written)[-2:])]
         log_probs = logits - np.asarray(jax.nn.logsumexp(logits))
-        log_probs[list(set(said))] *= options.get("repetition_penalty", 1.0)
+        log_probs[list(set(written))] *= options.get("repetition_penalty", 1.0)
         if options.get("renormalize"):
-            forced = prefix[len(said)] if "prefix" in options and len(said) < length else None
+            forced = prefix[len(written)] if "prefix" in options and len(written) < length else None
             log_probs[[one for one in options["suppress"] if one != forced]] = -np.inf
             log_probs -= np.asarray(jax.nn.logsumexp(log_probs))
         return log_probs
 
-    def allowed(said, token):
-        if "prefix" in options and len(said) < length:
-            return token == prefix[len(said)]
+    def allowed(written, token):
+        if "prefix" in options and len(written) < length:
+            return token == prefix[len(written)]
         if token in options.get("suppress", ()):
             return False
-        if "min_lengths" in options and token == END and len(said) + 1 < min_lengths:
+        if "min_lengths" in options and token == END and len(written) + 1 < min_lengths:
             return False
         n = options.get("no_repeat_ngram", 0)
-        return not (n and repeats(said, token, n))
+        return not (n and repeats(written, token, n))
 
     return model, allowed
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_a_search_with_rules_is_the_slow_search_with_the_same_definitions(name, beam_size):
+def test_a_search_with_rules_equals_the_slow_search_with_their_definitions(name, beam_size):
     options = COMBINATIONS[name]
     tables, limits = tables_and_limits(5)
     min_lengths, prefix = per_sentence(6)
     found = searcher(name, beam_size)(tables, limits, min_lengths, prefix)
-    free = searcher("suppress", beam_size)(tables, limits, min_lengths, prefix)
+    suppressed_only = searcher("suppress", beam_size)(tables, limits, min_lengths, prefix)
     changed = 0
     for row, limit in enumerate(limits):
-        model, allowed = plainly(
+        model, allowed = defined_model(
             options, tables[row], min_lengths[row], prefix[0][row], prefix[1][row]
         )
         expected = slow_beam_search(
@@ -133,16 +133,16 @@ def test_a_search_with_rules_is_the_slow_search_with_the_same_definitions(name, 
         assert [one.tokens for one in got] == [one.tokens for one in expected]
         for one, other in zip(got, expected, strict=True):
             np.testing.assert_allclose(one[1:], other[1:], rtol=1e-5, atol=1e-5)
-        changed += got != listed(free, row)
+        changed += got != listed(suppressed_only, row)
     assert changed > 0 or name == "suppress"
 
 
-def test_no_rules_are_none():
+def test_without_enabled_rules_make_rules_returns_none():
     assert make_rules(END) is None
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 13])
-def test_no_repeat_ngram_mask_are_those_that_a_scan_of_the_history_finds(n):
+def test_no_repeat_ngram_mask_equals_a_scan_of_the_history(n):
     random = np.random.default_rng(n)
     t = 8
     history = random.integers(0, 3, (B, 2, LIMIT))
@@ -151,5 +151,7 @@ def test_no_repeat_ngram_mask_are_those_that_a_scan_of_the_history_finds(n):
         jax.jit(no_repeat_ngram_mask, static_argnums=(2, 3))(history, np.full(B, t), V, n)
     )
     for b, hypothesis in np.ndindex(B, 2):
-        said = tuple(history[b, hypothesis, :t].tolist())
-        assert found[b, hypothesis].tolist() == [not repeats(said, token, n) for token in range(V)]
+        written = tuple(history[b, hypothesis, :t].tolist())
+        assert found[b, hypothesis].tolist() == [
+            not repeats(written, token, n) for token in range(V)
+        ]

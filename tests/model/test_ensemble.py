@@ -1,4 +1,4 @@
-"""Ensembles: twice one model is that model under every rule; two models are the mean of both.
+"""Ensembles: a model with itself equals that model for every rule; two models equal their mean.
 
 Axes: B sentences · N hypotheses · V vocabulary · T steps.
 """
@@ -17,8 +17,8 @@ from test_constraints import (
     START,
     B,
     V,
+    defined_model,
     per_sentence,
-    plainly,
     rules_of,
     step_of,
     tables_and_limits,
@@ -47,13 +47,13 @@ SAMPLES = {
 }  # fmt: skip
 
 
-def together(models, beams):
-    """The step of an ensemble of tables, and its state."""
+def ensemble_of(models, beams):
+    """The step of an ensemble of tables, and its initial state."""
     return ensemble([step_of(one) for one in models]), (jnp.full((B, beams), START),) * len(models)
 
 
 def logits_of(seed):
-    """Not log-probabilities: neither sum to 1 nor are negative."""
+    """Logits that are not log-probabilities."""
     return tables_and_limits(seed)[0] + 3.0
 
 
@@ -62,7 +62,7 @@ def searcher(name):
     @jax.jit
     def search(models, limits, min_lengths, prefix):
         return beam_search(
-            *together(models, 3),
+            *ensemble_of(models, 3),
             jnp.full(B, START),
             limits,
             beam_size=3,
@@ -78,7 +78,7 @@ def searcher(name):
 @pytest.mark.parametrize(
     "name", slow_except(["none", "repetition_penalty", "reward", "renormalize", "together"], RULES)
 )
-def test_a_search_with_twice_one_model_is_that_models_and_with_two_that_of_their_mean(name):
+def test_an_ensemble_searches_like_one_model_or_like_the_mean_of_two(name):
     limits = np.random.default_rng(1).integers(1, LIMIT + 1, B)
     min_lengths, prefix = per_sentence(2)
     one, other = logits_of(3), logits_of(4)
@@ -90,7 +90,7 @@ def test_a_search_with_twice_one_model_is_that_models_and_with_two_that_of_their
     np.testing.assert_allclose(single.scores, twice.scores, rtol=1e-5, atol=1e-5)
     mean = np.log((np.asarray(jax.nn.softmax(one)) + np.asarray(jax.nn.softmax(other))) / 2)
     for row, limit in enumerate(limits):
-        model, allowed = plainly(
+        model, allowed = defined_model(
             RULES[name], mean[row], min_lengths[row], prefix[0][row], prefix[1][row]
         )
         expected = slow_beam_search(model, limit, beam_size=3, end_id=END, nbest=3, allowed=allowed)
@@ -101,12 +101,12 @@ def test_a_search_with_twice_one_model_is_that_models_and_with_two_that_of_their
 
 
 @pytest.mark.parametrize("options", slow_except(["plain", "all"], SAMPLES))
-def test_samples_of_twice_one_model_are_that_models(options):
+def test_samples_of_a_model_with_itself_are_those_of_the_model(options):
     @partial(jax.jit, static_argnames="name")
     def draw(models, name):
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(B))
         return sample(
-            *together(models, 4),
+            *ensemble_of(models, 4),
             jnp.full(B, START),
             jnp.full(B, LIMIT),
             keys,
@@ -124,16 +124,16 @@ def test_samples_of_twice_one_model_are_that_models(options):
 
 
 @pytest.mark.parametrize("penalty", [0.6, 1.0, 1.7])
-def test_the_repetition_penalty_is_that_of_transformers_on_log_probabilities(penalty):
+def test_the_repetition_penalty_equals_that_of_transformers_on_log_probabilities(penalty):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     random = np.random.default_rng(0)
     logits, history = logits_of(6)[:, 0, :2], random.integers(0, V, (B, 2, LIMIT))
     normalizer = np.asarray(jax.nn.logsumexp(logits, axis=-1))
     found = jax.jit(penalize_repetition)(logits, normalizer, history, penalty)
-    theirs = transformers.RepetitionPenaltyLogitsProcessor(penalty)(
+    expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(
         torch.tensor(history.reshape(-1, LIMIT)),
         torch.tensor(logits.reshape(-1, V)).log_softmax(dim=-1),
     )
     np.testing.assert_allclose(
-        found - normalizer[..., None], theirs.numpy().reshape(B, 2, V), rtol=1e-5, atol=1e-5
+        found - normalizer[..., None], expected.numpy().reshape(B, 2, V), rtol=1e-5, atol=1e-5
     )

@@ -4,8 +4,6 @@
 A line is "3 1 2 = 1 2 3". The digits up to "=" are a forced prefix of the search.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +68,8 @@ def main() -> float:
         params, state = update(params, state, batch)
     rows, length = test.shape
     found = jax.jit(lambda params: beam_search(
-        partial(model.apply, params, method="step"), empty_caches(CONFIG, rows, length * BEAMS),
+        lambda *inputs: model.apply(params, *inputs, method="step"),
+        empty_caches(CONFIG, rows, length * BEAMS),
         jnp.full(rows, START), jnp.full(rows, length), beam_size=BEAMS, max_length=length,
         end_id=END, rules=make_rules(END, prefix=(jnp.array(test), jnp.full(rows, DIGITS + 1))),
     ))(params)  # fmt: skip

@@ -118,10 +118,8 @@ class Stack(nn.Module):
         """
         if self.config.positions in ("sinusoidal", "learned"):
             x = x + self.positions(positions)
-        x, rotary = (
-            self.dropout(x, row_ids),
-            positions if self.config.positions == "rotary" else None,
-        )
+        x = self.dropout(x, row_ids)
+        rotary = positions if self.config.positions == "rotary" else None
         memory, caches = (list(each or [None] * self.num_layers) for each in (memory, caches))
         for i, layer in enumerate(self.layers):
             x, caches[i] = layer(x, mask, rotary, memory[i], memory_mask, caches[i], index, row_ids)

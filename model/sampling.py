@@ -98,21 +98,12 @@ def sample(
         return (sampling.t < max_length) & (sampling.lengths == 0).any()
 
     def advance(sampling: SamplingState) -> SamplingState:
-        t = sampling.t
         logits, step_state = run_step(step, sampling, start_tokens)
-        choice = constrain(logits, sampling, rules, t + 1 >= limits, end_id)
-        keys_now = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
+        choice = constrain(logits, sampling, rules, sampling.t + 1 >= limits, end_id)
+        keys_now = jax.vmap(jax.random.fold_in, (0, None))(keys, sampling.t)
         tokens = draw_tokens(keys_now, choice, truncation, end_id)
         log_probs = token_log_probs(choice, tokens)
-        running = sampling.lengths == 0
-        tokens = jnp.where(running, tokens, end_id)
-        return SamplingState(
-            t + 1,
-            sampling.tokens.at[t].set(tokens),
-            sampling.log_probs + jnp.where(running, log_probs, 0.0),
-            jnp.where(running & (tokens == end_id), t + 1, sampling.lengths),
-            step_state,
-        )
+        return append_tokens(sampling, tokens, log_probs, end_id)._replace(step_state=step_state)
 
     start = initial_state(len(start_tokens), samples, max_length, end_id, state)
     sampling = jax.lax.while_loop(unfinished, advance, start)
@@ -188,3 +179,20 @@ def token_log_probs(choice: Choice, tokens: Int[Array, "B N"]) -> Float[Array, "
     chosen = jnp.take_along_axis(choice.logits, tokens[..., None], axis=-1)[..., 0]
     log_probs = jnp.where(jnp.isneginf(chosen), -jnp.inf, chosen - choice.normalizer)
     return jnp.where(choice.failed, jnp.nan, log_probs)
+
+
+def append_tokens(
+    sampling: SamplingState,
+    tokens: Int[Array, "B N"],
+    log_probs: Float[Array, "B N"],
+    end_id: int,
+) -> SamplingState:
+    """The state after step t; samples that have ended are padded with end tokens."""
+    t, running = sampling.t, sampling.lengths == 0
+    tokens = jnp.where(running, tokens, end_id)
+    return sampling._replace(
+        t=t + 1,
+        tokens=sampling.tokens.at[t].set(tokens),
+        log_probs=sampling.log_probs + jnp.where(running, log_probs, 0.0),
+        lengths=jnp.where(running & (tokens == end_id), t + 1, sampling.lengths),
+    )

@@ -37,12 +37,8 @@ from model.hypotheses import length_penalty
 
 @pytest.mark.parametrize("k", range(1, 17))
 def test_top_k_equals_lax_top_k_with_ties_and_infinities_at_any_vocabulary_size(k):
-    borders = [
-        16 * k - 1,
-        16 * k,
-        16 * k + 1,
-        64 * k,
-    ]  # sizes at which stages and chunk sizes change
+    # Sizes at which stages and chunk sizes change.
+    borders = [16 * k - 1, 16 * k, 16 * k + 1, 64 * k]
     sizes, widest = [k, *borders, 1021 + k], 1021 + k
     random = np.random.default_rng(k)
     x = np.stack([

@@ -35,12 +35,12 @@ class Engine:
     """Models of one vocabulary with one set of options; all local devices share each queue."""
 
     def __init__(
-        self, models: Sequence[ModelConfig], decoding: DecodingConfig, suppressed: tuple[int, ...]
+        self, models: Sequence[ModelConfig], decoding: DecodingConfig, suppress: tuple[int, ...]
     ):
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         self.models = [Transformer(model) for model in models]
-        self._decoding, self.suppressed, self._halved = decoding, suppressed, 0
-        self._kind, self._values = search_of(decoding, suppressed), values_of(decoding)
+        self._decoding, self.suppress, self._halved = decoding, suppress, 0
+        self._kind, self._values = search_of(decoding, suppress), values_of(decoding)
         longest = min(model.max_length for model in models)
         # One compiled shape for each: short sentences need not wait for a long one's padding.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < longest]
@@ -87,14 +87,14 @@ class Engine:
         """(variables, source [Q, bucket], lengths [Q]) → Hypotheses, and Q: what one device does
         with a queue, with the limits of length in it, for one who is not here to compute them."""
         run, of_all = graph(self._program(bucket)), np.arange(bucket + 1)
-        limits, least = self._limits(of_all), self._least(of_all)
+        limits, min_lengths = self._limits(of_all), self._min_lengths(of_all)
 
         def program(variables, source, lengths):
             request = Request(
                 source,
                 lengths,
                 jnp.asarray(limits)[lengths],
-                None if least is None else jnp.asarray(least)[lengths],
+                None if min_lengths is None else jnp.asarray(min_lengths)[lengths],
             )
             return run(variables, request, None, self._values)
 
@@ -146,7 +146,7 @@ class Engine:
             limits = np.minimum(limits, multiplied(lengths, o.max_length_ratio))
         return np.where(lengths > 0, np.maximum(limits, 1), 0).astype(np.int32)
 
-    def _least(self, lengths: np.ndarray) -> np.ndarray | None:
+    def _min_lengths(self, lengths: np.ndarray) -> np.ndarray | None:
         """The fewest tokens that they may have; None where there is no such rule."""
         o = self._decoding
         if not (o.min_length or o.min_length_ratio):
@@ -193,7 +193,7 @@ class Engine:
             lengths[row] = len(job.sources[i]) + 1
             source[row, : lengths[row]] = [*job.sources[i], config.end_id]
             numbers[row] = job.numbers[i]
-        limits, least, prefix = self._limits(lengths), self._least(lengths), None
+        limits, min_lengths, prefix = self._limits(lengths), self._min_lengths(lengths), None
         if any(i in job.prefixes for i in lines):
             width = int(self._limits(np.array(bucket)))
             given = [job.prefixes.get(i, []) for i in lines]
@@ -202,7 +202,9 @@ class Engine:
             for row, ids in enumerate(given):
                 prefix[0][row, : len(ids)] = ids
             limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
-        queue = jax.tree.map(dealt, (Request(source, lengths, limits, least, prefix), numbers))
+        queue = jax.tree.map(
+            dealt, (Request(source, lengths, limits, min_lengths, prefix), numbers)
+        )
         try:
             found = self._search(bucket)(self.variables, *queue)
         except jax.errors.JaxRuntimeError as error:

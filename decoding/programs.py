@@ -28,7 +28,7 @@ class Values(NamedTuple):
     alpha: float
     temperature: float
     top_p: float
-    repetition: float
+    repetition_penalty: float
     seed: int
 
 
@@ -48,23 +48,23 @@ def values_of(options: DecodingConfig) -> Values:
     return Values(*map(float, numbers), o.seed)
 
 
-def search_of(options: DecodingConfig, suppressed: tuple[int, ...]) -> Search:
+def search_of(options: DecodingConfig, suppress: tuple[int, ...]) -> Search:
     """The search of these options. A rule that is off remains off, which costs nothing."""
     o = options
     return Search(
-        o.beam_size,
-        o.nbest,
-        None,
-        o.power_penalty,
-        o.horizon,
-        o.samples,
-        None,
-        o.top_k,
-        1.0 if o.top_p == 1.0 else None,
-        suppressed,
-        1.0 if o.repetition_penalty == 1.0 else None,
-        o.no_repeat_ngram,
-        o.renormalize,
+        beam_size=o.beam_size,
+        nbest=o.nbest,
+        alpha=None,
+        power_penalty=o.power_penalty,
+        horizon=o.horizon,
+        samples=o.samples,
+        temperature=None,
+        top_k=o.top_k,
+        top_p=1.0 if o.top_p == 1.0 else None,
+        suppress=suppress,
+        repetition_penalty=1.0 if o.repetition_penalty == 1.0 else None,
+        no_repeat_ngram=o.no_repeat_ngram,
+        renormalize=o.renormalize,
     )
 
 

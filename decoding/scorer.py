@@ -15,7 +15,7 @@ from decoding.streaming import windows
 from decoding.translator import WINDOW, Translator
 from model.constraints import make_rules
 from model.hypotheses import length_penalty
-from model.scoring import force
+from model.scoring import score_targets
 from runtime.prefetch import Prefetched
 
 
@@ -45,14 +45,14 @@ class Scorer:
         self._buckets = engine.buckets
         rules = make_rules(
             engine.models[0].config.end_id,
-            suppressed=engine.suppressed,
+            suppress=engine.suppress,
             renormalize=options.renormalize,
-            repetition=options.repetition_penalty,
+            repetition_penalty=options.repetition_penalty,
         )
 
         def run(variables, *arrays):
             models = list(zip(engine.models, variables, strict=True))
-            forced = force(models, *arrays, rules=rules)
+            forced = score_targets(models, *arrays, rules=rules)
             return forced if align else forced.log_probs
 
         self._force = on_devices(run, (None, 0, 0, 0, 0))

@@ -56,7 +56,7 @@ class Translator:
     ):
         self._models, self.decoding = models, decoding
         self.source_tokenizer, self.target_tokenizer = tokenizers
-        self.engine = Engine(models, decoding, self._suppressed())
+        self.engine = Engine(models, decoding, self._suppress())
         self._options = lru_cache(OPTION_SETS)(self._other)
 
     @classmethod
@@ -97,7 +97,7 @@ class Translator:
         """Translate with these parameters from now on; nothing is compiled again for that."""
         self.engine.use(*params)
 
-    def _suppressed(self) -> tuple[int, ...]:
+    def _suppress(self) -> tuple[int, ...]:
         """The ids of config.decoding.suppress. UserError(CONFIGURATION) for one that is none."""
         ids = []
         for piece in self.decoding.suppress.split():

@@ -1,4 +1,4 @@
-"""ModelConfig: the architecture under the paper's names, and the rules it must satisfy."""
+"""ModelConfig: the architecture, with the paper's names, and its validation."""
 
 from dataclasses import dataclass
 
@@ -16,32 +16,32 @@ CHOICES = {
 class ModelConfig:
     """Sizes and choices of an encoder-decoder Transformer (Vaswani et al. 2017, section 3).
 
-    The defaults are the paper's base model (table 3). The two vocabulary sizes and the four
-    token ids are facts of the vocabulary: 0 for a size means "as the vocabulary has".
+    The defaults are the paper's base model (table 3). The two vocabulary sizes and the four token
+    ids are properties of the vocabulary. A size of 0 means the size of the vocabulary.
     """
 
     source_vocab_size: int = 0
     target_vocab_size: int = 0
     d_model: int = 512  # width of every layer's input and output
     d_ff: int = 2048  # inner width of the feed-forward sub-layer
-    num_heads: int = 8  # each has d_model / num_heads dimensions
-    num_layers: int = 6  # of the encoder, and of the decoder unless the next line says otherwise
+    num_heads: int = 8  # of d_model / num_heads dimensions each
+    num_layers: int = 6  # of the encoder, and of the decoder by default
     num_decoder_layers: int = 0  # 0: as many as the encoder
     dropout: float = 0.1  # on sub-layer outputs and on embeddings + positions (section 5.4)
-    norm: str = "post"  # post: norm(x + f(x)), the paper's; pre: x + f(norm(x)) and a last norm
+    norm: str = "post"  # post: norm(x + f(x)), the paper's; pre: x + f(norm(x)) and a final norm
     positions: str = "sinusoidal"  # sinusoidal | learned | rotary | none
-    sinusoid_layout: str = "interleaved"  # sin, cos, sin, … (the paper's) | halves: sins first
-    max_length: int = 1024  # positions the tables hold; indexing clamps, callers drop or cut
+    sinusoid_layout: str = "interleaved"  # sin, cos, sin, … (the paper's) | halves: sines first
+    max_length: int = 1024  # positions in the tables; drop or truncate longer sentences: indexing clamps
     activation: str = "relu"  # relu | gelu (exact) | silu
     attention_bias: bool = False  # biases on query, key, value and output projections
     layer_norm_epsilon: float = 1e-6
     # three-way: source = target = output (section 3.4) | two-way: target = output | none
     tied_embeddings: str = "three-way"
     scale_embeddings: bool = True  # embeddings × √d_model (section 3.4)
-    output_bias: bool = False  # a bias on the logits
+    output_bias: bool = False  # add a bias to the logits
     remat: bool = False  # recompute activations in the backward pass, layer by layer: less memory
-    # Of the computation: float32 | mixed (the matmuls with weights in bfloat16, the rest float32) |
-    # bfloat16; parameters, softmax, norms and loss are float32 in each.
+    # Of the computation: float32 | mixed (matmuls with weights in bfloat16, the rest in float32) |
+    # bfloat16. Parameters, softmax, norms and loss are always float32.
     dtype: str = "float32"
     pad_id: int = 0
     start_id: int = 1
@@ -55,12 +55,12 @@ class ModelConfig:
 
     @property
     def values_dtype(self) -> str:
-        """What is between the matmuls."""
+        """The dtype of activations, between the matmuls."""
         return "bfloat16" if self.dtype == "bfloat16" else "float32"
 
     @property
     def weights_dtype(self) -> str:
-        """What the matmuls with weights multiply."""
+        """The dtype in which matmuls with weights multiply."""
         return "float32" if self.dtype == "float32" else "bfloat16"
 
     @property
@@ -68,7 +68,7 @@ class ModelConfig:
         return self.num_decoder_layers or self.num_layers
 
     def validate(self) -> None:
-        """Refuse what cannot be built. Raises ValueError: rule, expected, got."""
+        """Raises ValueError (field, expected, got) for a model that cannot be built."""
         for name, allowed in CHOICES.items():
             got = getattr(self, name)
             if got not in allowed:
@@ -105,7 +105,7 @@ class ModelConfig:
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """The number of parameters in closed form; a test holds it equal to the initialised model's."""
+    """The number of parameters in closed form; a test compares it with an initialised model."""
     d, f, bias = config.d_model, config.d_ff, config.attention_bias
     attention = 4 * d * d + (4 * d if bias else 0)
     feed_forward = 2 * d * f + f + d

@@ -32,7 +32,7 @@ def echoing_translator(monkeypatch):
     def search(bucket):
         def echoed(_, request, numbers):
             source, lengths, limits = request[:3]
-            assert request.least is request.prefix is request.keys is None
+            assert request.min_lengths is request.prefix is request.keys is None
             side_by_side = {16: 3, 32: 3, 64: 1, 70: 1}[bucket]  # fewer long ones
             assert source.shape == (jax.local_device_count(), 2 * side_by_side, bucket)
             seen.append((bucket, np.asarray(lengths)))

@@ -24,7 +24,7 @@ KINDS = {
     "beam 4": dict(beam_size=4, nbest=2),
     "queue": dict(beam_size=4, nbest=2, rows=3),
     "rules": dict(
-        beam_size=4, nbest=2, rules=dict(repetition=1.3, suppressed=(5,), renormalize=True)
+        beam_size=4, nbest=2, rules=dict(repetition_penalty=1.3, suppress=(5,), renormalize=True)
     ),
     "ensemble": dict(beam_size=4, nbest=2, models=2),
 }

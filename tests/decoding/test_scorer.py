@@ -15,7 +15,7 @@ from decoding.formats import Item
 from decoding.scorer import Scorer
 from decoding.translator import Translator
 from model.config import ModelConfig
-from model.scoring import force
+from model.scoring import score_targets
 from model.transformer import Transformer
 from storage.config import DecodingConfig
 
@@ -118,7 +118,7 @@ def test_links_are_where_the_attention_is_largest(translator):
     (one,), (bare,) = (Scorer(translator, align).stream([(source, target)]) for align in (True, 0))
     ids = [jnp.array([[*translator.source_tokenizer.encode(text), 2]]) for text in (source, target)]
     models = [(translator.engine.models[0], translator.engine.variables[0])]
-    attention = force(models, ids[0], jnp.array([4]), ids[1], jnp.array([4])).attention
+    attention = score_targets(models, ids[0], jnp.array([4]), ids[1], jnp.array([4])).attention
     assert attention.shape == (1, 4, 4)
     np.testing.assert_allclose(attention.sum(axis=2), 1.0, atol=1e-5)
     assert one.links == [(int(attention[0, j, :3].argmax()), j) for j in range(3)]
@@ -129,13 +129,13 @@ def test_what_lies_beyond_the_lengths_is_0_and_changes_nothing(translator):
     """Source and target, also filled with tokens of the vocabulary."""
     models = [(translator.engine.models[0], translator.engine.variables[0])]
     source, target = jnp.array([[5, 6, 7, 2]]), jnp.array([[8, 9, 2]])
-    expected = force(models, source, jnp.array([4]), target, jnp.array([3]))
+    expected = score_targets(models, source, jnp.array([4]), target, jnp.array([3]))
     for filler in (0, 9):
         padded = [
             jnp.pad(x, ((0, 0), (0, n)), constant_values=filler)
             for x, n in ((source, 3), (target, 2))
         ]
-        found = force(models, padded[0], jnp.array([4]), padded[1], jnp.array([3]))
+        found = score_targets(models, padded[0], jnp.array([4]), padded[1], jnp.array([3]))
         np.testing.assert_allclose(found.log_probs[:, :3], expected.log_probs, atol=1e-5)
         np.testing.assert_allclose(found.attention[:, :3, :4], expected.attention, atol=1e-5)
         assert not found.log_probs[:, 3:].any() and not found.attention[:, :3, 4:].any()

@@ -135,7 +135,7 @@ def test_ratios_of_any_size_are_limits_of_length():
         options = DecodingConfig(max_extra_length=5, max_length_ratio=ratio, min_length_ratio=ratio)
         search = Translator([model], (words, words), options).engine
         assert search._limits(lengths).tolist() == limits
-        assert search._least(lengths).tolist() == least
+        assert search._min_lengths(lengths).tolist() == least
 
 
 @pytest.mark.parametrize("positions", CHOICES["positions"])
@@ -167,4 +167,4 @@ def test_ratios_are_exact_in_decimals():
         engine = Translator([model], (words, words), options).engine
         expected = [-(-n * tenths // 10) for n in lengths.tolist()]
         assert engine._limits(lengths).tolist() == expected
-        assert engine._least(lengths).tolist() == expected
+        assert engine._min_lengths(lengths).tolist() == expected

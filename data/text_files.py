@@ -56,7 +56,7 @@ class Corpus(NamedTuple):
         return self._replace(source=self.target, target=self.source, origins=origins)
 
 
-def joined(corpora: list[Corpus], weights: list[float]) -> Corpus:
+def concatenate_corpora(corpora: list[Corpus], weights: list[float]) -> Corpus:
     """The pairs of several corpora one after the other; `weights` say how often an epoch takes
     each pair of a corpus."""
     if len(corpora) == 1 and weights == [1.0]:

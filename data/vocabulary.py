@@ -29,7 +29,7 @@ TRAINING_SENTENCES = 2_000_000  # more make SentencePiece slower, hardly better
 THREADS = 16  # SentencePiece's result depends on this number, so it never follows the machine
 
 
-def fingerprint(tokenizer: Tokenizer) -> str:
+def tokenizer_sha256(tokenizer: Tokenizer) -> str:
     """sha256 of the kind and the vocabulary."""
     return hashlib.sha256(tokenizer.kind.encode() + b"\n" + tokenizer.serialized()).hexdigest()
 
@@ -62,7 +62,7 @@ def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> Non
         contents[side] = {
             "kind": tokenizer.kind,
             "size": tokenizer.size,
-            "sha256": fingerprint(tokenizer),
+            "sha256": tokenizer_sha256(tokenizer),
         }
         write_whole(_path(directory, side, tokenizer.kind), tokenizer.serialized())
     write_whole(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1))

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from data.config import DataConfig
 from data.marian_tokenizer import MarianTokenizer, without_appended_pad
-from data.vocabulary import fingerprint
+from data.vocabulary import tokenizer_sha256
 from interop.marian_files import load_marian_tokenizers, read_json
 from interop.marian_tensors import appended, check_shapes, from_marian, remove_start
 from model.config import ModelConfig
@@ -192,7 +192,7 @@ def check_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, Marian
         joint_vocab=tokenizers[0].vocabulary == tokenizers[1].vocabulary,
         source_length=longest,
         target_length=longest,
-        vocab_sha256="+".join(map(fingerprint, tokenizers)),
+        vocab_sha256="+".join(map(tokenizer_sha256, tokenizers)),
     )
     decoding = marian_decoding(there, model, tokenizers[1], str(directory))
     config = Config(model=model, data=data, decoding=decoding)

@@ -22,7 +22,7 @@ def find_params(directory: Path, checkpoint: str) -> Path:
     return directory / WEIGHTS
 
 
-def check_run(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+def open_model(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and the tokenizers of a model that has the checkpoint; touches no device.
 
     Raises UserError(CHECKPOINT)."""

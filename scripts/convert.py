@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.marian import is_marian
 from interop.marian_export import check_expressible, export_marian
-from interop.models import check_run, load_params
+from interop.models import load_params, open_model
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
@@ -47,7 +47,7 @@ def from_marian(directory: Path, run: Path) -> None:
             CHECKPOINT,
             f"{directory} is no MarianMT directory: it has no config.json with a model_type",
         )
-    config, tokenizers = check_run(directory, "best")
+    config, tokenizers = open_model(directory, "best")
     with new_directory(run) as new:
         prepare_jax("off", 1)
         write_run(new, config, tokenizers, load_params(directory, "best"))
@@ -61,7 +61,7 @@ def from_marian(directory: Path, run: Path) -> None:
 
 def to_marian(run: Path, checkpoint: str, directory: Path) -> None:
     """A MarianMT directory of a run's checkpoint."""
-    config, tokenizers = check_run(run, checkpoint)
+    config, tokenizers = open_model(run, checkpoint)
     check_expressible(config, tokenizers, run)
     with new_directory(directory) as new:
         prepare_jax("off", 1)

@@ -99,7 +99,7 @@ def corpus() -> dict[str, Pairs]:
 
 
 class KoreanEnglish(tfds.core.GeneratorBasedBuilder):
-    """Reads with `prepare().as_data_source("train")`: {"ko": bytes, "en": bytes}, by hash order."""
+    """Examples {"ko": bytes, "en": bytes}, which TFDS stores in the order of a hash."""
 
     VERSION = tfds.core.Version("1.1.0")  # bump it when DIGEST changes, or old data is reused
 
@@ -123,7 +123,7 @@ def is_dataset(builder: tfds.core.DatasetBuilder) -> bool:
     return (builder.data_path / "dataset_info.json").exists()
 
 
-def prepare(data_dir: str | os.PathLike | None = None) -> tfds.core.DatasetBuilder:
+def prepare_korean_english(data_dir: str | os.PathLike | None = None) -> tfds.core.DatasetBuilder:
     """The builder, prepared in `data_dir` (TFDS's own default if None) unless it is there already.
 
     TFDS writes to a temporary folder and renames it at the end, so what is interrupted is never

@@ -10,11 +10,12 @@ from data.batches import (
     batch_pairs,
     fixed_batches,
     make_batch,
+    pack_side,
     plan_epoch,
     useful_share,
 )
 from data.pairs import Pairs, ragged
-from data.tokenizer import END, PAD, START
+from data.tokenizer import END, OUR_IDS, PAD, START
 
 ROWS, SOURCE, TARGET, SEED = 5, 23, 31, 7
 
@@ -119,6 +120,18 @@ def test_a_batch_is_what_a_loop_over_its_tokens_would_make():
         assert {values.dtype for values in batch} == {np.dtype(np.int32)}
 
 
+def test_the_worked_example_of_pack_side_is_right():
+    """The arrays in its docstring; the special ids start, end and padding are 1, 2 and 0."""
+    side = ragged([[7, 8], [9], [5, 6, 4]])
+    packed = pack_side(side, np.array([0, 1, 2]), np.array([0, 2, 3]), (2, 6), OUR_IDS)
+    assert [array.tolist() for array in packed] == [
+        [[1, 7, 8, 1, 9, 0], [1, 5, 6, 4, 0, 0]],
+        [[7, 8, 2, 9, 2, 0], [5, 6, 4, 2, 0, 0]],
+        [[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 0, 0]],
+        [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]],
+    ]
+
+
 def test_labels_are_the_input_one_ahead_and_end_with_their_own_pair():
     pairs = random_pairs(97)
     for batch in fixed_batches(pairs, ROWS, SOURCE, TARGET):
@@ -208,5 +221,5 @@ def test_the_useful_share_is_that_of_the_segments():
 
 
 def test_a_pair_longer_than_a_row_is_refused():
-    with pytest.raises(ValueError, match="takes 24 places of a row of 23"):
+    with pytest.raises(ValueError, match="24 tokens: expected at most 23"):
         plan_epoch(np.array([3, 24]), np.array([2, 2]), SOURCE, TARGET, SEED, 0)

@@ -65,4 +65,4 @@ def test_an_error_in_the_thread_surfaces_with_its_place_and_traceback():
         list(islice(batches.iterate(DataPosition()), 97))
     report = "".join(traceback.format_exception(caught.value))
     assert "while making batch" in report
-    assert "in _packed" in report
+    assert "in pack_side" in report

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from data.korean import corpus as korean_english
-from data.korean.corpus import COMBINATIONS, SEEN, combinations, corpus, prepare
+from data.korean.corpus import COMBINATIONS, SEEN, combinations, corpus, prepare_korean_english
 from data.korean.english import english
 from data.korean.grammar import Clause, Phrase, Sentence, korean
 from data.korean.lexicon import PRONOUNS
@@ -186,7 +186,7 @@ def test_combinations_are_found_in_every_clause():
 
 @pytest.mark.slow
 def test_tfds_gives_back_what_the_grammar_made(pairs, tmp_path, capfd):
-    builder = prepare(tmp_path)
+    builder = prepare_korean_english(tmp_path)
     assert capfd.readouterr().out == ""
     assert builder.info.features.keys() == {"ko", "en"}
     for split, texts in pairs.items():
@@ -195,7 +195,7 @@ def test_tfds_gives_back_what_the_grammar_made(pairs, tmp_path, capfd):
         assert {(one["ko"].decode(), one["en"].decode()) for one in examples} == set(texts)
         assert len(source) == len(texts)
     written = os.stat(builder.data_path / "dataset_info.json").st_mtime_ns
-    again = prepare(str(tmp_path))
+    again = prepare_korean_english(str(tmp_path))
     assert os.stat(again.data_path / "dataset_info.json").st_mtime_ns == written
 
 
@@ -214,21 +214,21 @@ def test_an_interrupted_preparation_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(korean_english, "corpus", lambda: few(3))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(korean_english.KoreanEnglish, "_generate_examples", interrupted)
-        prepare(tmp_path)
+        prepare_korean_english(tmp_path)
     killed = tmp_path / "korean_english" / "incomplete.KILLED_1.0.0"
     killed.mkdir(parents=True)
     (killed / "dataset_info.json").write_text("{")
-    assert len(prepare(tmp_path).as_data_source("train")) == 3
+    assert len(prepare_korean_english(tmp_path).as_data_source("train")) == 3
 
 
 def test_two_preparations_at_once_leave_one_complete_data_set(tmp_path, monkeypatch):
     def overtaken():
         monkeypatch.setattr(korean_english, "corpus", lambda: few(3))
-        prepare(tmp_path)
+        prepare_korean_english(tmp_path)
         return few(3)
 
     monkeypatch.setattr(korean_english, "corpus", overtaken)
-    assert len(prepare(tmp_path).as_data_source("train")) == 3
+    assert len(prepare_korean_english(tmp_path).as_data_source("train")) == 3
     assert [path.name for path in (tmp_path / "korean_english").iterdir()] == [
         str(korean_english.KoreanEnglish.VERSION)
     ]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.config import DataConfig
-from data.pairs import encode_pairs
+from data.pairs import encode_pairs, ragged, select_sequences
 from data.text_files import Corpus, Origin
 from data.vocabulary import train_tokenizers
 from runtime.errors import DATA, UserError
@@ -38,6 +38,11 @@ def test_pairs_that_do_not_fit_are_dropped_and_counted():
             texts[i] for i in kept
         ]
     assert [slots.tolist() for slots in pairs.slots] == [[3, 5, 2], [2, 7, 4]]
+
+
+def test_sequences_are_selected_in_the_order_of_the_index():
+    found = select_sequences(ragged([[7, 8], [9], [5, 6, 4]]), np.array([2, 0]))
+    assert (found.ids.tolist(), found.offsets.tolist()) == ([5, 6, 4, 7, 8], [0, 3, 5])
 
 
 def test_pairs_are_the_same_in_blocks_of_any_size(monkeypatch):

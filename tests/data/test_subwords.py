@@ -190,7 +190,7 @@ def test_a_vocabulary_without_subwords_is_refused():
     assert caught.value.code == CONFIGURATION
     words = train_tokenizers(DataConfig(tokenizer="words"), GERMAN, ENGLISH)
     pairs, _, _ = encode_pairs(a_corpus(), *words, DataConfig())
-    with pytest.raises(UserError, match="bpe or unigram"):
+    with pytest.raises(UserError, match="expected bpe or unigram"):
         SubwordSampler(pairs, (GERMAN, ENGLISH), words, DataConfig(subword_sampling=0.1), 0)
 
 

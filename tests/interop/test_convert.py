@@ -14,7 +14,7 @@ import train
 from data.corpora import read_split
 from data.marian_tokenizer import MarianTokenizer
 from decoding.translator import Translator
-from interop.models import check_run, load_params
+from interop.models import load_params, open_model
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from storage.config import load_config
@@ -50,7 +50,7 @@ def test_a_directory_and_the_run_of_it_decode_to_the_same_bytes(converted):
     ]
     assert found[0][0] == 0, found[0][2]
     assert found[0][1] == found[1][1] and found[0][1].count('"score"') > 10
-    assert check_run(converted[0], "best")[0] == check_run(converted[1], "best")[0]
+    assert open_model(converted[0], "best")[0] == open_model(converted[1], "best")[0]
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted
         *(jax.tree.leaves(load_params(one, "best")) for one in (converted[1], path)), strict=True
     ):
         np.testing.assert_array_equal(a, b)
-    model = check_run(converted[0], "best")[0].model
+    model = open_model(converted[0], "best")[0].model
     assert config.special == (model.pad_id, model.pad_id, 0, 1)
     assert load_config(path / "config.json").model == config.model
     batch = train.Batches(data.train, 8, 31, 31, 0, config.special)[train.DataPosition()]
@@ -134,7 +134,7 @@ def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted
 @pytest.mark.slow
 def test_training_goes_on_from_the_run_of_it_learns_and_resumes(converted, tmp_path):
     fine_tuned(tmp_path / "run", converted[1], num_steps=8, learning_rate=0.01)
-    assert isinstance(check_run(tmp_path / "run", "best")[1][0], MarianTokenizer)
+    assert isinstance(open_model(tmp_path / "run", "best")[1][0], MarianTokenizer)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     nll = [one["valid_nll"] for one in map(json.loads, lines) if "valid_nll" in one]
     assert nll[-1] < nll[0]
@@ -147,7 +147,7 @@ def test_the_loss_is_that_of_transformers(converted, still):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     lines = (still[0] / "metrics.jsonl").read_text().splitlines()
     *_, nll = (one["valid_nll"] for one in map(json.loads, lines) if "valid_nll" in one)
-    source, target = check_run(converted[0], "best")[1]
+    source, target = open_model(converted[0], "best")[1]
     theirs = transformers.MarianMTModel.from_pretrained(converted[0]).eval()
     total = tokens = 0
     for one, other in zip(SENTENCES[:6], SENTENCES[3:9], strict=True):

@@ -13,7 +13,7 @@ from tiny_marian import CONFIG, SHARING, random_model, write_marian
 
 from decoding.engine import Engine, Job
 from interop.marian import load_marian, marian_config
-from interop.models import check_run
+from interop.models import open_model
 from model.transformer import Transformer
 from runtime.errors import CHECKPOINT, UserError
 from storage.config import DecodingConfig
@@ -167,12 +167,12 @@ def test_beams_with_a_repetition_penalty_are_those_of_transformers(searched):
 ])  # fmt: skip
 def test_what_cannot_be_represented_is_refused_by_name(tmp_path: Path, field, value):
     write_marian(tmp_path)
-    check_run(tmp_path, "best")
+    open_model(tmp_path, "best")
     for name in ("config.json", "generation_config.json"):  # the second one has the last word
         there = json.loads((tmp_path / name).read_text()) | {field: value}
         (tmp_path / name).write_text(json.dumps(there))
     with pytest.raises(UserError, match=field) as caught:
-        check_run(tmp_path, "best")
+        open_model(tmp_path, "best")
     assert caught.value.code == CHECKPOINT
 
 
@@ -195,13 +195,13 @@ def test_what_every_marian_model_has_may_be_stated_or_absent(tmp_path, field, va
     for fields in (there, there | {field: value}):
         path.write_text(json.dumps(fields))
         if field != "model_type" or field in fields:  # which tells a MarianMT directory from a run
-            check_run(tmp_path, "best")
+            open_model(tmp_path, "best")
 
 
 def test_generation_config_gives_the_defaults_of_decoding(tmp_path):
     write_marian(tmp_path)
     path = tmp_path / "generation_config.json"
-    config, _ = check_run(tmp_path, "best")
+    config, _ = open_model(tmp_path, "best")
     assert config.decoding == DecodingConfig(
         beam_size=2,
         alpha=1.0,
@@ -217,9 +217,9 @@ def test_generation_config_gives_the_defaults_of_decoding(tmp_path):
         "max_new_tokens": 9,
     }
     path.write_text(json.dumps(there))
-    found = check_run(tmp_path, "best")[0].decoding
+    found = open_model(tmp_path, "best")[0].decoding
     assert (found.renormalize, found.alpha, found.max_length) == (True, 0.6, 9)
     path.unlink()
-    assert check_run(tmp_path, "best")[0].decoding.beam_size == 1
+    assert open_model(tmp_path, "best")[0].decoding.beam_size == 1
     with pytest.raises(UserError, match="'7'"):
-        check_run(tmp_path, "7")
+        open_model(tmp_path, "7")

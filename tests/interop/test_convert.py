@@ -69,7 +69,7 @@ def test_a_run_goes_out_and_what_is_there_is_not_overwritten(converted, tmp_path
         converted[0] / "model.safetensors"
     ).read_bytes()
     for given, expected, said in (
-        (arguments, OUTPUT, "is there already"),
+        (arguments, OUTPUT, "exists already"),
         ((f"--from_run={converted[1]}", "--to=x"), CONFIGURATION, "--to_marian=DIR"),
         ((f"--from_marian={converted[1]}", f"--to={tmp_path / 'x'}"), CHECKPOINT, "model_type"),
     ):

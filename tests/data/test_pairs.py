@@ -1,4 +1,4 @@
-"""Pairs: what is kept keeps its place in the corpus, what is not is counted."""
+"""Encoded pairs: kept ones have their index in the corpus, dropped ones are counted."""
 
 from array import array
 from itertools import pairwise
@@ -66,7 +66,7 @@ def test_no_pair_left_is_refused_with_the_counts():
     assert caught.value.code == DATA
 
 
-def test_endless_texts_are_dropped_before_they_are_tokenized():
+def test_very_long_texts_are_dropped_before_they_are_tokenized():
     config = DataConfig(tokenizer="characters", source_length=5, target_length=7)
     corpus = a_corpus(["a", "b" * (64 * 4 + 1), "a b"], ["a", "b", "b" * (64 * 6 + 1)])
     seen = []

@@ -1,109 +1,75 @@
-"""The configuration of the data: corpora, tokenizers, and the length of a packed row."""
+"""The data's configuration: which corpus, which tokenizer, how long a packed row is."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from runtime.errors import CONFIGURATION, UserError
 
 TOKENIZERS = ("unigram", "bpe", "words", "characters")
-SUBWORD_TOKENIZERS = {"bpe", "unigram"}
 BAD_UTF8 = ("error", "replace", "skip")
-
-
-def setting(default: Any, help: str) -> Any:
-    """A field of DataConfig with its help text."""
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass(unsafe_hash=True)
 class DataConfig:
-    """The fields of `config.data`; each is a flag `--config.data.NAME=VALUE`."""
+    """What `config.data` holds; every field is a flag `--config.data.NAME=VALUE`."""
 
-    corpus: str = setting(
-        "builtin:korean_english",
-        "training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE (both may be .gz), "
-        "tfds:NAME[/CONFIG][:SPLIT], or a mixture such as 2*tsv:a.tsv + 0.5*tsv:b.tsv: an epoch "
-        "takes each pair of a.tsv twice and half of the pairs of b.tsv, alternating; the "
-        "vocabulary is trained on each pair once",
-    )
-    valid: str = setting(
-        "",
-        "validation pairs, in the notation of corpus without weights; empty: the validation split "
-        "of the builtin and tfds corpora, none for text and tsv",
-    )
-    test: str = setting("", "test pairs, as for valid")
-    data_dir: str = setting(
-        "", "directory of TFDS data; empty: TFDS_DATA_DIR, else ~/tensorflow_datasets"
-    )
-    reverse: bool = setting(False, "swap source and target")
-    on_bad_utf8: str = setting(
-        "error",
-        "for a line that is not UTF-8: error, replace (invalid bytes by U+FFFD) or skip (the pair)",
-    )
+    # Training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE (.gz welcome) or
+    # tfds:NAME[/CONFIG][:SPLIT]; or a mixture, "2*tsv:a.tsv + 0.5*tsv:b.tsv": an epoch takes each
+    # pair of a.tsv twice and half of b.tsv, by turns. The vocabulary sees every pair once.
+    corpus: str = "builtin:korean_english"
+    # Pairs for validation and test, in the same notation without weights; empty means the splits
+    # that builtin or TFDS corpora bring along, and none where it is text.
+    valid: str = ""
+    test: str = ""
+    # Where TFDS data lies; empty means TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    data_dir: str = ""
+    # Swap source and target.
+    reverse: bool = False
+    # A line that is not UTF-8: error, replace (the bytes, by U+FFFD) or skip (the pair).
+    on_bad_utf8: str = "error"
 
-    tokenizer: str = setting(
-        "unigram", "unigram or bpe (SentencePiece), words (split at spaces), or characters"
-    )
-    target_tokenizer: str = setting("", "the same for the target side; empty: as tokenizer")
-    joint_vocab: bool = setting(
-        True, "one vocabulary for both sides, which tied embeddings need; else one for each side"
-    )
-    vocab_size: int = setting(
-        8000,
-        "maximum number of entries of the (source) vocabulary, including four special ones; small "
-        "corpora give fewer",
-    )
-    target_vocab_size: int = setting(
-        0, "the same for the target side of two vocabularies; 0: as vocab_size"
-    )
+    # How text becomes tokens: unigram and bpe (SentencePiece), words (split at spaces), characters.
+    tokenizer: str = "unigram"
+    # The same for the target side; empty means as `tokenizer`.
+    target_tokenizer: str = ""
+    # One vocabulary for both sides (tied embeddings need it), or one for each.
+    joint_vocab: bool = True
+    # Most entries of the (source) vocabulary, four special ones included; small corpora give fewer.
+    vocab_size: int = 8000
+    # The same for the target side of two vocabularies; 0 means as `vocab_size`.
+    target_vocab_size: int = 0
 
-    subword_sampling: float = setting(
-        0.0,
-        "sample other subwords of the training text in each epoch (regularisation); 0: off; bpe: "
-        "the probability of dropping a merge (0.1); unigram: α of P(pieces)^α (0.2; lower varies "
-        "more); costs a draw per distinct word and epoch; a text without spaces is one word",
-    )
+    # Cut training text into other subwords each epoch (regularisation); 0 does not. bpe: the
+    # probability that a merge is left out (0.1). unigram: the α of P(pieces)^α (0.2; less varies
+    # more). Costs a draw for every distinct word and epoch; a text without spaces is all one word.
+    subword_sampling: float = 0.0
 
-    vocab_sha256: str = setting("", "sha256 of the run's vocabularies; set by training")
+    # sha256 of the run's vocabularies: not to be set, training does.
+    vocab_sha256: str = ""
 
-    source_length: int = setting(
-        256, "tokens in a packed source row, end tokens included; longer sentences are dropped"
-    )
-    target_length: int = setting(
-        256, "tokens in a packed target row, end tokens included; longer sentences are dropped"
-    )
-    max_length_ratio: float = setting(
-        0.0, "drop a pair if one side has more than this many times the tokens of the other; 0: off"
-    )
+    # Tokens in one packed row of each side, ends included: also the longest pair that is kept.
+    source_length: int = 256
+    target_length: int = 256
+    # Drop pairs with one side more than this many times as long as the other; 0 keeps all.
+    max_length_ratio: float = 0.0
 
     def validate(self) -> None:
-        """Raises UserError(CONFIGURATION) with the first rule that is violated."""
+        """Raises UserError(CONFIGURATION) with the first rule that is broken."""
         _require(self.corpus, "data.corpus must name a corpus", self.corpus)
-        _require_choice("on_bad_utf8", self.on_bad_utf8, BAD_UTF8)
-        self._validate_vocabulary()
-        self._validate_subword_sampling()
-        for side in ("source_length", "target_length"):
-            length = getattr(self, side)
-            _require(length >= 2, f"data.{side} must be at least 2 (a token and its end)", length)
-        _require(
-            self.max_length_ratio == 0 or self.max_length_ratio >= 1,
-            "data.max_length_ratio must be 0 (off) or at least 1",
-            self.max_length_ratio,
-        )
-
-    def _validate_vocabulary(self):
-        _require_choice("tokenizer", self.tokenizer, TOKENIZERS)
-        _require_choice("target_tokenizer", self.target_tokenizer, ("", *TOKENIZERS))
+        _one_of("on_bad_utf8", self.on_bad_utf8, BAD_UTF8)
+        _one_of("tokenizer", self.tokenizer, TOKENIZERS)
+        _one_of("target_tokenizer", self.target_tokenizer, ("", *TOKENIZERS))
         if self.joint_vocab:
+            same = self.target_tokenizer in ("", self.tokenizer)
             _require(
-                self.target_tokenizer in ("", self.tokenizer),
-                "data.target_tokenizer must be empty or equal data.tokenizer with "
+                same,
+                "data.target_tokenizer must be as data.tokenizer (or empty) with "
                 "data.joint_vocab=True",
                 self.target_tokenizer,
             )
+            same = self.target_vocab_size in (0, self.vocab_size)
             _require(
-                self.target_vocab_size in (0, self.vocab_size),
-                "data.target_vocab_size must be 0 or equal data.vocab_size with "
+                same,
+                "data.target_vocab_size must be as data.vocab_size (or 0) with "
                 "data.joint_vocab=True",
                 self.target_vocab_size,
             )
@@ -117,8 +83,6 @@ class DataConfig:
             "data.target_vocab_size must be 0 or above the 4 special tokens",
             self.target_vocab_size,
         )
-
-    def _validate_subword_sampling(self):
         _require(
             0 <= self.subword_sampling <= 1,
             "data.subword_sampling must be in [0, 1]",
@@ -126,7 +90,7 @@ class DataConfig:
         )
         kinds = {self.tokenizer, self.target_tokenizer or self.tokenizer}
         _require(
-            not self.subword_sampling or kinds <= SUBWORD_TOKENIZERS,
+            not self.subword_sampling or kinds <= {"bpe", "unigram"},
             "data.subword_sampling needs data.tokenizer bpe or unigram on both sides",
             self.subword_sampling,
         )
@@ -135,6 +99,14 @@ class DataConfig:
             "data.subword_sampling must be below 1 with data.tokenizer=bpe",
             self.subword_sampling,
         )
+        for side in ("source_length", "target_length"):
+            length = getattr(self, side)
+            _require(length >= 2, f"data.{side} must be at least 2 (a token and its end)", length)
+        _require(
+            self.max_length_ratio == 0 or self.max_length_ratio >= 1,
+            "data.max_length_ratio must be 0 (off) or at least 1",
+            self.max_length_ratio,
+        )
 
 
 def _require(holds, rule, got):
@@ -142,5 +114,7 @@ def _require(holds, rule, got):
         raise UserError(CONFIGURATION, f"{rule}, got {got!r}")
 
 
-def _require_choice(name, value, choices):
-    _require(value in choices, f"data.{name} must be one of {', '.join(map(repr, choices))}", value)
+def _one_of(field, value, choices):
+    _require(
+        value in choices, f"data.{field} must be one of {', '.join(map(repr, choices))}", value
+    )

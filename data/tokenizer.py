@@ -20,6 +20,7 @@ class Special(NamedTuple):
 
 PAD, START, END, UNKNOWN = OUR_IDS = Special()
 SPECIALS = 4
+SUBWORD_TOKENIZERS = ("unigram", "bpe")  # the kinds of SentencePieceTokenizer
 UNKNOWN_TEXT = "⁇"
 LIST_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # as in SentencePiece
 

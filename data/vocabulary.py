@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from data.config import SUBWORD_TOKENIZERS, TOKENIZERS, DataConfig
+from data.config import TOKENIZERS, DataConfig
 from data.marian_tokenizer import MarianTokenizer
 from data.tokenizer import (
     END,
     PAD,
     SPECIALS,
     START,
+    SUBWORD_TOKENIZERS,
     UNKNOWN,
     ListTokenizer,
     SentencePieceTokenizer,

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -181,10 +180,6 @@ def test_a_registered_kind_can_be_used(monkeypatch):
     assert (corpus.source, corpus.target) == (["0", "-1", "-2"], ["0", "1", "2"])
     assert read_split(config, "valid") is None
     assert "numbers:COUNT" in refused(CONFIGURATION, read_corpus, "numbers", "train", config)
-
-
-def test_every_field_has_a_help_text():
-    assert all(len(one.metadata["help"]) > 10 for one in fields(DataConfig))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from decoding.calls import Job
 from decoding.engine import Engine
 from decoding.formats import Hypothesis, Item
 from decoding.streaming import IDLE, in_order, windows
-from interop.models import check_run, load_params
+from interop.models import load_params, open_model
 from model.config import ModelConfig
 from runtime.devices import prepare_jax_by_default
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
@@ -77,7 +77,7 @@ class Translator:
         prepare_jax_by_default()
         runs = [run] if isinstance(run, str | Path) else list(run)
         runs = [Path(one).expanduser() for one in runs]
-        found = [check_run(one, str(checkpoint)) for one in runs]
+        found = [open_model(one, str(checkpoint)) for one in runs]
         config, tokenizers = found[0]
         for path, (other, _) in zip(runs, found, strict=True):
             if other.data.vocab_sha256 != config.data.vocab_sha256:

@@ -32,7 +32,7 @@ from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from decode import define_options, options_of
 from decoding.engine import Engine
 from decoding.translator import Translator
-from interop.models import check_run, find_params, load_params
+from interop.models import find_params, load_params, open_model
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, UserError
@@ -115,7 +115,7 @@ def as_zip(contents: dict[str, bytes]) -> bytes:
 def main() -> None:
     f = flags.FLAGS
     run = Path(f.workdir).expanduser()
-    config, tokenizers = check_run(run, f.checkpoint)
+    config, tokenizers = open_model(run, f.checkpoint)
     config.decoding = replace(config.decoding, **options_of(f))
     config.validate()
     check_flags(f, config, tokenizers)

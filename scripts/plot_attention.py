@@ -15,7 +15,7 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from decoding.translator import Translator
-from interop.models import check_run, load_params
+from interop.models import load_params, open_model
 from model.transformer import Transformer
 from runtime.command import run_command
 from runtime.devices import prepare_jax
@@ -24,7 +24,7 @@ from runtime.errors import OUTPUT, UserError
 
 def cross_attention(run: Path, source: str) -> tuple[np.ndarray, list[int], list[int]]:
     """Weights [layers, T, S] of one teacher-forced pass, and the ids of both sides with ends."""
-    config, (source_tokenizer, target_tokenizer) = check_run(run, "best")
+    config, (source_tokenizer, target_tokenizer) = open_model(run, "best")
     target = Translator.load(run).translate([source])[0]
     end = config.model.end_id
     source_ids = [*source_tokenizer.encode(source), end]
@@ -50,7 +50,7 @@ def main() -> None:
     import matplotlib.pyplot as plt
 
     run = Path(f.workdir).expanduser()
-    _, tokenizers = check_run(run, "best")
+    _, tokenizers = open_model(run, "best")
     prepare_jax("")
     weights, *ids = cross_attention(run, f.source)
     source, target = (

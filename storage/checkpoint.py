@@ -17,7 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from data.tokenizer import Tokenizer
-from data.vocabulary import fingerprint, load_tokenizers, save_tokenizers
+from data.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
 from runtime import processes
 from runtime.errors import CHECKPOINT, UserError
 from runtime.files import write_whole
@@ -120,7 +120,7 @@ def read_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Token
     tokenizers = load_tokenizers(str(run / "vocab"))
     expected = config.model.source_vocab_size, config.model.target_vocab_size
     got = tuple(tokenizer.size for tokenizer in tokenizers)
-    same = "+".join(map(fingerprint, tokenizers)) == config.data.vocab_sha256
+    same = "+".join(map(tokenizer_sha256, tokenizers)) == config.data.vocab_sha256
     if got != expected or not same:
         raise UserError(
             CHECKPOINT,

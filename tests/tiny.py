@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data.config import DataConfig
 from data.tokenizer import ListTokenizer, Tokenizer
-from data.vocabulary import fingerprint
+from data.vocabulary import tokenizer_sha256
 from model.config import ModelConfig
 from runtime.signals import StopFlag
 from storage.config import Config, DecodingConfig, TrainingConfig
@@ -52,7 +52,7 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
     config = tiny_config("tsv:nowhere")
     words = tokenizer or ListTokenizer("words", "\n".join(WORDS).encode())
     config.model.source_vocab_size = config.model.target_vocab_size = words.size
-    config.data.vocab_sha256 = "+".join([fingerprint(words)] * 2)
+    config.data.vocab_sha256 = "+".join([tokenizer_sha256(words)] * 2)
     ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
     shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), ids, ids, ids, ids)
     params = jax.tree.map(

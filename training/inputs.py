@@ -12,8 +12,13 @@ from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
 from data.subwords import SubwordSampler
 from data.text_files import EXAMPLES, Corpus
 from data.tokenizer import OUR_IDS, Tokenizer
-from data.vocabulary import fingerprint, load_tokenizers, save_tokenizers, train_tokenizers
-from interop.models import check_run
+from data.vocabulary import (
+    load_tokenizers,
+    save_tokenizers,
+    tokenizer_sha256,
+    train_tokenizers,
+)
+from interop.models import open_model
 from runtime.errors import CONFIGURATION, UserError
 from runtime.notices import throttled
 from runtime.processes import after_the_first, first
@@ -54,7 +59,7 @@ def prepare_data(
             f"2, 3 as in every vocabulary made here, got {tuple(config.special)}",
         )
     config.model.source_vocab_size, config.model.target_vocab_size = (t.size for t in tokenizers)
-    config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
+    config.data.vocab_sha256 = "+".join(map(tokenizer_sha256, tokenizers))
     config.validate()
     pairs, places, tell = {}, {}, throttled(run.log)
     for name, corpus in corpora.items():
@@ -113,7 +118,7 @@ def find_tokenizers(
                 CONFIGURATION,
                 f"training.init_from={start} is the run itself; choose another --workdir",
             )
-        theirs, tokenizers = check_run(start, "best")
+        theirs, tokenizers = open_model(start, "best")
         if differ := take_model(config, theirs):
             raise UserError(
                 CONFIGURATION,

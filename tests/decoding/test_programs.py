@@ -130,7 +130,7 @@ def test_the_largest_alpha_overflows_at_no_length_and_the_next_is_refused():
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_parameters_that_are_not_finite_are_refused_before_a_search(tmp_path: Path, value):
     write_run(tmp_path / "good")
-    config, tokenizers = models.check_run(tmp_path / "good", "best")
+    config, tokenizers = models.open_model(tmp_path / "good", "best")
     params = models.load_params(tmp_path / "good", "best")
     params["target_embedding"]["table"][3, 2] = value
     (tmp_path / "bad").mkdir()

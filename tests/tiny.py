@@ -2,6 +2,7 @@
 
 import random
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 from data.config import DataConfig
@@ -36,6 +37,17 @@ def tiny_config(corpus: str, valid: str = "") -> Config:
                                 checkpoint_every=2, keep=3, eval_sentences=7),
         decoding=DecodingConfig(beam_size=2, max_extra_length=5, batch_size=3),
     )  # fmt: skip
+
+
+def tiny_flags(*parts: str) -> list[str]:
+    """The flags of train.py that set these parts of the config as `tiny_config` does."""
+    config, default = tiny_config(corpus=Config().data.corpus), Config()
+    return [
+        f"--config.{part}.{name}={value}"
+        for part in parts
+        for name, value in asdict(getattr(config, part)).items()
+        if value != getattr(getattr(default, part), name)
+    ]
 
 
 def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> None:

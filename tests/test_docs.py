@@ -255,7 +255,7 @@ def test_the_tables_list_every_config_field_with_its_default(part):
     ("script", "name"), [("train.py", "docs/TRAINING.md"), ("decode.py", "docs/DECODING.md")]
 )
 def test_the_tables_list_every_flag(script, name):
-    """absl's and Orbax's own flags are those that a script without flags has too."""
+    """Flags of libraries and search options, which have their own table, are not included."""
     options = {one.name for one in fields(Config().decoding)}
     source = "".join(
         (ROOT / file).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A tiny run that the tests share: a model of a few hundred weights and a corpus of digits."""
+"""A tiny run for tests: a model of a few hundred weights and a corpus of number words."""
 
 import random
 import signal
@@ -16,7 +16,7 @@ WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
 
 
 def write_corpus(path: Path, pairs: int, seed: int = 0) -> str:
-    """Words → the same words in reverse order and upper case, as a TSV file; returns its spec."""
+    """Write pairs of words and the same words reversed, in upper case, as TSV; returns the spec."""
     choose = random.Random(seed)
     with open(path, "w", encoding="utf-8") as file:
         for _ in range(pairs):
@@ -26,7 +26,7 @@ def write_corpus(path: Path, pairs: int, seed: int = 0) -> str:
 
 
 def tiny_config(corpus: str, valid: str = "") -> Config:
-    """Twelve steps of a model that compiles in a second or two."""
+    """Twelve steps of a model that compiles in one or two seconds."""
     return Config(
         model=ModelConfig(d_model=8, d_ff=16, num_heads=2, num_layers=1, max_length=32,
                           source_vocab_size=0, target_vocab_size=0),
@@ -51,9 +51,10 @@ def tiny_flags(*parts: str) -> list[str]:
 
 
 def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> None:
-    """A run directory with random weights, as if training had ended with their average.
+    """Write a run directory with random weights as the average of a complete training.
 
-    Its vocabulary is that of WORDS, or the tokenizer's."""
+    The tokenizer is of WORDS unless one is given.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -75,8 +76,10 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
 
 
 class StopAfter(StopFlag):
-    """Stops as by SIGTERM before one step more than `steps`; never, if that is None. The signal
-    handlers of the test runner are left alone."""
+    """Stops as after SIGTERM when `steps` steps are done; None: never.
+
+    It does not install signal handlers, which the test runner needs.
+    """
 
     def __init__(self, steps):
         self.steps, self.calls, self.signal, self.deferred = steps, 0, None, False

@@ -52,10 +52,16 @@ def force(
         )
         logits.append(own)
         layer = f"layers_{max(0, model.config.decoder_layers - 2)}"
-        weights = sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
+        weights = cross_attention_weights(sown, layer)
         attention.append(weights.mean(axis=1))
     log_probs = target_log_probs(mixture(logits), target, rules)
     return Forced(jnp.where(target_segments > 0, log_probs, 0.0), sum(attention) / len(models))
+
+
+def cross_attention_weights(sown: Any, layer: str) -> Float[Array, "B H T S"]:
+    """The weights of decoder layer `layer` in the collections that `apply` returned with
+    mutable="intermediates"."""
+    return sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
 
 
 def target_log_probs(

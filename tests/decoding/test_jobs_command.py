@@ -89,7 +89,7 @@ def test_joined_shards_and_a_compressed_output_equal_the_whole(run):
 
 
 def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
-    """With a line corrected before the job resumes, and a second job refused while the first runs."""
+    """A line is corrected before the job resumes; another job is refused while the first runs."""
     (path, lines), long = run, tmp_path / "long.txt"
     long.write_text("".join(f"{line}\n" for line in lines * 1000))
     flags = (f"--input={long}", "--beam_size=1", "--max_extra_length=2")

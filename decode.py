@@ -18,7 +18,7 @@ from decoding.calls import Pace
 from decoding.formats import FORMATS, Item
 from decoding.inputs import Input, check_input, read_lines
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
-from decoding.progress import Progress
+from decoding.progress import DecodingProgress
 from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
@@ -159,7 +159,7 @@ def decode(f: flags.FlagValues) -> None:
             print(translator.engine.description(), file=sys.stderr)
         local_lines = sum(map(is_local, lines)) if lines else 0
         live = sys.stderr.isatty() and not (f.output == "-" and sys.stdout.isatty())
-        progress = Progress(local_lines, not interactive, live)
+        progress = DecodingProgress(local_lines, not interactive, live)
         line_format, keep_texts = FORMATS[f.format], references is not None
         work = Work(translator, f.mode, line_format, f.input, progress, keep_texts)
         if resumable(f):

@@ -13,7 +13,7 @@ REFRESH = 0.2  # seconds between two updates on a terminal
 RECENT = 60.0  # seconds over which the throughput is measured
 
 
-class Progress:
+class DecodingProgress:
     """Counts lines when their compiled call ends, which may be before they are written."""
 
     def __init__(self, total: int = 0, shown: bool = True, live: bool | None = None):
@@ -29,7 +29,7 @@ class Progress:
         """Count lines that an earlier run of the same job has finished."""
         self.reused += lines
 
-    def finished(self, lines: int) -> None:
+    def add_done(self, lines: int) -> None:
         """Count lines that are done."""
         if not lines:
             return

@@ -157,7 +157,7 @@ class Translator:
         """The translations of (number, line) pairs by number, in the order of the compiled calls;
         {} while the input pauses. Closing the generator does not wait for the input."""
         size = WINDOW * self.decoding.batch_size * jax.local_device_count()
-        items = Prefetched(map(checked, lines), size)
+        items = Prefetched(map(as_item, lines), size)
         jobs = Prefetched(map(self._tokenized, windows(items, size)), 1)
         source = JobSource(jobs)
         try:
@@ -244,7 +244,7 @@ class JobSource:
             yield job
 
 
-def checked(line: tuple[int, str | Item]) -> tuple[int, Item]:
+def as_item(line: tuple[int, str | Item]) -> tuple[int, Item]:
     """A numbered line as an item. TypeError if it is neither a string nor an item."""
     number, item = line
     if isinstance(item, str):

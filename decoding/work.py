@@ -6,7 +6,7 @@ from math import isnan
 
 from decoding.calls import nonfinite_error
 from decoding.formats import Format, Item
-from decoding.progress import Progress, note
+from decoding.progress import DecodingProgress, note
 from decoding.scorer import Scorer
 from decoding.translator import Translator
 
@@ -22,7 +22,7 @@ class Work:
         mode: str,
         line_format: Format,
         source: str,
-        progress: Progress,
+        progress: DecodingProgress,
         keep_texts: bool = False,
     ):
         """`source` names the input in messages. `keep_texts` keeps the translations in `texts`, to
@@ -37,7 +37,7 @@ class Work:
         """The output of numbered items by number, as it is computed, in any order."""
         groups = self._translate if self._mode == "translate" else self._score
         for group in groups(lines):
-            self._progress.finished(len(group))
+            self._progress.add_done(len(group))
             yield group
 
     def report(self) -> None:

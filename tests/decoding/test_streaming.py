@@ -10,7 +10,7 @@ from echo import in_time
 from decoding import progress as module
 from decoding import streaming
 from decoding.inputs import read_lines
-from decoding.progress import Progress
+from decoding.progress import DecodingProgress
 from decoding.streaming import in_order, windows
 from runtime.prefetch import Prefetched
 
@@ -103,12 +103,12 @@ def seconds(text):
 @pytest.mark.parametrize("reused", [0, 2000])
 def test_the_time_left_follows_from_recent_work_without_the_compilation(clock, capsys, reused):
     """Ten seconds of compilation, then 100 lines a second, in calls of two seconds."""
-    progress = Progress(total=10_000)
+    progress = DecodingProgress(total=10_000)
     progress.add_reused(reused)
     clock[0] += 8.0
     while progress.done + reused < 9_000:
         clock[0] += 2.0
-        progress.finished(200)
+        progress.add_done(200)
     reports = capsys.readouterr().err.splitlines()
     assert len(reports) >= 10
     timed = [report for report in reports if "left" in report]
@@ -121,36 +121,36 @@ def test_the_time_left_follows_from_recent_work_without_the_compilation(clock, c
 
 
 def test_the_throughput_is_that_of_recent_work(clock):
-    progress = Progress(total=10**6)
+    progress = DecodingProgress(total=10**6)
     for lines in [10] * 100 + [1000] * 100:
         clock[0] += 1.0
-        progress.finished(lines)
+        progress.add_done(lines)
     assert ", 1,000.0 lines/s, " in progress.line()
 
 
 def test_progress_is_reported_every_few_seconds_while_lines_are_done(clock, capsys):
-    progress = Progress()
+    progress = DecodingProgress()
     for _ in range(60):
         clock[0] += 1.0
-        progress.finished(1)
+        progress.add_done(1)
     assert len(capsys.readouterr().err.splitlines()) == 60 // module.LOG_INTERVAL
     for _ in range(60):
         clock[0] += 1.0
-        progress.finished(0)
+        progress.add_done(0)
     assert capsys.readouterr().err == ""
-    silent = Progress(shown=False)
+    silent = DecodingProgress(shown=False)
     clock[0] += 60.0
-    silent.finished(1)
+    silent.add_done(1)
     silent.report(0, 0)
     assert capsys.readouterr().err == ""
 
 
 def test_on_a_terminal_progress_is_one_line_that_is_updated(clock, capsys, monkeypatch):
     monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
-    progress = Progress(total=10)
+    progress = DecodingProgress(total=10)
     for _ in range(3):
         clock[0] += 1.0
-        progress.finished(1)
+        progress.add_done(1)
     module.note("in.txt:7: truncated")
     written = capsys.readouterr().err
     assert written.count("\n") == 1 and written.endswith("\r\033[Kin.txt:7: truncated\n")

@@ -6,7 +6,7 @@ import pytest
 from echo import echoing_translator
 
 from decoding.formats import FORMATS, Item
-from decoding.progress import Progress
+from decoding.progress import DecodingProgress
 from decoding.work import Work
 
 
@@ -17,7 +17,9 @@ def translator(monkeypatch):
 
 def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):
     """The model's max_length is 70 tokens, with the end token."""
-    work = Work(translator, "translate", FORMATS["jsonl"], "in.txt", Progress(4, True, False))
+    work = Work(
+        translator, "translate", FORMATS["jsonl"], "in.txt", DecodingProgress(4, True, False)
+    )
     texts = ["eins", "zwei " * 69, "zwei " * 70, ""]
     lines = {}
     for group in work((i, Item(text, json.dumps({"text": text}))) for i, text in enumerate(texts)):

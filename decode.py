@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -99,7 +100,7 @@ def input_of(f: flags.FlagValues) -> Input:
     return Input(f.input, f.target, FORMATS[f.format], f.mode != "translate")
 
 
-def options_of(f: flags.FlagValues) -> dict[str, int | float | str]:
+def options_of(f: flags.FlagValues) -> dict[str, Any]:
     """The fields of config.decoding that are set by flags."""
     names = [field.name for field in fields(DecodingConfig)]
     return {name: f[name].value for name in names if f[name].value is not None}

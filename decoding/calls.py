@@ -58,8 +58,9 @@ def read_results(call: Call, hypotheses: Hypotheses) -> list[Result]:
             for ids, length, score, log_prob in each
             if length > 0
         ]
-        no_hypothesis = [([], float("-inf"), float("-inf"))]  # none satisfies the constraints
-        results.append(Result(call.job, line, found or no_hypothesis))
+        if not found:  # no hypothesis satisfies the constraints
+            found = [([], float("-inf"), float("-inf"))]
+        results.append(Result(call.job, line, found))
     return results
 
 

@@ -6,8 +6,8 @@ used.
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice, zip_longest
-from typing import NamedTuple
 
 from decoding.formats import Format, Item
 from decoding.progress import note
@@ -16,7 +16,8 @@ from runtime.lines import LONGEST, TOO_LONG, file_lines
 from runtime.paths import expanded
 
 
-class Input(NamedTuple):
+@dataclass(frozen=True)
+class Input:
     """Where the items of a job come from."""
 
     path: str
@@ -36,7 +37,7 @@ class Input(NamedTuple):
         UserError(DATA) for a malformed line, and if the two files are not parallel.
         """
         needs_target = self.scored and not self.target
-        items = (
+        items: Iterator[Item] = (
             self.line_format.parse(line, f"{self.path}:{number}", needs_target)
             for number, line in enumerate(read_lines(self.path, warn), start=1)
         )

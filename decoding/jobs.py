@@ -134,7 +134,9 @@ class Chunks:
         `lines` returns a new iterator over the input. Several processes compute CHUNK lines in
         turn. `reused` is called with a count of results of an earlier run, as they are found.
         """
-        hashes, unsaved, saved = {}, {}, time.monotonic()
+        hashes: dict[int, str] = {}
+        unsaved: dict[int, tuple[str, str]] = {}
+        saved = time.monotonic()
 
         def missing() -> Lines:
             find = self._finder()

@@ -6,7 +6,6 @@ import re
 from typing import Any, NamedTuple
 
 SURROGATES = re.compile("[\ud800-\udfff]")
-SPACE = re.compile(r"[ \t\n\r]*")  # between the tokens of JSON
 
 
 class Number(NamedTuple):
@@ -31,17 +30,23 @@ def with_fields(line: str, fields: dict[str, Any]) -> str:
 
 def field_texts(line: str) -> dict[str, str]:
     """The text of each value of a JSON object, by field name."""
-    texts, at = {}, SPACE.match(line, line.index("{") + 1).end()
+    texts, at = {}, skip_space(line, line.index("{") + 1)
     while line[at] != "}":
         name, at = JSON.raw_decode(line, at)
-        at = SPACE.match(line, at).end() + 1  # after the colon
-        start = SPACE.match(line, at).end()
+        start = skip_space(line, skip_space(line, at) + 1)  # after the colon
         _, end = JSON.raw_decode(line, start)
         texts[name] = line[start:end]
-        at = SPACE.match(line, end).end()
+        at = skip_space(line, end)
         if line[at] == ",":
-            at = SPACE.match(line, at + 1).end()
+            at = skip_space(line, at + 1)
     return texts
+
+
+def skip_space(line: str, start: int) -> int:
+    """The index of the next token of JSON, at or after `start`."""
+    while line[start] in " \t\n\r":
+        start += 1
+    return start
 
 
 def without_surrogates(text: str) -> str:

@@ -44,8 +44,9 @@ class Program(NamedTuple):
 
 def values_of(options: DecodingConfig) -> Values:
     o = options
-    numbers = o.alpha, o.temperature, o.top_p, o.repetition_penalty
-    return Values(*map(float, numbers), o.seed)
+    return Values(
+        float(o.alpha), float(o.temperature), float(o.top_p), float(o.repetition_penalty), o.seed
+    )
 
 
 def search_of(options: DecodingConfig, suppress: tuple[int, ...]) -> Search:

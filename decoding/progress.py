@@ -23,7 +23,9 @@ class DecodingProgress:
         self._live = sys.stderr.isatty() if live is None else live
         self.done = self.reused = 0
         self.started = self._reported = time.perf_counter()
-        self._recent = deque()  # (time, lines done) after each compiled call
+        self._recent: deque[tuple[float, int]] = (
+            deque()
+        )  # (time, lines done) after each compiled call
 
     def add_reused(self, lines: int) -> None:
         """Count lines that an earlier run of the same job has finished."""

@@ -36,7 +36,8 @@ def windows(items: Prefetched, size: int) -> Iterator[list]:
 def in_order(groups: Iterable[Mapping[int, Any]], first: int = 0) -> Iterator[Any]:
     """The values of numbers `first`, `first` + 1, … of groups that come in any order. Each value is
     yielded as soon as all values before it are."""
-    waiting, number = {}, first
+    waiting: dict[int, Any] = {}
+    number = first
     for group in groups:
         waiting.update(group)
         while number in waiting:

@@ -61,7 +61,7 @@ class Translator:
         cls,
         run: str | Path | Sequence[str | Path],
         checkpoint: str | int = "best",
-        **decoding: int | float | str,
+        **decoding: Any,
     ) -> "Translator":
         """Load a run directory, or an ensemble of several with the same vocabulary.
 
@@ -72,8 +72,8 @@ class Translator:
         """
         check_option_names(decoding)
         prepare_jax_by_default()
-        runs = [run] if isinstance(run, str | Path) else list(run)
-        runs = [Path(one).expanduser() for one in runs]
+        given = [run] if isinstance(run, str | Path) else run
+        runs = [Path(one).expanduser() for one in given]
         found = [check_run(one, str(checkpoint)) for one in runs]
         config, tokenizers = found[0]
         for path, (other, _) in zip(runs, found, strict=True):
@@ -107,7 +107,7 @@ class Translator:
             ids.append(found)
         return tuple(ids)
 
-    def translate(self, lines: Iterable[str], **decoding: int | float | str) -> list:
+    def translate(self, lines: Iterable[str], **decoding: Any) -> list:
         """The translation of each line, in order; that of a blank line is blank.
 
         `decoding` overrides options for this call. If it asks for several hypotheses, a line has a
@@ -119,7 +119,7 @@ class Translator:
             return [translation.text for translation in translations]
         return [[one.text for one in translation.hypotheses] for translation in translations]
 
-    def with_options(self, **decoding: int | float | str) -> "Translator":
+    def with_options(self, **decoding: Any) -> "Translator":
         """A translator with the same models and other options. TypeError for an unknown option."""
         check_option_names(decoding)
         options = replace(self.decoding, **decoding)

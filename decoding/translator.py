@@ -74,9 +74,9 @@ class Translator:
         prepare_jax_by_default()
         given = [run] if isinstance(run, str | Path) else run
         runs = [Path(one).expanduser() for one in given]
-        found = [check_run(one, str(checkpoint)) for one in runs]
-        config, tokenizers = found[0]
-        for path, (other, _) in zip(runs, found, strict=True):
+        checked = [check_run(one, str(checkpoint)) for one in runs]
+        config, tokenizers = checked[0]
+        for path, (other, _) in zip(runs, checked, strict=True):
             if other.data.vocab_sha256 != config.data.vocab_sha256:
                 raise UserError(
                     CHECKPOINT,
@@ -85,7 +85,7 @@ class Translator:
                 )
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
-        translator = cls([other.model for other, _ in found], tokenizers, config.decoding)
+        translator = cls([other.model for other, _ in checked], tokenizers, config.decoding)
         translator.use(*(finite(load_params(path, str(checkpoint)), path) for path in runs))
         return translator
 
@@ -97,14 +97,14 @@ class Translator:
         """The ids of config.decoding.suppress. UserError(CONFIGURATION) for an unknown piece."""
         ids = []
         for piece in self.decoding.suppress.split():
-            found = self.target_tokenizer.id_of(piece)
-            if found is None or found == self._models[0].end_id:
+            id_ = self.target_tokenizer.id_of(piece)
+            if id_ is None or id_ == self._models[0].end_id:
                 raise UserError(
                     CONFIGURATION,
                     f"decoding.suppress: {piece!r} cannot be suppressed: expected pieces of the "
                     "target vocabulary (listed in RUN/vocab) other than the end token",
                 )
-            ids.append(found)
+            ids.append(id_)
         return tuple(ids)
 
     def translate(self, lines: Iterable[str], **decoding: Any) -> list:

@@ -52,12 +52,18 @@ def score_targets(
         )
         logits.append(model_logits)
         layer = f"layers_{max(0, model.config.decoder_layers - 2)}"
-        weights = sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
+        weights = cross_attention_weights(sown, layer)
         attention.append(weights.mean(axis=1))
     log_probs = target_log_probs(mixture_logits(logits), target, rules)
     return TargetScores(
         jnp.where(target_segments > 0, log_probs, 0.0), sum(attention) / len(models)
     )
+
+
+def cross_attention_weights(sown: Any, layer: str) -> Float[Array, "B H T S"]:
+    """The weights of decoder layer `layer` in the collections that `apply` returned with
+    mutable="intermediates"."""
+    return sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
 
 
 def target_log_probs(

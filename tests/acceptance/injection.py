@@ -13,7 +13,7 @@ POINTS = {
     "batch": "train:split_rows",  # before each training step, and for each evaluated batch
     "after step": "training.progress:Progress.after",
     "evaluation": "train:Evaluator.judge",
-    "decoding": "decoding.engine:Engine._begin",  # a queue of sentences is put on the device
+    "decoding": "decoding.engine:Engine._submit",  # a call is submitted to the devices
     "save": "storage.saving:Checkpoints.save",
     "manifest": "storage.saving:write_manifest",  # the files of a checkpoint are written
     "sync": "storage.manifest:sync",  # once for each file and directory of a checkpoint

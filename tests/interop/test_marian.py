@@ -11,7 +11,8 @@ import pytest
 from marks import slow_except
 from tiny_marian import CONFIG, SHARING, random_model, write_marian
 
-from decoding.engine import Engine, Job
+from decoding.calls import Job
+from decoding.engine import Engine
 from interop.marian import load_marian, marian_config
 from interop.models import open_model
 from model.transformer import Transformer
@@ -84,7 +85,7 @@ def searched(request, tmp_path_factory):
         engine.use(params)
         found = engine.search([Job(sources, {}, range(len(sources)))])
         return {
-            one.index: [(ids, score) for ids, score, _ in one.hypotheses]
+            one.line: [(ids, score) for ids, score, _ in one.hypotheses]
             for call in found
             for one in call
         }

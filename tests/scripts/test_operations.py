@@ -14,7 +14,7 @@ from forked import call_forked
 from tiny import tiny_config, write_corpus, write_run
 
 from storage.config import TrainingConfig, profile_steps
-from training.failure import lack, too_little_memory
+from training.failure import failed_allocation, out_of_memory_message
 
 ROOT = Path(__file__).parents[2]
 TINY = (
@@ -26,11 +26,10 @@ TINY = (
     "--config.decoding.max_extra_length=5"
 ).split()
 BAD_CONFIG = """
-import sys
-
 import jax
 
 from storage.config import Config
+from training import trainer
 
 def get_config():
     def pmap_train_step(_):
@@ -39,7 +38,7 @@ def get_config():
                 "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.")
         step.lower = step
         return step
-    sys.modules["__main__"].pmap_train_step = pmap_train_step
+    trainer.pmap_train_step = pmap_train_step
     return Config()
 """
 
@@ -190,7 +189,7 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
 
 
 @pytest.mark.parametrize(
-    ("said", "amount"),
+    ("message", "amount"),
     [
         (
             "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.",
@@ -203,16 +202,16 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
         ),
     ],
 )
-def test_the_number_that_failed_is_found(said, amount):
-    advice = too_little_memory(lack(said), tiny_config("x"))
+def test_the_amount_that_could_not_be_allocated_is_found(message, amount):
+    advice = out_of_memory_message(failed_allocation(message), tiny_config("x"))
     assert f"out of memory, {amount} could not be allocated" in advice
 
 
 def test_advice_names_only_what_is_left_to_do():
     config = tiny_config("x")
     config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
-    advice = too_little_memory("", config)
-    assert "continue with" not in advice and "start anew with a lower" in advice
+    advice = out_of_memory_message("", config)
+    assert "resume with" not in advice and "start anew with a lower" in advice
 
 
 def test_a_run_with_an_average_alone_is_listed(tmp_path):

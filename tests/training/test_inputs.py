@@ -1,4 +1,4 @@
-"""What a run trains on: mixtures, sampling and the reverse direction reach the batches."""
+"""The data of a run: mixtures, subword sampling and the reverse direction."""
 
 from collections import Counter
 from itertools import pairwise
@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from tiny import tiny_config, write_corpus
 
+import train
 from data.corpora import read_split
 from runtime.errors import CONFIGURATION, UserError
 from storage.run import Run
-from training.inputs import prepare_data
 
 
 @pytest.fixture
 def config(tmp_path):
-    """A mixture of 23 pairs twice and half of 31, some of whose lines are too long."""
+    """A mixture of 23 pairs twice and half of 31 pairs; some lines are too long."""
     specs = [write_corpus(tmp_path / f"{n}.tsv", n, seed=n) for n in (23, 31)]
     config = tiny_config(f"2*{specs[0]} + 0.5*{specs[1]}")
     config.data.source_length = config.data.target_length = 15
@@ -27,11 +27,7 @@ def config(tmp_path):
 def prepared(config, path):
     run = Run(path)
     try:
-        return prepare_data(
-            config,
-            run,
-            {split: read_split(config.data, split) for split in ("train", "valid", "test")},
-        )
+        return train.prepare_data(config, run, overwrite=False)
     finally:
         run.close()
 
@@ -78,7 +74,7 @@ def test_without_sampling_the_pieces_are_those_of_the_tokenizer(config, tmp_path
 def test_sampling_with_the_vocabulary_of_a_run_of_words_is_refused(config, tmp_path, monkeypatch):
     words = tiny_config(config.data.corpus)
     data = prepared(words, tmp_path / "words")
-    monkeypatch.setattr("training.inputs.find_tokenizers", lambda *_: data.tokenizers)
+    monkeypatch.setattr("train.find_tokenizers", lambda *_: data.tokenizers)
     with pytest.raises(UserError, match="bpe or unigram") as caught:
         prepared(config, tmp_path / "run")
     assert caught.value.code == CONFIGURATION

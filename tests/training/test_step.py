@@ -220,7 +220,7 @@ def test_the_moving_average_follows_its_formula(batch):
             lambda old, new, decay=decay: decay * old + (1 - decay) * new, expected, state.params
         )
     assert_close(state.ema, expected, 1e-6)
-    assert_close(state.judged, state.ema, 0)
+    assert_close(state.eval_params, state.ema, 0)
 
 
 @pytest.mark.parametrize("micro", [1, 3])

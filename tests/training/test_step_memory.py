@@ -56,7 +56,7 @@ def test_the_check_does_not_compile_twice(config):
     memory.step_memory(mapped, state, batch)
     assert compiled
     compiled.clear()
-    state, _ = memory.checked(mapped, config)(state, batch)
+    state, _ = memory.with_memory_check(mapped, config)(state, batch)
     assert not compiled and state[0] == batch.size
 
 
@@ -86,8 +86,8 @@ def test_a_model_that_does_not_fit_is_refused_before_its_state_is_made(
     config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(memory, "free_memory", lambda: 5_000)
-    monkeypatch.setattr("train.init_state", None)  # fails if it is called
-    monkeypatch.setattr("train.partial", lambda *_: lambda: jnp.zeros(3_000))
+    monkeypatch.setattr("training.trainer.init_state", None)  # fails if it is called
+    monkeypatch.setattr("training.trainer.partial", lambda *_: lambda: jnp.zeros(3_000))
     with pytest.raises(UserError, match="the parameters and the optimizer need"):
         run_training(tmp_path / "run", config)
 

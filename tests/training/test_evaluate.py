@@ -137,7 +137,7 @@ def test_scores_of_translations_are_recorded_with_their_step(evaluator, tmp_path
 def test_eval_sentences_limits_the_translated_sentences(evaluator, tmp_path):
     one = evaluator(best_metric="bleu", eval_sentences=2)
     one.evaluate(1, 1, (2.0, texts(2)))
-    assert one.best["bleu"] == pytest.approx(100.0)
+    assert one.best.entry["bleu"] == pytest.approx(100.0)
 
 
 def test_samples_are_at_equal_distances_from_the_first_to_the_last():

@@ -1,10 +1,43 @@
-"""Reading run.json and metrics.jsonl, also damaged ones. Resuming does not depend on them."""
+"""Records of a run: run.json and metrics.jsonl. Resuming does not depend on them."""
 
 import json
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from storage.manifest import quarantine
+
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
+
+
+def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
+    """The entry of run.json for this start: command, time, host, versions, commit, seed, data."""
+    commit = (
+        subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
+        if shutil.which("git")
+        else ""
+    )
+    return {
+        "command": sys.argv,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in LIBRARIES},
+        "commit": commit,
+        "seed": seed,
+        "data": data,
+    }
 
 
 def read_facts(path: Path) -> tuple[dict[str, Any], str]:

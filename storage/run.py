@@ -2,18 +2,13 @@
 
 import json
 import os
-import platform
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from data.tokenizer import Tokenizer
 from data.vocabulary import save_tokenizers
@@ -28,7 +23,7 @@ from storage.config import (
     save_config,
     take_model,
 )
-from storage.records import metrics_until, read_facts
+from storage.records import metrics_until, read_facts, start_facts
 
 # Fields that may change when a run is resumed: neither parameter shapes nor data depend on them.
 # (A change of the learning rate takes effect from the resumed step on.)
@@ -40,7 +35,6 @@ CHANGEABLE = {
     "training.learning_rate", "training.warmup_steps", "training.clip_norm",
     *(f"decoding.{field.name}" for field in fields(DecodingConfig)),
 }  # fmt: skip
-LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 # All files that a run writes. config.json is deleted last, because it marks the directory as a run.
 RUN_FILES = (
     "run.json",
@@ -240,31 +234,6 @@ class Run:
             if self._tensorboard is not None:
                 self._tensorboard.close()
         self._lock.close()
-
-
-def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
-    """The entry of run.json for this start: command, time, host, versions, commit, seed, data."""
-    commit = (
-        subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.strip()
-        if shutil.which("git")
-        else ""
-    )
-    return {
-        "command": sys.argv,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": platform.node(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in LIBRARIES},
-        "commit": commit,
-        "seed": seed,
-        "data": data,
-    }
 
 
 def write_stderr(text: str) -> None:

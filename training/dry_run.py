@@ -18,7 +18,7 @@ from runtime.errors import OUTPUT, UserError
 from runtime.memory import free_memory
 from storage.config import Config
 from storage.run import Run
-from storage.saving import disk_forecast, megabytes, num_bytes
+from storage.sizes import disk_forecast, megabytes, num_bytes
 from training.failure import explain_failure
 from training.inputs import encode_corpora, read_corpora
 from training.memory import check_state, check_step, step_memory

@@ -12,7 +12,7 @@ import jax
 from runtime.errors import CONFIGURATION, UserError
 from runtime.memory import free_memory
 from storage.config import Config
-from storage.saving import megabytes, num_bytes
+from storage.sizes import megabytes, num_bytes
 from training.failure import out_of_memory_message
 
 

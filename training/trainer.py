@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from functools import partial
+from signal import Signals
 
 import jax
 
@@ -12,7 +13,8 @@ from runtime.errors import OUTPUT, UserError
 from runtime.signals import StopFlag, Stopped
 from storage.config import Config
 from storage.run import Run
-from storage.saving import Checkpoints, disk_forecast
+from storage.saving import Checkpoints
+from storage.sizes import disk_forecast
 from training.evaluate import EvaluationTranslator, Evaluator
 from training.inputs import Data
 from training.memory import check_state, with_memory_check
@@ -67,7 +69,7 @@ class Trainer:
         """Train to the end. On a signal, save a checkpoint and raise Stopped."""
         stream = self.batches.iterate(self.position)
         # The plan of the first epoch takes seconds for a large corpus.
-        self._raise_if_stopped(self.stop.agreed(stream.ready))
+        raise_if_stopped(self.stop.agreed(stream.ready))
         announce(self.config, self.run, self.batches, self.position.epoch)
         self._log_disk_forecast()
         self._prepare_steps()
@@ -81,7 +83,7 @@ class Trainer:
         stream.close()
         if self.saved_step < self.step:
             self._save()
-        self._raise_if_stopped(self.stop.agreed())
+        raise_if_stopped(self.stop.agreed())
         if was_complete and self.step == self.start_step:
             self.run.log(f"already complete at step {self.step}")
         else:
@@ -90,10 +92,6 @@ class Trainer:
 
     def _is_finished(self) -> bool:
         return self.step >= self.config.training.num_steps or self.evaluator.patience_exhausted
-
-    def _raise_if_stopped(self, signal) -> None:
-        if signal:
-            raise Stopped(signal)
 
     def _log_disk_forecast(self) -> None:
         message, fits = disk_forecast(self.run.path, self.state, self.config.training.keep)
@@ -172,3 +170,8 @@ class Trainer:
         self.evaluator.evaluate("average", self.step, average)
         best = self.evaluator.best.entry
         processes.by_the_first("the average", self.checkpoints.save_average, average, best)
+
+
+def raise_if_stopped(signal: Signals | None) -> None:
+    if signal:
+        raise Stopped(signal)

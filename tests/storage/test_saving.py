@@ -143,10 +143,8 @@ def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(corpus, tmp_path, 
 
     monkeypatch.setattr(saving, "write_manifest", full)
     config = validated_config(corpus)
-    config.training.eval_every, config.training.learning_rate = (
-        4,
-        0.0,
-    )  # the first evaluation is the best
+    config.training.eval_every = 4
+    config.training.learning_rate = 0.0  # the first evaluation is the best
     if fails == "4.tmp":
         run_training(tmp_path / "run", config)
     else:

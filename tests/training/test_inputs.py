@@ -36,7 +36,7 @@ def texts_of(side, tokenizer):
     return [tokenizer.decode(side.ids[i:j].tolist()) for i, j in pairwise(side.offsets)]
 
 
-def test_an_epoch_holds_the_pairs_of_the_mixture_in_their_shares(config, tmp_path):
+def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
     data = prepared(config, tmp_path / "run")
     corpus = read_split(config.data, "train")
     pairs = list(zip(corpus.source, corpus.target, strict=True))
@@ -55,7 +55,7 @@ def test_an_epoch_holds_the_pairs_of_the_mixture_in_their_shares(config, tmp_pat
     assert f"31.tsv: {sum(pair in seen for pair in pairs[23:])} pairs × 0.5" in log
 
 
-def test_pieces_change_with_the_epoch_and_not_with_the_run(config, tmp_path):
+def test_sampled_pieces_depend_on_the_epoch_and_not_on_the_run(config, tmp_path):
     one, other = (prepared(config, tmp_path / name) for name in ("one", "other"))
     for epoch in (0, 1):
         for left, right in zip(one.train(epoch)[:2], other.train(epoch)[:2], strict=True):
@@ -63,7 +63,7 @@ def test_pieces_change_with_the_epoch_and_not_with_the_run(config, tmp_path):
     assert one.train(0).source.ids.tolist() != one.train(2).source.ids.tolist()
 
 
-def test_without_sampling_the_pieces_are_those_of_the_tokenizer(config, tmp_path):
+def test_without_sampling_the_tokenizer_determines_the_pieces(config, tmp_path):
     config.data.subword_sampling = 0.0
     data = prepared(config, tmp_path / "run")
     for side, tokenizer in zip(data.train(1)[:2], data.tokenizers, strict=True):
@@ -71,7 +71,7 @@ def test_without_sampling_the_pieces_are_those_of_the_tokenizer(config, tmp_path
         assert pieces == tokenizer.encode_many(texts_of(side, tokenizer))
 
 
-def test_sampling_with_the_vocabulary_of_a_run_of_words_is_refused(config, tmp_path, monkeypatch):
+def test_subword_sampling_with_a_vocabulary_of_words_is_refused(config, tmp_path, monkeypatch):
     words = tiny_config(config.data.corpus)
     data = prepared(words, tmp_path / "words")
     monkeypatch.setattr("train.find_tokenizers", lambda *_: data.tokenizers)

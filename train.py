@@ -120,7 +120,7 @@ def define_flags() -> None:
         "A Python file with a function get_config(). The file is executed.",
     )
     flags.DEFINE_string("workdir", "", "The run directory; default: runs/NAME of the config file.")
-    flags.DEFINE_bool("overwrite", False, "Delete the run in the run directory and start anew.")
+    flags.DEFINE_bool("overwrite", False, "Delete the run in the run directory and start over.")
     flags.DEFINE_bool(
         "dry_run",
         False,

@@ -111,10 +111,10 @@ class Run:
         return not any((self.path / name).exists() for name in names)
 
     def resume_config(self, config: Config) -> None:
-        """If the directory holds a run, check `config` against it and complete it from there.
+        """If the directory holds a run, check that `config` fits it and copy its vocabulary fields.
 
-        The vocabulary sizes and hashes come from the run. Raises UserError(CONFIGURATION) with all
-        fields that differ and may not, UserError(CHECKPOINT) for checkpoints without config.json.
+        Raises UserError(CONFIGURATION) with all fields that differ but are not CHANGEABLE, and
+        UserError(CHECKPOINT) for checkpoints without config.json.
         """
         path = self.path / "config.json"
         self.resumed = path.exists()
@@ -138,7 +138,7 @@ class Run:
             raise UserError(
                 CONFIGURATION,
                 f"{self.path} was trained with another configuration: {', '.join(refused)}; "
-                "choose another --workdir, or start anew with --overwrite",
+                "choose another --workdir, or start over with --overwrite",
             )
         for text in changes.values():
             self.log(f"changed: {text}")
@@ -250,7 +250,7 @@ def data_change_message(files: list[str]) -> str:
     """The error message for training data that differs from that of the resumed run."""
     return (
         f"{', '.join(files)} changed since this run began, so the run cannot be resumed exactly; "
-        "restore the data, choose another --workdir, start anew with --overwrite, or continue "
+        "restore the data, choose another --workdir, start over with --overwrite, or continue "
         "with the new data: --config.training.allow_data_change"
     )
 

@@ -135,7 +135,7 @@ class Checkpoints:
             raise UserError(
                 CHECKPOINT,
                 f"{self.run}/checkpoints/{step} cannot be restored: "
-                f"{str(error)[:200]}; start anew with --overwrite",
+                f"{str(error)[:200]}; start over with --overwrite",
             ) from None
         data = restored["data"]
         self._repair_best(data)
@@ -187,7 +187,7 @@ class Checkpoints:
             raise UserError(
                 CHECKPOINT,
                 f"no checkpoint in {self._directory} can be used: {reasons or 'it is empty'}; "
-                "restore one from a backup, or start anew with --overwrite",
+                "restore one from a backup, or start over with --overwrite",
             )
         return None
 

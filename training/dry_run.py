@@ -29,10 +29,7 @@ from training.vocabulary import find_tokenizers, set_vocabulary
 
 
 def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str) -> None:
-    """Do what training of the run at `path` would do up to its first step.
-
-    Raises the same UserErrors.
-    """
+    """Do the same as training at `path` up to the first step; raise the same UserErrors."""
     check_writable(path)
     with temporary_run(path, overwrite) as run:
         run.resume_config(config)

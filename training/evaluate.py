@@ -85,7 +85,7 @@ class Evaluator:
         return [corpus.source[i] for i in chosen], [corpus.target[i] for i in chosen]
 
     def _record(self, checkpoint: int | str, step: int, metrics: dict[str, float]) -> None:
-        """Write the metrics; those of the average get names of their own at the same step."""
+        """Record and log the metrics; for the average the prefix "valid" becomes "average"."""
         prefix = "valid" if checkpoint == step else str(checkpoint)
         named = {name.replace("valid", prefix): value for name, value in metrics.items()}
         self._run.record(step, named)

@@ -47,5 +47,5 @@ def out_of_memory_message(detail: str, config: Config) -> str:
         f"{training.accumulate} make {rows} rows of {config.data.source_length} + "
         f"{config.data.target_length} tokens at a time, over all devices; "
         + (f"resume with {' or '.join(options)} (slower, the same results), or " if options else "")
-        + "start anew with a lower training.tokens_per_batch or a smaller model"
+        + "start over with a lower training.tokens_per_batch or a smaller model"
     )

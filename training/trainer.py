@@ -150,9 +150,7 @@ class Trainer:
             if error.code != OUTPUT:
                 raise
             self.evaluator.best.undo(self.step)
-            self.run.log(
-                f"warning: {error}; training continues, and the next checkpoint is saved again"
-            )
+            self.run.log(f"warning: {error}; training continues without this checkpoint")
         self._progress.restart()
 
     def _save(self) -> None:

@@ -15,8 +15,8 @@ from storage.run import Run
 def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of a resumed run or of training.init_from, else new ones trained on `corpus`.
 
-    Of several processes, process 0 trains and saves them first; the others load them. With
-    training.init_from the model fields of `config` that have their defaults are set from there.
+    Process 0 trains and saves new ones; then the other processes load them. training.init_from
+    also sets the model fields of `config` that have their default values.
     """
     if run.resumed:
         return load_tokenizers(str(run.path / "vocab"))

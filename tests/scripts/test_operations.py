@@ -211,7 +211,7 @@ def test_advice_names_only_what_is_left_to_do():
     config = tiny_config("x")
     config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
     advice = out_of_memory_message("", config)
-    assert "resume with" not in advice and "start anew with a lower" in advice
+    assert "resume with" not in advice and "start over with a lower" in advice
 
 
 def test_a_run_with_an_average_alone_is_listed(tmp_path):

@@ -123,7 +123,7 @@ def test_more_steps_resume_from_the_end(corpus, uninterrupted, tmp_path):
     assert load_config(tmp_path / "run" / "config.json").training.num_steps == 14
 
 
-def test_overwrite_starts_anew_and_keeps_other_files(corpus, uninterrupted, tmp_path):
+def test_overwrite_starts_over_and_keeps_other_files(corpus, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine")
     config = tiny_config(corpus)

@@ -23,7 +23,7 @@ from model.config import ModelConfig
 from runtime.devices import prepare_jax_by_default
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from runtime.prefetch import Prefetched
-from storage.checkpoint import finite
+from storage.checkpoint import require_finite
 from storage.config import DecodingConfig
 
 OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batch sizes
@@ -86,7 +86,7 @@ class Translator:
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
         translator = cls([other.model for other, _ in checked], tokenizers, config.decoding)
-        translator.use(*(finite(load_params(path, str(checkpoint)), path) for path in runs))
+        translator.use(*(require_finite(load_params(path, str(checkpoint)), path) for path in runs))
         return translator
 
     def use(self, *params: Any) -> None:

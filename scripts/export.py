@@ -38,7 +38,7 @@ from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, UserError
 from runtime.files import check_outputs, write_whole
 from runtime.paths import expanded
-from storage.checkpoint import finite
+from storage.checkpoint import require_finite
 from storage.config import Config
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -122,7 +122,7 @@ def main() -> None:
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1)
-    params, programs, table = finite(load_params(run, f.checkpoint), run), {}, []
+    params, programs, table = require_finite(load_params(run, f.checkpoint), run), {}, []
     for bucket in buckets:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)

@@ -135,7 +135,7 @@ def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
                 break
         *_, saved, last = process.stderr.read().splitlines()
     assert process.returncode == 143
-    assert last == "stopped by SIGTERM; the same command goes on"
+    assert last == "stopped by SIGTERM; run the same command to resume"
     step = int(re.fullmatch(r"saved step (\d+)", saved)[1])
     assert (tmp_path / "run" / "checkpoints" / str(step) / "params").is_dir()
     code, _, err = run(*command[1:], f"--config.training.num_steps={step + 2}")

@@ -72,7 +72,7 @@ def test_every_injection_point_exists(point):
     assert callable(getattr(owner, name))
 
 
-@pytest.mark.parametrize("gone", ["train:renamed", "train:Evaluator.renamed", "train:no.renamed"])
+@pytest.mark.parametrize("gone", ["train:renamed", "train:Trainer.renamed", "train:no.renamed"])
 def test_an_injection_point_that_does_not_exist_is_an_error(monkeypatch, gone):
     monkeypatch.setitem(POINTS, "save", gone)
     with pytest.raises(LookupError, match=f"'save': {gone} does not exist"):

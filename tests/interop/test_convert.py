@@ -11,7 +11,7 @@ from tiny import StopAfter, tiny_config
 from tiny_marian import SENTENCES, write_marian
 
 import train
-from data.corpora import read_split
+from data.batches import Batches, DataPosition
 from data.marian_tokenizer import MarianTokenizer
 from decoding.translator import Translator
 from interop.models import load_params, open_model
@@ -19,7 +19,7 @@ from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from storage.config import load_config
 from storage.run import Run
-from training.inputs import prepare_data
+from training.vocabulary import find_tokenizers
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,9 +96,8 @@ def fine_tuned(path, start, **training):
         setattr(config.training, name, value)
     run = Run(path)
     try:
-        run.adopt(config)
-        corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
-        data = prepare_data(config, run, corpora)
+        run.resume_config(config)
+        data = train.prepare_data(config, run, overwrite=False)
         run.describe(config, {})
         train.train(config, run, data, StopAfter(None))
     finally:
@@ -123,7 +122,7 @@ def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted
     model = open_model(converted[0], "best")[0].model
     assert config.special == (model.pad_id, model.pad_id, 0, 1)
     assert load_config(path / "config.json").model == config.model
-    batch = train.Batches(data.train, 8, 31, 31, 0, config.special)[train.DataPosition()]
+    batch = Batches(data.train, 8, 31, 31, 0, config.special)[DataPosition()]
     padding = batch.target_segments == 0
     assert (batch.target[padding] == model.pad_id).all()
     assert (batch.target[batch.target_positions == 0] == model.start_id).all()
@@ -168,5 +167,5 @@ def test_a_model_config_that_differs_from_init_from_is_refused(converted, tmp_pa
     config.training.init_from = str(converted[0])
     run = Run(tmp_path / "run")
     with pytest.raises(UserError, match="another model: model.d_model 26 → 8"):
-        prepare_data(config, run, {"train": None})
+        find_tokenizers(config, run, None)
     run.close()

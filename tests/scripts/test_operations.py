@@ -14,7 +14,7 @@ from forked import call_forked
 from tiny import tiny_config, write_corpus, write_run
 
 from storage.config import TrainingConfig, profile_steps
-from training.failure import lack, too_little_memory
+from training.failure import failed_allocation, out_of_memory_message
 
 ROOT = Path(__file__).parents[2]
 TINY = (  # flags of a training that takes seconds
@@ -27,11 +27,10 @@ TINY = (  # flags of a training that takes seconds
 ).split()
 # A config file whose training step raises an out-of-memory error.
 BAD_CONFIG = """
-import sys
-
 import jax
 
 from storage.config import Config
+from training import trainer
 
 def get_config():
     def pmap_train_step(_):
@@ -40,7 +39,7 @@ def get_config():
                 "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.")
         step.lower = step
         return step
-    sys.modules["__main__"].pmap_train_step = pmap_train_step
+    trainer.pmap_train_step = pmap_train_step
     return Config()
 """
 
@@ -207,16 +206,16 @@ def test_an_out_of_memory_error_gives_advice_and_logs_the_traceback(directory):
         ),
     ],
 )
-def test_the_amount_of_a_failed_allocation_is_reported(message, amount):
-    advice = too_little_memory(lack(message), tiny_config("x"))
+def test_the_amount_that_could_not_be_allocated_is_found(message, amount):
+    advice = out_of_memory_message(failed_allocation(message), tiny_config("x"))
     assert f"out of memory, {amount} could not be allocated" in advice
 
 
 def test_advice_omits_options_that_are_already_set():
     config = tiny_config("x")
     config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
-    advice = too_little_memory("", config)
-    assert "continue with" not in advice and "start anew with a lower" in advice
+    advice = out_of_memory_message("", config)
+    assert "resume with" not in advice and "start over with a lower" in advice
 
 
 def test_a_run_that_has_only_an_average_is_listed(tmp_path):

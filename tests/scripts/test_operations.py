@@ -207,7 +207,7 @@ def test_an_out_of_memory_error_gives_advice_and_logs_the_traceback(directory):
         ),
     ],
 )
-def test_the_amount_of_a_failed_allocation_is_reported(message, amount):
+def test_the_amount_that_could_not_be_allocated_is_found(message, amount):
     advice = too_little_memory(lack(message), tiny_config("x"))
     assert f"out of memory, {amount} could not be allocated" in advice
 

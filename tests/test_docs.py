@@ -261,7 +261,7 @@ def test_the_tables_list_every_flag(script, name):
         (ROOT / file).read_text(encoding="utf-8")
         for file in (script, "runtime/command.py", "runtime/processes.py")
     )
-    defined = set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)) - options
+    defined = set(re.findall(r'(?:DEFINE_\w+|define_path)\(\s*"(\w+)"', source)) - options
     assert len(defined) > 5
     rows = table_rows(sections(TEXTS[name])[f"Flags of {script}"])
     listed = {flag for row in rows for flag in re.findall(r"--(\w+)", row[0])}

@@ -24,11 +24,11 @@ from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
 from runtime import processes
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from runtime.files import check_outputs, locked_output, replaceable, write_lines
-from runtime.paths import expanded
+from runtime.files import check_outputs, is_replaceable, locked_output, write_lines
+from runtime.paths import expand_path
 from runtime.signals import StopFlag, Stopped
 from storage.config import DecodingConfig
 
@@ -91,7 +91,7 @@ def resumable(f: flags.FlagValues) -> bool:
     return (
         input_of(f).rereadable
         and f.output != "-"
-        and replaceable(expanded(f.output))
+        and is_replaceable(expand_path(f.output))
         and not f.reference
     )
 
@@ -137,7 +137,7 @@ def main() -> None:
     except Stopped as stopped:
         sys.stdout.flush()
         print(f"error: {stopped}", file=sys.stderr, flush=True)
-        processes.leave(128 + stopped.signal, str(stopped))
+        processes.stop_all_processes(128 + stopped.signal, str(stopped))
         os._exit(128 + stopped.signal)  # a normal exit would wait for the calls in flight
 
 
@@ -151,7 +151,7 @@ def decode(f: flags.FlagValues) -> None:
         lines = range(source.count())
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
     processes.connect(f)
-    with locked_output(f.output) if f.output != "-" and processes.first() else nullcontext():
+    with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
         prepare_jax(f.compilation_cache, 1 if interactive else 0)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
         translator = Translator.load(runs, f.checkpoint, **options)
@@ -180,8 +180,8 @@ def decode(f: flags.FlagValues) -> None:
 
 def open_chunks(output: str, fingerprint: str) -> Chunks:
     """The saved results of the job with this fingerprint, which must be equal in all processes."""
-    processes.agree({"the job (run, options, versions, device)": fingerprint})
-    with processes.after_the_first("the saved results"):
+    processes.check_agreement({"the job (run, options, versions, device)": fingerprint})
+    with processes.first_process_first("the saved results"):
         return Chunks(output, fingerprint)
 
 
@@ -226,14 +226,14 @@ def print_scores(texts: list[str], references: list[str], file) -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string(
+    define_path(
         "workdir",
         None,
         "The run directory that train.py wrote; several, separated by commas, form an ensemble.",
     )
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
-    flags.DEFINE_string("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
-    flags.DEFINE_string("output", "-", "Output file, .gz or not; - is stdout.")
+    define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
+    define_path("output", "-", "Output file, .gz or not; - is stdout.")
     flags.DEFINE_enum(
         "format", "text", FORMATS, "Format of the input and output; see decoding/formats.py."
     )
@@ -243,10 +243,8 @@ def define_flags() -> None:
         MODES,
         "translate; score: score given translations; align: align their tokens with the source.",
     )
-    flags.DEFINE_string(
-        "target", "", "File with the translations to score or align, parallel to --input."
-    )
-    flags.DEFINE_string(
+    define_path("target", "", "File with the translations to score or align, parallel to --input.")
+    define_path(
         "reference", "", "File with reference translations: print BLEU and chrF against them."
     )
     flags.DEFINE_string("shard", "", "PART/PARTS, for example 2/8: only this part of the input.")

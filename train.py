@@ -16,7 +16,7 @@ from ml_collections import config_flags
 from decoding.translator import Translator
 from interop.models import load_params
 from runtime import processes
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, UserError
 from runtime.signals import StopFlag, Stopped
@@ -41,14 +41,14 @@ def main() -> None:
         return dry_run(config, path, f.overwrite, f.compilation_cache)
     started = time.perf_counter()
     processes.connect(f)
-    run, stop = (Run if processes.first() else ReadOnlyRun)(path), StopFlag()
+    run, stop = (Run if processes.is_first() else ReadOnlyRun)(path), StopFlag()
     try:
         if not f.overwrite:
             run.resume_config(config)
         run.log(f"run: {run.path}")
         data = prepare_data(config, run, f.overwrite)
         run.describe(config, data.file_hashes)
-        processes.agree(flatten(asdict(config)) | data.file_hashes)
+        processes.check_agreement(flatten(asdict(config)) | data.file_hashes)
         prepare_jax(f.compilation_cache, deterministic=config.training.deterministic)
         with explain_failure(config, run):
             train(config, run, data, stop)
@@ -56,7 +56,7 @@ def main() -> None:
     except Stopped as stopped:
         run.log(f"{stopped}; run the same command to resume")
         if not stop.deferred:
-            processes.leave(128 + stopped.signal, str(stopped))
+            processes.stop_all_processes(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
     except UserError as error:
         run.note(f"error: {error}")
@@ -89,7 +89,7 @@ def prepare_data(config: Config, run: Run, overwrite: bool) -> Data:
     unusable corpus deletes nothing.
     """
     corpora = read_corpora(config, run)
-    with processes.after_the_first("the vocabulary"):
+    with processes.first_process_first("the vocabulary"):
         tokenizers = find_tokenizers(config, run, corpora["train"])
         if overwrite:
             run.clear()
@@ -119,7 +119,7 @@ def define_flags() -> None:
         str(Path(__file__).parent / "configs" / "korean_english.py"),
         "A Python file with a function get_config(). The file is executed.",
     )
-    flags.DEFINE_string("workdir", "", "The run directory; default: runs/NAME of the config file.")
+    define_path("workdir", "", "The run directory; default: runs/NAME of the config file.")
     flags.DEFINE_bool("overwrite", False, "Delete the run in the run directory and start over.")
     flags.DEFINE_bool(
         "dry_run",

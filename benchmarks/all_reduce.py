@@ -36,7 +36,7 @@ def milliseconds(megabytes: float) -> float:
     x, times = add(np.zeros(shape, np.float32)), []
     for _ in range(REPEATS):
         jax.block_until_ready(x)
-        processes.meet("the next all-reduce")
+        processes.barrier("the next all-reduce")
         start = time.perf_counter()
         x = jax.block_until_ready(add(x))
         times.append(time.perf_counter() - start)
@@ -64,7 +64,7 @@ def main() -> None:
     prepare_jax(f.compilation_cache, 1)
     processes.connect(f)
     n = jax.device_count()
-    if processes.first():
+    if processes.is_first():
         print(
             f"{n} × {jax.devices()[0].device_kind}, {processes.count()} processes\n"
             "megabytes · ms · Gbit/s per direction and device"
@@ -72,9 +72,9 @@ def main() -> None:
     for megabytes in map(float, f.megabytes):
         took = milliseconds(megabytes)
         rate = 2 * (n - 1) / n * megabytes * 8e-3 / (took * 1e-3)
-        if processes.first():
+        if processes.is_first():
             print(f"{megabytes:g} · {took:.1f} · {rate:.1f}", flush=True)
-    processes.meet("the end")
+    processes.barrier("the end")
 
 
 def define_flags() -> None:

@@ -16,7 +16,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 
 ROOT = Path(__file__).parent.parent
 # Prints the seconds of loading, of the first line, of all lines (compiles the other buckets), and
@@ -94,8 +94,8 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", None, "The run directory.", required=True)
-    flags.DEFINE_string("input", None, "A file with one sentence per line.", required=True)
+    define_path("workdir", None, "The run directory.", required=True)
+    define_path("input", None, "A file with one sentence per line.", required=True)
     flags.DEFINE_integer("rounds", 2, "Measurements of each variant.")
 
 

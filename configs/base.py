@@ -9,7 +9,8 @@ trained here to the end: no score is recorded.
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from storage.config import Config, TrainingConfig
+from storage.config import Config
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

@@ -23,7 +23,9 @@ words after 1000, 2000, … 6000 steps: 57.6, 63.8, 67.8, 71.3, 71.5, 72.8 %. Tr
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from storage.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config
+from storage.decoding_config import DecodingConfig
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

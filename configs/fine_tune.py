@@ -8,7 +8,8 @@ they are those of RUN. Small steps, and an end where validation gets no better.
 """
 
 from data.config import DataConfig
-from storage.config import Config, TrainingConfig
+from storage.config import Config
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

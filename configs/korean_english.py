@@ -9,7 +9,9 @@ sentences of the test split, half of which hold a verb with an object never seen
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from storage.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config
+from storage.decoding_config import DecodingConfig
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

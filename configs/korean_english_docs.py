@@ -19,7 +19,9 @@ seed 0, commit ab2621f; best checkpoint: the average of the last six. BLEU of th
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from storage.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config
+from storage.decoding_config import DecodingConfig
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

@@ -11,7 +11,9 @@ cores (AMD EPYC, jax 0.10.2), 39.5 of them in training steps, the rest in eight 
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from storage.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config
+from storage.decoding_config import DecodingConfig
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

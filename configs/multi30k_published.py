@@ -19,7 +19,9 @@ starts), dtype mixed, jax 0.10.2, seed 0, commit e4b9733. Validation sacreBLEU a
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from storage.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config
+from storage.decoding_config import DecodingConfig
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

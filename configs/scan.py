@@ -18,7 +18,9 @@ commit f00a818; best checkpoint on validation data: step 3500 of 4000 in both.
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from storage.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config
+from storage.decoding_config import DecodingConfig
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

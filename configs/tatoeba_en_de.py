@@ -16,7 +16,9 @@ jax 0.10.2, seed 0, commit ab2621f; best checkpoint: step 2000, the last one. BL
 
 from data.config import DataConfig
 from model.config import ModelConfig
-from storage.config import Config, DecodingConfig, TrainingConfig
+from storage.config import Config
+from storage.decoding_config import DecodingConfig
+from storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

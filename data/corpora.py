@@ -17,7 +17,7 @@ from data.corpus_kinds import CorpusKind, TextCorpus, TsvCorpus
 from data.text_files import Corpus, concatenate_corpora
 from data.tfds_corpora import BuiltinCorpus, TfdsCorpus
 from runtime.errors import CONFIGURATION, UserError
-from runtime.notices import Tell, silent
+from runtime.notices import Log, no_log
 
 KINDS: dict[str, CorpusKind] = {
     kind.name: kind for kind in (BuiltinCorpus(), TextCorpus(), TsvCorpus(), TfdsCorpus())
@@ -27,7 +27,7 @@ PLUS = re.compile(rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:{'|'.join(KINDS)}):)")
 MAX_WEIGHT = 1000.0  # a larger weight is a typing error
 
 
-def read_split(config: DataConfig, split: str, log: Tell = silent) -> Corpus | None:
+def read_split(config: DataConfig, split: str, log: Log = no_log) -> Corpus | None:
     """The pairs of "train", "valid" or "test"; None if the corpora do not have this split.
 
     `log` receives progress. Raises UserError as `read_corpus` does.
@@ -68,7 +68,7 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
         kind.check_data(rest, split, config)
 
 
-def read_corpus(spec: str, split: str, config: DataConfig, log: Tell = silent) -> Corpus:
+def read_corpus(spec: str, split: str, config: DataConfig, log: Log = no_log) -> Corpus:
     """The pairs of a corpus or a mixture; `split` is "train", "valid" or "test".
 
     Raises UserError as `check_corpus` does, and UserError(DATA) if the content is invalid.

@@ -8,7 +8,7 @@ from data.config import DataConfig
 from data.text_files import Corpus, read_text, read_tsv
 from runtime.errors import CONFIGURATION, UserError
 from runtime.lines import check_file
-from runtime.notices import Tell
+from runtime.notices import Log
 
 
 class CorpusKind:
@@ -27,7 +27,7 @@ class CorpusKind:
         """Whether the corpus itself provides "valid" or "test" data."""
         return False
 
-    def read(self, rest: str, split: str, config: DataConfig, log: Tell) -> Corpus:
+    def read(self, rest: str, split: str, config: DataConfig, log: Log) -> Corpus:
         """The pairs, source first. `log` receives progress. UserError(DATA) if they are invalid."""
         raise NotImplementedError
 

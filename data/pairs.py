@@ -12,7 +12,7 @@ from data.config import DataConfig
 from data.text_files import Corpus
 from data.tokenizer import Tokenizer
 from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.notices import Tell, silent
+from runtime.notices import Log, no_log
 
 ENCODE_AT_ONCE = 10_000  # sentences
 # A text with more characters per token of a row than this is dropped before it is tokenized: its
@@ -86,7 +86,7 @@ def encode_pairs(
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     config: DataConfig,
-    log: Tell = silent,
+    log: Log = no_log,
 ) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
     """Token ids of the pairs that fit, their indices in the corpus, and the indices of the dropped
     pairs by reason.

@@ -14,7 +14,7 @@ import numpy as np
 
 from runtime.errors import DATA, UserError
 from runtime.lines import LONGEST, TOO_LONG, raw_lines
-from runtime.notices import EVERY, Tell, silent
+from runtime.notices import EVERY, Log, no_log
 
 EXAMPLES = 5  # places recorded for each reason to drop a pair
 
@@ -87,7 +87,7 @@ def concatenate_corpora(corpora: list[Corpus], weights: list[float]) -> Corpus:
 class PairCollector:
     """Collects pairs of raw lines in a Corpus; drops and counts unusable ones."""
 
-    def __init__(self, names: tuple[str, str], on_bad_utf8: str, log: Tell = silent):
+    def __init__(self, names: tuple[str, str], on_bad_utf8: str, log: Log = no_log):
         self._names, self._on_bad_utf8, self._log = names, on_bad_utf8, log
         self._source, self._target, self._numbers = [], [], array("q")
         self._dropped, self._examples, self._replaced = {}, {}, 0
@@ -158,7 +158,7 @@ class PairCollector:
             places.append(f"{self._names[side]}:{number}")
 
 
-def read_text(source: str, target: str, on_bad_utf8: str, log: Tell = silent) -> Corpus:
+def read_text(source: str, target: str, on_bad_utf8: str, log: Log = no_log) -> Corpus:
     """The pairs of two files: line i of one is the translation of line i of the other.
 
     UserError(DATA) if they cannot be read, differ in their number of lines, or have no pair.
@@ -179,7 +179,7 @@ def read_text(source: str, target: str, on_bad_utf8: str, log: Tell = silent) ->
     return pairs.corpus({source: hashes[0].hexdigest(), target: hashes[1].hexdigest()})
 
 
-def read_tsv(path: str, on_bad_utf8: str, log: Tell = silent) -> Corpus:
+def read_tsv(path: str, on_bad_utf8: str, log: Log = no_log) -> Corpus:
     """The pairs of a file with lines `source<TAB>target`. UserError(DATA) as in `read_text`."""
     digest = hashlib.sha256()
     pairs = PairCollector((path, path), on_bad_utf8, log)

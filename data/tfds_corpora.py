@@ -15,8 +15,8 @@ from data.config import DataConfig
 from data.corpus_kinds import CorpusKind
 from data.text_files import Corpus, PairCollector
 from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.notices import Tell
-from runtime.paths import check_local, expanded
+from runtime.notices import Log
+from runtime.paths import check_local_path, expand_path
 
 # Our split → the names that TFDS data sets use for it.
 SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -91,8 +91,8 @@ class BuiltinCorpus(CorpusKind):
 
 def _data_dir(config: DataConfig) -> str:
     """config.data.data_dir; UserError(CONFIGURATION) if it is remote."""
-    path = expanded(config.data_dir)
-    check_local("config.data.data_dir", path)
+    path = expand_path(config.data_dir)
+    check_local_path("config.data.data_dir", path)
     return path
 
 
@@ -100,7 +100,7 @@ def find_prepared(rest: str, split: str, config: DataConfig) -> PreparedDataSet:
     """The data set `NAME[/CONFIG][:SPLIT]` on disk, its newest version. UserError."""
     name, _, requested = rest.partition(":")
     data_dir = _data_dir(config) or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets"
-    root = Path(expanded(data_dir)).absolute()
+    root = Path(expand_path(data_dir)).absolute()
     directory = _version_directory(name, root)
     info = _read_info(directory, name, root)
     splits = [one["name"] for one in info.get("splits", [])]
@@ -181,7 +181,7 @@ def read_builder(
     split: str,
     languages: tuple[str, str],
     spec: str,
-    log: Tell,
+    log: Log,
     config: DataConfig,
 ) -> Corpus:
     """The pairs of a prepared data set in the order of its files (TFDS sorts by a hash)."""

@@ -24,7 +24,7 @@ from data.tokenizer import (
     split_tokens,
 )
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from runtime.files import write_whole
+from runtime.files import write_atomic
 
 TRAINING_SENTENCES = 2_000_000  # more slow SentencePiece down and hardly improve it
 THREADS = 16  # fixed: SentencePiece's result depends on it
@@ -65,8 +65,8 @@ def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> Non
             "size": tokenizer.size,
             "sha256": tokenizer_sha256(tokenizer),
         }
-        write_whole(_path(directory, side, tokenizer.kind), tokenizer.serialized())
-    write_whole(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1))
+        write_atomic(_path(directory, side, tokenizer.kind), tokenizer.serialized())
+    write_atomic(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1))
 
 
 def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:

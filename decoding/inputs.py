@@ -13,7 +13,7 @@ from decoding.formats import Format, Item
 from decoding.progress import note
 from runtime.errors import DATA, UserError
 from runtime.lines import LONGEST, TOO_LONG, file_lines
-from runtime.paths import expanded
+from runtime.paths import expand_path
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Input:
     @property
     def rereadable(self) -> bool:
         """Whether it consists of regular files, which can be read again."""
-        return all(os.path.isfile(expanded(path)) for path in (self.path, self.target) if path)
+        return all(os.path.isfile(expand_path(path)) for path in (self.path, self.target) if path)
 
     def items(self, lines: range | None = None, warn: bool = True) -> Iterator[tuple[int, Item]]:
         """(number from 0, item) of all lines or of the range `lines`. `warn`: report lines that are
@@ -82,7 +82,7 @@ def with_targets(items: Iterator[Item], targets: Iterator[str], *names: str) -> 
 
 def check_input(path: str) -> None:
     """UserError(DATA) unless `path` is readable: a file, a pipe, or "-" for stdin."""
-    full = expanded(path)
+    full = expand_path(path)
     if path != "-" and (not path or not os.path.exists(full) or os.path.isdir(full)):
         raise UserError(DATA, f"no such file: {os.path.abspath(full) if path else repr(path)}")
     if path != "-" and not os.access(full, os.R_OK):

@@ -26,8 +26,14 @@ from decoding.translator import Translator
 from interop.models import find_params
 from runtime import processes
 from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
-from runtime.files import created, write_whole
-from runtime.paths import expanded
+from runtime.files import (
+    delete_directory,
+    file_sha256,
+    open_atomic,
+    publish_directory,
+    write_atomic,
+)
+from runtime.paths import expand_path
 from runtime.version import __version__
 
 CHUNK = 4096  # consecutive lines of a process, and the number of results that are saved at once
@@ -78,8 +84,7 @@ def job_fingerprint(
     for run in runs:
         for path in model_files(run, checkpoint):
             digest.update(f"{path.relative_to(run)}\n".encode())
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(bytes.fromhex(file_sha256(path)))
     return digest.hexdigest()
 
 
@@ -103,7 +108,7 @@ class Chunks:
 
     def __init__(self, output: str, fingerprint: str):
         """Keeps the results of a job with the same fingerprint, and removes those of another."""
-        self._output = os.path.realpath(expanded(output))
+        self._output = os.path.realpath(expand_path(output))
         self._directory, self._temporary = f"{self._output}.parts", f"{self._output}.parts.tmp"
         mark = os.path.join(self._directory, "fingerprint")
         try:
@@ -120,8 +125,8 @@ class Chunks:
         if not same:
             self._remove()
             os.makedirs(self._temporary)
-            write_whole(os.path.join(self._temporary, "fingerprint"), fingerprint)
-            os.rename(self._temporary, self._directory)
+            write_atomic(os.path.join(self._temporary, "fingerprint"), fingerprint)
+            publish_directory(self._temporary, self._directory)
 
     def run(
         self,
@@ -157,8 +162,8 @@ class Chunks:
                     unsaved, saved = {}, time.monotonic()
         finally:  # also after a signal
             self._save(unsaved)
-        processes.meet("the last chunk")
-        processes.by_the_first("the whole file", self._join, lines)
+        processes.barrier("the last chunk")
+        processes.run_on_first("the whole file", self._join, lines)
 
     def _save(self, results: dict[int, tuple[str, str]]) -> None:
         """Write a file of lines [number, hash, text], named by its first number and a hash of its
@@ -167,7 +172,7 @@ class Chunks:
             return
         text = "".join(json.dumps([number, *results[number]]) + "\n" for number in sorted(results))
         name = f"{min(results):012d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        write_whole(os.path.join(self._directory, name), text)
+        write_atomic(os.path.join(self._directory, name), text)
 
     def _finder(self) -> Callable[[int, str], str | None]:
         """(number, hash of the line) → the saved text or None. Numbers must ascend."""
@@ -201,7 +206,7 @@ class Chunks:
 
     def _join(self, lines):
         find = self._finder()
-        with created(self._output) as whole:
+        with open_atomic(self._output) as whole:
             for number, item in lines():
                 text = find(number, hash_of(item))
                 if text is None:
@@ -217,5 +222,4 @@ class Chunks:
         """Rename first, so that a directory of chunks always has its fingerprint."""
         shutil.rmtree(self._temporary, ignore_errors=True)
         if os.path.exists(self._directory):
-            os.rename(self._directory, self._temporary)
-            shutil.rmtree(self._temporary)
+            delete_directory(self._directory, self._temporary)

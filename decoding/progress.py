@@ -6,7 +6,8 @@ On a terminal it is one line that is updated; in a log file, a new line every fe
 import sys
 import time
 from collections import deque
-from datetime import timedelta
+
+from runtime.durations import format_duration
 
 LOG_INTERVAL = 5.0  # seconds between two lines in a log
 REFRESH = 0.2  # seconds between two updates on a terminal
@@ -62,7 +63,7 @@ class DecodingProgress:
         if not self.total:
             return text
         left = max(0, self.total - self.done - self.reused) / rate
-        return f"{text}, {timedelta(seconds=round(left))} left"
+        return f"{text}, {format_duration(left)} left"
 
     def report(self, blank: int, truncated: int) -> None:
         """Write the last line of a job."""

@@ -20,7 +20,7 @@ from interop.marian import ACTIVATIONS, NOTE, REQUIRED, WEIGHTS
 from interop.marian_tensors import append_start_row, config_with_start_row, tensors_from_params
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, UserError
-from runtime.files import write_whole
+from runtime.files import write_atomic
 from storage.config import Config, DecodingConfig
 
 EXPRESSIBLE = {"norm": "post", "positions": "sinusoidal", "layer_norm_epsilon": 1e-5}
@@ -96,7 +96,7 @@ def export_marian(
         tokenizers = tuple(
             with_appended_pad(one, size - 1) for one, size in zip(tokenizers, sizes, strict=True)
         )
-    write_whole(directory / WEIGHTS, save(arrays, {"format": "pt"}))
+    write_atomic(directory / WEIGHTS, save(arrays, {"format": "pt"}))
     ids = {
         "pad_token_id": model.pad_id,
         "eos_token_id": model.end_id,
@@ -205,8 +205,8 @@ def write_marian_tokenizers(
     """Writes the .spm and vocabulary files, and the tokenizer_config.json that lists them."""
     source, target = tokenizers
     separate = source.vocabulary != target.vocabulary
-    write_whole(directory / "source.spm", source.model)
-    write_whole(directory / "target.spm", target.model)
+    write_atomic(directory / "source.spm", source.model)
+    write_atomic(directory / "target.spm", target.model)
     write_json(directory / "vocab.json", source.vocabulary)
     if separate:
         write_json(directory / "target_vocab.json", target.vocabulary)
@@ -221,4 +221,4 @@ def write_marian_tokenizers(
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -18,7 +18,8 @@ def top_k(x: Float[Array, "... V"], k: int) -> tuple[Float[Array, "... k"], Int[
     chunk = 1 << max(0, int((size / k) ** 0.5).bit_length() - 1)
     chunks = -(-size // chunk)
     if chunk < 4 or chunks <= k:
-        return tuple(jax.lax.top_k(x, k))
+        values, indices = jax.lax.top_k(x, k)
+        return values, indices
     padding = [(0, 0)] * (x.ndim - 1) + [(0, chunks * chunk - size)]
     x = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*x.shape[:-1], chunks, chunk)
     _, best = jax.lax.top_k(x.max(axis=-1), k)

@@ -1,15 +1,12 @@
 """ModelConfig: the architecture, with the paper's names, and its validation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-CHOICES = {
-    "norm": ("post", "pre"),
-    "positions": ("sinusoidal", "learned", "rotary", "none"),
-    "sinusoid_layout": ("interleaved", "halves"),
-    "activation": ("relu", "gelu", "silu"),
-    "tied_embeddings": ("three-way", "two-way", "none"),
-    "dtype": ("float32", "mixed", "bfloat16"),
-}
+
+def option(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:
+    """A dataclass field with its help text and, where they are limited, its valid values."""
+    return field(default=default, metadata={"help": help, "choices": choices})
 
 
 @dataclass(unsafe_hash=True)
@@ -67,6 +64,7 @@ class ModelConfig:
 
     @property
     def decoder_layers(self) -> int:
+        """The number of decoder layers."""
         return self.num_decoder_layers or self.num_layers
 
     def validate(self) -> None:
@@ -104,6 +102,11 @@ class ModelConfig:
             got = getattr(self, name)
             if got < 0 or 0 < sizes[1] <= got:
                 raise ValueError(f"{name} must be an id of the vocabulary, got {got}")
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    one.name: one.metadata["choices"] for one in fields(ModelConfig) if one.metadata["choices"]
+}
 
 
 def num_parameters(config: ModelConfig) -> int:

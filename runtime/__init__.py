@@ -1,1 +1,1 @@
-"""What every command needs: errors, files, devices, processes and signals."""
+"""Errors, files, config options, devices, processes and signals, for all other packages."""

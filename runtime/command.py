@@ -1,4 +1,4 @@
-"""What the command lines share: flags, one-line errors and exit codes, devices, caches."""
+"""The frame of all commands: flags, one-line errors and exit codes, warnings and log levels."""
 
 import os
 import signal
@@ -6,31 +6,17 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from io import TextIOWrapper
 from logging import getLogger
+from typing import NoReturn
 
 from absl import app, flags, logging
 
 from runtime.devices import keep_freed_memory
 from runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError
-from runtime.paths import check_local
+from runtime.paths import check_local_path
 
-# Flags of all commands that name a file or a directory, some of them several with commas between.
-PATH_FLAGS = (
-    "workdir",
-    "input",
-    "output",
-    "target",
-    "reference",
-    "compilation_cache",
-    "to",
-    "from_run",
-    "from_marian",
-    "to_marian",
-    "valid",
-    "without",
-    "score",
-    "model",
-)
+FLAX_ERRORS = ("ScopeParamShapeError", "ScopeParamNotFoundError")  # parameters do not fit
 
 
 def run_command(
@@ -38,54 +24,59 @@ def run_command(
     main: Callable[[], None],
     explain: Callable[[Exception], str | None] = lambda error: None,
 ) -> None:
-    """Define and parse the absl flags, call `main`, and exit with the code of what happened.
+    """Define and parse the absl flags, call `main`, and exit with the exit code of its result.
 
-    A UserError is one line on stderr; with --debug every error keeps its traceback. `explain`
-    returns the message for an error of a config file or field, or None.
+    A UserError is printed as one line on stderr; with --debug every error keeps its traceback.
+    `explain` returns a message for an error of a config file or field, or None.
     """
     keep_freed_memory()
-    logging.set_verbosity(logging.ERROR)  # Orbax and TFDS narrate at INFO and WARNING
+    logging.set_verbosity(logging.ERROR)  # Orbax and TFDS log details at INFO and WARNING
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         parse_flags(define_flags, explain)
         if not flags.FLAGS.debug:
             silence_threads()
         main()
         sys.stdout.flush()
-    except flags.Error as error:
-        stop(INTERNAL, f"{' '.join(str(error).split())} (--help lists the flags)")
-    except UserError as error:
-        stop(error.code, str(error), error)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # quiet at exit, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no message at exit
         sys.exit(0)
     except KeyboardInterrupt:
-        stop(128 + signal.SIGINT, "interrupted")
-    except OSError as error:
-        stop(OUTPUT, f"{type(error).__name__}: {error}", error)
-    except Exception as error:  # noqa: BLE001 – the last resort: a line, not a page
-        from runtime.processes import lost_another
+        exit_with_error(128 + signal.SIGINT, "interrupted")
+    except Exception as error:  # noqa: BLE001 – every error is printed as one line
+        exit_with_error(*code_and_message(error), error)
 
-        if lost_another(error):
-            stop(
-                INTERNAL,
-                f"lost another process ({str(error)[:200]}); start all of them again "
-                "with the same command to go on",
-                error,
-            )
-        if type(error).__name__ in ("ScopeParamShapeError", "ScopeParamNotFoundError"):  # Flax's
-            stop(CHECKPOINT, f"the checkpoint does not fit config.json's model: {error}", error)
-        notes = "".join(
-            f", {note}" for note in getattr(error, "__notes__", ()) if note.startswith("while ")
+
+def code_and_message(error: Exception) -> tuple[int, str]:
+    """The exit code and the one-line message of an error."""
+    if isinstance(error, flags.Error):
+        return INTERNAL, f"{' '.join(str(error).split())} (--help lists the flags)"
+    if isinstance(error, UserError):
+        return error.code, str(error)
+    if isinstance(error, OSError):
+        return OUTPUT, f"{type(error).__name__}: {error}"
+    from runtime.processes import is_lost_process
+
+    if is_lost_process(error):
+        return INTERNAL, (
+            f"connection to another process lost ({str(error)[:200]}); restart all processes "
+            "with the same command to resume"
         )
-        stop(INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug shows where)", error)
+    if type(error).__name__ in FLAX_ERRORS:
+        return CHECKPOINT, f"the checkpoint does not fit config.json's model: {error}"
+    notes = "".join(
+        f", {note}" for note in getattr(error, "__notes__", ()) if note.startswith("while ")
+    )
+    return INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug prints the traceback)"
 
 
 def silence_threads() -> None:
-    """No traceback of what fails in a thread of Orbax's: who waits for the thread raises it."""
-    threading.excepthook = sys.unraisablehook = lambda _: None
+    """Print no traceback of errors in Orbax's threads: they are raised again in the main thread."""
+    threading.excepthook = lambda _: None
+    sys.unraisablehook = lambda _: None
     logging.set_verbosity(logging.FATAL)
     getLogger("asyncio").disabled = True
 
@@ -93,37 +84,68 @@ def silence_threads() -> None:
 def parse_flags(
     define_flags: Callable[[], None], explain: Callable[[Exception], str | None]
 ) -> None:
-    """Define and parse the flags; --config runs its file. Raises flags.Error and UserError."""
-    flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
-    flags.DEFINE_string("compilation_cache", "", "Directory that keeps compiled programs, or off.")
+    """Define and parse the flags; --config executes its file. Raises flags.Error and UserError."""
+    flags.DEFINE_bool("debug", False, "Print the traceback of every error.")
+    define_path(
+        "compilation_cache",
+        "",
+        "Directory of compiled programs; off: none; empty: the user's cache directory.",
+    )
     app.define_help_flags()
     try:
         define_flags()
         rest = flags.FLAGS(sys.argv)[1:]
     except SystemExit:
-        sys.exit(0)  # --help was printed; absl would exit with 1
-    except (flags.Error, BrokenPipeError):  # --help | head
+        sys.exit(0)  # --help was printed, after which absl exits with 1
+    except (flags.Error, UserError, BrokenPipeError):  # BrokenPipeError: --help | head
         raise
     except Exception as error:
         hint = explain(error) or f"--config: {type(error).__name__}: {error}"
         raise UserError(CONFIGURATION, hint) from error
-    for name in PATH_FLAGS:
-        for path in str(getattr(flags.FLAGS, name, None) or "").split(","):
-            check_local(f"--{name}", path)
     if rest:
         raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")
 
 
-def stop(code: int, message: str, error: BaseException | None = None) -> None:
-    """One line on stderr, then exit, and so do other processes of the same job.
+def define_path(name: str, default: str | None, help: str, required: bool = False) -> None:
+    """Define a flag of a local path, or of several separated by commas.
 
-    Raises `error` itself under --debug.
+    Parsing a URL raises UserError(CONFIGURATION).
     """
-    from runtime.processes import leave  # jax: not before the flags are read
+    serializer: flags.ArgumentSerializer[str] = flags.ArgumentSerializer()
+    flags.DEFINE(PathParser(name), name, default, help, serializer=serializer, required=required)
 
-    if error is not None and flags.FLAGS.is_parsed() and flags.FLAGS.debug:
+
+class PathParser(flags.ArgumentParser):
+    """Parses the value of a flag of `define_path`."""
+
+    def __init__(self, flag: str):
+        super().__init__()
+        self._flag = flag
+
+    def parse(self, argument: str) -> str:
+        for path in argument.split(","):
+            check_local_path(f"--{self._flag}", path)
+        return argument
+
+    def flag_type(self) -> str:
+        return "string"
+
+
+def exit_with_error(code: int, message: str, error: Exception | None = None) -> NoReturn:
+    """Print one line on stderr and exit; the other processes of the same job exit as well.
+
+    With --debug, raises `error` itself, if it is given.
+    """
+    from runtime.processes import stop_all_processes  # imports jax: not before flags are parsed
+
+    if error is not None and not isinstance(error, flags.Error) and debugging():
         raise error
-    clear = "\r\033[K" if sys.stderr.isatty() else ""  # of the live progress line
+    clear = "\r\033[K" if sys.stderr.isatty() else ""  # erase the live progress line
     print(f"{clear}error: {' '.join(message.split())[:2000]}", file=sys.stderr)
-    leave(code, message)
+    stop_all_processes(code, message)
     sys.exit(code)
+
+
+def debugging() -> bool:
+    """Whether --debug is set."""
+    return flags.FLAGS.is_parsed() and flags.FLAGS.debug

@@ -1,22 +1,29 @@
-"""Devices, the cache of compiled programs and the allocator: set up before jax starts."""
+"""Devices, compilation cache and memory allocator, which are set up before jax starts."""
+
+from __future__ import annotations
 
 import ctypes
 import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jax
 
 DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 CACHE_BYTES = 2_000_000_000
-CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # a name that jax gives
+CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # names of jax's entries
 
 
 def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = False) -> None:
-    """Set, before the backend starts, one CPU device per core and the persistent compilation cache.
+    """Configure CPU devices (one per core, at most 8) and the persistent compilation cache.
 
-    `devices` overrides the number of CPU devices; GPU and TPU devices are as they are. The cache is
-    a directory, "off", or "" for the user's cache directory; at start its least recently used
-    programs beyond CACHE_BYTES are deleted. With `deterministic`, GPUs add in one order.
+    To be called before the backend starts. `devices` overrides the number of CPU devices; GPU and
+    TPU devices are not affected. `compilation_cache` is a directory, "off", or "" for the user's
+    cache directory; the least recently used programs beyond CACHE_BYTES are deleted.
+    `deterministic` makes GPUs add in a fixed order.
     """
     if deterministic:
         os.environ["XLA_FLAGS"] = (
@@ -36,37 +43,39 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
 
 
 def prepare_jax_by_default() -> None:
-    """`prepare_jax` for Python programs, where neither they nor XLA_FLAGS have set up the devices
-    and no backend is initialised yet. A compilation cache that is configured already is kept."""
+    """`prepare_jax` for Python programs: only if the devices are not configured yet and no backend
+    has started. A compilation cache that is already configured is kept."""
     import jax
 
-    if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices > 0:
+    devices: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
+    cache: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or devices > 0:
         return
     try:
-        prepare_jax(jax.config.jax_compilation_cache_dir or "")
-    except RuntimeError:  # jax's answer after a backend is initialised; it has changed nothing
+        prepare_jax(cache or "")
+    except RuntimeError:  # raised by jax, without any change, after a backend has started
         pass
 
 
 def usable_cores() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def shrink_cache(path: Path, limit: int = CACHE_BYTES) -> None:
-    """Delete the least recently used programs of a compilation cache until `limit` bytes are left.
+    """Delete the least recently used programs of a compilation cache beyond `limit` bytes.
 
-    jax's own limit (jax_compilation_cache_max_size) needs another package and fails on the entries
+    jax's own limit (jax_compilation_cache_max_size) needs another package and fails on entries
     that were written without it.
     """
     entries = []
     for entry in path.glob("*-cache"):
         if CACHE_ENTRY.fullmatch(entry.name):
-            with suppress(OSError):  # another process may delete it, too
-                facts = entry.stat()
-                entries.append((max(facts.st_atime, facts.st_mtime), facts.st_size, entry))
+            with suppress(OSError):  # another process may delete it
+                stat = entry.stat()
+                entries.append((max(stat.st_atime, stat.st_mtime), stat.st_size, entry))
     total = sum(size for _, size, _ in entries)
     for _, size, entry in sorted(entries):
         if total <= limit:
@@ -77,12 +86,11 @@ def shrink_cache(path: Path, limit: int = CACHE_BYTES) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc, where there is glibc, to keep freed memory.
+    """Configure glibc, if present, to keep freed memory instead of returning it to the system.
 
-    XLA's CPU buffers are allocated anew in each step; handing them back to the system between
-    steps costs a page fault for every 4 KiB (benchmarks/train_speed.md). To be called before other
-    threads allocate: what glibc has made for them by then (arenas) would be used on and do not heed
-    these settings.
+    XLA allocates its CPU buffers in each step; returning them between steps costs a page fault per
+    4 KiB (benchmarks/train_speed.md). To be called before other threads allocate, as existing
+    arenas of glibc ignore these settings.
     """
     trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # malloc.h
     try:
@@ -98,8 +106,8 @@ def keep_freed_memory() -> None:
         mallopt(parameter, value)
 
 
-def replicated() -> "jax.sharding.NamedSharding":  # noqa: F821 – jax is imported below
-    """The sharding of a value that every local device holds whole."""
+def replicated() -> jax.sharding.NamedSharding:
+    """The sharding of a value of which every local device holds a full copy."""
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -1,58 +1,64 @@
-"""Files in and out for the commands: lines of text, and outputs that appear whole or not at all.
+"""Lines of text files, atomic writes and locks.
 
-What a line is, is as in `text_files`.
+An atomic write goes to another name first: a file or directory appears complete or not at all.
 """
 
 import fcntl
 import gzip
+import hashlib
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, TextIO, cast
 
 from runtime.errors import DATA, OUTPUT, UserError
 from runtime.lines import LONGEST, TOO_LONG, raw_lines
-from runtime.paths import expanded
+from runtime.paths import expand_path
+
+StrPath = str | os.PathLike[str]
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of each line of a file, .gz or not.
+    """(number from 1, text) of each line of a file, which may be compressed (.gz).
 
-    UserError(DATA) where it cannot be read or a line is not UTF-8 or far too long.
+    Raises UserError(DATA) if the file cannot be read or a line is too long or not UTF-8.
     """
     for number, line in enumerate(raw_lines(path), start=1):
         if len(line) > LONGEST:
-            raise UserError(DATA, f"{path}:{number}: {TOO_LONG}; is it text, a sentence a line?")
+            raise UserError(
+                DATA, f"{path}:{number}: {TOO_LONG}: expected text with one sentence per line"
+            )
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(
                 DATA,
                 f"{path}:{number}: byte {line[error.start]:#04x} is not UTF-8; "
-                "convert the file, with iconv for example",
+                "convert the file, for example with iconv",
             ) from None
 
 
 def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
-    """UserError(OUTPUT) unless each file can be written and, without `overwrite`, is not there."""
-    for path in map(expanded, paths):
+    """Raise UserError(OUTPUT) for a file that cannot be written, or exists without `overwrite`."""
+    for path in map(expand_path, paths):
         if os.path.isfile(path) and not overwrite:
-            raise UserError(OUTPUT, f"{path} exists; give --overwrite to replace it")
-        if not path or os.path.isdir(path) or not writable(path):
+            raise UserError(OUTPUT, f"{path} exists; set --overwrite to replace it")
+        if not path or os.path.isdir(path) or not is_writable(path):
             raise UserError(
                 OUTPUT,
-                f"cannot write {path or repr(path)}; it must be a file in a "
-                "directory that exists and may be written to",
+                f"cannot write {path or repr(path)}: expected a file in an existing, writable "
+                "directory",
             )
 
 
-def writable(path: str) -> bool:
-    """Whether `path` can be written: a file by creating another one in its directory, as /proc has
-    write permission and holds no new files."""
-    if not replaceable(path):
+def is_writable(path: str) -> bool:
+    """Whether `path` can be written. For a file, another one is created in its directory: /proc
+    has write permission but accepts no new files."""
+    if not is_replaceable(path):
         return os.access(path, os.W_OK)
     try:
         with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))):
@@ -61,40 +67,40 @@ def writable(path: str) -> bool:
         return False
 
 
-def replaceable(path: str) -> bool:
-    """Whether a file may be put in the place of `path`: not of a pipe, a device, a directory."""
+def is_replaceable(path: str) -> bool:
+    """Whether `path` can be replaced by a file: False for a pipe, a device or a directory."""
     return os.path.isfile(path) or not os.path.exists(path)
 
 
 def write_lines(path: str, lines: Iterable[str]) -> int:
-    """Writes lines of UTF-8, compressed where `path` ends with .gz, and returns how many.
+    """Write lines as UTF-8, compressed if `path` ends with .gz; returns their number.
 
-    A file appears when all are written; a pipe or a device gets each line at once.
+    A file appears when it is complete; a pipe or a device receives each line immediately.
     """
-    count, at_once = 0, not replaceable(expanded(path))
-    with created(path) as file:
+    count, unbuffered = 0, not is_replaceable(expand_path(path))
+    with open_atomic(path) as file:
         for line in lines:
             file.write(f"{line}\n".encode())
             count += 1
-            if at_once:
+            if unbuffered:
                 file.flush()
     return count
 
 
 @contextmanager
-def created(path: str) -> Iterator[BinaryIO]:
-    """A file to write to, which appears at the end, if all went well, safe on the disk.
+def open_atomic(path: str) -> Iterator[BinaryIO]:
+    """A binary file to write, which replaces `path` at the end unless an exception is raised.
 
-    A link stays, its target is replaced; to a pipe or a device it goes at once. What ends with .gz
-    is compressed, to the same bytes each time.
+    It is on the disk before it is renamed. Of a symbolic link, the target is replaced. A pipe or a
+    device is written directly. A path that ends with .gz is compressed reproducibly.
     """
-    path = os.path.realpath(expanded(path))
-    temporary = f"{path}.tmp" if replaceable(path) else path
+    path = os.path.realpath(expand_path(path))
+    temporary = f"{path}.tmp" if is_replaceable(path) else path
     try:
         with open(temporary, "wb") as file:
             if path.endswith(".gz"):
                 with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
-                    yield compressed
+                    yield cast(BinaryIO, compressed)
             else:
                 yield file
             if temporary != path:
@@ -108,10 +114,10 @@ def created(path: str) -> Iterator[BinaryIO]:
         raise
 
 
-def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
-    """Replaces a small file at once, safe on the disk. Text is UTF-8."""
+def write_atomic(path: StrPath, content: str | bytes) -> None:
+    """Replace a small file by `content` atomically; it is on the disk first. Text is UTF-8."""
     content = content.encode("utf-8") if isinstance(content, str) else content
-    temporary = f"{path}.tmp"
+    temporary = f"{os.fspath(path)}.tmp"
     with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
@@ -119,11 +125,37 @@ def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
     os.replace(temporary, path)
 
 
-def lock_file(path: str | os.PathLike, held: str, advice: str) -> TextIO:
-    """Locks the file `path` for this process until it is closed or the process ends in any way.
+def publish_directory(temporary: StrPath, path: StrPath) -> None:
+    """Rename a complete directory to its final path, and wait until the name is on the disk."""
+    os.rename(temporary, path)
+    sync_to_disk(os.path.dirname(os.path.abspath(path)))
 
-    The file names the process. UserError(OUTPUT) "`held` (holder); `advice`" where another process
-    has the lock.
+
+def delete_directory(path: StrPath, temporary: StrPath) -> None:
+    """Delete a directory under another name, so that `path` never holds a part of it."""
+    os.rename(path, temporary)
+    shutil.rmtree(temporary)
+
+
+def sync_to_disk(path: StrPath) -> None:
+    """Wait until a file, or the list of names in a directory, is on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def file_sha256(path: StrPath) -> str:
+    """The sha256 of a file in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lock_file(path: StrPath, held: str, advice: str) -> TextIO:
+    """Lock the file `path` until it is closed or the process ends, and write the holder into it.
+
+    Raises UserError(OUTPUT) "`held` (holder); `advice`" if another process holds the lock.
     """
     while True:
         file = open(path, "a+", encoding="utf-8", errors="replace")
@@ -131,7 +163,7 @@ def lock_file(path: str | os.PathLike, held: str, advice: str) -> TextIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                 break
-            file.close()  # the holder before has deleted this file
+            file.close()  # the previous holder has deleted this file
         except FileNotFoundError:
             file.close()
         except BlockingIOError:
@@ -148,24 +180,24 @@ def lock_file(path: str | os.PathLike, held: str, advice: str) -> TextIO:
 
 @contextmanager
 def locked_output(path: str) -> Iterator[None]:
-    """Holds PATH.lock, so that no other job writes to the same output; deleted at the end.
+    """Hold the lock PATH.lock, so that no other job writes the same output; deleted at the end.
 
-    UserError(OUTPUT) where it cannot be created or another process holds it. A pipe or a device
-    needs no lock.
+    Raises UserError(OUTPUT) if it cannot be created or another process holds it. A pipe or a
+    device is not locked.
     """
-    path = os.path.realpath(expanded(path))
-    if not replaceable(path):
+    path = os.path.realpath(expand_path(path))
+    if not is_replaceable(path):
         yield
         return
     try:
         lock = lock_file(
             f"{path}.lock",
             f"{path} is being written by another job",
-            "wait for its end or choose another --output",
+            "wait until it ends, or set another --output",
         )
     except OSError as error:
         raise UserError(
-            OUTPUT, f"cannot write {path}: {error.strerror}; choose another --output"
+            OUTPUT, f"cannot write {path}: {error.strerror}; set another --output"
         ) from None
     try:
         yield

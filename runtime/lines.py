@@ -1,4 +1,4 @@
-"""Lines of text files as bytes, .gz or not, with memory for one line."""
+"""Lines of text files as bytes, compressed (.gz) or not, with one line in memory at a time."""
 
 import gzip
 import io
@@ -6,82 +6,90 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from runtime.errors import DATA, UserError
-from runtime.paths import check_local, expanded
+from runtime.paths import check_local_path, expand_path
 
-LONGEST = 1 << 20  # bytes of a line: more are no sentence, and are not kept in memory
+LONGEST = 1 << 20  # bytes; a longer line is not a sentence and is truncated when it is read
 TOO_LONG = f"longer than {LONGEST:,} bytes"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+class Digest(Protocol):
+    """A hash object of hashlib."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+
 def check_file(path: str) -> None:
-    """UserError(DATA) unless `path` is a file that can be opened and is not empty."""
-    full = expanded(path)
-    check_local("the corpus", full)
-    seen = path if os.path.abspath(full) == path else f"{path} ({os.path.abspath(full)})"
+    """Raise UserError(DATA) unless `path` can be opened and is not empty."""
+    full = expand_path(path)
+    check_local_path("the corpus", full)
+    shown = path if os.path.abspath(full) == path else f"{path} ({os.path.abspath(full)})"
     if not os.path.exists(full):
         raise UserError(
             DATA,
-            f"{seen} does not exist; check the path, relative to the directory the command runs in",
+            f"{shown} does not exist; check the path, relative to the current directory",
         )
     if os.path.isdir(full):
-        raise UserError(DATA, f"{seen} is a directory; name a file of one sentence per line")
+        raise UserError(
+            DATA, f"{shown} is a directory: expected a file; name a file of one sentence per line"
+        )
     if not os.access(full, os.R_OK):
-        raise UserError(DATA, f"{seen} cannot be read; check its permissions")
-    if os.path.isfile(full) and os.path.getsize(full) == 0:  # a pipe has size 0 and may be read
-        raise UserError(DATA, f"{seen} is empty; it must have one sentence per line")
+        raise UserError(DATA, f"{shown} cannot be read; check its permissions")
+    if os.path.isfile(full) and os.path.getsize(full) == 0:  # a pipe has size 0, too
+        raise UserError(DATA, f"{shown} is empty: expected one sentence per line")
 
 
-def raw_lines(path: str, digest=None) -> Iterator[bytes]:
-    """The lines of a file as bytes, one at a time; a hashlib `digest` is fed with what was read.
+def raw_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
+    """The lines of a non-empty file as bytes; `digest` is updated with all bytes that are read.
 
-    Of a line longer than LONGEST only its beginning is given, which is longer than that, too.
-    UserError(DATA) where the file cannot be read.
+    Of a line longer than LONGEST only the beginning is returned, which is longer than LONGEST.
+    Raises UserError(DATA) if the file cannot be read.
     """
     check_file(path)
     yield from file_lines(path, digest)
 
 
-def file_lines(path: str, digest=None) -> Iterator[bytes]:
-    """`raw_lines` of a file that may be empty; "-" is stdin, as its lines come."""
+def file_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
+    """`raw_lines` of a file that may be empty; "-" is stdin, read line by line."""
     number = 0
     try:
-        with opened(path) as file:
-            for number, line in enumerate(beginnings(file, digest), 1):
+        with open_binary(path) as file:
+            for number, line in enumerate(truncated_lines(file, digest), 1):
                 yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             DATA,
-            f"{path} is damaged or cut off after line {number} ({error}); make "
+            f"{path} is damaged or cut off after line {number} ({error}); create "
             "or download it again",
         ) from None
     except OSError as error:
         raise UserError(DATA, f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def opened(path: str) -> BinaryIO:
-    """A buffered binary file to read, decompressed where its name ends with .gz; "-" is stdin.
+def open_binary(path: str) -> BinaryIO:
+    """A buffered binary file to read, decompressed if its name ends with .gz; "-" is stdin.
 
-    A read returns what a pipe holds: it does not wait until the buffer is full.
+    A read returns the bytes that a pipe holds; it does not wait until the buffer is full.
     """
-    if path == "-":  # not sys.stdin.buffer: a thread that waits in it would block the exit
+    if path == "-":  # not sys.stdin.buffer: a thread that reads it would block the exit
         return open(sys.stdin.fileno(), "rb", 1 << 20, closefd=False)
     if path.endswith(".gz"):
-        return io.BufferedReader(gzip.open(expanded(path), "rb"), 1 << 20)
-    return open(expanded(path), "rb", 1 << 20)
+        return io.BufferedReader(gzip.open(expand_path(path), "rb"), 1 << 20)
+    return open(expand_path(path), "rb", 1 << 20)
 
 
-def beginnings(file, digest=None) -> Iterator[bytes]:
-    """The lines of a binary file without their ends, as `raw_lines` gives them, whatever is in it.
+def truncated_lines(file: BinaryIO, digest: Digest | None = None) -> Iterator[bytes]:
+    """The lines of a binary file without their line ends, each truncated as in `raw_lines`.
 
-    Memory for one line at most, however long: a compressed file may hold gigabytes of it.
+    Memory for at most one truncated line, also if a compressed file holds a line of gigabytes.
     """
-    goes_on = False  # what comes is the rest of a line
-    while part := file.readline(LONGEST + 8):  # a byte order mark and the end are taken off
+    continued = False  # whether the next part continues a line that was truncated
+    while part := file.readline(LONGEST + 8):  # room for a byte order mark and the line end
         if digest:
             digest.update(part)
-        if not goes_on:
+        if not continued:
             yield part.removesuffix(b"\n").removesuffix(b"\r")
-        goes_on = not part.endswith(b"\n")
+        continued = not part.endswith(b"\n")

@@ -1,4 +1,4 @@
-"""Free memory of the devices. The devices of a CPU share the memory of the host."""
+"""Free memory of the devices. CPU devices share the memory of the host."""
 
 import ctypes
 from pathlib import Path
@@ -7,7 +7,7 @@ import jax
 
 
 def free_memory() -> int | None:
-    """Bytes that each local device can still allocate; None where that is unknown."""
+    """Bytes that each local device can still allocate; None if unknown."""
     devices = jax.local_devices()
     stats = [device.memory_stats() or {} for device in devices]
     if all("bytes_limit" in one for one in stats):
@@ -21,8 +21,8 @@ def free_memory() -> int | None:
 def free_host_memory(root: Path = Path("/")) -> int | None:
     """Bytes that this process can still allocate; None without /proc (not Linux).
 
-    What the kernel calls available, free swap, and what this process has freed but keeps
-    (`keep_freed_memory`); no more than its control groups (version 2) allow.
+    The sum of available memory, free swap and the memory that this process has freed but not
+    returned (`keep_freed_memory`), limited by its control groups (version 2).
     """
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
@@ -34,24 +34,25 @@ def free_host_memory(root: Path = Path("/")) -> int | None:
 
 
 def _cgroup_limits(root: Path) -> list[int]:
-    """What each limited control group of this process has left, page cache counted as free."""
+    """Free bytes of each limited control group of this process; page cache counts as free."""
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
         path = next(line[3:] for line in groups if line.startswith("0::"))
     except (OSError, StopIteration):
         return []
-    top, left = root / "sys/fs/cgroup", []
+    top = root / "sys/fs/cgroup"
     group = top / path.strip("/")
+    limits = []
     for directory in (group, *group.parents[: len(group.parts) - len(top.parts)]):
         try:
-            limit = int((directory / "memory.max").read_text())  # "max" where there is none
+            limit = int((directory / "memory.max").read_text())  # "max" without a limit
             used = int((directory / "memory.current").read_text())
             lines = (directory / "memory.stat").read_text().splitlines()
             stat = {name: int(value) for name, value in map(str.split, lines)}
-            left.append(limit - used + stat["inactive_file"] + stat["active_file"])
+            limits.append(limit - used + stat["inactive_file"] + stat["active_file"])
         except (OSError, ValueError, KeyError):
             continue
-    return left
+    return limits
 
 
 def _freed() -> int:

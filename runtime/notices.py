@@ -1,24 +1,24 @@
-"""Progress of long work on data: a line every few seconds."""
+"""Progress of long work on data: at most one log line every few seconds."""
 
 import time
 from collections.abc import Callable
 
-Tell = Callable[[str], None]
-EVERY = 10_000  # pairs between two calls
+Log = Callable[[str], None]
+EVERY = 10_000  # pairs between two progress lines, before throttling
 
 
-def throttled(tell: Tell, seconds: float = 5.0) -> Tell:
-    """`tell`, called at most once in so many seconds; other lines are dropped."""
+def throttled(log: Log, seconds: float = 5.0) -> Log:
+    """A `log` that writes at most one line per `seconds` and drops the others."""
     last = time.monotonic()
 
-    def perhaps(line: str) -> None:
+    def log_if_due(line: str) -> None:
         nonlocal last
         if (now := time.monotonic()) - last >= seconds:
             last = now
-            tell(line)
+            log(line)
 
-    return perhaps
+    return log_if_due
 
 
-def silent(line: str) -> None:
-    """Tells nothing."""
+def no_log(line: str) -> None:
+    """A `log` that drops every line."""

@@ -1,4 +1,4 @@
-"""Paths that users give: ~ and environment variables are replaced; URLs are refused."""
+"""Paths given by users: ~ and environment variables are expanded, URLs are refused."""
 
 import os
 import re
@@ -8,13 +8,16 @@ from runtime.errors import CONFIGURATION, UserError
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-def expanded(path: str) -> str:
-    """The path with ~ and environment variables replaced."""
+def expand_path(path: str) -> str:
+    """The path with ~ and environment variables expanded."""
     return os.path.expanduser(os.path.expandvars(path))
 
 
-def check_local(name: str, path: str) -> None:
-    """UserError(CONFIGURATION) if the path called `name` is a URL, as in gs://bucket/runs."""
+def check_local_path(name: str, path: str) -> None:
+    """Raise UserError(CONFIGURATION) if the path is a URL such as gs://bucket/runs.
+
+    `name` is the flag, field or file that the message names.
+    """
     if REMOTE.match(path):
         raise UserError(
             CONFIGURATION,

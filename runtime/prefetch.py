@@ -1,4 +1,4 @@
-"""Items of an iterator, computed ahead by a daemon thread."""
+"""Prefetched: the items of an iterator, computed ahead by a daemon thread."""
 
 import queue
 import threading
@@ -9,31 +9,31 @@ T = TypeVar("T")
 
 
 class Failure(NamedTuple):
-    """An exception in the place of an item; StopIteration is the end."""
+    """An exception in the place of an item; StopIteration marks the end."""
 
     error: BaseException
 
 
 class Prefetched(Generic[T]):
-    """An iterator over `items`, which a thread computes up to `ahead` in advance.
+    """An iterator over `items`, of which a thread computes up to `ahead` in advance.
 
-    The consumer may wait with a limit (`ready`), so that a signal takes effect while an item takes
-    long. The thread is a daemon: an item that is being computed does not delay the process's exit.
-    An exception of `items` is raised here in its place, with its traceback.
+    The consumer may wait with a timeout (`ready`), so that a signal takes effect during the
+    computation of a slow item. The thread is a daemon: an item under computation does not delay the
+    exit of the process. An exception of `items` is raised by `next`, with its traceback.
     """
 
     def __init__(self, items: Iterable[T], ahead: int):
-        self._results: queue.SimpleQueue = queue.SimpleQueue()  # items, then a Failure
-        self._next: list = []  # the item that `ready` has found
+        self._results: queue.SimpleQueue[T | Failure] = queue.SimpleQueue()
+        self._next: list[T | Failure] = []  # the result that `ready` has taken from the queue
         self._ahead, self._closed = ahead, False
-        # Set while the thread may compute: cleared by it when `ahead` items wait, set when half of
-        # them are taken. A semaphore would cost 5 µs for each item.
+        # Set while the thread may compute. The thread clears it when `ahead` items wait; the
+        # consumer sets it when half of them are taken. A semaphore would cost 5 µs per item.
         self._room = threading.Event()
         arguments = (iter(items),)
         threading.Thread(target=self._work, args=arguments, name="prefetch", daemon=True).start()
 
     def ready(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds (None: without limit); whether `next` returns at once."""
+        """Whether `next` returns immediately; waits up to `timeout` seconds (None: no limit)."""
         if not self._next:
             try:
                 self._next.append(self._results.get(timeout=timeout))
@@ -49,19 +49,19 @@ class Prefetched(Generic[T]):
     def __next__(self) -> T:
         self.ready()
         item = self._next[0]
-        if type(item) is Failure:  # kept: every further call raises it
+        if isinstance(item, Failure):  # kept, so that every further call raises it
             raise item.error
         self._next.clear()
         return item
 
     def close(self) -> None:
-        """Return at once, also while `items` blocks; the thread ends after that item. A consumer
-        that waits in another thread gets the end."""
+        """End the iteration. Returns immediately, also while `items` blocks; the thread ends after
+        the current item. A consumer that waits in another thread receives StopIteration."""
         self._closed = True
         self._room.set()
         self._results.put(Failure(StopIteration()))
 
-    def _work(self, items):
+    def _work(self, items: Iterator[T]) -> None:
         try:
             while not self._closed:
                 if self._results.qsize() < self._ahead:
@@ -70,5 +70,5 @@ class Prefetched(Generic[T]):
                 self._room.clear()
                 if self._results.qsize() >= self._ahead and not self._closed:
                     self._room.wait()
-        except BaseException as error:  # noqa: BLE001 – also StopIteration, the end
+        except BaseException as error:  # noqa: BLE001 – includes StopIteration, the end
             self._results.put(Failure(error))

@@ -1,8 +1,9 @@
-"""Several processes, one job: they find each other, meet, agree, and stop together.
+"""Several processes of one job: they connect, synchronise, compare settings and stop together.
 
-Each runs the same command on its own devices and sees the same files. Values of the batch are
-added by the devices themselves (step.py); text goes through process 0's coordinator, which can say
-who is missing. A process on its own is the case of one: nothing here then costs or starts anything.
+Each process runs the same command on its own devices and sees the same files. Values of a batch are
+summed by the devices (training/step.py); text is exchanged through the coordinator in process 0,
+which can name a missing process. A single process is the case of one: it starts nothing and waits
+for nothing.
 """
 
 import atexit
@@ -17,95 +18,98 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 from absl import flags
 
-# Process numbers before any device is started: jax has no public name for them.
+# Private: jax has no public API for the process index before the backend starts (jax.process_index
+# starts it), nor for the key-value store of the coordinator. The names used here are those of jax
+# 0.10.2 to 0.12; pyproject.toml excludes later versions.
 from jax._src import distributed
 
 from runtime.errors import CONFIGURATION, INTERNAL, UserError
 
-TO_START = 5  # × --process_timeout: until all have started
-TO_ARRIVE = 60  # × --process_timeout: until one that lives arrives where the others wait
+START_FACTOR = 5  # × --process_timeout: until all processes have started
+WAIT_FACTOR = 60  # × --process_timeout: until a live process arrives at a synchronisation point
 LOST = re.compile("gloo|nccl|connection|socket|unavailable|peer", re.IGNORECASE)
-_turns = itertools.count()
-_patience = 0  # milliseconds that `exchange` waits for another process
+_rounds = itertools.count()  # of all_gather: the same in all processes
+_timeout = 0  # milliseconds that `all_gather` waits for another process
 
 
 def define_flags() -> None:
-    """--distributed, or --coordinator with --num_processes and --process_id."""
+    """Define --distributed, or --coordinator with --num_processes and --process_id."""
     flags.DEFINE_bool(
         "distributed",
         False,
-        "One of several processes on a TPU pod, Slurm or Open MPI, which say how many there are.",
+        "One of several processes of a TPU pod, Slurm or Open MPI job, which sets their number.",
     )
-    flags.DEFINE_string("coordinator", "", "HOST:PORT of process 0, anywhere else; same for all.")
-    flags.DEFINE_integer("num_processes", None, "How many processes there are, with --coordinator.")
-    flags.DEFINE_integer("process_id", None, "Which one this is, from 0, with --coordinator.")
+    flags.DEFINE_string(
+        "coordinator", "", "HOST:PORT of process 0 on other clusters; the same in all processes."
+    )
+    flags.DEFINE_integer("num_processes", None, "Number of processes, with --coordinator.")
+    flags.DEFINE_integer("process_id", None, "Index of this process from 0, with --coordinator.")
     flags.DEFINE_integer(
         "process_timeout",
         60,
-        "Seconds without a sign of life after which a process is lost, and all stop.",
+        "Seconds without a heartbeat after which a process is lost and all stop.",
         lower_bound=1,
     )
 
 
 def connect(f: flags.FlagValues) -> None:
-    """Wait for the other processes, if the flags speak of any, before any device is used.
-    UserError(CONFIGURATION) where the flags are not complete or the others do not come."""
-    check_flags(f)
+    """Connect to the other processes, if the flags name any, before any device is used.
+
+    Raises UserError(CONFIGURATION) for inconsistent flags or if the processes cannot connect.
+    """
+    check_process_flags(f)
     if not (f.distributed or f.coordinator):
         return
-    global _patience
-    _patience = TO_ARRIVE * f.process_timeout * 1000
+    global _timeout
+    _timeout = WAIT_FACTOR * f.process_timeout * 1000
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
-    greetings_to_stderr()
-    limit = TO_START * f.process_timeout
-    where = f.coordinator or "the coordinator of the cluster"
-    too_late = threading.Timer(
-        limit,
-        _give_up,
-        [
-            f"not all processes came to {where} within "
-            f"{limit} s; start all of them, with the same flags"
-        ],
+    jax.config.update("jax_enable_preemption_service", False)  # it would intercept SIGTERM
+    redirect_native_stdout()
+    limit = START_FACTOR * f.process_timeout
+    address = f.coordinator or "the coordinator of the cluster"
+    message = (
+        f"not all processes connected to {address} within {limit} s; start all of them with the "
+        "same flags"
     )
-    too_late.daemon = True
-    too_late.start()
+    timer = threading.Timer(limit, _exit_unconnected, [message])
+    timer.daemon = True
+    timer.start()
     try:
         jax.distributed.initialize(
             f.coordinator or None,
             f.num_processes,
             f.process_id,
-            initialization_timeout=2 * limit,  # its end is an abort; ours is a line
+            initialization_timeout=2 * limit,  # jax aborts after it; the timer above prints a line
             heartbeat_timeout_seconds=f.process_timeout,
             shutdown_timeout_seconds=f.process_timeout,
         )
     except (ValueError, RuntimeError) as error:
-        raise UserError(CONFIGURATION, f"the processes did not find each other: {error}") from error
+        raise UserError(CONFIGURATION, f"the processes could not connect: {error}") from error
     finally:
-        too_late.cancel()
-    (listener := threading.Thread(target=_listen, daemon=True)).start()
-    atexit.register(_stop_listening, listener)  # before jax's own, which was registered earlier
+        timer.cancel()
+    (listener := threading.Thread(target=_await_stop, daemon=True)).start()
+    atexit.register(_end_listener, listener)  # runs before jax's handler, registered earlier
 
 
-def _give_up(message: str) -> None:
+def _exit_unconnected(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr, flush=True)
     os._exit(INTERNAL)
 
 
-def check_flags(f: flags.FlagValues) -> None:
-    """Raises UserError(CONFIGURATION)."""
+def check_process_flags(f: flags.FlagValues) -> None:
+    """Raise UserError(CONFIGURATION) for incomplete or invalid flags of `define_flags`."""
     given = f.num_processes is not None, f.process_id is not None
     if any(given) and not f.coordinator or f.coordinator and not all(given):
         raise UserError(
             CONFIGURATION,
             "--coordinator=HOST:PORT, --num_processes and --process_id "
-            "belong together; --distributed alone asks the cluster",
+            "belong together; set all three, or --distributed alone on a known cluster",
         )
     if f.coordinator and not re.fullmatch(r".+:\d+", f.coordinator):
         raise UserError(CONFIGURATION, f"--coordinator must be HOST:PORT, got {f.coordinator!r}")
@@ -117,116 +121,126 @@ def check_flags(f: flags.FlagValues) -> None:
         )
 
 
-def greetings_to_stderr() -> None:
-    """Gloo says hello on the process's stdout, which is for results: only Python keeps it."""
+def redirect_native_stdout() -> None:
+    """Send file descriptor 1 to stderr and keep stdout for Python: Gloo prints a banner to it."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
-    sys.stdout = open(kept, "w", encoding="utf-8", errors="backslashreplace")
+    sys.stdout = open(stdout, "w", encoding="utf-8", errors="backslashreplace")
 
 
 def index() -> int:
-    """Which process this is, from 0."""
+    """The index of this process, from 0."""
     return distributed.global_state.process_id
 
 
 def count() -> int:
-    """How many processes there are."""
+    """The number of processes."""
     return distributed.global_state.num_processes
 
 
-def first() -> bool:
-    """Whether this is the process that writes."""
+def is_first() -> bool:
+    """Whether this is process 0, which writes."""
     return index() == 0
 
 
-def exchange(what: str, mine: Any) -> list[Any]:
-    """What each process gave, in their order; all wait for the last. It travels as JSON.
+def _client() -> Any:
+    """The connection to the key-value store of the coordinator; None in a single process."""
+    return distributed.global_state.client
 
-    Raises UserError(INTERNAL) that names the process that does not come to `what`.
+
+def all_gather(name: str, value: Any) -> list[Any]:
+    """The JSON `value` of every process, in their order; waits for all of them.
+
+    Raises UserError(INTERNAL) with the process that did not reach the synchronisation `name`.
     """
     if count() == 1:
-        return [mine]
-    client, turn, given = distributed.global_state.client, next(_turns), []
-    client.key_value_set(f"{turn}/{index()}", json.dumps(mine))
+        return [value]
+    client, current, values = _client(), next(_rounds), []
+    client.key_value_set(f"{current}/{index()}", json.dumps(value))
     for process in range(count()):
         try:
-            text = client.blocking_key_value_get(f"{turn}/{process}", _patience)
+            text = client.blocking_key_value_get(f"{current}/{process}", _timeout)
         except jax.errors.JaxRuntimeError as error:
             raise UserError(
                 INTERNAL,
-                f"process {process} of {count()} did not come to {what}: {str(error)[:300]}",
+                f"process {process} of {count()} did not reach {name}: {str(error)[:300]}",
             ) from None
-        given.append(json.loads(text))
-    if turn:  # all have come here, so all have read what came before
-        client.key_value_delete(f"{turn - 1}/{index()}")
-    return given
+        values.append(json.loads(text))
+    if current:  # all processes are in this round, so all have read the values of the last one
+        client.key_value_delete(f"{current - 1}/{index()}")
+    return values
 
 
-def meet(what: str) -> None:
-    """Wait until all processes are here."""
-    exchange(what, None)
+def barrier(name: str) -> None:
+    """Wait until all processes have reached this call."""
+    all_gather(name, None)
 
 
-def by_the_first(what: str, write: Callable[..., None], *arguments: Any) -> None:
-    """Process 0 writes `what`, the others wait for it; they raise the UserError that it raises."""
-    failed = None
-    if first():
+def run_on_first(name: str, function: Callable[..., None], *arguments: Any) -> None:
+    """Call `function` in process 0 while the others wait; a UserError of it is raised in all."""
+    failure = None
+    if is_first():
         try:
-            write(*arguments)
+            function(*arguments)
         except UserError as error:
-            failed = error.code, str(error)
-    if failed := exchange(what, failed)[0]:
-        raise UserError(*failed)
+            failure = error.code, str(error)
+    if failure := all_gather(name, failure)[0]:
+        raise UserError(*failure)
 
 
 @contextmanager
-def after_the_first(what: str) -> Iterator[None]:
-    """Process 0 does this block before the others do, who find what it has written."""
-    if not first():
-        meet(what)
+def first_process_first(name: str) -> Iterator[None]:
+    """Run the block in process 0 before the others, which find the files that it has written."""
+    if not is_first():
+        barrier(name)
     yield
-    if first():
-        meet(what)
+    if is_first():
+        barrier(name)
 
 
-def agree(facts: dict[str, Any]) -> None:
-    """Raises UserError(CONFIGURATION) that names what is not the same in all processes."""
-    mine = json.loads(json.dumps(facts))
-    for process, theirs in enumerate(exchange("the comparison of settings", mine)):
-        if different := [name for name in mine if theirs.get(name) != mine[name]]:
-            what = ", ".join(f"{n} {theirs.get(n)!r}, here {mine[n]!r}" for n in different[:3])
+def check_agreement(facts: dict[str, Any]) -> None:
+    """Raise UserError(CONFIGURATION) with the facts that differ between processes."""
+    own = json.loads(json.dumps(facts))
+    for process, other in enumerate(all_gather("the comparison of settings", own)):
+        if different := [name for name in own if other.get(name) != own[name]]:
+            values = ", ".join(
+                f"{name}: {other.get(name)!r} and {own[name]!r}" for name in different[:3]
+            )
             raise UserError(
                 CONFIGURATION,
-                f"process {process} differs from process {index()}: "
-                f"{what}; all need the same command, files and run directory",
+                f"processes {process} and {index()} differ in {values}; start all with the same "
+                "command, files and run directory",
             )
 
 
-def shared(stopped_by: signal.Signals | None, waiting: bool) -> tuple[signal.Signals | None, bool]:
-    """The signal that any process has received, and whether any waits: the same answer in all."""
+def reduce_status(
+    received: signal.Signals | None, waiting: bool
+) -> tuple[signal.Signals | None, bool]:
+    """The signal that any process has received, and whether any waits; the same in all."""
     if count() == 1:
-        return stopped_by, waiting
-    mine = np.full((jax.local_device_count(), 2), [stopped_by or 0, waiting], np.int32)
-    number, waits = map(int, _largest()(mine))
-    return (signal.Signals(number) if number else None), bool(waits)
+        return received, waiting
+    own = np.full((jax.local_device_count(), 2), [received or 0, waiting], np.int32)
+    number, any_waiting = map(int, _device_max()(own))
+    return (signal.Signals(number) if number else None), bool(any_waiting)
 
 
 @cache
-def _largest():
+def _device_max() -> Callable[[np.ndarray], jax.Array]:
+    """The elementwise maximum over all devices of all processes."""
     return jax.pmap(partial(jax.lax.pmax, axis_name="devices"), "devices", out_axes=None)
 
 
-def own_part(batch: Any) -> Any:
-    """Of arrays [devices of all processes, …] those of this process's devices."""
+def local_part(batch: Any) -> Any:
+    """The slice of this process's devices of arrays [devices of all processes, …]."""
     devices = jax.local_device_count()
-    begin = index() * devices
-    return jax.tree.map(lambda x: x[begin : begin + devices], batch)
+    start = index() * devices
+    return jax.tree.map(lambda x: x[start : start + devices], batch)
 
 
-def lost_another(error: Exception) -> bool:
-    """Whether this error of a computation is that another process is not there any more."""
-    # pmap gives some of them as ValueError.
+def is_lost_process(error: Exception) -> bool:
+    """Whether a computation failed because another process has ended."""
+    # pmap raises some of these errors as ValueError.
     return (
         count() > 1
         and isinstance(error, jax.errors.JaxRuntimeError | ValueError)
@@ -234,45 +248,47 @@ def lost_another(error: Exception) -> bool:
     )
 
 
-def leave(code: int, message: str) -> None:
-    """Of several processes: tell the others why, and end; they end with the same code."""
-    client = distributed.global_state.client
+def stop_all_processes(code: int, message: str) -> None:
+    """Exit with `code`, and make the other processes print `message` and exit with the same code.
+
+    Returns if this is the only process.
+    """
+    client = _client()
     if client is None:
         return
     for process in range(count()):
         try:
             client.key_value_set(f"stop/{process}", json.dumps([code, index(), message]))
         except jax.errors.JaxRuntimeError:
-            pass  # another one was faster, or the coordinator is gone: then so are the others
-    _end(code)
+            pass  # another process was faster, or the coordinator and all others have ended
+    _exit(code)
 
 
-def _end(code: int) -> None:
+def _exit(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    if first():
-        time.sleep(1)  # it takes the coordinator with it: the others are to hear why first
-    os._exit(code)  # what runs at a usual exit would wait for the others
+    if is_first():
+        time.sleep(1)  # the coordinator ends with this process: the others read the reason first
+    os._exit(code)  # exit handlers would wait for the other processes
 
 
-def _listen() -> None:
-    """End this process when another one says that it had to stop."""
-    me = index()
-    client = distributed.global_state.client
+def _await_stop() -> None:
+    """Exit when another process has called `stop_all_processes`."""
+    own, client = index(), _client()
     try:
-        text = client.blocking_key_value_get(f"stop/{me}", 2**31 - 1)
+        text = client.blocking_key_value_get(f"stop/{own}", 2**31 - 1)
     except jax.errors.JaxRuntimeError:
         return
     code, process, message = json.loads(text)
-    if code is not None and process != me:
+    if code is not None and process != own:
         print(f"error: process {process} stopped: {message}", file=sys.stderr)
-        _end(code)
+        _exit(code)
 
 
-def _stop_listening(listener: threading.Thread) -> None:
-    """At a usual exit: a thread inside the client would outlive it."""
+def _end_listener(listener: threading.Thread) -> None:
+    """At a normal exit, end the thread of `_await_stop`, which must not outlive jax's client."""
     try:
-        distributed.global_state.client.key_value_set(f"stop/{index()}", "[null, 0, null]")
+        _client().key_value_set(f"stop/{index()}", "[null, 0, null]")
     except jax.errors.JaxRuntimeError:
         return
     listener.join()

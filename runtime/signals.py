@@ -1,20 +1,23 @@
-"""SIGTERM and SIGINT: asked to stop, a command stops where nothing is lost."""
+"""SIGTERM and SIGINT: a command stops at a point where no saved result is lost."""
 
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import NoReturn, TypeVar
 
 from runtime import processes
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL_SECONDS = 0.1
 
+T = TypeVar("T")
+
 
 class Stopped(BaseException):
-    """Leaves whatever is under way, as `signal` asked."""
+    """Raised where a signal takes effect; `signal` is its number."""
 
     def __init__(self, number: signal.Signals):
         super().__init__(f"stopped by {number.name}")
@@ -22,77 +25,77 @@ class Stopped(BaseException):
 
 
 class StopFlag:
-    """What the signals set and the loops poll: every training step, batch of an evaluation, call
-    of a search.
+    """Set by signals and polled by loops: once per training step, evaluation batch or search call.
 
-    Before `defer` there is nothing to save, and a signal raises Stopped at once, or when the
-    compiled call ends that the main thread waits for. A second signal ends the process at once,
-    also inside a compilation or a compiled call; what was saved before stays.
+    Before `defer` there is nothing to save: a signal raises Stopped immediately, or at the end of
+    the compiled call for which the main thread waits. A second signal ends the process immediately,
+    also during a compilation or a compiled call; everything saved before is kept.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.deferred = False
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        # The interpreter writes the number of each signal there when it arrives. Python handlers
-        # run in the main thread only, and not while it is inside XLA.
+        # The interpreter writes the number of each signal to this pipe when it arrives. Python
+        # handlers run in the main thread only, and not while it is inside XLA.
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        threading.Thread(target=_await_second, args=(reader,), daemon=True).start()
+        threading.Thread(target=_await_second_signal, args=(reader,), daemon=True).start()
         for number in SIGNALS:
             signal.signal(number, self._set)
 
-    def _set(self, number, _):
+    def _set(self, number: int, _frame: FrameType | None) -> None:
         if self.signal:
-            _end_at_once(number)
+            _exit_immediately(number)
         self.signal = signal.Signals(number)
         if not self.deferred:
             self.poll()
 
     def defer(self) -> None:
-        """From now on a signal is handled where it is polled."""
+        """From now on, handle a signal where it is polled."""
         self.deferred = True
 
     def poll(self) -> None:
-        """Raises Stopped if a signal has come; of several processes none may leave alone."""
+        """Raise Stopped after a signal. After `defer`, several processes stop together instead
+        (`agreed_signal`)."""
         if self.signal and not (self.deferred and processes.count() > 1):
             raise Stopped(self.signal)
 
-    def agreed(
+    def agreed_signal(
         self, ready: Callable[[float], bool] = lambda seconds: True
     ) -> signal.Signals | None:
-        """Wait until `ready` in all processes; the signal that any of them has received.
+        """Wait until `ready` in all processes; returns the signal that any of them has received.
 
-        `ready(seconds)` waits up to that long. A signal ends the wait. All processes call this at
-        the same step and get the same answer: either all continue, or all stop.
+        `ready(seconds)` waits at most that long. A signal ends the wait. All processes call this
+        at the same step and get the same result: all continue, or all stop.
         """
         while True:
             waiting = not ready(POLL_SECONDS)
-            stopped_by, waiting = processes.shared(self.signal, waiting)
-            if stopped_by or not waiting:
-                return stopped_by
+            received, waiting = processes.reduce_status(self.signal, waiting)
+            if received or not waiting:
+                return received
 
-    def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with a poll before each call."""
+    def polled(self, function: Callable[..., T]) -> Callable[..., T]:
+        """The function with a poll before each call."""
 
-        def polled(*arguments):
+        def poll_and_call(*arguments: object) -> T:
             self.poll()
             return function(*arguments)
 
-        return polled
+        return poll_and_call
 
 
-def _await_second(reader: int) -> None:
+def _await_second_signal(reader: int) -> None:
     arrived = 0
     while byte := os.read(reader, 1):
         arrived += byte[0] in SIGNALS
         if arrived == 2:
-            _end_at_once(byte[0])
+            _exit_immediately(byte[0])
 
 
-def _end_at_once(number: int) -> None:
+def _exit_immediately(number: int) -> NoReturn:
     print(
-        f"stopped at once by a second signal, {signal.Signals(number).name}",
+        f"stopped immediately by a second signal, {signal.Signals(number).name}",
         file=sys.stderr,
         flush=True,
     )

@@ -1,3 +1,3 @@
-"""The version of this program, as in pyproject.toml."""
+"""The version of this program, the same as in pyproject.toml."""
 
 __version__ = "0.1.0"

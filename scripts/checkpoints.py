@@ -5,7 +5,6 @@ python scripts/checkpoints.py verify --workdir=RUN
 python scripts/checkpoints.py prune --workdir=RUN --keep=2
 """
 
-import shutil
 import sys
 import time
 from functools import partial
@@ -15,8 +14,9 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from runtime.files import delete_directory
 from storage.checkpoint import read_best, steps
 from storage.config import load_config
 from storage.manifest import damage
@@ -96,7 +96,7 @@ def delete(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink()
     else:
-        shutil.rmtree(path.rename(path.with_name(f"{path.name}.old.tmp")))
+        delete_directory(path, path.with_name(f"{path.name}.old.tmp"))
 
 
 COMMANDS = {"list": list_checkpoints, "verify": verify, "prune": prune}
@@ -116,7 +116,7 @@ def main(command: str) -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", "", "The run directory, written by train.py.")
+    define_path("workdir", "", "The run directory, written by train.py.")
     flags.DEFINE_integer(
         "keep",
         None,

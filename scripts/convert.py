@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from interop.marian import is_marian
 from interop.marian_export import check_expressible, export_marian
 from interop.models import load_params, open_model
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from storage.checkpoint import write_run
@@ -91,10 +91,10 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("from_marian", None, "The MarianMT directory to import.")
-    flags.DEFINE_string("to", None, "The run directory to write.")
-    flags.DEFINE_string("from_run", None, "The run directory to export.")
-    flags.DEFINE_string("to_marian", None, "The MarianMT directory to write.")
+    define_path("from_marian", None, "The MarianMT directory to import.")
+    define_path("to", None, "The run directory to write.")
+    define_path("from_run", None, "The run directory to export.")
+    define_path("to_marian", None, "The MarianMT directory to write.")
     flags.DEFINE_string("checkpoint", "best", "Of --from_run: best, latest, average or a step.")
 
 

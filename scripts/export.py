@@ -33,11 +33,11 @@ from decode import define_options, options_of
 from decoding.engine import Engine
 from decoding.translator import Translator
 from interop.models import find_params, load_params, open_model
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, UserError
-from runtime.files import check_outputs, write_whole
-from runtime.paths import expanded
+from runtime.files import check_outputs, write_atomic
+from runtime.paths import expand_path
 from storage.checkpoint import require_finite
 from storage.config import Config
 
@@ -144,7 +144,7 @@ def main() -> None:
     loader = Path(__file__).with_name("load_exported.py").read_bytes()
     files = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
     archive = zip_bytes({**files, **models, **programs, **arrays})
-    write_whole(expanded(f.to), archive)
+    write_atomic(expand_path(f.to), archive)
     print(
         f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt", file=sys.stderr
     )
@@ -169,9 +169,9 @@ def card_of(
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", None, "The run directory.", required=True)
+    define_path("workdir", None, "The run directory.", required=True)
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
-    flags.DEFINE_string("to", None, "The output file.", required=True)
+    define_path("to", None, "The output file.", required=True)
     flags.DEFINE_list("platforms", ["cpu"], f"Platforms to compile for: {', '.join(PLATFORMS)}.")
     flags.DEFINE_list("buckets", [], "Source tokens of each program; empty: those of decode.py.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from decoding.translator import Translator
 from model.scoring import cross_attention_weights
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
 from runtime.errors import OUTPUT, UserError
 
@@ -65,9 +65,9 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", None, "The run directory.", required=True)
+    define_path("workdir", None, "The run directory.", required=True)
     flags.DEFINE_string("source", None, "The source sentence.", required=True)
-    flags.DEFINE_string("output", "attention.png", "The output image.")
+    define_path("output", "attention.png", "The output image.")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.files import check_outputs, numbered_lines, write_lines
 
@@ -97,11 +97,11 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("input", None, "The dictionary, plain or .gz.", required=True)
-    flags.DEFINE_string("output", "", "The file of tab-separated pairs to write.")
-    flags.DEFINE_string("score", "", "Outputs, one line per word; prints their error rate.")
+    define_path("input", None, "The dictionary, plain or .gz.", required=True)
+    define_path("output", "", "The file of tab-separated pairs to write.")
+    define_path("score", "", "Outputs, one line per word; prints their error rate.")
     flags.DEFINE_bool("distinct", False, "Write one pair per word.")
-    flags.DEFINE_string("without", "", "Omit the words of this dictionary.")
+    define_path("without", "", "Omit the words of this dictionary.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
 
 

@@ -15,7 +15,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
+from runtime.command import define_path, run_command
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.files import check_outputs, numbered_lines, write_lines
 
@@ -52,9 +52,9 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("input", None, "The published file, .txt or .txt.gz.", required=True)
-    flags.DEFINE_string("output", None, "The file of tab-separated pairs to write.", required=True)
-    flags.DEFINE_string("valid", "", "The file of held-out pairs to write.")
+    define_path("input", None, "The published file, .txt or .txt.gz.", required=True)
+    define_path("output", None, "The file of tab-separated pairs to write.", required=True)
+    define_path("valid", "", "The file of held-out pairs to write.")
     flags.DEFINE_integer("valid_every", 0, "Hold out every n-th pair; 0: none.", 0)
     flags.DEFINE_bool("overwrite", False, "Replace existing files.")
 

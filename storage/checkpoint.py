@@ -20,7 +20,7 @@ from data.tokenizer import Tokenizer
 from data.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
 from runtime import processes
 from runtime.errors import CHECKPOINT, UserError
-from runtime.files import write_whole
+from runtime.files import write_atomic
 from storage.config import Config, load_config, save_config
 from storage.manifest import damage, has_part, write_manifest
 
@@ -73,7 +73,7 @@ def read_best(run: Path) -> dict[str, Any]:
 
 def write_best(run: Path, best: dict[str, Any]) -> None:
     """Replace best.json atomically."""
-    write_whole(run / "best.json", json.dumps(best) + "\n")
+    write_atomic(run / "best.json", json.dumps(best) + "\n")
 
 
 def params_directory(run: Path, checkpoint: str) -> Path:

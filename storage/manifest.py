@@ -5,10 +5,9 @@ sha256sum -c MANIFEST.sha256`); the first line is a comment with the hash of the
 """
 
 import hashlib
-import os
 from pathlib import Path
 
-from runtime.files import write_whole
+from runtime.files import file_sha256, sync_to_disk, write_atomic
 
 NAME = "MANIFEST.sha256"
 FIRST = "# sha256 of the lines below: {}\n"
@@ -19,11 +18,11 @@ def write_manifest(directory: Path) -> None:
     lines = []
     for path in sorted(directory.rglob("*")):
         if path.is_file():
-            lines.append(f"{hash_file(path)}  {path.relative_to(directory).as_posix()}\n")
-        sync(path)
+            lines.append(f"{file_sha256(path)}  {path.relative_to(directory).as_posix()}\n")
+        sync_to_disk(path)
     below = "".join(lines)
-    write_whole(directory / NAME, FIRST.format(hashlib.sha256(below.encode()).hexdigest()) + below)
-    sync(directory)
+    write_atomic(directory / NAME, FIRST.format(hashlib.sha256(below.encode()).hexdigest()) + below)
+    sync_to_disk(directory)
 
 
 def damage(directory: Path, part: str = "") -> str:
@@ -43,7 +42,7 @@ def damage(directory: Path, part: str = "") -> str:
             return f"{NAME} names {name!r}, outside its directory"
         if name.startswith(f"{part}/" if part else ""):
             try:
-                if hash_file(directory / name) != expected:
+                if file_sha256(directory / name) != expected:
                     return f"{name} does not match its hash in {NAME}"
             except OSError as error:
                 return f"{name}: {error.strerror}"
@@ -65,18 +64,3 @@ def quarantine(path: Path) -> Path:
         number += 1
         target = target.with_name(f"{path.name}.corrupt-{number}")
     return path.rename(target)
-
-
-def hash_file(path: Path) -> str:
-    """The sha256 of a file in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a directory, are on the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

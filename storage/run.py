@@ -13,7 +13,7 @@ from pathlib import Path
 from data.tokenizer import Tokenizer
 from data.vocabulary import save_tokenizers
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
-from runtime.files import lock_file, write_whole
+from runtime.files import lock_file, write_atomic
 from storage.checkpoint import steps
 from storage.config import (
     Config,
@@ -167,7 +167,7 @@ class Run:
         if previous:
             resumed = [*previous.get("resumed", []), facts]
             facts = {**previous, "data": data, "resumed": resumed}
-        write_whole(path, json.dumps(facts, indent=2) + "\n")
+        write_atomic(path, json.dumps(facts, indent=2) + "\n")
 
     def log(self, line: str) -> None:
         """Write a line to stderr and train.log."""
@@ -216,7 +216,7 @@ class Run:
         if damaged:
             self.log(f"warning: {path.name}: {damaged:,} damaged lines are dropped")
         if kept != content:
-            write_whole(path, kept)
+            write_atomic(path, kept)
         # With purge_step TensorBoard drops the points of the steps that are trained again.
         self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
 

@@ -4,7 +4,6 @@ storage/checkpoint.py lists the files. The one idea: a checkpoint is written to 
 directory, with the hashes of its files, and then renamed.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import orbax.checkpoint as ocp
 from runtime import processes
 from runtime.devices import replicated
 from runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
+from runtime.files import delete_directory, publish_directory
 from storage.checkpoint import (
     read_best,
     restore_params,
@@ -26,7 +26,8 @@ from storage.checkpoint import (
     steps,
     write_best,
 )
-from storage.manifest import damage, quarantine, sync, write_manifest
+from storage.manifest import damage, quarantine, write_manifest
+from storage.migration import FORMAT_VERSION, migrate
 from storage.sizes import megabytes, num_bytes
 
 
@@ -45,7 +46,7 @@ class Checkpoints:
         options = ocp.CompositeOptions(multiprocessing_options=single)
         handler = ocp.CompositeCheckpointHandler(composite_options=options)
         self._orbax = ocp.Checkpointer(handler, multiprocessing_options=single)
-        if processes.first():
+        if processes.is_first():
             self._delete_temporaries()
 
     def save(self, state: Any, data: dict[str, Any]) -> None:
@@ -60,7 +61,8 @@ class Checkpoints:
         # Orbax refuses device arrays of one of several processes.
         arrays = checkpoint_items(jax.device_get(state))
         items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
-        self._write(self._directory / str(step), {**items, "data": ocp.args.JsonSave(data)}, state)
+        items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **data})
+        self._write(self._directory / str(step), items, state)
         self._write_best(data["best"])
         for old in set(steps(self.run)) - {*self._last_steps(), data["best"].get("checkpoint")}:
             self._delete(self._directory / str(old))
@@ -81,8 +83,7 @@ class Checkpoints:
             self._orbax.save(temporary, args=ocp.args.Composite(**items))
             write_manifest(temporary)
             self._delete(path)
-            os.rename(temporary, path)
-            sync(path.parent)
+            publish_directory(temporary, path)
         except (OSError, ValueError) as error:  # TensorStore raises ValueError
             for _ in range(20):  # threads of Orbax may continue to write for a while
                 self._delete_temporaries()
@@ -97,7 +98,7 @@ class Checkpoints:
     def _delete(self, path: Path) -> None:
         """Rename, then delete: a partly deleted checkpoint never has the name of a checkpoint."""
         if path.is_dir():
-            shutil.rmtree(path.rename(self._directory / f"{path.name}.old.tmp"))
+            delete_directory(path, self._directory / f"{path.name}.old.tmp")
 
     def _delete_temporaries(self) -> None:
         """Delete the files of saves that failed or were killed."""
@@ -137,7 +138,7 @@ class Checkpoints:
                 f"{self.run}/checkpoints/{step} cannot be restored: "
                 f"{str(error)[:200]}; start over with --overwrite",
             ) from None
-        data = restored["data"]
+        data = migrate(restored["data"], self._directory / str(step))
         self._repair_best(data)
         ema = restored["ema"] if like.ema is not None else None
         state = type(like)(params=restored["params"], ema=ema, **restored["rest"])
@@ -152,7 +153,7 @@ class Checkpoints:
                 "becomes the best"
             )
             data["best"] = {}
-        if processes.first() and not self._best_is_valid():
+        if processes.is_first() and not self._best_is_valid():
             write_best(self.run, data["best"])
 
     def _best_is_valid(self) -> bool:

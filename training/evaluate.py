@@ -98,7 +98,7 @@ def translate_in_parallel(translator: EvaluationTranslator, sources: list[str]) 
     index, count, total = processes.index(), processes.count(), len(sources)
     start, end = total * index // count, total * (index + 1) // count
     own = [translation.text for translation in translator.stream(sources[start:end], start)]
-    return list(chain.from_iterable(processes.exchange("the exchange of translations", own)))
+    return list(chain.from_iterable(processes.all_gather("the exchange of translations", own)))
 
 
 def held_out_loss(
@@ -112,7 +112,7 @@ def held_out_loss(
     total = np.zeros(4)
     shape = config.rows_at_a_time, data.source_length, data.target_length
     for batch in fixed_batches(pairs, *shape, config.special):
-        rows = processes.own_part(split_rows(batch, devices))
+        rows = processes.local_part(split_rows(batch, devices))
         total += np.array(jax.device_get(eval_step(params, rows)))
     loss, nll, correct, tokens = total.tolist()
     return {

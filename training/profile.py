@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 
 from runtime import processes
-from storage.config import profile_steps
+from storage.training_config import profile_steps
 
 
 def with_profile(train_step: Callable, steps: str, directory: Path, step: int) -> Callable:
@@ -15,7 +15,7 @@ def with_profile(train_step: Callable, steps: str, directory: Path, step: int) -
     `step` is the number of steps done before. Returns `train_step` itself if `steps` is "", and in
     all processes but process 0.
     """
-    if not steps or not processes.first():
+    if not steps or not processes.is_first():
         return train_step
     first, last = profile_steps(steps)
     tracing = False

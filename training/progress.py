@@ -8,6 +8,7 @@ import jax
 import optax
 
 from data.batches import DataPosition
+from runtime.durations import format_duration
 from runtime.errors import DIVERGED, UserError
 from storage.config import TrainingConfig
 from storage.run import Run
@@ -90,10 +91,3 @@ class Progress:
             f"warning: {message}; {self._skipped} in a row, "
             f"training.skip_nonfinite={self._config.skip_nonfinite}"
         )
-
-
-def format_duration(seconds: float) -> str:
-    """1:02:03"""
-    minutes, seconds = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -42,7 +42,7 @@ def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> Non
     if data.test is not None:
         sources, references = data.test.source, data.test.target
         texts = translate_in_parallel(translator, sources)
-    if not processes.first():
+    if not processes.is_first():
         return
     if data.test is not None:
         print("\n".join(samples(sources, texts, references, SAMPLES)))

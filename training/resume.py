@@ -32,7 +32,7 @@ def resume_or_start(
     UserError(DATA) for changed training data without training.allow_data_change, and UserError if
     the checkpoints cannot be used or the processes start differently.
     """
-    with processes.after_the_first("the checkpoint"):
+    with processes.first_process_first("the checkpoint"):
         restored = checkpoints.restore(jax.eval_shape(fresh_state))
     position = DataPosition()
     if restored is None:
@@ -68,4 +68,4 @@ def check_processes_agree(state: TrainState) -> None:
     if processes.count() > 1:
         norm = float(jax.jit(optax.global_norm)(state.params))
         devices = jax.local_device_count()
-        processes.agree({"devices": devices, "step": int(state.step), "parameters": norm})
+        processes.check_agreement({"devices": devices, "step": int(state.step), "parameters": norm})

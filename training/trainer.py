@@ -54,7 +54,7 @@ class Trainer:
         self.optimizer = make_optimizer(training, config.model.d_model)
         shape = config.rows_per_batch, config.data.source_length, config.data.target_length
         self.batches = Batches(data.train, *shape, training.seed, config.special)
-        eval_step = stop.before(pmap_eval_step(self.model, training))
+        eval_step = stop.polled(pmap_eval_step(self.model, training))
         self.evaluator = Evaluator(config, run, data.valid, eval_step, translator)
         self.checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
         fresh_state = partial(init_state, self.model, self.optimizer, training)
@@ -69,21 +69,21 @@ class Trainer:
         """Train to the end. On a signal, save a checkpoint and raise Stopped."""
         stream = self.batches.iterate(self.position)
         # The plan of the first epoch takes seconds for a large corpus.
-        raise_if_stopped(self.stop.agreed(stream.ready))
+        raise_if_stopped(self.stop.agreed_signal(stream.ready))
         announce(self.config, self.run, self.batches, self.position.epoch)
         self._log_disk_forecast()
         self._prepare_steps()
         was_complete = self.checkpoints.complete
         if not was_complete:
             self._evaluate_if_due()
-        while not (self._is_finished() or self.stop.agreed(stream.ready)):
+        while not (self._is_finished() or self.stop.agreed_signal(stream.ready)):
             self._do_step(*next(stream))
             self._evaluate_if_due()
             self._save_if_due()
         stream.close()
         if self.saved_step < self.step:
             self._save()
-        raise_if_stopped(self.stop.agreed())
+        raise_if_stopped(self.stop.agreed_signal())
         if was_complete and self.step == self.start_step:
             self.run.log(f"already complete at step {self.step}")
         else:
@@ -111,11 +111,11 @@ class Trainer:
     def _do_step(self, taken: DataPosition, batch: Batch, following: DataPosition) -> None:
         """One training step on the batch at position `taken`; `following` is the next position."""
         if self.step == self.start_step > 0:  # the average is outdated from here on
-            processes.by_the_first(
+            processes.run_on_first(
                 "the first step", self.checkpoints.discard_average, self.evaluator.best.entry
             )
         rows = split_rows(batch, jax.device_count(), self.config.training.accumulate)
-        self.state, metrics = self._train_step(self.state, processes.own_part(rows))
+        self.state, metrics = self._train_step(self.state, processes.local_part(rows))
         self.step, self.position = self.step + 1, following
         self._progress.report(self.step, metrics, taken)
 
@@ -159,7 +159,7 @@ class Trainer:
             **self.evaluator.best.to_json(),
             "files": self.data.files,
         }
-        processes.by_the_first("the checkpoint", self.checkpoints.save, self.state, facts)
+        processes.run_on_first("the checkpoint", self.checkpoints.save, self.state, facts)
         self.saved_step = self.step
 
     def _save_average(self) -> None:
@@ -167,7 +167,7 @@ class Trainer:
         average = self.checkpoints.average()
         self.evaluator.evaluate("average", self.step, average)
         best = self.evaluator.best.entry
-        processes.by_the_first("the average", self.checkpoints.save_average, average, best)
+        processes.run_on_first("the average", self.checkpoints.save_average, average, best)
 
 
 def raise_if_stopped(signal: Signals | None) -> None:

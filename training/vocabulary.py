@@ -7,7 +7,7 @@ from data.tokenizer import OUR_IDS, Tokenizer
 from data.vocabulary import load_tokenizers, tokenizer_sha256, train_tokenizers
 from interop.models import open_model
 from runtime.errors import CONFIGURATION, UserError
-from runtime.processes import first
+from runtime.processes import is_first
 from storage.config import Config, take_model
 from storage.run import Run
 
@@ -22,7 +22,7 @@ def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer
         return load_tokenizers(str(run.path / "vocab"))
     if config.training.init_from:
         return initial_tokenizers(config, run)
-    if first():
+    if is_first():
         return train_tokenizers(config.data, corpus.source, corpus.target)
     return load_tokenizers(str(run.path / "vocab"))
 

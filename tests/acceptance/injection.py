@@ -16,7 +16,7 @@ POINTS = {
     "decoding": "decoding.engine:Engine._submit",  # a call is submitted to the devices
     "save": "storage.saving:Checkpoints.save",
     "manifest": "storage.saving:write_manifest",  # the files of a checkpoint are written
-    "sync": "storage.manifest:sync",  # once for each file and directory of a checkpoint
+    "sync": "storage.manifest:sync_to_disk",  # once for each file and directory of a checkpoint
 }
 
 

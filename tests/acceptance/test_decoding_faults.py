@@ -283,7 +283,7 @@ def test_pipes_and_outputs(tmp_path, record_property):
     output = tmp_path / "out.txt"
     output.write_text("mine\n")
     done = decode(trained(), f"--output={output}", stdin=b"eins\n", devices=0)
-    assert done.code == 6 and "give --overwrite" in done.error and output.read_text() == "mine\n"
+    assert done.code == 6 and "set --overwrite" in done.error and output.read_text() == "mine\n"
     done = decode(trained(), f"--output={output}", "--overwrite", stdin=b"eins\n")
     assert done.code == 0 and output.read_text() != "mine\n"
     done = decode(tmp_path / "no_run", f"--output={tmp_path / 'no' / 'out.txt'}", devices=0)

@@ -105,7 +105,7 @@ def test_sigint_once(bench, tmp_path, record_property):
 def test_sigint_twice(bench, tmp_path, record_property):
     """In the middle of the second checkpoint."""
     code, lines = bench.train(tmp_path / "run", fault=at("sync", 60, "INT INT"))
-    assert code == 130 and "stopped at once by a second signal, SIGINT" in lines[-1], lines
+    assert code == 130 and "stopped immediately by a second signal, SIGINT" in lines[-1], lines
     assert (tmp_path / "run" / "checkpoints" / "4.tmp").is_dir()
     code, lines = bench.train(tmp_path / "run", "--config.training.num_steps=4")
     assert code == 0 and last_step(lines, "resumed at step ") == 2, lines

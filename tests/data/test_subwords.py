@@ -19,6 +19,7 @@ from data.text_files import PairCollector
 from data.tokenizer import UNKNOWN
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, UserError
+from storage.config import Config
 
 GERMAN = [
     f"Der {noun} {verb} den {other}."
@@ -186,7 +187,7 @@ def test_a_word_with_an_unknown_character_keeps_its_usual_ids():
 
 def test_a_vocabulary_without_subwords_is_refused():
     with pytest.raises(UserError, match="bpe or unigram") as caught:
-        DataConfig(tokenizer="words", subword_sampling=0.1).validate()
+        Config(data=DataConfig(tokenizer="words", subword_sampling=0.1)).validate()
     assert caught.value.code == CONFIGURATION
     words = train_tokenizers(DataConfig(tokenizer="words"), GERMAN, ENGLISH)
     pairs, _, _ = encode_pairs(a_corpus(), *words, DataConfig())

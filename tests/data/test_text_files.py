@@ -10,7 +10,7 @@ import pytest
 from data.config import DataConfig
 from data.corpora import check_corpus, read_corpus
 from runtime.errors import DATA, UserError
-from runtime.lines import beginnings
+from runtime.lines import truncated_lines
 from runtime.notices import throttled
 
 LINES = 101
@@ -209,9 +209,9 @@ def test_the_pair_of_an_extremely_long_line_is_dropped_without_reading_it_whole(
         == hashlib.sha256(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n").hexdigest()
     )
     for ending in (b"", b"\n", b"\r\n"):  # a last line without or with a line end
-        kept = list(beginnings(io.BytesIO(b"f" * 19 + ending)))
+        kept = list(truncated_lines(io.BytesIO(b"f" * 19 + ending)))
         assert len(kept) == 1 and len(kept[0]) > 11
-        assert list(beginnings(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
+        assert list(truncated_lines(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
 
 
 def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the command lines share: remote paths, the cores of the machine, the compilation cache."""
+"""The frame of all commands: remote paths, usable cores and the compilation cache."""
 
 import os
 
@@ -10,19 +10,19 @@ from data.config import DataConfig
 from data.corpora import read_corpus, read_split
 from runtime.devices import prepare_jax, shrink_cache, usable_cores
 from runtime.errors import CONFIGURATION, UserError
-from runtime.paths import check_local
+from runtime.paths import check_local_path
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/run", "s3://b/a", "file:///tmp/a", "hdfs://a:1/b"])
 def test_a_remote_path_is_refused(path):
     with pytest.raises(UserError, match="--workdir is remote: expected a local path") as refused:
-        check_local("--workdir", path)
+        check_local_path("--workdir", path)
     assert refused.value.code == CONFIGURATION and path in str(refused.value)
 
 
 @pytest.mark.parametrize("path", ["", "runs/a", "/a/b", "~/a", "a:b", "C:/a", "-", "a//b"])
 def test_a_local_path_is_accepted(path):
-    check_local("--workdir", path)
+    check_local_path("--workdir", path)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_remote_corpus_is_refused(spec):
     assert refused.value.code == CONFIGURATION
 
 
-def test_a_remote_data_directory_and_start_are_refused():
+def test_a_remote_data_dir_and_init_from_are_refused():
     with pytest.raises(UserError, match="config.data.data_dir is remote"):
         read_split(DataConfig(data_dir="gs://bucket/data"), "train")
     config = tiny_config("tsv:a.tsv")
@@ -57,7 +57,7 @@ def test_a_remote_data_directory_and_start_are_refused():
         config.validate()
 
 
-def test_cores_are_those_of_the_process_and_of_the_machine_where_that_is_unknown(monkeypatch):
+def test_usable_cores_are_those_of_the_process_or_else_of_the_machine(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
     assert usable_cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
@@ -79,7 +79,7 @@ def test_each_core_is_a_device_up_to_eight(monkeypatch, cores, asked, devices):
     assert settings == {"jax_num_cpu_devices": devices}
 
 
-def test_the_compilation_cache_keeps_the_programs_that_were_used_last(tmp_path):
+def test_the_compilation_cache_keeps_the_most_recently_used_programs(tmp_path):
     names = [f"jit_step-{i:064x}-cache" for i in range(6)]
     for age, name in enumerate(names):
         (tmp_path / name).write_bytes(bytes(10))

@@ -1,4 +1,4 @@
-"""training.deterministic reaches XLA before the backend starts, as XLA itself reports it."""
+"""training.deterministic is passed to XLA before the backend starts, as XLA's dump shows."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from several import TINY
 from tiny import write_corpus
 
 ROOT = Path(__file__).parents[2]
-# train.py; the training itself is one small program, so that its options are written.
+# train.py with one small program instead of the training, so that XLA dumps its options.
 SCRIPT = """
 import train
 from runtime.command import run_command
@@ -25,7 +25,7 @@ run_command(train.define_flags, train.main)
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_xla_computes_deterministically_on_a_gpu_if_asked_to(asked, tmp_path):
+def test_xla_is_deterministic_on_a_gpu_if_the_field_is_set(asked, tmp_path):
     corpus = write_corpus(tmp_path / "pairs.tsv", 61)
     flags = [
         *TINY,

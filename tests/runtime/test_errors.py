@@ -1,4 +1,4 @@
-"""Exit codes: one number for each kind of error, as scripts around the commands rely on them."""
+"""Exit codes: one number per kind of error, on which scripts around the commands rely."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Outputs and their locks: one writer at a time, refused at start, nothing left behind."""
+"""Output files and their locks: one writer, refused at start, no leftover files."""
 
 import os
 import signal
@@ -29,13 +29,13 @@ def refused(path):
     return str(caught.value)
 
 
-def test_a_lock_names_its_holder_and_is_free_after_its_death(tmp_path):
+def test_a_lock_names_its_holder_and_is_released_when_the_holder_is_killed(tmp_path):
     path = tmp_path / "LOCK"
     holder = subprocess.Popen([sys.executable, "-c", HOLD, path], cwd=ROOT, stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"held\n"
-    said = refused(path)
-    assert said.startswith(f"it is locked (process {holder.pid} on {os.uname().nodename} since ")
-    assert said.endswith("; wait")
+    message = refused(path)
+    assert message.startswith(f"it is locked (process {holder.pid} on {os.uname().nodename} since ")
+    assert message.endswith("; wait")
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
@@ -45,9 +45,9 @@ def test_a_lock_names_its_holder_and_is_free_after_its_death(tmp_path):
     lock_file(path, "", "").close()
 
 
-def test_a_lock_that_its_holder_deletes_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
-    """Between opening the file and locking it, the holder deletes it and another process locks a
-    new one."""
+def test_a_lock_file_deleted_by_its_holder_does_not_count_as_the_new_one(tmp_path, monkeypatch):
+    """Between opening and locking the file, the holder deletes it and another process locks a new
+    one."""
     import fcntl
 
     path, real, locks = tmp_path / "LOCK", fcntl.flock, []
@@ -64,7 +64,7 @@ def test_a_lock_that_its_holder_deletes_is_not_taken_for_the_new_one(tmp_path, m
     locks[1].close()
 
 
-def test_an_output_has_one_writer_and_no_lock_afterwards(tmp_path):
+def test_an_output_has_one_writer_and_its_lock_is_deleted_afterwards(tmp_path):
     output = str(tmp_path / "out.txt")
     with locked_output(output):
         with pytest.raises(UserError, match="is being written by another job .process") as caught:
@@ -79,7 +79,7 @@ def test_an_output_has_one_writer_and_no_lock_afterwards(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["out.txt", "out.gz"])
-def test_lines_that_fail_leave_no_file_and_the_earlier_one_as_it_was(tmp_path, name):
+def test_a_failed_write_leaves_no_file_and_keeps_the_earlier_one(tmp_path, name):
     def lines():
         yield "one"
         raise ZeroDivisionError
@@ -93,7 +93,7 @@ def test_lines_that_fail_leave_no_file_and_the_earlier_one_as_it_was(tmp_path, n
     assert os.listdir(tmp_path) == [name] and (tmp_path / name).read_bytes() == b"before"
 
 
-def test_a_pipe_and_a_device_need_no_lock_and_get_each_line_at_once(tmp_path):
+def test_a_pipe_is_not_locked_and_receives_each_line_immediately(tmp_path):
     os.mkfifo(tmp_path / "out")
     reader = os.open(tmp_path / "out", os.O_RDONLY | os.O_NONBLOCK)
 
@@ -118,7 +118,7 @@ def test_an_output_that_cannot_be_created_is_refused_at_start(tmp_path, path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_an_output_that_can_be_created_leaves_no_trace_of_the_check(tmp_path):
+def test_the_check_of_an_output_leaves_no_file(tmp_path):
     check_outputs([str(tmp_path / "x"), "/dev/null", str(tmp_path / "~x")], overwrite=False)
     assert os.listdir(tmp_path) == []
 
@@ -131,7 +131,7 @@ if sys.argv[1] == "deferred":
     stop.defer()
 try:
     print("ready", flush=True)
-    # In C for minutes: no Python handler runs meanwhile, as inside a compiled call.
+    # Runs in C for minutes: no Python handler runs meanwhile, as in a compiled call.
     hashlib.pbkdf2_hmac("sha256", b"", b"", int(sys.argv[2]))
     stop.poll()
 except Stopped as stopped:
@@ -160,7 +160,7 @@ def test_a_second_signal_ends_a_process_that_is_inside_a_compiled_call():
         time.sleep(0.1)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert (out, err) == ("", "stopped at once by a second signal, SIGTERM\n")
+    assert (out, err) == ("", "stopped immediately by a second signal, SIGTERM\n")
 
 
 @pytest.mark.parametrize("mode", ["deferred", "at once"])

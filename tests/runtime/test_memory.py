@@ -29,7 +29,7 @@ GROUP = {"memory.current": "90000", "memory.stat": "anon 5\nactive_file 3000\nin
     ],
     ids=str,
 )
-def test_free_memory_is_what_kernel_and_control_groups_leave(tmp_path, monkeypatch, limits, free):
+def test_free_memory_is_limited_by_kernel_and_control_groups(tmp_path, monkeypatch, limits, free):
     monkeypatch.setattr(memory, "_freed", lambda: 0)
     write_tree(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "1:x:/y\n0::/a/b\n"})
     for group, limit in limits.items():
@@ -44,7 +44,7 @@ def test_without_proc_free_memory_is_unknown(tmp_path):
     assert memory.free_host_memory(tmp_path) is None
 
 
-def test_free_memory_of_accelerators_is_the_least_of_the_devices(monkeypatch):
+def test_free_memory_of_accelerators_is_the_minimum_over_the_devices(monkeypatch):
     def devices(*stats):
         return lambda: [SimpleNamespace(platform="gpu", memory_stats=lambda s=s: s) for s in stats]
 

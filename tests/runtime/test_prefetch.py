@@ -1,4 +1,4 @@
-"""Items computed ahead by a thread: in order, bounded, and no obstacle to a signal or an exit."""
+"""Prefetched: items in order, a bounded number ahead, no delay of a signal or an exit."""
 
 import subprocess
 import sys
@@ -11,10 +11,10 @@ import pytest
 from runtime.prefetch import Prefetched
 
 
-def test_items_come_in_order_and_end():
+def test_items_are_returned_in_order_until_the_end():
     items = Prefetched(iter(range(11)), 2)
     assert list(items) == list(range(11))
-    assert list(items) == []  # the end remains the end
+    assert list(items) == []  # it stays at the end
 
 
 def test_an_exception_is_raised_in_its_place_and_again():
@@ -49,11 +49,11 @@ def test_the_thread_computes_a_bounded_number_of_items_ahead_and_ends_when_close
     assert not made[0].is_alive()
 
 
-def test_waiting_for_an_item_has_a_limit():
-    go_on = threading.Event()
-    items = Prefetched(iter(go_on.wait, None), 1)
+def test_ready_waits_at_most_its_timeout():
+    release = threading.Event()
+    items = Prefetched(iter(release.wait, None), 1)
     assert not items.ready(0.01)
-    go_on.set()
+    release.set()
     assert items.ready(5) and items.ready(0) and next(items) is True
     items.close()
 

@@ -1,4 +1,4 @@
-"""A signal stops training promptly, also while the plan of an epoch is computed."""
+"""A signal stops training promptly, also during the computation of an epoch's plan."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ from data import batches
 from runtime.signals import Stopped
 from storage.checkpoint import steps
 
-PLANS_FOR_EVER = """
+SLOW_PLANS = """
 import sys
 import time
 from data import batches
@@ -31,25 +31,25 @@ def get_config():
 
 
 class StopWhilePlanning(StopAfter):
-    """SIGTERM arrives while a plan is computed and no batch is left."""
+    """SIGTERM arrives during the computation of a plan, when no batch is left."""
 
     def __init__(self, planning):
         super().__init__(None)
         self.planning = planning
 
-    def agreed(self, ready=lambda seconds: True):
+    def agreed_signal(self, ready=lambda seconds: True):
         def signalled(seconds):
             found = ready(seconds)
             if not found and self.planning.is_set():
                 self.signal = signal.SIGTERM
             return found
 
-        return super().agreed(signalled)
+        return super().agreed_signal(signalled)
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_a_signal_does_not_wait_for_the_plan_of_an_epoch(tmp_path, monkeypatch, epoch):
-    """The four steps of epoch 0 are saved; during its own plan there is nothing to save."""
+def test_a_signal_takes_effect_during_the_plan_of_an_epoch(tmp_path, monkeypatch, epoch):
+    """During the plan of epoch 1, the four steps of epoch 0 are saved; before, nothing is."""
     planning, finish, original = threading.Event(), threading.Event(), batches.plan_epoch
 
     def plan_epoch(*arguments):
@@ -71,9 +71,9 @@ def test_a_signal_does_not_wait_for_the_plan_of_an_epoch(tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_two_processes_stop_together_while_they_plan(tmp_path):
+def test_two_processes_stop_together_during_a_plan(tmp_path):
     path, run = write_data(tmp_path), tmp_path / "run"
-    (path / "plans.py").write_text(PLANS_FOR_EVER)
+    (path / "plans.py").write_text(SLOW_PLANS)
     job = Job(
         path,
         2,

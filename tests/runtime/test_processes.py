@@ -1,7 +1,7 @@
-"""Several processes on this machine: the same numbers as one process, one writer, one end for all.
+"""Several processes on this machine: the same results as one process, and a single writer.
 
-Two devices add in one order only, so two processes and one agree bit for bit. Four do not: Gloo
-adds around a ring, XLA inside one process in turn; float32 sums then differ in their last bits.
+Two devices can add in one order only, so two processes and one agree bit for bit. Four do not:
+Gloo adds around a ring, XLA within a process in sequence, and float32 sums differ in the last bits.
 """
 
 import json
@@ -18,7 +18,7 @@ from tiny import WORDS, write_run
 
 from interop.models import load_params
 from runtime.errors import CONFIGURATION, UserError
-from runtime.processes import check_flags
+from runtime.processes import check_process_flags
 from storage.checkpoint import steps
 
 
@@ -41,12 +41,12 @@ def of_two(path):
 
 @pytest.fixture(scope="module")
 def of_one(path):
-    """The same in one process with two devices."""
+    """The same run in one process with two devices."""
     return trained(path, 1, 2, "one", f"--config.data.valid=tsv:{path / 'valid.tsv'}")
 
 
 def measured(run):
-    """metrics.jsonl without what a clock measures."""
+    """metrics.jsonl without times."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [
         {k: v for k, v in line.items() if k not in ("time", "train_tokens_per_second")}
@@ -55,13 +55,13 @@ def measured(run):
 
 
 def test_two_processes_equal_one_with_two_devices_bit_for_bit(of_two, of_one):
-    (two, job), (one, alone) = of_two, of_one
+    (two, job), (one, single) = of_two, of_one
     assert state_bytes(two) == state_bytes(one)
     assert measured(two) == measured(one)
     assert (two / "samples" / "4.txt").read_bytes() == (one / "samples" / "4.txt").read_bytes()
-    results, nothing = job.texts(0)
-    assert nothing == ""
-    assert results.replace(str(two), str(one)) == alone.texts(0)[0]
+    results, other = job.texts(0)
+    assert other == ""
+    assert results.replace(str(two), str(one)) == single.texts(0)[0]
     assert "2 processes" in job.texts(1)[0] and "step 4/4" not in job.texts(1)[1]
 
 
@@ -78,7 +78,7 @@ def test_four_devices_add_in_another_order_and_agree_to_1e_6(path, processes, de
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_two_processes_goes_on_in_one_and_the_reverse(
+def test_a_checkpoint_of_two_processes_resumes_in_one_and_the_reverse(
     path, of_two, of_one, tmp_path
 ):
     (two, _), (one, _) = of_two, of_one
@@ -101,20 +101,20 @@ def test_a_checkpoint_of_two_processes_goes_on_in_one_and_the_reverse(
 
 @pytest.mark.slow
 def test_one_then_two_then_four_processes_see_the_same_batches_and_losses(path, tmp_path):
-    """With dropout, whose keys follow the row: only sums are in another order."""
-    whole, run, dropout = tmp_path / "whole", tmp_path / "run", "--config.model.dropout=0.3"
-    job = training(path, 1, 1, whole, dropout, num_steps=6)
+    """With dropout, whose keys depend on the row: only the order of sums differs."""
+    full, run, dropout = tmp_path / "full", tmp_path / "run", "--config.model.dropout=0.3"
+    job = training(path, 1, 1, full, dropout, num_steps=6)
     assert job.codes() == [0], job.texts(1)
-    shutil.copytree(whole, run)
+    shutil.copytree(full, run)
     for name in ("checkpoints/4", "checkpoints/6", "average"):
         shutil.rmtree(run / name)
     for processes, num_steps in ((2, 4), (4, 6)):
         job = training(path, processes, 1, run, dropout, num_steps=num_steps)
         assert job.codes() == [0] * processes, job.texts(1)
         assert f"resumed at step {num_steps - 2}" in job.texts(1)[0]
-    data = [state_bytes(one)[1] for one in (whole, run)]
+    data = [state_bytes(one)[1] for one in (full, run)]
     assert data[0] == data[1]
-    for a, b in zip(measured(whole), measured(run), strict=True):
+    for a, b in zip(measured(full), measured(run), strict=True):
         assert a == pytest.approx(b, rel=1e-5)
 
 
@@ -132,7 +132,7 @@ def test_incomplete_flags_are_refused(coordinator, num_processes, process_id, pa
         coordinator=coordinator, num_processes=num_processes, process_id=process_id
     )
     with pytest.raises(UserError, match=part) as refused:
-        check_flags(given)
+        check_process_flags(given)
     assert refused.value.code == CONFIGURATION
 
 

@@ -1,4 +1,4 @@
-"""How several processes end: a signal, an error or a death of one is the end of all, in words."""
+"""How several processes end: a signal, an error or the end of one stops all, with a message."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def path(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_stops_all_at_one_step_and_the_same_command_goes_on(path, tmp_path):
+def test_sigterm_to_one_process_stops_all_at_one_step_and_the_same_command_resumes(path, tmp_path):
     run = tmp_path / "run"
     flags = ("--config.training.checkpoint_every=50000", "--config.training.eval_every=50000")
     job = training(path, 2, 1, run, *flags, num_steps=100_000)
@@ -40,11 +40,11 @@ def test_sigterm_to_one_stops_all_at_one_step_and_the_same_command_goes_on(path,
     assert f"resumed at step {step}" in job.texts(1)[0] and steps(run)[-1] > step
 
 
-def test_sigterm_before_training_ends_all_at_once(path, tmp_path):
-    """While one still reads its data and the other waits for the vocabulary."""
+def test_sigterm_before_training_ends_all_processes_immediately(path, tmp_path):
+    """One process still reads its data; the other waits for the vocabulary."""
     slow = tmp_path / "slow.tsv"
     os.mkfifo(slow)
-    writer = os.open(slow, os.O_RDWR)  # who writes nothing
+    writer = os.open(slow, os.O_RDWR)  # it writes nothing
     job = training(
         path,
         2,
@@ -57,7 +57,7 @@ def test_sigterm_before_training_ends_all_at_once(path, tmp_path):
     started = time.monotonic()
     job.processes[0].send_signal(signal.SIGTERM)
     assert job.codes() == [143, 143], job.texts(1)
-    assert time.monotonic() - started < 15  # no --process_timeout has to pass
+    assert time.monotonic() - started < 15  # without waiting for --process_timeout
     os.close(writer)
     assert job.texts(1)[0].splitlines()[-1] == "stopped by SIGTERM; run the same command to resume"
     assert "error: process 0 stopped: stopped by SIGTERM" in job.texts(1)[1]
@@ -65,26 +65,28 @@ def test_sigterm_before_training_ends_all_at_once(path, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_one_is_killed_the_other_stops_with_a_message(path, tmp_path, victim):
+def test_after_a_kill_of_one_process_the_other_stops_with_a_message(path, tmp_path, victim):
     job = training(path, 2, 1, tmp_path / "run", num_steps=100_000)
     job.wait_for("step 3/")
     job.processes[victim].kill()
     codes = job.codes()
     assert codes[victim] == -signal.SIGKILL and codes[1 - victim] not in (0, -signal.SIGKILL)
-    said = job.texts(1)[1 - victim]
-    assert "lost another process" in said or "another task died" in said, said
+    message = job.texts(1)[1 - victim]
+    lost = ("connection to another process lost", "another task died")
+    assert any(part in message for part in lost), message
 
 
-def test_what_stops_one_is_said_by_all(path, tmp_path):
-    """An error that only one process has: its message and its exit code are everyone's."""
+def test_all_processes_report_the_error_of_one(path, tmp_path):
+    """An error that only one process has: all print its message and exit with its code."""
     job = training(path, 2, 1, tmp_path / "run", apart=["--config.data.corpus=tsv:nowhere.tsv"])
     assert job.codes() == [3, 3], job.texts(1)
-    own, told = job.texts(1)[1], job.texts(1)[0]
+    own, other = job.texts(1)[1], job.texts(1)[0]
     assert re.search("^error: nowhere.tsv .* does not exist", own, re.MULTILINE), own
-    assert re.search("^error: process 1 stopped: nowhere.tsv .* does not exist", told, re.MULTILINE)
+    expected = "^error: process 1 stopped: nowhere.tsv .* does not exist"
+    assert re.search(expected, other, re.MULTILINE), other
 
 
-def test_processes_with_different_settings_are_refused_by_name(path, tmp_path):
+def test_processes_with_different_settings_are_refused_with_the_name_of_the_setting(path, tmp_path):
     job = training(path, 2, 1, tmp_path / "run", apart=["--config.training.seed=7"])
     assert job.codes() == [2, 2], job.texts(1)
     assert any("training.seed" in text for text in job.texts(1))
@@ -92,7 +94,7 @@ def test_processes_with_different_settings_are_refused_by_name(path, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_never_comes_is_not_waited_for_without_end(path, tmp_path):
+def test_waiting_for_a_missing_process_has_a_limit(path, tmp_path):
     job = Job(
         tmp_path,
         1,
@@ -109,15 +111,15 @@ def test_a_process_that_never_comes_is_not_waited_for_without_end(path, tmp_path
     (code,) = job.codes()
     assert code == 1
     assert job.texts(1)[0].splitlines()[-1] == (
-        "error: not all processes came to 127.0.0.1:1 within 5 s; start all of them, with the same "
-        "flags"
+        "error: not all processes connected to 127.0.0.1:1 within 5 s; start all of them with the "
+        "same flags"
     )
 
 
 @pytest.mark.parametrize(
     "coordinator, where", [("127.0.0.1:1", "127.0.0.1:1"), ("", "the coordinator of the cluster")]
 )
-def test_processes_that_never_come_are_waited_for_by_name(monkeypatch, coordinator, where):
+def test_the_timeout_of_missing_processes_names_the_coordinator(monkeypatch, coordinator, where):
     """5 × --process_timeout seconds; no device is used and no other process is needed."""
     timers = []
 
@@ -125,14 +127,14 @@ def test_processes_that_never_come_are_waited_for_by_name(monkeypatch, coordinat
         timers.append((seconds, arguments))
         return SimpleNamespace(start=lambda: None, cancel=lambda: None)
 
-    def never(*_, **options):
+    def time_out(*_, **options):
         raise RuntimeError("deadline")
 
     monkeypatch.setattr(processes.threading, "Timer", timer)
-    monkeypatch.setattr(processes.jax.distributed, "initialize", never)
+    monkeypatch.setattr(processes.jax.distributed, "initialize", time_out)
     monkeypatch.setattr(processes.jax.config, "update", lambda *_: None)
-    monkeypatch.setattr(processes, "greetings_to_stderr", lambda: None)
-    monkeypatch.setattr(processes, "_patience", 0)
+    monkeypatch.setattr(processes, "redirect_native_stdout", lambda: None)
+    monkeypatch.setattr(processes, "_timeout", 0)
     given = SimpleNamespace(
         coordinator=coordinator,
         distributed=not coordinator,
@@ -140,34 +142,34 @@ def test_processes_that_never_come_are_waited_for_by_name(monkeypatch, coordinat
         process_id=0 if coordinator else None,
         process_timeout=7,
     )
-    with pytest.raises(UserError, match="did not find each other: deadline"):
+    with pytest.raises(UserError, match="could not connect: deadline"):
         processes.connect(given)
     assert timers == [
         (
             35,
             [
-                f"not all processes came to {where} within 35 s; start all of them, "
+                f"not all processes connected to {where} within 35 s; start all of them "
                 "with the same flags"
             ],
         )
     ]
 
 
-def test_a_signal_of_any_process_is_shared_with_all(monkeypatch):
-    def largest(mine):
-        return np.maximum(mine.max(axis=0), [signal.SIGTERM, 1])  # with another process's
+def test_all_processes_receive_the_signal_of_any(monkeypatch):
+    def device_max(own):
+        return np.maximum(own.max(axis=0), [signal.SIGTERM, 1])  # the values of another process
 
-    monkeypatch.setattr(processes, "_largest", lambda: largest)
-    assert processes.shared(None, False) == (None, False)  # a process on its own asks no device
+    monkeypatch.setattr(processes, "_device_max", lambda: device_max)
+    assert processes.reduce_status(None, False) == (None, False)  # a single process: no device
     monkeypatch.setattr(processes, "count", lambda: 2)
-    assert processes.shared(None, False) == (signal.SIGTERM, True)
+    assert processes.reduce_status(None, False) == (signal.SIGTERM, True)
 
 
-def test_a_lost_process_is_known_by_what_the_devices_say(monkeypatch):
-    """pmap gives Gloo's errors as JaxRuntimeError or ValueError, by chance."""
-    said = "UNKNOWN: Gloo all-reduce failed: pair.cc:538] Read error: Connection reset by peer"
-    errors = [jax.errors.JaxRuntimeError(said), ValueError(said), ValueError("rows must be even")]
-    # a process on its own
-    assert [processes.lost_another(error) for error in errors] == [False] * 3
+def test_a_lost_process_is_recognised_by_the_error_of_the_devices(monkeypatch):
+    """pmap raises Gloo's errors as JaxRuntimeError or as ValueError, by chance."""
+    text = "UNKNOWN: Gloo all-reduce failed: pair.cc:538] Read error: Connection reset by peer"
+    errors = [jax.errors.JaxRuntimeError(text), ValueError(text), ValueError("rows must be even")]
+    # a single process
+    assert [processes.is_lost_process(error) for error in errors] == [False] * 3
     monkeypatch.setattr(processes, "count", lambda: 2)
-    assert [processes.lost_another(error) for error in errors] == [True, True, False]
+    assert [processes.is_lost_process(error) for error in errors] == [True, True, False]

@@ -1,0 +1,29 @@
+"""format_version of config.json and of checkpoints, and the migration of older ones."""
+
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import CHECKPOINT, UserError
+
+FORMAT_VERSION = 1  # raise it with every change that older programs cannot read
+
+
+def migrate(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content of `path` in the current format, without its format_version.
+
+    A file without format_version has version 0, the format before versions were written; its
+    fields are those of version 1. Raises UserError(CHECKPOINT) for an unknown version.
+    """
+    version = content.get("format_version", 0)
+    if type(version) is not int or version < 0:
+        raise UserError(
+            CHECKPOINT,
+            f"{path} is damaged: format_version must be an integer of at least 0, got {version!r}",
+        )
+    if version > FORMAT_VERSION:
+        raise UserError(
+            CHECKPOINT,
+            f"{path} was written by a newer version of this program: expected format_version "
+            f"{FORMAT_VERSION} or lower, got {version}; update the program",
+        )
+    return {name: value for name, value in content.items() if name != "format_version"}

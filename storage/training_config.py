@@ -1,0 +1,139 @@
+"""TrainingConfig: optimizer, learning rate schedule, batch size, checkpoints and evaluation."""
+
+import re
+from dataclasses import dataclass
+
+from runtime.options import check_options, option
+
+
+@dataclass(unsafe_hash=True)
+class TrainingConfig:
+    """How a model is trained; every field is a flag `--config.training.NAME=VALUE`."""
+
+    num_steps: int = option(100_000, "optimizer steps of the whole run", minimum=1)
+    tokens_per_batch: int = option(
+        25_000,
+        "target tokens of one global batch, padding included: tokens_per_batch // "
+        "data.target_length packed rows, for any number of devices",
+        minimum=1,
+    )
+    accumulate: int = option(
+        1,
+        "micro-batches whose gradients are summed before one update: less memory, same result",
+        minimum=1,
+    )
+    schedule: str = option(
+        "paper",
+        "paper: equation 3 × learning_rate; cosine, linear: warm up to learning_rate, then decay "
+        "to 0 at num_steps; constant: warm up to learning_rate and stay there",
+        choices=("paper", "cosine", "linear", "constant"),
+    )
+    learning_rate: float = option(
+        1.0, "peak learning rate; with schedule=paper, a factor on equation 3", minimum=0
+    )
+    warmup_steps: int = option(4000, "steps over which the learning rate rises", minimum=1)
+    adam_b1: float = option(0.9, "decay of Adam's first moment", minimum=0, below=1)
+    adam_b2: float = option(0.98, "decay of Adam's second moment", minimum=0, below=1)
+    adam_epsilon: float = option(1e-9, "Adam's epsilon", above=0)
+    weight_decay: float = option(
+        0.0,
+        "decoupled weight decay (AdamW), × the learning rate; not applied to biases and layer "
+        "norms",
+        minimum=0,
+    )
+    clip_norm: float = option(
+        1.0, "maximum global norm of the gradient; 0 does not clip", minimum=0
+    )
+    label_smoothing: float = option(
+        0.1,
+        "probability that the label distribution spreads over the vocabulary",
+        minimum=0,
+        below=1,
+    )
+    loss_block: int = option(
+        0, "target positions whose logits are in memory at once in the loss; 0: all", minimum=0
+    )
+    ema_decay: float = option(
+        0.0,
+        "decay of a moving average of the parameters, which is evaluated and decoded in their "
+        "place; 0: no average",
+        minimum=0,
+        below=1,
+    )
+    init_from: str = option(
+        "",
+        "run or MarianMT directory whose best parameters and vocabulary training starts from. "
+        "Fields of config.model at their defaults are taken from that model, except dropout, dtype "
+        "and remat; the tokenizer and vocabulary fields of config.data are ignored",
+    )
+    seed: int = option(0, "of initialisation, dropout and data order", minimum=0)
+    log_every: int = option(100, "steps between two log lines", minimum=1)
+    eval_every: int = option(
+        5000,
+        "steps between two evaluations; a multiple of checkpoint_every, so that the best "
+        "evaluation has its checkpoint",
+        minimum=1,
+    )
+    checkpoint_every: int = option(1000, "steps between two checkpoints", minimum=1)
+    keep: int = option(
+        5,
+        "checkpoints that are kept besides the best one; the last ones, as many, are averaged "
+        "after the last step",
+        minimum=1,
+    )
+    best_metric: str = option(
+        "bleu",
+        "metric on validation data that selects the best checkpoint: bleu (higher is better) or "
+        "loss (lower is better)",
+        choices=("bleu", "loss"),
+    )
+    patience: int = option(
+        0,
+        "early stopping: stop after this many evaluations in a row without improvement; 0: never",
+        minimum=0,
+    )
+    skip_nonfinite: int = option(
+        0,
+        "steps in a row whose loss or gradient may be non-finite; they do not change the "
+        "parameters, and one more stops training",
+        minimum=0,
+    )
+    allow_data_change: bool = option(
+        False, "resume although the data files have changed, from epoch 0 of the new data"
+    )
+    deterministic: bool = option(
+        False,
+        "bit-identical results on a GPU, which are slower (XLA's deterministic operations); on a "
+        "CPU results are always bit-identical",
+    )
+    eval_sentences: int = option(
+        500, "validation sentences translated for BLEU in each evaluation; 0: all", minimum=0
+    )
+    profile: str = option(
+        "", "FIRST:LAST, as in 10:12: write a profiler trace of these steps to RUN/profile"
+    )
+
+    def validate(self) -> None:
+        """Raise ValueError with the rule that is broken: expected, got."""
+        check_options("training", self)
+        if profile_steps(self.profile)[1] > self.num_steps:
+            raise ValueError(
+                f"training.profile={self.profile} ends after training.num_steps="
+                f"{self.num_steps}; a trace is written after its last step"
+            )
+        if self.eval_every % self.checkpoint_every:
+            raise ValueError(
+                "training.eval_every must be a multiple of training.checkpoint_every, got "
+                f"{self.eval_every} and {self.checkpoint_every}"
+            )
+
+
+def profile_steps(spec: str) -> tuple[int, int]:
+    """ "10:12" → (10, 12), "" → (0, 0). Raises ValueError if `spec` is malformed."""
+    found = re.fullmatch(r"(\d+):(\d+)", spec or "0:0", re.ASCII)
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if spec and not 1 <= first <= last:
+        raise ValueError(
+            f"training.profile must be FIRST:LAST, steps from 1 on as in 10:12, got {spec!r}"
+        )
+    return first, last

@@ -1,0 +1,122 @@
+"""config.json and checkpoints of older formats are loaded, and those of newer ones are refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from runs import run_training, state_bytes
+from tiny import tiny_config, write_corpus
+
+from data.config import DataConfig
+from model.config import ModelConfig
+from runtime.errors import CHECKPOINT, UserError
+from storage.config import Config, load_config, save_config
+from storage.decoding_config import DecodingConfig
+from storage.manifest import write_manifest
+from storage.migration import FORMAT_VERSION, migrate
+from storage.training_config import TrainingConfig
+
+# config.json as it was written before it had a format_version.
+WITHOUT_VERSION = Path(__file__).parent / "data" / "config_without_version.json"
+CONFIG = Config(
+    model=ModelConfig(
+        source_vocab_size=64, target_vocab_size=64, d_model=32, d_ff=64, num_heads=4,
+        num_layers=2, dropout=0.0, norm="pre", max_length=40,
+    ),
+    data=DataConfig(
+        corpus="tsv:pairs.tsv", tokenizer="words", vocab_size=64, source_length=40,
+        target_length=32, vocab_sha256="0a+0a",
+    ),
+    training=TrainingConfig(
+        num_steps=12, tokens_per_batch=128, schedule="cosine", learning_rate=0.002,
+        best_metric="loss", eval_every=4, checkpoint_every=2, seed=7,
+    ),
+    decoding=DecodingConfig(beam_size=2, nbest=2, alpha=1.0, suppress="a b", dtype="bfloat16"),
+)  # fmt: skip
+
+
+def test_a_config_without_a_version_is_loaded():
+    assert load_config(WITHOUT_VERSION) == CONFIG
+
+
+def test_a_saved_config_has_the_current_version_and_the_fields_of_the_old_form(tmp_path):
+    save_config(load_config(WITHOUT_VERSION), tmp_path / "config.json")
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved.pop("format_version") == FORMAT_VERSION
+    assert saved == json.loads(WITHOUT_VERSION.read_text())
+
+
+@pytest.mark.parametrize(
+    "version, message",
+    [
+        (FORMAT_VERSION + 1, f"expected format_version {FORMAT_VERSION} or lower, got 2"),
+        ("1", "format_version must be an integer"),
+        (True, "format_version must be an integer"),
+        (-1, "format_version must be an integer"),
+    ],
+)
+def test_a_newer_or_invalid_version_is_refused_in_one_line(tmp_path, version, message):
+    tree = json.loads(WITHOUT_VERSION.read_text()) | {"format_version": version}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match=message) as refused:
+        load_config(path)
+    assert refused.value.code == CHECKPOINT and str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_config_of_the_current_version_is_migrated_to_itself():
+    content = {"model": {}, "data": {}}
+    assert migrate(content | {"format_version": FORMAT_VERSION}, Path("a")) == content
+    assert migrate(content, Path("a")) == content
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of four steps and its config."""
+    path = tmp_path_factory.mktemp("migration")
+    corpus = write_corpus(path / "pairs.tsv", 61)
+    run_training(path / "run", config_of(corpus, 4))
+    return path / "run", corpus
+
+
+def config_of(corpus, num_steps):
+    config = tiny_config(corpus)
+    config.training.num_steps = num_steps
+    return config
+
+
+def set_version(run, version):
+    """Replace the format_version of config.json and of all checkpoints; None removes it."""
+    files = [run / "config.json", *run.glob("checkpoints/*/data/metadata")]
+    for file in files:
+        content = json.loads(file.read_text())
+        assert content.pop("format_version") == FORMAT_VERSION
+        if version is not None:
+            content["format_version"] = version
+        file.write_text(json.dumps(content))
+    for directory in run.glob("checkpoints/*"):
+        (directory / "MANIFEST.sha256").unlink()
+        write_manifest(directory)
+
+
+def test_a_run_without_versions_resumes_with_the_same_result(trained, tmp_path):
+    run, corpus = trained
+    for name, version in (("current", FORMAT_VERSION), ("old", None)):
+        shutil.copytree(run, tmp_path / name)
+        set_version(tmp_path / name, version)
+        run_training(tmp_path / name, config_of(corpus, 6))
+    old, current = (state_bytes(tmp_path / name) for name in ("old", "current"))
+    assert old == current and old[1]["format_version"] == FORMAT_VERSION
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused(trained, tmp_path):
+    run, corpus = trained
+    shutil.copytree(run, tmp_path / "run")
+    config = (run / "config.json").read_text()
+    set_version(tmp_path / "run", FORMAT_VERSION + 1)
+    (tmp_path / "run" / "config.json").write_text(config)
+    with pytest.raises(UserError, match=r"checkpoints/4 was written by a newer version") as refused:
+        run_training(tmp_path / "run", config_of(corpus, 6))
+    assert refused.value.code == CHECKPOINT

@@ -18,6 +18,7 @@ from interop.models import load_params
 from runtime import processes
 from runtime.command import define_path, run_command
 from runtime.devices import prepare_jax
+from runtime.durations import format_duration
 from runtime.errors import CONFIGURATION, UserError
 from runtime.signals import StopFlag, Stopped
 from storage.config import Config, unknown_field
@@ -26,7 +27,6 @@ from storage.run import Run, flatten
 from training.dry_run import dry_run
 from training.failure import explain_failure
 from training.inputs import Data, encode_corpora, read_corpora
-from training.progress import format_duration
 from training.report import print_results
 from training.trainer import Trainer
 from training.vocabulary import find_tokenizers, set_vocabulary

@@ -31,7 +31,7 @@ class ModelConfig:
     norm: str = "post"  # post: norm(x + f(x)), the paper's; pre: x + f(norm(x)) and a final norm
     positions: str = "sinusoidal"  # sinusoidal | learned | rotary | none
     sinusoid_layout: str = "interleaved"  # sin, cos, sin, … (the paper's) | halves: sines first
-    max_length: int = 1024  # positions in the tables; callers drop or truncate longer sentences
+    max_length: int = 1024  # positions in the tables; indexing clamps, so limit the input
     activation: str = "relu"  # relu | gelu (exact) | silu
     attention_bias: bool = False  # biases on query, key, value and output projections
     layer_norm_epsilon: float = 1e-6

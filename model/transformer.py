@@ -120,10 +120,14 @@ class Stack(nn.Module):
             x = x + self.positions(positions)
         x = self.dropout(x, row_ids)
         rotary = positions if self.config.positions == "rotary" else None
-        memory, caches = (list(each or [None] * self.num_layers) for each in (memory, caches))
-        for i, layer in enumerate(self.layers):
-            x, caches[i] = layer(x, mask, rotary, memory[i], memory_mask, caches[i], index, row_ids)
-        return self.norm(x) if self.config.norm == "pre" else x, tuple(caches)
+        absent = (None,) * self.num_layers
+        extended = []
+        for layer, own_memory, cache in zip(
+            self.layers, memory or absent, caches or absent, strict=True
+        ):
+            x, cache = layer(x, mask, rotary, own_memory, memory_mask, cache, index, row_ids)
+            extended.append(cache)
+        return self.norm(x) if self.config.norm == "pre" else x, tuple(extended)
 
 
 class Transformer(nn.Module):

@@ -198,6 +198,7 @@ def test_a_registered_kind_can_be_used(monkeypatch):
 )
 def test_invalid_settings_are_refused_with_field_and_value(field, value):
     DataConfig().validate()
-    message = refused(CONFIGURATION, DataConfig(**{field: value}).validate)
-    assert f"data.{field}" in message
+    with pytest.raises(ValueError, match=f"data.{field}") as error:
+        DataConfig(**{field: value}).validate()
+    message = str(error.value)
     assert repr(value) in message

@@ -1,16 +1,16 @@
-"""Decode: a file or stdin in, one line out for each line in, in order; the command line.
+"""Decode a file or stdin: one output line for each input line, in order; the command line.
 
-`Translator` (decoding/translator.py) is the same in Python:
-Translator.load("runs/NAME").translate(lines).
+In Python, `Translator.load("runs/NAME").translate(lines)` (decoding/translator.py) does the same.
 """
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -18,8 +18,8 @@ from data.scores import bleu, chrf, tokenized_bleu
 from decoding.calls import Pace
 from decoding.formats import FORMATS, Item
 from decoding.inputs import Input, check_input, read_lines
-from decoding.jobs import Chunks, fingerprint, own, shard_lines, shard_of
-from decoding.progress import Progress
+from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
+from decoding.progress import DecodingProgress
 from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
@@ -33,47 +33,62 @@ from runtime.paths import expand_path
 from runtime.signals import StopFlag, Stopped
 from storage.config import DecodingConfig
 
-__all__ = ["Translator"]  # where users look for it
+__all__ = ["Translator"]  # for `from decode import Translator`
 
-CALL = 15.0  # seconds that a compiled call may last in a job whose results are saved
+CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its results
 
 
-def check_flags(f: flags.FlagValues) -> None:
-    """What can be refused before anything is loaded. Raises UserError."""
+def check_decode_flags(f: flags.FlagValues) -> None:
+    """UserError for flags that are invalid for any run; nothing is loaded yet."""
     if not f.workdir:
-        raise UserError(CHECKPOINT, "give --workdir=RUN, the directory that train.py wrote")
+        raise UserError(CHECKPOINT, "--workdir=RUN is required: the directory that train.py wrote")
     for path in (f.input, *filter(None, (f.reference, f.target))):
         check_input(path)
     if f.input == "-" and "-" in (f.reference, f.target):
-        raise UserError(DATA, "two files cannot both be stdin; name one")
+        raise UserError(DATA, "only one input can be stdin; give the name of the other file")
     if f.output != "-":
         check_outputs([f.output], f.overwrite)
-    if f.mode == "translate" and f.target:
-        raise UserError(CONFIGURATION, "--target belongs to --mode=score and --mode=align")
-    if f.mode != "translate" and not f.target and f.format not in ("tsv", "jsonl"):
-        raise UserError(
-            CONFIGURATION,
-            f"--mode={f.mode} needs --target=FILE, or --format=tsv or jsonl with both sides",
-        )
-    if f.mode != "translate" and (f.format == "moses" or f.reference):
-        raise UserError(
-            CONFIGURATION, f"--mode={f.mode} has neither --format=moses nor --reference"
-        )
+    if f.mode == "translate":
+        if f.target:
+            raise UserError(
+                CONFIGURATION,
+                "--target is not supported with --mode=translate; give --mode=score or align",
+            )
+    else:
+        check_score_flags(f)
     if f.shard:
         shard_of(f.shard)
         if not input_of(f).rereadable or f.reference:
-            raise UserError(CONFIGURATION, "--shard needs an --input file, and no --reference")
-    if (f.distributed or f.coordinator) and not in_chunks(f):
+            raise UserError(CONFIGURATION, "--shard needs an --input file and no --reference")
+    if (f.distributed or f.coordinator) and not resumable(f):
         raise UserError(
             CONFIGURATION,
-            "several processes need an --input and an --output file "
-            "that all of them see, and no --reference",
+            "several processes need an --input file and an --output file "
+            "that all of them can access, and no --reference",
         )
 
 
-def in_chunks(f: flags.FlagValues) -> bool:
-    """Whether finished results survive a kill: the input is in files, which can be read twice, the
-    output is a file, which can appear by rename, and nothing has to be held until the end."""
+def check_score_flags(f: flags.FlagValues) -> None:
+    """UserError(CONFIGURATION) for flags that are invalid with --mode=score or --mode=align."""
+    for flag, unsupported in (
+        (f"--format={f.format}", not FORMATS[f.format].can_score),
+        ("--reference", f.reference),
+    ):
+        if unsupported:
+            raise UserError(CONFIGURATION, f"{flag} is not supported with --mode={f.mode}")
+    if not f.target and not FORMATS[f.format].has_target:
+        formats = " or ".join(name for name, one in FORMATS.items() if one.has_target)
+        raise UserError(
+            CONFIGURATION,
+            f"--mode={f.mode} needs translations; give --target=FILE, or an input that holds both "
+            f"sides and --format={formats}",
+        )
+
+
+def resumable(f: flags.FlagValues) -> bool:
+    """Whether the job saves its results, to resume after a kill: the input consists of files, which
+    can be read twice, the output is a file, which a rename can create, and no translations are kept
+    in memory for --reference."""
     return (
         input_of(f).rereadable
         and f.output != "-"
@@ -83,19 +98,24 @@ def in_chunks(f: flags.FlagValues) -> bool:
 
 
 def input_of(f: flags.FlagValues) -> Input:
-    return Input(f.input, f.target, f.format, f.mode != "translate")
+    return Input(f.input, f.target, FORMATS[f.format], f.mode != "translate")
 
 
-def options_of(f: flags.FlagValues) -> dict[str, int | float | str]:
-    """The fields of config.decoding that were given as flags."""
+def options_of(f: flags.FlagValues) -> dict[str, Any]:
+    """The fields of config.decoding that are set by flags."""
     names = [field.name for field in fields(DecodingConfig)]
     return {name: f[name].value for name in names if f[name].value is not None}
 
 
-def check_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
-    """UserError(CONFIGURATION) for flags that do not fit together with the run's options."""
-    if f.mode == "translate" and f.format in ("text", "tsv") and decoding.hypotheses > 1:
-        raise UserError(CONFIGURATION, "several translations a line need --format=moses or jsonl")
+def check_flags_with_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
+    """UserError(CONFIGURATION) for flags that are invalid with the options of the run."""
+    if f.mode == "translate" and not FORMATS[f.format].has_nbest and decoding.hypotheses > 1:
+        formats = " or ".join(name for name, one in FORMATS.items() if one.has_nbest)
+        raise UserError(
+            CONFIGURATION,
+            f"--format={f.format} does not support several translations of a line; give "
+            f"--format={formats}",
+        )
     unused = [
         f"--{name}"
         for name in ("temperature", "top_k", "top_p", "seed")
@@ -105,13 +125,13 @@ def check_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
         raise UserError(
             CONFIGURATION,
             f"{', '.join(unused)} has no effect on a beam search; add "
-            "--samples=N to draw samples, or remove it",
+            "--samples=N to draw samples, or remove the flag",
         )
 
 
 def main() -> None:
     f = flags.FLAGS
-    check_flags(f)
+    check_decode_flags(f)
     StopFlag()
     try:
         decode(f)
@@ -119,10 +139,11 @@ def main() -> None:
         sys.stdout.flush()
         print(f"error: {stopped}", file=sys.stderr, flush=True)
         processes.stop_all_processes(128 + stopped.signal, str(stopped))
-        os._exit(128 + stopped.signal)  # a usual exit would wait for the calls that were begun
+        os._exit(128 + stopped.signal)  # a normal exit would wait for the calls in flight
 
 
 def decode(f: flags.FlagValues) -> None:
+    """Run the job of the command line. The input is checked before any device is used."""
     runs = [Path(run).expanduser() for run in f.workdir.split(",")]
     references = list(read_lines(f.reference)) if f.reference else None
     interactive = f.input == "-" and sys.stdin.isatty()
@@ -130,47 +151,61 @@ def decode(f: flags.FlagValues) -> None:
     if source.rereadable:
         lines = range(source.count())
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
-    first = lines.start if lines else 0
     processes.connect(f)
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
         prepare_jax(f.compilation_cache, 1 if interactive else 0)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
         translator = Translator.load(runs, f.checkpoint, **options)
-        check_options(f, translator.decoding)
+        check_flags_with_options(f, translator.decoding)
         if f.mode == "translate" and not interactive:
-            print(translator.engine.table(), file=sys.stderr)
-        mine = sum(map(own, lines)) if lines else 0
+            print(translator.engine.description(), file=sys.stderr)
+        local_lines = sum(map(is_local, lines)) if lines else 0
         live = sys.stderr.isatty() and not (f.output == "-" and sys.stdout.isatty())
-        progress = Progress(mine, not interactive, live)
-        work = Work(translator, f.mode, f.format, f.input, progress, references is not None)
-        if in_chunks(f):
-            translator.engine.pace = Pace(CALL)
-            chunks = begin(f.output, fingerprint(translator, runs, f.checkpoint, f.mode, f.format))
-            chunks.run(partial(source.items, lines), work, progress.found)
+        progress = DecodingProgress(local_lines, not interactive, live)
+        line_format, keep_texts = FORMATS[f.format], references is not None
+        work = Work(translator, f.mode, line_format, f.input, progress, keep_texts)
+        if resumable(f):
+            translator.engine.pace = Pace(CALL_SECONDS)
+            job = job_fingerprint(translator, runs, f.checkpoint, f.mode, f.format)
+            open_chunks(f.output, job).run(partial(source.items, lines), work, progress.add_reused)
+        elif interactive:
+            write_output(f.output, outputs_of(work, prompted(source.items())))
         else:
-            parts = prompted(source.items()) if interactive else [(first, source.items(lines))]
-            texts = (text for number, part in parts for text in in_order(work(part), number))
-            if f.output == "-":
-                for text in texts:
-                    print(text, flush=True)
-            else:
-                write_lines(f.output, texts)
+            first = lines.start if lines else 0
+            write_output(f.output, outputs_of(work, [(first, source.items(lines))]))
         work.report()
     if references is not None:
         texts = [work.texts[number] for number in sorted(work.texts)]
         print_scores(texts, references, sys.stderr if f.output == "-" else sys.stdout)
 
 
-def begin(output: str, job: str) -> Chunks:
-    """The chunks of the job with this fingerprint, which is that of all processes."""
-    processes.check_agreement({"the job (run, options, versions, device)": job})
-    with processes.first_process_first("the chunks that are there"):
-        return Chunks(output, job)
+def open_chunks(output: str, fingerprint: str) -> Chunks:
+    """The saved results of the job with this fingerprint, which must be equal in all processes."""
+    processes.check_agreement({"the job (run, options, versions, device)": fingerprint})
+    with processes.first_process_first("the saved results"):
+        return Chunks(output, fingerprint)
+
+
+def outputs_of(
+    work: Work, parts: Iterable[tuple[int, Iterable[tuple[int, Item]]]]
+) -> Iterator[str]:
+    """The output of each line, in order. A part is the number of its first line and its lines."""
+    for first, lines in parts:
+        yield from in_order(work(lines), first)
+
+
+def write_output(output: str, texts: Iterator[str]) -> None:
+    """Write a line for each text, to stdout ("-") as soon as it is computed."""
+    if output != "-":
+        write_lines(output, texts)
+        return
+    for text in texts:
+        print(text, flush=True)
 
 
 def prompted(lines: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, list[tuple[int, Item]]]]:
-    """The numbered lines of a terminal as parts of one line, each after a prompt."""
-    print("one sentence a line; Ctrl-D ends", file=sys.stderr)
+    """Parts of one line, each read from a terminal after a prompt."""
+    print("Enter one sentence per line; Ctrl-D ends the session.", file=sys.stderr)
     while True:
         print("> ", end="", file=sys.stderr, flush=True)
         line = next(lines, None)
@@ -184,7 +219,7 @@ def print_scores(texts: list[str], references: list[str], file) -> None:
     if len(texts) != len(references):
         raise UserError(
             DATA,
-            f"the input has {len(texts)} lines, --reference has "
+            f"--reference is not parallel to --input: expected {len(texts)} lines, got "
             f"{len(references)}; the translations are written, but not scored",
         )
     for metric in (bleu, tokenized_bleu, chrf) if texts else ():
@@ -195,28 +230,32 @@ def define_flags() -> None:
     define_path(
         "workdir",
         None,
-        "The run directory that train.py wrote; several with commas between are an ensemble.",
+        "The run directory that train.py wrote; several, separated by commas, form an ensemble.",
     )
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
-    define_path("input", "-", "One sentence a line, .gz or not; - is stdin.")
-    define_path("output", "-", "What comes out, line by line; - is stdout.")
-    flags.DEFINE_enum("format", "text", FORMATS, "What a line is: see decoding/formats.py.")
+    define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
+    define_path("output", "-", "Output file, .gz or not; - is stdout.")
+    flags.DEFINE_enum(
+        "format", "text", FORMATS, "Format of the input and output; see decoding/formats.py."
+    )
     flags.DEFINE_enum(
         "mode",
         "translate",
         MODES,
-        "translate, score given translations, or align their tokens with those of the source.",
+        "translate; score: score given translations; align: align their tokens with the source.",
     )
-    define_path("target", "", "The translations to score or align, beside --input.")
-    define_path("reference", "", "Prints BLEU and chrF against this file.")
-    flags.DEFINE_string("shard", "", "PART/PARTS, 2/8: translate this part of the input only.")
+    define_path("target", "", "File with the translations to score or align, parallel to --input.")
+    define_path(
+        "reference", "", "File with reference translations: print BLEU and chrF against them."
+    )
+    flags.DEFINE_string("shard", "", "PART/PARTS, for example 2/8: only this part of the input.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
     define_options()
     processes.define_flags()
 
 
 def define_options() -> None:
-    """A flag for every field of config.decoding; `options_of` reads them."""
+    """Define a flag for every field of config.decoding; `options_of` reads them."""
     define = {
         int: flags.DEFINE_integer,
         float: flags.DEFINE_float,
@@ -225,9 +264,7 @@ def define_options() -> None:
     }
     for field in fields(DecodingConfig):
         define[field.type](
-            field.name,
-            None,
-            f"Instead of the run's config.decoding.{field.name}: {field.metadata['help']}",
+            field.name, None, f"Overrides config.decoding.{field.name}: {field.metadata['help']}"
         )
 
 

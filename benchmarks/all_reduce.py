@@ -1,9 +1,9 @@
-"""Time of one all-reduce over the devices of all processes, beside what bytes and bandwidth say.
+"""Benchmark: time of one all-reduce over the devices of all processes, and the bandwidth.
 
     python benchmarks/all_reduce.py --processes=2 --megabytes=4,64,252
 
-starts so many local processes on one CPU device each (Gloo over loopback). On a cluster, start it
-once for each process with the flags of train.py instead:
+starts two local processes with one CPU device each (Gloo over loopback). On a cluster, start it
+once per process with the flags of train.py:
 
     srun python benchmarks/all_reduce.py --distributed --megabytes=252,857
 
@@ -14,10 +14,13 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
 from absl import flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from runtime import processes
 from runtime.command import run_command
@@ -27,7 +30,7 @@ REPEATS = 25
 
 
 def milliseconds(megabytes: float) -> float:
-    """The fastest of a few all-reduces of so many float32 megabytes on each device."""
+    """The time of the fastest of REPEATS all-reduces of `megabytes` of float32 per device."""
     add = jax.pmap(lambda x: jax.lax.psum(x, "devices"), "devices", donate_argnums=0)
     shape = jax.local_device_count(), int(megabytes * 1e6 / 4)
     x, times = add(np.zeros(shape, np.float32)), []
@@ -40,15 +43,15 @@ def milliseconds(megabytes: float) -> float:
     return 1e3 * min(times)
 
 
-def start_others(processes: int) -> None:
-    """This command again as processes 1, 2, …; this one becomes process 0."""
+def start_local_processes(count: int) -> None:
+    """Start this command as processes 1, 2, …; the current process becomes process 0."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
     f = flags.FLAGS
-    f.coordinator, f.num_processes, f.process_id = coordinator, processes, 0
-    for i in range(1, processes):
-        place = f"--num_processes={processes}", f"--process_id={i}"
+    f.coordinator, f.num_processes, f.process_id = coordinator, count, 0
+    for i in range(1, count):
+        place = f"--num_processes={count}", f"--process_id={i}"
         subprocess.Popen(
             [sys.executable, *sys.argv, "--processes=1", *place, f"--coordinator={coordinator}"]
         )
@@ -57,14 +60,14 @@ def start_others(processes: int) -> None:
 def main() -> None:
     f = flags.FLAGS
     if f.processes > 1:
-        start_others(f.processes)
+        start_local_processes(f.processes)
     prepare_jax(f.compilation_cache, 1)
     processes.connect(f)
     n = jax.device_count()
     if processes.is_first():
         print(
             f"{n} × {jax.devices()[0].device_kind}, {processes.count()} processes\n"
-            "megabytes · ms · Gbit/s each way and device"
+            "megabytes · ms · Gbit/s per direction and device"
         )
     for megabytes in map(float, f.megabytes):
         took = milliseconds(megabytes)
@@ -75,8 +78,10 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_integer("processes", 1, "Local processes that this one starts and is one of.")
-    flags.DEFINE_list("megabytes", "4,64,252", "Sizes; 252 are the gradients of base in float32.")
+    flags.DEFINE_integer("processes", 1, "Number of local processes, this one included.")
+    flags.DEFINE_list(
+        "megabytes", "4,64,252", "Sizes; 252 is the size of the gradients of base in float32."
+    )
     processes.define_flags()
 
 

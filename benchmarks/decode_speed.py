@@ -1,12 +1,13 @@
-"""Decoding speed of one MarianMT model: ours, CTranslate2 and HF generate, alternating in one run.
+"""Benchmark: decoding speed of one MarianMT model with ours, CTranslate2 and HF generate.
 
     python benchmarks/decode_speed.py --model=DIR --input=FILE [--rounds=2] [--beam_size=4]
         [--lines=0] [--length=0] [--variants="ours;CTranslate2"]
-DIR is a MarianMT directory. Prints a Markdown table of sentences and output tokens a second, warm;
-benchmarks/decode_speed.md keeps it. Each measurement is its own process. All use the penalty
-length^1; ours and HF have a limit of the source's length + 50 where nothing else is said,
-CTranslate2 one of 150, which does not slow it down. --length forces every output to so many tokens.
-Scores are the mean log-probability over length of the outputs, all by our model in float32.
+DIR is a MarianMT directory. Prints a Markdown table of sentences and output tokens per second,
+warm; recorded in benchmarks/decode_speed.md. Variants alternate; each measurement is a process of
+its own. All use the penalty length^1. The limit of ours and HF is the source length + 50 unless the
+variant sets another one; that of CTranslate2 is 150, which does not slow it down. --length forces
+the number of tokens of every output. The score is the mean of log-probability / length of the
+outputs, computed by our model in float32.
 """
 
 import json
@@ -23,7 +24,7 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-# What each variant is, and its arguments.
+# Variant → the function that makes it, and its arguments.
 VARIANTS = {
     "ours: exact": ("ours", {}),
     "ours: exact, limit S + 12": ("ours", {"max_extra_length": 12}),
@@ -78,13 +79,13 @@ def our_translator(f, **options):
 
 
 def ours(f, lines: list[str], **options):
-    """A function that translates all lines."""
+    """A function that translates all lines with this project."""
     translator = our_translator(f, **options)
     return lambda: translator.translate(lines)
 
 
 def ctranslate2(f, lines: list[str], batch: int, inter: int = 1, kind: str = "float32"):
-    """The same by CTranslate2, from tokens as pieces."""
+    """A function that translates all lines with CTranslate2."""
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
     from sentencepiece import SentencePieceProcessor
@@ -114,7 +115,7 @@ def ctranslate2(f, lines: list[str], batch: int, inter: int = 1, kind: str = "fl
 
 
 def hf(f, lines: list[str], batch: int):
-    """The same by transformers' generate, lines sorted by length."""
+    """A function that translates all lines with transformers' generate, sorted by length."""
     import torch
     from transformers import MarianMTModel, MarianTokenizer
 
@@ -141,13 +142,17 @@ def hf(f, lines: list[str], batch: int):
     return run
 
 
+def input_lines(f) -> list[str]:
+    """The lines of --input, at most --lines."""
+    return Path(f.input).read_text(encoding="utf-8").split("\n")[:-1][: f.lines or None]
+
+
 def measure(f) -> dict:
-    """Cold and warm seconds of one variant, what came out, and peak memory in MB."""
+    """Cold and warm seconds of one variant, its translations, and peak memory in MB."""
     started = time.perf_counter()
-    lines = Path(f.input).read_text(encoding="utf-8").split("\n")[:-1]
-    lines = lines[: f.lines or None]
-    what, arguments = VARIANTS[f.variant]
-    run = {"ours": ours, "ctranslate2": ctranslate2, "hf": hf}[what](f, lines, **arguments)
+    lines = input_lines(f)
+    program, arguments = VARIANTS[f.variant]
+    run = {"ours": ours, "ctranslate2": ctranslate2, "hf": hf}[program](f, lines, **arguments)
     run()
     cold = time.perf_counter() - started
     started = time.perf_counter()
@@ -158,7 +163,7 @@ def measure(f) -> dict:
 
 
 def scores(f, texts: list[str], lines: list[str]) -> tuple[float, int]:
-    """The mean of log p / length of the outputs by our model, and their tokens."""
+    """The mean of log p / length of the outputs under our model, and their number of tokens."""
     from decoding.scorer import Scorer
 
     scorer = Scorer(our_translator(f))
@@ -166,59 +171,70 @@ def scores(f, texts: list[str], lines: list[str]) -> tuple[float, int]:
     return statistics.mean(one.score for one in found), sum(len(one.tokens) for one in found)
 
 
+def measured(f, name: str) -> dict | None:
+    """What `measure` returns for a variant in a new process; None, with a message, if it fails."""
+    options = ("model", "input", "beam_size", "lines", "length")
+    done = subprocess.run(
+        [
+            sys.executable,
+            __file__,
+            f"--variant={name}",
+            *(f"--{option}={f[option].value}" for option in options),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+    )
+    if done.returncode:
+        print(f"{name}: {done.stderr[-300:]}", file=sys.stderr)
+        return None
+    result = json.loads(done.stdout.splitlines()[-1])
+    print(name, {k: v for k, v in result.items() if k != "texts"}, file=sys.stderr)
+    return result
+
+
+def print_table(f, results: dict[str, list[dict]]) -> None:
+    """Print a row for each variant that was measured."""
+    lines = input_lines(f)
+    print("| beam", f.beam_size, "| sentences/s (range) | output tokens/s | mean score | MB |")
+    print("|---|---|---|---|---|")
+    for name, measurements in results.items():
+        if not measurements:
+            continue
+        rates = sorted(len(lines) / one["warm"] for one in measurements)
+        score, tokens = scores(f, measurements[0]["texts"], lines)
+        middle = statistics.median(rates)
+        print(
+            f"| {name} | {middle:,.0f} ({rates[0]:,.0f}–{rates[-1]:,.0f}) | "
+            f"{tokens / len(lines) * middle:,.0f} | {score:.4f} | "
+            f"{measurements[0]['memory']:,.0f} |"
+        )
+
+
 def main(_):
     f = flags.FLAGS
     if f.variant:
         print(json.dumps(measure(f)))
         return
-    wanted = [name for name in VARIANTS if any(part in name for part in f.variants.split(";"))]
-    seen = {name: [] for name in wanted}
+    chosen = [name for name in VARIANTS if any(part in name for part in f.variants.split(";"))]
+    results = {name: [] for name in chosen}
     for _ in range(f.rounds):
-        for name in wanted:
-            command = [
-                sys.executable,
-                __file__,
-                f"--variant={name}",
-                *(
-                    f"--{flag}={f[flag].value}"
-                    for flag in ("model", "input", "beam_size", "lines", "length")
-                ),
-            ]
-            root = str(Path(__file__).parent.parent)
-            done = subprocess.run(
-                command,
-                check=False,
-                capture_output=True,
-                text=True,
-                env={**os.environ, "PYTHONPATH": root},
-            )
-            if done.returncode:
-                print(f"{name}: {done.stderr[-300:]}", file=sys.stderr)
-                continue
-            seen[name].append(json.loads(done.stdout.splitlines()[-1]))
-            print(name, {k: v for k, v in seen[name][-1].items() if k != "texts"}, file=sys.stderr)
-    lines = Path(f.input).read_text(encoding="utf-8").split("\n")[:-1][: f.lines or None]
-    print("| beam", f.beam_size, "| sentences/s (range) | output tokens/s | mean score | MB |")
-    print("|---|---|---|---|---|")
-    for name, results in seen.items():
-        if results:
-            rates = sorted(len(lines) / one["warm"] for one in results)
-            score, tokens = scores(f, results[0]["texts"], lines)
-            middle = statistics.median(rates)
-            print(
-                f"| {name} | {middle:,.0f} ({rates[0]:,.0f}–{rates[-1]:,.0f}) | "
-                f"{tokens / len(lines) * middle:,.0f} | {score:.4f} | "
-                f"{results[0]['memory']:,.0f} |"
-            )
+        for name in chosen:
+            if result := measured(f, name):
+                results[name].append(result)
+    print_table(f, results)
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("model", "", "A MarianMT directory.")
-    flags.DEFINE_string("input", "", "Sentences, one a line.")
+    flags.DEFINE_string("input", "", "A file with one sentence per line.")
     flags.DEFINE_integer("beam_size", 4, "1 is greedy.")
-    flags.DEFINE_integer("lines", 0, "Take so many lines only; 0 takes all.")
-    flags.DEFINE_integer("length", 0, "Tokens of every output; 0 leaves it to the model.")
-    flags.DEFINE_integer("rounds", 2, "How often each variant is measured, alternating.", 1)
-    flags.DEFINE_string("variants", "", "Only those whose name has one of these parts.")
-    flags.DEFINE_string("variant", "", "Measure this one here (the benchmark calls itself).")
+    flags.DEFINE_integer("lines", 0, "Number of lines to translate; 0: all.")
+    flags.DEFINE_integer("length", 0, "Forced number of tokens of every output; 0: not forced.")
+    flags.DEFINE_integer("rounds", 2, "Measurements of each variant, alternating.", 1)
+    flags.DEFINE_string(
+        "variants", "", "Only variants whose name contains one of these strings, separated by ;."
+    )
+    flags.DEFINE_string("variant", "", "Measure this variant in this process (used internally).")
     app.run(main)

@@ -1,8 +1,8 @@
-"""An exported file against the live model: size, time to the first translation, speed, bytes.
+"""Benchmark: an exported file and the live model: size, time to first translation, speed.
 
     python benchmarks/export.py --workdir=RUN --input=FILE [--rounds=2]
-Prints a Markdown table; benchmarks/export.md keeps it. Each measurement is its own process without
-a compilation cache; live and exported alternate, and what they translate is compared byte by byte.
+Prints a Markdown table; recorded in benchmarks/export.md. Each measurement is a process of its own
+without a compilation cache; live and exported alternate. Their translations are compared bytewise.
 """
 
 import json
@@ -20,7 +20,8 @@ from runtime.command import run_command
 from runtime.path_flags import define_path
 
 ROOT = Path(__file__).parent.parent
-# Prints seconds: ready to translate, the first line, all lines (compiles the other buckets), again.
+# Prints the seconds of loading, of the first line, of all lines (compiles the other buckets), and
+# of all lines again.
 MEASURE = """
 import json, os, sys, time
 began = time.perf_counter()
@@ -84,7 +85,7 @@ def main() -> None:
         size = file.stat().st_size
     lines = len(texts["live"])
     print(
-        f"\n{size:,} bytes; {lines} lines; the same in every byte: "
+        f"\n{size:,} bytes; {lines} lines; byte-identical: "
         f"{'yes' if texts['live'] == texts['exported'] else 'no'}\n"
     )
     print("| | ready | first line | warm lines/s |\n|---|---|---|---|")
@@ -95,8 +96,8 @@ def main() -> None:
 
 def define_flags() -> None:
     define_path("workdir", None, "The run directory.", required=True)
-    define_path("input", None, "A text, one sentence a line.", required=True)
-    flags.DEFINE_integer("rounds", 2, "Processes of each.")
+    define_path("input", None, "A file with one sentence per line.", required=True)
+    flags.DEFINE_integer("rounds", 2, "Measurements of each variant.")
 
 
 if __name__ == "__main__":

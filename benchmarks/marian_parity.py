@@ -1,9 +1,9 @@
-"""Translations of one MarianMT directory: ours and transformers' by BLEU and by the model's score.
+"""Benchmark: BLEU and model score of one MarianMT directory, translated by ours and transformers.
 
     python benchmarks/marian_parity.py --model=DIR --input=FILE --reference=FILE
-Both with the directory's own defaults; ours without early stopping. (Where others use the cores,
-OMP_NUM_THREADS=1 keeps torch's threads from waiting for each other.) Scores are the mean of
-log-probability over length, all by our model. docs/MARIAN.md keeps what it printed.
+Both use the directory's defaults; ours without early stopping. On a busy machine OMP_NUM_THREADS=1
+keeps torch's threads from waiting for each other. The score is the mean of log-probability /
+length, computed by our model. Recorded in docs/MARIAN.md.
 """
 
 import statistics
@@ -21,7 +21,7 @@ from runtime.devices import prepare_jax
 
 
 def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
-    """What transformers' generate makes of the lines."""
+    """The translations of transformers' generate."""
     import torch
     from transformers import MarianMTModel, MarianTokenizer
 
@@ -63,6 +63,6 @@ def main(_) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_string("model", "", "A MarianMT directory.")
-    flags.DEFINE_string("input", "", "Sentences, one a line.")
+    flags.DEFINE_string("input", "", "A file with one sentence per line.")
     flags.DEFINE_string("reference", "", "Their translations.")
     app.run(main)

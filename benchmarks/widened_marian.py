@@ -1,10 +1,11 @@
-"""A MarianMT model of twice the width and layers that says nearly the same: base from small.
+"""Make a MarianMT model with twice the width and layers and nearly the same function.
 
     python benchmarks/widened_marian.py --input=DIR --output=DIR
-For speed at lengths that are real, without training a large model. Every feature stands twice
-(2j and 2j + 1, which sinusoids tell apart by little), only the first is read, so the function
-stays but for positions; heads and hidden units are followed by copies that nobody reads; the new
-layers add nothing and normalise what is nearly normal.
+For benchmarks at realistic output lengths without training a large model. Every feature is
+duplicated (2j and 2j + 1, for which the sinusoids differ little) and only the first copy has input
+weights, so the function is the same except for positions. Copies of heads and hidden units follow
+the originals and have no output weights. The new layers add 0 to a nearly normalised
+input.
 """
 
 import json
@@ -15,7 +16,7 @@ import numpy as np
 from absl import app, flags
 from safetensors.numpy import load_file, save_file
 
-# Of a weight [out, in] whether a side is features of the model (else heads or hidden units).
+# For a weight [out, in]: whether each side is model features (True) or heads / hidden units.
 INNER = {
     "q_proj": (False, True),
     "k_proj": (False, True),
@@ -27,23 +28,23 @@ INNER = {
 
 
 def wide(x: np.ndarray, axis: int, features: bool) -> np.ndarray:
-    """Each feature twice, or all inner units once more behind the first."""
+    """Duplicate each feature, or append a copy of all inner units."""
     return np.repeat(x, 2, axis) if features else np.concatenate([x, x], axis)
 
 
 def first_only(x: np.ndarray, features: bool) -> np.ndarray:
-    """The input side: weights for the first of each two, none for its copy."""
-    nothing = np.zeros_like(x)
+    """Widen the input side: the original weights for the first copy, zeros for the second."""
+    zeros = np.zeros_like(x)
     if features:
-        return np.stack([x, nothing], axis=-1).reshape(len(x), -1)
-    return np.concatenate([x, nothing], axis=-1)
+        return np.stack([x, zeros], axis=-1).reshape(len(x), -1)
+    return np.concatenate([x, zeros], axis=-1)
 
 
 def widened(name: str, x: np.ndarray) -> np.ndarray:
-    """One tensor of the wide model."""
+    """The tensor `name` of the wide model."""
     if name == "final_logits_bias":
         return x
-    if name == "model.shared.weight":  # × √(2 d_model) when it is read
+    if name == "model.shared.weight":  # embeddings are scaled by √(2 d_model)
         return wide(x, 1, True) / np.sqrt(2)
     module, kind = name.split(".")[-2:]
     if module not in INNER:
@@ -55,7 +56,7 @@ def widened(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def idle_layer(layer: dict[str, np.ndarray], last: str) -> dict[str, np.ndarray]:
-    """A layer that adds nothing to what the norm `last` of the layer before has made."""
+    """A layer whose sub-layers add 0 to the output of the norm `last` of the previous layer."""
     scale, shift = layer[f"{last}.weight"], layer[f"{last}.bias"]
     deviation = np.sqrt((scale**2).mean() + shift.var())
     idle = dict(layer)
@@ -84,7 +85,7 @@ def main(_) -> None:
         idle = idle_layer(layer, last)
         for number in range(layers, 2 * layers):
             tensors |= {f"model.{side}.layers.{number}.{name}": x for name, x in idle.items()}
-    for kind in ("weight", "bias"):  # logits add up both copies
+    for kind in ("weight", "bias"):  # the logits sum both copies
         tensors[f"model.decoder.layers.{2 * layers - 1}.{last}.{kind}"] = idle[
             f"{last}.{kind}"
         ] / np.float32(np.sqrt(2))
@@ -105,5 +106,5 @@ def main(_) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_string("input", "", "A MarianMT directory.")
-    flags.DEFINE_string("output", "", "Where the wide model goes.")
+    flags.DEFINE_string("output", "", "The directory to write.")
     app.run(main)

@@ -1,1 +1,1 @@
-"""Corpora, tokenizers and packed batches: text in, NumPy arrays out. Knows nothing of models."""
+"""Corpora, tokenizers and packed batches: from text to NumPy arrays, independent of models."""

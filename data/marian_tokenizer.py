@@ -1,6 +1,6 @@
-"""The tokenizer of a MarianMT directory: SentencePiece pieces, but the ids of vocab.json.
+"""The tokenizer of a MarianMT directory: pieces of SentencePiece with the ids of vocab.json.
 
-A target language's tag (">>deu<<") at the start of a source is looked up whole.
+The tag of a target language (">>deu<<") at the start of a source is one token.
 """
 
 import base64
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from data.tokenizer import UNKNOWN_TEXT
 
-END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # what transformers calls special
-OLD_PAD = "<old-pad>"  # of a run, where MarianMT's own has to be the last piece
+END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # the special tokens of transformers
+OLD_PAD = "<old-pad>"  # the <pad> of an exported run: in MarianMT <pad> is the last piece
 TAG = re.compile(r">>.*?<<", re.DOTALL)
 
 
@@ -21,13 +21,13 @@ class MarianTokenizer:
     kind = "marian"
 
     def __init__(self, model: bytes, vocabulary: dict[str, int]):
-        """ValueError for a vocabulary without its special pieces or with one id twice."""
+        """ValueError if the vocabulary lacks a special piece or has an id twice."""
         from sentencepiece import SentencePieceProcessor
 
         if not isinstance(vocabulary, dict) or any(type(i) is not int for i in vocabulary.values()):
-            raise ValueError("the vocabulary is no table of pieces and their ids")
+            raise ValueError("expected an object of pieces and integer ids")
         if missing := {END, UNKNOWN} - set(vocabulary):
-            raise ValueError(f"the vocabulary has no {' and no '.join(sorted(missing))}")
+            raise ValueError(f"the vocabulary lacks {' and '.join(sorted(missing))}")
         self._processor = SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
         self.model, self.vocabulary = model, vocabulary
@@ -40,7 +40,7 @@ class MarianTokenizer:
 
     @classmethod
     def load(cls, serialized: bytes) -> "MarianTokenizer":
-        """From what `serialized` gave. ValueError or RuntimeError where it is damaged."""
+        """The inverse of `serialized`. ValueError or RuntimeError if the content is damaged."""
         content = json.loads(serialized)
         return cls(base64.b64decode(content["model"], validate=True), content["vocabulary"])
 
@@ -62,7 +62,7 @@ class MarianTokenizer:
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; padding, start and end are dropped, unknown is ⁇."""
+        """The text of ids without padding, start and end; the unknown token becomes ⁇."""
         text, run = "", []
         for i in ids:
             if i == self._unknown:
@@ -74,28 +74,28 @@ class MarianTokenizer:
         return text.replace("▁", " ").replace("\n", " ").replace("\r", " ").strip()
 
     def piece(self, token: int) -> str:
-        """The text of one id as the vocabulary has it."""
+        """The vocabulary entry of an id."""
         return self._pieces.get(token, UNKNOWN)
 
     def id_of(self, piece: str) -> int | None:
-        """The id of a piece, None if it is none."""
+        """The id of a piece, None if the vocabulary does not have it."""
         return self.vocabulary.get(piece)
 
     def serialized(self) -> bytes:
-        """What `load` takes: both files in one, as JSON."""
+        """Both files as one JSON document, the argument of `load`."""
         model = base64.b64encode(self.model).decode("ascii")
         content = {"model": model, "vocabulary": self.vocabulary}
         return json.dumps(content, ensure_ascii=False).encode("utf-8")
 
 
 def with_appended_pad(tokenizer: MarianTokenizer, token: int) -> MarianTokenizer:
-    """The same with <pad> at an id behind all others; what was called so is so no more."""
+    """The same tokenizer with <pad> at the id `token`; an existing <pad> is renamed OLD_PAD."""
     renamed = {OLD_PAD if piece == PAD else piece: i for piece, i in tokenizer.vocabulary.items()}
     return MarianTokenizer(tokenizer.model, renamed | {PAD: token})
 
 
 def without_appended_pad(tokenizer: MarianTokenizer) -> MarianTokenizer:
-    """`with_appended_pad` backwards."""
+    """The inverse of `with_appended_pad`."""
     return MarianTokenizer(
         tokenizer.model,
         {

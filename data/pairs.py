@@ -1,4 +1,4 @@
-"""Pairs of sentences as token ids: encoded, and without those that are too long or too unequal."""
+"""Sentence pairs as token ids: encoding, filtering by length, and the pairs that an epoch takes."""
 
 import math
 from collections import Counter
@@ -15,9 +15,9 @@ from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.notices import Log, no_log
 
 ENCODE_AT_ONCE = 10_000  # sentences
-# A text of more characters than this for each place of a row is dropped before it is tokenized:
-# tokens of a text that cannot fit would take far more memory than the text.
-CHARACTERS = 64
+# A text with more characters per token of a row than this is dropped before it is tokenized: its
+# tokens would need far more memory than the text, and cannot fit.
+MAX_CHARACTERS_PER_TOKEN = 64
 
 
 class Ragged(NamedTuple):
@@ -33,17 +33,17 @@ class Ragged(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Token ids of both sides, without start and end: those are added in the batch."""
+    """Token ids of both sides, without start and end tokens: the batch adds those."""
 
     source: Ragged
     target: Ragged
-    # How many pairs each corpus of a mixture has, in order, and how often an epoch takes them;
-    # empty means all once.
+    # For each corpus of a mixture, in order: its number of pairs, and its weight (how often an
+    # epoch takes each of them). Empty: an epoch takes all pairs once.
     weights: tuple[tuple[int, float], ...] = ()
 
     @property
     def slots(self) -> tuple[np.ndarray, np.ndarray]:
-        """How many places of a row each pair takes on either side: its tokens and one end."""
+        """The tokens that each pair occupies in a row of either side, the end token included."""
         return self.source.lengths + 1, self.target.lengths + 1
 
 
@@ -54,120 +54,107 @@ def ragged(sequences: list[list[int]]) -> Ragged:
     return Ragged(np.fromiter(chain.from_iterable(sequences), np.int32, offsets[-1]), offsets)
 
 
+def select_sequences(sequences: Ragged, index: np.ndarray) -> Ragged:
+    """The sequences `index[0]`, `index[1]`, … in this order.
+
+    Example: the sequences [7 8], [9], [5 6 4] and index = [2 0].
+
+        sequences   ids 7 8 9 5 6 4   offsets 0 2 3 6
+        lengths     3 2               of the selected sequences
+        offsets     0 3 5             of the result
+        shift       3 -3              from the result to `sequences.ids`, for each sequence
+        places      3 4 5  0 1        in `sequences.ids`: 0 1 2 + 3, 3 4 - 3
+        ids         5 6 4  7 8
+    """
+    lengths = sequences.lengths[index]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    shift = sequences.offsets[index] - offsets[:-1]
+    places = np.arange(offsets[-1]) + np.repeat(shift, lengths)
+    return Ragged(sequences.ids[places], offsets)
+
+
+class _Block(NamedTuple):
+    """The encoded pairs of one block of a corpus and their indices in the corpus."""
+
+    source: Ragged
+    target: Ragged
+    kept: np.ndarray
+
+
 def encode_pairs(
     corpus: Corpus,
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     config: DataConfig,
-    tell: Log = no_log,
+    log: Log = no_log,
 ) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
-    """Token ids of the pairs that fit, their places in the corpus, and those of the others by
-    reason.
+    """Token ids of the pairs that fit, their indices in the corpus, and the indices of the dropped
+    pairs by reason.
 
-    `tell` gets lines of progress. UserError(DATA) with the counts if none is left.
+    `log` receives progress. UserError(DATA) with the counts if no pair remains,
+    UserError(CONFIGURATION) if an epoch would take no pair of a corpus.
     """
-    limits = config.source_length - 1, config.target_length - 1  # one place is for the end
-    dropped, kept, source, target = {}, [], [], []
-    for start in range(0, len(corpus.source), ENCODE_AT_ONCE):
-        tell(f"{', '.join(corpus.names)}: {start:,} of {len(corpus.source):,} pairs tokenized")
-        block = []
-        for i in range(start, min(start + ENCODE_AT_ONCE, len(corpus.source))):
-            if reason := _endless(len(corpus.source[i]), len(corpus.target[i]), limits):
-                dropped.setdefault(reason, []).append(i)
-            else:
-                block.append(i)
-        sources = source_tokenizer.encode_many([corpus.source[i] for i in block])
-        targets = target_tokenizer.encode_many([corpus.target[i] for i in block])
-        chosen = []
-        for at, (i, one, other) in enumerate(zip(block, sources, targets, strict=True)):
-            reason = _unfit(len(one), len(other), limits, config.max_length_ratio)
-            if reason:
-                dropped.setdefault(reason, []).append(i)
-            else:
-                chosen.append(at)
-        source.append(ragged([sources[at] for at in chosen]))
-        target.append(ragged([targets[at] for at in chosen]))
-        kept.append(np.array([block[at] for at in chosen], np.int64))
-    kept = np.concatenate(kept)
+    dropped, blocks = {}, []
+    total = len(corpus.source)
+    for start in range(0, total, ENCODE_AT_ONCE):
+        log(f"{', '.join(corpus.names)}: {start:,} of {total:,} pairs tokenized")
+        indices = range(start, min(start + ENCODE_AT_ONCE, total))
+        tokenizers = source_tokenizer, target_tokenizer
+        blocks.append(_encode_block(corpus, indices, tokenizers, config, dropped))
+    kept = np.concatenate([block.kept for block in blocks])
     if not len(kept):
         counts = Counter(corpus.dropped) + Counter({why: len(of) for why, of in dropped.items()})
-        why = ", ".join(f"{n} {reason}" for reason, n in counts.items())
+        reasons = ", ".join(f"{n} {reason}" for reason, n in counts.items())
         raise UserError(
             DATA,
             f"{', '.join(corpus.names)}: 0 of {counts.total()} pairs left: "
-            f"{why}; see config.data.source_length, target_length, max_length_ratio",
+            f"{reasons}; see config.data.source_length, target_length, max_length_ratio",
         )
-    ends = np.cumsum([origin.count for origin in corpus.origins])
-    counts = np.diff(np.searchsorted(kept, ends), prepend=0).tolist()
-    weights = tuple(
-        (count, origin.weight) for count, origin in zip(counts, corpus.origins, strict=True)
+    source = _concatenate([block.source for block in blocks])
+    target = _concatenate([block.target for block in blocks])
+    return Pairs(source, target, _weights(corpus, kept)), kept, dropped
+
+
+def _encode_block(
+    corpus: Corpus,
+    indices: range,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    config: DataConfig,
+    dropped: dict[str, list[int]],
+) -> _Block:
+    """Encodes the pairs `indices`; adds the indices of those that do not fit to `dropped`."""
+    limits = config.source_length - 1, config.target_length - 1  # without the end token
+    candidates = []
+    for i in indices:
+        if reason := _too_many_characters(len(corpus.source[i]), len(corpus.target[i]), limits):
+            dropped.setdefault(reason, []).append(i)
+        else:
+            candidates.append(i)
+    sources = tokenizers[0].encode_many([corpus.source[i] for i in candidates])
+    targets = tokenizers[1].encode_many([corpus.target[i] for i in candidates])
+    fitting = []  # indices into `candidates`
+    for at, (i, source, target) in enumerate(zip(candidates, sources, targets, strict=True)):
+        if reason := _misfit(len(source), len(target), limits, config.max_length_ratio):
+            dropped.setdefault(reason, []).append(i)
+        else:
+            fitting.append(at)
+    return _Block(
+        ragged([sources[at] for at in fitting]),
+        ragged([targets[at] for at in fitting]),
+        np.array([candidates[at] for at in fitting], np.int64),
     )
-    for (count, weight), origin in zip(weights, corpus.origins, strict=True):
-        if not count:
-            raise UserError(
-                DATA,
-                f"{', '.join(dict.fromkeys(origin.names))}: none of "
-                f"{origin.count} pairs left; take it out of config.data.corpus, or see "
-                "config.data.source_length, target_length, max_length_ratio",
-            )
-        if _taken_before(1, count, weight) < 1:
-            raise UserError(
-                CONFIGURATION,
-                f"{', '.join(dict.fromkeys(origin.names))}: a weight of "
-                f"{weight:g} takes none of {count} pairs in an epoch; raise it",
-            )
-    return Pairs(_joined(source), _joined(target), weights), kept, dropped
 
 
-def gathered(sequences: Ragged, index: np.ndarray) -> Ragged:
-    """The sequences `index[0]`, `index[1]`, … one after the other."""
-    lengths = sequences.lengths[index]
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.arange(offsets[-1]) + np.repeat(sequences.offsets[index] - offsets[:-1], lengths)
-    return Ragged(sequences.ids[places], offsets)
-
-
-def taken_pairs(weights: tuple[tuple[int, float], ...], seed: int, epoch: int) -> np.ndarray:
-    """The pairs that an epoch takes, in ascending order, each as often as it is taken.
-
-    `weights` as in Pairs. Epochs go through one random order of a corpus after the other, so that
-    nothing is taken again before everything else has been: two epochs of weight 0.5 are all pairs
-    once.
-    """
-    taken, start = [], 0
-    for number, (count, weight) in enumerate(weights):
-        begin, end = (_taken_before(e, count, weight) for e in (epoch, epoch + 1))
-        for again in range(begin // count, -(-end // count)):
-            order = np.random.Generator(np.random.PCG64([seed, again, number, 1]))
-            order = order.permutation(count)
-            taken.append(start + order[max(0, begin - again * count) : end - again * count])
-        start += count
-    return np.sort(np.concatenate(taken))
-
-
-def pairs_of_epoch(pairs: Pairs, seed: int, epoch: int) -> Pairs:
-    """What an epoch takes of the pairs; themselves if that is all of them once."""
-    if all(weight == 1.0 for _, weight in pairs.weights):
-        return pairs
-    taken = taken_pairs(pairs.weights, seed, epoch)
-    return Pairs(gathered(pairs.source, taken), gathered(pairs.target, taken))
-
-
-def _taken_before(epoch, count, weight):
-    """How many pairs of a corpus the epochs before this one took; exact, whatever the weight."""
-    return math.floor(epoch * Fraction(str(weight)) * count)
-
-
-def _endless(source, target, limits):
-    """Why texts of these numbers of characters are not even tokenized, or None."""
+def _too_many_characters(source, target, limits):
+    """The reason to drop texts of these numbers of characters before tokenizing, or None."""
     for side, length, limit in zip(("source", "target"), (source, target), limits, strict=True):
-        if length > CHARACTERS * limit:
-            return f"{side} longer than {CHARACTERS * limit:,} characters"
+        if length > MAX_CHARACTERS_PER_TOKEN * limit:
+            return f"{side} longer than {MAX_CHARACTERS_PER_TOKEN * limit:,} characters"
     return None
 
 
-def _unfit(source, target, limits, max_ratio):
-    """Why a pair of these numbers of tokens cannot be used, or None."""
+def _misfit(source, target, limits, max_ratio):
+    """The reason to drop a pair of these numbers of tokens, or None."""
     if source > limits[0]:
         return f"source longer than {limits[0]} tokens"
     if target > limits[1]:
@@ -179,8 +166,64 @@ def _unfit(source, target, limits, max_ratio):
     return None
 
 
-def _joined(parts):
+def _concatenate(parts):
     lengths = np.concatenate([part.lengths for part in parts])
     return Ragged(
         np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)])
     )
+
+
+def _weights(corpus: Corpus, kept: np.ndarray) -> tuple[tuple[int, float], ...]:
+    """`Pairs.weights`. UserError if no pair of a corpus remains or an epoch takes none of them."""
+    ends = np.cumsum([origin.count for origin in corpus.origins])
+    counts = np.diff(np.searchsorted(kept, ends), prepend=0).tolist()
+    for count, origin in zip(counts, corpus.origins, strict=True):
+        names = ", ".join(dict.fromkeys(origin.names))
+        if not count:
+            raise UserError(
+                DATA,
+                f"{names}: none of {origin.count} pairs left; remove it from config.data.corpus, "
+                "or see config.data.source_length, target_length, max_length_ratio",
+            )
+        if _taken_before(1, count, origin.weight) < 1:
+            raise UserError(
+                CONFIGURATION,
+                f"{names}: a weight of {origin.weight:g} takes none of {count} pairs in an epoch; "
+                "raise it",
+            )
+    return tuple(zip(counts, (origin.weight for origin in corpus.origins), strict=True))
+
+
+def taken_pairs(weights: tuple[tuple[int, float], ...], seed: int, epoch: int) -> np.ndarray:
+    """The indices of the pairs that an epoch takes, ascending, repeated as often as taken.
+
+    `weights` as in Pairs. The epochs read a corpus as one endless stream of passes, each pass in a
+    random order of its own, so no pair is taken again before all others have been taken.
+
+    Example: a corpus of 3 pairs with weight 0.5. Before epochs 0, 1, 2, 3 the stream is at
+    floor(1.5 · epoch) = 0, 1, 3, 4. If the orders of its passes are [2 0 1] and [1 2 0], epoch 0
+    takes pair 2, epoch 1 pairs 0 and 1, and epoch 2 pair 1 of the second pass.
+    """
+    taken, offset = [], 0
+    for corpus, (count, weight) in enumerate(weights):
+        first, stop = (_taken_before(e, count, weight) for e in (epoch, epoch + 1))
+        for one_pass in range(first // count, -(-stop // count)):
+            generator = np.random.Generator(np.random.PCG64([seed, one_pass, corpus, 1]))
+            order = generator.permutation(count)
+            start = one_pass * count  # of this pass in the stream
+            taken.append(offset + order[max(0, first - start) : stop - start])
+        offset += count
+    return np.sort(np.concatenate(taken))
+
+
+def pairs_of_epoch(pairs: Pairs, seed: int, epoch: int) -> Pairs:
+    """The pairs that an epoch takes; `pairs` itself if it takes all of them once."""
+    if all(weight == 1.0 for _, weight in pairs.weights):
+        return pairs
+    taken = taken_pairs(pairs.weights, seed, epoch)
+    return Pairs(select_sequences(pairs.source, taken), select_sequences(pairs.target, taken))
+
+
+def _taken_before(epoch, count, weight):
+    """How many pairs of a corpus the epochs before this one took; exact for any weight."""
+    return math.floor(epoch * Fraction(str(weight)) * count)

@@ -1,11 +1,11 @@
-"""How good translations are: BLEU and chrF by sacreBLEU with their signatures, and exact match."""
+"""Translation quality: BLEU and chrF of sacreBLEU with their signatures, and exact match."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Score(NamedTuple):
-    """A corpus score, 0 to 100, and what exactly was measured."""
+    """A corpus score from 0 to 100 with the signature of its settings."""
 
     name: str
     value: float
@@ -16,14 +16,14 @@ class Score(NamedTuple):
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> Score:
-    """sacreBLEU: cased, on detokenised text (Post 2018)."""
+    """Cased sacreBLEU of detokenised text (Post 2018)."""
     from sacrebleu.metrics import BLEU
 
     return _score(BLEU(), texts, references)
 
 
 def tokenized_bleu(texts: Sequence[str], references: Sequence[str]) -> Score:
-    """Lower-cased BLEU of text as it is split at spaces: another scale, for papers that use it."""
+    """Lower-cased BLEU of text split at spaces. Not comparable to `bleu`; some papers report it."""
     from sacrebleu.metrics import BLEU
 
     score = _score(BLEU(lowercase=True, tokenize="none", force=True), texts, references)
@@ -38,7 +38,7 @@ def chrf(texts: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Per cent of texts that equal their reference."""
+    """The percentage of texts that equal their reference."""
     return 100.0 * sum(map(str.__eq__, texts, references)) / len(references)
 
 

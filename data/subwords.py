@@ -1,9 +1,9 @@
-"""Subword sampling: the same words cut in other ways each epoch, so that a model learns pieces too.
+"""Subword sampling: each epoch segments the same words differently (regularisation).
 
-Both ways draw a word's pieces on its own (no piece of ours crosses a space), so an epoch draws a
-few variants of each distinct word, and every occurrence takes one of them. What an epoch looks like
-depends on text, vocabulary, seed and epoch alone; SentencePiece's own sampling cannot be seeded
-across processes.
+The pieces of a word do not depend on its neighbours, because no piece crosses a space. So an epoch
+samples a few variants of each distinct word, and each occurrence takes one of them. The result
+depends on text, vocabulary, seed and epoch only; SentencePiece's own sampling cannot be seeded
+reproducibly across processes.
 """
 
 import math
@@ -15,32 +15,32 @@ from functools import partial
 import numpy as np
 
 from data.config import DataConfig
-from data.pairs import Pairs, Ragged, gathered, ragged, taken_pairs
+from data.pairs import Pairs, Ragged, ragged, select_sequences, taken_pairs
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from runtime.errors import CONFIGURATION, UserError
 
-VARIANTS = 8  # of a word in one epoch, at most; no more than it occurs
-WORD = re.compile("▁[^▁]*")  # in normalised text each word begins with its space
+VARIANTS = 8  # maximum number of a word in one epoch, and at most its number of occurrences
+WORD = re.compile("▁[^▁]*")  # in normalised text each word starts with ▁
 
 
 def bpe_dropout(word: str, scores: dict[str, float], drop: float, rng: random.Random) -> list[str]:
-    """Pieces of a word by merges from the best score down, each left out with probability `drop`.
+    """Pieces of a word: the best merge first, each dropped with probability `drop`.
 
-    `scores` are those of the vocabulary's pieces. BPE-dropout (Provilkov et al. 2020, algorithm 1,
-    with a merge once left out staying so, as SentencePiece has it); `drop` 0 is BPE itself.
+    `scores` are those of the vocabulary's pieces. BPE-dropout (Provilkov et al. 2020, algorithm 1),
+    but as in SentencePiece a dropped merge stays dropped; `drop` 0 is plain BPE.
     """
     pieces, ends = list(word), list(range(1, len(word) + 1))
-    left_out = set()
+    dropped = set()
     while True:
         best, place = -math.inf, -1
         for i in range(len(pieces) - 1):
             score = scores.get(pieces[i] + pieces[i + 1], -math.inf)
-            if score > best and (ends[i], ends[i + 1], len(pieces[i])) not in left_out:
+            if score > best and (ends[i], ends[i + 1], len(pieces[i])) not in dropped:
                 best, place = score, i
         if place < 0:
             return pieces
         if drop and rng.random() < drop:
-            left_out.add((ends[place], ends[place + 1], len(pieces[place])))
+            dropped.add((ends[place], ends[place + 1], len(pieces[place])))
         else:
             pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
             del ends[place]
@@ -49,14 +49,14 @@ def bpe_dropout(word: str, scores: dict[str, float], drop: float, rng: random.Ra
 def unigram_sample(
     word: str, scores: dict[str, float], alpha: float, rng: random.Random, longest: int
 ) -> list[str]:
-    """Pieces of a word, drawn with probability ∝ P(pieces)^alpha (Kudo 2018, section 3.2).
+    """Pieces of a word, sampled with probability ∝ P(pieces)^alpha (Kudo 2018, section 3.2).
 
-    `scores` are log-probabilities of the vocabulary's pieces, of which none has more than `longest`
-    characters; ValueError if they do not cover the word. Forward sums, then drawn from the end
-    backwards.
+    `scores` are the log-probabilities of the vocabulary's pieces; `longest` is the length of the
+    longest piece. ValueError if the pieces do not cover the word. Forward filtering, backward
+    sampling.
     """
     total = [0.0] + [-math.inf] * len(word)
-    last = [{} for _ in total]  # of each end: where its last piece may begin → log of the sum
+    last = [{} for _ in total]  # for each end: start of the last piece → log of the sum
     for end in range(1, len(word) + 1):
         for start in range(max(0, end - longest), end):
             score = scores.get(word[start:end])
@@ -78,56 +78,62 @@ def unigram_sample(
     return pieces[::-1]
 
 
-class _Side:
-    """The sentences of one side as words, each word once with the ids of its pieces."""
+class _SideSampler:
+    """Samples the pieces of one side: its sentences as indices of distinct words."""
 
     def __init__(self, texts: Sequence[str], tokenizer: SentencePieceTokenizer, amount: float):
         self._scores, self._ids = tokenizer.pieces()
-        self._amount, self._draw = (
-            amount,
-            bpe_dropout
-            if tokenizer.kind == "bpe"
-            else partial(unigram_sample, longest=max(map(len, self._scores))),
-        )
-        numbers = {}
-        self._words = ragged(
-            [
-                [
-                    numbers.setdefault(word, len(numbers))
-                    for word in WORD.findall(tokenizer.normalize(text))
-                ]
-                for text in texts
-            ]
-        )
-        # A word with a character that has no piece stays as it is: ids instead of text.
-        self._types = [
+        self._amount = amount
+        if tokenizer.kind == "bpe":
+            self._sample_word = bpe_dropout
+        else:
+            self._sample_word = partial(unigram_sample, longest=max(map(len, self._scores)))
+        numbers = {}  # distinct word → its index
+        sentences = []
+        for text in texts:
+            words = WORD.findall(tokenizer.normalize(text))
+            sentences.append([numbers.setdefault(word, len(numbers)) for word in words])
+        self._sentences = ragged(sentences)
+        # A word with a character that has no piece keeps its usual ids (a list instead of a str).
+        self._words = [
             word if all(c in self._ids for c in word) else tokenizer.encode(word[1:])
             for word in numbers
         ]
 
-    def cut(self, sentences: np.ndarray, generator: np.random.Generator) -> Ragged:
-        """Token ids of some of the sentences, cut anew."""
+    def sample(self, sentences: np.ndarray, generator: np.random.Generator) -> Ragged:
+        """Token ids of the given sentences, newly sampled.
+
+        Example: the words a = 0 and b = 1 and the three sentences "a b", "b", "b a".
+
+            words.ids      0 1  1  1 0     words.offsets  0 2 3 5
+            counts         2 3             occurrences of a and b: numbers of variants
+            variants       a₀ a₁ b₀ b₁ b₂
+            first          0 2             index of the first variant of a and b
+            drawn          1 0  2  0 1     a variant for each occurrence
+            first + drawn  1 2  4  2 1     its index in `variants`: a₁ b₀, b₂, b₀ a₁
+        """
         rng = random.Random(int(generator.integers(2**63)))
-        words = gathered(self._words, sentences)
-        counts = np.minimum(np.bincount(words.ids, minlength=len(self._types)), VARIANTS)
+        words = select_sequences(self._sentences, sentences)
+        counts = np.minimum(np.bincount(words.ids, minlength=len(self._words)), VARIANTS)
         variants = [
-            self._variant(word, rng)
-            for word, count in zip(self._types, counts.tolist(), strict=True)
+            self._sample_ids(word, rng)
+            for word, count in zip(self._words, counts.tolist(), strict=True)
             for _ in range(count)
         ]
         drawn = (generator.random(len(words.ids)) * counts[words.ids]).astype(np.int64)
         first = np.cumsum(counts) - counts
-        flat = gathered(ragged(variants), first[words.ids] + drawn)
-        return Ragged(flat.ids, flat.offsets[words.offsets])
+        pieces = select_sequences(ragged(variants), first[words.ids] + drawn)  # one per occurrence
+        return Ragged(pieces.ids, pieces.offsets[words.offsets])
 
-    def _variant(self, word, rng):
+    def _sample_ids(self, word, rng):
         if not isinstance(word, str):
             return word
-        return [self._ids[piece] for piece in self._draw(word, self._scores, self._amount, rng)]
+        pieces = self._sample_word(word, self._scores, self._amount, rng)
+        return [self._ids[piece] for piece in pieces]
 
 
 class SubwordSampler:
-    """`sampler(epoch)`: the pairs that an epoch takes, cut into subwords for that epoch."""
+    """`sampler(epoch)`: the pairs that an epoch takes, segmented for that epoch."""
 
     def __init__(
         self,
@@ -142,27 +148,31 @@ class SubwordSampler:
         if not all(isinstance(one, SentencePieceTokenizer) for one in tokenizers):
             raise UserError(
                 CONFIGURATION,
-                "data.subword_sampling needs a bpe or unigram "
-                f"vocabulary, got {', '.join(one.kind for one in tokenizers)}",
+                "data.subword_sampling is not supported with this vocabulary: expected bpe or "
+                f"unigram, got {', '.join(one.kind for one in tokenizers)}",
             )
         self._pairs, self._seed = pairs, seed
         self._sides = [
-            _Side(*side, config.subword_sampling) for side in zip(texts, tokenizers, strict=True)
+            _SideSampler(*side, config.subword_sampling)
+            for side in zip(texts, tokenizers, strict=True)
         ]
         self._limits = config.source_length - 1, config.target_length - 1
 
     def __call__(self, epoch: int) -> Pairs:
-        """The pairs of an epoch. What would not fit into a row any more keeps its usual ids."""
+        """The pairs of an epoch. A sentence that would no longer fit into a row keeps its usual
+        pieces."""
         taken, sides = taken_pairs(self._pairs.weights, self._seed, epoch), []
         for number, (side, usual, limit) in enumerate(
             zip(self._sides, self._pairs[:2], self._limits, strict=True)
         ):
             generator = np.random.Generator(np.random.PCG64([self._seed, epoch, number, 2]))
-            cut = side.cut(taken, generator)
+            sampled = side.sample(taken, generator)
+            # Both in one Ragged: first the sampled sentences, then all usual ones.
             both = Ragged(
-                np.concatenate([cut.ids, usual.ids]),
-                np.concatenate([cut.offsets, len(cut.ids) + usual.offsets[1:]]),
+                np.concatenate([sampled.ids, usual.ids]),
+                np.concatenate([sampled.offsets, len(sampled.ids) + usual.offsets[1:]]),
             )
-            fits = cut.lengths <= limit
-            sides.append(gathered(both, np.where(fits, np.arange(len(fits)), len(fits) + taken)))
+            fits = sampled.lengths <= limit
+            index = np.where(fits, np.arange(len(fits)), len(fits) + taken)
+            sides.append(select_sequences(both, index))
         return Pairs(*sides)

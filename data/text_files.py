@@ -1,8 +1,8 @@
-r"""Parallel text as pairs of strings: two files of a sentence per line, or one of two columns.
+r"""Parallel text as pairs of strings: two files with a sentence per line, or one with two columns.
 
 A line ends at \n and nowhere else: U+2028, U+0085, form feeds and NULs are text. One \r before the
-\n is dropped, and a byte order mark at the start of a file. Nothing is dropped but whole pairs, so
-that the sides stay aligned, and every pair knows the line it came from.
+\n and a byte order mark at the start of a file are removed. Only whole pairs are dropped, so that
+the sides stay aligned. Every pair keeps its line number.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from runtime.errors import DATA, UserError
 from runtime.lines import LONGEST, TOO_LONG, raw_lines
 from runtime.notices import EVERY, Log, no_log
 
-EXAMPLES = 5  # places remembered for each reason a pair was dropped
+EXAMPLES = 5  # places recorded for each reason to drop a pair
 
 
 class Origin(NamedTuple):
-    """Where a stretch of a corpus's pairs came from, and how often an epoch takes each of them."""
+    """The origin of consecutive pairs of a corpus, and how often an epoch takes each of them."""
 
-    names: tuple[str, str]  # the two files, the same one twice, or a data set
+    names: tuple[str, str]  # of source and target: files or data sets, maybe the same
     count: int  # pairs
     weight: float = 1.0
 
@@ -33,21 +33,21 @@ class Corpus(NamedTuple):
     source: list[str]
     target: list[str]
     numbers: array  # the line (from 1) of pair i, or the number of its example
-    origins: tuple[Origin, ...]  # of the pairs, in their order
-    dropped: dict[str, int]  # pairs left out, by reason
-    replaced: int  # lines in which bytes that are not UTF-8 became U+FFFD
-    examples: dict[str, list[str]]  # the first few places, by reason
-    fingerprints: dict[str, str]  # file or data set -> sha256 of all its lines
+    origins: tuple[Origin, ...]  # of the pairs, in order
+    dropped: dict[str, int]  # reason → number of pairs
+    replaced: int  # number of lines in which invalid UTF-8 was replaced by U+FFFD
+    examples: dict[str, list[str]]  # reason → the first few places
+    fingerprints: dict[str, str]  # file or data set → sha256 of all its lines
 
     def where(self, index: int) -> str:
-        """Where pair `index` came from, as "train.de:777"."""
+        """The origin of pair `index`, as "train.de:777"."""
         ends = np.cumsum([origin.count for origin in self.origins])
         origin = self.origins[int(np.searchsorted(ends, index, side="right"))]
         return f"{origin.names[0]}:{self.numbers[index]}"
 
     @property
     def names(self) -> list[str]:
-        """The files and data sets, each once."""
+        """The distinct files and data sets."""
         return list(dict.fromkeys(name for origin in self.origins for name in origin.names))
 
     def reversed(self) -> "Corpus":
@@ -56,9 +56,9 @@ class Corpus(NamedTuple):
         return self._replace(source=self.target, target=self.source, origins=origins)
 
 
-def joined(corpora: list[Corpus], weights: list[float]) -> Corpus:
-    """The pairs of several corpora one after the other; `weights` say how often an epoch takes
-    each pair of a corpus."""
+def concatenate_corpora(corpora: list[Corpus], weights: list[float]) -> Corpus:
+    """The pairs of several corpora in sequence; an epoch takes each pair of corpus i `weights[i]`
+    times."""
     if len(corpora) == 1 and weights == [1.0]:
         return corpora[0]
     dropped, examples, fingerprints = {}, {}, {}
@@ -85,21 +85,21 @@ def joined(corpora: list[Corpus], weights: list[float]) -> Corpus:
 
 
 class PairCollector:
-    """Gathers pairs of raw lines into a Corpus; leaves out and counts those of no use."""
+    """Collects pairs of raw lines in a Corpus; drops and counts unusable ones."""
 
-    def __init__(self, names: tuple[str, str], on_bad_utf8: str, tell: Log = no_log):
-        self._names, self._on_bad_utf8, self._tell = names, on_bad_utf8, tell
+    def __init__(self, names: tuple[str, str], on_bad_utf8: str, log: Log = no_log):
+        self._names, self._on_bad_utf8, self._log = names, on_bad_utf8, log
         self._source, self._target, self._numbers = [], [], array("q")
         self._dropped, self._examples, self._replaced = {}, {}, 0
 
     def add(self, number: int, source: bytes, target: bytes) -> None:
-        """Adds pair `number` (from 1). UserError(DATA) if it is not UTF-8 and that is an error."""
+        """Adds pair `number` (from 1). UserError(DATA) if invalid UTF-8 is an error."""
         if number % EVERY == 0:
-            self._tell(f"{self._names[0]}: {number:,} pairs read")
-        if max(len(source), len(target)) > LONGEST:  # and may be cut off
+            self._log(f"{self._names[0]}: {number:,} pairs read")
+        if max(len(source), len(target)) > LONGEST:  # and possibly truncated
             self._drop(TOO_LONG, 0 if len(source) > LONGEST else 1, number)
             return
-        pair = self._text(source, 0, number), self._text(target, 1, number, source)
+        pair = self._decode(source, 0, number), self._decode(target, 1, number, source)
         if None in pair:
             self._drop("not UTF-8", pair.index(None), number)
         elif not pair[0].strip() or not pair[1].strip():
@@ -110,12 +110,12 @@ class PairCollector:
             self._numbers.append(number)
 
     def corpus(self, fingerprints: dict[str, str]) -> Corpus:
-        """The pairs so far. UserError(DATA) if there are none."""
+        """The pairs added. UserError(DATA) if there are none."""
         if not self._source:
             total = sum(self._dropped.values())
-            why = ", ".join(f"{n} {reason}" for reason, n in self._dropped.items())
+            reasons = ", ".join(f"{n} {reason}" for reason, n in self._dropped.items())
             names = ", ".join(dict.fromkeys(self._names))
-            raise UserError(DATA, f"{names}: 0 of {total} pairs left: {why or 'it is empty'}")
+            raise UserError(DATA, f"{names}: 0 of {total} pairs left: {reasons or 'it is empty'}")
         origin = Origin(self._names, len(self._source))
         return Corpus(
             self._source,
@@ -128,7 +128,7 @@ class PairCollector:
             fingerprints,
         )
 
-    def _text(self, raw, side, number, other=b""):
+    def _decode(self, raw, side, number, other=b""):
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -145,27 +145,27 @@ class PairCollector:
             if self._on_bad_utf8 == "skip":
                 return None
             self._replaced += 1
-            self._remember("replaced bytes that are not UTF-8", side, number)
+            self._record("replaced bytes that are not UTF-8", side, number)
             return raw.decode("utf-8", "replace")
 
     def _drop(self, reason, side, number):
         self._dropped[reason] = self._dropped.get(reason, 0) + 1
-        self._remember(reason, side, number)
+        self._record(reason, side, number)
 
-    def _remember(self, reason, side, number):
+    def _record(self, reason, side, number):
         places = self._examples.setdefault(reason, [])
         if len(places) < EXAMPLES:
             places.append(f"{self._names[side]}:{number}")
 
 
-def read_text(source: str, target: str, on_bad_utf8: str, tell: Log = no_log) -> Corpus:
+def read_text(source: str, target: str, on_bad_utf8: str, log: Log = no_log) -> Corpus:
     """The pairs of two files: line i of one is the translation of line i of the other.
 
-    UserError(DATA) where they cannot be read, differ in their number of lines, or hold no pair.
+    UserError(DATA) if they cannot be read, differ in their number of lines, or have no pair.
     """
     hashes = hashlib.sha256(), hashlib.sha256()
     sides = [raw_lines(*side) for side in zip((source, target), hashes, strict=True)]
-    pairs = PairCollector((source, target), on_bad_utf8, tell)
+    pairs = PairCollector((source, target), on_bad_utf8, log)
     for number, (one, other) in enumerate(zip_longest(*sides), start=1):
         if one is None or other is None:
             rest = number + sum(1 for side in sides for _ in side)
@@ -179,10 +179,10 @@ def read_text(source: str, target: str, on_bad_utf8: str, tell: Log = no_log) ->
     return pairs.corpus({source: hashes[0].hexdigest(), target: hashes[1].hexdigest()})
 
 
-def read_tsv(path: str, on_bad_utf8: str, tell: Log = no_log) -> Corpus:
+def read_tsv(path: str, on_bad_utf8: str, log: Log = no_log) -> Corpus:
     """The pairs of a file with lines `source<TAB>target`. UserError(DATA) as in `read_text`."""
     digest = hashlib.sha256()
-    pairs = PairCollector((path, path), on_bad_utf8, tell)
+    pairs = PairCollector((path, path), on_bad_utf8, log)
     for number, line in enumerate(raw_lines(path, digest), start=1):
         fields = line.split(b"\t") if len(line) <= LONGEST else [line, b""]
         if len(fields) != 2:

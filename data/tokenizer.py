@@ -1,9 +1,8 @@
 """Text to token ids and back: SentencePiece (unigram, bpe), words, or characters.
 
-Ids 0 to 3 are padding, start, end, unknown in all vocabularies made here. SentencePiece normalises
-with its `nmt_nfkc` rules (NFKC, runs of spaces to one, control characters gone), so its round trip
-gives normalised text. Line feeds and carriage returns never come out of `decode`: one line stays
-one.
+Ids 0 to 3 are padding, start, end and unknown in all vocabularies trained here. SentencePiece
+normalises text with its `nmt_nfkc` rules (NFKC, one space for several, no control characters), so
+decoding returns normalised text. The result of `decode` has no line feed or carriage return.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 
 class Special(NamedTuple):
-    """The ids that are no text; by default those of every vocabulary that is made here."""
+    """The ids of the special tokens; by default those of every vocabulary trained here."""
 
     pad: int = 0
     start: int = 1
@@ -21,12 +20,13 @@ class Special(NamedTuple):
 
 PAD, START, END, UNKNOWN = OUR_IDS = Special()
 SPECIALS = 4
+SUBWORD_TOKENIZERS = ("unigram", "bpe")  # the kinds of SentencePieceTokenizer
 UNKNOWN_TEXT = "⁇"
-LIST_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # as SentencePiece spells them
+LIST_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # as in SentencePiece
 
 
 class SentencePieceTokenizer:
-    """Subwords of a SentencePiece model, given as the bytes of its .model file."""
+    """Subwords of a SentencePiece model; `model` is the content of its .model file."""
 
     def __init__(self, kind: str, model: bytes):
         from sentencepiece import SentencePieceProcessor
@@ -45,37 +45,37 @@ class SentencePieceTokenizer:
         return self._processor.encode(list(texts))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; padding, start and end are dropped, unknown is ⁇."""
+        """The text of ids without padding, start and end; the unknown token becomes ⁇."""
         kept = [int(i) for i in ids if i not in (PAD, START, END)]
         return _one_line(self._processor.decode(kept))
 
     def piece(self, token: int) -> str:
-        """The text of one id as the vocabulary has it."""
+        """The vocabulary entry of an id."""
         return self._processor.id_to_piece(token)
 
     def id_of(self, piece: str) -> int | None:
-        """The id of a piece, None if it is none."""
+        """The id of a piece, None if the vocabulary does not have it."""
         token = self._processor.piece_to_id(piece)
         return token if self.piece(token) == piece else None
 
     def normalize(self, text: str) -> str:
-        """The text as it is cut into pieces: normalised, each word with ▁ before it."""
+        """The normalised text that is split into pieces; ▁ precedes each word."""
         return self._processor.normalize(text)
 
     def pieces(self) -> tuple[dict[str, float], dict[str, int]]:
-        """The score and the id of every piece but the special ones."""
+        """The scores and the ids of all pieces except the special ones."""
         ids = range(SPECIALS, self.size)
         texts = self._processor.id_to_piece(list(ids))
         scores = self._processor.get_score(list(ids))
         return dict(zip(texts, scores, strict=True)), dict(zip(texts, ids, strict=True))
 
     def serialized(self) -> bytes:
-        """What `SentencePieceTokenizer(kind, …)` takes, and the content of a .model file."""
+        """The content of the .model file, the argument of the constructor."""
         return self._model
 
 
 class ListTokenizer:
-    """Words or characters from a list: id 4 is its first entry. Text between spaces is a word."""
+    """Words (separated by spaces) or characters from a list, whose first entry has id 4."""
 
     def __init__(self, kind: str, tokens: bytes):
         self.kind = kind
@@ -92,7 +92,7 @@ class ListTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; padding, start and end are dropped, unknown is ⁇."""
+        """The text of ids without padding, start and end; the unknown token becomes ⁇."""
         tokens = [
             UNKNOWN_TEXT if i == UNKNOWN else self._tokens[i - SPECIALS]
             for i in ids
@@ -101,22 +101,23 @@ class ListTokenizer:
         return _one_line((" " if self.kind == "words" else "").join(tokens))
 
     def piece(self, token: int) -> str:
-        """The text of one id as the vocabulary has it."""
+        """The vocabulary entry of an id."""
         return LIST_SPECIALS[token] if token < SPECIALS else self._tokens[token - SPECIALS]
 
     def id_of(self, piece: str) -> int | None:
-        """The id of a piece, None if it is none."""
+        """The id of a piece, None if the vocabulary does not have it."""
         return LIST_SPECIALS.index(piece) if piece in LIST_SPECIALS else self._ids.get(piece)
 
     def serialized(self) -> bytes:
-        """What `ListTokenizer(kind, …)` takes: one token a line, in UTF-8."""
+        """One token per line in UTF-8, the argument of the constructor."""
         return "".join(f"{token}\n" for token in self._tokens).encode("utf-8")
 
 
 Tokenizer = SentencePieceTokenizer | ListTokenizer
 
 
-def split_tokens(kind, text):
+def split_tokens(kind: str, text: str) -> Sequence[str]:
+    """The words (kind "words") or characters of a text."""
     return text.split() if kind == "words" else _one_line(text)
 
 

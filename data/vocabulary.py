@@ -1,4 +1,4 @@
-"""Vocabularies: trained from a corpus, written to a run directory and read from it."""
+"""Vocabularies: training on a corpus, saving to a run directory, loading."""
 
 import hashlib
 import io
@@ -16,6 +16,7 @@ from data.tokenizer import (
     PAD,
     SPECIALS,
     START,
+    SUBWORD_TOKENIZERS,
     UNKNOWN,
     ListTokenizer,
     SentencePieceTokenizer,
@@ -25,11 +26,11 @@ from data.tokenizer import (
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from runtime.files import write_atomic
 
-TRAINING_SENTENCES = 2_000_000  # more make SentencePiece slower, hardly better
-THREADS = 16  # SentencePiece's result depends on this number, so it never follows the machine
+TRAINING_SENTENCES = 2_000_000  # more slow SentencePiece down and hardly improve it
+THREADS = 16  # fixed: SentencePiece's result depends on it
 
 
-def fingerprint(tokenizer: Tokenizer) -> str:
+def tokenizer_sha256(tokenizer: Tokenizer) -> str:
     """sha256 of the kind and the vocabulary."""
     return hashlib.sha256(tokenizer.kind.encode() + b"\n" + tokenizer.serialized()).hexdigest()
 
@@ -37,24 +38,24 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 def train_tokenizers(
     config: DataConfig, source: Sequence[str], target: Sequence[str]
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Tokenizers of the two sides made from their sentences: the same one twice if they are joint.
+    """Tokenizers (source, target) trained on the sentences; the same object twice if joint.
 
-    The same sentences give the same tokenizers. UserError(CONFIGURATION) if the vocabulary is too
-    small for the alphabet, UserError(DATA) if there is nothing to learn from.
+    Deterministic. UserError(CONFIGURATION) if the vocabulary is too small for the alphabet,
+    UserError(DATA) if the sentences are blank.
     """
     if config.joint_vocab:
-        joint = _trained(config.tokenizer, "vocab_size", config.vocab_size, (source, target))
+        joint = _train(config.tokenizer, "vocab_size", config.vocab_size, (source, target))
         return joint, joint
     size = ("target_vocab_size", config.target_vocab_size)
     size = size if config.target_vocab_size else ("vocab_size", config.vocab_size)
     return (
-        _trained(config.tokenizer, "vocab_size", config.vocab_size, (source,)),
-        _trained(config.target_tokenizer or config.tokenizer, *size, (target,)),
+        _train(config.tokenizer, "vocab_size", config.vocab_size, (source,)),
+        _train(config.target_tokenizer or config.tokenizer, *size, (target,)),
     )
 
 
 def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> None:
-    """Writes the vocabularies into `directory`, then a tokenizers.json that says what they are."""
+    """Writes the vocabularies to `directory`, then tokenizers.json, which describes them."""
     os.makedirs(directory, exist_ok=True)
     sides = {"joint": source} if source is target else {"source": source, "target": target}
     contents = {}
@@ -62,50 +63,50 @@ def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> Non
         contents[side] = {
             "kind": tokenizer.kind,
             "size": tokenizer.size,
-            "sha256": fingerprint(tokenizer),
+            "sha256": tokenizer_sha256(tokenizer),
         }
         write_atomic(_path(directory, side, tokenizer.kind), tokenizer.serialized())
     write_atomic(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1))
 
 
 def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers (source, target) that `save_tokenizers` wrote, one twice if they were joint.
+    """The tokenizers (source, target) of `save_tokenizers`; the same object twice if joint.
 
-    UserError(CHECKPOINT) if a file is missing or is not what was written.
+    UserError(CHECKPOINT) if a file is missing or has changed.
     """
     description = os.path.join(directory, "tokenizers.json")
     try:
         with open(description, "rb") as file:
             contents = json.load(file)
         sides = ["joint"] if "joint" in contents else ["source", "target"]
-        loaded = [_loaded(directory, side, contents[side]) for side in sides]
+        loaded = [_load(directory, side, contents[side]) for side in sides]
     except FileNotFoundError as error:
         raise UserError(
             CHECKPOINT,
-            f"{error.filename} is missing; {directory} holds no complete vocabulary of a run",
+            f"the vocabulary in {directory} is incomplete: {error.filename} is missing",
         ) from None
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UserError(
             CHECKPOINT,
-            f"{directory} holds a damaged vocabulary: {error}; restore it from a copy of the run",
+            f"the vocabulary in {directory} is damaged: {error}; restore it from a copy of the run",
         ) from None
     return loaded[0], loaded[-1]
 
 
-def _trained(kind, field, size, corpora):
-    if kind in ("unigram", "bpe"):
-        return _trained_sentencepiece(kind, field, size, corpora)
+def _train(kind, field, size, corpora):
+    if kind in SUBWORD_TOKENIZERS:
+        return _train_sentencepiece(kind, field, size, corpora)
     counts = Counter(token for text in chain(*corpora) for token in split_tokens(kind, text))
     if not counts:
-        raise UserError(DATA, f"no {kind} to make a vocabulary of: all sentences are blank")
+        raise UserError(DATA, f"no vocabulary of {kind} can be trained: all sentences are blank")
     ranked = sorted(counts, key=lambda token: (-counts[token], token))[: size - SPECIALS]
     return ListTokenizer(kind, "\n".join(ranked).encode("utf-8"))
 
 
-def _trained_sentencepiece(kind, field, size, corpora):
+def _train_sentencepiece(kind, field, size, corpora):
     from sentencepiece import SentencePieceTrainer
 
-    # Every k-th sentence: a sample that needs no random numbers.
+    # Every k-th sentence: a deterministic sample.
     stride = sum(map(len, corpora)) // TRAINING_SENTENCES + 1
     sentences = [text for corpus in corpora for text in corpus[::stride]]
     alphabet = len(set().union(*sentences))
@@ -119,7 +120,7 @@ def _trained_sentencepiece(kind, field, size, corpora):
             hard_vocab_limit=False,
             num_threads=THREADS,
             minloglevel=2,
-            # Rare characters (of Chinese, say) may not crowd out the subwords.
+            # Rare characters, e.g. of Chinese, must not displace the subwords.
             character_coverage=1.0 if 4 * alphabet <= size else 0.9995,
             normalization_rule_name="nmt_nfkc",
             pad_id=PAD,
@@ -136,25 +137,26 @@ def _trained_sentencepiece(kind, field, size, corpora):
             ) from None
         raise UserError(
             DATA,
-            f"SentencePiece cannot make a vocabulary of {len(sentences)} "
+            f"SentencePiece cannot train a vocabulary on {len(sentences)} "
             f"sentences with {alphabet} different characters: {error}",
         ) from None
     return SentencePieceTokenizer(kind, model.getvalue())
 
 
-def _loaded(directory, side, content):
+def _load(directory, side, content):
     kind = content["kind"]
     if kind not in (*TOKENIZERS, "marian"):
-        raise ValueError(f"{kind!r} is no tokenizer")
+        raise ValueError(f"the tokenizer kind {kind!r} is unknown")
     path = _path(directory, side, kind)
     with open(path, "rb") as file:
         serialized = file.read()
     if hashlib.sha256(kind.encode() + b"\n" + serialized).hexdigest() != content["sha256"]:
-        raise ValueError(f"{path} is not what was saved")
-    if kind == "marian":  # never made here, only brought in
+        raise ValueError(f"the sha256 of {path} has changed")
+    if kind == "marian":  # imported, never trained here
         return MarianTokenizer.load(serialized)
-    make = SentencePieceTokenizer if kind in ("unigram", "bpe") else ListTokenizer
-    return make(kind, serialized)
+    if kind in SUBWORD_TOKENIZERS:
+        return SentencePieceTokenizer(kind, serialized)
+    return ListTokenizer(kind, serialized)
 
 
 def _path(directory, side, kind):

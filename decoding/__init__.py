@@ -1,1 +1,1 @@
-"""Decoding: Translator, scoring, and the formats, shards and chunks of batch jobs."""
+"""Decoding: translate, score and align; output formats, shards and resumable jobs."""

@@ -1,61 +1,113 @@
-"""Compiled calls of the engine: what they take, what they find, and how long one may last."""
+"""Compiled calls of the engine: their input, their results, and a limit on their duration."""
 
 import time
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import NamedTuple
+
+from decoding.batches import merge_devices
+from model.hypotheses import Hypotheses
+from runtime.errors import DIVERGED, UserError
 
 
 class Job(NamedTuple):
-    """Lines to translate together: ids without the end token; lines without ids are blank.
+    """Lines to translate together, as token ids without the end token; a blank line has none.
 
-    `numbers` are the lines' numbers in the input, from 0; samples depend on them. A translation
-    begins with its line's `prefixes` (by index in `sources`).
+    `numbers` are the line numbers in the input, from 0; the random keys of samples depend on them.
+    `prefixes` maps an index in `sources` to the tokens that its translation must begin with.
+    `token_counts` are the lengths of the sources before truncation, with the end token, for the
+    caller.
     """
 
     sources: Sequence[list[int]]
     prefixes: Mapping[int, list[int]]
     numbers: Sequence[int]
+    token_counts: Sequence[int] = ()
 
 
-class Found(NamedTuple):
-    """Hypotheses of line `index` of a job: ids without the end token, score, log-probability."""
+class Result(NamedTuple):
+    """The hypotheses of one line: token ids without the end token, score, log-probability."""
 
     job: Job
-    index: int
+    line: int  # index in job.sources
     hypotheses: list[tuple[list[int], float, float]]
 
 
-class Pace:
-    """How many batches a call may take, so that it lasts about `seconds`.
+class Call(NamedTuple):
+    """A call of a compiled search that has been submitted to the devices."""
 
-    Results are available when a call ends, so this bounds what a kill can lose. The first call
-    takes FIRST batches and is waited for; the number in each later one follows the time per
-    source position of the last call of the same bucket, or else of the slowest other bucket.
+    job: Job
+    bucket: int
+    lines: list[int]  # indices in job.sources
+    rows: int  # sentences searched at once on each device
+    hypotheses: Hypotheses | None  # on the devices; None if their memory was too small
+    start: float  # time.perf_counter() when the devices could start
+
+
+def read_results(call: Call, hypotheses: Hypotheses) -> list[Result]:
+    """The results of a call. UserError(DIVERGED) if a score is NaN."""
+    tokens, *numbers = map(merge_devices, hypotheses)
+    lengths, scores, log_probs = (values.tolist() for values in numbers)
+    results = []
+    for row, line in enumerate(call.lines):
+        if any(map(isnan, scores[row])):
+            raise nonfinite_error(call.job.numbers[line])
+        each = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
+        found = [
+            (ids[: length - 1].tolist(), score, log_prob)
+            for ids, length, score, log_prob in each
+            if length > 0
+        ]
+        if not found:  # no hypothesis satisfies the constraints
+            found = [([], float("-inf"), float("-inf"))]
+        results.append(Result(call.job, line, found))
+    return results
+
+
+def nonfinite_error(line: int) -> UserError:
+    """The error for a line (from 0) whose scores are NaN."""
+    return UserError(
+        DIVERGED,
+        f"line {line + 1}: the model's logits are not finite: expected "
+        "numbers, got NaN or infinity; decode with --dtype=float32 or another "
+        "--checkpoint",
+    )
+
+
+class Pace:
+    """The number of batches in a call, chosen so that a call takes about `seconds`.
+
+    Results become available when a call ends, so this bounds the work that a kill can lose. The
+    first call takes FIRST batches, and no other is submitted before it ends. The size of each later
+    call follows the time per source position of the last call of the same bucket, or of the slowest
+    other bucket.
     """
 
     FIRST = 1
 
     def __init__(self, seconds: float):
         self._seconds = seconds
-        self._measured: dict[int, float] = {}  # seconds per source position, by bucket
+        self._seconds_per_position: dict[int, float] = {}  # by bucket
         self._last_end = 0.0
 
     @property
-    def known(self) -> bool:
+    def measured(self) -> bool:
         """Whether a call has been measured."""
-        return bool(self._measured)
+        return bool(self._seconds_per_position)
 
-    def batches(self, bucket: int, positions: int, most: int) -> int:
-        """Of so many source positions each; at least 1, at most `most`."""
-        if not self.known:
-            return min(most, self.FIRST)
-        each = self._measured.get(bucket) or max(self._measured.values())
-        return max(1, min(most, int(self._seconds / (each * positions))))
+    def batches(self, bucket: int, positions: int, limit: int) -> int:
+        """The number of batches of `positions` source positions each, from 1 to `limit`."""
+        if not self.measured:
+            return min(limit, self.FIRST)
+        measured = self._seconds_per_position
+        each = measured.get(bucket) or max(measured.values())
+        return max(1, min(limit, int(self._seconds / (each * positions))))
 
-    def measure(self, bucket: int, positions: int, begin: float) -> None:
-        """A call of so many source positions, begun at `begin`, has ended; calls run one after the
-        other."""
+    def measure(self, bucket: int, positions: int, start: float) -> None:
+        """Record that a call of `positions` source positions, submitted at `start`, has ended.
+
+        The devices run one call after the other."""
         now = time.perf_counter()
-        duration = now - max(begin, self._last_end)
+        duration = now - max(start, self._last_end)
         self._last_end = now
-        self._measured[bucket] = max(duration, 1e-6) / positions
+        self._seconds_per_position[bucket] = max(duration, 1e-6) / positions

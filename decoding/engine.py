@@ -1,6 +1,7 @@
 """Engine: token ids → length bucket → encode and search in one graph on every device → token ids.
 
-Sentences go to the devices in queues: a row whose sentence is done takes the next one.
+A call takes a queue of sentences for each device: a row whose sentence is finished takes the next
+one.
 """
 
 import sys
@@ -9,254 +10,238 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import ceil, isnan
+from math import ceil
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding.calls import Found, Job, Pace
+from decoding.batches import by_bucket, distribute, pad
+from decoding.calls import Call, Job, Pace, Result, read_results
 from decoding.programs import Program, compiled, graph, search_of, values_of
 from model.config import ModelConfig
 from model.hypotheses import Hypotheses
 from model.transformer import Transformer
 from model.translate import Request
 from runtime.devices import replicated
-from runtime.errors import CONFIGURATION, DIVERGED, UserError
+from runtime.errors import CONFIGURATION, UserError
 from storage.config import DecodingConfig
 
-QUEUE = 16  # batches that a device gets at once
-IN_FLIGHT = 2  # queues the devices have in hand while the host prepares and reads others
-HALVINGS = 3  # of the batch where a device has too little memory
+QUEUE = 16  # batches in one call of a device
+IN_FLIGHT = 2  # calls submitted while the host prepares the next and reads earlier results
+HALVINGS = 3  # of the batch size when a device runs out of memory
 
 
 class Engine:
-    """Models of one vocabulary with one set of options; all local devices share each queue."""
+    """Models of one vocabulary with one set of options; all local devices share each call."""
 
     def __init__(
-        self, models: Sequence[ModelConfig], decoding: DecodingConfig, suppressed: tuple[int, ...]
+        self, models: Sequence[ModelConfig], decoding: DecodingConfig, suppress: tuple[int, ...]
     ):
+        """`suppress` are the ids of tokens that no hypothesis may hold."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         self.models = [Transformer(model) for model in models]
-        self._decoding, self.suppressed, self._halved = decoding, suppressed, 0
-        self._kind, self._values = search_of(decoding, suppressed), values_of(decoding)
+        self._decoding, self.suppress, self._halvings = decoding, suppress, 0
+        self._kind, self._values = search_of(decoding, suppress), values_of(decoding)
         longest = min(model.max_length for model in models)
-        # One compiled shape for each: short sentences need not wait for a long one's padding.
+        # One compiled shape for each bucket: short sentences are not padded to the longest length.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < longest]
         self.buckets.append(longest)
         self.poll = lambda: None  # called around each compiled call; may raise to end the search
-        self.pace: Pace | None = None  # bounds the duration of a call; None: the throughput decides
+        self.pace: Pace | None = None  # limits the duration of a call; None: full queues
 
     def use(self, *params: Any) -> None:
-        """Translate with these parameters from now on; nothing is compiled again for that."""
+        """Set the parameters of each model. Nothing is compiled again."""
         self.variables = [{"params": jax.device_put(one, replicated())} for one in params]
 
-    def search(self, jobs: Iterable[Job | None]) -> Iterator[list[Found]]:
-        """What each compiled call finds, for all lines that are not blank. The next job begins
-        before the last calls of one have ended.
+    def search(self, jobs: Iterable[Job | None]) -> Iterator[list[Result]]:
+        """The results of each compiled call, for all lines that are not blank.
 
-        None in place of a job means that none is available now: the oldest call is waited for, and
-        [] is given where there is none. UserError(CONFIGURATION) where even a smaller batch does
-        not fit into memory.
+        Calls of the next job are submitted before the last calls of a job have ended. A job of None
+        means that no job is available yet: then the results of the oldest call are yielded, or []
+        if there is no call. UserError(CONFIGURATION) if even the smallest batch does not fit into
+        memory.
         """
-        begun = deque()
+        calls: deque[Call] = deque()
         for job in jobs:
             self.poll()
             if job is None:
-                yield list(self._end(*begun.popleft())) if begun else []
+                yield self._collect(calls.popleft()) if calls else []
                 continue
-            for bucket, lines in self._queues(job.sources):
+            for bucket, lines in self._split(job.sources):
                 self.poll()
-                begun.append((bucket, lines, *self._begin(bucket, lines, job), job))
-                if len(begun) > (IN_FLIGHT if self.pace is None or self.pace.known else 0):
-                    yield list(self._end(*begun.popleft()))
-        while begun:
+                calls.append(self._submit(job, bucket, lines))
+                if len(calls) > (IN_FLIGHT if self.pace is None or self.pace.measured else 0):
+                    yield self._collect(calls.popleft())
+        while calls:
             self.poll()
-            yield list(self._end(*begun.popleft()))
+            yield self._collect(calls.popleft())
 
-    def table(self) -> str:
-        """The shapes that may be compiled, each when it is first needed, and kept in the cache."""
+    def description(self) -> str:
+        """The devices, and the shapes that may be compiled, each on its first use."""
         shapes = ", ".join(f"{bucket} × {self.rows(bucket)}" for bucket in self.buckets)
         return (
             f"{jax.local_device_count()} devices ({jax.default_backend()}); at most "
             f"{len(self.buckets)} programs, source tokens × sentences: {shapes}"
         )
 
-    def program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
-        """(variables, source [Q, bucket], lengths [Q]) → Hypotheses, and Q: what one device does
-        with a queue, with the limits of length in it, for one who is not here to compute them."""
-        run, of_all = graph(self._program(bucket)), np.arange(bucket + 1)
-        limits, least = self._limits(of_all), self._least(of_all)
+    def export_program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
+        """((variables, source [Q, bucket], lengths [Q]) → Hypotheses, Q): the program of one device
+        with the length limits built in, for export."""
+        run, lengths_to_bucket = graph(self._program(bucket)), np.arange(bucket + 1)
+        limits, fewest = self._max_lengths(lengths_to_bucket), self._min_lengths(lengths_to_bucket)
 
         def program(variables, source, lengths):
             request = Request(
                 source,
                 lengths,
                 jnp.asarray(limits)[lengths],
-                None if least is None else jnp.asarray(least)[lengths],
+                None if fewest is None else jnp.asarray(fewest)[lengths],
             )
             return run(variables, request, None, self._values)
 
         return program, self.rows(bucket) * QUEUE
 
     def rows(self, bucket: int) -> int:
-        """Sentences that a device has side by side; long ones are few and need more memory."""
-        return max(1, (self._decoding.batch_size * 32 // max(32, bucket)) >> self._halved)
+        """Sentences that a device searches at once; fewer for long ones, which need more memory."""
+        return max(1, (self._decoding.batch_size * 32 // max(32, bucket)) >> self._halvings)
 
-    def longest_prefix(self, length: int) -> int:
-        """The most tokens that a translation of a sentence of so many tokens may have to begin
-        with."""
-        bucket = next(bucket for bucket in self.buckets if bucket >= length)
-        return int(self._limits(np.array(bucket))) - 1
+    def max_prefix_length(self, source_length: int) -> int:
+        """The most tokens of a prefix of the translation, for a source of `source_length`."""
+        bucket = next(bucket for bucket in self.buckets if bucket >= source_length)
+        return int(self._max_lengths(np.array(bucket))) - 1
 
-    def halve(self, rows: int, bucket: int, error: Exception) -> None:
-        """What is to be done after an error of a batch of so many rows on a device: fewer from now
-        on, if it was for want of memory. Raises what is no such error, and UserError where fewer
-        would not help."""
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise error
+    def run_or_halve(
+        self, rows: int, bucket: int, run: Callable[..., Any], *arguments: Any
+    ) -> Any | None:
+        """run(*arguments), a batch of `rows` sentences on each device. If it runs out of memory:
+        None, and later batches have half as many rows.
+
+        UserError(CONFIGURATION) if smaller batches would not help. Other errors are not caught.
+        """
+        try:
+            return run(*arguments)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            self._halve(rows, bucket)
+            return None
+
+    def _halve(self, rows: int, bucket: int) -> None:
         if rows > self.rows(bucket):
-            return  # another batch has said so already
-        said = f"{rows} sentences of up to {bucket} tokens do not fit into the device's memory"
-        if self._halved == HALVINGS or rows == 1:
+            return  # already halved because of another call of this size
+        message = f"{rows} sentences of up to {bucket} tokens do not fit into the device's memory"
+        if self._halvings == HALVINGS or rows == 1:
             raise UserError(
-                CONFIGURATION, f"{said}; lower decoding.batch_size or decoding.beam_size"
+                CONFIGURATION, f"{message}; lower decoding.batch_size or decoding.beam_size"
             )
-        self._halved += 1
-        print(f"{said}: trying half as many", file=sys.stderr)
+        self._halvings += 1
+        print(f"{message}: trying half as many", file=sys.stderr)
 
     def _search(self, bucket: int) -> Callable[..., Hypotheses]:
-        """(variables, request, line numbers) → Hypotheses, all with an axis of devices."""
+        """(variables, request, line numbers) → Hypotheses; arrays begin with an axis of devices."""
         run = compiled(self._program(bucket))
         return lambda *arguments: run(*arguments, self._values)
 
     def _program(self, bucket: int) -> Program:
-        length = int(self._limits(np.array(bucket)))
+        length = int(self._max_lengths(np.array(bucket)))
         return Program(tuple(self.models), self._kind, bucket, length, self.rows(bucket))
 
-    def _limits(self, lengths: np.ndarray) -> np.ndarray:
-        """The most tokens that translations of sentences of these lengths may have: of none, 0.
-        At most as many as the models have positions."""
+    def _max_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        """The most tokens of a translation for each source length; 0 for length 0. At most the
+        models' max_length."""
         o = self._decoding
         limits = np.minimum(lengths + o.max_extra_length, self.buckets[-1])
         if o.max_length:
             limits = np.minimum(limits, o.max_length)
         if o.max_length_ratio:
-            limits = np.minimum(limits, multiplied(lengths, o.max_length_ratio))
+            limits = np.minimum(limits, rounded_up_product(lengths, o.max_length_ratio))
         return np.where(lengths > 0, np.maximum(limits, 1), 0).astype(np.int32)
 
-    def _least(self, lengths: np.ndarray) -> np.ndarray | None:
-        """The fewest tokens that they may have; None where there is no such rule."""
+    def _min_lengths(self, lengths: np.ndarray) -> np.ndarray | None:
+        """The fewest tokens of a translation for each source length; None without such a rule."""
         o = self._decoding
         if not (o.min_length or o.min_length_ratio):
             return None
-        return np.maximum(multiplied(lengths, o.min_length_ratio), o.min_length).astype(np.int32)
+        products = rounded_up_product(lengths, o.min_length_ratio)
+        return np.maximum(products, o.min_length).astype(np.int32)
 
-    def _queues(self, sources: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
-        """(bucket, lines): in the bucket of each line's own length, the longest first, so that no
-        row is left with a long sentence when the others have run out of work."""
-        order = sorted(((len(ids) + 1, i) for i, ids in enumerate(sources) if ids), reverse=True)
-        low = 0
-        for bucket in self.buckets:
-            lines = [i for length, i in order if low < length <= bucket]
-            low = bucket
-            for part in self._parts(bucket, lines):
-                yield bucket, part
+    def _split(self, sources: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
+        """(bucket, lines) of each call. The size of a call is decided when it is needed, because
+        memory and pace may change it."""
+        lengths = [len(ids) + 1 if ids else 0 for ids in sources]
+        for bucket, lines in by_bucket(lengths, self.buckets):
+            while lines:
+                size = self._call_size(bucket)
+                yield bucket, lines[:size]
+                lines = lines[size:]
 
-    def _parts(self, bucket: int, lines: list[int]) -> Iterator[list[int]]:
-        """The lines of each call: as many as fit, or fewer where there is a pace. Both may change
-        between two calls."""
-        while lines:
-            size = self._queue_size(bucket)
-            if self.pace:
-                batch = self._batch(bucket)
-                size = batch * self.pace.batches(bucket, batch * bucket, size // batch)
-            yield lines[:size]
-            lines = lines[size:]
+    def _call_size(self, bucket: int) -> int:
+        """The most lines of the next call: its capacity, or fewer because of the pace."""
+        capacity, batch = self._capacity(bucket), self._batch_size(bucket)
+        if self.pace is None:
+            return capacity
+        return batch * self.pace.batches(bucket, batch * bucket, capacity // batch)
 
-    def _queue_size(self, bucket: int) -> int:
-        """Sentences of one call. Samples are all drawn side by side."""
-        batches = 1 if self._decoding.samples else QUEUE
-        return self._batch(bucket) * batches
+    def _capacity(self, bucket: int) -> int:
+        """Sentences of a compiled call. Samples of all sentences are drawn at once: one batch."""
+        return self._batch_size(bucket) * (1 if self._decoding.samples else QUEUE)
 
-    def _batch(self, bucket: int) -> int:
-        """Sentences that all devices have side by side."""
+    def _batch_size(self, bucket: int) -> int:
+        """Sentences that all devices search at once."""
         return self.rows(bucket) * jax.local_device_count()
 
-    def _begin(self, bucket, lines, job):
-        """Hand a queue to the devices; places without a sentence have length 0 and come last."""
-        config, rows, size = self.models[0].config, self.rows(bucket), self._queue_size(bucket)
-        source = np.full((size, bucket), config.pad_id, np.int32)
-        lengths, numbers = np.zeros(size, np.int32), np.zeros(size, np.int32)
-        for row, i in enumerate(lines):
-            lengths[row] = len(job.sources[i]) + 1
-            source[row, : lengths[row]] = [*job.sources[i], config.end_id]
-            numbers[row] = job.numbers[i]
-        limits, least, prefix = self._limits(lengths), self._least(lengths), None
+    def _submit(self, job: Job, bucket: int, lines: list[int]) -> Call:
+        """Start a compiled call for these lines on the devices."""
+        rows = self.rows(bucket)
+        numbers = np.zeros(self._capacity(bucket), np.int32)
+        numbers[: len(lines)] = [job.numbers[i] for i in lines]
+        request = jax.tree.map(distribute, (self._request(job, bucket, lines), numbers))
+        run = self._search(bucket)
+        hypotheses = self.run_or_halve(rows, bucket, run, self.variables, *request)
+        return Call(job, bucket, lines, rows, hypotheses, time.perf_counter())  # it is compiled
+
+    def _request(self, job: Job, bucket: int, lines: list[int]) -> Request:
+        """The request for these lines, padded to the capacity of a call."""
+        config, capacity = self.models[0].config, self._capacity(bucket)
+        sources = [[*job.sources[i], config.end_id] for i in lines]
+        source, lengths = pad(sources, capacity, bucket, config.pad_id)
+        limits, prefix = self._max_lengths(lengths), None
         if any(i in job.prefixes for i in lines):
-            width = int(self._limits(np.array(bucket)))
-            given = [job.prefixes.get(i, []) for i in lines]
-            given += [[]] * (size - len(given))
-            prefix = np.zeros((size, width), np.int32), np.array([*map(len, given)], np.int32)
-            for row, ids in enumerate(given):
-                prefix[0][row, : len(ids)] = ids
+            width = int(self._max_lengths(np.array(bucket)))
+            prefix = pad([job.prefixes.get(i, []) for i in lines], capacity, width, 0)
             limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
-        queue = jax.tree.map(dealt, (Request(source, lengths, limits, least, prefix), numbers))
-        try:
-            found = self._search(bucket)(self.variables, *queue)
-        except jax.errors.JaxRuntimeError as error:
-            found = error
-        return rows, found, time.perf_counter()  # compilation is over
+        return Request(source, lengths, limits, self._min_lengths(lengths), prefix)
 
-    def _end(self, bucket, lines, rows, hypotheses, begun, job):
-        """Wait for a call. If it was out of memory, repeat it in smaller batches."""
-        try:
-            if isinstance(hypotheses, Exception):
-                raise hypotheses
-            tokens, *numbers = map(gathered, jax.device_get(hypotheses))
-        except jax.errors.JaxRuntimeError as error:
-            self.halve(rows, bucket, error)
-            for part in self._parts(bucket, lines):
-                yield from self._end(bucket, part, *self._begin(bucket, part, job), job)
-            return
-        if self.pace:
-            batch = self._batch(bucket)
-            self.pace.measure(bucket, -(-len(lines) // batch) * batch * bucket, begun)
-        lengths, scores, log_probs = (values.tolist() for values in numbers)
-        for row, i in enumerate(lines):
-            if any(map(isnan, scores[row])):
-                raise diverged(job.numbers[i])
-            each = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
-            found = [
-                (ids[: n - 1].tolist(), score, log_prob)
-                for ids, n, score, log_prob in each
-                if n > 0
-            ]
-            yield Found(job, i, found or [([], float("-inf"), float("-inf"))])  # none is allowed
+    def _collect(self, call: Call) -> list[Result]:
+        """The results of a call. While the devices run out of memory, its lines are searched again
+        in smaller calls, one after the other."""
+        results, lines = [], call.lines
+        while True:
+            hypotheses = self._fetch(call)
+            if hypotheses is not None:
+                results += read_results(call, hypotheses)
+                lines = lines[len(call.lines) :]
+            if not lines:
+                return results
+            size = self._call_size(call.bucket)
+            call = self._submit(call.job, call.bucket, lines[:size])
+
+    def _fetch(self, call: Call) -> Hypotheses | None:
+        """Wait for the hypotheses of a call; None if the devices ran out of memory."""
+        if call.hypotheses is None:
+            return None
+        hypotheses = self.run_or_halve(call.rows, call.bucket, jax.device_get, call.hypotheses)
+        if hypotheses is not None and self.pace:
+            batch = self._batch_size(call.bucket)
+            batches = -(-len(call.lines) // batch)
+            self.pace.measure(call.bucket, batches * batch * call.bucket, call.start)
+        return hypotheses
 
 
-def multiplied(lengths: np.ndarray, ratio: float) -> np.ndarray:
-    """⌈length × ratio⌉, at most 2^31 − 1; exact in decimals: 25 × 2.2 is 55, not above."""
+def rounded_up_product(lengths: np.ndarray, ratio: float) -> np.ndarray:
+    """⌈length × ratio⌉, at most 2^31 − 1. Exact in decimals: 25 × 2.2 is 55, but above 55 in
+    binary."""
     exact = Fraction(str(ratio))
     return np.vectorize(lambda n: min(ceil(int(n) * exact), 2**31 - 1), otypes=[int])(lengths)
-
-
-def diverged(line: int) -> UserError:
-    """The error of a line (from 0) whose scores are NaN."""
-    return UserError(
-        DIVERGED,
-        f"line {line + 1}: the model's logits are not finite: expected "
-        "numbers, got NaN or infinity; decode with --dtype=float32 or another "
-        "--checkpoint",
-    )
-
-
-def dealt(x: np.ndarray) -> np.ndarray:
-    """One place for each device in turn: all get sentences of like lengths."""
-    return x.reshape(-1, jax.local_device_count(), *x.shape[1:]).swapaxes(0, 1)
-
-
-def gathered(x: np.ndarray) -> np.ndarray:
-    """What was `dealt`, in its order."""
-    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

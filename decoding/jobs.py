@@ -1,9 +1,9 @@
-"""Long jobs: results that survive a kill, and shards of a file.
+"""Resumable jobs, and shards of a file.
 
-Results are saved in OUTPUT.parts as they are computed, in any order, each with its line's number
-and a hash of the line. The directory has a fingerprint of everything else that decides them. The
-same command computes only what is missing; another command starts again. OUTPUT appears whole, by
-rename.
+Results are saved in OUTPUT.parts as they are computed, in any order, each with its line number and
+a hash of the line. The directory holds a fingerprint of everything else that determines the
+results. The same command computes only the missing results; a different command discards them.
+OUTPUT is created complete, by a rename.
 """
 
 import hashlib
@@ -36,8 +36,8 @@ from runtime.files import (
 from runtime.paths import expand_path
 from runtime.version import __version__
 
-CHUNK = 4096  # lines that a process takes at a time, and the most results in one file
-EVERY = 10.0  # seconds of work after which results are saved, however few
+CHUNK = 4096  # consecutive lines of a process, and the number of results that are saved at once
+SAVE_INTERVAL = 10.0  # seconds after which results are saved even if they are fewer
 
 LIBRARIES = ("jax", "jaxlib", "sentencepiece")
 
@@ -48,30 +48,32 @@ def shard_of(spec: str) -> tuple[int, int]:
     """ "2/8" → (2, 8). UserError(CONFIGURATION) if it is malformed."""
     part, _, parts = spec.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise UserError(CONFIGURATION, f"--shard must be PART/PARTS, from 1/PARTS, got {spec!r}")
+        raise UserError(
+            CONFIGURATION, f"--shard must be PART/PARTS with PART from 1 to PARTS, got {spec!r}"
+        )
     return int(part), int(parts)
 
 
 def shard_lines(lines: int, part: int, parts: int) -> range:
-    """The lines (from 0) of a part; all parts one after the other are all lines."""
+    """The lines (from 0) of a part (from 1). The concatenation of all parts is all lines."""
     return range((part - 1) * lines // parts, part * lines // parts)
 
 
-def own(number: int) -> bool:
+def is_local(number: int) -> bool:
     """Whether this process computes line `number`: several processes take chunks in turn."""
     return number // CHUNK % processes.count() == processes.index()
 
 
-def fingerprint(
-    translator: Translator, runs: Iterable[Path], checkpoint: str, mode: str, form: str
+def job_fingerprint(
+    translator: Translator, runs: Iterable[Path], checkpoint: str, mode: str, format_name: str
 ) -> str:
-    """sha256 of what decides the output of a line, besides the line: options, models, vocabularies,
-    program, libraries, machine, device."""
+    """sha256 of everything that determines the output for a line, except the line: options, models,
+    vocabularies, versions of this project and of libraries, machine, device."""
     device = jax.local_devices()[0]
     facts = [
         asdict(translator.decoding),
         mode,
-        form,
+        format_name,
         __version__,
         [version(name) for name in LIBRARIES],
         platform.machine(),
@@ -87,12 +89,12 @@ def fingerprint(
 
 
 def model_files(run: Path, checkpoint: str) -> list[Path]:
-    """The files of a run, or of a MarianMT directory, that decide translations."""
+    """The files of a run, or of a MarianMT directory, that determine translations."""
     params = find_params(run, checkpoint)
     vocabulary = (run / "vocab").rglob("*") if (run / "vocab").is_dir() else run.glob("*.spm")
     inside = params.rglob("*") if params.is_dir() else [params]
-    found = {path for path in (*inside, *vocabulary, *run.glob("*.json")) if path.is_file()}
-    return sorted(found - {run / name for name in ("run.json", "best.json")})
+    files = {path for path in (*inside, *vocabulary, *run.glob("*.json")) if path.is_file()}
+    return sorted(files - {run / name for name in ("run.json", "best.json")})
 
 
 def hash_of(item: Item) -> str:
@@ -105,7 +107,7 @@ class Chunks:
     """The finished results of one output file."""
 
     def __init__(self, output: str, fingerprint: str):
-        """Takes over the results of the same command and removes those of another one."""
+        """Keeps the results of a job with the same fingerprint, and removes those of another."""
         self._output = os.path.realpath(expand_path(output))
         self._directory, self._temporary = f"{self._output}.parts", f"{self._output}.parts.tmp"
         mark = os.path.join(self._directory, "fingerprint")
@@ -117,8 +119,8 @@ class Chunks:
             if os.path.exists(self._directory):
                 raise UserError(
                     OUTPUT,
-                    f"{self._directory} is in the way and not of a decoding "
-                    "job; move it, or choose another --output",
+                    f"{self._directory} is not a directory of a decoding job; move it, or "
+                    "choose another --output",
                 ) from None
         if not same:
             self._remove()
@@ -132,17 +134,19 @@ class Chunks:
         work: Callable[[Lines], Iterable[Mapping[int, str]]],
         reused: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """Computes the results that are missing with `work`, then writes the whole file.
+        """Compute the missing results with `work`, then write the whole output file.
 
-        `lines` begins to read the input again. Several processes compute CHUNK lines in turn.
-        `reused` is called with the number of results that were there already, as they are found.
+        `lines` returns a new iterator over the input. Several processes compute CHUNK lines in
+        turn. `reused` is called with a count of results of an earlier run, as they are found.
         """
-        hashes, unsaved, saved = {}, {}, time.monotonic()
+        hashes: dict[int, str] = {}
+        unsaved: dict[int, tuple[str, str]] = {}
+        saved = time.monotonic()
 
         def missing() -> Lines:
             find = self._finder()
             for number, item in lines():
-                if not own(number):
+                if not is_local(number):
                     continue
                 if find(number, key := hash_of(item)) is not None:
                     reused(1)
@@ -153,16 +157,17 @@ class Chunks:
         try:
             for group in work(missing()):
                 unsaved |= {number: (hashes.pop(number), text) for number, text in group.items()}
-                if len(unsaved) >= CHUNK or time.monotonic() - saved > EVERY:
+                if len(unsaved) >= CHUNK or time.monotonic() - saved > SAVE_INTERVAL:
                     self._save(unsaved)
                     unsaved, saved = {}, time.monotonic()
-        finally:  # also when a signal ends the job
+        finally:  # also after a signal
             self._save(unsaved)
         processes.barrier("the last chunk")
         processes.run_on_first("the whole file", self._join, lines)
 
     def _save(self, results: dict[int, tuple[str, str]]) -> None:
-        """A file of lines [number, hash, text], named by its first number and its content."""
+        """Write a file of lines [number, hash, text], named by its first number and a hash of its
+        content."""
         if not results:
             return
         text = "".join(json.dumps([number, *results[number]]) + "\n" for number in sorted(results))
@@ -170,7 +175,7 @@ class Chunks:
         write_atomic(os.path.join(self._directory, name), text)
 
     def _finder(self) -> Callable[[int, str], str | None]:
-        """(number, hash of the line) → the text that was saved; to be asked in ascending order."""
+        """(number, hash of the line) → the saved text or None. Numbers must ascend."""
         names = deque(
             sorted(
                 name
@@ -188,13 +193,13 @@ class Chunks:
         return find
 
     def _load(self, name: str) -> dict[tuple[int, str], str]:
-        """A saved file by (number, hash); nothing of a damaged one, which is computed again."""
+        """The texts of a saved file by (number, hash); none if the file is damaged."""
         try:
             with open(os.path.join(self._directory, name), encoding="ascii") as file:
                 return {(number, key): text for number, key, text in map(json.loads, file)}
         except (ValueError, TypeError):
             print(
-                f"{self._directory}/{name} is damaged; its lines are computed again",
+                f"{self._directory}/{name} is damaged: its lines are computed again",
                 file=sys.stderr,
             )
             return {}
@@ -207,14 +212,14 @@ class Chunks:
                 if text is None:
                     raise UserError(
                         DATA,
-                        f"line {number + 1} of the input has changed since the "
-                        "job began; run the same command again",
+                        f"line {number + 1} of the input has changed since the job "
+                        "started; run the same command again",
                     )
                 whole.write(f"{text}\n".encode())
         self._remove()
 
     def _remove(self):
-        """By rename first: a directory of chunks is never without its fingerprint."""
+        """Rename first, so that a directory of chunks always has its fingerprint."""
         shutil.rmtree(self._temporary, ignore_errors=True)
         if os.path.exists(self._directory):
             delete_directory(self._directory, self._temporary)

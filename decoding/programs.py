@@ -1,7 +1,7 @@
 """The compiled programs of the engine: encode and search in one graph, for each kind of search.
 
-Numbers that do not decide the form of the graph (`Values`) are arguments of a program, so another
-one compiles nothing. All engines of a process share the programs; the least recently used one is
+Numbers that do not change the graph (`Values`) are arguments of a program, so that a new value
+needs no compilation. All engines of a process share the programs; the least recently used one is
 released when there are more than PROGRAMS.
 """
 
@@ -19,7 +19,7 @@ from model.translate import Search, translate
 from runtime.devices import replicated
 from storage.config import DecodingConfig
 
-PROGRAMS = 32  # kept at most: four sets of options with a program for each of eight buckets
+PROGRAMS = 32  # kept: enough for four sets of options with eight buckets each
 
 
 class Values(NamedTuple):
@@ -28,56 +28,57 @@ class Values(NamedTuple):
     alpha: float
     temperature: float
     top_p: float
-    repetition: float
+    repetition_penalty: float
     seed: int
 
 
 class Program(NamedTuple):
-    """What a program is compiled for. Fields of `search` that are None come from `Values`."""
+    """The key of a compiled program. Fields of `search` that are None come from `Values`."""
 
     models: tuple[Transformer, ...]
     search: Search
     bucket: int  # source tokens
     length: int  # target tokens
-    rows: int  # sentences side by side
+    rows: int  # sentences searched at once
 
 
 def values_of(options: DecodingConfig) -> Values:
     o = options
-    numbers = o.alpha, o.temperature, o.top_p, o.repetition_penalty
-    return Values(*map(float, numbers), o.seed)
+    return Values(
+        float(o.alpha), float(o.temperature), float(o.top_p), float(o.repetition_penalty), o.seed
+    )
 
 
-def search_of(options: DecodingConfig, suppressed: tuple[int, ...]) -> Search:
-    """The search of these options. A rule that is off remains off, which costs nothing."""
+def search_of(options: DecodingConfig, suppress: tuple[int, ...]) -> Search:
+    """The search of these options. A rule that is disabled is not compiled."""
     o = options
     return Search(
-        o.beam_size,
-        o.nbest,
-        None,
-        o.power_penalty,
-        o.horizon,
-        o.samples,
-        None,
-        o.top_k,
-        1.0 if o.top_p == 1.0 else None,
-        suppressed,
-        1.0 if o.repetition_penalty == 1.0 else None,
-        o.no_repeat_ngram,
-        o.renormalize,
+        beam_size=o.beam_size,
+        nbest=o.nbest,
+        alpha=None,
+        power_penalty=o.power_penalty,
+        horizon=o.horizon,
+        samples=o.samples,
+        temperature=None,
+        top_k=o.top_k,
+        top_p=1.0 if o.top_p == 1.0 else None,
+        suppress=suppress,
+        repetition_penalty=1.0 if o.repetition_penalty == 1.0 else None,
+        no_repeat_ngram=o.no_repeat_ngram,
+        renormalize=o.renormalize,
     )
 
 
 def graph(program: Program) -> Callable[..., Hypotheses]:
-    """(variables, request, line numbers, values) → Hypotheses of one device."""
+    """(variables, request, line numbers, values) → Hypotheses, on one device."""
 
     def run(variables, request, lines, values):
-        given = {
+        dynamic = {
             name: value
             for name, value in values._asdict().items()
             if name in Search._fields and getattr(program.search, name) is None
         }
-        search = program.search._replace(**given)
+        search = program.search._replace(**dynamic)
         if search.samples:
             key = jax.random.PRNGKey(values.seed)
             request = request._replace(keys=jax.vmap(partial(jax.random.fold_in, key))(lines))
@@ -89,31 +90,26 @@ def graph(program: Program) -> Callable[..., Hypotheses]:
 
 @lru_cache(PROGRAMS)
 def compiled(program: Program) -> Callable[..., Any]:
-    """`graph` on all local devices; arrays of requests and line numbers begin with their axis."""
+    """`graph` on all local devices; requests and line numbers have a leading axis of devices."""
     return on_devices(graph(program), (None, 0, 0, None))
 
 
 def on_devices(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Callable[..., Any]:
     """`jax.pmap(function, in_axes=in_axes)` on the local devices, for axes 0 and None.
 
-    Not pmap itself: it never releases what it compiled.
+    pmap itself never releases its compiled programs.
     """
-    whole = replicated()
-    of_all = [P() if axis is None else P(*whole.mesh.axis_names) for axis in in_axes]
+    mesh = replicated().mesh
+    per_device = P(*mesh.axis_names)
+    specs = tuple(P() if axis is None else per_device for axis in in_axes)
 
     def run(*arguments):
-        own = [
+        local = [
             one if axis is None else jax.tree.map(lambda x: x[0], one)
             for one, axis in zip(arguments, in_axes, strict=True)
         ]
-        return jax.tree.map(lambda x: x[None], function(*own))
+        return jax.tree.map(lambda x: x[None], function(*local))
 
-    mapped = jax.shard_map(
-        run,
-        mesh=whole.mesh,
-        in_specs=tuple(of_all),
-        out_specs=P(*whole.mesh.axis_names),
-        check_vma=False,
-    )
-    shardings = tuple(NamedSharding(whole.mesh, spec) for spec in of_all)
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=per_device, check_vma=False)
+    shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
     return jax.jit(mapped, in_shardings=shardings)

@@ -1,6 +1,6 @@
-"""Scoring: how probable given translations are, and which source tokens each of their tokens sees.
+"""Scoring and alignment of given translations: one teacher-forced pass over pairs.
 
-One teacher-forced pass over pairs, with the models, tokenizers and buckets of a Translator.
+It uses the models, tokenizers and buckets of a Translator.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,123 +10,139 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from decoding.batches import by_bucket, distribute, merge_devices, pad
 from decoding.programs import on_devices
 from decoding.streaming import windows
 from decoding.translator import WINDOW, Translator
 from model.constraints import make_rules
 from model.hypotheses import length_penalty
-from model.scoring import force
+from model.scoring import score_targets
 from runtime.prefetch import Prefetched
 
 
 class Scored(NamedTuple):
-    """One pair. The last token is the end token; `score` is what a search would have given it.
+    """The score of one pair. The last token is the end token; `score` equals that of a search.
 
-    Suppressed pieces (−inf), renormalisation and the repetition penalty count as in a search.
-    Limits of length, n-gram bans and prefixes only choose among translations; they do not count.
+    Suppressed pieces (−inf), renormalization and the repetition penalty apply as in a search.
+    Length limits, n-gram bans and prefixes only restrict the choice of hypotheses; they do not
+    apply.
     """
 
     log_prob: float
     score: float
     tokens: list[str]
     log_probs: list[float]
-    links: list[tuple[int, int]]  # (i, j): token j attends to source token i most; ends left out
-    kept: int  # tokens of the longer side that were scored, and those that were cut off it
-    cut: int
+    links: list[tuple[int, int]]  # (i, j): target token j attends most to source token i; no ends
+    kept: int  # tokens of the longer side after truncation
+    cut: int  # tokens truncated from the longer side
+
+
+class EncodedPair(NamedTuple):
+    """Token ids of both sides, truncated, with end tokens."""
+
+    source: list[int]
+    target: list[int]
+    cut: int  # tokens truncated from the longer side
 
 
 class Scorer:
     """`scorer.stream(pairs)` with the models, tokenizers and length penalty of a Translator."""
 
     def __init__(self, translator: Translator, align: bool = False):
-        """`align` asks for the links too."""
+        """`align`: compute the alignment links too."""
         self._translator, self._align = translator, align
         engine, options = translator.engine, translator.decoding
-        self._buckets = engine.buckets
         rules = make_rules(
             engine.models[0].config.end_id,
-            suppressed=engine.suppressed,
+            suppress=engine.suppress,
             renormalize=options.renormalize,
-            repetition=options.repetition_penalty,
+            repetition_penalty=options.repetition_penalty,
         )
 
         def run(variables, *arrays):
             models = list(zip(engine.models, variables, strict=True))
-            forced = force(models, *arrays, rules=rules)
+            forced = score_targets(models, *arrays, rules=rules)
             return forced if align else forced.log_probs
 
         self._force = on_devices(run, (None, 0, 0, 0, 0))
 
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:
-        """The score of each pair, in order; None where both sides are blank. A score is NaN where
-        the models' logits are not finite."""
+        """The score of each pair, in order; None if both sides are blank. A score is NaN if the
+        models' logits are not finite."""
         size = WINDOW * self._translator.decoding.batch_size * jax.local_device_count()
-        with closing(Prefetched(pairs, size)) as read:
-            for window in windows(read, size):
+        with closing(Prefetched(pairs, size)) as prefetched:
+            for window in windows(prefetched, size):
                 yield from self._window(window)
 
     def _window(self, pairs):
+        engine, encoded = self._translator.engine, self._encoded(pairs)
+        lengths = [max(len(pair.source), len(pair.target)) if pair else 0 for pair in encoded]
+        results: list[Scored | None] = [None] * len(pairs)
+        for bucket, lines in by_bucket(lengths, engine.buckets):
+            while lines:
+                rows = engine.rows(bucket)
+                capacity = rows * jax.local_device_count()
+                batch = [encoded[i] for i in lines[:capacity]]
+                scored = engine.run_or_halve(rows, bucket, self._batch, bucket, capacity, batch)
+                if scored is None:
+                    continue  # out of memory: a smaller batch
+                for i, one in zip(lines, scored, strict=False):
+                    results[i] = one
+                lines = lines[capacity:]
+        return results
+
+    def _encoded(self, pairs) -> list[EncodedPair | None]:
+        """The token ids of each pair; None if both sides are blank."""
+        engine = self._translator.engine
+        end, room = engine.models[0].config.end_id, engine.buckets[-1]
         tokenizers = self._translator.source_tokenizer, self._translator.target_tokenizer
-        end, room = self._translator.engine.models[0].config.end_id, self._buckets[-1]
         sides = [
             tokenizer.encode_many([pair[side].strip() for pair in pairs])
             for side, tokenizer in enumerate(tokenizers)
         ]
-        kept = [[[*ids[: room - 1], end] for ids in side] for side in sides]
-        cut = [max(0, max(len(side[i]) for side in sides) + 1 - room) for i in range(len(pairs))]
-        order = sorted(
-            (max(len(kept[0][i]), len(kept[1][i])), i)
-            for i in range(len(pairs))
-            if sides[0][i] or sides[1][i]
-        )
-        results, low = [None] * len(pairs), 0
-        for bucket in self._buckets:
-            members = [i for length, i in order if low < length <= bucket]
-            low = bucket
-            while members:
-                rows = self._translator.engine.rows(bucket)
-                size = rows * jax.local_device_count()
-                try:
-                    self._batch(members[:size], bucket, size, kept, cut, results)
-                except jax.errors.JaxRuntimeError as error:
-                    self._translator.engine.halve(rows, bucket, error)
-                    continue
-                members = members[size:]
-        return results
-
-    def _batch(self, members, bucket, rows, kept, cut, results):
-        arrays, devices = [], jax.local_device_count()
-        for side in kept:
-            ids = np.full((rows, bucket), self._translator.engine.models[0].config.pad_id, np.int32)
-            lengths = np.zeros(rows, np.int32)
-            for row, i in enumerate(members):
-                lengths[row] = len(side[i])
-                ids[row, : lengths[row]] = side[i]
-            arrays += [ids, lengths]
-        split = (x.reshape(devices, -1, *x.shape[1:]) for x in arrays)
-        forced = jax.device_get(self._force(self._translator.engine.variables, *split))
-        log_probs, *attention = jax.tree.leaves(
-            jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), forced)
-        )
-        decoding, pieces = self._translator.decoding, self._translator.target_tokenizer
-        for row, i in enumerate(members):
-            source, target = len(kept[0][i]), len(kept[1][i])
-            each = log_probs[row, :target]
-            total = float(each.sum())
-            penalty = float(length_penalty(float(target), decoding.alpha, decoding.power_penalty))
-            results[i] = Scored(
-                total,
-                total / penalty,
-                [pieces.piece(token) for token in kept[1][i]],
-                each.tolist(),
-                links(attention[0][row, :target, :source]) if self._align else [],
-                max(source, target),
-                cut[i],
+        return [
+            EncodedPair(
+                [*source[: room - 1], end],
+                [*target[: room - 1], end],
+                max(0, max(len(source), len(target)) + 1 - room),
             )
+            if source or target
+            else None
+            for source, target in zip(*sides, strict=True)
+        ]
+
+    def _batch(self, bucket: int, capacity: int, pairs: list[EncodedPair]) -> list[Scored]:
+        """The scores of at most `capacity` pairs, computed on all devices."""
+        pad_id = self._translator.engine.models[0].config.pad_id
+        source = pad([pair.source for pair in pairs], capacity, bucket, pad_id)
+        target = pad([pair.target for pair in pairs], capacity, bucket, pad_id)
+        arrays = map(distribute, (*source, *target))
+        forced = jax.device_get(self._force(self._translator.engine.variables, *arrays))
+        log_probs, *attention = map(merge_devices, jax.tree.leaves(forced))
+        return [
+            self._scored(pair, log_probs[row], attention[0][row] if self._align else None)
+            for row, pair in enumerate(pairs)
+        ]
+
+    def _scored(self, pair, log_probs, attention):
+        decoding, tokenizer = self._translator.decoding, self._translator.target_tokenizer
+        source, target = len(pair.source), len(pair.target)
+        total = float(log_probs[:target].sum())
+        penalty = float(length_penalty(float(target), decoding.alpha, decoding.power_penalty))
+        return Scored(
+            total,
+            total / penalty,
+            [tokenizer.piece(token) for token in pair.target],
+            log_probs[:target].tolist(),
+            [] if attention is None else alignment_links(attention[:target, :source]),
+            max(source, target),
+            pair.cut,
+        )
 
 
-def links(attention: np.ndarray) -> list[tuple[int, int]]:
-    """(i, j) for each target token j and the source token i it sees most, ends left out."""
+def alignment_links(attention: np.ndarray) -> list[tuple[int, int]]:
+    """(i, j) for each target token j and the source token i that it attends to most, without the
+    end tokens. `attention` is [T, S]."""
     if attention.shape[1] < 2:
         return []
     best = attention[:-1, :-1].argmax(axis=1)

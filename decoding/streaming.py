@@ -1,8 +1,8 @@
-"""Streaming: cut an input into windows of lines, put results back in order.
+"""Streaming: split the input into windows of lines, and put the results back in order.
 
-A window of lines is sorted by length and searched together. It closes when it is full, at the end
-of the input, or when the input pauses. A pipe is therefore answered while it stays open, and a file
-is read in full windows.
+The lines of a window are sorted by length and searched together. A window closes when it is full,
+at the end of the input, or when the input pauses. So each line of an open pipe is answered at once,
+and a file is read in full windows.
 """
 
 import time
@@ -16,7 +16,7 @@ LATEST = 1.0  # seconds from its first line until a window closes on a slow, ste
 
 
 def windows(items: Prefetched, size: int) -> Iterator[list]:
-    """Lists of at most `size` items. After an error the items before it come first."""
+    """Lists of at most `size` items. An error of `items` is raised after the items before it."""
     for first in items:
         window, failed, latest = [first], None, time.monotonic() + LATEST
         try:
@@ -34,9 +34,10 @@ def windows(items: Prefetched, size: int) -> Iterator[list]:
 
 
 def in_order(groups: Iterable[Mapping[int, Any]], first: int = 0) -> Iterator[Any]:
-    """The values of numbers `first`, `first` + 1, … of groups that come in any order, each as soon
-    as those before it are there."""
-    waiting, number = {}, first
+    """The values of numbers `first`, `first` + 1, … of groups that come in any order. Each value is
+    yielded as soon as all values before it are."""
+    waiting: dict[int, Any] = {}
+    number = first
     for group in groups:
         waiting.update(group)
         while number in waiting:

@@ -1,6 +1,6 @@
-"""Translator: lines → token ids → the engine → text, in the order of the lines.
+"""Translator: lines → token ids → engine → text, in the order of the lines.
 
-Translator.load("runs/NAME").translate(lines) gives what the command gives.
+Translator.load("runs/NAME").translate(lines) returns what decode.py writes.
 """
 
 import difflib
@@ -18,27 +18,24 @@ from decoding.calls import Job
 from decoding.engine import Engine
 from decoding.formats import Hypothesis, Item
 from decoding.streaming import IDLE, in_order, windows
-from interop.models import check_run, load_params
+from interop.models import load_params, open_model
 from model.config import ModelConfig
 from runtime.devices import prepare_jax_by_default
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from runtime.prefetch import Prefetched
-from storage.checkpoint import finite
+from storage.checkpoint import require_finite
 from storage.config import DecodingConfig
 
-OPTION_SETS = 16  # kept by `with_options`, with what their engines found out about memory
+OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batch sizes
 WINDOW = 64  # batches of lines that are sorted by length together; bounds memory
 
 
 class Translation(NamedTuple):
-    """One line's translations, best first (samples: as drawn).
-
-    `tokens` is the length of its source with the end token, `kept` what was translated.
-    """
+    """The translations of one line, best first (samples: in the order drawn)."""
 
     hypotheses: list[Hypothesis]
-    tokens: int
-    kept: int
+    tokens: int  # length of the source, with the end token
+    kept: int  # its length after truncation
 
     @property
     def text(self) -> str:
@@ -56,76 +53,75 @@ class Translator:
     ):
         self._models, self.decoding = models, decoding
         self.source_tokenizer, self.target_tokenizer = tokenizers
-        self.engine = Engine(models, decoding, self._suppressed())
-        self._options = lru_cache(OPTION_SETS)(self._other)
+        self.engine = Engine(models, decoding, self._suppress_ids())
+        self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
     @classmethod
     def load(
         cls,
         run: str | Path | Sequence[str | Path],
         checkpoint: str | int = "best",
-        **decoding: int | float | str,
+        **decoding: Any,
     ) -> "Translator":
-        """From a run directory, or from several of one vocabulary (an ensemble).
+        """Load a run directory, or an ensemble of several with the same vocabulary.
 
         `decoding` overrides fields of the (first) run's config.decoding. Raises
-        UserError(CHECKPOINT) where there is no run, no checkpoint, or a vocabulary that does not
-        fit, UserError(CONFIGURATION) for impossible options, TypeError for an unknown option. Sets
-        up the devices (runtime.devices.prepare_jax) unless a backend is initialised already.
+        UserError(CHECKPOINT) if a run or checkpoint is missing or vocabularies differ,
+        UserError(CONFIGURATION) for invalid options, TypeError for an unknown option. Configures
+        JAX (runtime.devices.prepare_jax) unless a backend is initialised already.
         """
-        check_options(decoding)
+        check_option_names(decoding)
         prepare_jax_by_default()
-        runs = [run] if isinstance(run, str | Path) else list(run)
-        runs = [Path(one).expanduser() for one in runs]
-        found = [check_run(one, str(checkpoint)) for one in runs]
-        config, tokenizers = found[0]
-        for path, (other, _) in zip(runs, found, strict=True):
+        given = [run] if isinstance(run, str | Path) else run
+        runs = [Path(one).expanduser() for one in given]
+        checked = [open_model(one, str(checkpoint)) for one in runs]
+        config, tokenizers = checked[0]
+        for path, (other, _) in zip(runs, checked, strict=True):
             if other.data.vocab_sha256 != config.data.vocab_sha256:
                 raise UserError(
                     CHECKPOINT,
-                    f"{path} has another vocabulary than {runs[0]}; an "
-                    "ensemble needs one (train the others with init_from, or on the "
-                    "same data)",
+                    f"{path}: the vocabulary differs from that of {runs[0]}: an ensemble needs "
+                    "the same one; train the models on the same data, or with init_from",
                 )
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
-        translator = cls([other.model for other, _ in found], tokenizers, config.decoding)
-        translator.use(*(finite(load_params(path, str(checkpoint)), path) for path in runs))
+        translator = cls([other.model for other, _ in checked], tokenizers, config.decoding)
+        translator.use(*(require_finite(load_params(path, str(checkpoint)), path) for path in runs))
         return translator
 
     def use(self, *params: Any) -> None:
-        """Translate with these parameters from now on; nothing is compiled again for that."""
+        """Set the parameters of each model. Nothing is compiled again."""
         self.engine.use(*params)
 
-    def _suppressed(self) -> tuple[int, ...]:
-        """The ids of config.decoding.suppress. UserError(CONFIGURATION) for one that is none."""
+    def _suppress_ids(self) -> tuple[int, ...]:
+        """The ids of config.decoding.suppress. UserError(CONFIGURATION) for an unknown piece."""
         ids = []
         for piece in self.decoding.suppress.split():
-            found = self.target_tokenizer.id_of(piece)
-            if found is None or found == self._models[0].end_id:
+            id_ = self.target_tokenizer.id_of(piece)
+            if id_ is None or id_ == self._models[0].end_id:
                 raise UserError(
                     CONFIGURATION,
-                    f"decoding.suppress: {piece!r} is no piece of the "
-                    "target vocabulary that could be left out (RUN/vocab lists them)",
+                    f"decoding.suppress: {piece!r} cannot be suppressed: expected pieces of the "
+                    "target vocabulary (listed in RUN/vocab) other than the end token",
                 )
-            ids.append(found)
+            ids.append(id_)
         return tuple(ids)
 
-    def translate(self, lines: Iterable[str], **decoding: int | float | str) -> list:
-        """The translation of each line, in order; a blank line gives a blank line.
+    def translate(self, lines: Iterable[str], **decoding: Any) -> list:
+        """The translation of each line, in order; that of a blank line is blank.
 
-        `decoding` overrides options for this call. With several hypotheses a line gives a list.
-        TypeError for an unknown option, and for lines that are not strings.
+        `decoding` overrides options for this call. If it asks for several hypotheses, a line has a
+        list of translations. TypeError for an unknown option or a line that is not a string.
         """
         translator = self.with_options(**decoding) if decoding else self
-        found = translator.stream(lines)
+        translations = translator.stream(lines)
         if translator.decoding.hypotheses == 1:
-            return [one.text for one in found]
-        return [[hypothesis.text for hypothesis in one.hypotheses] for one in found]
+            return [translation.text for translation in translations]
+        return [[one.text for one in translation.hypotheses] for translation in translations]
 
-    def with_options(self, **decoding: int | float | str) -> "Translator":
-        """The same models with other options. TypeError for an unknown option."""
-        check_options(decoding)
+    def with_options(self, **decoding: Any) -> "Translator":
+        """A translator with the same models and other options. TypeError for an unknown option."""
+        check_option_names(decoding)
         options = replace(self.decoding, **decoding)
         try:
             options.validate()
@@ -133,19 +129,19 @@ class Translator:
             raise UserError(CONFIGURATION, str(error)) from None
         if options == self.decoding:
             return self
-        translator = self._options(options)
+        translator = self._translator_for(options)
         translator.engine.variables = self.engine.variables
         return translator
 
-    def _other(self, options: DecodingConfig) -> "Translator":
+    def _new_translator(self, options: DecodingConfig) -> "Translator":
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return Translator(self._models, tokenizers, options)
 
     def stream(self, items: Iterable[str | Item], first: int = 0) -> Iterator[Translation]:
-        """Translations in the order of the lines, in memory that their number does not change.
+        """The translations in the order of the lines, in constant memory.
 
-        Each comes as soon as it and those before it are computed, also while `items` blocks.
-        `first` is the number of the first line: samples depend on a line's number and the seed.
+        Each is yielded as soon as it and those before it are computed, also while `items` blocks.
+        `first` is the number of the first line: samples depend on the line number and the seed.
         """
         if isinstance(items, str):
             raise TypeError(
@@ -158,57 +154,38 @@ class Translator:
             yield from in_order(groups, first)
 
     def results(self, lines: Iterable[tuple[int, str | Item]]) -> Iterator[dict[int, Translation]]:
-        """The translations of (number, line) pairs as the compiled calls find them, in any order;
-        {} while the input pauses. To close it does not wait for the input."""
+        """The translations of (number, line) pairs by number, in the order of the compiled calls;
+        {} while the input pauses. Closing the generator does not wait for the input."""
         size = WINDOW * self.decoding.batch_size * jax.local_device_count()
-        read = Prefetched(map(checked, lines), size)
-        jobs = Prefetched(map(self._tokenized, windows(read, size)), 1)
-        begun, ready, failed = {}, {}, []  # tokens of lines in a job, translations, input errors
-
-        def available() -> Iterator[Job | None]:
-            """The next job as soon as it is read; None where there is other work meanwhile."""
-            while True:
-                if not jobs.ready(0 if begun or ready else IDLE):
-                    yield None
-                    continue
-                try:
-                    job, tokens = next(jobs)
-                except StopIteration:
-                    return
-                except Exception as error:  # noqa: BLE001 – raised below, after what came before it
-                    failed.append(error)
-                    return
-                for number, ids, count in zip(job.numbers, job.sources, tokens, strict=True):
-                    if ids:
-                        begun[number] = count
-                    else:
-                        ready[number] = Translation([Hypothesis("", 0.0)], count, 0)
-                yield job
-
+        items = Prefetched(map(as_item, lines), size)
+        jobs = Prefetched(map(self._tokenized, windows(items, size)), 1)
+        source = JobSource(jobs)
         try:
-            for call in self.engine.search(available()):
-                for job, index, found in call:
-                    number = job.numbers[index]
-                    ready[number] = Translation(
-                        self._hypotheses(found), begun.pop(number), len(job.sources[index]) + 1
+            for results in self.engine.search(source):
+                source.in_flight -= len(results)
+                translations = source.take_blank()
+                for job, line, hypotheses in results:
+                    kept = len(job.sources[line]) + 1
+                    translations[job.numbers[line]] = Translation(
+                        self._decoded(hypotheses), job.token_counts[line], kept
                     )
-                yield dict(ready)
-                ready.clear()
-            yield ready
+                yield translations
+            yield source.take_blank()
         finally:
-            read.close()
+            items.close()
             jobs.close()
-        if failed:
-            raise failed[0]
+        if source.error is not None:
+            raise source.error
 
-    def _hypotheses(self, found):
+    def _decoded(self, hypotheses):
         return [
             Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1)
-            for ids, score, log_prob in found
+            for ids, score, log_prob in hypotheses
         ]
 
-    def _tokenized(self, window: list[tuple[int, Item]]) -> tuple[Job, list[int]]:
-        """The job of some lines, and how many tokens each line has before it is truncated."""
+    def _tokenized(self, window: list[tuple[int, Item]]) -> Job:
+        """The job of a window of numbered lines; sources are truncated to the models' max_length.
+        UserError(DATA) for a prefix that leaves no room for the end token."""
         numbers, items = zip(*window, strict=True)
         encoded = self.source_tokenizer.encode_many([item.text.strip() for item in items])
         kept = [ids[: self.engine.buckets[-1] - 1] for ids in encoded]
@@ -218,18 +195,57 @@ class Translator:
             if item.prefix and kept[i]
         }
         for i, ids in prefixes.items():
-            if len(ids) > (most := self.engine.longest_prefix(len(kept[i]) + 1)):
+            if len(ids) > (limit := self.engine.max_prefix_length(len(kept[i]) + 1)):
                 raise UserError(
                     DATA,
                     f"line {numbers[i] + 1}: its prefix has {len(ids)} tokens, "
-                    f"expected at most {most}; shorten it, or raise "
+                    f"expected at most {limit}; shorten it, or raise "
                     "--max_extra_length or --max_length",
                 )
-        return Job(kept, prefixes, numbers), [len(ids) + bool(ids) for ids in encoded]
+        return Job(kept, prefixes, numbers, [len(ids) + bool(ids) for ids in encoded])
 
 
-def checked(line: tuple[int, str | Item]) -> tuple[int, Item]:
-    """A numbered line as an item. TypeError unless it is a string or an item."""
+class JobSource:
+    """The jobs for `Engine.search`, and the translations of blank lines, which are not searched.
+
+    An iterator over the jobs as they are read. While none is available it gives None: at once if
+    lines are in flight or blank lines wait to be yielded, else every IDLE seconds. An error of the
+    input ends the jobs and is kept in `error`, so that the lines before it are translated first.
+    """
+
+    def __init__(self, jobs: Prefetched):
+        self.in_flight = 0  # lines given to the engine without a result yet; the caller subtracts
+        self.error: Exception | None = None
+        self._jobs = jobs
+        self._blank: dict[int, Translation] = {}
+
+    def take_blank(self) -> dict[int, Translation]:
+        """The translations of the blank lines read since the last call, by line number."""
+        blank, self._blank = self._blank, {}
+        return blank
+
+    def __iter__(self) -> Iterator[Job | None]:
+        while True:
+            if not self._jobs.ready(0 if self.in_flight or self._blank else IDLE):
+                yield None
+                continue
+            try:
+                job = next(self._jobs)
+            except StopIteration:
+                return
+            except Exception as error:  # noqa: BLE001 – raised by the caller
+                self.error = error
+                return
+            for number, ids, tokens in zip(job.numbers, job.sources, job.token_counts, strict=True):
+                if ids:
+                    self.in_flight += 1
+                else:
+                    self._blank[number] = Translation([Hypothesis("", 0.0)], tokens, 0)
+            yield job
+
+
+def as_item(line: tuple[int, str | Item]) -> tuple[int, Item]:
+    """A numbered line as an item. TypeError if it is neither a string nor an item."""
     number, item = line
     if isinstance(item, str):
         item = Item(item, item)
@@ -238,8 +254,8 @@ def checked(line: tuple[int, str | Item]) -> tuple[int, Item]:
     return number, item
 
 
-def check_options(given: dict[str, Any]) -> None:
-    """TypeError that names the nearest option for one that does not exist."""
+def check_option_names(given: dict[str, Any]) -> None:
+    """TypeError, with the most similar name, if an option does not exist."""
     names = [field.name for field in fields(DecodingConfig)]
     for name in given:
         if name not in names:

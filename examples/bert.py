@@ -1,7 +1,7 @@
-"""An encoder-only classifier (BERT-like): does the first word of a sentence come again?
+"""An encoder-only classifier (BERT-like): is the first word of a sentence repeated?
 
     python examples/bert.py
-Sentences have different lengths; what is said of one is read off its first position.
+Sentences have different lengths. The classifier reads the output at the first position.
 """
 
 import jax
@@ -13,7 +13,7 @@ from flax import linen as nn
 from model.attention import segment_mask
 from model.config import ModelConfig
 from model.layers import Embedding
-from model.transformer import Stack, along
+from model.transformer import Stack, default_positions
 
 CLS, FIRST, WORDS, LONGEST = 1, 2, 12, 8
 CONFIG = ModelConfig(
@@ -32,27 +32,27 @@ class Bert(nn.Module):
         self.head = nn.Dense(self.classes)
 
     def __call__(self, tokens, segments):
-        """Logits [B, classes]; segment 0 is padding, whatever its tokens are."""
+        """Logits [B, classes]. Segment 0 is padding, for any tokens."""
         mask = segment_mask(segments, segments)
-        x, _ = self.stack(self.embedding(tokens), mask, along(tokens))
+        x, _ = self.stack(self.embedding(tokens), mask, default_positions(tokens))
         return self.head(x[:, 0])
 
 
 def sentences(random: np.random.Generator, number: int) -> tuple[np.ndarray, ...]:
-    """Tokens and segments [number, LONGEST + 1] and the answers, yes and no alike often."""
+    """Tokens and segments [number, LONGEST + 1] and the answers, half of them 1."""
     words = random.integers(FIRST, FIRST + WORDS, (number, LONGEST))
     lengths = random.integers(3, LONGEST + 1, number)
-    again = random.integers(0, 2, number)
+    repeated = random.integers(0, 2, number)
     same = words[:, 1:] == words[:, :1]
     words[:, 1:] = np.where(same, (words[:, 1:] - FIRST + 1) % WORDS + FIRST, words[:, 1:])
     where = random.integers(1, lengths)
-    words[np.arange(number), where] = np.where(again, words[:, 0], words[range(number), where])
+    words[np.arange(number), where] = np.where(repeated, words[:, 0], words[range(number), where])
     segments = (np.arange(LONGEST + 1) <= lengths[:, None]).astype(np.int32)
-    return np.pad(words, ((0, 0), (1, 0)), constant_values=CLS), segments, again
+    return np.pad(words, ((0, 0), (1, 0)), constant_values=CLS), segments, repeated
 
 
 def main() -> float:
-    """The share of new sentences of which it says the right thing; guessing gives a half."""
+    """The accuracy on new sentences; chance is 0.5."""
     random = np.random.default_rng(0)
     model, optimizer = Bert(CONFIG, classes=2), optax.adam(3e-3)
 
@@ -74,4 +74,4 @@ def main() -> float:
 
 
 if __name__ == "__main__":
-    print(f"right: {main():.1%}")
+    print(f"accuracy: {main():.1%}")

@@ -1,10 +1,8 @@
-"""A decoder-only language model (GPT): learns to sort digits, writes by beam search with a cache.
+"""A decoder-only language model (GPT) that sorts digits, decoded by beam search with a cache.
 
     python examples/gpt.py
-A line is "3 1 2 = 1 2 3": the digits before "=" are a prefix that the search is made to say.
+A line is "3 1 2 = 1 2 3". The digits up to "=" are a forced prefix of the search.
 """
-
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +15,7 @@ from model.beam_search import beam_search
 from model.config import ModelConfig
 from model.constraints import make_rules
 from model.layers import Embedding
-from model.transformer import Stack, along
+from model.transformer import Stack, default_positions
 from model.translate import ancestry_mask, empty_caches
 
 START, END, EQUALS, FIRST, DIGITS, BEAMS = 1, 2, 3, 4, 4, 2  # a digit is FIRST … FIRST + 9
@@ -33,8 +31,9 @@ class GPT(nn.Module):
         self.stack = Stack(self.config, self.config.num_layers)
 
     def __call__(self, tokens):
-        """Logits [B, T, V] of what follows each token."""
-        x, _ = self.stack(self.embedding(tokens), causal_mask(tokens.shape[1]), along(tokens))
+        """Logits [B, T, V] of the token after each one."""
+        mask = causal_mask(tokens.shape[1])
+        x, _ = self.stack(self.embedding(tokens), mask, default_positions(tokens))
         return self.embedding.logits(x)
 
     def step(self, tokens, caches, t, parents, ancestry):
@@ -46,7 +45,7 @@ class GPT(nn.Module):
 
 
 def main() -> float:
-    """The share of lines with unseen digits that it sorts without a mistake."""
+    """The share of lines with unseen digits that are sorted correctly."""
     digits = np.random.default_rng(0).integers(FIRST, FIRST + 10, (40_000, DIGITS))
     lines = np.c_[digits, np.full(40_000, EQUALS), np.sort(digits), np.full(40_000, END)]
     unseen = digits.sum(axis=1) % 7 == 0
@@ -56,7 +55,7 @@ def main() -> float:
     def loss(params, lines):
         inputs = jnp.pad(lines[:, :-1], ((0, 0), (1, 0)), constant_values=START)
         each = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, inputs), lines)
-        return each[:, DIGITS + 1 :].mean()  # of the sorted half
+        return each[:, DIGITS + 1 :].mean()  # only the sorted half
 
     @jax.jit
     def update(params, state, lines):
@@ -69,7 +68,8 @@ def main() -> float:
         params, state = update(params, state, batch)
     rows, length = test.shape
     found = jax.jit(lambda params: beam_search(
-        partial(model.apply, params, method="step"), empty_caches(CONFIG, rows, length * BEAMS),
+        lambda *inputs: model.apply(params, *inputs, method="step"),
+        empty_caches(CONFIG, rows, length * BEAMS),
         jnp.full(rows, START), jnp.full(rows, length), beam_size=BEAMS, max_length=length,
         end_id=END, rules=make_rules(END, prefix=(jnp.array(test), jnp.full(rows, DIGITS + 1))),
     ))(params)  # fmt: skip
@@ -77,4 +77,4 @@ def main() -> float:
 
 
 if __name__ == "__main__":
-    print(f"sorted without a mistake: {main():.1%}")
+    print(f"sorted correctly: {main():.1%}")

@@ -1,8 +1,8 @@
-"""Beam search over an n-gram table, no neural network: learned by counting, checked exhaustively.
+"""Beam search over a table of n-gram counts, without a neural network, checked exhaustively.
 
     python examples/ngrams.py
-The table says what follows two words. A step is handed the last one; the one before it is the
-decoder's own state, which follows the hypotheses by `parents`.
+The table has the probability of a word after two others. A step gets the last word. The word before
+it is the state of the step, which is reordered by `parents`.
 """
 
 from itertools import pairwise, product
@@ -17,7 +17,7 @@ START, END, BEAMS, LIMIT, ALPHA, NBEST = 0, 1, 6, 4, 0.6, 3
 
 
 def toy_text(random: np.random.Generator, sentences: int) -> list[list[int]]:
-    """A noun phrase, then "sleeps", or "sees" or "hears" and another one; as ids with the end."""
+    """Ids of: noun phrase + "sleeps", or noun phrase + "sees" or "hears" + noun phrase; end."""
     lines = []
     for _ in range(sentences):
         verb = random.choice(["sees", "hears", "sleeps"], p=[0.4, 0.1, 0.5])
@@ -30,8 +30,8 @@ def toy_text(random: np.random.Generator, sentences: int) -> list[list[int]]:
     return lines
 
 
-def learned(text: list[list[int]]) -> np.ndarray:
-    """ln p(word | two words before it), [before, last, word], by counts with a little for all."""
+def learn(text: list[list[int]]) -> np.ndarray:
+    """ln p(word | two words before it), [before, last, word], from smoothed counts."""
     counts = np.full((len(WORDS),) * 3, 0.01)
     for sentence in text:
         ids = [START, START, *sentence]
@@ -46,14 +46,14 @@ def log_prob(table: np.ndarray, sentence: tuple[int, ...] | list[int]) -> float:
 
 
 def main() -> tuple[float, float, str]:
-    """Perplexity of new sentences; how far the scores of the best that the search finds are from
-    those of the best of all sentences; the best one."""
+    """The perplexity of new sentences, the largest difference of the n best scores from those of
+    exhaustive enumeration, and the best sentence."""
     random = np.random.default_rng(0)
-    table, new = learned(toy_text(random, 2000)), toy_text(random, 500)
+    table, new = learn(toy_text(random, 2000)), toy_text(random, 500)
     perplexity = np.exp(-sum(log_prob(table, one) for one in new) / sum(map(len, new)))
 
     def step(tokens, before, t, parents, ancestry):
-        before = jnp.take_along_axis(before, parents, axis=1)  # of the slot that each one continues
+        before = jnp.take_along_axis(before, parents, axis=1)  # of the slot that each continues
         return jnp.asarray(table)[before, tokens], tokens
 
     found = beam_search(
@@ -70,4 +70,4 @@ def main() -> tuple[float, float, str]:
 
 
 if __name__ == "__main__":
-    print("perplexity {:.2f} of 10 words; scores off by {:.0e}; best: {}".format(*main()))
+    print("perplexity {:.2f} of 10 words; score difference {:.0e}; best: {}".format(*main()))

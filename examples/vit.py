@@ -1,7 +1,7 @@
-"""A vision transformer: which way does the stroke in a noisy picture lie?
+"""A vision transformer that classifies the direction of a stroke in a noisy picture.
 
     python examples/vit.py
-A picture is cut into patches, a patch is a token; the positions are learned.
+A picture is cut into patches; each patch is a token. Positions are learned.
 """
 
 import jax
@@ -34,15 +34,15 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, pictures):
-        """Logits [B, classes]. Everything attends to everything: there is no mask."""
+        """Logits [B, classes]. There is no mask: every patch attends to every patch."""
         x = nn.Dense(self.config.d_model)(patches(pictures))
-        places = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
-        x, _ = Stack(self.config, self.config.num_layers)(x, None, places)
+        positions = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
+        x, _ = Stack(self.config, self.config.num_layers)(x, None, positions)
         return nn.Dense(self.classes)(x.mean(axis=1))
 
 
 def strokes(random: np.random.Generator, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noise with one stroke somewhere, and its direction."""
+    """Noise with one stroke at a random place, and its direction."""
     pictures = random.normal(0.0, 0.3, (number, SIZE, SIZE)).astype(np.float32)
     answers = random.integers(0, len(DIRECTIONS), number)
     middle = random.integers(STROKE // 2, SIZE - STROKE // 2, (number, 2))
@@ -53,7 +53,7 @@ def strokes(random: np.random.Generator, number: int) -> tuple[np.ndarray, np.nd
 
 
 def main() -> float:
-    """The share of new pictures that it names rightly; guessing gives a quarter."""
+    """The accuracy on new pictures; chance is 0.25."""
     random = np.random.default_rng(0)
     model, optimizer = VisionTransformer(CONFIG, len(DIRECTIONS)), optax.adam(2e-3)
 
@@ -75,4 +75,4 @@ def main() -> float:
 
 
 if __name__ == "__main__":
-    print(f"right: {main():.1%}")
+    print(f"accuracy: {main():.1%}")

@@ -1,1 +1,1 @@
-"""Models of other projects, read and written."""
+"""Models of other projects, imported and exported."""

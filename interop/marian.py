@@ -1,6 +1,7 @@
-"""MarianMT directories (OPUS-MT) as runs: their configuration, vocabularies and parameters.
+"""MarianMT directories (OPUS-MT) read as runs: configuration, vocabularies and parameters.
 
-What cannot be represented is refused by name. Only safetensors are read; a pickle is never opened.
+An error names the field or tensor that is not supported. Parameters are read from safetensors only;
+a pickle is never opened.
 """
 
 import json
@@ -14,21 +15,27 @@ from safetensors import SafetensorError, safe_open
 
 from data.config import DataConfig
 from data.marian_tokenizer import MarianTokenizer, without_appended_pad
-from data.vocabulary import fingerprint
-from interop.marian_files import load_marian_tokenizers, read_json
-from interop.marian_tensors import appended, check_shapes, from_marian, remove_start
+from data.vocabulary import tokenizer_sha256
+from interop.family import ModelFamily
+from interop.marian_files import JsonFields, load_marian_tokenizers, read_json
+from interop.marian_tensors import (
+    check_shapes,
+    config_with_start_row,
+    params_from_tensors,
+    remove_start_row,
+)
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, UserError
 from storage.config import Config, DecodingConfig
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
-# Fields of config.json that must have one value, which is also what they are where they are absent.
+# Fields of config.json that must have this value, which is also their default.
 REQUIRED = {
     "model_type": "marian", "normalize_before": False, "normalize_embedding": False,
     "add_final_layer_norm": False, "static_position_embeddings": True, "is_encoder_decoder": True,
 }  # fmt: skip
-# Fields of generation_config.json (or config.json, where they used to be) that are not mapped must
-# be absent or say "off", which is this value.
+# Unsupported fields of generation_config.json (or config.json, where older versions of transformers
+# put them): they must be absent, null, or have this value, which turns them off.
 OFF = {
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0,
     "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
@@ -36,18 +43,18 @@ OFF = {
     "suppress_tokens": [], "begin_suppress_tokens": [], "force_words_ids": [], "constraints": [],
     "sequence_bias": {}, "forced_bos_token_id": None, "exponential_decay_length_penalty": None,
 }  # fmt: skip
-# Where convert.py notes what a run was that MarianMT's layout cannot tell.
+# The field in which convert.py records properties of a run that MarianMT's layout cannot express.
 NOTE = "jax_transformer"
 WEIGHTS = "model.safetensors"
 CONVERT = (
-    "where you trust it, convert it with transformers: "
+    "if you trust it, convert it with transformers: "
     "MarianMTModel.from_pretrained(DIR).save_pretrained(DIR)"
 )
-EXTRA_LENGTH = 50  # beyond the source, as for runs
+EXTRA_LENGTH = 50  # tokens beyond the length of the source, the default of runs
 
 
 def is_marian(directory: Path) -> bool:
-    """Whether a directory has a config.json of transformers, which says its `model_type`."""
+    """Whether a directory has a config.json of transformers, which has a `model_type`."""
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -56,180 +63,180 @@ def is_marian(directory: Path) -> bool:
 
 
 def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """Our configuration of its model, and its config.json with generation_config.json's fields.
+    """Our model configuration, and the fields of config.json and generation_config.json.
 
-    UserError(CHECKPOINT) that names the field for what cannot be represented.
+    UserError(CHECKPOINT) that names the field if it is not supported.
     """
-    path, there = directory / "config.json", read_json(directory / "config.json")
+    path = directory / "config.json"
+    content = read_json(path)
     if (directory / "generation_config.json").exists():
-        there |= read_json(directory / "generation_config.json")
-
-    def refuse(field: str, expected: str) -> None:
-        raise UserError(
-            CHECKPOINT,
-            f"{path}: {field}={there.get(field)!r} cannot be represented; expected {expected}",
-        )
-
-    def number(field: str, least: int = 1) -> int:
-        if type(there.get(field)) is not int or there[field] < least:
-            refuse(field, f"a whole number from {least}")
-        return there[field]
-
-    for field, value in REQUIRED.items():
-        if there.get(field, value) != value:
-            refuse(field, repr(value))
-    if there.get("activation_function", "gelu") not in ACTIVATIONS:
-        refuse("activation_function", ", ".join(ACTIVATIONS))
-    for field in ("ffn_dim", "attention_heads"):
-        if number(f"encoder_{field}") != number(f"decoder_{field}"):
-            refuse(f"decoder_{field}", f"the encoder's, {there[f'encoder_{field}']}")
-    shared = there.get("share_encoder_decoder_embeddings", True)
-    tied = there.get("tie_word_embeddings", True)
-    if shared and not tied:
-        refuse("tie_word_embeddings", "True where the embeddings are shared")
-    size = number("vocab_size")
-    target_size = (
-        size if shared or not there.get("decoder_vocab_size") else (number("decoder_vocab_size"))
-    )
-    config = ModelConfig(
-        source_vocab_size=size, target_vocab_size=target_size,
-        d_model=number("d_model"), d_ff=number("encoder_ffn_dim"),
-        num_heads=number("encoder_attention_heads"), num_layers=number("encoder_layers"),
-        num_decoder_layers=number("decoder_layers"), dropout=there.get("dropout", 0.1),
-        sinusoid_layout="halves", max_length=number("max_position_embeddings"),
-        activation=ACTIVATIONS[there.get("activation_function", "gelu")], attention_bias=True,
-        layer_norm_epsilon=1e-5,
-        tied_embeddings="three-way" if shared else "two-way" if tied else "none",
-        scale_embeddings=bool(there.get("scale_embedding", False)), output_bias=True,
-        pad_id=number("pad_token_id", 0), start_id=number("decoder_start_token_id", 0),
-        end_id=number("eos_token_id", 0), unknown_id=1,
-    )  # fmt: skip
-    if NOTE in there:
+        content |= read_json(directory / "generation_config.json")
+    fields = JsonFields(path, content)
+    config = _model_config(fields)
+    if NOTE in fields:
         try:
-            config = replace(config, **there[NOTE])
+            config = replace(config, **fields[NOTE])
         except TypeError:
-            refuse(NOTE, "what convert.py writes")
+            fields.refuse(NOTE, "the object that convert.py writes")
     try:
         config.validate()
     except (ValueError, TypeError) as error:
-        raise UserError(CHECKPOINT, f"{path} cannot be represented: {error}") from None
-    return config, there
+        raise UserError(CHECKPOINT, f"{path} is not supported: {error}") from None
+    return config, content
+
+
+def _model_config(fields: JsonFields) -> ModelConfig:
+    for field, value in REQUIRED.items():
+        fields.require(field, value)
+    activation = fields.get("activation_function", "gelu")
+    if activation not in ACTIVATIONS:
+        fields.refuse("activation_function", ", ".join(ACTIVATIONS))
+    for field in ("ffn_dim", "attention_heads"):
+        encoder = fields.integer(f"encoder_{field}")
+        if encoder != fields.integer(f"decoder_{field}"):
+            fields.refuse(f"decoder_{field}", f"{encoder}, as for the encoder")
+    shared = fields.get("share_encoder_decoder_embeddings", True)
+    tied = fields.get("tie_word_embeddings", True)
+    if shared and not tied:
+        fields.refuse("tie_word_embeddings", "True with shared embeddings")
+    source_size = target_size = fields.integer("vocab_size")
+    if not shared and fields.get("decoder_vocab_size"):
+        target_size = fields.integer("decoder_vocab_size")
+    return ModelConfig(
+        source_vocab_size=source_size, target_vocab_size=target_size,
+        d_model=fields.integer("d_model"), d_ff=fields.integer("encoder_ffn_dim"),
+        num_heads=fields.integer("encoder_attention_heads"),
+        num_layers=fields.integer("encoder_layers"),
+        num_decoder_layers=fields.integer("decoder_layers"), dropout=fields.get("dropout", 0.1),
+        sinusoid_layout="halves", max_length=fields.integer("max_position_embeddings"),
+        activation=ACTIVATIONS[activation], attention_bias=True, layer_norm_epsilon=1e-5,
+        tied_embeddings="three-way" if shared else "two-way" if tied else "none",
+        scale_embeddings=bool(fields.get("scale_embedding", False)), output_bias=True,
+        pad_id=fields.integer("pad_token_id", 0),
+        start_id=fields.integer("decoder_start_token_id", 0),
+        end_id=fields.integer("eos_token_id", 0), unknown_id=1,
+    )  # fmt: skip
 
 
 def marian_decoding(
-    there: dict[str, Any], model: ModelConfig, target: MarianTokenizer, where: str
+    content: dict[str, Any], model: ModelConfig, target: MarianTokenizer, directory: Path
 ) -> DecodingConfig:
-    """How its generation_config.json would have it translate. UserError(CHECKPOINT), named.
+    """The decoding defaults of generation_config.json. UserError(CHECKPOINT) that names the field.
 
-    Its `max_length` counts the start token, ours does not. Its early stopping is ours, exact.
+    Its `max_length` counts the start token, ours does not. Its early stopping is ignored.
     """
-
-    def refuse(field: str, expected: str) -> None:
-        raise UserError(
-            CHECKPOINT,
-            f"{where}/generation_config.json: {field}={there[field]!r} "
-            f"cannot be represented; expected {expected}, or no such field",
-        )
-
+    fields = JsonFields(directory / "generation_config.json", content)
     for field, off in OFF.items():
-        if there.get(field) not in (None, off):
-            refuse(field, repr(off))
+        if fields.get(field) not in (None, off):
+            fields.refuse(field, f"{off!r} or no such field")
     for field in ("num_beams", "max_length", "max_new_tokens", "length_penalty"):
-        kinds = (int, float) if field == "length_penalty" else (int,)
-        if type(there.get(field, 1)) not in (*kinds, type(None)) or (there.get(field) or 0) < 0:
-            refuse(field, "a number that is not negative")
-    if there.get("forced_eos_token_id") not in (None, model.end_id):
-        refuse("forced_eos_token_id", f"eos_token_id, {model.end_id}")
-    suppress = []
-    for words in there.get("bad_words_ids") or []:
-        piece = target.piece(words[0]) if len(words) == 1 else ""
-        if not piece or piece != "".join(piece.split()):
-            refuse("bad_words_ids", "single pieces without spaces")
-        if target.id_of(piece) is not None and words[0] < model.target_vocab_size:
-            suppress.append(piece)
-    longest = there.get("max_new_tokens") or (there.get("max_length") or 1) - 1
+        types = (int, float) if field == "length_penalty" else (int,)
+        if type(fields.get(field, 1)) not in (*types, type(None)) or (fields.get(field) or 0) < 0:
+            fields.refuse(field, "a non-negative number")
+    if fields.get("forced_eos_token_id") not in (None, model.end_id):
+        fields.refuse("forced_eos_token_id", f"eos_token_id, {model.end_id}, or no such field")
+    has_penalty = "length_penalty" in fields
     return DecodingConfig(
-        beam_size=there.get("num_beams") or 1,
-        alpha=float(there.get("length_penalty") or 0.0) if "length_penalty" in there else 1.0,
+        beam_size=fields.get("num_beams") or 1,
+        alpha=float(fields.get("length_penalty") or 0.0) if has_penalty else 1.0,
         power_penalty=True,
         max_extra_length=EXTRA_LENGTH,
-        max_length=longest,
-        suppress=" ".join(suppress),
-        renormalize=bool(there.get("renormalize_logits")),
+        max_length=fields.get("max_new_tokens") or (fields.get("max_length") or 1) - 1,
+        suppress=" ".join(_suppressed_pieces(fields, model, target)),
+        renormalize=bool(fields.get("renormalize_logits")),
     )
 
 
-def check_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:
-    """Its config and tokenizers as those of a run, with its tensors checked by name and shape.
+def _suppressed_pieces(
+    fields: JsonFields, model: ModelConfig, target: MarianTokenizer
+) -> Iterator[str]:
+    """The pieces of bad_words_ids that the target vocabulary has."""
+    for ids in fields.get("bad_words_ids") or []:
+        piece = target.piece(ids[0]) if len(ids) == 1 else ""
+        if not piece or piece != "".join(piece.split()):
+            fields.refuse("bad_words_ids", "single pieces without spaces")
+        if target.id_of(piece) is not None and ids[0] < model.target_vocab_size:
+            yield piece
+
+
+def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:
+    """The config and tokenizers as those of a run; checks the names and shapes of the tensors.
 
     UserError(CHECKPOINT). Touches no device and reads no weights.
     """
-    model, there = marian_config(directory)
-    tokenizers = load_marian_tokenizers(directory)
-    if NOTE in there:
-        tokenizers = tuple(map(without_appended_pad, tokenizers))
-    expected = model.source_vocab_size, model.target_vocab_size
-    got = tuple(one.size for one in tokenizers)
-    if got != expected:
-        raise UserError(
-            CHECKPOINT,
-            f"{directory}: the vocabularies have {got[0]} and {got[1]} "
-            f"entries, config.json says {expected[0]} and {expected[1]}",
-        )
-    ends = tuple(one.id_of("</s>") for one in tokenizers)
-    if ends != (model.end_id,) * 2:
-        raise UserError(
-            CHECKPOINT,
-            f"{directory}: </s> has the ids {ends[0]} and {ends[1]} in the "
-            f"vocabularies, eos_token_id={model.end_id} in config.json",
-        )
-    model = replace(model, unknown_id=tokenizers[1].id_of("<unk>"))
+    model, content = marian_config(directory)
+    source, target = load_marian_tokenizers(directory)
+    if NOTE in content:
+        source, target = without_appended_pad(source), without_appended_pad(target)
+    _check_vocabularies(source, target, model, directory)
+    model = replace(model, unknown_id=target.id_of("<unk>"))
     with open_weights(directory) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
-    check_shapes(shapes, appended(model) if NOTE in there else model, str(directory / WEIGHTS))
-    longest = min(DataConfig().source_length, model.max_length)
+    stored = config_with_start_row(model) if NOTE in content else model
+    check_shapes(shapes, stored, str(directory / WEIGHTS))
+    length = min(DataConfig().source_length, model.max_length)
     data = DataConfig(
-        joint_vocab=tokenizers[0].vocabulary == tokenizers[1].vocabulary,
-        source_length=longest,
-        target_length=longest,
-        vocab_sha256="+".join(map(fingerprint, tokenizers)),
+        joint_vocab=source.vocabulary == target.vocabulary,
+        source_length=length,
+        target_length=length,
+        vocab_sha256="+".join(map(tokenizer_sha256, (source, target))),
     )
-    decoding = marian_decoding(there, model, tokenizers[1], str(directory))
+    decoding = marian_decoding(content, model, target, directory)
     config = Config(model=model, data=data, decoding=decoding)
     config.validate()
-    return config, tokenizers
+    return config, (source, target)
+
+
+def _check_vocabularies(
+    source: MarianTokenizer, target: MarianTokenizer, model: ModelConfig, directory: Path
+) -> None:
+    expected = model.source_vocab_size, model.target_vocab_size
+    if (source.size, target.size) != expected:
+        raise UserError(
+            CHECKPOINT,
+            f"{directory}: the vocabularies do not fit config.json: expected {expected[0]} and "
+            f"{expected[1]} entries, got {source.size} and {target.size}",
+        )
+    ends = source.id_of("</s>"), target.id_of("</s>")
+    if ends != (model.end_id, model.end_id):
+        raise UserError(
+            CHECKPOINT,
+            f"{directory}: the vocabularies do not fit config.json: expected </s> with "
+            f"eos_token_id={model.end_id}, got the ids {ends[0]} and {ends[1]}",
+        )
 
 
 def load_marian(directory: Path, config: ModelConfig) -> dict[str, Any]:
-    """The parameters of model.safetensors. UserError(CHECKPOINT) where it cannot be read."""
+    """The parameters of model.safetensors. UserError(CHECKPOINT) if it cannot be read."""
     path = str(directory / WEIGHTS)
     with open_weights(directory) as file:
-        there = {name: file.get_tensor(name) for name in file.keys()}
+        arrays = {name: file.get_tensor(name) for name in file.keys()}
     if NOTE in read_json(directory / "config.json"):
-        there = remove_start(there, config, path)
-    return from_marian(there, config, path)
+        arrays = remove_start_row(arrays, config, path)
+    return params_from_tensors(arrays, config, path)
 
 
 @contextmanager
 def open_weights(directory: Path) -> Iterator[Any]:
-    """model.safetensors, open. UserError(CHECKPOINT) that says what is there instead."""
+    """model.safetensors, open. UserError(CHECKPOINT) with the reason if it cannot be read."""
     path = directory / WEIGHTS
     try:
         with safe_open(path, framework="np") as file:
             yield file
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(CHECKPOINT, f"{path} {_instead(path, error)}") from None
+        raise UserError(CHECKPOINT, f"{path} {_unreadable(path, error)}") from None
 
 
-def _instead(path, error):
+def _unreadable(path: Path, error: Exception) -> str:
+    """Why a file of weights cannot be read, and what to do."""
     if not path.is_file():
         pickles = sorted(
             one.name
-            for ending in ("*.bin", "*.pt", "*.pth", "*.npz")
-            for one in path.parent.glob(ending)
+            for pattern in ("*.bin", "*.pt", "*.pth", "*.npz")
+            for one in path.parent.glob(pattern)
         )
         return "is missing" + (
-            f"; {pickles[0]} is no safetensors and never opened: {CONVERT}" if pickles else ""
+            f"; {pickles[0]} is not safetensors and is never opened: {CONVERT}" if pickles else ""
         )
     with open(path, "rb") as file:
         start = file.read(64)
@@ -238,5 +245,14 @@ def _instead(path, error):
     if start.lstrip().startswith(b"<"):
         return "is an HTML page, not the file; download it again"
     if start.startswith((b"PK", b"\x80")):
-        return f"is a pickle under another name and never opened: {CONVERT}"
+        return f"is a pickle, not safetensors, and is never opened: {CONVERT}"
     return f"cannot be read: {error}"
+
+
+MARIAN = ModelFamily(
+    name="MarianMT",
+    matches=is_marian,
+    params_path=lambda directory: directory / WEIGHTS,
+    open=open_marian,
+    load_params=lambda directory: load_marian(directory, marian_config(directory)[0]),
+)

@@ -1,8 +1,8 @@
-"""A run as a MarianMT directory: what transformers and CTranslate2 load.
+"""A run exported as a MarianMT directory, which transformers and CTranslate2 load.
 
-What that layout cannot express is refused by name. Three things are put another way, exactly:
-absent biases become zeros, interleaved sinusoids become halves by one order of all features, and a
-start token with an embedding moves into the table of positions (`append_start`).
+An error names what that layout cannot express. Three differences are converted exactly: absent
+biases become zeros, interleaved sinusoids become halves by a permutation of the features, and a
+start token with an embedding moves into the table of positions (`append_start_row`).
 """
 
 import json
@@ -17,15 +17,15 @@ from safetensors.numpy import save
 from data.marian_tokenizer import OLD_PAD, PAD, MarianTokenizer, with_appended_pad
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from interop.marian import ACTIVATIONS, NOTE, REQUIRED, WEIGHTS
-from interop.marian_tensors import append_start, appended, to_marian
+from interop.marian_tensors import append_start_row, config_with_start_row, tensors_from_params
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, UserError
 from runtime.files import write_atomic
 from storage.config import Config, DecodingConfig
 
 EXPRESSIBLE = {"norm": "post", "positions": "sinusoidal", "layer_norm_epsilon": 1e-5}
-# The axis of our parameters that holds the model's features, where there is one; the bias of the
-# logits, an "output_bias" too, has none.
+# The axis of our parameters that holds the model's features. The bias of the logits, also named
+# "output_bias", has none.
 FEATURES = {
     "table": -1,
     "query": 0,
@@ -39,7 +39,7 @@ FEATURES = {
     "scale": -1,
     "bias": -1,
 }
-# Of config.decoding: what generation_config.json says too, and what is of our engine.
+# Fields of config.decoding: those that generation_config.json has too, and those of our engine.
 CARRIED = {"beam_size", "alpha", "power_penalty", "max_length", "suppress", "renormalize"}
 ENGINE = {"batch_size", "nbest", "horizon", "max_extra_length"}
 
@@ -47,24 +47,24 @@ ENGINE = {"batch_size", "nbest", "horizon", "max_extra_length"}
 def check_expressible(config: Config, tokenizers: tuple[Tokenizer, Tokenizer], run: Path) -> None:
     """UserError(CHECKPOINT) that names what MarianMT cannot express."""
     for name, value in EXPRESSIBLE.items():
-        if getattr(config.model, name) != value:
+        got = getattr(config.model, name)
+        if got != value:
             raise UserError(
                 CHECKPOINT,
-                f"{run}: MarianMT cannot express model.{name}="
-                f"{getattr(config.model, name)!r}; it has {value!r} only",
+                f"{run}: model.{name}={got!r} is not supported by MarianMT: expected {value!r}",
             )
     for tokenizer in tokenizers:
         if not isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
             raise UserError(
                 CHECKPOINT,
-                f"{run}: MarianMT cannot express a vocabulary of "
-                f"{tokenizer.kind}; it has SentencePiece's (unigram or bpe) only",
+                f"{run}: a vocabulary of {tokenizer.kind} is not supported by MarianMT: expected "
+                "unigram or bpe (SentencePiece)",
             )
         if tokenizer.id_of(OLD_PAD) is not None:
             raise UserError(
                 CHECKPOINT,
-                f"{run}: the piece {OLD_PAD!r} is in the way; MarianMT "
-                "needs that name for the run's padding",
+                f"{run}: the vocabulary has the piece {OLD_PAD!r}, which the export reserves for "
+                "the run's padding",
             )
 
 
@@ -74,72 +74,70 @@ def export_marian(
     params: Mapping[str, Any],
     directory: Path,
 ) -> list[str]:
-    """Write what `check_expressible` let pass into an empty directory.
+    """Writes a model that passes `check_expressible` into an empty directory.
 
-    Returns the defaults of decoding that have no counterpart there, a line each.
+    Returns one line for each decoding default that MarianMT cannot express.
     """
     if config.model.sinusoid_layout == "interleaved":
-        params = reordered(params, np.argsort(np.arange(config.model.d_model) % 2, kind="stable"))
+        even_first = np.argsort(np.arange(config.model.d_model) % 2, kind="stable")
+        params = permute_features(params, even_first)
     model = replace(config.model, sinusoid_layout="halves", attention_bias=True, output_bias=True)
-    there, extra = to_marian(params, model), {}
+    arrays, note = tensors_from_params(params, model), {}
     tokenizers = tuple(map(as_marian, tokenizers))
     suppressed = [tokenizers[1].id_of(piece) for piece in config.decoding.suppress.split()]
     if not starts_with_zeros(params, model, tokenizers):
-        there, before = append_start(there, model), model
-        model = appended(model)
-        tokenizers = tuple(
-            with_appended_pad(one, size - 1)
-            for one, size in zip(
-                tokenizers, (model.source_vocab_size, model.target_vocab_size), strict=True
-            )
-        )
-        kept = "source_vocab_size", "target_vocab_size", "pad_id", "start_id"
-        extra = {
-            "bos_token_id": before.start_id,
-            NOTE: {name: getattr(before, name) for name in kept},
+        recorded = "source_vocab_size", "target_vocab_size", "pad_id", "start_id"
+        note = {
+            "bos_token_id": model.start_id,
+            NOTE: {name: getattr(model, name) for name in recorded},
         }
-    write_atomic(directory / WEIGHTS, save(there, {"format": "pt"}))
+        arrays, model = append_start_row(arrays, model), config_with_start_row(model)
+        sizes = model.source_vocab_size, model.target_vocab_size
+        tokenizers = tuple(
+            with_appended_pad(one, size - 1) for one, size in zip(tokenizers, sizes, strict=True)
+        )
+    write_atomic(directory / WEIGHTS, save(arrays, {"format": "pt"}))
     ids = {
         "pad_token_id": model.pad_id,
         "eos_token_id": model.end_id,
         "decoder_start_token_id": model.start_id,
         "forced_eos_token_id": model.end_id,
     }
-    write_json(directory / "config.json", marian_fields(model) | ids | extra)
+    write_json(directory / "config.json", marian_fields(model) | ids | note)
     generation, lost = generation_fields(config.decoding, model)
     forbidden = {"bad_words_ids": [[token] for token in sorted({*suppressed, model.pad_id})]}
     write_json(directory / "generation_config.json", ids | generation | forbidden)
-    write_vocabularies(directory, tokenizers, model)
+    write_marian_tokenizers(directory, tokenizers, model)
     return lost
 
 
-def reordered(params: Mapping[str, Any], order: np.ndarray) -> dict[str, Any]:
-    """The same function with the features of the model in another order."""
+def permute_features(params: Mapping[str, Any], order: np.ndarray) -> dict[str, Any]:
+    """Parameters of the same function with the features of the model in another order."""
 
-    def moved(tree, path):
+    def permute(tree, path):
         if isinstance(tree, Mapping):
-            return {name: moved(inside, (*path, name)) for name, inside in tree.items()}
+            return {name: permute(child, (*path, name)) for name, child in tree.items()}
         axis = None if path == ("output_bias",) else FEATURES.get(path[-1])
         return tree if axis is None else np.take(tree, order, axis)
 
-    return moved(params, ())
+    return permute(params, ())
 
 
 def starts_with_zeros(
     params: Mapping[str, Any], model: ModelConfig, tokenizers: tuple[MarianTokenizer, ...]
 ) -> bool:
-    """Whether decoding starts as Marian's does: with a last row of zeros, which is padding too."""
+    """Whether decoding starts as in Marian: with the last row, which is zero and also padding."""
     last = model.target_vocab_size - 1
-    sizes = {one.id_of(PAD) for one in tokenizers} | {model.source_vocab_size - 1}
+    pads = {one.id_of(PAD) for one in tokenizers} | {model.source_vocab_size - 1}
     return (
         model.start_id == model.pad_id == last
-        and sizes == {last}
+        and pads == {last}
         and not np.any(params["target_embedding"]["table"][last])
     )
 
 
 def as_marian(tokenizer: Tokenizer) -> MarianTokenizer:
-    """A SentencePiece vocabulary with the ids that its model has anyway."""
+    """A SentencePiece vocabulary as a Marian one with the same ids."""
     if isinstance(tokenizer, MarianTokenizer):
         return tokenizer
     pieces = {tokenizer.piece(i): i for i in range(tokenizer.size)}
@@ -147,9 +145,9 @@ def as_marian(tokenizer: Tokenizer) -> MarianTokenizer:
 
 
 def marian_fields(model: ModelConfig) -> dict[str, Any]:
-    """config.json without the token ids: `training.marian.marian_config` backwards."""
-    activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-    both = {"ffn_dim": model.d_ff, "attention_heads": model.num_heads, "layerdrop": 0.0}
+    """config.json without the token ids: the inverse of `interop.marian.marian_config`."""
+    activations = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
+    per_side = {"ffn_dim": model.d_ff, "attention_heads": model.num_heads, "layerdrop": 0.0}
     return {
         **REQUIRED,
         "architectures": ["MarianMTModel"],
@@ -170,7 +168,7 @@ def marian_fields(model: ModelConfig) -> dict[str, Any]:
         **{
             f"{side}_{name}": value
             for side in ("encoder", "decoder")
-            for name, value in both.items()
+            for name, value in per_side.items()
         },
     }
 
@@ -178,9 +176,9 @@ def marian_fields(model: ModelConfig) -> dict[str, Any]:
 def generation_fields(
     decoding: DecodingConfig, model: ModelConfig
 ) -> tuple[dict[str, Any], list[str]]:
-    """generation_config.json without token ids, and what it cannot say, a line each."""
+    """generation_config.json without token ids, and a line for each field it cannot express."""
     lost = [
-        f"decoding.{one.name}={getattr(decoding, one.name)!r} has no counterpart"
+        f"decoding.{one.name}={getattr(decoding, one.name)!r} is not supported by MarianMT; dropped"
         for one in fields(DecodingConfig)
         if one.name not in CARRIED | ENGINE and getattr(decoding, one.name) != one.default
     ]
@@ -188,22 +186,23 @@ def generation_fields(
     if alpha and not decoding.power_penalty:
         alpha = 1.0
         lost.append(
-            f"the length penalty ((5 + length) / 6)^{decoding.alpha:g} has no counterpart: "
-            "generation_config.json says length^1"
+            f"the length penalty ((5 + length) / 6)^{decoding.alpha:g} is not supported by "
+            "MarianMT; replaced by length^1 in generation_config.json"
         )
-    longest = decoding.max_length + 1 if decoding.max_length else model.max_length
+    # Counts the start token, unlike ours.
+    max_length = decoding.max_length + 1 if decoding.max_length else model.max_length
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": alpha,
-        "max_length": longest,
+        "max_length": max_length,
         "renormalize_logits": decoding.renormalize,
     }, lost
 
 
-def write_vocabularies(
+def write_marian_tokenizers(
     directory: Path, tokenizers: tuple[MarianTokenizer, ...], model: ModelConfig
 ) -> None:
-    """The .spm and vocabulary files, and the tokenizer_config.json that says which there are."""
+    """Writes the .spm and vocabulary files, and the tokenizer_config.json that lists them."""
     source, target = tokenizers
     separate = source.vocabulary != target.vocabulary
     write_atomic(directory / "source.spm", source.model)

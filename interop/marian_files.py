@@ -2,42 +2,77 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from data.marian_tokenizer import END, PAD, UNKNOWN, MarianTokenizer
 from runtime.errors import CHECKPOINT, UserError
 
 
+class JsonFields:
+    """The fields of a JSON object; a check that fails raises UserError(CHECKPOINT) with file and
+    field."""
+
+    def __init__(self, path: Path, content: dict[str, Any]):
+        self._path, self._content = path, content
+
+    def __getitem__(self, field: str) -> Any:
+        return self._content[field]
+
+    def __contains__(self, field: str) -> bool:
+        return field in self._content
+
+    def get(self, field: str, default: Any = None) -> Any:
+        """The value of a field, `default` if it is absent."""
+        return self._content.get(field, default)
+
+    def refuse(self, field: str, expected: str) -> NoReturn:
+        """Raises the error for a field with an unsupported value."""
+        raise UserError(
+            CHECKPOINT,
+            f"{self._path}: {field}={self.get(field)!r} is not supported: expected {expected}",
+        )
+
+    def require(self, field: str, value: Any) -> None:
+        """Checks that a field has this value or is absent."""
+        if self.get(field, value) != value:
+            self.refuse(field, repr(value))
+
+    def integer(self, field: str, minimum: int = 1) -> int:
+        """The value of a field that must be an integer."""
+        value = self.get(field)
+        if type(value) is not int or value < minimum:
+            self.refuse(field, f"an integer of at least {minimum}")
+        return value
+
+
 def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
-    """Those of source and target. UserError(CHECKPOINT) for a file that is missing or damaged."""
-    settings = directory / "tokenizer_config.json"
-    there = (
-        read_json(settings)
-        if settings.exists()
-        else {"separate_vocabs": (directory / "target_vocab.json").exists()}
-    )
+    """The tokenizers (source, target). UserError(CHECKPOINT) if a file is missing or damaged."""
+    path = directory / "tokenizer_config.json"
+    if path.exists():
+        fields = JsonFields(path, read_json(path))
+    else:
+        separate = (directory / "target_vocab.json").exists()
+        fields = JsonFields(path, {"separate_vocabs": separate})
     names = {"eos_token": END, "unk_token": UNKNOWN, "pad_token": PAD}
     for field, expected in {**names, "sp_model_kwargs": {}}.items():
-        got = there.get(field) or expected
+        got = fields.get(field) or expected
         if (got.get("content", got) if isinstance(got, dict) else got) != expected:
-            raise UserError(
-                CHECKPOINT,
-                f"{settings}: {field}={got!r} cannot be represented; expected {expected!r}",
-            )
-    vocabularies = [
-        "vocab.json",
-        "target_vocab.json" if there.get("separate_vocabs") else "vocab.json",
-    ]
-    sides = []
-    for side, vocabulary in zip(("source", "target"), vocabularies, strict=True):
-        model, ids = directory / f"{side}.spm", read_json(directory / vocabulary)
-        try:
-            sides.append(MarianTokenizer(model.read_bytes(), ids))
-        except ValueError as error:
-            raise UserError(CHECKPOINT, f"{directory / vocabulary}: {error}") from None
-        except (OSError, RuntimeError) as error:
-            raise UserError(CHECKPOINT, f"{model} cannot be read: {error}") from None
-    return sides[0], sides[1]
+            fields.refuse(field, repr(expected))
+    target_vocabulary = "target_vocab.json" if fields.get("separate_vocabs") else "vocab.json"
+    return (
+        _load_side(directory / "source.spm", directory / "vocab.json"),
+        _load_side(directory / "target.spm", directory / target_vocabulary),
+    )
+
+
+def _load_side(model: Path, vocabulary: Path) -> MarianTokenizer:
+    ids = read_json(vocabulary)
+    try:
+        return MarianTokenizer(model.read_bytes(), ids)
+    except ValueError as error:
+        raise UserError(CHECKPOINT, f"{vocabulary} is malformed: {error}") from None
+    except (OSError, RuntimeError) as error:
+        raise UserError(CHECKPOINT, f"{model} cannot be read: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -47,5 +82,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(CHECKPOINT, f"{path} cannot be read: {error}") from None
     if not isinstance(content, dict):
-        raise UserError(CHECKPOINT, f"{path} cannot be read: it holds no JSON object")
+        got = type(content).__name__
+        raise UserError(CHECKPOINT, f"{path} is malformed: expected a JSON object, got a {got}")
     return content

@@ -1,7 +1,7 @@
 """The tensors of a MarianMT model and our parameters: the same numbers under other names.
 
-`tensors` is the one table of names, read in both directions. A run whose start token has an
-embedding goes out with one more row: `append_start`.
+`tensors` is the one table of names, used in both directions. A run whose start token has an
+embedding is exported with one more row: `append_start_row`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,11 @@ from model.positions import sinusoidal_positions
 from runtime.errors import CHECKPOINT, UserError
 
 POSITIONS = "model.{}.embed_positions.weight"
-NEVER = -1e9  # the logit of the appended row
+IMPOSSIBLE = -1e9  # the output bias of the appended row
 
 
 class Tensor(NamedTuple):
-    """One tensor: its name there, its path in our parameters, and its shape there."""
+    """One tensor of MarianMT: its name, its path in our parameters, and its shape."""
 
     name: str
     path: tuple[str, ...]
@@ -27,140 +27,145 @@ class Tensor(NamedTuple):
 
 
 def tensors(config: ModelConfig) -> Iterator[Tensor]:
-    """Every tensor of a model; ours is theirs transposed and reshaped, embeddings as they are."""
-    c, d = config, config.d_model
-    if c.tied_embeddings == "three-way":
-        yield Tensor("model.shared.weight", ("target_embedding", "table"), (c.target_vocab_size, d))
+    """Every tensor of a model. Ours is transposed and reshaped, except for embeddings."""
+    d, target_size = config.d_model, config.target_vocab_size
+    source_table, target_table = ("source_embedding", "table"), ("target_embedding", "table")
+    if config.tied_embeddings == "three-way":
+        yield Tensor("model.shared.weight", target_table, (target_size, d))
     else:
-        yield Tensor(
-            "model.encoder.embed_tokens.weight",
-            ("source_embedding", "table"),
-            (c.source_vocab_size, d),
-        )
-        yield Tensor(
-            "model.decoder.embed_tokens.weight",
-            ("target_embedding", "table"),
-            (c.target_vocab_size, d),
-        )
-    if c.tied_embeddings == "none":
-        yield Tensor("lm_head.weight", ("output_embedding", "table"), (c.target_vocab_size, d))
-    yield Tensor("final_logits_bias", ("output_bias",), (1, c.target_vocab_size))
-    for side, layers in (("encoder", c.num_layers), ("decoder", c.decoder_layers)):
-        attentions = [("self_attn", "self_attention", "around_self")]
-        if side == "decoder":
-            attentions.append(("encoder_attn", "cross_attention", "around_cross"))
+        source_shape = config.source_vocab_size, d
+        yield Tensor("model.encoder.embed_tokens.weight", source_table, source_shape)
+        yield Tensor("model.decoder.embed_tokens.weight", target_table, (target_size, d))
+    if config.tied_embeddings == "none":
+        yield Tensor("lm_head.weight", ("output_embedding", "table"), (target_size, d))
+    yield Tensor("final_logits_bias", ("output_bias",), (1, target_size))
+    for side, layers in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
         for i in range(layers):
-            there, here = f"model.{side}.layers.{i}.", (side, f"layers_{i}")
-            for name, ours, around in attentions:
-                for one, whole in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
-                    yield Tensor(f"{there}{name}.{one}_proj.weight", (*here, ours, whole), (d, d))
-                    yield Tensor(
-                        f"{there}{name}.{one}_proj.bias", (*here, ours, f"{whole}_bias"), (d,)
-                    )
-                yield from _norm(f"{there}{name}_layer_norm", (*here, around, "norm"), d)
-            for name, ours, shape in (("fc1", "inner", (c.d_ff, d)), ("fc2", "outer", (d, c.d_ff))):
-                yield Tensor(f"{there}{name}.weight", (*here, "feed_forward", ours), shape)
-                yield Tensor(
-                    f"{there}{name}.bias", (*here, "feed_forward", f"{ours}_bias"), shape[:1]
-                )
-            yield from _norm(f"{there}final_layer_norm", (*here, "around_feed_forward", "norm"), d)
+            yield from _layer(side, i, d, config.d_ff)
 
 
-def _norm(name, path, d):
+def _layer(side: str, i: int, d: int, d_ff: int) -> Iterator[Tensor]:
+    prefix, ours = f"model.{side}.layers.{i}.", (side, f"layers_{i}")
+    attentions = [("self_attn", "self_attention", "around_self")]
+    if side == "decoder":
+        attentions.append(("encoder_attn", "cross_attention", "around_cross"))
+    for name, attention, around in attentions:
+        for short, part in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
+            projection, path = f"{prefix}{name}.{short}_proj", (*ours, attention)
+            yield Tensor(f"{projection}.weight", (*path, part), (d, d))
+            yield Tensor(f"{projection}.bias", (*path, f"{part}_bias"), (d,))
+        yield from _norm(f"{prefix}{name}_layer_norm", (*ours, around, "norm"), d)
+    for name, part, shape in (("fc1", "inner", (d_ff, d)), ("fc2", "outer", (d, d_ff))):
+        path = (*ours, "feed_forward")
+        yield Tensor(f"{prefix}{name}.weight", (*path, part), shape)
+        yield Tensor(f"{prefix}{name}.bias", (*path, f"{part}_bias"), shape[:1])
+    yield from _norm(f"{prefix}final_layer_norm", (*ours, "around_feed_forward", "norm"), d)
+
+
+def _norm(name: str, path: tuple[str, ...], d: int) -> Iterator[Tensor]:
     yield Tensor(f"{name}.weight", (*path, "scale"), (d,))
     yield Tensor(f"{name}.bias", (*path, "bias"), (d,))
 
 
-def copies(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """What transformers may store too and what follows from the rest: names and shapes."""
-    c, d = config, config.d_model
-    source, target = (c.source_vocab_size, d), (c.target_vocab_size, d)
+def redundant_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of tensors that transformers may store although others determine them."""
+    d = config.d_model
+    source, target = (config.source_vocab_size, d), (config.target_vocab_size, d)
     shapes = {
         "model.shared.weight": source,
         "lm_head.weight": target,
         "model.encoder.embed_tokens.weight": source,
         "model.decoder.embed_tokens.weight": target,
     }
-    shapes |= {POSITIONS.format(side): (c.max_length, d) for side in ("encoder", "decoder")}
-    return {
-        name: shape
-        for name, shape in shapes.items()
-        if name not in {one.name for one in tensors(config)}
-    }
+    shapes |= {POSITIONS.format(side): (config.max_length, d) for side in ("encoder", "decoder")}
+    names = {one.name for one in tensors(config)}
+    return {name: shape for name, shape in shapes.items() if name not in names}
 
 
-def check_shapes(there: Mapping[str, tuple[int, ...]], config: ModelConfig, where: str) -> None:
-    """UserError(CHECKPOINT) that names a tensor that is missing, of another shape or unknown."""
+def check_shapes(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig, path: str) -> None:
+    """UserError(CHECKPOINT) that names a tensor that is missing, unexpected or misshapen."""
     expected = {one.name: one.shape for one in tensors(config)}
-    if missing := [name for name in expected if name not in there]:
-        raise UserError(CHECKPOINT, f"{where}: the tensor {missing[0]} is missing")
-    for name, shape in there.items():
-        wanted = (expected | copies(config)).get(name)
-        if wanted is None:
+    if missing := [name for name in expected if name not in shapes]:
+        raise UserError(CHECKPOINT, f"{path}: the tensor {missing[0]} is missing")
+    allowed = expected | redundant_tensors(config)
+    for name, shape in shapes.items():
+        if name not in allowed:
             raise UserError(
                 CHECKPOINT,
-                f"{where}: the tensor {name} belongs to no MarianMT model that can be represented",
+                f"{path}: the tensor {name} is unexpected; a MarianMT model of this config.json "
+                "does not have it",
             )
-        if tuple(shape) != wanted:
+        if tuple(shape) != allowed[name]:
             raise UserError(
-                CHECKPOINT, f"{where}: {name} has shape {tuple(shape)}, expected {wanted}"
+                CHECKPOINT, f"{path}: {name} has shape {tuple(shape)}, expected {allowed[name]}"
             )
 
 
-def from_marian(there: dict[str, np.ndarray], config: ModelConfig, where: str) -> dict[str, Any]:
-    """Our parameters, float32, of tensors by name. UserError(CHECKPOINT) that names the tensor.
+def params_from_tensors(
+    arrays: dict[str, np.ndarray], config: ModelConfig, path: str
+) -> dict[str, Any]:
+    """Our parameters, float32, from arrays by name. UserError(CHECKPOINT) that names the tensor.
 
-    Copies and tables of positions that transformers may store too must equal what they copy.
+    Redundant tensors must equal what they duplicate. `path` is the file, for error messages.
     """
-    check_shapes({name: array.shape for name, array in there.items()}, config, where)
-    for name, array in there.items():
+    check_shapes({name: array.shape for name, array in arrays.items()}, config, path)
+    for name, array in arrays.items():
         if array.dtype.kind in "iub":
             raise UserError(
                 CHECKPOINT,
-                f"{where}: {name} holds {array.dtype}, expected numbers "
-                "with a fraction; quantised models cannot be represented",
+                f"{path}: {name} has dtype {array.dtype}: expected a floating-point dtype; "
+                "quantised models are not supported",
             )
-    rest, params = dict(there), {}
+    redundant, params = dict(arrays), {}
     heads = config.num_heads, config.head_size
-    for name, path, _ in tensors(config):
-        array = np.asarray(rest.pop(name), np.float32)
-        if path[-1] != "table":
-            array = array.T
-            ours = path[-1].removesuffix("_bias")
-            if ours in ("query", "key", "value"):
-                array = array.reshape(*array.shape[:-1], *heads)
-            elif path[-1] == "output":
-                array = array.reshape(*heads, -1)
-            elif name == "final_logits_bias":
-                array = array.reshape(-1)
-        inside = params
-        for part in path[:-1]:
-            inside = inside.setdefault(part, {})
-        inside[path[-1]] = np.ascontiguousarray(array)
-    table = params["target_embedding"]["table"]
+    for tensor in tensors(config):
+        array = np.asarray(redundant.pop(tensor.name), np.float32)
+        parent = params
+        for part in tensor.path[:-1]:
+            parent = parent.setdefault(part, {})
+        parent[tensor.path[-1]] = np.ascontiguousarray(_our_layout(array, tensor, heads))
+    target = params["target_embedding"]["table"]
     source = params.get("source_embedding", params["target_embedding"])["table"]
     output = params.get("output_embedding", params["target_embedding"])["table"]
     positions = sinusoidal_positions(config.max_length, config.d_model, "halves")
-    expected = {
+    originals = {
         "model.shared.weight": source, "lm_head.weight": output,
-        "model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": table,
+        "model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target,
     } | {POSITIONS.format(side): positions for side in ("encoder", "decoder")}  # fmt: skip
-    for name, array in rest.items():
-        _check_copy(name, array, expected[name], where)
+    for name, array in redundant.items():
+        _check_copy(name, array, originals[name], path)
     return params
 
 
-def _check_copy(name, array, expected, where):
-    if not np.allclose(array, expected, rtol=2e-3, atol=2e-3):  # they may be in half precision
-        raise UserError(CHECKPOINT, f"{where}: {name} is not what it should be a copy of")
+def _our_layout(array: np.ndarray, tensor: Tensor, heads: tuple[int, int]) -> np.ndarray:
+    """An array of MarianMT transposed, and reshaped to heads where our parameter has them."""
+    name = tensor.path[-1]
+    if name == "table":
+        return array
+    array = array.T
+    if name.removesuffix("_bias") in ("query", "key", "value"):
+        return array.reshape(*array.shape[:-1], *heads)
+    if name == "output":
+        return array.reshape(*heads, -1)
+    if tensor.name == "final_logits_bias":
+        return array.reshape(-1)
+    return array
 
 
-def to_marian(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Tensors by name of our parameters: `from_marian` backwards, bit for bit.
+def _check_copy(name: str, array: np.ndarray, original: np.ndarray, path: str) -> None:
+    if not np.allclose(array, original, rtol=2e-3, atol=2e-3):  # the copy may be half precision
+        raise UserError(
+            CHECKPOINT,
+            f"{path}: {name} has other values than the tensor or table that it must duplicate",
+        )
+
+
+def tensors_from_params(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
+    """Arrays by name from our parameters: the inverse of `params_from_tensors`, bit-exact.
 
     Biases that the configuration does not have are zero.
     """
-    there = {}
+    arrays = {}
     for name, path, shape in tensors(config):
         array = params
         for part in path:
@@ -169,12 +174,12 @@ def to_marian(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.nd
             array = np.zeros(shape, np.float32)
         elif len(shape) == 2 and path[-1] not in ("table", "output_bias"):
             array = np.reshape(array, shape[::-1]).T
-        there[name] = np.ascontiguousarray(np.reshape(array, shape), np.float32)
-    return there
+        arrays[name] = np.ascontiguousarray(np.reshape(array, shape), np.float32)
+    return arrays
 
 
-def appended(config: ModelConfig) -> ModelConfig:
-    """The configuration of what `append_start` makes: one more row, with which decoding starts."""
+def config_with_start_row(config: ModelConfig) -> ModelConfig:
+    """The configuration after `append_start_row`: one more row, which starts decoding and pads."""
     last = config.target_vocab_size
     return replace(
         config,
@@ -185,51 +190,53 @@ def appended(config: ModelConfig) -> ModelConfig:
     )
 
 
-def append_start(there: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+def append_start_row(arrays: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
     """The same model for a decoder that starts with a last row of zeros, as Marian's does.
 
-    What our start token adds at position 0 goes into the decoder's table of positions, whose row 0
-    nothing else reads. The new row is never predicted.
+    The embedding of our start token is added to row 0 of the decoder's table of positions, which
+    is read at the start token only. The new row is never predicted.
     """
-    there, positions = dict(there), start_positions(there, config)
-    for name, _, shape in tensors(appended(config)):
-        rows = shape[0] - len(there[name])
+    result, positions = dict(arrays), start_positions(arrays, config)
+    for name, _, shape in tensors(config_with_start_row(config)):
+        rows = shape[0] - len(result[name])
         if name == "final_logits_bias":
-            there[name] = np.append(there[name], np.float32([[NEVER]]), axis=1)
+            result[name] = np.append(result[name], np.float32([[IMPOSSIBLE]]), axis=1)
         elif rows:
-            there[name] = np.pad(there[name], ((0, rows), (0, 0)))
-    return there | {POSITIONS.format("decoder"): positions}
+            result[name] = np.pad(result[name], ((0, rows), (0, 0)))
+    return result | {POSITIONS.format("decoder"): positions}
 
 
-def remove_start(
-    there: dict[str, np.ndarray], config: ModelConfig, where: str
+def remove_start_row(
+    arrays: dict[str, np.ndarray], config: ModelConfig, path: str
 ) -> dict[str, np.ndarray]:
-    """`append_start` backwards; `config` is the one without that row. UserError(CHECKPOINT) where
-    the table of positions does not hold the start token (transformers does not save it)."""
-    there, name = dict(there), POSITIONS.format("decoder")
-    positions = there.pop(name, None)
+    """The inverse of `append_start_row`; `config` is without that row.
+
+    UserError(CHECKPOINT) if the table of positions lacks the start token, because transformers
+    does not save that table.
+    """
+    result, name = dict(arrays), POSITIONS.format("decoder")
+    positions = result.pop(name, None)
     if positions is None:
         raise UserError(
             CHECKPOINT,
-            f"{where}: the tensor {name} is missing, which holds the start "
-            "token of this model; take the directory as convert.py wrote it",
+            f"{path}: the tensor {name} is missing, which holds the start token of this model; use "
+            "the directory as convert.py wrote it",
         )
-    check_shapes({key: x.shape for key, x in there.items()}, appended(config), where)
+    shapes = {key: array.shape for key, array in result.items()}
+    check_shapes(shapes, config_with_start_row(config), path)
     for key, _, shape in tensors(config):
-        there[key] = (
-            there[key][:, : shape[1]] if key == "final_logits_bias" else (there[key][: shape[0]])
-        )
-    _check_copy(name, positions, start_positions(there, config), where)
-    return there
+        if key == "final_logits_bias":
+            result[key] = result[key][:, : shape[1]]
+        else:
+            result[key] = result[key][: shape[0]]
+    _check_copy(name, positions, start_positions(result, config), path)
+    return result
 
 
-def start_positions(there: Mapping[str, np.ndarray], config: ModelConfig) -> np.ndarray:
-    """The decoder's table of positions [T, D] with the start token's embedding in row 0."""
-    table = there[
-        "model.shared.weight"
-        if config.tied_embeddings == "three-way"
-        else "model.decoder.embed_tokens.weight"
-    ]
+def start_positions(arrays: Mapping[str, np.ndarray], config: ModelConfig) -> np.ndarray:
+    """The decoder's table of positions [T, D] with the start token's embedding added to row 0."""
+    shared = config.tied_embeddings == "three-way"
+    table = arrays["model.shared.weight" if shared else "model.decoder.embed_tokens.weight"]
     positions = sinusoidal_positions(config.max_length, config.d_model, "halves")
     scale = np.float32(config.d_model**0.5 if config.scale_embeddings else 1.0)
     positions[0] += np.asarray(table[config.start_id], np.float32) * scale

@@ -1,42 +1,56 @@
-"""Trained models by directory: a run, or a model of another project that is read like one."""
+"""Trained models by directory: a run, or a directory of another project's model family.
+
+FAMILIES registers the families; family.py defines their interface. Any other directory is a run.
+"""
 
 from pathlib import Path
 from typing import Any
 
 from data.tokenizer import Tokenizer
-from interop.marian import WEIGHTS, check_marian, is_marian, load_marian, marian_config
+from interop.family import ModelFamily
+from interop.marian import MARIAN
 from runtime.errors import CHECKPOINT, UserError
 from storage.checkpoint import params_directory, read_run, restore_params
 from storage.config import Config
 
+FAMILIES: tuple[ModelFamily, ...] = (MARIAN,)
+
 
 def find_params(directory: Path, checkpoint: str) -> Path:
-    """The directory of `checkpoint` (best, latest, average or a step) in a run, the file of weights
-    in a MarianMT directory. Raises UserError(CHECKPOINT)."""
-    if not is_marian(directory):
-        return params_directory(directory, checkpoint)
-    if checkpoint not in ("best", "latest"):
-        raise UserError(
-            CHECKPOINT, f"no checkpoint {checkpoint!r} in {directory}, a MarianMT model"
-        )
-    return directory / WEIGHTS
+    """The directory or file of the parameters of `checkpoint`: best, latest, average or a step.
+
+    A directory of a model family has one checkpoint, which is both best and latest. Raises
+    UserError(CHECKPOINT).
+    """
+    family = _family(directory, checkpoint)
+    return family.params_path(directory) if family else params_directory(directory, checkpoint)
 
 
-def check_run(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+def open_model(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and the tokenizers of a model that has the checkpoint; touches no device.
 
-    Raises UserError(CHECKPOINT)."""
-    if not is_marian(directory):
-        return read_run(directory, checkpoint)
-    find_params(directory, checkpoint)
-    return check_marian(directory)
+    Raises UserError(CHECKPOINT).
+    """
+    family = _family(directory, checkpoint)
+    return family.open(directory) if family else read_run(directory, checkpoint)
 
 
 def load_params(directory: Path, checkpoint: str) -> Any:
     """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, in this process.
 
-    Raises UserError(CHECKPOINT)."""
-    if not is_marian(directory):
-        return restore_params(directory, checkpoint)
-    find_params(directory, checkpoint)
-    return load_marian(directory, marian_config(directory)[0])
+    Raises UserError(CHECKPOINT).
+    """
+    family = _family(directory, checkpoint)
+    return family.load_params(directory) if family else restore_params(directory, checkpoint)
+
+
+def _family(directory: Path, checkpoint: str) -> ModelFamily | None:
+    """The family of a directory, None for a run. UserError if the family lacks the checkpoint."""
+    family = next((one for one in FAMILIES if one.matches(directory)), None)
+    if family and checkpoint not in ("best", "latest"):
+        raise UserError(
+            CHECKPOINT,
+            f"{directory}, a {family.name} model, has no checkpoint {checkpoint!r}: expected best "
+            "or latest",
+        )
+    return family

@@ -1,8 +1,8 @@
 """Attention (section 3.2): scaled dot-product, multi-head, and the masks.
 
 Axes: B batch · T queries · S keys · D model width · H heads · K head width.
-One idea to know: keys and values are always given – fresh ones in training, the projected
-memory for cross-attention, the cache when decoding – so there is one attention and no mode.
+Keys and values are always arguments: fresh ones in training, the projected memory in
+cross-attention, the cache in search. There is one attention without modes.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from .positions import rotate
 
 
 class KeysValues(NamedTuple):
-    """What queries attend to."""
+    """The projected keys and values of an attention."""
 
     keys: Float[Array, "B H S K"]
     values: Float[Array, "B H S K"]
@@ -46,7 +46,7 @@ def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
 def segment_mask(
     query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]
 ) -> Bool[Array, "B 1 T S"]:
-    """Attend within one's own segment; segment 0 is padding and attends to nothing."""
+    """Each query may attend to its own segment; segment 0 is padding and attends to nothing."""
     check_array("query_segments", query_segments, "integer", "B T")
     check_array("key_segments", key_segments, "integer", "B S")
     check_shape(
@@ -67,9 +67,8 @@ def dot_product_attention(
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """softmax(Q Kᵀ / √d_k + M) V (equation 1); returns the output and the softmax weights.
 
-    `mask` is True where a query may attend. Scores and softmax are float32; a query with
-    nothing to attend to has weights and output of exactly 0. Under jit, weights that nobody
-    takes cost nothing.
+    `mask` is True where a query may attend. Scores and softmax are float32. A query that may
+    attend to nothing has weights and output 0. Under jit, unused weights cost nothing.
     """
     check_attention(queries, keys, values, mask)
     scale = queries.shape[-1] ** -0.5
@@ -87,7 +86,7 @@ def dot_product_attention(
 
 
 def check_attention(queries: Array, keys: Array, values: Array, mask: Array | None) -> None:
-    """Raises TypeError or ValueError in terms of the arguments of `dot_product_attention`."""
+    """Raises TypeError or ValueError that names an argument of `dot_product_attention`."""
     check_array("queries", queries, "floating", "B H T K")
     check_array("keys", keys, "floating", "B H S K")
     check_array("values", values, "floating", "B H S K")
@@ -101,7 +100,7 @@ def check_attention(queries: Array, keys: Array, values: Array, mask: Array | No
 def project(
     x: Float[Array, "B T D"], weight: Float[Array, "D H K"], bias: Float[Array, "H K"] | None
 ) -> Float[Array, "B H T K"]:
-    """One projection into every head."""
+    """The projection of `x` into every head."""
     return jnp.swapaxes(matmul(x, weight, bias), 1, 2)
 
 
@@ -110,7 +109,7 @@ def project_keys_values(
     x: Float[Array, "B S D"],
     positions: Int[Array, "B S"] | None = None,
 ) -> KeysValues:
-    """What others attend to in `x`; with `positions`, keys are rotated (rotary positions)."""
+    """The keys and values of `x`; with `positions`, keys are rotated (rotary positions)."""
     check_array("x", x, "floating", "B S D")
     check_shape("x", x, (*x.shape[:2], len(params.key)), "[B, S, D] with D of params")
     keys = project(x, params.key, params.key_bias)
@@ -127,7 +126,7 @@ def multi_head_attention(
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
     """Concat(head_1, …, head_h) W^O (section 3.2.2); returns the output and the weights.
 
-    With `positions`, queries are rotated (rotary positions), as the keys must have been.
+    With `positions`, queries are rotated (rotary positions); the keys must be rotated too.
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
@@ -141,8 +140,8 @@ def multi_head_attention(
 
 
 class Cache(NamedTuple):
-    """Keys and values that are read many times: the keys lie as Q Kᵀ reads them (on a CPU, 4 × as
-    fast)."""
+    """Keys and values that are read many times; keys are stored transposed, as Q Kᵀ reads them
+    (4 × as fast on a CPU)."""
 
     keys: Float[Array, "B H K S"]
     values: Float[Array, "B H S K"]
@@ -172,19 +171,19 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self):
         c = self.config
-        wide = (c.d_model, c.num_heads, c.head_size)
-        inward = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, (1, 2))
-        outward = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
+        shape = (c.d_model, c.num_heads, c.head_size)
+        xavier_in = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, (1, 2))
+        xavier_out = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
         biases = [None] * 4
         if c.attention_bias:
-            shapes = {"query_bias": wide[1:], "key_bias": wide[1:], "value_bias": wide[1:]}
+            shapes = {"query_bias": shape[1:], "key_bias": shape[1:], "value_bias": shape[1:]}
             shapes["output_bias"] = (c.d_model,)
             biases = [self.param(n, nn.initializers.zeros, s) for n, s in shapes.items()]
         params = AttentionParams(
-            self.param("query", inward, wide),
-            self.param("key", inward, wide),
-            self.param("value", inward, wide),
-            self.param("output", outward, (*wide[1:], c.d_model)),
+            self.param("query", xavier_in, shape),
+            self.param("key", xavier_in, shape),
+            self.param("value", xavier_in, shape),
+            self.param("output", xavier_out, (*shape[1:], c.d_model)),
             *biases,
         )
         self.params = cast_weights(params, c.weights_dtype)

@@ -1,49 +1,80 @@
-"""Beam search as one lax.while_loop over any step function; it is independent of the model.
+"""Beam search as one lax.while_loop over any step function, independent of the model.
 
-Axes: B rows, searched side by side · Q sentences · N beams · V vocabulary · T steps.
-Two ideas to know. Nothing moves when beams are reordered: tokens and parents are appended once a
-step, a caller's cache stays where it is and is masked by `ancestry`, and a finished hypothesis is
-a (step, slot) pair that is walked back after the loop. And no row idles: with a `Queue`, a row
-whose sentence is done takes the next one, so every row counts its own steps.
+Axes: B lanes (sentences searched side by side) · Q sentences · N beams · V vocabulary · T steps ·
+K candidates.
+Two ideas. First, nothing is moved when beams are reordered: tokens and parents are appended once
+per step, the caller's cache stays in place and is masked by `ancestry`, and a finished hypothesis
+is a (step, slot) pair that is walked back after the loop. Second, no lane idles while sentences
+wait: with a `Queue`, a lane whose sentence is done takes the next one, so each lane counts its own
+steps.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .candidates import candidates
-from .checks import check_sentences, checked
+from .checks import check_sentences, checked_step
 from .constraints import Rules
 from .hypotheses import (
     Finished,
     Hypotheses,
-    Kept,
     Live,
-    Loop,
-    history,
+    Record,
+    SearchState,
+    first_live,
+    idle_search,
     length_penalty,
-    merged,
-    pick,
-    stored,
+    merge_finished,
+    no_finished,
+    store_finished,
+    take_slots,
+    token_history,
     walk_back,
 )
 
 # (tokens [B, N], state, t [B], parents [B, N], ancestry [B, N, T]) → (logits [B, N, V], state)
 Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
+Load = Callable[[Any, Array, Array], Any]
 
 
 class Queue(NamedTuple):
-    """How Q sentences share fewer `rows`: one that is free takes the next sentence.
+    """Lets Q sentences share fewer `lanes`: a lane that is done takes the next sentence.
 
-    `load(state, row, sentence)` returns the state in which `row` begins `sentence`. The first ones
-    come that way too, so `state` may start empty.
+    `load(state, lane, sentence)` returns the step's state with `sentence` at the start in `lane`.
+    The first sentences are loaded in the same way, so the initial state needs no sentence.
     """
 
-    rows: int
-    load: Callable[[Any, Array, Array], Any]
+    lanes: int
+    load: Load
+
+
+class Options(NamedTuple):
+    """The arguments of `beam_search` that each step uses."""
+
+    beam_size: int
+    max_length: int
+    end_id: int
+    alpha: float | Array
+    power_penalty: bool
+    nbest: int
+    rules: Rules | None
+    horizon: int
+
+    def penalty(self, length: Int[Array, " B"]) -> Float[Array, " B"]:
+        return length_penalty(length, self.alpha, self.power_penalty)
+
+
+class Continuations(NamedTuple):
+    """The best continuations of each lane's live hypotheses by one token, best first."""
+
+    log_probs: Float[Array, "B K"]
+    parents: Int[Array, "B K"]
+    tokens: Int[Array, "B K"]
 
 
 def beam_search(
@@ -62,114 +93,166 @@ def beam_search(
     horizon: int = 0,
     queue: Queue | None = None,
 ) -> Hypotheses:
-    """The best hypotheses of score log p / penalty(length), each at most `limits` tokens long.
+    """The `nbest` hypotheses of highest score log p / penalty(length), at most `limits` long.
 
-    `step` is called with t = 0, 1, … of each row and the token each of its N live hypotheses has
-    just got (`start_tokens` first); it keeps what it wants in `state`. What it stored for
-    hypothesis n in step t belongs to slot n of step t: `ancestry[b, n, s]` is the slot of n's
-    ancestor in step s ≤ t (n itself at t, −1 later), `parents[b, n]` the slot it continued.
+    `step` is called with t = 0, 1, … of each lane and the newest token of its N live hypotheses
+    (`start_tokens` at t = 0). Anything it keeps is in `state`. What it stores for hypothesis n at
+    step t belongs to slot n of step t: `ancestry[b, n, s]` is the slot of n's ancestor at step
+    s ≤ t (n itself at t, −1 at later steps), and `parents[b, n]` is the slot that n continued.
 
-    `limits` (with the end token) are capped at the static `max_length`; at its limit a hypothesis
-    may only end. A sentence of limit 0 is not there and has no hypotheses; such come last. alpha ≥
-    0. `rules` (model/constraints.py) may forbid tokens or change log-probabilities.
+    `limits` count the end token and are capped at the static `max_length`. At its limit a
+    hypothesis can only end. A sentence of limit 0 is padding and has no hypotheses; padding comes
+    last. alpha ≥ 0. `rules` (model/constraints.py) forbid tokens or change log-probabilities.
 
-    A sentence is done at its limit, when no live hypothesis remains, or when its best live
-    hypothesis could not beat the nbest-th finished one if it ended at its limit at no cost: that
-    bound is exact. With a `horizon` it is taken to end within so many tokens: fewer steps, and once
-    in a while a lower score. Where a live hypothesis has logits that are NaN or +inf, the sentence
-    is done and its scores are NaN. So the loop ends for any values.
+    A sentence is done at its limit, when no live hypothesis remains, or when the best live
+    hypothesis could not beat the nbest-th finished one if it ended at its limit at no cost. This
+    bound is exact. With a `horizon` it is assumed to end within that many tokens, which takes fewer
+    steps and occasionally gives a lower score. If the logits of a live hypothesis are NaN or +inf,
+    the sentence is done and its scores are NaN. The loop therefore ends for any values.
 
-    Without a `queue` there is a row for every sentence. A sentence's result depends neither on its
-    neighbours nor on when it is begun.
+    Without a `queue` each sentence has its own lane. A sentence's result depends neither on its
+    neighbours nor on when it is started.
     """
     if not 1 <= nbest <= beam_size:
         raise ValueError(f"nbest must be from 1 to beam_size={beam_size}; got {nbest}")
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1; got {max_length}")
     check_sentences(start_tokens, limits)
-    step = checked(step, end_id)
-    total, slots = len(start_tokens), jnp.arange(beam_size)
-    rows, load = queue or Queue(total, lambda state, row, sentence: state)
+    step, total = checked_step(step, end_id), len(start_tokens)
+    lanes, load = queue or Queue(total, lambda state, lane, sentence: state)
+    options = Options(beam_size, max_length, end_id, alpha, power_penalty, nbest, rules, horizon)
+    # One entry more: the dummy sentence of idle lanes, of limit 0.
     start_tokens, limits = (jnp.append(x, 0) for x in (start_tokens, limits))
     limits = jnp.minimum(limits, max_length)
     present = (limits > 0).sum()
 
-    def none(size: int) -> Finished:
-        nothing, nowhere = (jnp.full((size, beam_size), x) for x in (-jnp.inf, 0))
-        return Finished(nothing, nothing, nowhere, nowhere)
+    def waiting(search: SearchState) -> Array:
+        return (search.next_sentence < present) & search.done.any()
 
-    def waiting(loop: Loop) -> Array:
-        return (loop.taken < present) & loop.done.any()
+    def unfinished(search: SearchState) -> Array:
+        return (search.next_sentence < present) | ~search.done.all()
 
-    def begin(loop: Loop) -> Loop:
-        """Store what a free row has found and give it the next sentence."""
-        row, sentence = jnp.argmax(loop.done), loop.taken
-        fresh = Live(
-            start_tokens[sentence],
-            slots,
-            jnp.full((beam_size, max_length), -1).at[:, 0].set(slots),
-            jnp.full(beam_size, -jnp.inf).at[0].set(0.0),
-        )
-        put = lambda old, new: old.at[row].set(new)  # noqa: E731
-        return Loop(
-            sentence + 1,
-            put(loop.sentences, sentence),
-            put(loop.t, 0),
-            Live(*map(put, loop.live, fresh)),
-            Finished(*(put(old, new[0]) for old, new in zip(loop.finished, none(1), strict=True))),
-            put(loop.done, False),
-            stored(loop),
-            load(loop.state, row, sentence),
-        )
+    def advance(search: SearchState) -> SearchState:
+        next_one = partial(refill, start_tokens=start_tokens, load=load)
+        search = jax.lax.while_loop(waiting, next_one, search)
+        return take_step(search, step, limits[search.sentences], options)
 
-    def advance(loop: Loop) -> Loop:
-        loop = jax.lax.while_loop(waiting, begin, loop)
-        t, live, finished, kept = loop.t, loop.live, loop.finished, loop.kept
-        limit = limits[loop.sentences]
-        logits, state = step(live.tokens, loop.state, t, live.parents, live.ancestry)
-        logits = jax.lax.optimization_barrier(logits)  # else each of its readers adds the bias
-        normalizer, allowed, at_limit = jax.nn.logsumexp(logits, axis=-1), True, t + 1 >= limit
-        failed = (jnp.isnan(normalizer) | jnp.isposinf(normalizer)) & (live.log_probs > -jnp.inf)
-        if rules is not None:
-            logits, normalizer, allowed = rules(
-                logits, normalizer, history(loop), t, loop.sentences
-            )
-        log_probs, parents, tokens = candidates(
-            logits, normalizer, live.log_probs, at_limit, end_id, allowed
-        )
-        ends = (tokens == end_id) & (log_probs > -jnp.inf)
+    search = idle_search(lanes, total, beam_size, max_length, state)
+    search = jax.lax.while_loop(unfinished, advance, search)
+    return walk_back(store_finished(search), nbest, end_id)
 
-        scores = log_probs / length_penalty(t + 1, alpha, power_penalty)[:, None]
-        scores = jnp.where(ends, scores, -jnp.inf)
-        ended = Finished(scores, log_probs, jnp.broadcast_to(t[:, None], ends.shape), parents)
-        finished = merged(finished, ended, failed.any(axis=1))
 
-        alive, order = jax.lax.top_k(jnp.where(tokens == end_id, -jnp.inf, log_probs), beam_size)
-        parents, tokens = pick(order, parents, tokens)
-        last = jnp.minimum(limit, t + 1 + horizon) if horizon else limit
-        bound = alive[:, 0] / length_penalty(last, alpha, power_penalty)
-        done = loop.done | at_limit | jnp.isneginf(alive[:, 0]) | jnp.isnan(finished.scores[:, 0])
-        done |= finished.scores[:, nbest - 1] >= bound
-        ancestry = jnp.take_along_axis(live.ancestry, parents[:, :, None], axis=1)
-        now = jnp.arange(max_length) == (t + 1)[:, None, None]
-        ancestry = jnp.where(now, slots[:, None], ancestry)
-        alive = jnp.where(done[:, None], -jnp.inf, alive)
-        where = kept.tokens.at[loop.sentences, t], kept.parents.at[loop.sentences, t]
-        kept = kept._replace(tokens=where[0].set(tokens), parents=where[1].set(parents))
-        live = Live(tokens, parents, ancestry, alive)
-        return Loop(loop.taken, loop.sentences, t + 1, live, finished, done, kept, state)
+def refill(search: SearchState, start_tokens: Int[Array, " Q"], load: Load) -> SearchState:
+    """Store the results of one lane that is done and give the lane the next sentence."""
+    lane, sentence = jnp.argmax(search.done), search.next_sentence
+    beam_size, max_length = search.live.ancestry.shape[1:]
+    start = first_live(start_tokens[sentence], beam_size, max_length)
+    none = Finished(*(x[0] for x in no_finished(1, beam_size)))
 
-    idle = Live(
-        *(
-            jnp.zeros((rows, beam_size, *rest), dtype)
-            for rest, dtype in (((), int), ((), int), ((max_length,), int), ((), jnp.float32))
-        )
+    def put(old, new):
+        return old.at[lane].set(new)
+
+    return SearchState(
+        next_sentence=sentence + 1,
+        sentences=put(search.sentences, sentence),
+        t=put(search.t, 0),
+        live=Live(*map(put, search.live, start)),
+        finished=Finished(*map(put, search.finished, none)),
+        done=put(search.done, False),
+        record=store_finished(search),
+        step_state=load(search.step_state, lane, sentence),
     )
-    unwritten = jnp.zeros((total + 1, max_length, beam_size), int)
-    idle_rows, start = jnp.full(rows, total), jnp.zeros(rows, int)
-    loop = Loop(
-        jnp.array(0), idle_rows, start, idle, none(rows), idle_rows == total,
-        Kept(unwritten, unwritten, none(total + 1)), state,
-    )  # fmt: skip
-    loop = jax.lax.while_loop(lambda loop: (loop.taken < present) | ~loop.done.all(), advance, loop)
-    return walk_back(stored(loop), nbest, end_id)
+
+
+def take_step(
+    search: SearchState, step: Step, limit: Int[Array, " B"], options: Options
+) -> SearchState:
+    """One step of every lane; `limit` is that of the lane's sentence."""
+    t, live = search.t, search.live
+    logits, step_state = step(live.tokens, search.step_state, t, live.parents, live.ancestry)
+    # Keeps XLA from fusing the output bias into every consumer of the logits.
+    logits = jax.lax.optimization_barrier(logits)
+    continuations, failed = expand(search, logits, limit, options)
+    finished = finish(search, continuations, failed, options)
+    live = prune(search, continuations, options)
+    done = search.done | stopped(t, live, finished, limit, options)
+    return SearchState(
+        next_sentence=search.next_sentence,
+        sentences=search.sentences,
+        t=t + 1,
+        live=live._replace(log_probs=jnp.where(done[:, None], -jnp.inf, live.log_probs)),
+        finished=finished,
+        done=done,
+        record=append(search, live),
+        step_state=step_state,
+    )
+
+
+def expand(
+    search: SearchState,
+    logits: Float[Array, "B N V"],
+    limit: Int[Array, " B"],
+    options: Options,
+) -> tuple[Continuations, Bool[Array, " B"]]:
+    """The best continuations, and the lanes in which a live hypothesis has logits NaN or +inf."""
+    live_log_probs = search.live.log_probs
+    normalizer, allowed, at_limit = jax.nn.logsumexp(logits, axis=-1), True, search.t + 1 >= limit
+    failed = (jnp.isnan(normalizer) | jnp.isposinf(normalizer)) & (live_log_probs > -jnp.inf)
+    if options.rules is not None:
+        logits, normalizer, allowed = options.rules(
+            logits, normalizer, token_history(search), search.t, search.sentences
+        )
+    best = candidates(logits, normalizer, live_log_probs, at_limit, options.end_id, allowed)
+    return Continuations(*best), failed.any(axis=1)
+
+
+def finish(
+    search: SearchState,
+    continuations: Continuations,
+    failed: Bool[Array, " B"],
+    options: Options,
+) -> Finished:
+    """The N best finished hypotheses, including the continuations that end now."""
+    log_probs, parents, tokens = continuations
+    ends = (tokens == options.end_id) & (log_probs > -jnp.inf)
+    scores = log_probs / options.penalty(search.t + 1)[:, None]
+    scores = jnp.where(ends, scores, -jnp.inf)
+    steps = jnp.broadcast_to(search.t[:, None], ends.shape)
+    return merge_finished(search.finished, Finished(scores, log_probs, steps, parents), failed)
+
+
+def prune(search: SearchState, continuations: Continuations, options: Options) -> Live:
+    """The N best continuations that do not end, with their ancestry extended to step t + 1."""
+    log_probs, parents, tokens = continuations
+    log_probs, order = jax.lax.top_k(
+        jnp.where(tokens == options.end_id, -jnp.inf, log_probs), options.beam_size
+    )
+    parents, tokens = take_slots(order, parents, tokens)
+    ancestry = jnp.take_along_axis(search.live.ancestry, parents[:, :, None], axis=1)
+    now = jnp.arange(options.max_length) == (search.t + 1)[:, None, None]
+    ancestry = jnp.where(now, jnp.arange(options.beam_size)[:, None], ancestry)
+    return Live(tokens, parents, ancestry, log_probs)
+
+
+def stopped(
+    t: Int[Array, " B"],
+    live: Live,
+    finished: Finished,
+    limit: Int[Array, " B"],
+    options: Options,
+) -> Bool[Array, " B"]:
+    """The lanes at their limit, without a live hypothesis, failed, or beyond improvement."""
+    best = live.log_probs[:, 0]
+    last = jnp.minimum(limit, t + 1 + options.horizon) if options.horizon else limit
+    bound = best / options.penalty(last)
+    ended = (t + 1 >= limit) | jnp.isneginf(best) | jnp.isnan(finished.scores[:, 0])
+    return ended | (finished.scores[:, options.nbest - 1] >= bound)
+
+
+def append(search: SearchState, live: Live) -> Record:
+    """The record with the tokens and parents chosen at step t."""
+    place = search.sentences, search.t
+    return search.record._replace(
+        tokens=search.record.tokens.at[place].set(live.tokens),
+        parents=search.record.parents.at[place].set(live.parents),
+    )

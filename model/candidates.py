@@ -1,6 +1,6 @@
-"""The best continuations of live hypotheses: exact top-k in two stages, and no full log-softmax.
+"""The best continuations of live hypotheses: exact top-k in two stages, without a full log-softmax.
 
-Axes: B sentences · N beams · V vocabulary · K candidates.
+Axes: B lanes · N beams · V vocabulary · K candidates.
 """
 
 import jax
@@ -9,10 +9,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def top_k(x: Float[Array, "... V"], k: int) -> tuple[Float[Array, "... k"], Int[Array, "... k"]]:
-    """Exactly `lax.top_k` (ties to the lower index), in two stages where V is large.
+    """Equal to `lax.top_k` (ties go to the lower index), in two stages if V is large.
 
-    The k largest lie in the k chunks with the largest maxima; chunks are kept in the order of
-    their index, so that ties match.
+    The k largest values lie in the k chunks with the largest maxima. The chunks are kept in the
+    order of their index, so ties are resolved as in `lax.top_k`.
     """
     size = x.shape[-1]
     chunk = 1 << max(0, int((size / k) ** 0.5).bit_length() - 1)
@@ -40,18 +40,18 @@ def candidates(
 ) -> tuple[Float[Array, "B K"], Int[Array, "B K"], Int[Array, "B K"]]:
     """The best 2N continuations (N = 1: the best one): log-probabilities, live slots, tokens.
 
-    The log-probability of a token is its logit − `normalizer`; `live` are those of the hypotheses
-    so far. Only `allowed` tokens continue. At its limit a sentence may only end, also where that is
-    not allowed. Probabilities are not renormalised for either.
+    The log-probability of a token is its logit − `normalizer`; `live` are the log-probabilities of
+    the live hypotheses. Only `allowed` tokens are candidates. At its limit a sentence can only end,
+    even if the end token is not allowed. Neither restriction renormalises probabilities.
     """
     beams, vocab = logits.shape[1:]
     each = 1 if beams == 1 else min(2 * beams, vocab)
     values, tokens = top_k(jnp.where(allowed, logits, -jnp.inf), each)
-    # Not by a mask: another [B, N, V] array would be written for it.
+    # Without a mask over the vocabulary, which would write another [B, N, V] array.
     end = jnp.where(jnp.arange(each) == 0, logits[:, :, end_id, None], -jnp.inf)
     at_limit = at_limit[:, None, None]
     values, tokens = jnp.where(at_limit, end, values), jnp.where(at_limit, end_id, tokens)
-    # Where nothing may follow, −inf − −inf is NaN, which top_k puts first or last by its sign bit.
+    # If no token is possible, −inf − −inf is NaN, which top_k puts first or last by its sign bit.
     change = jnp.where(jnp.isneginf(values), -jnp.inf, values - normalizer[:, :, None])
     log_probs = live[:, :, None] + change
     log_probs, where = jax.lax.top_k(

@@ -1,8 +1,8 @@
 """Checks of the arguments of public functions, made once when a function is traced.
 
-JAX broadcasts and converts silently: a float mask is read as boolean, an id beyond a table is
-clamped. These checks raise TypeError (kind of values) or ValueError (shape, value) that name the
-argument. They read dtypes and shapes only, so they cost nothing at run time.
+JAX broadcasts and converts silently: it accepts a float mask as boolean and clamps an id beyond a
+table. These checks raise TypeError (kind of values) or ValueError (shape or value) that names the
+argument. They read only dtypes and shapes, so they cost nothing at run time.
 """
 
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ KINDS = {"boolean": jnp.bool_, "integer": jnp.integer, "floating": jnp.floating}
 
 
 def check_array(name: str, x: Any, kind: str, axes: str) -> None:
-    """`kind` begins with a word of KINDS; `axes` are names with spaces between, "..." for any."""
+    """`kind` starts with a key of KINDS; `axes` are names separated by spaces, "..." for any."""
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         raise TypeError(f"{name} must be an array [{axes}]; got {type(x).__name__}")
     if not jnp.issubdtype(x.dtype, KINDS[kind.split(",")[0]]):
@@ -26,14 +26,14 @@ def check_array(name: str, x: Any, kind: str, axes: str) -> None:
         raise ValueError(f"{name} must have the axes [{', '.join(names)}]; got shape {x.shape}")
 
 
-def check_shape(name: str, x: Any, shape: tuple[int, ...], like: str) -> None:
-    """The shape is known from another argument, which `like` describes."""
+def check_shape(name: str, x: Any, shape: tuple[int, ...], description: str) -> None:
+    """`description` says which argument the expected shape comes from."""
     if tuple(x.shape) != tuple(shape):
-        raise ValueError(f"{name} must have the shape {tuple(shape)}, {like}; got {x.shape}")
+        raise ValueError(f"{name} must have the shape {tuple(shape)}, {description}; got {x.shape}")
 
 
 def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
-    """A mask of attention, which broadcasts to [B, H, T, S]."""
+    """An attention mask must broadcast to [B, H, T, S], its last axis without broadcasting."""
     check_array("mask", mask, "boolean, True = may attend", "B H T S")
     sizes = zip(mask.shape[:3], shape[:3], strict=True)
     if mask.shape[3] != shape[3] or any(own not in (1, other) for own, other in sizes):
@@ -49,14 +49,14 @@ def check_choice(name: str, got: Any, choices: Collection[str]) -> None:
 
 
 def check_sentences(start_tokens: Any, limits: Any) -> None:
-    """What a search is given for each sentence."""
+    """The arguments of a search that have one entry for each sentence."""
     check_array("start_tokens", start_tokens, "integer", "B")
     check_array("limits", limits, "integer", "B")
     check_shape("limits", limits, start_tokens.shape, "one for each of start_tokens")
 
 
-def checked(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
-    """`step` of a search, with checks of what it returns."""
+def checked_step(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
+    """The step function of a search, with checks of its results."""
 
     def call(tokens, state, *rest):
         result = step(tokens, state, *rest)
@@ -74,8 +74,8 @@ def checked(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
         shapes = [jax.tree.map(jnp.shape, one) for one in (state, after)]
         if shapes[0] != shapes[1]:
             raise ValueError(
-                "step must return a state of the structure and shapes that it was "
-                f"given, {shapes[0]}; got {shapes[1]}"
+                "step must return a state of the same structure and shapes as its argument, "
+                f"{shapes[0]}; got {shapes[1]}"
             )
         return logits, after
 

@@ -14,7 +14,7 @@ class ModelConfig:
     """Sizes and choices of an encoder-decoder Transformer (Vaswani et al. 2017, section 3).
 
     The defaults are the paper's base model (table 3). The two vocabulary sizes and the four token
-    ids come from the vocabulary: training sets the sizes.
+    ids are properties of the vocabulary. A size of 0 means the size of the vocabulary.
     """
 
     source_vocab_size: int = option(0, "size of the source vocabulary; 0: as the vocabulary")
@@ -41,7 +41,7 @@ class ModelConfig:
         ("interleaved", "halves"),
     )
     max_length: int = option(
-        1024, "positions in the tables; callers drop or truncate longer sequences"
+        1024, "positions in the tables; drop or truncate longer inputs, as indexing clamps"
     )
     activation: str = option(
         "relu", "of the feed-forward sub-layer; gelu is exact", ("relu", "gelu", "silu")

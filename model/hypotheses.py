@@ -1,6 +1,6 @@
-"""The hypotheses of a beam search: live, finished, stored, and read back once at the end.
+"""The state of a beam search: live and finished hypotheses, and the record that is read back once.
 
-Axes: B rows, searched side by side · Q sentences · N beams · T steps.
+Axes: B lanes (sentences searched side by side) · Q sentences · N beams · T steps.
 Tokens and parents are appended once per step and never moved. A finished hypothesis is a
 (step, slot) pair; `walk_back` follows the parents from there to the start.
 """
@@ -13,11 +13,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class Hypotheses(NamedTuple):
-    """The n best of each sentence, best first; absent ones have score −inf and length 0.
+    """The n best hypotheses of each sentence, best first; missing ones have score −inf, length 0.
 
-    `tokens` ends with the end token, which `lengths` counts; the rest is filled with end tokens.
-    `log_probs` are natural logarithms, `scores` are log_probs divided by the length penalty. Both
-    are NaN for a sentence whose logits were NaN or +inf.
+    `tokens` is padded with end tokens; `lengths` counts the first end token. `log_probs` are
+    natural logarithms; `scores` are log_probs divided by the length penalty. Both are NaN for a
+    sentence whose logits were NaN or +inf.
     """
 
     tokens: Int[Array, "Q nbest T"]
@@ -27,16 +27,16 @@ class Hypotheses(NamedTuple):
 
 
 class Live(NamedTuple):
-    """Hypotheses to extend: the token to feed next, its parent slot, the log-probability."""
+    """Hypotheses that can be extended."""
 
-    tokens: Int[Array, "B N"]
-    parents: Int[Array, "B N"]
-    ancestry: Int[Array, "B N T"]  # the slot at each earlier step; −1 at later steps
+    tokens: Int[Array, "B N"]  # the newest token, which is fed to the next step
+    parents: Int[Array, "B N"]  # the slot that each one continued
+    ancestry: Int[Array, "B N T"]  # the slot of its ancestor at each step; −1 at later steps
     log_probs: Float[Array, "B N"]
 
 
 class Finished(NamedTuple):
-    """The best hypotheses that ended: in step `steps`, as a continuation of live slot `slots`."""
+    """The best hypotheses that have ended: at step `steps`, as a continuation of slot `slots`."""
 
     scores: Float[Array, "B N"]
     log_probs: Float[Array, "B N"]
@@ -44,25 +44,67 @@ class Finished(NamedTuple):
     slots: Int[Array, "B N"]
 
 
-class Kept(NamedTuple):
-    """What is stored of each sentence; the last row is a dummy for idle rows of the search."""
+class Record(NamedTuple):
+    """What is stored of each sentence; the last row is a dummy for idle lanes."""
 
-    tokens: Int[Array, "Q+1 T N"]  # chosen in step t for slot n
-    parents: Int[Array, "Q+1 T N"]  # the slot that it continued
+    tokens: Int[Array, "Q+1 T N"]  # chosen at step t for slot n
+    parents: Int[Array, "Q+1 T N"]  # the slot that slot n continued at step t
     finished: Finished
 
 
-class Loop(NamedTuple):
-    """What the while_loop carries."""
+class SearchState(NamedTuple):
+    """The carry of the search loop."""
 
-    taken: Int[Array, ""]  # sentences of the queue that have been started
-    sentences: Int[Array, " B"]  # the sentence of each row
+    next_sentence: Int[Array, ""]  # the next sentence of the queue
+    sentences: Int[Array, " B"]  # the sentence of each lane
     t: Int[Array, " B"]
     live: Live
     finished: Finished
     done: Bool[Array, " B"]
-    kept: Kept
-    state: Any
+    record: Record
+    step_state: Any
+
+
+def idle_live(lanes: int, beam_size: int, max_length: int) -> Live:
+    """Placeholders for lanes that have no sentence yet."""
+    slots = jnp.zeros((lanes, beam_size), int)
+    ancestry = jnp.zeros((lanes, beam_size, max_length), int)
+    return Live(slots, slots, ancestry, jnp.zeros((lanes, beam_size), jnp.float32))
+
+
+def first_live(start_token: Int[Array, ""], beam_size: int, max_length: int) -> Live:
+    """The start of one sentence, without the axis B: slot 0 has probability 1, the others 0."""
+    slots = jnp.arange(beam_size)
+    return Live(
+        start_token,
+        slots,
+        jnp.full((beam_size, max_length), -1).at[:, 0].set(slots),
+        jnp.full(beam_size, -jnp.inf).at[0].set(0.0),
+    )
+
+
+def no_finished(rows: int, beam_size: int) -> Finished:
+    scores, places = (jnp.full((rows, beam_size), x) for x in (-jnp.inf, 0))
+    return Finished(scores, scores, places, places)
+
+
+def idle_search(
+    lanes: int, sentences: int, beam_size: int, max_length: int, step_state: Any
+) -> SearchState:
+    """The state before the first sentence: every lane is done and writes to the dummy row."""
+    live = idle_live(lanes, beam_size, max_length)
+    empty = jnp.zeros((sentences + 1, max_length, beam_size), int)
+    dummy, t = jnp.full(lanes, sentences), jnp.zeros(lanes, int)
+    return SearchState(
+        next_sentence=jnp.array(0),
+        sentences=dummy,
+        t=t,
+        live=live,
+        finished=no_finished(lanes, beam_size),
+        done=dummy == sentences,
+        record=Record(empty, empty, no_finished(sentences + 1, beam_size)),
+        step_state=step_state,
+    )
 
 
 def length_penalty(
@@ -73,49 +115,49 @@ def length_penalty(
     return (length if power else (5.0 + length) / 6.0) ** alpha
 
 
-def pick(order: Int[Array, "B N"], *arrays: Array) -> tuple[Array, ...]:
-    """Entries `order` of each array's second axis."""
+def take_slots(order: Int[Array, "B N"], *arrays: Array) -> tuple[Array, ...]:
+    """The entries `order` of the second axis of each array."""
     return tuple(jnp.take_along_axis(a, order, axis=1) for a in arrays)
 
 
-def merged(finished: Finished, ended: Finished, failed: Bool[Array, " B"]) -> Finished:
-    """The N best of both; every score of a `failed` row is NaN, and remains NaN."""
+def merge_finished(finished: Finished, ended: Finished, failed: Bool[Array, " B"]) -> Finished:
+    """The N best of both. All scores of a `failed` lane become NaN and remain NaN."""
     failed |= jnp.isnan(finished.scores).any(axis=1)
     pairs = zip(finished, ended, strict=True)
     both = Finished(*(jnp.concatenate(pair, axis=1) for pair in pairs))
     _, order = jax.lax.top_k(both.scores, finished.scores.shape[1])
-    best = Finished(*pick(order, *both))
+    best = Finished(*take_slots(order, *both))
     return best._replace(scores=jnp.where(failed[:, None], jnp.nan, best.scores))
 
 
-def stored(loop: Loop) -> Kept:
-    """`kept` with the finished hypotheses of each row's sentence."""
-    pairs = zip(loop.kept.finished, loop.finished, strict=True)
-    finished = Finished(*(old.at[loop.sentences].set(new) for old, new in pairs))
-    return loop.kept._replace(finished=finished)
+def store_finished(search: SearchState) -> Record:
+    """The record with the finished hypotheses of the sentence in each lane."""
+    pairs = zip(search.record.finished, search.finished, strict=True)
+    finished = Finished(*(old.at[search.sentences].set(new) for old, new in pairs))
+    return search.record._replace(finished=finished)
 
 
-def history(loop: Loop) -> Int[Array, "B N T"]:
+def token_history(search: SearchState) -> Int[Array, "B N T"]:
     """The tokens of each live hypothesis, −1 at later steps."""
-    slots = jnp.pad(loop.live.ancestry[:, :, 1:], ((0, 0), (0, 0), (0, 1)), constant_values=-1)
-    tokens = jnp.swapaxes(loop.kept.tokens[loop.sentences], 1, 2)
+    slots = jnp.pad(search.live.ancestry[:, :, 1:], ((0, 0), (0, 0), (0, 1)), constant_values=-1)
+    tokens = jnp.swapaxes(search.record.tokens[search.sentences], 1, 2)
     chosen = jnp.take_along_axis(tokens, jnp.maximum(slots, 0), axis=1)
     return jnp.where(slots < 0, -1, chosen)
 
 
-def walk_back(kept: Kept, nbest: int, end_id: int) -> Hypotheses:
-    """Read the finished hypotheses from their (step, slot) back to the start, once."""
-    tokens, parents = (jnp.moveaxis(x[:-1], 1, 0) for x in (kept.tokens, kept.parents))
-    finished = Finished(*(x[:-1, :nbest] for x in kept.finished))
+def walk_back(record: Record, nbest: int, end_id: int) -> Hypotheses:
+    """Read the n best finished hypotheses from their (step, slot) back to the start."""
+    tokens, parents = (jnp.moveaxis(x[:-1], 1, 0) for x in (record.tokens, record.parents))
+    finished = Finished(*(x[:-1, :nbest] for x in record.finished))
 
-    def earlier(slots, written):
+    def previous_step(slots, written):
         t, tokens, parents = written
         before = t < finished.steps
         token = jnp.where(before, jnp.take_along_axis(tokens, slots, axis=1), end_id)
         return jnp.where(before, jnp.take_along_axis(parents, slots, axis=1), slots), token
 
     times = jnp.arange(len(tokens))
-    _, tokens = jax.lax.scan(earlier, finished.slots, (times, tokens, parents), reverse=True)
+    _, tokens = jax.lax.scan(previous_step, finished.slots, (times, tokens, parents), reverse=True)
     present = finished.scores > -jnp.inf  # False for NaN
     return Hypotheses(
         jnp.moveaxis(tokens, 0, -1),

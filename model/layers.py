@@ -1,4 +1,4 @@
-"""The small layers: layer norm, feed-forward, embeddings, logits, dropout; then their modules.
+"""The small layers: layer norm, feed-forward, embeddings, logits, dropout, and their modules.
 
 Axes: B batch · T time · D model width · F feed-forward width · V vocabulary.
 """
@@ -46,7 +46,7 @@ def layer_norm(
 def feed_forward(
     params: FeedForwardParams, x: Float[Array, "B T D"], activation: str = "relu"
 ) -> Float[Array, "B T D"]:
-    """max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or another activation in place of max."""
+    """max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation instead of max."""
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.inner)), "[B, T, D] with D of params")
     check_choice("activation", activation, ACTIVATIONS)
@@ -57,7 +57,7 @@ def feed_forward(
 def embed(
     table: Float[Array, "V D"], ids: Int[Array, "B T"], scale: bool, dtype: str = "float32"
 ) -> Float[Array, "B T D"]:
-    """Rows of the table, times √d_model when `scale` (section 3.4)."""
+    """Rows of the table, multiplied by √d_model if `scale` (section 3.4)."""
     check_array("ids", ids, "integer", "B T")
     check_array("table", table, "floating", "V D")
     rows = table[ids].astype(dtype)
@@ -74,14 +74,16 @@ def logits(
     return matmul(x.astype(jnp.float32), table.T, bias)
 
 
-def random_bits(key: Array, rows: Int[Array, " B"], shape: tuple[int, ...]) -> UInt[Array, "B ..."]:
-    """32 random bits for each element of [B, *shape]; those of a row depend on (key, row) alone.
+def random_bits(
+    key: Array, row_ids: Int[Array, " B"], shape: tuple[int, ...]
+) -> UInt[Array, "B ..."]:
+    """32 random bits for each element of [B, *shape]; they depend on (key, row id, place) only.
 
-    A counter hashed by two multiply-xorshift rounds (Wellons' lowbias32, keyed between the
-    rounds): elementwise, so it fuses with what uses it, unlike 20 rounds of threefry.
+    A counter is hashed by two multiply-xorshift rounds (Wellons' lowbias32, keyed between the
+    rounds). This is elementwise and fuses with its consumer, unlike 20 rounds of threefry.
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
-    row = rows.astype(jnp.uint32)
+    row = row_ids.astype(jnp.uint32)
     for word in (first, second):
         row = (row ^ word) * jnp.uint32(0x9E3779B1)
         row = row ^ (row >> 15)
@@ -100,20 +102,23 @@ def random_bits(key: Array, rows: Int[Array, " B"], shape: tuple[int, ...]) -> U
 
 
 def dropout(
-    x: Float[Array, "B ..."], rate: float, key: Array | None, rows: Int[Array, " B"] | None = None
+    x: Float[Array, "B ..."],
+    rate: float,
+    key: Array | None,
+    row_ids: Int[Array, " B"] | None = None,
 ) -> Float[Array, "B ..."]:
     """Zero each element with probability `rate` and divide the rest by 1 − rate.
 
-    `key` None means no dropout. `rows` names each row's place in the global batch (default
-    0 … B−1), so that the masks do not depend on how rows are spread over devices.
+    Without a `key` there is no dropout. `row_ids` are the places of the rows in the global batch
+    (default 0 … B−1), so the masks do not depend on how rows are distributed over devices.
     """
     check_array("x", x, "floating", "B ...")
     if not 0.0 <= rate < 1.0:
-        raise ValueError(f"rate must be from 0 to below 1; got {rate}")
+        raise ValueError(f"rate must be in [0, 1); got {rate}")
     if key is None or rate == 0.0:
         return x
-    rows = jnp.arange(x.shape[0]) if rows is None else rows
-    keep = random_bits(key, rows, x.shape[1:]) >= jnp.uint32(int(rate * 2**32))
+    row_ids = jnp.arange(x.shape[0]) if row_ids is None else row_ids
+    keep = random_bits(key, row_ids, x.shape[1:]) >= jnp.uint32(int(rate * 2**32))
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), 0)
 
 
@@ -148,7 +153,7 @@ class FeedForward(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Owns a table [V, D]; `__call__` embeds ids, `logits` scores every id (tied weights)."""
+    """Owns a table [V, D]; `__call__` embeds ids, `logits` projects to the vocabulary (tied)."""
 
     config: ModelConfig
     vocab_size: int
@@ -166,11 +171,11 @@ class Embedding(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Fetches the "dropout" key, if one was given to `apply`, and calls `dropout`."""
+    """Calls `dropout` with the "dropout" key of `apply`, if there is one."""
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x, rows=None):
+    def __call__(self, x, row_ids=None):
         key = self.make_rng("dropout") if self.has_rng("dropout") else None
-        return dropout(x, self.config.dropout, key, rows)
+        return dropout(x, self.config.dropout, key, row_ids)

@@ -1,8 +1,8 @@
 """Positions: sinusoidal (section 3.5), learned tables, rotary (RoFormer, Su et al. 2021).
 
 Axes: B batch · T time · D model width · H heads · K head width.
-Sinusoidal and learned positions are rows of a table added to the embeddings; rotary ones turn
-queries and keys, so that their scores depend on the distance only.
+Sinusoidal and learned positions are rows of a table that is added to the embeddings. Rotary
+positions rotate queries and keys, so their scores depend on the distance only.
 """
 
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def sinusoidal_positions(
 
 
 def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Array, "B H T K"]:
-    """Turn each pair (x_i, x_{i+K/2}) by the angle pos · 10000^(-2i/K) (RoFormer, equation 15)."""
+    """Rotate each pair (x_i, x_{i+K/2}) by pos · 10000^(-2i/K) (RoFormer, equation 15)."""
     check_array("x", x, "floating", "B H T K")
     check_array("positions", positions, "integer", "B T")
     check_shape("positions", positions, (x.shape[0], x.shape[2]), "[B, T] of x")
@@ -44,12 +44,12 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
     angles = positions[:, None, :, None].astype(jnp.float32) * frequencies
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(x.dtype)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)
 
 
 class PositionTable(nn.Module):
-    """The table [max_length, D] that is added to embeddings: sinusoidal or learned."""
+    """The sinusoidal or learned table [max_length, D] that is added to the embeddings."""
 
     config: ModelConfig
 

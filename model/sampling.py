@@ -1,7 +1,7 @@
 """Sampling: hypotheses drawn at random, over the same step functions as the beam search.
 
 Axes: B sentences · N samples · V vocabulary · T steps.
-What is drawn for a sentence depends on its key alone, not on its neighbours or its place.
+The samples of a sentence depend on its key only, not on its neighbours or its place in the batch.
 """
 
 from typing import Any, NamedTuple
@@ -11,36 +11,54 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .beam_search import Step
-from .checks import check_sentences, check_shape, checked
+from .checks import check_sentences, check_shape, checked_step
 from .constraints import Rules
 from .hypotheses import Hypotheses, length_penalty
 
 
-class Drawing(NamedTuple):
-    """What the while_loop carries."""
+class SamplingState(NamedTuple):
+    """The carry of the sampling loop."""
 
     t: Int[Array, ""]
     tokens: Int[Array, "T B N"]
     log_probs: Float[Array, "B N"]
-    lengths: Int[Array, "B N"]  # 0 while a sample goes on
-    state: Any
+    lengths: Int[Array, "B N"]  # 0 until a sample has ended
+    step_state: Any
 
 
-def likeliest(
+class Choice(NamedTuple):
+    """The distribution of the next token of each sample, after the rules."""
+
+    logits: Float[Array, "B N V"]
+    normalizer: Float[Array, "B N"]
+    allowed: Bool[Array, "B N V"]
+    must_end: Bool[Array, "B N"]
+    failed: Bool[Array, "B N"]  # logits that are NaN or +inf
+
+
+class Truncation(NamedTuple):
+    """How the distribution is changed before a token is drawn."""
+
+    temperature: float | Array
+    top_k: int
+    top_p: float | Array
+
+
+def top_k_top_p_mask(
     logits: Float[Array, "... V"], top_k: int, top_p: float | Array
 ) -> Bool[Array, "... V"]:
-    """The `top_k` best tokens (0: all), of these the fewest whose probabilities add up to `top_p`.
+    """The `top_k` best tokens (0: all); of these the fewest whose probabilities sum to `top_p`.
 
-    At least one token stays (nucleus sampling, Holtzman et al. 2020, section 3.1). Tokens as likely
-    as the last one taken are taken too.
+    At least one token remains (nucleus sampling, Holtzman et al. 2020, section 3.1). Tokens that
+    tie with the last one are included.
     """
     ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
     taken = jnp.arange(logits.shape[-1]) < (top_k or logits.shape[-1])
     share = jax.nn.softmax(jnp.where(taken, ordered, -jnp.inf), axis=-1)
     before = jnp.cumsum(share, axis=-1) - share
     taken &= (before < top_p) | (jnp.arange(logits.shape[-1]) == 0)
-    least = jnp.where(taken, ordered, jnp.inf).min(axis=-1, keepdims=True)
-    return logits >= least
+    smallest = jnp.where(taken, ordered, jnp.inf).min(axis=-1, keepdims=True)
+    return logits >= smallest
 
 
 def sample(
@@ -60,74 +78,121 @@ def sample(
     power_penalty: bool = False,
     rules: Rules | None = None,
 ) -> Hypotheses:
-    """`samples` hypotheses of each sentence, in the order of the draws, not of their scores.
+    """`samples` hypotheses of each sentence, in the order in which they were drawn.
 
-    Tokens are drawn from softmax(log p / temperature) over what `rules`, `top_k` and `top_p` leave,
-    where p are the model's probabilities after the repetition penalty, if there is one. `log_probs`
-    sum log p, without temperature, `top_k` and `top_p`. `keys` [B] are PRNG keys; the rest is as in
-    `beam_search`. At its limit, or where nothing is left, a sample may only end. Samples that meet
-    logits that are NaN or +inf have NaN scores. A traced `top_p` is applied for any value.
+    Tokens are drawn from softmax(log p / temperature) over the tokens that `rules`, `top_k` and
+    `top_p` leave, where p are the model's probabilities, after any repetition penalty. `log_probs`
+    sum log p, without temperature, `top_k` and `top_p`. `keys` [B] are PRNG keys; the other
+    arguments are those of `beam_search`. At its limit, or when no token is left, a sample can only
+    end. Samples with logits that are NaN or +inf have NaN scores. A traced `top_p` is applied for
+    any value.
     """
     if samples < 1 or max_length < 1:
         raise ValueError(f"samples and max_length must be at least 1; got {samples}, {max_length}")
     check_sentences(start_tokens, limits)
     check_shape("keys", keys, (len(start_tokens), *keys.shape[1:]), "one for each of start_tokens")
-    step = checked(step, end_id)
-    nucleus = isinstance(top_p, jax.Array) or top_p < 1.0
-    batch = start_tokens.shape[0]
-    slots = jnp.broadcast_to(jnp.arange(samples), (batch, samples))
+    step, truncation = checked_step(step, end_id), Truncation(temperature, top_k, top_p)
     limits = jnp.clip(limits, 1, max_length)
-    times = jnp.arange(max_length)
 
-    def draw(drawing: Drawing) -> Drawing:
-        t, each = drawing.t, jnp.full(batch, drawing.t)
-        fed = jnp.where(t == 0, start_tokens[:, None], drawing.tokens[t - 1])
-        ancestry = jnp.where(times <= t, slots[..., None], -1)
-        logits, state = step(fed, drawing.state, each, slots, ancestry)
-        vocab = logits.shape[-1]
-        normalizer, allowed = jax.nn.logsumexp(logits, axis=-1), jnp.ones((1, 1, 1), bool)
-        failed = jnp.isnan(normalizer) | jnp.isposinf(normalizer)
-        if rules is not None:
-            history = jnp.where(times < t, jnp.moveaxis(drawing.tokens, 0, -1), -1)
-            logits, normalizer, allowed = rules(
-                logits, normalizer, history, each, jnp.arange(batch)
-            )
-        must_end = (t + 1 >= limits)[:, None] | ~allowed.any(axis=-1) | failed
-        allowed = jnp.where(must_end[..., None], jnp.arange(vocab) == end_id, allowed)
-        left = jnp.where(allowed, logits / temperature, -jnp.inf)
-        if top_k or nucleus:
-            left = jnp.where(likeliest(left, top_k, top_p), left, -jnp.inf)
-        now = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
-        tokens = jax.vmap(jax.random.categorical)(now, left)
-        tokens = jnp.where(must_end, end_id, tokens)  # for any logits, also NaN
-        chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-        log_probs = jnp.where(jnp.isneginf(chosen), -jnp.inf, chosen - normalizer)
-        log_probs = jnp.where(failed, jnp.nan, log_probs)
-        goes_on = drawing.lengths == 0
-        tokens = jnp.where(goes_on, tokens, end_id)
-        return Drawing(
-            t + 1,
-            drawing.tokens.at[t].set(tokens),
-            drawing.log_probs + jnp.where(goes_on, log_probs, 0.0),
-            jnp.where(goes_on & (tokens == end_id), t + 1, drawing.lengths),
-            state,
-        )
+    def unfinished(sampling: SamplingState) -> Array:
+        return (sampling.t < max_length) & (sampling.lengths == 0).any()
 
-    drawing = jax.lax.while_loop(
-        lambda drawing: (drawing.t < max_length) & (drawing.lengths == 0).any(),
-        draw,
-        Drawing(
-            jnp.array(0),
-            jnp.full((max_length, batch, samples), end_id),
-            jnp.zeros((batch, samples)),
-            jnp.zeros((batch, samples), int),
-            state,
-        ),
-    )
-    penalty = length_penalty(drawing.lengths, alpha, power_penalty)
+    def advance(sampling: SamplingState) -> SamplingState:
+        logits, step_state = run_step(step, sampling, start_tokens)
+        choice = constrain(logits, sampling, rules, sampling.t + 1 >= limits, end_id)
+        keys_now = jax.vmap(jax.random.fold_in, (0, None))(keys, sampling.t)
+        tokens = draw_tokens(keys_now, choice, truncation, end_id)
+        log_probs = token_log_probs(choice, tokens)
+        return append_tokens(sampling, tokens, log_probs, end_id)._replace(step_state=step_state)
+
+    start = initial_state(len(start_tokens), samples, max_length, end_id, state)
+    sampling = jax.lax.while_loop(unfinished, advance, start)
+    penalty = length_penalty(sampling.lengths, alpha, power_penalty)
     return Hypotheses(
-        jnp.moveaxis(drawing.tokens, 0, -1),
-        drawing.lengths,
-        drawing.log_probs / penalty,
-        drawing.log_probs,
+        jnp.moveaxis(sampling.tokens, 0, -1),
+        sampling.lengths,
+        sampling.log_probs / penalty,
+        sampling.log_probs,
+    )
+
+
+def initial_state(
+    batch: int, samples: int, max_length: int, end_id: int, step_state: Any
+) -> SamplingState:
+    return SamplingState(
+        jnp.array(0),
+        jnp.full((max_length, batch, samples), end_id),
+        jnp.zeros((batch, samples)),
+        jnp.zeros((batch, samples), int),
+        step_state,
+    )
+
+
+def run_step(
+    step: Step, sampling: SamplingState, start_tokens: Int[Array, " B"]
+) -> tuple[Float[Array, "B N V"], Any]:
+    """Feed the newest tokens. Every sample remains in its slot, so its ancestor is itself."""
+    t, (max_length, batch, samples) = sampling.t, sampling.tokens.shape
+    slots = jnp.broadcast_to(jnp.arange(samples), (batch, samples))
+    tokens = jnp.where(t == 0, start_tokens[:, None], sampling.tokens[t - 1])
+    ancestry = jnp.where(jnp.arange(max_length) <= t, slots[..., None], -1)
+    return step(tokens, sampling.step_state, jnp.full(batch, t), slots, ancestry)
+
+
+def constrain(
+    logits: Float[Array, "B N V"],
+    sampling: SamplingState,
+    rules: Rules | None,
+    at_limit: Bool[Array, " B"],
+    end_id: int,
+) -> Choice:
+    """Apply the rules. A sample must end at its limit, without an allowed token, or if failed."""
+    t, (max_length, batch, _) = sampling.t, sampling.tokens.shape
+    normalizer, allowed = jax.nn.logsumexp(logits, axis=-1), jnp.ones((1, 1, 1), bool)
+    failed = jnp.isnan(normalizer) | jnp.isposinf(normalizer)
+    if rules is not None:
+        written = jnp.arange(max_length) < t
+        history = jnp.where(written, jnp.moveaxis(sampling.tokens, 0, -1), -1)
+        logits, normalizer, allowed = rules(
+            logits, normalizer, history, jnp.full(batch, t), jnp.arange(batch)
+        )
+    must_end = at_limit[:, None] | ~allowed.any(axis=-1) | failed
+    ids = jnp.arange(logits.shape[-1])
+    allowed = jnp.where(must_end[..., None], ids == end_id, allowed)
+    return Choice(logits, normalizer, allowed, must_end, failed)
+
+
+def draw_tokens(
+    keys: Array, choice: Choice, truncation: Truncation, end_id: int
+) -> Int[Array, "B N"]:
+    """One token for each sample."""
+    temperature, top_k, top_p = truncation
+    logits = jnp.where(choice.allowed, choice.logits / temperature, -jnp.inf)
+    if top_k or isinstance(top_p, jax.Array) or top_p < 1.0:
+        logits = jnp.where(top_k_top_p_mask(logits, top_k, top_p), logits, -jnp.inf)
+    tokens = jax.vmap(jax.random.categorical)(keys, logits)
+    return jnp.where(choice.must_end, end_id, tokens)  # for any logits, including NaN
+
+
+def token_log_probs(choice: Choice, tokens: Int[Array, "B N"]) -> Float[Array, "B N"]:
+    """ln p of the drawn tokens; NaN if the logits are not finite."""
+    chosen = jnp.take_along_axis(choice.logits, tokens[..., None], axis=-1)[..., 0]
+    log_probs = jnp.where(jnp.isneginf(chosen), -jnp.inf, chosen - choice.normalizer)
+    return jnp.where(choice.failed, jnp.nan, log_probs)
+
+
+def append_tokens(
+    sampling: SamplingState,
+    tokens: Int[Array, "B N"],
+    log_probs: Float[Array, "B N"],
+    end_id: int,
+) -> SamplingState:
+    """The state after step t; samples that have ended are padded with end tokens."""
+    t, running = sampling.t, sampling.lengths == 0
+    tokens = jnp.where(running, tokens, end_id)
+    return sampling._replace(
+        t=t + 1,
+        tokens=sampling.tokens.at[t].set(tokens),
+        log_probs=sampling.log_probs + jnp.where(running, log_probs, 0.0),
+        lengths=jnp.where(running & (tokens == end_id), t + 1, sampling.lengths),
     )

@@ -1,4 +1,4 @@
-"""Teacher forcing over pairs that are given: log-probabilities of the target, and attention.
+"""Teacher forcing of given pairs: log-probabilities of the target, and cross-attention.
 
 Axes: B sentences · S source · T target · H heads.
 """
@@ -13,30 +13,30 @@ from jaxtyping import Array, Float, Int
 from .checks import check_array, check_shape
 from .constraints import Rules
 from .transformer import Transformer
-from .translate import mixture
+from .translate import mixture_logits
 
 
-class Forced(NamedTuple):
-    """Given targets under the models; 0 beyond a target's length."""
+class TargetScores(NamedTuple):
+    """Scores of given targets; 0 beyond the length of a target."""
 
-    log_probs: Float[Array, "B T"]  # natural, of each token given those before it
-    attention: Float[Array, "B T S"]  # of each token as it is predicted, to the source
+    log_probs: Float[Array, "B T"]  # natural logarithm, of each token given the tokens before it
+    attention: Float[Array, "B T S"]  # cross-attention weights when each token is predicted
 
 
-def force(
+def score_targets(
     models: Sequence[tuple[Transformer, Any]],
     source: Int[Array, "B S"],
     lengths: Int[Array, " B"],
     target: Int[Array, "B T"],
     target_lengths: Int[Array, " B"],
     rules: Rules | None = None,
-) -> Forced:
-    """Both sides with their end tokens, which the lengths count.
+) -> TargetScores:
+    """Score each target by teacher forcing. Source, target and lengths include the end tokens.
 
-    Several models are an ensemble: the mean of their probabilities. `rules` are those of a search
-    that change scores: suppressed tokens (−inf), renormalisation, repetition penalty. Attention is
-    the mean over the heads of the layer before the last (Garg et al. 2019, section 4.1) and over
-    the models.
+    Several models form an ensemble: the mean of their probabilities. `rules` are the rules of a
+    search that change scores: suppressed tokens (−inf), renormalisation, repetition penalty. The
+    attention is the mean over the heads of the second to last layer (Garg et al. 2019, section 4.1)
+    and over the models.
     """
     check_pairs(source, lengths, target, target_lengths)
     logits, attention = [], []
@@ -47,23 +47,31 @@ def force(
         for x, n in ((source, lengths), (target, target_lengths))
     )
     for model, variables in models:
-        own, sown = model.apply(
+        model_logits, sown = model.apply(
             variables, source, inputs, source_segments, target_segments, mutable="intermediates"
         )
-        logits.append(own)
+        logits.append(model_logits)
         layer = f"layers_{max(0, model.config.decoder_layers - 2)}"
-        weights = sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
+        weights = cross_attention_weights(sown, layer)
         attention.append(weights.mean(axis=1))
-    log_probs = target_log_probs(mixture(logits), target, rules)
-    return Forced(jnp.where(target_segments > 0, log_probs, 0.0), sum(attention) / len(models))
+    log_probs = target_log_probs(mixture_logits(logits), target, rules)
+    return TargetScores(
+        jnp.where(target_segments > 0, log_probs, 0.0), sum(attention) / len(models)
+    )
+
+
+def cross_attention_weights(sown: Any, layer: str) -> Float[Array, "B H T S"]:
+    """The weights of decoder layer `layer` in the collections that `apply` returned with
+    mutable="intermediates"."""
+    return sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
 
 
 def target_log_probs(
     logits: Float[Array, "B T V"], target: Int[Array, "B T"], rules: Rules | None
 ) -> Float[Array, "B T"]:
-    """The log-probability of each token of the target, as a search with these rules computes it."""
+    """The log-probability of each target token, as a search with these rules computes it."""
     normalizer = jax.nn.logsumexp(logits, axis=-1)
-    if rules is not None:  # position i stands for a hypothesis of the tokens before i
+    if rules is not None:  # position i is a hypothesis of the tokens before i
         before = jnp.tril(jnp.ones((target.shape[1],) * 2, bool), -1)
         history = jnp.where(before, target[:, None], -1)
         logits, normalizer, allowed = rules(logits, normalizer, history, None, None)
@@ -73,6 +81,7 @@ def target_log_probs(
 
 
 def check_pairs(source: Array, lengths: Array, target: Array, target_lengths: Array) -> None:
+    """Raises TypeError or ValueError that names an argument of `score_targets`."""
     check_array("source", source, "integer", "B S")
     check_array("target", target, "integer", "B T")
     for name, x in (("lengths", lengths), ("target_lengths", target_lengths)):

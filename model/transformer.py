@@ -1,9 +1,10 @@
-"""The Transformer (figure 1): wiring only, every computation is a function of the other files.
+"""The Transformer (figure 1): wiring only; every computation is a function in another file.
 
-Axes: B batch · S source · T target · D model width · V vocabulary.
-Two ideas to know. There is one layer: with memory it is the decoder's, without the encoder's.
-And the decoder runs the same code in training, where all T positions come at once and there is no
-cache, and in search, where the T axis holds the beams and keys and values are appended to a cache.
+Axes: B batch · S source · T target · N beams · C cache slots · D model width · V vocabulary.
+Two ideas. First, one layer class serves both stacks: with memory it is a decoder layer, without
+memory an encoder layer. Second, the decoder runs the same code in training, on all T positions at
+once and without a cache, and in search, where the T axis holds the N beams and keys and values are
+appended to a cache.
 """
 
 import jax.numpy as jnp
@@ -24,9 +25,9 @@ from .positions import PositionTable
 
 
 class Sublayer(nn.Module):
-    """Residual connection, dropout and norm around a sub-layer f (section 3.1).
+    """The residual connection, dropout and norm around a sub-layer f (section 3.1).
 
-    post-norm: norm(x + f(x)); pre-norm: x + f(norm(x)). Use: leave(x, f(enter(x))).
+    post-norm: norm(x + f(x)); pre-norm: x + f(norm(x)). Use as leave(x, f(enter(x))).
     """
 
     config: ModelConfig
@@ -38,17 +39,17 @@ class Sublayer(nn.Module):
     def enter(self, x):
         return self.norm(x) if self.config.norm == "pre" else x
 
-    def leave(self, x, y, rows=None):
-        x = x + self.dropout(y, rows)
+    def leave(self, x, y, row_ids=None):
+        x = x + self.dropout(y, row_ids)
         return x if self.config.norm == "pre" else self.norm(x)
 
 
 class Layer(nn.Module):
-    """A layer of either column of figure 1: self-attention (over fresh or cached keys),
-    cross-attention where there is memory, feed-forward.
+    """A layer of either stack in figure 1: self-attention over fresh or cached keys,
+    cross-attention if there is memory, feed-forward.
 
-    Without memory it is the encoder's (or a GPT's: what it may attend to is the mask's affair) and
-    has no parameters for cross-attention.
+    Without memory it is an encoder layer, or a GPT layer if the mask is causal, and has no
+    parameters for cross-attention.
     """
 
     config: ModelConfig
@@ -64,24 +65,24 @@ class Layer(nn.Module):
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
         return self.cross_attention.keys_values(memory)
 
-    def __call__(self, x, mask, rotary, memory, memory_mask, cache, index, rows):
+    def __call__(self, x, mask, rotary, memory, memory_mask, cache, index, row_ids):
         y = self.around_self.enter(x)
         keys_values = self.self_attention.keys_values(y, rotary)
         if cache is not None:
             cache = extend_cache(cache, keys_values, index)
             keys_values = cache.keys_values
         y = self.self_attention(y, keys_values, mask, rotary)
-        x = self.around_self.leave(x, y, rows)
+        x = self.around_self.leave(x, y, row_ids)
         if memory is not None:
             y = self.cross_attention(self.around_cross.enter(x), memory, memory_mask)
-            x = self.around_cross.leave(x, y, rows)
+            x = self.around_cross.leave(x, y, row_ids)
         y = self.feed_forward(self.around_feed_forward.enter(x))
-        return self.around_feed_forward.leave(x, y, rows), cache
+        return self.around_feed_forward.leave(x, y, row_ids), cache
 
 
 class Stack(nn.Module):
-    """A column of figure 1 above its embeddings: positions, dropout, `num_layers` × Layer, and
-    pre-norm's last norm. With memory it is a decoder, without it an encoder or a GPT."""
+    """A stack of figure 1 above its embeddings: positions, dropout, `num_layers` × Layer, and the
+    final norm of pre-norm. With memory it is a decoder, without memory an encoder or a GPT."""
 
     config: ModelConfig
     num_layers: int
@@ -108,25 +109,31 @@ class Stack(nn.Module):
         memory_mask: Bool[Array, "#B 1 #T S"] | None = None,
         caches: tuple[Cache, ...] | None = None,
         index: Int[Array, " B"] | None = None,
-        rows: Int[Array, " B"] | None = None,
+        row_ids: Int[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B T D"], tuple[Cache | None, ...]]:
-        """What comes out on top, and the caches with this call's keys and values at `index`.
+        """The output of the last layer, and the caches with the new keys and values at `index`.
 
-        Memory and caches are one for each layer; without caches only the T positions are there.
+        Memory and caches have one entry per layer. Without caches, queries attend to the T
+        positions of `x`. `row_ids` are those of `dropout`.
         """
         if self.config.positions in ("sinusoidal", "learned"):
             x = x + self.positions(positions)
-        x, rotary = self.dropout(x, rows), positions if self.config.positions == "rotary" else None
-        memory, caches = (list(each or [None] * self.num_layers) for each in (memory, caches))
-        for i, layer in enumerate(self.layers):
-            x, caches[i] = layer(x, mask, rotary, memory[i], memory_mask, caches[i], index, rows)
-        return self.norm(x) if self.config.norm == "pre" else x, tuple(caches)
+        x = self.dropout(x, row_ids)
+        rotary = positions if self.config.positions == "rotary" else None
+        absent = (None,) * self.num_layers
+        extended = []
+        for layer, own_memory, cache in zip(
+            self.layers, memory or absent, caches or absent, strict=True
+        ):
+            x, cache = layer(x, mask, rotary, own_memory, memory_mask, cache, index, row_ids)
+            extended.append(cache)
+        return self.norm(x) if self.config.norm == "pre" else x, tuple(extended)
 
 
 class Transformer(nn.Module):
     """The model: `__call__` for teacher forcing; `encode`, `memory_keys_values`, `step` for search.
 
-    Dropout is on exactly when `apply` is given `rngs={"dropout": key}`.
+    Dropout is applied if and only if `apply` is called with `rngs={"dropout": key}`.
     """
 
     config: ModelConfig
@@ -153,12 +160,12 @@ class Transformer(nn.Module):
         source: Int[Array, "B S"],
         segments: Int[Array, "B S"],
         positions: Int[Array, "B S"] | None = None,
-        rows: Int[Array, " B"] | None = None,
+        row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
-        """The memory: what the encoder makes of the source. Segment 0 is padding."""
-        positions = along(source) if positions is None else positions
+        """The memory: the encoder's output for the source. Segment 0 is padding."""
+        positions = default_positions(source) if positions is None else positions
         mask = segment_mask(segments, segments)
-        x, _ = self.encoder(self.source_embedding(source), mask, positions, rows=rows)
+        x, _ = self.encoder(self.source_embedding(source), mask, positions, row_ids=row_ids)
         return x
 
     def hidden(
@@ -169,15 +176,15 @@ class Transformer(nn.Module):
         target_segments: Int[Array, "B T"],
         source_positions: Int[Array, "B S"] | None = None,
         target_positions: Int[Array, "B T"] | None = None,
-        rows: Int[Array, " B"] | None = None,
+        row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """The decoder's output for each target position, before `logits` (teacher forcing).
 
-        `target` is the decoder's input: the start token, then the target without its end.
-        Segments are 1, 2, … for packed pairs and 0 for padding; positions default to 0, 1, ….
+        `target` is the decoder's input: the start token, then the target without its end token.
+        Segments are 1, 2, … for packed pairs and 0 for padding. Positions default to 0, 1, ….
         """
-        memory = self.encode(source, source_segments, source_positions, rows)
-        positions = along(target) if target_positions is None else target_positions
+        memory = self.encode(source, source_segments, source_positions, row_ids)
+        positions = default_positions(target) if target_positions is None else target_positions
         causal = segment_mask(target_segments, target_segments) & causal_mask(target.shape[1])
         x, _ = self.decoder(
             self.target_embedding(target),
@@ -185,7 +192,7 @@ class Transformer(nn.Module):
             positions,
             self.decoder.memory_keys_values(memory),
             segment_mask(target_segments, source_segments),
-            rows=rows,
+            row_ids=row_ids,
         )
         return x
 
@@ -200,7 +207,7 @@ class Transformer(nn.Module):
         return self.logits(self.hidden(*inputs))
 
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
-        """Cross-attention keys and values of every decoder layer: once per sentence."""
+        """Cross-attention keys and values of every decoder layer, computed once per sentence."""
         return self.decoder.memory_keys_values(memory)
 
     def step(
@@ -213,9 +220,9 @@ class Transformer(nn.Module):
         memory: tuple[KeysValues, ...],
         memory_mask: Bool[Array, "B 1 1 S"],
     ) -> tuple[Float[Array, "B N V"], tuple[Cache, ...]]:
-        """One position of N hypotheses a row: their keys go to cache slots index … index+N−1.
+        """One position of N hypotheses per row; their keys go to cache slots index … index+N−1.
 
-        `mask` says which of the C cache slots each hypothesis may see.
+        `mask` is True for the cache slots that each hypothesis may attend to.
         """
         positions = jnp.broadcast_to(position[:, None], tokens.shape)
         x, caches = self.decoder(
@@ -224,6 +231,6 @@ class Transformer(nn.Module):
         return self.logits(x), caches
 
 
-def along(ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """Positions 0 … T−1 in every row."""
+def default_positions(ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """0 … T−1 in every row."""
     return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)

@@ -1,6 +1,6 @@
-"""Encode once, then search: the whole decode as one function for one compiled graph.
+"""Encode once, then search: the whole decoding as one function for one compiled graph.
 
-Axes: B sentences · S source · N beams · T steps · P prefix.
+Axes: B sentences · S source · N beams · V vocabulary · T steps · P prefix · C cache slots.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,15 @@ from .hypotheses import Hypotheses
 from .sampling import sample
 from .transformer import Transformer
 
-CPU_TOKENS = 512  # encoded at once by a core; more fall out of its cache (half the speed at 1024)
+CPU_TOKENS = 512  # encoded at once on a CPU; more leave a core's cache (half the speed at 1024)
 
 
 class Search(NamedTuple):
-    """How to search; the defaults are the paper's. `samples` above 0 draws so many hypotheses
-    (model/sampling.py) instead of a beam search; the rules are those of model/constraints.py.
+    """The options of a search; the defaults are the paper's. Pass them by keyword.
 
-    alpha, temperature, top_p and repetition may be traced values; the rest is static.
+    `samples` > 0 draws that many hypotheses (model/sampling.py) instead of a beam search. The
+    options from `suppress` on are rules (model/constraints.py). alpha, temperature, top_p and
+    repetition_penalty may be traced; the others are static.
     """
 
     beam_size: int = 4
@@ -39,26 +40,29 @@ class Search(NamedTuple):
     temperature: float | Array = 1.0
     top_k: int = 0
     top_p: float | Array = 1.0
-    suppressed: tuple[int, ...] = ()
-    repetition: float | Array = 1.0
+    suppress: tuple[int, ...] = ()
+    repetition_penalty: float | Array = 1.0
     no_repeat_ngram: int = 0
     renormalize: bool = False
 
 
 class Request(NamedTuple):
-    """One batch to translate; lengths and limits count the end token. Rows of length 0 are no
-    sentences, have no hypotheses, and come last. What is None is off and costs nothing."""
+    """One batch to translate. Lengths and limits count the end token.
+
+    Rows of length 0 are padding: they come last and have no hypotheses. A rule that is None is off
+    and costs nothing.
+    """
 
     source: Int[Array, "B S"]  # with the end token
     lengths: Int[Array, " B"]
-    limits: Int[Array, " B"]  # of the target
-    least: Int[Array, " B"] | None = None  # tokens of the target
-    prefix: tuple[Int[Array, "B P"], Int[Array, " B"]] | None = None  # tokens and how many
-    keys: Array | None = None  # [B] of samples
+    limits: Int[Array, " B"]  # the most tokens of the target
+    min_lengths: Int[Array, " B"] | None = None  # the fewest tokens of the target
+    prefix: tuple[Int[Array, "B P"], Int[Array, " B"]] | None = None  # tokens and their number
+    keys: Array | None = None  # [B] PRNG keys of samples
 
 
-class Reading(NamedTuple):
-    """What a model knows of the sentences in its rows: the state of its step."""
+class DecoderState(NamedTuple):
+    """The state of one model's step: the encoded sentences in its lanes, and the caches."""
 
     memory: tuple[Cache, ...]  # keys and values of each layer's cross-attention
     lengths: Int[Array, " B"]  # of the sources
@@ -66,66 +70,72 @@ class Reading(NamedTuple):
 
 
 def empty_caches(config: ModelConfig, rows: int, slots: int) -> tuple[Cache, ...]:
-    """Room for `slots` keys in every decoder layer."""
+    """Space for `slots` keys and values in every decoder layer."""
     zeros = jnp.zeros((rows, config.num_heads, slots, config.head_size), config.values_dtype)
     return (to_cache(KeysValues(zeros, zeros)),) * config.decoder_layers
 
 
 def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
-    """Which slots of an append-only cache each hypothesis may see.
+    """The slots of an append-only cache that each hypothesis may attend to.
 
-    Slot n of step s is key s·N + n; a hypothesis sees it where n was its ancestor at s.
+    Slot n of step s is key s·N + n. A hypothesis may attend to it if n was its ancestor at s.
     """
-    mine = ancestry[:, :, :, None] == jnp.arange(ancestry.shape[1])
-    return mine.reshape(*ancestry.shape[:2], -1)[:, None]
+    own = ancestry[:, :, :, None] == jnp.arange(ancestry.shape[1])
+    return own.reshape(*ancestry.shape[:2], -1)[:, None]
 
 
-def memories(model: Transformer, variables: Any, request: Request, rows: int) -> tuple[Cache, ...]:
-    """The memory of every sentence, encoded `rows` at a time as far as there are sentences."""
-    (sentences, length) = request.source.shape
+def encode_batches(
+    model: Transformer, variables: Any, request: Request, batch: int
+) -> tuple[Cache, ...]:
+    """Cross-attention keys and values of every sentence, encoded `batch` sentences at a time."""
+    sentences, length = request.source.shape
 
-    def encoded(rows):
-        def encode(i, memories):
-            at = jnp.minimum(i * rows, sentences - rows)
-            cut = partial(jax.lax.dynamic_slice_in_dim, start_index=at, slice_size=rows)
-            segments = jnp.arange(length) < cut(request.lengths)[:, None]
-            memory = model.apply(
-                variables, cut(request.source), segments.astype(jnp.int32), method="encode"
-            )
-            memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
-            write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
-            return jax.tree.map(write, memories, tuple(memory))
+    def encode(i, memories):
+        start = jnp.minimum(i * batch, sentences - batch)
+        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
+        segments = jnp.arange(length) < cut(request.lengths)[:, None]
+        memory = model.apply(
+            variables, cut(request.source), segments.astype(jnp.int32), method="encode"
+        )
+        memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
+        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
+        return jax.tree.map(write, memories, tuple(memory))
 
-        batches = -(-(request.lengths > 0).sum() // rows)
-        empty = empty_caches(model.config, sentences, length)
-        return jax.lax.fori_loop(0, batches, encode, empty)
+    batches = -(-(request.lengths > 0).sum() // batch)
+    return jax.lax.fori_loop(0, batches, encode, empty_caches(model.config, sentences, length))
 
-    fewer = max(1, min(rows, CPU_TOKENS // length))
-    if fewer == rows:
-        return encoded(rows)
-    # Known when it is lowered, perhaps for several platforms (scripts/export.py).
-    return jax.lax.platform_dependent(cpu=lambda: encoded(fewer), default=lambda: encoded(rows))
+
+def encode_sources(
+    model: Transformer, variables: Any, request: Request, lanes: int
+) -> tuple[Cache, ...]:
+    """`encode_batches` in batches of `lanes`, or of at most CPU_TOKENS tokens on a CPU."""
+    encoded = partial(encode_batches, model, variables, request)
+    fewer = max(1, min(lanes, CPU_TOKENS // request.source.shape[1]))
+    if fewer == lanes:
+        return encoded(lanes)
+    # The platform is known at lowering, possibly for several platforms (scripts/export.py).
+    return jax.lax.platform_dependent(cpu=lambda: encoded(fewer), default=lambda: encoded(lanes))
 
 
 def search_step(model: Transformer, variables: Any) -> Step:
-    """The Transformer as `beam_search`'s step: an append-only cache, masked by ancestry."""
+    """The Transformer as the step of a search: an append-only cache, masked by ancestry."""
 
-    def step(tokens, reading, t, parents, ancestry):
-        beams, source_length = tokens.shape[1], reading.memory[0].values.shape[2]
+    def step(tokens, state, t, parents, ancestry):
+        beams, source_length = tokens.shape[1], state.memory[0].values.shape[2]
         mask = ancestry_mask(ancestry)
-        memory_mask = jnp.arange(source_length) < reading.lengths[:, None]
-        memory = tuple(cache.keys_values for cache in reading.memory)
+        memory_mask = jnp.arange(source_length) < state.lengths[:, None]
+        memory = tuple(cache.keys_values for cache in state.memory)
         logits, caches = model.apply(
-            variables, tokens, reading.caches, t * beams, t, mask, memory,
+            variables, tokens, state.caches, t * beams, t, mask, memory,
             memory_mask[:, None, None], method="step",
         )  # fmt: skip
-        return logits, reading._replace(caches=caches)
+        return logits, state._replace(caches=caches)
 
     return step
 
 
 def ensemble(steps: Sequence[Step]) -> Step:
-    """A step with the `mixture` of several steps; its state is the tuple of their states."""
+    """The steps as one, with `mixture_logits`; its state is the tuple of their states."""
 
     def step(tokens, states, t, parents, ancestry):
         results = [
@@ -133,15 +143,16 @@ def ensemble(steps: Sequence[Step]) -> Step:
             for one, state in zip(steps, states, strict=True)
         ]
         logits, states = zip(*results, strict=True)
-        return mixture(logits), states
+        return mixture_logits(logits), states
 
     return step
 
 
-def mixture(logits: Sequence[Float[Array, "B N V"]]) -> Float[Array, "B N V"]:
-    """Logits of the mean of the models' probabilities (up to a constant); one model's as they are.
+def mixture_logits(logits: Sequence[Float[Array, "B N V"]]) -> Float[Array, "B N V"]:
+    """Logits of the mean of the models' probabilities, up to a constant.
 
-    Everything after it must depend on their softmax only: rules, temperature, nucleus.
+    The logits of a single model are returned unchanged, so their consumers (rules, temperature,
+    nucleus) must depend on the softmax only.
     """
     if len(logits) == 1:
         return logits[0]
@@ -153,38 +164,37 @@ def translate(
     request: Request,
     search: Search,
     max_length: int,
-    rows: int,
+    lanes: int,
 ) -> Hypotheses:
-    """The translations of each source: the n best, best first, or samples as drawn.
+    """The `nbest` translations of each source, best first, or samples in the order drawn.
 
-    `models` are modules and their variables, of one vocabulary: an ensemble. `max_length` is the
-    static cap of the limits and must not exceed the models' own. `rows` sentences are searched
-    side by side; of samples, all are.
+    `models` are modules and their variables, with one vocabulary; several form an ensemble.
+    `max_length` is the static cap of the limits, at most the models' own. `lanes` sentences are
+    searched side by side; sampling draws for all sentences side by side.
     """
     check_request(models, request, search, max_length)
     sentences, config = len(request.source), models[0][0].config
     slots = search.samples or search.beam_size
-    rows = sentences if search.samples else min(rows, sentences)
+    lanes = sentences if search.samples else min(lanes, sentences)
     step = ensemble([search_step(*one) for one in models])
-    memory = [memories(*one, request, rows) for one in models]
+    memories = [encode_sources(*one, request, lanes) for one in models]
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
     rules = make_rules(
         config.end_id,
-        suppressed=search.suppressed,
+        suppress=search.suppress,
         renormalize=search.renormalize,
-        repetition=search.repetition,
+        repetition_penalty=search.repetition_penalty,
         no_repeat_ngram=search.no_repeat_ngram,
-        least=request.least,
+        min_lengths=request.min_lengths,
         prefix=request.prefix,
     )
-
     state = tuple(
-        Reading(
-            jax.tree.map(lambda x: x[:rows], whole), request.lengths[:rows],
-            empty_caches(model.config, rows, max_length * slots),
+        DecoderState(
+            jax.tree.map(lambda x: x[:lanes], memory), request.lengths[:lanes],
+            empty_caches(model.config, lanes, max_length * slots),
         )
-        for (model, _), whole in zip(models, memory, strict=True)
+        for (model, _), memory in zip(models, memories, strict=True)
     )  # fmt: skip
     if search.samples:
         return sample(
@@ -193,30 +203,41 @@ def translate(
             top_k=search.top_k, top_p=search.top_p, alpha=search.alpha,
             power_penalty=search.power_penalty, rules=rules,
         )  # fmt: skip
-
-    def load(state, row, sentence):
-        """Copied once, not gathered in each step. The caches may keep what they hold: it is in
-        nobody's ancestry."""
-        copy = lambda old, new: old.at[row].set(new[sentence])  # noqa: E731
-        return tuple(
-            Reading(
-                jax.tree.map(copy, one.memory, whole), copy(one.lengths, request.lengths),
-                one.caches,
-            )
-            for one, whole in zip(state, memory, strict=True)
-        )  # fmt: skip
-
     return beam_search(
         step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
         end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
-        nbest=search.nbest, rules=rules, horizon=search.horizon, queue=Queue(rows, load),
+        nbest=search.nbest, rules=rules, horizon=search.horizon,
+        queue=Queue(lanes, partial(load_sentence, memories, request.lengths)),
     )  # fmt: skip
+
+
+def load_sentence(
+    memories: Sequence[tuple[Cache, ...]],
+    lengths: Int[Array, " Q"],
+    states: tuple[DecoderState, ...],
+    lane: Int[Array, ""],
+    sentence: Int[Array, ""],
+) -> tuple[DecoderState, ...]:
+    """Copy the memory of a sentence into a lane, once instead of a gather in each step.
+
+    The caches keep their values: stale slots are in no ancestry, so they stay masked.
+    """
+
+    def copy(old, new):
+        return old.at[lane].set(new[sentence])
+
+    return tuple(
+        DecoderState(
+            jax.tree.map(copy, state.memory, memory), copy(state.lengths, lengths), state.caches
+        )
+        for state, memory in zip(states, memories, strict=True)
+    )
 
 
 def check_request(
     models: Sequence[tuple[Transformer, Any]], request: Request, search: Search, max_length: int
 ) -> None:
-    """Raises TypeError or ValueError in terms of the arguments of `translate`."""
+    """Raises TypeError or ValueError that names an argument of `translate`."""
     if not models:
         raise ValueError("models must hold at least one (module, variables); got none")
     longest = min(model.config.max_length for model, _ in models)
@@ -226,7 +247,7 @@ def check_request(
         )
     check_array("request.source", request.source, "integer", "B S")
     sentences = len(request.source)
-    for name in ("lengths", "limits", "least"):
+    for name in ("lengths", "limits", "min_lengths"):
         if (x := getattr(request, name)) is not None:
             check_array(f"request.{name}", x, "integer", "B")
             check_shape(f"request.{name}", x, (sentences,), "one for each source")

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: list them, verify that they are as they were saved, prune old ones.
+"""List, verify and prune the checkpoints of a run.
 
 python scripts/checkpoints.py list --workdir=RUN
 python scripts/checkpoints.py verify --workdir=RUN
@@ -25,7 +25,7 @@ from storage.run import Run
 
 
 def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
-    """A line each: step, when, size, and whether it is the best or the latest."""
+    """Print a line for each checkpoint: step, date, size, and whether it is the best or latest."""
     best = ""
     try:
         best = str(read_best(run).get("checkpoint", ""))
@@ -41,36 +41,43 @@ def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
 
 
 def verify(run: Path, _: flags.FlagValues) -> None:
-    """A line each: whole, or what is wrong. Raises UserError(CHECKPOINT) if any is not whole."""
+    """Print a line for each checkpoint: intact, or the damage.
+
+    Raises UserError(CHECKPOINT) if one is damaged.
+    """
     found = {path.name: damage(path) for path in checkpoints(run)}
     for name, wrong in found.items():
-        print(f"{name:>10}  {wrong or 'whole'}")
+        print(f"{name:>10}  {wrong or 'intact'}")
     if damaged := [name for name, wrong in found.items() if wrong]:
         raise UserError(
-            CHECKPOINT, f"{len(damaged)} of {len(found)} are damaged: {', '.join(damaged)}"
+            CHECKPOINT,
+            f"{len(damaged)} of {len(found)} checkpoints are damaged: {', '.join(damaged)}",
         )
 
 
 def prune(run: Path, f: flags.FlagValues) -> None:
-    """Delete what is not among the newest --keep whole ones or the best, and what saves and
-    damage have left. Damaged ones that nothing has set aside yet stay."""
+    """Delete all but the newest --keep intact checkpoints and the best one, and leftovers.
+
+    Leftovers are directories of interrupted saves and quarantined checkpoints. A damaged checkpoint
+    that is not quarantined yet is kept.
+    """
     keep = load_config(run / "config.json").training.keep if f.keep is None else f.keep
-    held = Run(run)  # no training may be writing here
+    held = Run(run)  # fails while a training uses the directory
     try:
         directory = run / "checkpoints"
-        whole = [step for step in steps(run) if not damage(directory / str(step))]
-        old = set(whole[:-keep]) - {read_best(run).get("checkpoint")}
-        left = [
+        intact = [step for step in steps(run) if not damage(directory / str(step))]
+        old = set(intact[:-keep]) - {read_best(run).get("checkpoint")}
+        leftovers = [
             path
             for path in directory.glob("*")
             if path.match("*.corrupt*") or path.name.endswith("tmp")
         ]
-        unneeded = [*(directory / str(step) for step in sorted(old)), *sorted(left)]
+        unneeded = [*(directory / str(step) for step in sorted(old)), *sorted(leftovers)]
         for path in unneeded:
             delete(path)
             print(f"deleted {path}")
         if not unneeded:
-            print(f"nothing to delete (whole checkpoints: {len(whole)}, --keep={keep})")
+            print(f"nothing to delete (intact checkpoints: {len(intact)}, --keep={keep})")
     finally:
         held.close()
 
@@ -78,13 +85,15 @@ def prune(run: Path, f: flags.FlagValues) -> None:
 def checkpoints(run: Path) -> list[Path]:
     """The directories of all steps, and of the average if there is one."""
     average = run / "average"
-    there = [run / "checkpoints" / str(step) for step in steps(run)]
-    return there + [average] * average.is_dir()
+    directories = [run / "checkpoints" / str(step) for step in steps(run)]
+    return directories + [average] * average.is_dir()
 
 
 def delete(path: Path) -> None:
-    """Delete a directory, or a link but not where it leads; by rename first, so that a kill in the
-    middle leaves no half of a checkpoint under its name."""
+    """Delete a file, a directory, or a link (not its target).
+
+    A directory is renamed first, so a kill leaves no partial checkpoint under its final name.
+    """
     if path.is_symlink() or not path.is_dir():
         path.unlink()
     else:
@@ -97,18 +106,22 @@ COMMANDS = {"list": list_checkpoints, "verify": verify, "prune": prune}
 def main(command: str) -> None:
     f = flags.FLAGS
     if command not in COMMANDS or not f.workdir:
-        raise UserError(CONFIGURATION, f"say {', '.join(COMMANDS)}, then --workdir=RUN")
+        raise UserError(
+            CONFIGURATION,
+            f"the command is incomplete: expected one of {', '.join(COMMANDS)} and --workdir, "
+            f"got {command!r} and --workdir={f.workdir!r}",
+        )
     run = Path(f.workdir).expanduser().absolute()
-    load_config(run / "config.json")  # a run directory
+    load_config(run / "config.json")  # raises UserError if this is not a run directory
     COMMANDS[command](run, f)
 
 
 def define_flags() -> None:
-    define_path("workdir", "", "The run directory that train.py wrote.")
+    define_path("workdir", "", "The run directory, written by train.py.")
     flags.DEFINE_integer(
         "keep",
         None,
-        "prune: whole checkpoints to keep besides the best one; config.training.keep by default.",
+        "prune: intact checkpoints to keep besides the best one; default: config.training.keep.",
         lower_bound=1,
     )
 

@@ -1,8 +1,8 @@
-"""Convert: a MarianMT (OPUS-MT) directory to a run that can be trained on, and a run to such a one.
+"""Convert a MarianMT (OPUS-MT) directory to a run, which training can start from, or a run back.
 
     python scripts/convert.py --from_marian=opus-mt-en-de --to=runs/en_de
     python scripts/convert.py --from_run=runs/mine --to_marian=DIR [--checkpoint=best]
-decode.py translates with either as it is. What one side cannot express is refused by name.
+decode.py translates with either without conversion. An error names what cannot be converted.
 """
 
 import shutil
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.marian import is_marian
 from interop.marian_export import check_expressible, export_marian
-from interop.models import check_run, load_params
+from interop.models import load_params, open_model
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
@@ -27,10 +27,12 @@ from storage.checkpoint import write_run
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `path` when all is written. UserError(OUTPUT) if there is
-    something already."""
+    """A temporary directory that is renamed to `path` when all is written.
+
+    UserError(OUTPUT) if `path` exists and is not an empty directory.
+    """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(OUTPUT, f"{path} is there already; choose another name, or move it")
+        raise UserError(OUTPUT, f"{path} exists already; choose another name, or move it")
     temporary = path.with_name(f"{path.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -41,28 +43,28 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def from_marian(directory: Path, run: Path) -> None:
-    """A run directory that translates as the MarianMT directory does."""
+def import_marian(directory: Path, run: Path) -> None:
+    """Writes a run directory that translates as the MarianMT directory does."""
     if not is_marian(directory):
         raise UserError(
             CHECKPOINT,
-            f"{directory} is no MarianMT directory: it has no config.json with a model_type",
+            f"{directory} is not a MarianMT directory: expected a config.json with a model_type",
         )
-    config, tokenizers = check_run(directory, "best")
+    config, tokenizers = open_model(directory, "best")
     with new_directory(run) as new:
         prepare_jax("off", 1)
         write_run(new, config, tokenizers, load_params(directory, "best"))
     print(
         f"translate with: python decode.py --workdir={run} --input=FILE\n"
-        "train on with: python train.py --config=configs/fine_tune.py --workdir=NEW "
+        "fine-tune with: python train.py --config=configs/fine_tune.py --workdir=NEW "
         f"--config.training.init_from={run}",
         file=sys.stderr,
     )
 
 
-def to_marian(run: Path, checkpoint: str, directory: Path) -> None:
-    """A MarianMT directory of a run's checkpoint."""
-    config, tokenizers = check_run(run, checkpoint)
+def export_run(run: Path, checkpoint: str, directory: Path) -> None:
+    """Writes a checkpoint of a run as a MarianMT directory."""
+    config, tokenizers = open_model(run, checkpoint)
     check_expressible(config, tokenizers, run)
     with new_directory(directory) as new:
         prepare_jax("off", 1)
@@ -78,21 +80,23 @@ def main() -> None:
         if f[name].value
     }
     if set(paths) == {"from_marian", "to"}:
-        from_marian(paths["from_marian"], paths["to"])
+        import_marian(paths["from_marian"], paths["to"])
     elif set(paths) == {"from_run", "to_marian"}:
-        to_marian(paths["from_run"], f.checkpoint, paths["to_marian"])
+        export_run(paths["from_run"], f.checkpoint, paths["to_marian"])
     else:
         raise UserError(
-            CONFIGURATION, "give --from_marian=DIR --to=RUN, or --from_run=RUN --to_marian=DIR"
+            CONFIGURATION,
+            "the flags are incomplete or contradictory: expected --from_marian=DIR --to=RUN, or "
+            "--from_run=RUN --to_marian=DIR",
         )
 
 
 def define_flags() -> None:
-    define_path("from_marian", None, "A MarianMT directory.")
-    define_path("to", None, "The run directory to make of it.")
-    define_path("from_run", None, "A run directory.")
-    define_path("to_marian", None, "The MarianMT directory to make of it.")
-    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step, of --from_run.")
+    define_path("from_marian", None, "The MarianMT directory to import.")
+    define_path("to", None, "The run directory to write.")
+    define_path("from_run", None, "The run directory to export.")
+    define_path("to_marian", None, "The MarianMT directory to write.")
+    flags.DEFINE_string("checkpoint", "best", "Of --from_run: best, latest, average or a step.")
 
 
 if __name__ == "__main__":

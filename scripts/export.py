@@ -1,16 +1,16 @@
-"""Export: the whole translation of a run as StableHLO programs, in one file that Python runs.
+"""Export a run as StableHLO programs, in one file that Python runs without this project.
 
     python scripts/export.py --workdir=RUN --to=FILE [--platforms=cpu,cuda,tpu] [--buckets=16,32]
     python FILE < source.txt > target.txt
-Every field of config.decoding is a flag, as of decode.py. Needs pip install -e '.[export]'.
+Every field of config.decoding is a flag, as in decode.py. Needs pip install -e '.[export]'.
 FILE is a zip archive without compression:
 
-    card.json               what it is, and what the loader needs to know
-    programs/BUCKET         jax.export: (parameters, source, lengths) → (tokens, lengths, scores):
-                            encoder, beam search and limits of length
-    parameters/NAME.npy     once for all programs
-    source.model …          SentencePiece
-    __main__.py             scripts/load_exported.py, which needs nothing of this project
+    card.json               description of the run and of the files below, for the loader
+    programs/BUCKET         jax.export: (parameters, source, lengths) → (tokens, lengths, scores);
+                            encoder, beam search and length limits
+    parameters/NAME.npy     shared by all programs
+    source.model …          SentencePiece models
+    __main__.py             scripts/load_exported.py, which does not import this project
 """
 
 import io
@@ -32,98 +32,98 @@ from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from decode import define_options, options_of
 from decoding.engine import Engine
 from decoding.translator import Translator
-from interop.models import check_run, find_params, load_params
+from interop.models import find_params, load_params, open_model
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, UserError
 from runtime.files import check_outputs, write_atomic
 from runtime.path_flags import define_path
 from runtime.paths import expand_path
-from storage.checkpoint import finite
+from storage.checkpoint import require_finite
 from storage.config import Config
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
-def check_flags(
+def check_export_flags(
     f: flags.FlagValues, config: Config, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> None:
-    """What can be refused before anything is loaded. Raises UserError."""
+    """UserError for flags and runs that cannot be exported; no parameters are loaded yet."""
     check_outputs([f.to], f.overwrite)
     unknown = [name for name in f.platforms if name not in PLATFORMS]
     if unknown or not f.platforms:
         raise UserError(
             CONFIGURATION,
-            f"--platforms must be of {', '.join(PLATFORMS)}, got {','.join(f.platforms)!r}",
+            f"--platforms must be a list of {', '.join(PLATFORMS)}, got {','.join(f.platforms)!r}",
         )
     for tokenizer in tokenizers:
         if not isinstance(tokenizer, SentencePieceTokenizer):
             raise UserError(
                 CONFIGURATION,
-                f"only SentencePiece vocabularies (unigram, bpe) can be "
-                f"exported, not {tokenizer.kind}; use decode.py",
+                f"only SentencePiece vocabularies (unigram, bpe) can be exported, got "
+                f"{tokenizer.kind}; use decode.py",
             )
     if config.decoding.samples:
-        raise UserError(CONFIGURATION, "samples cannot be exported; give --samples=0")
+        raise UserError(CONFIGURATION, "sampling cannot be exported; give --samples=0")
     if not find_spec("flatbuffers"):
-        raise UserError(CONFIGURATION, "exporting needs flatbuffers: pip install -e '.[export]'")
+        raise UserError(CONFIGURATION, "export needs flatbuffers; pip install -e '.[export]'")
 
 
 def chosen_buckets(given: list[str], engine: Engine) -> list[int]:
-    """The buckets of --buckets, the run's own if none are given. Raises UserError."""
+    """The buckets of --buckets, or those of the engine if none are given. Raises UserError."""
     longest = engine.buckets[-1]
     if not all(one.isdecimal() and 2 <= int(one) <= longest for one in given):
         raise UserError(
             CONFIGURATION,
-            "--buckets must be numbers of source tokens from 2 to "
-            f"{longest}, got {','.join(given)!r}",
+            f"--buckets must be numbers of source tokens from 2 to {longest}, got "
+            f"{','.join(given)!r}",
         )
     return sorted(set(map(int, given))) or engine.buckets
 
 
 def exported(engine: Engine, bucket: int, params: Any, platforms: list[str]) -> tuple[bytes, int]:
-    """The program of one bucket, serialised, and the sentences that one call of it takes."""
-    program, sentences = engine.program(bucket)
+    """The serialized program of one bucket, and the number of sentences in a call of it."""
+    program, sentences = engine.export_program(bucket)
     leaves, tree = jax.tree.flatten(params)
 
     def translation(leaves, source, lengths):
-        found = program([{"params": tree.unflatten(leaves)}], source, lengths)
-        return found.tokens, found.lengths, found.scores
+        hypotheses = program([{"params": tree.unflatten(leaves)}], source, lengths)
+        return hypotheses.tokens, hypotheses.lengths, hypotheses.scores
 
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     source = jax.ShapeDtypeStruct((sentences, bucket), np.int32)
     lengths = jax.ShapeDtypeStruct((sentences,), np.int32)
-    done = jax.export.export(jax.jit(translation), platforms=platforms)(shapes, source, lengths)
-    return bytes(done.serialize()), sentences
+    export = jax.export.export(jax.jit(translation), platforms=platforms)
+    return bytes(export(shapes, source, lengths).serialize()), sentences
 
 
-def as_npy(array: np.ndarray) -> bytes:
-    """An array as the content of a .npy file."""
+def npy_bytes(array: np.ndarray) -> bytes:
+    """The content of a .npy file."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
     return file.getvalue()
 
 
-def as_zip(contents: dict[str, bytes]) -> bytes:
-    """An archive without compression; the same contents give the same bytes."""
+def zip_bytes(contents: dict[str, bytes]) -> bytes:
+    """A zip archive without compression; equal contents give equal bytes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, content in contents.items():
-            archive.writestr(zipfile.ZipInfo(name), content)  # dated 1980
+            archive.writestr(zipfile.ZipInfo(name), content)  # ZipInfo's default date: 1980
     return file.getvalue()
 
 
 def main() -> None:
     f = flags.FLAGS
     run = Path(f.workdir).expanduser()
-    config, tokenizers = check_run(run, f.checkpoint)
+    config, tokenizers = open_model(run, f.checkpoint)
     config.decoding = replace(config.decoding, **options_of(f))
     config.validate()
-    check_flags(f, config, tokenizers)
+    check_export_flags(f, config, tokenizers)
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1)
-    params, programs, table = finite(load_params(run, f.checkpoint), run), {}, []
+    params, programs, table = require_finite(load_params(run, f.checkpoint), run), {}, []
     for bucket in buckets:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)
@@ -133,37 +133,48 @@ def main() -> None:
             file=sys.stderr,
         )
     arrays = {
-        f"parameters/{jax.tree_util.keystr(path, simple=True, separator='/')}.npy": as_npy(leaf)
+        f"parameters/{jax.tree_util.keystr(path, simple=True, separator='/')}.npy": npy_bytes(leaf)
         for path, leaf in jax.tree.leaves_with_path(params)
     }
     models = {
         f"{side}.model": tokenizer.serialized()
         for side, tokenizer in zip(("source", "target"), tokenizers, strict=True)
     }
-    m = config.model
-    card = {
-        "format": 1, "jax": jax.__version__, "platforms": f.platforms,
-        "checkpoint": str(find_params(run, f.checkpoint).relative_to(run)),
-        "vocab_sha256": config.data.vocab_sha256, "model": asdict(m),
-        "decoding": asdict(config.decoding), "end": m.end_id,
-        "unspoken": [m.pad_id, m.start_id, m.end_id], "tokenizers": list(models),
-        "buckets": table, "parameters": list(arrays),
-    }  # fmt: skip
+    card = card_of(config, f.platforms, table, list(models), list(arrays))
+    card["checkpoint"] = str(find_params(run, f.checkpoint).relative_to(run))
     loader = Path(__file__).with_name("load_exported.py").read_bytes()
-    own = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
-    archive = as_zip({**own, **models, **programs, **arrays})
+    files = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
+    archive = zip_bytes({**files, **models, **programs, **arrays})
     write_atomic(expand_path(f.to), archive)
     print(
         f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt", file=sys.stderr
     )
 
 
+def card_of(
+    config: Config,
+    platforms: list[str],
+    buckets: list[dict[str, Any]],
+    tokenizers: list[str],
+    parameters: list[str],
+) -> dict[str, Any]:
+    """The content of card.json; `tokenizers` and `parameters` are names in the archive."""
+    m = config.model
+    return {
+        "format": 1, "jax": jax.__version__, "platforms": platforms,
+        "vocab_sha256": config.data.vocab_sha256, "model": asdict(m),
+        "decoding": asdict(config.decoding), "end": m.end_id,
+        "special_ids": [m.pad_id, m.start_id, m.end_id], "tokenizers": tokenizers,
+        "buckets": buckets, "parameters": parameters,
+    }  # fmt: skip
+
+
 def define_flags() -> None:
     define_path("workdir", None, "The run directory.", required=True)
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
-    define_path("to", None, "The file to write.", required=True)
-    flags.DEFINE_list("platforms", ["cpu"], f"What it will run on: {', '.join(PLATFORMS)}.")
-    flags.DEFINE_list("buckets", [], "Source tokens of each program; the run's own table if empty.")
+    define_path("to", None, "The output file.", required=True)
+    flags.DEFINE_list("platforms", ["cpu"], f"Platforms to compile for: {', '.join(PLATFORMS)}.")
+    flags.DEFINE_list("buckets", [], "Source tokens of each program; empty: those of decode.py.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
     define_options()
 

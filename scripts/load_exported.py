@@ -1,6 +1,6 @@
-"""Translate with what scripts/export.py wrote: needs jax, numpy, sentencepiece and flatbuffers.
+"""Translate with a file of scripts/export.py. Needs jax, numpy, sentencepiece and flatbuffers.
 
-python FILE < source.txt > target.txt   (it holds this script; or python load_exported.py FILE)
+python FILE < source.txt > target.txt   (FILE contains this script; or python load_exported.py FILE)
 """
 
 import json
@@ -14,10 +14,10 @@ from sentencepiece import SentencePieceProcessor
 
 
 class Exported:
-    """`translate(lines)` gives a translation a line, the blank one of a blank line."""
+    """`translate(lines)` returns the translation of each line; that of a blank line is blank."""
 
     def __init__(self, path):
-        everywhere = jax.NamedSharding(jax.sharding.Mesh(jax.local_devices(), "devices"), jax.P())
+        replicated = jax.NamedSharding(jax.sharding.Mesh(jax.local_devices(), "devices"), jax.P())
         with zipfile.ZipFile(path) as file:
             self.card = json.loads(file.read("card.json"))
             self.source, self.target = (
@@ -25,7 +25,7 @@ class Exported:
             )
             parameters = [np.load(file.open(name)) for name in self.card["parameters"]]
             programs = [bytearray(file.read(one["program"])) for one in self.card["buckets"]]
-        self.parameters = jax.device_put(parameters, everywhere)
+        self.parameters = jax.device_put(parameters, replicated)
         self.programs = [
             jax.pmap(jax.export.deserialize(one).call, in_axes=(None, 0, 0)) for one in programs
         ]
@@ -33,34 +33,34 @@ class Exported:
     def translate(self, lines):
         longest, texts = self.card["buckets"][-1]["tokens"], [""] * len(lines)
         ids = [x[: longest - 1] for x in self.source.encode([line.strip() for line in lines])]
-        waiting = [i for i in sorted(range(len(ids)), key=lambda i: len(ids[i])) if ids[i]]
+        remaining = [i for i in sorted(range(len(ids)), key=lambda i: len(ids[i])) if ids[i]]
         for bucket, program in zip(self.card["buckets"], self.programs, strict=True):
-            mine = [i for i in waiting if len(ids[i]) < bucket["tokens"]]
-            waiting, size = waiting[len(mine) :], bucket["sentences"] * jax.local_device_count()
-            for part in (mine[::-1][k : k + size] for k in range(0, len(mine), size)):
+            members = [i for i in remaining if len(ids[i]) < bucket["tokens"]]
+            remaining = remaining[len(members) :]
+            size = bucket["sentences"] * jax.local_device_count()
+            for start in range(0, len(members), size):
+                part = members[::-1][start : start + size]  # the longest first
                 found = self.search(program, [ids[i] for i in part], size, bucket["tokens"])
                 for i, text in zip(part, self.target.decode(found), strict=True):
                     texts[i] = text.replace("\n", " ").replace("\r", " ")
         return texts
 
     def search(self, program, sources, size, tokens):
+        """The best translation of each source, as token ids."""
         source, lengths = np.zeros((size, tokens), np.int32), np.zeros(size, np.int32)
         for row, ids in enumerate(sources):
             source[row, : len(ids) + 1], lengths[row] = [*ids, self.card["end"]], len(ids) + 1
-        dealt = [
+        distributed = [
             x.reshape(-1, jax.local_device_count(), *x.shape[1:]).swapaxes(0, 1)
             for x in (source, lengths)
         ]
         tokens, lengths, _ = (
             np.asarray(x).swapaxes(0, 1).reshape(size, *x.shape[2:])
-            for x in program(self.parameters, *dealt)
+            for x in program(self.parameters, *distributed)
         )
+        special = self.card["special_ids"]
         return [
-            [
-                int(i)
-                for i in tokens[row, 0, : lengths[row, 0] - 1]
-                if i not in self.card["unspoken"]
-            ]
+            [int(i) for i in tokens[row, 0, : lengths[row, 0] - 1] if i not in special]
             for row in range(len(sources))
         ]
 

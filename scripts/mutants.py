@@ -1,8 +1,8 @@
 """Mutants of Python source: one constant, comparison, operator or argument is changed.
 
-Not mutated, because no test should depend on it: docstrings, annotations, f-strings, texts of
-messages, help and log lines, assertions, `__all__`, the `__main__` guard, and the arguments
-`strict=` of zip (an assertion) and `encoding=` (the default on the tested platforms is the same).
+Not mutated, because no test should depend on them: docstrings, annotations, f-strings, messages,
+help and log lines, assertions, `__all__`, the `__main__` guard, and the arguments `strict=` of zip
+(an assertion) and `encoding=` (the default on the tested platforms is the same).
 """
 
 import ast
@@ -24,10 +24,10 @@ OPERATORS = {
     ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 KINDS = {ast.Constant: "constant", ast.Compare: "comparison", ast.Call: "argument"}
-# Calls that write to a person, and classes of errors: their strings are texts.
+# Calls that print or log, and error classes: their strings are messages.
 WRITES = re.compile(r"(print|log|note|warn|warning|progress|info|exit|DEFINE_\w+|\w*Error)$")
 UNTESTED_KEYWORDS = {"strict", "encoding", "help", "file", "flush"}
-# A string of one character, or a name, path or format; longer ones with spaces are texts.
+# A string of one character, or a name, path or format; longer strings with spaces are messages.
 SHORT_STRING = re.compile(r"(?s).|[\w.\-/+]{0,24}")
 
 
@@ -37,10 +37,10 @@ class Mutant(NamedTuple):
     kind: str  # constant, comparison, operator or argument
     path: str
     line: int
-    code: str  # that line, and the column
+    code: str  # the source line and "@column"
     original: str
     mutated: str
-    start: int  # of the expression, in characters of the file
+    start: int  # offsets of the expression in the file, in characters
     end: int
 
     @property
@@ -54,19 +54,19 @@ class Mutant(NamedTuple):
 
 
 def mutants(path: str, source: str) -> list[list[Mutant]]:
-    """All mutants of a file: a list for each expression, with each change of it."""
+    """All mutants of a file: a list for each expression with all changes of it."""
     lines = source.split("\n")
     content, starts = source.encode(), [0]
     for line in lines:
         starts.append(starts[-1] + len(line.encode()) + 1)
 
-    def place(line: int, column: int) -> int:  # ast counts bytes
+    def offset(line: int, column: int) -> int:  # ast counts columns in bytes
         return len(content[: starts[line - 1] + column].decode())
 
     found = []
     for node in _expressions(ast.parse(source)):
-        start = place(node.lineno, node.col_offset)
-        end = place(node.end_lineno, node.end_col_offset)
+        start = offset(node.lineno, node.col_offset)
+        end = offset(node.end_lineno, node.end_col_offset)
         changes = [_text(changed) for changed in _changes(node)]
         original = " ".join(source[start:end].split())
         code = f"{lines[node.lineno - 1].strip()} @{node.col_offset}"
@@ -89,9 +89,9 @@ def draw(
 ) -> list[Mutant]:
     """`count` mutants, spread over the files in proportion to weight × number of expressions.
 
-    Each file has at least one if `count` allows it. Within a file the kinds take turns, so that
-    the constants, which are the most, do not displace the others. The draw of a file depends on
-    the other files only through its number of mutants.
+    Each file has at least one if `count` allows it. Within a file the kinds alternate; otherwise
+    most mutants would be constants. The draw of a file depends on the other files only through its
+    number of mutants.
     """
     sites = {path: mutants(path, source) for path, source in sorted(sources.items())}
     sites = {path: found for path, found in sites.items() if found}
@@ -116,7 +116,7 @@ def draw(
 
 
 def source_files(root: Path) -> dict[str, str]:
-    """The sources of the programs and their packages, by path."""
+    """Path → source of the commands and their packages."""
     packages = ("model", "data", "training", "decoding", "storage", "interop", "runtime")
     paths = [root / "train.py", root / "decode.py"]
     paths += [path for folder in packages for path in (root / folder).rglob("*.py")]
@@ -128,9 +128,9 @@ def source_files(root: Path) -> dict[str, str]:
 
 
 def _expressions(node: ast.AST, in_text: bool = False) -> Iterator[ast.AST]:
-    """The expressions and statements below a node that may change.
+    """The expressions and statements below a node that may be mutated.
 
-    `in_text`: it is part of what is written to a person, so its strings may not.
+    With `in_text` the node is part of a message, so its strings are not mutated.
     """
     is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
     if hasattr(node, "end_lineno") and not (in_text and is_string):
@@ -141,7 +141,7 @@ def _expressions(node: ast.AST, in_text: bool = False) -> Iterator[ast.AST]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """The child nodes, without annotations, texts, assertions and what is set for a person."""
+    """The child nodes, without annotations, messages and assertions."""
     if isinstance(node, ast.JoinedStr | ast.Assert | ast.arg | ast.Import | ast.ImportFrom):
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -160,12 +160,12 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_shape(node: ast.Subscript) -> bool:
-    """Whether it is an annotation of jaxtyping, Float[Array, "B T"], outside an annotation."""
+    """Whether it is a jaxtyping annotation, Float[Array, "B T"], in an expression."""
     return bool(re.match(r"(Float|Int|UInt|Bool|Shaped|Num)\[", ast.unparse(node)))
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
-    """The changed expressions that may replace a node."""
+    """All mutations of a node."""
     match node:
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)
@@ -194,7 +194,7 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _joins_text(node: ast.AST) -> bool:
-    """Whether an operand of + or % is a text."""
+    """Whether an operand of + or % is a string."""
     match node:
         case ast.JoinedStr() | ast.Constant(value=str()):
             return True
@@ -208,7 +208,7 @@ def _joins_text(node: ast.AST) -> bool:
 
 
 def _argument_changes(call: ast.Call) -> Iterator[ast.Call]:
-    """The call with two neighbouring positional arguments swapped or without one keyword."""
+    """The call with two adjacent positional arguments swapped, or without one keyword."""
     symmetric = ast.unparse(call.func) in ("min", "max", "jnp.minimum", "jnp.maximum")
     swappable = [] if symmetric else zip(call.args, call.args[1:], strict=False)
     for i, (one, other) in enumerate(swappable):
@@ -225,7 +225,7 @@ def _argument_changes(call: ast.Call) -> Iterator[ast.Call]:
 
 
 def _text(node: ast.AST) -> str | None:
-    """The source of a changed node, None if Python 3.11 cannot write its f-strings."""
+    """The source of a changed node; None if Python 3.11 cannot unparse its f-strings."""
     try:
         text = ast.unparse(node)
     except ValueError:

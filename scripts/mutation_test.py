@@ -1,13 +1,13 @@
-"""Mutation test: change the code in one place, run the tests of that file, count what they detect.
+"""Mutation test: change the code in one place, run the tests of that file, count detected changes.
 
     python scripts/mutation_test.py --seed=0 --mutants=120 --jobs=2 --report=mutation.md
 
 scripts/mutants.py draws the mutants. tests/mutation/test_files.json maps each source file to its
-test files, the fastest and most specific first; they run in this order up to the first failure, on
-a copy of the tree. tests/mutation/equivalent.json lists mutants that no test can detect, each with
-the reason. Results are appended to build/mutation/seed-N.jsonl, so the same command resumes.
---retry runs the survivors again, for use after new tests. --mutants may grow later. After a change
-of the code itself, delete that file.
+test files, the fastest and most specific first. They run in this order up to the first failure, on
+a copy of the tree. tests/mutation/equivalent.json lists mutants that no test can detect, with the
+reason. Results are appended to build/mutation/seed-N.jsonl, so the same command resumes. --retry
+runs the survivors again, after tests were added. --mutants can be increased later. Delete the file
+after a change of the code.
 """
 
 import argparse
@@ -25,43 +25,28 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from typing import IO
 
 from mutants import Mutant, draw, source_files
 
 ROOT = Path(__file__).resolve().parent.parent
-# The grammar and lexicon of the built-in corpus: many words and rules that weigh little.
+# The grammar and lexicon of the built-in corpus have many constants of little importance.
 LOW_WEIGHT = ("korean", "english")
-PATIENCE = 4.0  # a run without output for so many times the longest pause of the unchanged code
-LEAST_PATIENCE = 45.0  # seconds
+PATIENCE = 4.0  # timeout without output, × the longest pause of the unchanged code
+MIN_PATIENCE = 45.0  # seconds
 
 
 def run_tests(
     tree: Path, file: str, environment: dict[str, str], patience: float = 600.0
 ) -> tuple[bool, str, float]:
-    """Whether all pass, the first failure, and the longest pause between two outputs in seconds.
+    """(all passed, first failure, longest pause between two outputs in seconds) of a test file.
 
-    A run that writes nothing for `patience` seconds is stopped: it failed.
+    A run without output for `patience` seconds is stopped and counts as failed.
     """
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "pytest",
-        "-n",
-        "0",
-        "-x",
-        "-q",
-        "-rfE",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-        file,
-    ]
+    options = "-n 0 -x -q -rfE --tb=no -p no:cacheprovider".split()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-u", "-m", "pytest", *options, "-m", "not slow", file],
             cwd=tree,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -69,16 +54,9 @@ def run_tests(
             stderr=output,
             start_new_session=True,
         )
-        size, since, longest = 0, time.monotonic(), 0.0
-        while process.poll() is None:
-            time.sleep(0.1)
-            longest = max(longest, time.monotonic() - since)
-            if (now := os.fstat(output.fileno()).st_size) != size:
-                size, since = now, time.monotonic()
-            if time.monotonic() - since > patience:
-                break
+        longest = wait_for(process, output, patience)
         in_time = process.poll() is not None
-        try:  # what the tests started, too
+        try:  # including processes that the tests started
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
@@ -93,8 +71,24 @@ def run_tests(
     return code == 0, failures[0] if failures else f"exit code {code}" * bool(code), longest
 
 
+def wait_for(process: subprocess.Popen, output: IO[bytes], patience: float) -> float:
+    """Wait until a process ends or writes nothing for `patience` seconds.
+
+    Returns the longest pause between two outputs in seconds.
+    """
+    size, since, longest = 0, time.monotonic(), 0.0
+    while process.poll() is None:
+        time.sleep(0.1)
+        longest = max(longest, time.monotonic() - since)
+        if (now := os.fstat(output.fileno()).st_size) != size:
+            size, since = now, time.monotonic()
+        if time.monotonic() - since > patience:
+            break
+    return longest
+
+
 def copy_tree(root: Path, to: Path) -> Path:
-    """A clone with the files of the working tree that git tracks or would track."""
+    """A clone with the files of the working tree that are not ignored by git."""
     subprocess.run(
         ["git", "clone", "-q", "--no-checkout", "--shared", str(root), str(to)],
         check=True,
@@ -110,7 +104,7 @@ def copy_tree(root: Path, to: Path) -> Path:
 
 
 class Session:
-    """One seed's results: read from its file, and appended to it as they come."""
+    """The results of one seed, read from its file; new results are appended at once."""
 
     def __init__(self, path: Path):
         self.path, self._lock = path, threading.Lock()
@@ -121,11 +115,11 @@ class Session:
             try:
                 result = json.loads(line)
             except ValueError:
-                continue  # cut off by a kill
+                continue  # a partial line, after a kill
             self.results[tuple(result["key"])] = result
 
     def add(self, key: tuple[str, ...], **facts) -> None:
-        """Append a result; it replaces an earlier one of the same key."""
+        """Append a result; it replaces an earlier one with the same key."""
         with self._lock:
             self.results[key] = {"key": key, **facts}
             with open(self.path, "a", encoding="utf-8") as file:
@@ -133,7 +127,7 @@ class Session:
 
 
 class Runner:
-    """Runs the mutants: copies of the tree, one for each job, and one that stays unchanged."""
+    """Runs mutants on copies of the tree: one per job, and an unchanged one for reference."""
 
     def __init__(self, root: Path, folder: Path, jobs: int, session: Session):
         self.session, self._measuring = session, threading.Lock()
@@ -150,9 +144,9 @@ class Runner:
         }
 
     def patience(self, file: str) -> float:
-        """How long a test file may be silent, from its longest pause on the unchanged code.
+        """The timeout of a test file without output, from its longest pause on unchanged code.
 
-        Its first use also fills the compilation cache. A file that fails ends the program.
+        The first call also fills the compilation cache. Raises SystemExit if the file fails.
         """
         test = (self._unchanged / file).read_text(encoding="utf-8")
         key = ("unchanged", file, hashlib.sha256((self._code + test).encode()).hexdigest()[:12])
@@ -162,10 +156,10 @@ class Runner:
                 if not passed:
                     raise SystemExit(f"{file} fails on the unchanged code: {failure}")
                 self.session.add(key, pause=pause)
-        return max(LEAST_PATIENCE, PATIENCE * self.session.results[key]["pause"])
+        return max(MIN_PATIENCE, PATIENCE * self.session.results[key]["pause"])
 
     def test(self, mutant: Mutant, source: str, files: list[str]) -> None:
-        """Apply a mutant, run its test files up to the first failure, and record the outcome."""
+        """Apply a mutant, run its test files up to the first failure, record the outcome."""
         tree, since = self._trees.get(), time.monotonic()
         try:
             for file in files:
@@ -194,11 +188,12 @@ class Runner:
 
 
 def shown(mutant: Mutant) -> str:
+    """The change of a mutant in one line."""
     return f"{mutant.original} → {' '.join(mutant.mutated.split())}"
 
 
 def report(drawn: list[Mutant], session: Session, equivalent: dict[tuple, str]) -> str:
-    """Counts of each source file, the survivors, and the share that was detected."""
+    """Counts per source file, the survivors, the equivalent mutants, and the detected share."""
     outcomes = {
         m: "equivalent" if m.key in equivalent else session.results[m.key]["outcome"] for m in drawn
     }
@@ -230,7 +225,7 @@ def report(drawn: list[Mutant], session: Session, equivalent: dict[tuple, str]) 
 
 
 def read_tables(root: Path) -> tuple[dict[str, list[str]], dict[tuple, str]]:
-    """The test files of each source file, and the equivalent mutants with their reasons."""
+    """(source file → test files, equivalent mutant → reason)."""
     folder = root / "tests" / "mutation"
     files = json.loads((folder / "test_files.json").read_text(encoding="utf-8"))
     listed = json.loads((folder / "equivalent.json").read_text(encoding="utf-8"))
@@ -238,20 +233,25 @@ def read_tables(root: Path) -> tuple[dict[str, list[str]], dict[tuple, str]]:
     return files, {tuple(one[name] for name in names): one["reason"] for one in listed}
 
 
+def weight(path: str) -> float:
+    """The relative number of mutants that a file gets for each of its expressions."""
+    return 0.1 if any(word in path for word in LOW_WEIGHT) else 1.0
+
+
 def mutation_test(
     root: Path, seed: int, count: int, jobs: int, retry: bool = False, only: str = ""
 ) -> str:
-    """Test `count` mutants of the tree at `root`, `jobs` at a time; returns the report."""
+    """Test `count` mutants of the tree at `root`, `jobs` at a time, and return the report."""
     test_files, equivalent = read_tables(root)
     sources = {path: text for path, text in source_files(root).items() if only in path}
-    light = lambda path: 0.1 if any(word in path for word in LOW_WEIGHT) else 1.0  # noqa: E731
-    drawn = draw(sources, count, seed, light)
+    drawn = draw(sources, count, seed, weight)
     session = Session(root / "build" / "mutation" / f"seed-{seed}.jsonl")
-    again = {key for key, one in session.results.items() if one.get("outcome") == "survived"}
+    survivors = {key for key, one in session.results.items() if one.get("outcome") == "survived"}
     pending = [
         m
         for m in drawn
-        if m.key not in equivalent and (m.key not in session.results or retry and m.key in again)
+        if m.key not in equivalent
+        and (m.key not in session.results or retry and m.key in survivors)
     ]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         runner = Runner(root, Path(folder), jobs, session)
@@ -263,9 +263,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", type=int, default=120)
-    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants tested in parallel")
     parser.add_argument("--retry", action="store_true", help="run the survivors again")
-    parser.add_argument("--only", default="", help="only source files whose path contains this")
+    parser.add_argument(
+        "--only", default="", help="only source files whose path contains this text"
+    )
     parser.add_argument("--report", default="", help="also write the report to this file")
     options = parser.parse_args()
     text = mutation_test(

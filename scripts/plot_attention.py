@@ -1,8 +1,8 @@
-"""Plot who attends to what: cross-attention of every decoder layer, averaged over heads.
+"""Plot the cross-attention weights of every decoder layer, averaged over heads.
 
     python scripts/plot_attention.py --workdir=RUN --source='나는 밥을 먹었다.' --output=a.png
-Needs pip install -e '.[viz]'. The target is the run's own translation.
-A script that matplotlib's font lacks shows as boxes: name another in a matplotlibrc.
+Needs pip install -e '.[viz]'. The target is the translation of the run.
+Characters that matplotlib's font lacks are drawn as boxes: set another font in a matplotlibrc.
 """
 
 import sys
@@ -15,30 +15,32 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from decoding.translator import Translator
-from interop.models import check_run, load_params
-from model.transformer import Transformer
+from model.scoring import cross_attention_weights
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import OUTPUT, UserError
 from runtime.path_flags import define_path
 
 
-def cross_attention(run: Path, source: str) -> tuple[np.ndarray, list[int], list[int]]:
-    """Weights [layers, T, S] of one teacher-forced pass, and the ids of both sides with ends."""
-    config, (source_tokenizer, target_tokenizer) = check_run(run, "best")
-    target = Translator.load(run).translate([source])[0]
-    end = config.model.end_id
-    source_ids = [*source_tokenizer.encode(source), end]
-    target_ids = [*target_tokenizer.encode(target), end]
-    inputs = jnp.array([source_ids]), jnp.array([[config.model.start_id, *target_ids[:-1]]])
+def cross_attention(translator: Translator, source: str) -> tuple[np.ndarray, list[list[str]]]:
+    """Weights [layers, T, S] of one teacher-forced pass, and the pieces of source and target."""
+    model, variables = translator.engine.models[0], translator.engine.variables[0]
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    texts = source, translator.translate([source])[0]
+    end = model.config.end_id
+    ids = [[*one.encode(text), end] for one, text in zip(tokenizers, texts, strict=True)]
+    inputs = jnp.array([ids[0]]), jnp.array([[model.config.start_id, *ids[1][:-1]]])
     segments = (jnp.ones_like(side) for side in inputs)
-    _, sown = Transformer(config.model).apply(
-        {"params": load_params(run, "best")}, *inputs, *segments, mutable="intermediates"
-    )
-    decoder = sown["intermediates"]["decoder"]
-    layers = [decoder[f"layers_{i}"] for i in range(config.model.decoder_layers)]
-    weights = [layer["cross_attention"]["weights"][0][0].mean(axis=0) for layer in layers]
-    return np.array(weights), source_ids, target_ids
+    _, sown = model.apply(variables, *inputs, *segments, mutable="intermediates")
+    weights = [
+        cross_attention_weights(sown, f"layers_{layer}")[0].mean(axis=0)
+        for layer in range(model.config.decoder_layers)
+    ]
+    pieces = [
+        [*(one.decode([i]) or "▁" for i in side[:-1]), "</s>"]
+        for one, side in zip(tokenizers, ids, strict=True)
+    ]
+    return np.array(weights), pieces
 
 
 def main() -> None:
@@ -46,18 +48,13 @@ def main() -> None:
     try:
         import matplotlib
     except ImportError:
-        raise UserError(OUTPUT, "plots need matplotlib: pip install -e '.[viz]'") from None
+        raise UserError(OUTPUT, "plots need matplotlib; pip install -e '.[viz]'") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    run = Path(f.workdir).expanduser()
-    _, tokenizers = check_run(run, "best")
     prepare_jax("")
-    weights, *ids = cross_attention(run, f.source)
-    source, target = (
-        [*(t.decode([i]) or "▁" for i in side[:-1]), "</s>"]
-        for t, side in zip(tokenizers, ids, strict=True)
-    )
+    translator = Translator.load(Path(f.workdir).expanduser(), nbest=1, samples=0)
+    weights, (source, target) = cross_attention(translator, f.source)
     figure, axes = plt.subplots(1, len(weights), figsize=(5 * len(weights), 5), squeeze=False)
     for layer, (axis, values) in enumerate(zip(axes[0], weights, strict=True)):
         axis.imshow(values, vmin=0.0, vmax=1.0, cmap="Blues")
@@ -70,8 +67,8 @@ def main() -> None:
 
 def define_flags() -> None:
     define_path("workdir", None, "The run directory.", required=True)
-    flags.DEFINE_string("source", None, "The sentence.", required=True)
-    define_path("output", "attention.png", "The picture.")
+    flags.DEFINE_string("source", None, "The source sentence.", required=True)
+    define_path("output", "attention.png", "The output image.")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""CMUDict to characters<TAB>phonemes, and the word error rate of what a model makes of the words.
+"""Convert CMUDict to characters<TAB>phonemes, and compute the word error rate of a model.
 
     python scripts/prepare_cmudict.py --input=cmudict-0.7b.train-dev-20-21.gz --output=train.tsv
     python scripts/prepare_cmudict.py --input=cmudict-0.7b.test.gz --distinct --output=test.tsv
     cut -f1 test.tsv | python decode.py --workdir=RUN --output=test.out
     python scripts/prepare_cmudict.py --input=cmudict-0.7b.test.gz --score=test.out
-A word with several pronunciations is several lines of the dictionary: as many pairs to train on,
-one pair with --distinct, and in scoring any of them is right.
+The dictionary has one line per pronunciation. Each is a pair, or only the first one of a word with
+--distinct. In scoring, an output is right if it equals any pronunciation of the word.
 """
 
 import re
@@ -24,9 +24,9 @@ from runtime.path_flags import define_path
 
 
 def read_dictionary(path: str) -> dict[str, list[str]]:
-    """Each word's different pronunciations, words in the order of their first lines.
+    """The distinct pronunciations of each word, words in the order of their first lines.
 
-    UserError(DATA) for a line that is not a word, two spaces and its phonemes.
+    UserError(DATA) for a line that is not a word, two spaces and phonemes.
     """
     words = {}
     for number, line in numbered_lines(path):
@@ -34,17 +34,17 @@ def read_dictionary(path: str) -> dict[str, list[str]]:
         if not phonemes.strip() or word.split() != [word]:
             raise UserError(
                 DATA,
-                f"{path}:{number}: expected a word, two spaces and its phonemes, got {line[:60]!r}",
+                f"{path}:{number}: expected a word, two spaces and phonemes, got {line[:60]!r}",
             )
-        word = re.sub(r"(?<=.)\(\d+\)$", "", word)  # WORD(1): how the full dictionary repeats WORD
+        word = re.sub(r"(?<=.)\(\d+\)$", "", word)  # the full dictionary repeats WORD as WORD(1)
         known, phonemes = words.setdefault(word, []), " ".join(phonemes.split())
         if phonemes not in known:
             known.append(phonemes)
     return words
 
 
-def pairs(words: dict[str, list[str]], distinct: bool) -> list[str]:
-    """A line for each pronunciation, or with `distinct` for each word: its first one."""
+def dictionary_pairs(words: dict[str, list[str]], distinct: bool) -> list[str]:
+    """A line for each pronunciation, or with `distinct` for the first one of each word."""
     return [
         f"{' '.join(word)}\t{phonemes}"
         for word, known in words.items()
@@ -53,7 +53,7 @@ def pairs(words: dict[str, list[str]], distinct: bool) -> list[str]:
 
 
 def count_wrong(outputs: Sequence[str], words: dict[str, list[str]]) -> int:
-    """How many words' outputs equal none of the pronunciations; `outputs` in the words' order."""
+    """How many outputs equal none of the pronunciations of their word; same order as `words`."""
     return sum(
         " ".join(output.split()) not in known
         for output, known in zip(outputs, words.values(), strict=True)
@@ -65,7 +65,7 @@ def main() -> None:
     if bool(f.output) == bool(f.score):
         raise UserError(
             CONFIGURATION,
-            "give either --output=FILE, to prepare, or --score=FILE, "
+            "expected either --output=FILE, to prepare, or --score=FILE, "
             f"got --output={f.output} --score={f.score}",
         )
     if f.output:
@@ -77,10 +77,10 @@ def main() -> None:
     if not words:
         raise UserError(
             DATA,
-            f"{f.input} has no words" + (f" that {f.without} does not have" if f.without else ""),
+            f"{f.input} has no words" + (f" that are not in {f.without}" if f.without else ""),
         )
     if f.output:
-        count = write_lines(f.output, pairs(words, f.distinct))
+        count = write_lines(f.output, dictionary_pairs(words, f.distinct))
         print(f"{f.output}: {count:,} pairs, {len(words):,} words", file=sys.stderr)
         return
     outputs = [line for _, line in numbered_lines(f.score)]
@@ -88,7 +88,7 @@ def main() -> None:
         raise UserError(
             DATA,
             f"{f.score} has {len(outputs)} lines, {f.input} has {len(words)} "
-            "different words; decode what --distinct wrote, with the same --without",
+            "different words; decode the output of --distinct with the same --without",
         )
     wrong = count_wrong(outputs, words)
     print(
@@ -98,11 +98,11 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    define_path("input", None, "A dictionary, .gz or not.", required=True)
-    define_path("output", "", "Its pairs, tab-separated.")
-    define_path("score", "", "Outputs for its words, a line each; prints their error rate.")
-    flags.DEFINE_bool("distinct", False, "Write one line for each word.")
-    define_path("without", "", "Leave out the words of this dictionary.")
+    define_path("input", None, "The dictionary, plain or .gz.", required=True)
+    define_path("output", "", "The file of tab-separated pairs to write.")
+    define_path("score", "", "Outputs, one line per word; prints their error rate.")
+    flags.DEFINE_bool("distinct", False, "Write one pair per word.")
+    define_path("without", "", "Omit the words of this dictionary.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
 
 

@@ -1,4 +1,4 @@
-"""SCAN's published files, `IN: jump twice OUT: I_JUMP I_JUMP`, to command<TAB>actions.
+"""Convert the published files of SCAN, `IN: jump twice OUT: I_JUMP I_JUMP`, to command<TAB>actions.
 
     python scripts/prepare_scan.py --input=tasks_test_simple.txt.gz --output=test.tsv
     python scripts/prepare_scan.py --input=tasks_train_simple.txt.gz --output=train.tsv \\
@@ -21,8 +21,8 @@ from runtime.files import check_outputs, numbered_lines, write_lines
 from runtime.path_flags import define_path
 
 
-def pairs(path: str) -> Iterator[tuple[str, str]]:
-    """Commands and actions, words between single spaces. UserError(DATA) for any other line."""
+def read_scan(path: str) -> Iterator[tuple[str, str]]:
+    """Commands and actions, words separated by one space. UserError(DATA) for a malformed line."""
     for number, line in numbered_lines(path):
         found = re.fullmatch(r"\s*IN:(.*\S.*)\sOUT:(.*\S.*)", line, re.DOTALL)
         sides = [" ".join(side.split()) for side in found.groups()] if found else []
@@ -38,13 +38,13 @@ def main() -> None:
     if bool(f.valid) != bool(f.valid_every):
         raise UserError(
             CONFIGURATION,
-            "give --valid and --valid_every together, or neither, got "
+            "expected --valid and --valid_every together, or neither, got "
             f"--valid={f.valid} --valid_every={f.valid_every}",
         )
     if f.valid == f.output:
-        raise UserError(CONFIGURATION, f"--valid and --output are both {f.output}; give two files")
+        raise UserError(CONFIGURATION, f"expected different files, got --valid=--output={f.output}")
     check_outputs(filter(None, (f.output, f.valid)), f.overwrite)
-    lines = ["\t".join(pair) for pair in pairs(f.input)]
+    lines = ["\t".join(pair) for pair in read_scan(f.input)]
     held_out = set(range(f.valid_every - 1, len(lines), f.valid_every)) if f.valid else set()
     for path, members in ((f.output, set(range(len(lines))) - held_out), (f.valid, held_out)):
         if path:
@@ -53,10 +53,10 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    define_path("input", None, "A published file, .txt or .txt.gz.", required=True)
-    define_path("output", None, "Its pairs, tab-separated.", required=True)
-    define_path("valid", "", "The pairs that are held out of --output.")
-    flags.DEFINE_integer("valid_every", 0, "Hold out every n-th pair; 0 holds out none.", 0)
+    define_path("input", None, "The published file, .txt or .txt.gz.", required=True)
+    define_path("output", None, "The file of tab-separated pairs to write.", required=True)
+    define_path("valid", "", "The file of held-out pairs to write.")
+    flags.DEFINE_integer("valid_every", 0, "Hold out every n-th pair; 0: none.", 0)
     flags.DEFINE_bool("overwrite", False, "Replace existing files.")
 
 

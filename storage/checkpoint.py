@@ -1,10 +1,10 @@
-"""The checkpoints of a run, to be read: which there are, which is best, parameters, the run itself.
+"""Reading the checkpoints of a run: list them, find the best, restore parameters.
 
-checkpoints/STEP/params, ema   parameters, and their moving average where it was asked for
+checkpoints/STEP/params, ema   parameters, and their moving average if training.ema_decay is set
 checkpoints/STEP/rest, data    optimizer, key and step; position in the data and best score
-average/params                 the mean of the last k, written once at the end
-*/MANIFEST.sha256              of each of these: its files and their hashes
-best.json                      what scored best on validation data
+average/params                 the mean of the last k checkpoints, written when training ends
+*/MANIFEST.sha256              in each of these directories: the hashes of its files
+best.json                      the checkpoint with the best validation score, and that score
 """
 
 import json
@@ -17,38 +17,45 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from data.tokenizer import Tokenizer
-from data.vocabulary import fingerprint, load_tokenizers, save_tokenizers
+from data.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
 from runtime import processes
 from runtime.errors import CHECKPOINT, UserError
 from runtime.files import write_atomic
 from storage.config import Config, load_config, save_config
-from storage.manifest import damage, holds, write_manifest
+from storage.manifest import damage, has_part, write_manifest
 
 
-def alone() -> ocp.options.MultiprocessingOptions:
-    """Orbax in one process: it waits for no other, each reads for itself and the first one writes.
+def single_process_options() -> ocp.options.MultiprocessingOptions:
+    """Options with which Orbax does not synchronise processes.
 
-    Together its processes would need arrays that are spread over all of them.
+    Each process reads for itself and process 0 writes. Orbax's own coordination requires arrays
+    that are sharded over all processes.
     """
-    me = processes.index()
+    index = processes.index()
     return ocp.options.MultiprocessingOptions(
-        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process{me}"
+        primary_host=index, active_processes={index}, barrier_sync_key_prefix=f"process{index}"
     )
 
 
 def steps(run: Path) -> list[int]:
-    """The steps that have a checkpoint, whole or damaged, in order; other names are ignored."""
+    """The steps of all checkpoints, intact or damaged, in ascending order.
+
+    Other directories (STEP.tmp, STEP.corrupt, …) and empty ones are ignored.
+    """
     directory = run / "checkpoints"
-    there = directory.iterdir() if directory.is_dir() else ()
+    paths = directory.iterdir() if directory.is_dir() else ()
     return sorted(
         int(path.name)
-        for path in there
+        for path in paths
         if re.fullmatch("0|[1-9][0-9]*", path.name) and path.is_dir() and any(path.iterdir())
     )
 
 
 def read_best(run: Path) -> dict[str, Any]:
-    """best.json: {"checkpoint": STEP or "average", metric: value}; {} where nothing is best yet."""
+    """best.json: {"checkpoint": STEP or "average", metric: value}; {} without an evaluation.
+
+    Raises UserError(CHECKPOINT) if the file is damaged.
+    """
     try:
         best = json.loads((run / "best.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -58,75 +65,76 @@ def read_best(run: Path) -> dict[str, Any]:
     if not isinstance(best, dict) or not isinstance(best.get("checkpoint", ""), int | str):
         raise UserError(
             CHECKPOINT,
-            f"{run}/best.json is damaged; delete it, and the latest "
-            "counts as the best (decode.py --checkpoint=latest takes that)",
+            f"{run}/best.json is damaged: expected a JSON object that names a checkpoint; "
+            "delete it (best then means latest) or use --checkpoint=latest",
         )
     return best
 
 
 def write_best(run: Path, best: dict[str, Any]) -> None:
-    """Replace best.json at once."""
+    """Replace best.json atomically."""
     write_atomic(run / "best.json", json.dumps(best) + "\n")
 
 
 def params_directory(run: Path, checkpoint: str) -> Path:
-    """The directory of `checkpoint`: best, latest, average or a step. Raises UserError(CHECKPOINT).
+    """The directory of the parameters of `checkpoint`: best, latest, average or a step.
 
-    "best" is the latest where nothing was evaluated.
+    "best" means the latest if nothing was evaluated. Raises UserError(CHECKPOINT) if the
+    checkpoint does not exist.
     """
-    there = steps(run)
-    known = ", ".join(map(str, there)) or "none"
+    existing = steps(run)
     average = run / "average" / "params"
     if checkpoint == "best":
         checkpoint = str(read_best(run).get("checkpoint", "latest"))
     if checkpoint == "average" and average.is_dir():
         return average
-    if not there:
+    if not existing:
         raise UserError(
             CHECKPOINT, f"no checkpoint in {run}/checkpoints; train first: train.py --workdir={run}"
         )
     if checkpoint == "latest":
-        checkpoint = str(there[-1])
-    if checkpoint in map(str, there):
-        found = run / "checkpoints" / checkpoint
-        return found / ("ema" if holds(found, "ema") else "params")
+        checkpoint = str(existing[-1])
+    names = list(map(str, existing))
+    if checkpoint in names:
+        directory = run / "checkpoints" / checkpoint
+        return directory / ("ema" if has_part(directory, "ema") else "params")
     raise UserError(
         CHECKPOINT,
-        f"no checkpoint {checkpoint!r} in {run}; there are the steps {known}"
+        f"no checkpoint {checkpoint!r} in {run}: expected one of the steps {', '.join(names)}"
         + (" and the average" if average.is_dir() else ""),
     )
 
 
-def undamaged(params: Path) -> Path:
-    """What `params_directory` gave. UserError(CHECKPOINT) if it is not as it was saved.
+def check_undamaged(params: Path) -> None:
+    """Raise UserError(CHECKPOINT) if a directory of parameters does not match its manifest.
 
-    Nothing else is taken in its place: another checkpoint gives other translations.
+    There is no fallback to another checkpoint, because it would give other translations.
     """
-    if why := damage(params.parent, params.name):
+    if reason := damage(params.parent, params.name):
         run = params.parent.parent if params.parent.name == "average" else params.parents[2]
-        good = [str(step) for step in steps(run) if not damage(run / "checkpoints" / str(step))]
+        intact = [str(step) for step in steps(run) if not damage(run / "checkpoints" / str(step))]
         raise UserError(
             CHECKPOINT,
-            f"{params.parent} is damaged: {why}; whole ones are "
-            + (f"{', '.join(good)} (--checkpoint={good[-1]})" if good else "none"),
+            f"{params.parent} is damaged: {reason}; intact checkpoints: "
+            + (f"{', '.join(intact)} (use --checkpoint={intact[-1]})" if intact else "none"),
         )
-    return params
 
 
 def read_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config and tokenizers of a run that has the checkpoint; touches no device."""
+    """The config and tokenizers of a run; checks that it has `checkpoint`. Uses no device."""
     config = load_config(run / "config.json")
-    undamaged(params_directory(run, checkpoint))
+    check_undamaged(params_directory(run, checkpoint))
     tokenizers = load_tokenizers(str(run / "vocab"))
     expected = config.model.source_vocab_size, config.model.target_vocab_size
-    got = tuple(tokenizer.size for tokenizer in tokenizers)
-    same = "+".join(map(fingerprint, tokenizers)) == config.data.vocab_sha256
-    if got != expected or not same:
+    sizes = tuple(tokenizer.size for tokenizer in tokenizers)
+    same_hash = "+".join(map(tokenizer_sha256, tokenizers)) == config.data.vocab_sha256
+    if sizes != expected or not same_hash:
         raise UserError(
             CHECKPOINT,
             f"the vocabulary in {run}/vocab does not fit the checkpoint: expected "
-            f"{expected[0]} source and {expected[1]} target tokens, got {got[0]} and {got[1]}"
-            + ("" if got != expected else ", but other ones"),
+            f"{expected[0]} source and {expected[1]} target tokens, got {sizes[0]} and {sizes[1]}"
+            + ("" if sizes != expected else " with another sha256")
+            + "; restore it from a copy of the run",
         )
     return config, tokenizers
 
@@ -134,7 +142,7 @@ def read_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Token
 def write_run(
     run: Path, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], params: Any
 ) -> None:
-    """A run directory of given parameters, as if training had ended with their average."""
+    """Write a run directory with `params` as its average and best checkpoint."""
     save_config(config, run / "config.json")
     save_tokenizers(str(run / "vocab"), *tokenizers)
     write_best(run, {"checkpoint": "average"})
@@ -143,24 +151,30 @@ def write_run(
     write_manifest(run / "average")
 
 
-def finite(params: Any, run: Path) -> Any:
-    """The parameters. UserError(CHECKPOINT) unless all of them are finite."""
+def require_finite(params: Any, run: Path) -> Any:
+    """Return `params`. Raises UserError(CHECKPOINT) if one contains NaN or infinity."""
     for path, leaf in jax.tree.leaves_with_path(params):
         if not np.isfinite(leaf).all():
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise UserError(
                 CHECKPOINT,
                 f"{run}: the parameter {name} is not finite: expected "
-                "numbers, got NaN or infinity; give another --checkpoint",
+                "numbers, got NaN or infinity; use another --checkpoint",
             )
     return params
 
 
 def restore_params(run: Path, checkpoint: str) -> Any:
-    """The parameters of `checkpoint` (see `params_directory`) as NumPy arrays, in this process."""
-    path = undamaged(params_directory(run.absolute(), checkpoint))
+    """The parameters of `checkpoint` (see `params_directory`) as NumPy arrays.
+
+    Raises UserError(CHECKPOINT) if they do not exist, are damaged or cannot be read.
+    """
+    path = params_directory(run.absolute(), checkpoint)
+    check_undamaged(path)
     try:
-        with ocp.StandardCheckpointer(multiprocessing_options=alone()) as checkpointer:
+        with ocp.StandardCheckpointer(
+            multiprocessing_options=single_process_options()
+        ) as checkpointer:
             shapes = checkpointer.metadata(path).item_metadata.tree
             like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
             return checkpointer.restore(path, like)

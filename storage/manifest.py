@@ -1,7 +1,7 @@
-"""MANIFEST.sha256: what a finished directory holds, so that damage is seen before it is used.
+"""MANIFEST.sha256: the hashes of a checkpoint's files, to detect damage before use.
 
-Orbax restores a flipped bit without a word. The lines are those of sha256sum, and the first one
-holds the hash of the others: `cd checkpoints/STEP && sha256sum -c MANIFEST.sha256`.
+Orbax does not detect a flipped bit. The format is that of sha256sum (`cd checkpoints/STEP &&
+sha256sum -c MANIFEST.sha256`); the first line is a comment with the hash of the others.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ FIRST = "# sha256 of the lines below: {}\n"
 
 
 def write_manifest(directory: Path) -> None:
-    """Put all files of `directory` safely on the disk, then their hashes beside them."""
+    """Sync all files of `directory` to the disk, then write their hashes."""
     lines = []
     for path in sorted(directory.rglob("*")):
         if path.is_file():
@@ -26,9 +26,9 @@ def write_manifest(directory: Path) -> None:
 
 
 def damage(directory: Path, part: str = "") -> str:
-    """What is wrong with a directory, or with its part (a name inside it): "" if nothing is.
+    """A description of the damage to a directory or one `part` (subdirectory) of it; "" if none.
 
-    Files that the manifest does not know are not looked at.
+    Files that the manifest does not list are ignored.
     """
     try:
         first, _, below = (directory / NAME).read_bytes().partition(b"\n")
@@ -49,18 +49,18 @@ def damage(directory: Path, part: str = "") -> str:
     return ""
 
 
-def holds(directory: Path, part: str) -> bool:
-    """Whether the manifest of a directory names files of this part."""
+def has_part(directory: Path, part: str) -> bool:
+    """Whether the manifest of a directory lists files of this part."""
     try:
         return f"  {part}/" in (directory / NAME).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return False
 
 
-def quarantine(directory: Path) -> Path:
-    """Rename a damaged directory to NAME.corrupt, or .corrupt-2, …; returns its new path."""
-    place, number = directory.with_name(f"{directory.name}.corrupt"), 1
-    while place.exists():
+def quarantine(path: Path) -> Path:
+    """Rename a damaged file or directory to NAME.corrupt (or .corrupt-2, …); return the path."""
+    target, number = path.with_name(f"{path.name}.corrupt"), 1
+    while target.exists():
         number += 1
-        place = place.with_name(f"{directory.name}.corrupt-{number}")
-    return directory.rename(place)
+        target = target.with_name(f"{path.name}.corrupt-{number}")
+    return path.rename(target)

@@ -1,18 +1,21 @@
-"""The run directory as every process but the first sees it: it reads, process 0 alone writes."""
+"""The run directory in all processes but process 0: read only."""
 
 from pathlib import Path
 
+from data.tokenizer import Tokenizer
 from storage.config import Config
 from storage.run import Run
 
 
-class Reader(Run):
-    """A Run that takes no lock, writes nothing and says nothing."""
+class ReadOnlyRun(Run):
+    """A Run that takes no lock, writes no file and logs nothing. Process 0 does all of that."""
 
     def __init__(self, path: Path):
         self.path = path.expanduser().absolute()
 
     def clear(self) -> None: ...
+
+    def save_vocabulary(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None: ...
 
     def describe(self, config: Config, data: dict[str, str]) -> None: ...
 
@@ -24,8 +27,8 @@ class Reader(Run):
 
     def record(self, step: int, metrics: dict[str, float]) -> None: ...
 
-    def go_on_from(self, step: int) -> None: ...
+    def open_metrics(self, step: int) -> None: ...
 
-    def write_samples(self, step: int | str, lines: list[str]) -> None: ...
+    def write_samples(self, name: int | str, lines: list[str]) -> None: ...
 
     def close(self) -> None: ...

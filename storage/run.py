@@ -1,19 +1,17 @@
-"""A run directory: who holds it, what was asked for, and what happened (log, metrics, samples)."""
+"""The directory of a training run: lock, configuration, vocabulary, log, metrics and samples."""
 
 import json
 import os
-import platform
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
+from data.tokenizer import Tokenizer
+from data.vocabulary import save_tokenizers
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
 from runtime.files import lock_file, write_atomic
 from storage.checkpoint import steps
@@ -25,20 +23,20 @@ from storage.config import (
     save_config,
     take_model,
 )
-from storage.records import metrics_until, read_facts
+from storage.records import metrics_until, read_facts, start_facts
 
-# Fields that may change when a run goes on: the parameters' shapes and the data do not depend on
-# them. (Those that decide the learning rate bend its schedule from there on.)
-MAY_CHANGE = {
+# Fields that may change when a run is resumed: neither parameter shapes nor data depend on them.
+# (A change of the learning rate takes effect from the resumed step on.)
+CHANGEABLE = {
     "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
     "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
     "training.accumulate", "training.profile", "model.remat", "data.data_dir",
     "training.skip_nonfinite", "training.allow_data_change", "training.deterministic",
     "training.learning_rate", "training.warmup_steps", "training.clip_norm",
-    *(f"decoding.{one.name}" for one in fields(DecodingConfig)),
+    *(f"decoding.{field.name}" for field in fields(DecodingConfig)),
 }  # fmt: skip
-LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
-OURS = (
+# All files that a run writes. config.json is deleted last, because it marks the directory as a run.
+RUN_FILES = (
     "run.json",
     "run.json.corrupt",
     "metrics.jsonl",
@@ -51,16 +49,19 @@ OURS = (
     "tensorboard",
     "profile",
     "config.json",
-)  # deleted last: it marks a run
+)
 
 
 class Run:
-    """The directory runs/NAME of one training run; one process holds it at a time."""
+    """The directory of one training run, locked by one process at a time."""
 
-    goes_on = False  # `adopt` finds an earlier start of the run
+    resumed = False  # whether the directory holds a run that is resumed; set by `resume_config`
 
     def __init__(self, path: Path):
-        """Create or reopen it. Raises UserError(OUTPUT) where it cannot be written or is in use."""
+        """Create or reopen and lock the directory.
+
+        Raises UserError(OUTPUT) if it cannot be written or is in use.
+        """
         self.path = path.expanduser().absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -76,141 +77,137 @@ class Run:
                 "choose another --workdir",
             ) from None
         self._tensorboard = None
-        self._live = sys.stderr.isatty()
+        self._terminal = sys.stderr.isatty()
 
     def clear(self) -> None:
-        """Delete the run that is here; raises UserError(OUTPUT) for what does not look like one."""
-        if (
-            is_foreign(config := self.path / "config.json")
-            or not config.exists()
-            and any(
-                (self.path / name).exists()
-                for name in OURS
-                if name != "train.log"
-                and not (name == "vocab" and (self.path / "vocab" / "tokenizers.json").exists())
-            )
-        ):
+        """Delete the run in this directory; other files stay.
+
+        Raises UserError(OUTPUT) if the directory has files with names of RUN_FILES but no run.
+        """
+        if not self._is_clearable():
             raise UserError(
                 OUTPUT,
-                f"{self.path} holds files but no run (no config.json, or not a run's), so "
-                "--overwrite deletes nothing; choose another --workdir",
+                f"{self.path} holds files but no run: expected the config.json of a run; "
+                "--overwrite deletes nothing here, choose another --workdir",
             )
-        for name in OURS:
+        for name in RUN_FILES:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
 
-    def adopt(self, config: Config) -> None:
-        """A run that goes on must agree with what it was.
+    def _is_clearable(self) -> bool:
+        """Whether the directory holds a run, or only what a failed first start has left."""
+        config = self.path / "config.json"
+        if is_foreign(config):
+            return False
+        if config.exists():
+            return True
+        left_by_failed_start = {"train.log"}
+        if (self.path / "vocab" / "tokenizers.json").exists():  # written before config.json
+            left_by_failed_start.add("vocab")
+        names = set(RUN_FILES) - left_by_failed_start
+        return not any((self.path / name).exists() for name in names)
 
-        What its vocabulary decided comes from the run. Raises UserError(CONFIGURATION) that names
-        each field that differs, UserError(CHECKPOINT) for checkpoints of which nothing is known.
+    def resume_config(self, config: Config) -> None:
+        """If the directory holds a run, check that `config` fits it and copy its vocabulary fields.
+
+        Raises UserError(CONFIGURATION) with all fields that differ but are not CHANGEABLE, and
+        UserError(CHECKPOINT) for checkpoints without config.json.
         """
         path = self.path / "config.json"
-        self.goes_on = path.exists()
-        if not self.goes_on and steps(self.path):
-            raise UserError(
-                CHECKPOINT,
-                f"{self.path} has checkpoints but no config.json; bring it "
-                "back, or choose another --workdir",
-            )
-        if self.goes_on:
-            before = load_config(path)
-            if config.training.init_from == before.training.init_from != "":
-                take_model(config, before)
-            config.model.source_vocab_size = before.model.source_vocab_size
-            config.model.target_vocab_size = before.model.target_vocab_size
-            config.data.vocab_sha256 = before.data.vocab_sha256
-            old, new = flat(asdict(before)), flat(asdict(config))
-            changed = [k for k in new if new[k] != old[k]]
-            if refused := [k for k in changed if k not in MAY_CHANGE]:
-                what = ", ".join(f"{k} {old[k]!r} → {new[k]!r}" for k in refused)
+        self.resumed = path.exists()
+        if not self.resumed:
+            if steps(self.path):
                 raise UserError(
-                    CONFIGURATION,
-                    f"{self.path} was trained with another configuration: {what}; "
-                    "choose another --workdir, or --overwrite to begin anew",
+                    CHECKPOINT,
+                    f"{self.path} has checkpoints but no config.json; restore config.json, "
+                    "or choose another --workdir",
                 )
-            for key in changed:
-                self.log(f"changed: {key} {old[key]!r} → {new[key]!r}")
+            return
+        previous = load_config(path)
+        if config.training.init_from == previous.training.init_from != "":
+            take_model(config, previous)
+        config.model.source_vocab_size = previous.model.source_vocab_size
+        config.model.target_vocab_size = previous.model.target_vocab_size
+        config.data.vocab_sha256 = previous.data.vocab_sha256
+        old, new = flatten(asdict(previous)), flatten(asdict(config))
+        changes = {key: f"{key} {old[key]!r} → {new[key]!r}" for key in new if new[key] != old[key]}
+        if refused := [text for key, text in changes.items() if key not in CHANGEABLE]:
+            raise UserError(
+                CONFIGURATION,
+                f"{self.path} was trained with another configuration: {', '.join(refused)}; "
+                "choose another --workdir, or start over with --overwrite",
+            )
+        for text in changes.values():
+            self.log(f"changed: {text}")
+
+    def save_vocabulary(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
+        """Write vocab/."""
+        save_tokenizers(str(self.path / "vocab"), *tokenizers)
 
     def describe(self, config: Config, data: dict[str, str]) -> None:
-        """Write the resolved config.json, and in run.json what made it: command, versions, data, ….
+        """Write config.json, and run.json with command, versions, host and data files.
 
-        `data` is file → sha256; a run that goes on must find the same. Raises UserError(DATA).
+        `data` maps files to their sha256. Raises UserError(DATA) if a resumed run had other data,
+        unless training.allow_data_change is set.
         """
-        here, path = Path(__file__).parent, self.path / "run.json"
-        before, damaged = read_facts(path)
-        if damaged:
+        path = self.path / "run.json"
+        previous, damage = read_facts(path)
+        if damage:
             self.log(
-                f"warning: {damaged}; whether the data is still that of this run is compared "
-                "with the checkpoint"
+                f"warning: {damage}; the data is compared with the checkpoint's record instead"
             )
-        changed = [name for name in data if before.get("data", data).get(name) != data[name]]
+        changed = [name for name in data if previous.get("data", data).get(name) != data[name]]
         if changed and not config.training.allow_data_change:
-            raise UserError(DATA, data_changed(changed))
+            raise UserError(DATA, data_change_message(changed))
         save_config(config, self.path / "config.json")
-        commit = (
-            subprocess.run(
-                ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
-            )
-            if shutil.which("git")
-            else None
-        )
-        facts = {
-            "command": sys.argv,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": platform.node(),
-            "python": platform.python_version(),
-            "versions": {name: version(name) for name in LIBRARIES},
-            "commit": commit.stdout.strip() if commit else "",
-            "seed": config.training.seed,
-            "data": data,
-        }
-        if before:
-            facts = {**before, "data": data, "resumed": [*before.get("resumed", []), facts]}
+        facts = start_facts(config.training.seed, data)
+        if previous:
+            resumed = [*previous.get("resumed", []), facts]
+            facts = {**previous, "data": data, "resumed": resumed}
         write_atomic(path, json.dumps(facts, indent=2) + "\n")
 
     def log(self, line: str) -> None:
-        """A line on stderr and in train.log."""
+        """Write a line to stderr and train.log."""
         self.progress("")
-        say(f"{line}\n")
+        write_stderr(f"{line}\n")
         self.note(line)
 
     def note(self, line: str) -> None:
-        """A line in train.log only."""
+        """Write a line to train.log only."""
         self._append("train.log", line)
 
     def _append(self, name: str, line: str) -> None:
-        with self._unless_full(name), open(self.path / name, "a", encoding="utf-8") as file:
+        with self._warn_on_write_error(name), open(self.path / name, "a", encoding="utf-8") as file:
             print(line, file=file)
 
     @contextmanager
-    def _unless_full(self, name: str) -> Iterator[None]:
-        """A full disk costs a line, not the training."""
+    def _warn_on_write_error(self, name: str) -> Iterator[None]:
+        """Turn an OSError, such as a full disk, into a warning: training continues."""
         try:
             yield
         except OSError as error:
-            say(f"warning: some of {name} is lost: {error.strerror or error}\n")
+            write_stderr(f"warning: part of {name} is lost: {error.strerror or error}\n")
 
     def progress(self, line: str) -> None:
-        """Replace the live line of a terminal; nothing elsewhere."""
-        if self._live:
+        """Replace the progress line if stderr is a terminal."""
+        if self._terminal:
             width = shutil.get_terminal_size().columns - 1
-            say(f"\r\033[K{line[:width]}")
+            write_stderr(f"\r\033[K{line[:width]}")
 
     def record(self, step: int, metrics: dict[str, float]) -> None:
-        """A line of metrics.jsonl and points in TensorBoard."""
+        """Append a line to metrics.jsonl and points to TensorBoard."""
         entry = {"step": step, "time": round(time.time(), 3), **metrics}
         self._append("metrics.jsonl", json.dumps(entry))
-        with self._unless_full("tensorboard"):
+        with self._warn_on_write_error("tensorboard"):
             for name, value in metrics.items():
                 self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
 
-    def go_on_from(self, step: int) -> None:
-        """Open the metrics at `step`: entries beyond it will be written again."""
+    def open_metrics(self, step: int) -> None:
+        """Open metrics.jsonl and TensorBoard at `step`: later entries are dropped."""
         from tensorboardX import SummaryWriter
 
         path = self.path / "metrics.jsonl"
@@ -220,48 +217,48 @@ class Run:
             self.log(f"warning: {path.name}: {damaged:,} damaged lines are dropped")
         if kept != content:
             write_atomic(path, kept)
-        # purge_step has TensorBoard forget the points that will come again.
+        # With purge_step TensorBoard drops the points of the steps that are trained again.
         self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
 
-    def write_samples(self, step: int | str, lines: list[str]) -> None:
-        """samples/STEP.txt"""
+    def write_samples(self, name: int | str, lines: list[str]) -> None:
+        """Write samples/NAME.txt."""
         text = "".join(line + "\n" for line in lines)
-        with self._unless_full("samples"):
+        with self._warn_on_write_error("samples"):
             (self.path / "samples").mkdir(exist_ok=True)
-            (self.path / "samples" / f"{step}.txt").write_text(text, encoding="utf-8")
+            (self.path / "samples" / f"{name}.txt").write_text(text, encoding="utf-8")
 
     def close(self) -> None:
-        """Close the event file and let the directory go."""
+        """Close the event file and unlock the directory."""
         self.progress("")
-        with self._unless_full("tensorboard"):
+        with self._warn_on_write_error("tensorboard"):
             if self._tensorboard is not None:
                 self._tensorboard.close()
         self._lock.close()
 
 
-def say(text: str) -> None:
-    """Text on stderr, for as long as somebody reads it: training does not end with its reader."""
+def write_stderr(text: str) -> None:
+    """Write to stderr; training continues if stderr is a closed pipe or a file on a full disk."""
     try:
         print(text, end="", file=sys.stderr, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     except OSError:
-        pass  # a full disk
+        pass
 
 
-def data_changed(files: list[str]) -> str:
-    """The message for training data that is not that of the run."""
+def data_change_message(files: list[str]) -> str:
+    """The error message for training data that differs from that of the resumed run."""
     return (
-        f"{', '.join(files)} changed since this run began, so it cannot be resumed as it was; "
-        "restore the data, choose another --workdir, start anew with --overwrite, or continue "
+        f"{', '.join(files)} changed since this run began, so the run cannot be resumed exactly; "
+        "restore the data, choose another --workdir, start over with --overwrite, or continue "
         "with the new data: --config.training.allow_data_change"
     )
 
 
-def flat(tree: dict, prefix: str = "") -> dict:
+def flatten(tree: dict, prefix: str = "") -> dict:
     """{"a": {"b": 1}} → {"a.b": 1}"""
     out = {}
     for key, value in tree.items():
         inner = isinstance(value, dict)
-        out.update(flat(value, f"{prefix}{key}.") if inner else {prefix + key: value})
+        out.update(flatten(value, f"{prefix}{key}.") if inner else {prefix + key: value})
     return out

@@ -1,7 +1,7 @@
-"""Saving and resuming: Orbax arrays and JSON, the last k and the best kept, an average at the end.
+"""Saving and restoring checkpoints: the last k and the best are kept, an average ends the run.
 
-What lies where is in storage/checkpoint.py. One idea to know: a checkpoint is written under
-another name, with the hashes of its files, and appears by rename.
+storage/checkpoint.py lists the files. The one idea: a checkpoint is written to a temporary
+directory, with the hashes of its files, and then renamed.
 """
 
 import shutil
@@ -19,44 +19,53 @@ from runtime import processes
 from runtime.devices import replicated
 from runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
 from runtime.files import delete_directory, publish_directory
-from storage.checkpoint import alone, read_best, restore_params, steps, write_best
+from storage.checkpoint import (
+    read_best,
+    restore_params,
+    single_process_options,
+    steps,
+    write_best,
+)
 from storage.manifest import damage, quarantine, write_manifest
 from storage.migration import FORMAT_VERSION, migrate
+from storage.sizes import megabytes, num_bytes
 
 
 class Checkpoints:
     """The checkpoints of one run directory, each with a manifest of its files.
 
-    A checkpoint appears by rename, when all of it is on the disk: what is there is whole, or was
-    damaged later.
+    A checkpoint is renamed to its final name when all its files are on the disk, so a directory of
+    that name is intact, or was damaged later.
     """
 
     def __init__(self, run: Path, keep: int, every: int, log: Callable[[str], None]):
         self.run, self.keep, self.every, self._log = run.absolute(), keep, every, log
         self._directory = self.run / "checkpoints"
         self._directory.mkdir(exist_ok=True)
-        options = ocp.CompositeOptions(multiprocessing_options=alone())
+        single = single_process_options()
+        options = ocp.CompositeOptions(multiprocessing_options=single)
         handler = ocp.CompositeCheckpointHandler(composite_options=options)
-        self._orbax = ocp.Checkpointer(handler, multiprocessing_options=alone())
+        self._orbax = ocp.Checkpointer(handler, multiprocessing_options=single)
         if processes.is_first():
-            self._clean()
+            self._delete_temporaries()
 
     def save(self, state: Any, data: dict[str, Any]) -> None:
-        """Write step `state.step`, then best.json, then drop what is neither last k nor best.
+        """Write the checkpoint `state.step` and best.json, then delete the old checkpoints.
 
-        data["best"] says which checkpoint did best: {"checkpoint": STEP, metric: value} or {}.
-        Raises UserError(DIVERGED) for numbers that are not finite and UserError(OUTPUT) where the
-        disk does not take them; what was there before stays, and a later save may succeed.
+        data["best"] is the content of best.json: {"checkpoint": STEP, metric: value} or {}. Raises
+        UserError(DIVERGED) if an array is not finite, and UserError(OUTPUT) if writing fails;
+        earlier checkpoints then stay, and a later save may succeed.
         """
         step = int(state.step)
         check_finite(state, step)
-        arrays = as_items(jax.device_get(state))  # Orbax refuses those of one process of several
+        # Orbax refuses device arrays of one of several processes.
+        arrays = checkpoint_items(jax.device_get(state))
         items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
         items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **data})
         self._write(self._directory / str(step), items, state)
         self._write_best(data["best"])
-        for old in set(steps(self.run)) - {*self._last(), data["best"].get("checkpoint")}:
-            self._drop(self._directory / str(old))
+        for old in set(steps(self.run)) - {*self._last_steps(), data["best"].get("checkpoint")}:
+            self._delete(self._directory / str(old))
         self._log(f"saved step {step}")
 
     def _write_best(self, best: dict[str, Any]) -> None:
@@ -65,7 +74,7 @@ class Checkpoints:
         except OSError as error:
             raise UserError(
                 OUTPUT,
-                f"{self.run}/best.json could not be written: {error.strerror}; it is as it was",
+                f"{self.run}/best.json could not be written: {error.strerror}; it is unchanged",
             ) from None
 
     def _write(self, path: Path, items: dict[str, Any], tree: Any) -> None:
@@ -73,68 +82,82 @@ class Checkpoints:
         try:
             self._orbax.save(temporary, args=ocp.args.Composite(**items))
             write_manifest(temporary)
-            self._drop(path)
+            self._delete(path)
             publish_directory(temporary, path)
-        except (OSError, ValueError) as error:  # TensorStore's errors are ValueErrors
-            for _ in range(20):  # threads of Orbax may write on for a while
-                self._clean()
+        except (OSError, ValueError) as error:  # TensorStore raises ValueError
+            for _ in range(20):  # threads of Orbax may continue to write for a while
+                self._delete_temporaries()
                 time.sleep(0.1)
             raise UserError(
                 OUTPUT,
                 f"{path} could not be saved: it needs {megabytes(num_bytes(tree))}, "
                 f"{megabytes(shutil.disk_usage(self.run).free)} are free ({str(error)[-200:]}); "
-                "earlier checkpoints are as they were",
+                "earlier checkpoints are unchanged",
             ) from None
 
-    def _drop(self, path: Path) -> None:
-        """Delete by rename first, so that no half of a checkpoint is ever left under its name."""
+    def _delete(self, path: Path) -> None:
+        """Rename, then delete: a partly deleted checkpoint never has the name of a checkpoint."""
         if path.is_dir():
             delete_directory(path, self._directory / f"{path.name}.old.tmp")
 
-    def _clean(self) -> None:
-        """Delete what a save that did not end has left."""
-        for left in self._directory.glob("*tmp"):
-            shutil.rmtree(left, ignore_errors=True)
+    def _delete_temporaries(self) -> None:
+        """Delete the files of saves that failed or were killed."""
+        for path in self._directory.glob("*tmp"):
+            shutil.rmtree(path, ignore_errors=True)
 
-    def _last(self) -> list[int]:
-        """The last k regular steps. One saved at an interruption counts while it is the latest,
-        so that interruptions change neither what is kept nor what is averaged."""
-        there = steps(self.run)
-        return [s for s in there if s % self.every == 0 or s == there[-1]][-self.keep :]
+    def _last_steps(self) -> list[int]:
+        """The last `keep` steps that are multiples of `every`, to keep and to average.
+
+        Another step, saved at an interruption, counts only while it is the latest: interruptions
+        change neither the kept checkpoints nor the average.
+        """
+        saved = steps(self.run)
+        return [step for step in saved if step % self.every == 0 or step == saved[-1]][-self.keep :]
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The newest state that is whole, placed as the TrainState `like`, and its data.
+        """The newest intact state, placed like the TrainState `like`, and its data.
 
-        Damaged ones that are newer are renamed STEP.corrupt, with a warning. None in a new run.
-        Raises UserError(CHECKPOINT) where there were checkpoints and none is left.
+        None in a new run. Newer damaged checkpoints are quarantined (renamed STEP.corrupt) with a
+        warning. data["best"] and best.json name an existing checkpoint or none. Raises
+        UserError(CHECKPOINT) if all checkpoints are damaged or lost.
         """
-        step = self._newest_whole()
+        step = self._newest_intact_step()
         if step is None:
             return None
         like = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated()), like
         )
-        items = {name: ocp.args.StandardRestore(tree) for name, tree in as_items(like).items()}
+        trees = checkpoint_items(like)
+        items = {name: ocp.args.StandardRestore(tree) for name, tree in trees.items()}
         try:
             composite = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
-            found = self._orbax.restore(self._directory / str(step), args=composite)
+            restored = self._orbax.restore(self._directory / str(step), args=composite)
         except (ValueError, KeyError, OSError) as error:
             raise UserError(
                 CHECKPOINT,
                 f"{self.run}/checkpoints/{step} cannot be restored: "
-                f"{str(error)[:200]}; train with --overwrite to begin anew",
+                f"{str(error)[:200]}; start over with --overwrite",
             ) from None
-        data = migrate(found["data"], self._directory / str(step))
-        if (best := data["best"].get("checkpoint")) not in {None, *steps(self.run)}:
-            self._log(f"warning: the best checkpoint, {best}, is gone; the next evaluation is best")
-            data["best"] = {}
-        if processes.is_first() and not self._best_is_there():
-            write_best(self.run, data["best"])
-        ema = found["ema"] if like.ema is not None else None
-        return type(like)(params=found["params"], ema=ema, **found["rest"]), data
+        data = migrate(restored["data"], self._directory / str(step))
+        self._repair_best(data)
+        ema = restored["ema"] if like.ema is not None else None
+        state = type(like)(params=restored["params"], ema=ema, **restored["rest"])
+        return state, data
 
-    def _best_is_there(self) -> bool:
-        """Whether best.json can be read, and names what is there or nothing."""
+    def _repair_best(self, data: dict[str, Any]) -> None:
+        """Reset data["best"] and best.json if they name a checkpoint that does not exist."""
+        best = data["best"].get("checkpoint")
+        if best not in {None, *steps(self.run)}:
+            self._log(
+                f"warning: the best checkpoint, {best}, is missing; the next one that is evaluated "
+                "becomes the best"
+            )
+            data["best"] = {}
+        if processes.is_first() and not self._best_is_valid():
+            write_best(self.run, data["best"])
+
+    def _best_is_valid(self) -> bool:
+        """Whether best.json is readable and names an existing checkpoint or none."""
         try:
             best = read_best(self.run).get("checkpoint")
         except UserError:
@@ -144,34 +167,35 @@ class Checkpoints:
             return False
         return best in {None, *steps(self.run)} or (best == "average" and self.complete)
 
-    def _newest_whole(self) -> int | None:
+    def _newest_intact_step(self) -> int | None:
         damaged = {}
         for step in reversed(steps(self.run)):
-            if why := damage(self._directory / str(step)):
-                damaged[step] = why
+            if reason := damage(self._directory / str(step)):
+                damaged[step] = reason
                 continue
-            for bad, why in damaged.items():
-                place = quarantine(self._directory / str(bad))
+            for bad, reason in damaged.items():
+                path = quarantine(self._directory / str(bad))
                 self._log(
-                    f"warning: checkpoint {bad} is damaged: {why}; it is now {place.name}, "
-                    f"and training goes on from step {step}"
+                    f"warning: checkpoint {bad} is damaged: {reason}; it was renamed to "
+                    f"{path.name}, and training resumes from step {step}"
                 )
             return step
-        before = self._directory.glob("*.corrupt*")
-        damaged |= {path.name: "found damaged before" for path in before}
-        if damaged or (self.run / "best.json").exists():  # which the first save has written
-            tried = "; ".join(f"{name}: {why}" for name, why in damaged.items()) or "it is empty"
+        quarantined = self._directory.glob("*.corrupt*")
+        damaged |= {path.name: "quarantined earlier" for path in quarantined}
+        # The first save writes best.json, so its presence means that there was a checkpoint.
+        if damaged or (self.run / "best.json").exists():
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in damaged.items())
             raise UserError(
                 CHECKPOINT,
-                f"no checkpoint in {self._directory} can be used: {tried}; "
-                "bring one back, or train with --overwrite to begin anew",
+                f"no checkpoint in {self._directory} can be used: {reasons or 'it is empty'}; "
+                "restore one from a backup, or start over with --overwrite",
             )
         return None
 
     def average(self) -> Any:
-        """The mean of the parameters of the last k checkpoints, without those that are damaged."""
+        """The mean of the parameters of the last `keep` checkpoints, without damaged ones."""
         total, count = None, 0
-        for step in self._last():
+        for step in self._last_steps():
             try:
                 params = restore_params(self.run, str(step))
             except UserError as error:
@@ -184,70 +208,48 @@ class Checkpoints:
 
     @property
     def complete(self) -> bool:
-        """Whether training has come to its end: the average is there, whose saving comes last."""
+        """Whether training has ended: its last action is to save the average."""
         return (self.run / "average").is_dir()
 
     def save_average(self, params: Any, best: dict[str, Any]) -> None:
-        """Write best.json and average/, both or none. Raises UserError(OUTPUT)."""
-        before = read_best(self.run)
+        """Write best.json and average/, both or neither. Raises UserError(OUTPUT)."""
+        previous = read_best(self.run)
         self._write_best(best)
         try:
             self._write(self.run / "average", {"params": ocp.args.StandardSave(params)}, params)
         except UserError:
-            self._write_best(before)
+            self._write_best(previous)
             raise
 
-    def goes_on(self, best: dict[str, Any]) -> None:
-        """Training goes beyond what there is: `best` is best now, and the average is no more."""
+    def discard_average(self, best: dict[str, Any]) -> None:
+        """Delete the average, which further training makes outdated, after writing best.json."""
         self._write_best(best)
-        self._drop(self.run / "average")
+        self._delete(self.run / "average")
 
     def close(self) -> None:
         self._orbax.close()
 
 
-def forecast(run: Path, state: Any, keep: int) -> tuple[str, bool]:
-    """What the checkpoints of a run will take of the disk, and whether there is so much."""
-    there = next(parent for parent in (run, *run.parents) if parent.exists())
-    size, free = num_bytes(state), shutil.disk_usage(there).free
-    most = size * (keep + 2) + num_bytes(state.params)  # the best, one being written, the average
-    ours = sum(path.stat().st_size for path in run.glob("checkpoints/**/*") if path.is_file())
-    return (
-        f"checkpoints: {megabytes(size)} each, {keep} kept, {megabytes(most)} at most; "
-        f"{megabytes(free)} free"
-    ), most <= free + ours
-
-
-def num_bytes(tree: Any) -> int:
-    """What the arrays of a tree take."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def megabytes(count: int) -> str:
-    """1,234.5 MB"""
-    return f"{count / 1e6:,.1f} MB"
-
-
 @jax.jit
-def finite(tree: Any) -> Any:
-    """Of each array, whether all its numbers are finite."""
+def finite_leaves(tree: Any) -> Any:
+    """For each array, whether all its elements are finite."""
     return jax.tree.map(lambda x: jnp.isfinite(x).all(), tree)
 
 
 def check_finite(state: Any, step: int) -> None:
-    """UserError(DIVERGED), which names the first, if any array has numbers that are not finite."""
-    for path, good in jax.tree_util.tree_leaves_with_path(jax.device_get(finite(state))):
-        if not good:
+    """Raise UserError(DIVERGED) with the name of the first array that is not finite."""
+    finite = jax.device_get(finite_leaves(state))
+    for path, is_finite in jax.tree_util.tree_leaves_with_path(finite):
+        if not is_finite:
             raise UserError(
                 DIVERGED,
-                f"step {step} is not saved: {jax.tree_util.keystr(path)} has "
-                "numbers that are not finite; lower training.learning_rate, and go on "
-                "from the last checkpoint",
+                f"step {step} is not saved: {jax.tree_util.keystr(path)} has NaN or infinite "
+                "elements; lower training.learning_rate and resume from the last checkpoint",
             )
 
 
-def as_items(state: Any) -> dict[str, Any]:
-    """What a checkpoint keeps apart: parameters, their moving average if there is one, the rest."""
+def checkpoint_items(state: Any) -> dict[str, Any]:
+    """The separately stored parts of a TrainState: params, ema (if there is one), and the rest."""
     rest = state._asdict()
     items = {name: rest.pop(name) for name in ("params", "ema")}
     return {name: tree for name, tree in items.items() if tree is not None} | {"rest": rest}

@@ -1,4 +1,4 @@
-"""A Translator whose search returns its source, and a guard for calls that might block."""
+"""A Translator whose search returns the source, and a time limit for calls that might block."""
 
 import queue
 import threading
@@ -17,7 +17,7 @@ from storage.config import DecodingConfig
 
 
 def echoing_translator(monkeypatch):
-    """The translator, in windows of two batches, and a list of (bucket, lengths) of its calls."""
+    """(translator, list of the (bucket, lengths) of its calls). Windows and queues: two batches."""
     monkeypatch.setattr(module, "WINDOW", 2)
     monkeypatch.setattr(engine, "QUEUE", 2)
     words = ListTokenizer("words", "\n".join(WORDS).encode())
@@ -32,14 +32,14 @@ def echoing_translator(monkeypatch):
     def search(bucket):
         def echoed(_, request, numbers):
             source, lengths, limits = request[:3]
-            assert request.least is request.prefix is request.keys is None
-            side_by_side = {16: 3, 32: 3, 64: 1, 70: 1}[bucket]  # fewer long ones
-            assert source.shape == (jax.local_device_count(), 2 * side_by_side, bucket)
+            assert request.min_lengths is request.prefix is request.keys is None
+            rows = {16: 3, 32: 3, 64: 1, 70: 1}[bucket]  # fewer for long sentences
+            assert source.shape == (jax.local_device_count(), 2 * rows, bucket)
             seen.append((bucket, np.asarray(lengths)))
             expected = np.where(lengths > 0, np.minimum(lengths + 5, 70), 0)
             np.testing.assert_array_equal(limits, expected)
-            assert (np.diff(lengths, axis=1) <= 0).all()  # the longest begin first, none last
-            assert np.ptp((lengths > 0).sum(axis=1)) <= 1  # every device has as much to do
+            assert (np.diff(lengths, axis=1) <= 0).all()  # longest first, empty rows last
+            assert np.ptp((lengths > 0).sum(axis=1)) <= 1  # equal work for all devices
             shape = (*lengths.shape, 1)
             zeros = np.zeros(shape, np.float32)
             return Hypotheses(source[:, :, None], lengths.reshape(shape), zeros, zeros)
@@ -51,7 +51,7 @@ def echoing_translator(monkeypatch):
 
 
 def in_time(function):
-    """What a function returns; fails where it blocks."""
-    found = queue.SimpleQueue()
-    threading.Thread(target=lambda: found.put(function()), daemon=True).start()
-    return found.get(timeout=60)
+    """The result of a function; fails if it blocks."""
+    results = queue.SimpleQueue()
+    threading.Thread(target=lambda: results.put(function()), daemon=True).start()
+    return results.get(timeout=60)

@@ -1,6 +1,6 @@
-"""Bit identity with XLA optimisations on, as users have them: test_optimised.py runs this file.
+"""Bit identity with XLA optimisations, as for users; test_optimised.py runs this file.
 
-The checks are those of other files, repeated in a process that conftest.py leaves optimised.
+The tests of other files are repeated in a process with the optimisations enabled.
 """
 
 import jax
@@ -24,7 +24,7 @@ FLAG = "jax_disable_most_optimizations"
 
 
 def test_the_option_takes_effect_in_this_process():
-    """Optimised code computes a layer norm with other roundings."""
+    """Optimised code rounds a layer norm differently."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(64, 300)), jnp.float32)
 
     def normed():
@@ -43,43 +43,43 @@ def test_the_option_takes_effect_in_this_process():
 @pytest.mark.parametrize(
     "check",
     [
-        test_translate.test_neighbours_do_not_matter_to_the_last_bit,
-        test_translate.test_places_in_the_batch_do_not_matter_to_the_last_bit,
-        test_translate.test_sentences_that_share_rows_are_translated_alike_whenever_they_begin,
-        test_translate.test_ids_beyond_the_length_of_a_source_do_not_matter_to_the_last_bit,
-        test_sampling.test_a_sentence_is_drawn_alike_whoever_is_beside_it,
+        test_translate.test_results_do_not_depend_on_neighbours_in_any_bit,
+        test_translate.test_results_do_not_depend_on_the_place_in_the_batch_in_any_bit,
+        test_translate.test_sentences_that_share_lanes_have_the_same_results_in_any_order,
+        test_translate.test_results_do_not_depend_on_ids_beyond_the_length_of_a_source_in_any_bit,
+        test_sampling.test_samples_do_not_depend_on_neighbours,
     ],
     ids=lambda check: check.__name__,
 )
-def test_a_line_depends_on_nothing_else(check):
+def test_a_line_is_independent_of_the_others(check):
     check()
 
 
 @pytest.mark.parametrize("case", [("post", "sinusoidal", "float32"), ("pre", "rotary", "mixed")])
-def test_stepping_with_the_cache_is_teacher_forcing(case):
-    test_stepping.test_stepping_with_the_cache_is_teacher_forcing(*case)
+def test_stepping_with_the_cache_equals_teacher_forcing(case):
+    test_stepping.test_stepping_with_the_cache_equals_teacher_forcing(*case)
 
 
-def test_a_refilled_queue_finds_what_each_sentence_finds_alone():
-    test_beam_stopping.test_sentences_that_share_rows_find_what_they_find_alone(
+def test_queue_refill_does_not_change_results():
+    test_beam_stopping.test_sentences_that_share_lanes_have_the_results_of_separate_lanes(
         4, test_beam_stopping.PAPER
     )
 
 
-def test_devices_batches_and_parts_of_the_input_do_not_matter(tmp_path):
-    """One device of another process, four of this one; whole, shuffled, and in parts."""
+def test_translations_do_not_depend_on_devices_batches_and_parts_of_the_input(tmp_path):
+    """Compares one device of another process with four of this one: whole, shuffled, in parts."""
     write_run(tmp_path / "run")
     lines = test_batch_decoding.mixed_lines(90, seed=2)
-    usual, _ = test_batch_decoding.decode(tmp_path, stdin="\n".join(lines).encode())
+    expected, _ = test_batch_decoding.decode(tmp_path, stdin="\n".join(lines).encode())
     translator = Translator.load(tmp_path / "run")
     assert jax.local_device_count() == 4
-    assert translator.translate(lines) == usual
+    assert translator.translate(lines) == expected
     order = np.random.default_rng(3).permutation(len(lines))
-    assert translator.translate([lines[i] for i in order]) == [usual[i] for i in order]
-    assert translator.translate(lines[:31]) + translator.translate(lines[31:]) == usual
+    assert translator.translate([lines[i] for i in order]) == [expected[i] for i in order]
+    assert translator.translate(lines[:31]) + translator.translate(lines[31:]) == expected
 
 
-def test_the_same_step_gives_the_same_bits_again():
+def test_a_repeated_step_gives_the_same_bits():
     step, state = step_and_state()
     rows = split_rows(batch_of_ones(), jax.device_count(), 1)
     once, again = (jax.device_get(step(state, rows)) for _ in range(2))
@@ -87,7 +87,7 @@ def test_the_same_step_gives_the_same_bits_again():
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-def test_a_resumed_training_gives_the_bits_of_an_uninterrupted_one(tmp_path):
+def test_resumed_training_gives_the_bits_of_uninterrupted_training(tmp_path):
     config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 118))
     run_training(tmp_path / "whole", config)
     with pytest.raises(Stopped):

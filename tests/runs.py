@@ -1,4 +1,4 @@
-"""Training runs inside the process of a test, and their contents for comparison."""
+"""Training runs in the process of a test, and their contents for comparison."""
 
 import json
 
@@ -8,22 +8,18 @@ from tiny import StopAfter
 from traced import shared_steps
 
 import train
-from data.corpora import read_split
 from storage.checkpoint import steps
 from storage.run import Run
-from training.inputs import prepare_data
 
 
 def run_training(path, config, stop_after=None, overwrite=False):
-    """What train.py does after its flags; stops as if by SIGTERM after `stop_after` more steps."""
-
+    """Do what train.py does after parsing flags; stop as by SIGTERM after `stop_after` steps."""
     run = Run(path)
     try:
         if not overwrite:
-            run.adopt(config)
-        corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
-        data = prepare_data(config, run, corpora, overwrite)
-        run.describe(config, corpora["train"].fingerprints)
+            run.resume_config(config)
+        data = train.prepare_data(config, run, overwrite)
+        run.describe(config, data.files["train"])
         with shared_steps(config):
             train.train(config, run, data, StopAfter(stop_after))
     finally:
@@ -31,7 +27,7 @@ def run_training(path, config, stop_after=None, overwrite=False):
 
 
 def state_bytes(path):
-    """Every array of the last checkpoint and the average, and the data position."""
+    """All arrays of the last checkpoint and the average, and the stored data position."""
     import orbax.checkpoint as ocp
 
     last = path / "checkpoints" / str(steps(path)[-1])

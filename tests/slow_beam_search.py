@@ -1,8 +1,8 @@
-"""Beam search once more, slow and plain: Python lists, one hypothesis at a time; a test oracle.
+"""A slow beam search as a test oracle: Python lists, one hypothesis at a time.
 
 The model is any function from a prefix (a tuple of tokens, without the start) to the natural
-log-probabilities of the next token, an array of V. Sums stay in that array's precision, so that
-what ties here ties there.
+log-probabilities of the next token, an array of V. Sums have the precision of that array, so both
+searches have the same ties.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ Model = Callable[[Prefix], np.ndarray]
 
 
 class Hypothesis(NamedTuple):
-    """Tokens with the end token, their log-probability, and that over the length penalty."""
+    """Tokens with the end token, their log-probability, and it divided by the length penalty."""
 
     tokens: Prefix
     log_prob: float
@@ -39,10 +39,10 @@ def slow_beam_search(
     horizon: int = 0,
     allowed: Callable[[Prefix, int], bool] = lambda prefix, token: True,
 ) -> list[Hypothesis]:
-    """The best first, at most `nbest`, each of at most `limit` tokens.
+    """At most `nbest` hypotheses of at most `limit` tokens, best first.
 
-    `allowed(prefix, token)` says what may follow before the limit. Ties go to the earlier length,
-    then to the hypothesis that was better before, then to the lower token: every sort is stable.
+    `allowed(prefix, token)` is whether the token may follow, before the limit. Ties go to the
+    shorter length, then to the better parent, then to the lower token: every sort is stable.
     """
     live: list[tuple[Prefix, float]] = [((), np.float32(0))]
     finished: list[Hypothesis] = []
@@ -75,7 +75,7 @@ def slow_beam_search(
 def every_hypothesis(
     model: Model, limit: int, end_id: int, prefix: Prefix = (), before: float = 0.0
 ) -> Iterator[tuple[Prefix, float]]:
-    """All that end within `limit` tokens and are possible at all, with their log-probabilities."""
+    """All possible hypotheses that end within `limit` tokens, with their log-probabilities."""
     for token, log_prob in enumerate(model(prefix)):
         if log_prob == -np.inf:
             continue
@@ -92,7 +92,7 @@ def rescored(model: Model, tokens: Prefix) -> float:
 
 
 def listed(found, row: int) -> list[Hypothesis]:
-    """A row of what `beam_search` returned, absent hypotheses left out."""
+    """The hypotheses of a row of a `beam_search` result, without missing ones."""
     return [
         Hypothesis(tuple(tokens[:length].tolist()), float(log_prob), float(score))
         for tokens, length, score, log_prob in zip(*(x[row] for x in found), strict=True)

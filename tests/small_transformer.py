@@ -1,4 +1,4 @@
-"""A small Transformer with random parameters, and packed pairs for it, that tests share."""
+"""A small Transformer with random parameters and packed pairs, shared by tests."""
 
 from functools import cache, partial
 
@@ -11,7 +11,7 @@ from model.transformer import Transformer
 
 V, S, T = 41, 11, 13
 POSITIONS = CHOICES["positions"]
-# Three heads of ten; two-way tying tells source embeddings from target embeddings.
+# Three heads of width ten. Two-way tying separates source and target embeddings.
 SMALL = ModelConfig(
     source_vocab_size=37,
     target_vocab_size=V,
@@ -29,7 +29,7 @@ def ids(*shape, seed=0):
 
 
 def others(ids):
-    """Other ids at every place."""
+    """Ids that differ at every place."""
     return (ids + 7) % 37
 
 
@@ -40,7 +40,7 @@ def shapes(config):
 
 @cache
 def variables_of(config):
-    """Random parameters, biases and scales too: a zero or a one would hide what it is used for."""
+    """All parameters are random, including biases and scales: a zero or one would hide errors."""
     random = np.random.default_rng(3)
 
     def value(path, leaf):
@@ -58,18 +58,18 @@ def variables_of(config):
 
 @cache
 def jitted(config, method="__call__"):
-    """model.apply with parameters in place, compiled once for each shape of its inputs."""
+    """model.apply with these parameters, compiled once for each shape of its inputs."""
     apply = jax.jit(partial(Transformer(config).apply, method=method))
     return partial(apply, variables_of(config))
 
 
-# Row 0 packs three pairs and padding; rows 1 … 3 are the same pairs one by one, with padding.
+# Row 0 packs three pairs and padding; rows 1 … 3 hold the same pairs separately, with padding.
 SOURCE_LENGTHS, TARGET_LENGTHS = (4, 3, 2), (5, 1, 4)
 
 
 def packed_and_single(lengths, size, seed):
     rows, segments, positions = np.zeros((3, 4, size), np.int32)
-    rows[:] = ids(4, size, seed=seed)  # in the padding too
+    rows[:] = ids(4, size, seed=seed)  # including padding
     start = 0
     for i, length in enumerate(lengths, 1):
         segments[0, start : start + length] = i
@@ -84,4 +84,4 @@ def packed_and_single(lengths, size, seed):
 SOURCE, TARGET = packed_and_single(SOURCE_LENGTHS, S, 1), packed_and_single(TARGET_LENGTHS, T, 2)
 BATCH = [jnp.asarray(x) for sides in zip(SOURCE, TARGET, strict=True) for x in sides]
 ONES = [jnp.ones_like(x) for x in BATCH[:2]]
-ALONG = [jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in BATCH[:2]]
+POSITION_IDS = [jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in BATCH[:2]]

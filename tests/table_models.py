@@ -1,7 +1,7 @@
-"""Models that are tables of logits, as steps and as functions, and what every search keeps to.
+"""Models that are tables of logits, as steps and as functions, and checks of search results.
 
 Axes: B sentences · N beams · V vocabulary · T steps.
-Each sentence of a batch has a table of its own, so one compiled search meets many random models.
+Each sentence of a batch has its own table, so one compiled search covers many random models.
 """
 
 from functools import cache
@@ -35,7 +35,7 @@ def bigram_step(tables):
 
 
 def trigram_step(tables):
-    """p(next | last two) from [B, V, V, V]; the state is what each slot was fed last."""
+    """p(next | last two) from [B, V, V, V]; the state is the previous token of each slot."""
 
     def step(tokens, last, t, parents, ancestry):
         before = jnp.take_along_axis(last, parents, axis=1)
@@ -46,7 +46,7 @@ def trigram_step(tables):
 
 @jax.jit
 def log_softmax(logits):
-    """−inf stays −inf, also where there is nothing else."""
+    """−inf remains −inf, even if all logits are −inf."""
     normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     return jnp.where(jnp.isneginf(logits), -jnp.inf, logits - normalizer)
 
@@ -58,7 +58,7 @@ def table_model(table):
 
 
 def random_tables(seed, shape=(B, V, V), *, end=0.0):
-    """Normal logits, the end token's raised by `end`."""
+    """Normal logits; `end` is added to those of the end token."""
     tables = np.random.default_rng(seed).normal(0, 2, shape)
     tables[..., END] += end
     return tables.astype(np.float32)
@@ -70,7 +70,7 @@ def random_limits(seed, longest=LIMIT):
 
 @cache
 def searcher(step_of, max_length=LIMIT, **options):
-    """A compiled search over tables; the state starts as the start tokens, which trigrams want."""
+    """A compiled search over tables; the initial state is the start tokens, for trigrams."""
 
     @jax.jit
     def search(tables, limits):
@@ -82,22 +82,22 @@ def searcher(step_of, max_length=LIMIT, **options):
     return lambda tables, limits: jax.device_get(search(tables, limits))
 
 
-# What is asked of every result.
+# Checks of results.
 
 
 def assert_same(found, expected):
-    """Token for token in the same order; scores to 1e-5."""
+    """Equal tokens in the same order; scores equal to 1e-5."""
     assert [f[0] for f in found] == [e[0] for e in expected]
     for f, e in zip(found, expected, strict=True):
         np.testing.assert_allclose(f[1:], e[1:], rtol=1e-5, atol=1e-5)
 
 
 def assert_well_formed(found: Hypotheses, limits):
-    """Best first; an end token last, and nothing but it after; absent ones −inf, length 0."""
+    """Best first, padded with end tokens; missing hypotheses have score −inf and length 0."""
     tokens, lengths, scores, log_probs = found
-    there = lengths > 0
+    present = lengths > 0
     for x in (scores, log_probs):
-        assert np.isfinite(x[there]).all() and np.isneginf(x[~there]).all()
+        assert np.isfinite(x[present]).all() and np.isneginf(x[~present]).all()
     assert (scores[:, :-1] >= scores[:, 1:]).all()
     assert (lengths <= np.asarray(limits)[:, None]).all()
     after = np.arange(tokens.shape[-1]) >= lengths[:, :, None] - 1

@@ -1,4 +1,4 @@
-"""The two command lines end to end, as processes; each bad input ends in one line."""
+"""train.py and decode.py end to end, as processes; each invalid input ends in one line."""
 
 import json
 import os
@@ -135,14 +135,14 @@ def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
                 break
         *_, saved, last = process.stderr.read().splitlines()
     assert process.returncode == 143
-    assert last == "stopped by SIGTERM; the same command goes on"
+    assert last == "stopped by SIGTERM; run the same command to resume"
     step = int(re.fullmatch(r"saved step (\d+)", saved)[1])
     assert (tmp_path / "run" / "checkpoints" / str(step) / "params").is_dir()
     code, _, err = run(*command[1:], f"--config.training.num_steps={step + 2}")
     assert code == 0 and f"resumed at step {step}" in err
 
 
-def test_one_line_in_one_line_out_in_order(trained):
+def test_each_input_line_gives_one_output_line_in_order(trained):
     lines = ["eins zwei drei", "", "elf", "   ", "vier\u2028fünf", "zehn neun " * 20, "sechs acht"]
     text = "\n".join(lines)  # no final newline
     code, out, err = decode(trained, stdin=text.encode())
@@ -150,12 +150,12 @@ def test_one_line_in_one_line_out_in_order(trained):
     assert out.endswith("\n") and len(out.split("\n")) == len(lines) + 1
     translations = out.split("\n")[:-1]
     assert translations[1] == translations[3] == ""
-    for i in (0, 4):  # alone, each is what it is among others, in its place
+    for i in (0, 4):  # the same translation without its neighbours
         assert decode(trained, stdin=lines[i].encode())[1] == translations[i] + "\n"
     assert re.fullmatch(r"7 lines, 2 blank, 0 truncated, [\d.]+ s, [\d.,]+ lines/s", err[-1])
 
 
-def test_over_long_lines_are_truncated_visibly(trained):
+def test_truncated_lines_are_reported_and_counted(trained):
     long = " ".join(["eins"] * 200)
     code, out, err = decode(trained, stdin=f"zwei\n{long}\ndrei\n".encode())
     assert code == 0 and out.count("\n") == 3
@@ -243,7 +243,7 @@ def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
 BAD_DECODING = {
     "--workdir={d}": (4, "not a run directory"),
     "--checkpoint=5": (4, "2, 4, 6 and the average"),
-    "--input={d}/no": (3, "there is no file"),
+    "--input={d}/no": (3, "no such file: "),
     "--output={d}/no/where": (6, "cannot write "),
     "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
     "--dtype=half": (2, "decoding.dtype must be one of float32, mixed, bfloat16, got 'half'"),
@@ -253,7 +253,7 @@ BAD_DECODING = {
 
 
 @pytest.mark.parametrize("flag", BAD_DECODING)
-def test_bad_decoding_input_is_one_line_before_any_device(flag, trained, tmp_path):
+def test_invalid_decoding_input_is_one_line_before_any_device_is_used(flag, trained, tmp_path):
     code, out, err = decode(trained, flag.format(d=tmp_path), devices=False)
     expected_code, part = BAD_DECODING[flag]
     assert (code, out, len(err)) == (expected_code, "", 1), err

@@ -1,4 +1,4 @@
-"""The main job as a newcomer runs it: python train.py, then decode.py. Minutes: pytest -m slow."""
+"""The main job with default settings: train.py, then decode.py. Takes minutes: pytest -m slow."""
 
 import re
 import subprocess
@@ -11,8 +11,8 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
-def test_the_main_job_translates_what_it_has_never_seen(tmp_path, monkeypatch):
-    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)  # as it is for users
+def test_the_main_job_translates_unseen_sentences(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)  # the settings of users
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     run = tmp_path / "run"
     trained = subprocess.run(

@@ -1,6 +1,6 @@
-"""Bit identity with XLA's optimisations on: the tests of optimised.py, in a process of their own.
+"""Bit identity with XLA optimisations: runs the tests of optimised.py in a separate process.
 
-XLA reads its flags once in a process, and conftest.py sets those that compile fast.
+XLA reads its flags once per process, and conftest.py sets flags for fast compilation.
 """
 
 import os
@@ -12,7 +12,7 @@ import pytest
 
 
 @pytest.mark.slow
-def test_what_is_equal_bit_for_bit_is_so_with_optimisations_on():
+def test_results_are_bit_identical_with_optimisations():
     environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     folders = [str(Path(__file__).parent / name) for name in ("decoding", "model", "training")]
     environment["PYTHONPATH"] = os.pathsep.join([*folders, environment.get("PYTHONPATH", "")])

@@ -1,12 +1,13 @@
-"""A tiny run that the tests share: a model of a few hundred weights and a corpus of digits."""
+"""A tiny run for tests: a model of a few hundred weights and a corpus of number words."""
 
 import random
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 from data.config import DataConfig
 from data.tokenizer import ListTokenizer, Tokenizer
-from data.vocabulary import fingerprint
+from data.vocabulary import tokenizer_sha256
 from model.config import ModelConfig
 from runtime.signals import StopFlag
 from storage.config import Config, DecodingConfig, TrainingConfig
@@ -15,7 +16,7 @@ WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
 
 
 def write_corpus(path: Path, pairs: int, seed: int = 0) -> str:
-    """Words → the same words in reverse order and upper case, as a TSV file; returns its spec."""
+    """Write pairs of words and the same words reversed, in upper case, as TSV; returns the spec."""
     choose = random.Random(seed)
     with open(path, "w", encoding="utf-8") as file:
         for _ in range(pairs):
@@ -25,7 +26,7 @@ def write_corpus(path: Path, pairs: int, seed: int = 0) -> str:
 
 
 def tiny_config(corpus: str, valid: str = "") -> Config:
-    """Twelve steps of a model that compiles in a second or two."""
+    """Twelve steps of a model that compiles in one or two seconds."""
     return Config(
         model=ModelConfig(d_model=8, d_ff=16, num_heads=2, num_layers=1, max_length=32,
                           source_vocab_size=0, target_vocab_size=0),
@@ -38,10 +39,22 @@ def tiny_config(corpus: str, valid: str = "") -> Config:
     )  # fmt: skip
 
 
-def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> None:
-    """A run directory with random weights, as if training had ended with their average.
+def tiny_flags(*parts: str) -> list[str]:
+    """The flags of train.py that set these parts of the config as `tiny_config` does."""
+    config, default = tiny_config(corpus=Config().data.corpus), Config()
+    return [
+        f"--config.{part}.{name}={value}"
+        for part in parts
+        for name, value in asdict(getattr(config, part)).items()
+        if value != getattr(getattr(default, part), name)
+    ]
 
-    Its vocabulary is that of WORDS, or the tokenizer's."""
+
+def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> None:
+    """Write a run directory with random weights as the average of a complete training.
+
+    The tokenizer is of WORDS unless one is given.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -52,7 +65,7 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
     config = tiny_config("tsv:nowhere")
     words = tokenizer or ListTokenizer("words", "\n".join(WORDS).encode())
     config.model.source_vocab_size = config.model.target_vocab_size = words.size
-    config.data.vocab_sha256 = "+".join([fingerprint(words)] * 2)
+    config.data.vocab_sha256 = "+".join([tokenizer_sha256(words)] * 2)
     ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
     shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), ids, ids, ids, ids)
     params = jax.tree.map(
@@ -63,8 +76,10 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
 
 
 class StopAfter(StopFlag):
-    """Stops as by SIGTERM before one step more than `steps`; never, if that is None. The signal
-    handlers of the test runner are left alone."""
+    """Stops as after SIGTERM when `steps` steps are done; None: never.
+
+    It does not install signal handlers, which the test runner needs.
+    """
 
     def __init__(self, steps):
         self.steps, self.calls, self.signal, self.deferred = steps, 0, None, False

@@ -1,4 +1,4 @@
-"""Random MarianMT models and directories that the tests share."""
+"""Random MarianMT models and directories for tests."""
 
 import io
 import json
@@ -20,7 +20,7 @@ SHARING = {
 
 
 def random_model(spread=0.2, **fields):
-    """(torch, a random MarianMTModel), biases and norms random too; the row of the pad is zero."""
+    """(torch, a MarianMTModel with random weights, biases and norms); the row of <pad> is zero."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
     model = transformers.MarianMTModel(transformers.MarianConfig(**{**CONFIG, **fields})).eval()
@@ -43,7 +43,7 @@ TAGS = [">>deu<<", ">>fra<<"]
 
 
 def sentencepiece(sentences, size, **options) -> bytes:
-    """A small SentencePiece model, with its own ids for <unk>, <s> and </s> unless told others."""
+    """A small SentencePiece model, by default with its own ids of <unk>, <s> and </s>."""
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
@@ -59,9 +59,9 @@ def sentencepiece(sentences, size, **options) -> bytes:
 
 
 def write_vocabularies(path: Path, separate: bool = False) -> tuple[int, int]:
-    """The five files of Marian's tokenizer; returns how many ids there are on either side.
+    """The five files of Marian's tokenizer; returns the numbers of ids of source and target.
 
-    </s> is 0, <unk> 1, <pad> the last; the pieces are in another order than in the .spm files.
+    </s> is 0, <unk> 1, <pad> the last; the order of the pieces differs from the .spm files.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -86,7 +86,7 @@ def write_vocabularies(path: Path, separate: bool = False) -> tuple[int, int]:
 
 
 def write_marian(path: Path, **fields) -> None:
-    """A whole directory of a random model, without transformers."""
+    """Writes a complete directory of a random model, without transformers."""
     import numpy as np
     from safetensors.numpy import save_file
 
@@ -96,8 +96,8 @@ def write_marian(path: Path, **fields) -> None:
     path.mkdir(parents=True, exist_ok=True)
     size, _ = write_vocabularies(path)
     ids = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1}
-    there = {"model_type": "marian", **CONFIG, "vocab_size": size, **ids, **fields}
-    (path / "config.json").write_text(json.dumps(there))
+    config = {"model_type": "marian", **CONFIG, "vocab_size": size, **ids, **fields}
+    (path / "config.json").write_text(json.dumps(config))
     (path / "generation_config.json").write_text(
         json.dumps(
             {

@@ -1,1 +1,1 @@
-"""Training: config tree, loss, optimizer, step, checkpoints, metrics. Is handed the model."""
+"""Training: data of a run, loss, optimizer, step, trainer, evaluation, progress."""

@@ -1,4 +1,4 @@
-"""Evaluation on held-out pairs: loss and perplexity, BLEU, exact match, samples; which was best."""
+"""Evaluation on held-out pairs: loss, perplexity, BLEU, exact match, and samples."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,25 +15,28 @@ from data.text_files import Corpus
 from runtime import processes
 from storage.config import Config
 from storage.run import Run
+from training.best import BestCheckpoint
 from training.loss import LossSums
 from training.step import split_rows
 
 SAMPLES = 20
 
 
-class Translator(Protocol):
-    """Translates with parameters that change; what `stream` gives has a `text`."""
+class EvaluationTranslator(Protocol):
+    """Translates sentences during training; decoding.translator.Translator is one."""
 
-    def use(self, params: Any) -> None: ...
+    def use(self, params: Any) -> None:
+        """Set the parameters."""
 
-    def stream(self, items: list[str], first: int) -> Iterable[Any]: ...
+    def stream(self, items: list[str], first: int) -> Iterable[Any]:
+        """One object with an attribute `text` per sentence; `first` is the index of the first."""
 
 
 class Evaluator:
-    """Judges parameters on validation data and remembers which checkpoint did best; `judged` is the
-    last step that it has judged.
+    """Evaluates parameters on the validation data, records the scores and updates `best`.
 
-    `eval_step` is (params, batch [devices, B, …]) → LossSums.
+    `held_out` is the validation data; without it an evaluation does nothing. `eval_step` is
+    (params, batch [devices, B, …]) → LossSums.
     """
 
     def __init__(
@@ -42,97 +45,68 @@ class Evaluator:
         run: Run,
         held_out: tuple[Corpus, Pairs] | None,
         eval_step: Callable[[Any, Any], LossSums],
-        translator: Translator,
+        translator: EvaluationTranslator,
     ):
         self._config, self._run, self._held_out = config, run, held_out
         self._eval_step, self._translator = eval_step, translator
-        self.forget()
-        self.judged = 0
-
-    def forget(self) -> None:
-        """Nothing is best."""
-        self.best: dict[str, Any] = {}
-        self.without_better = 0
-        self._before = {}, 0  # the last judgement
-
-    def take_back(self, step: int) -> None:
-        """Step `step` was not saved: if it is best, what was best before is best again."""
-        if self.best.get("checkpoint") == step:
-            self.best, self.without_better = self._before
+        self.best = BestCheckpoint(config.training.best_metric)
 
     @property
-    def memory(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it, for `recall`."""
-        return {name: getattr(self, name) for name in ("best", "without_better", "judged")}
+    def patience_exhausted(self) -> bool:
+        """Whether the last training.patience evaluations brought no improvement."""
+        return 0 < self._config.training.patience <= self.best.without_improvement
 
-    def recall(self, memory: dict[str, Any]) -> None:
-        """Go on as the evaluator whose `memory` it was."""
-        self.best, self.without_better, self.judged = (
-            memory[name] for name in ("best", "without_better", "judged")
-        )
+    def evaluate(self, checkpoint: int | str, step: int, params: Any) -> None:
+        """Compute and record the scores of `params`, which are those of `checkpoint`, at `step`."""
+        if self._held_out is not None:
+            corpus, pairs = self._held_out
+            metrics = held_out_loss(self._eval_step, params, pairs, self._config)
+            sources, references = self._sentences(corpus)
+            self._translator.use(params)
+            texts = translate_in_parallel(self._translator, sources)
+            metrics["valid_bleu"] = bleu(texts, references).value
+            metrics["valid_exact_match"] = exact_match(texts, references)
+            self._record(checkpoint, step, metrics)
+            self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))
+            self.best.update(checkpoint, metrics[f"valid_{self._config.training.best_metric}"])
+        self.best.evaluated_step = step
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether so many evaluations in a row were no better that training should stop."""
-        return 0 < self._config.training.patience <= self.without_better
+    def _sentences(self, corpus: Corpus) -> tuple[list[str], list[str]]:
+        """The sources and references to translate: training.eval_sentences of them, 0 means all.
 
-    def judge(self, checkpoint: int | str, step: int, params: Any) -> None:
-        """Record validation scores; `best` becomes `checkpoint` where they are better."""
-        if self._held_out is None:
-            self.judged = step
-            return
-        corpus, pairs = self._held_out
-        training = self._config.training
-        metrics = held_out_loss(self._eval_step, params, pairs, self._config)
+        Of one corpus the first ones, of several corpora some of each.
+        """
         total = len(corpus.source)
-        count = min(training.eval_sentences or total, total)
-        # The first ones; of several corpora some of each.
-        chosen = (
-            range(count)
-            if len(corpus.origins) == 1
-            else (np.linspace(0, total - 1, count).astype(int))
-        )
-        sources, references = ([side[i] for i in chosen] for side in corpus[:2])
-        self._translator.use(params)
-        texts = translations(self._translator, sources)
-        metrics["valid_bleu"] = bleu(texts, references).value
-        metrics["valid_exact_match"] = exact_match(texts, references)
-        self._run.record(
-            step,
-            metrics
-            if checkpoint == step
-            else {  # beside those of its step
-                name.replace("valid", str(checkpoint)): value for name, value in metrics.items()
-            },
-        )
-        self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))
-        shown = ", ".join(f"{name[6:]} {value:.4g}" for name, value in metrics.items())
-        self._run.log(f"validation of {checkpoint}: {shown}")
-        self._before = self.best, self.without_better
-        value = metrics[f"valid_{training.best_metric}"]
-        sign = 1.0 if training.best_metric == "bleu" else -1.0
-        if not self.best or sign * value > sign * self.best[training.best_metric]:
-            self.best = {"checkpoint": checkpoint, training.best_metric: value}
-            self.without_better = 0
+        count = min(self._config.training.eval_sentences or total, total)
+        if len(corpus.origins) == 1:
+            chosen = range(count)
         else:
-            self.without_better += 1
-        self.judged = step
+            chosen = np.linspace(0, total - 1, count).astype(int)
+        return [corpus.source[i] for i in chosen], [corpus.target[i] for i in chosen]
+
+    def _record(self, checkpoint: int | str, step: int, metrics: dict[str, float]) -> None:
+        """Record and log the metrics; for the average the prefix "valid" becomes "average"."""
+        prefix = "valid" if checkpoint == step else str(checkpoint)
+        named = {name.replace("valid", prefix): value for name, value in metrics.items()}
+        self._run.record(step, named)
+        scores = ", ".join(f"{name[6:]} {value:.4g}" for name, value in metrics.items())
+        self._run.log(f"validation of {checkpoint}: {scores}")
 
 
-def translations(translator: Translator, sources: list[str]) -> list[str]:
-    """The translation of each; every process does its part and gets all."""
-    me, all_of_us, total = processes.index(), processes.count(), len(sources)
-    begin, end = total * me // all_of_us, total * (me + 1) // all_of_us
-    mine = [found.text for found in translator.stream(sources[begin:end], begin)]
-    return list(chain.from_iterable(processes.all_gather("the exchange of translations", mine)))
+def translate_in_parallel(translator: EvaluationTranslator, sources: list[str]) -> list[str]:
+    """All translations, in every process; each process translates its share."""
+    index, count, total = processes.index(), processes.count(), len(sources)
+    start, end = total * index // count, total * (index + 1) // count
+    own = [translation.text for translation in translator.stream(sources[start:end], start)]
+    return list(chain.from_iterable(processes.all_gather("the exchange of translations", own)))
 
 
 def held_out_loss(
     eval_step: Callable[[Any, Any], LossSums], params: Any, pairs: Pairs, config: Config
 ) -> dict[str, float]:
-    """Loss (smoothed) and nll a target token in nats, perplexity, and next-token accuracy.
+    """Loss (smoothed) and nll per target token in nats, perplexity, and next-token accuracy.
 
-    As many rows at a time as a training step has in memory.
+    A batch has as many rows as one micro-batch of training, so it fits in memory.
     """
     data, devices = config.data, jax.device_count()
     total = np.zeros(4)
@@ -150,7 +124,7 @@ def held_out_loss(
 
 
 def samples(sources: list[str], texts: list[str], references: list[str], count: int) -> list[str]:
-    """`count` examples spread over the list, four lines each."""
+    """`count` examples at equal distances in the list, four lines each."""
     chosen = np.linspace(0, len(sources) - 1, min(count, len(sources))).astype(int)
     return [
         line

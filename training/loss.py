@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy as sums and counts, whole or in blocks of the sequence.
+"""Label-smoothed cross-entropy as sums and counts, at once or in blocks of the sequence.
 
 Axes: B batch · T target · D model width · V vocabulary.
 """
@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int
 
 
 class LossSums(NamedTuple):
-    """Sums over target tokens, padding left out: they add up over blocks, rows and devices."""
+    """Sums over target tokens without padding; they add up over blocks, rows and devices."""
 
     loss: Float[Array, ""]  # smoothed cross-entropy, in nats
-    nll: Float[Array, ""]  # cross-entropy unsmoothed, in nats: exp(nll / tokens) = perplexity
-    correct: Float[Array, ""]  # tokens whose label has the largest logit
+    nll: Float[Array, ""]  # unsmoothed cross-entropy, in nats: perplexity = exp(nll / tokens)
+    correct: Float[Array, ""]  # number of tokens whose label has the largest logit
     tokens: Float[Array, ""]
 
 
@@ -28,10 +28,10 @@ def cross_entropy(
 ) -> LossSums:
     """Cross-entropy against (1 − ε) one-hot + ε / V (section 5.4), without building the targets.
 
-    `weights` is 1 for tokens that count and 0 for padding.
+    `weights` is 1 for tokens and 0 for padding.
     """
     normalizer = jax.nn.logsumexp(logits, axis=-1)
-    # A reduction, not a gather: its gradient is elementwise, a gather's is a scatter.
+    # A reduction has an elementwise gradient; the gradient of a gather would be a scatter.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
     label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
     nll = normalizer - label_logit
@@ -52,9 +52,9 @@ def blockwise_cross_entropy(
     smoothing: float,
     block: int,
 ) -> LossSums:
-    """`cross_entropy(to_logits(hidden), …)` with logits of only `block` positions at one time.
+    """`cross_entropy(to_logits(hidden), …)` with the logits of only `block` positions in memory.
 
-    The backward pass computes each block's logits again. `block` 0 means all positions at once.
+    The backward pass recomputes the logits of each block. `block` 0 means all positions at once.
     """
     length = hidden.shape[1]
     if block == 0 or block >= length:

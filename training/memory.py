@@ -1,7 +1,7 @@
-"""Memory of the devices: what a step needs, what is free, and a refusal where it does not fit.
+"""Memory of the devices: an error before the first step if the state or a step does not fit.
 
-XLA states what a compiled program needs on each device. The devices of a CPU share the memory of
-the host.
+XLA reports the memory that a compiled program needs on each device. CPU devices share the memory
+of the host.
 """
 
 from collections.abc import Callable
@@ -12,38 +12,39 @@ import jax
 from runtime.errors import CONFIGURATION, UserError
 from runtime.memory import free_memory
 from storage.config import Config
-from storage.saving import megabytes, num_bytes
-from training.failure import too_little_memory
+from storage.sizes import megabytes, num_bytes
+from training.failure import out_of_memory_message
 
 
 def check_state(state: Any, config: Config) -> None:
-    """UserError(CONFIGURATION) where the shapes of a TrainState do not fit into free memory."""
-    _refuse("the parameters and the optimizer need", num_bytes(state), config)
+    """Raise UserError(CONFIGURATION) if the shapes of a TrainState do not fit into free memory."""
+    _require_free("the parameters and the optimizer need", num_bytes(state), config)
 
 
 def step_memory(train_step: Any, state: Any, batch: Any) -> tuple[int, int] | None:
-    """Compile the step; what it needs on each device besides the state, and how much of that are
-    activations and gradients, in bytes. None where XLA does not say.
+    """Compile the step; the bytes that it needs on each device in addition to the state.
 
+    The second number is the part for activations and gradients. None if XLA does not report them.
     jit keeps the program: calling `train_step` afterwards does not compile again.
     """
     memory = train_step.lower(state, batch).compile().memory_analysis()
     if memory is None:
         return None
-    whole = memory.argument_size_in_bytes + memory.output_size_in_bytes
-    whole += memory.temp_size_in_bytes - memory.alias_size_in_bytes  # outputs in place of inputs
-    return whole - num_bytes(state), memory.temp_size_in_bytes
+    total = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    total += memory.temp_size_in_bytes - memory.alias_size_in_bytes  # outputs that overwrite inputs
+    return total - num_bytes(state), memory.temp_size_in_bytes
 
 
 def check_step(memory: tuple[int, int] | None, config: Config) -> None:
-    """UserError(CONFIGURATION) where a step needs more than is free; see `step_memory`."""
+    """Raise UserError(CONFIGURATION) if the result of `step_memory` exceeds the free memory."""
     if memory is not None:
-        _refuse("besides the parameters and the optimizer a step needs", memory[0], config)
+        _require_free(
+            "in addition to the parameters and the optimizer a step needs", memory[0], config
+        )
 
 
-def checked(train_step: Callable, config: Config) -> Callable:
-    """`train_step`, which raises UserError(CONFIGURATION) before its first call where memory is too
-    small, instead of being killed."""
+def with_memory_check(train_step: Callable, config: Config) -> Callable:
+    """`train_step`, with `check_step` before the first call: an error message instead of a kill."""
     first = True
 
     def step(state, batch):
@@ -56,13 +57,13 @@ def checked(train_step: Callable, config: Config) -> Callable:
     return step
 
 
-def _refuse(what: str, needed: int, config: Config) -> None:
+def _require_free(message: str, needed: int, config: Config) -> None:
     free = free_memory()
     if free is not None and needed > free:
         raise UserError(
             CONFIGURATION,
-            too_little_memory(
-                f"{what} {megabytes(needed)} on each of {jax.local_device_count()} devices, "
+            out_of_memory_message(
+                f"{message} {megabytes(needed)} on each of {jax.local_device_count()} devices, "
                 f"{megabytes(free)} are free for each",
                 config,
             ),

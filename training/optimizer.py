@@ -1,4 +1,4 @@
-"""The learning-rate schedule (equation 3, and shorter ones) and Adam with clipping."""
+"""The learning-rate schedules (equation 3, cosine, linear, constant) and Adam with clipping."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from storage.config import TrainingConfig
 
 
 def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedule:
-    """step (from 0) → learning rate.
+    """The function step (from 0) → learning rate.
 
     "paper": learning_rate · d_model^−0.5 · min(n^−0.5, n · warmup_steps^−1.5) for update
     n = step + 1 (equation 3).
@@ -24,24 +24,24 @@ def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedu
 
         return equation_3
 
-    def warmed(step):
+    def warmup_and_decay(step):
         n = jnp.asarray(step, jnp.float32) + 1.0
         left = jnp.clip((config.num_steps - n) / max(1, config.num_steps - warmup), 0.0, 1.0)
         after = {"cosine": 0.5 - 0.5 * jnp.cos(jnp.pi * left), "linear": left, "constant": 1.0}
         return peak * jnp.where(n <= warmup, n / warmup, after[config.schedule])
 
-    return warmed
+    return warmup_and_decay
 
 
 def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformationExtraArgs:
     """Clipping by global norm, then Adam(β1, β2, ε) (section 5.3) with decoupled weight decay.
 
-    `update` takes the step number (from 0) as the keyword argument `step`: the learning rate is
-    that of the step, also after skipped steps. Adam's bias correction counts the applied updates.
+    `update` takes the step number (from 0) as the keyword argument `step`, which determines the
+    learning rate; skipped steps count. Adam's bias correction counts the applied updates only.
     """
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     decay = [decay_weights(config.weight_decay)] if config.weight_decay else []
-    # Nested as in optax.adam and optax.adamw: checkpoints of earlier versions have this structure.
+    # Nested as in optax.adam and optax.adamw: stored checkpoints have this structure.
     return optax.chain(
         *clip,
         optax.chain(
@@ -53,7 +53,7 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
 
 
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
-    """Multiply by −schedule(step). The state, the number of steps so far, is only stored."""
+    """Multiply by −schedule(step). The state (the number of steps) is stored, but not used."""
 
     def update(updates, state, params=None, *, step):
         rate = -schedule(step)
@@ -66,7 +66,7 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
 
 
 def decay_weights(rate: float) -> optax.GradientTransformation:
-    """Add rate · parameter to the update of each parameter that `is_decayed`."""
+    """Add rate · parameter to the update of each parameter with `is_decayed`."""
 
     def update(updates, params):
         return jax.tree_util.tree_map_with_path(
@@ -80,7 +80,7 @@ def is_decayed(path: tuple[Any, ...]) -> bool:
     """Whether weight decay applies to the parameter at this path.
 
     By convention it applies to weight matrices and embeddings, not to biases and not to the scales
-    of layer norms. The name decides: attention biases have rank 2.
+    of layer norms. The name decides, not the rank: attention biases have rank 2.
     """
     name = path[-1].key
     return name != "scale" and name != "bias" and not name.endswith("_bias")

@@ -1,4 +1,4 @@
-"""Profile: what devices and host do in some steps, as a trace for TensorBoard or Perfetto."""
+"""Profiling of some training steps, as a trace for TensorBoard or Perfetto."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +9,11 @@ from runtime import processes
 from storage.training_config import profile_steps
 
 
-def profiled(train_step: Callable, steps: str, directory: Path, step: int) -> Callable:
-    """`train_step` that writes a trace of `steps` ("10:12", both included) to `directory`.
+def with_profile(train_step: Callable, steps: str, directory: Path, step: int) -> Callable:
+    """`train_step` that writes a trace of `steps` ("10:12", inclusive) to `directory`.
 
-    `step` is the last one that was done before. `train_step` itself where `steps` is "", and in
-    every process but the first.
+    `step` is the number of steps done before. Returns `train_step` itself if `steps` is "", and in
+    all processes but process 0.
     """
     if not steps or not processes.is_first():
         return train_step
@@ -24,7 +24,7 @@ def profiled(train_step: Callable, steps: str, directory: Path, step: int) -> Ca
         nonlocal step, tracing
         step += 1
         if first <= step <= last and not tracing:
-            jax.block_until_ready(state)  # of steps before these nothing is left to do
+            jax.block_until_ready(state)  # earlier steps are not part of the trace
             jax.profiler.start_trace(str(directory))
             tracing = True
         result = train_step(state, batch)

@@ -1,4 +1,4 @@
-"""What a run says while it trains: a live line on a terminal, log lines every n steps."""
+"""Progress of training: a live line on a terminal, and log lines every n steps."""
 
 import math
 import time
@@ -13,11 +13,11 @@ from runtime.errors import DIVERGED, UserError
 from storage.config import TrainingConfig
 from storage.run import Run
 
-EXAMPLES = 5  # places of a bad batch that its message names
+EXAMPLES = 5  # pairs of a bad batch that the message lists
 
 
 class Progress:
-    """Counts steps and tokens between log lines; time spent elsewhere is left out by `restart`."""
+    """Logs loss, throughput and remaining time; `restart` excludes time between steps."""
 
     def __init__(
         self,
@@ -25,31 +25,31 @@ class Progress:
         config: TrainingConfig,
         schedule: optax.Schedule,
         step: int,
-        places: Callable[[DataPosition], list[str]],
+        locate: Callable[[DataPosition], list[str]],
     ):
-        """`places` names the examples of a batch."""
-        self._run, self._config, self._schedule, self._places = run, config, schedule, places
+        """`step` is the number of steps done; `locate` lists the pairs of a batch as file:line."""
+        self._run, self._config, self._schedule, self._locate = run, config, schedule, locate
         self._first, self._skipped = step + 1, 0
         self.restart()
 
     def restart(self) -> None:
-        """Begin to measure the speed again, after compilation or an evaluation."""
-        self._since, self._tokens, self._steps = time.perf_counter(), 0.0, 0
+        """Restart the measurement of throughput, after compilation or an evaluation."""
+        self._started, self._tokens, self._steps = time.perf_counter(), 0.0, 0
 
-    def after(self, step: int, metrics: dict[str, jax.Array], taken: DataPosition) -> None:
-        """Tell of a step on the batch at `taken`, in the log where it is due; waits for its end.
+    def report(self, step: int, metrics: dict[str, jax.Array], position: DataPosition) -> None:
+        """Report `step`, on the batch at `position`; waits until the step has ended.
 
-        Raises UserError(DIVERGED) after more steps in a row than training.skip_nonfinite whose loss
-        or gradient was not finite; these have changed nothing.
+        A step whose loss or gradient is not finite has changed no parameter. Raises
+        UserError(DIVERGED) after more than training.skip_nonfinite such steps in a row.
         """
         values = {name: float(value) for name, value in metrics.items()}
         if not (math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])):
-            self._not_finite(step, values, taken)
+            self._report_nonfinite(step, values, position)
             return
         self._skipped = 0
         self._tokens += values.pop("tokens")
         self._steps += 1
-        seconds = time.perf_counter() - self._since
+        seconds = time.perf_counter() - self._started
         values["learning_rate"] = float(self._schedule(step - 1))
         values["tokens_per_second"] = self._tokens / seconds
         left = format_duration((self._config.num_steps - step) * seconds / self._steps)
@@ -59,7 +59,7 @@ class Progress:
             f"{values['tokens_per_second']:,.0f} target tokens/s  {left} left"
         )
         if step == self._first:
-            self._run.log(f"first step after {seconds:.1f} s, compilation included")
+            self._run.log(f"first step after {seconds:.1f} s, including compilation")
         if step % self._config.log_every == 0 or step == self._config.num_steps:
             self._run.record(step, {f"train_{name}": value for name, value in values.items()})
             self._run.log(line)
@@ -69,23 +69,25 @@ class Progress:
         if step == self._first:
             self.restart()
 
-    def _not_finite(self, step, values, taken):
+    def _report_nonfinite(
+        self, step: int, values: dict[str, float], position: DataPosition
+    ) -> None:
         self._skipped += 1
-        places, name = self._places(taken), f"nonfinite-{step}"
+        places, name = self._locate(position), f"nonfinite-{step}"
         self._run.write_samples(name, places)
-        said = (
+        message = (
             f"step {step}: loss {values['loss']}, gradient norm {values['gradient_norm']}, not "
-            f"applied; batch {taken.index} of epoch {taken.epoch}, {len(places)} pairs: "
+            f"applied; batch {position.index} of epoch {position.epoch}, {len(places)} pairs: "
             f"{', '.join(places[:EXAMPLES])}, … (all in samples/{name}.txt)"
         )
         if self._skipped > self._config.skip_nonfinite:
             raise UserError(
                 DIVERGED,
-                f"{said}; lower training.learning_rate, raise "
-                "training.warmup_steps or look at these pairs, and go on from the last "
-                "checkpoint; training.skip_nonfinite allows some",
+                f"{message}; lower training.learning_rate, raise training.warmup_steps or check "
+                "these pairs, and resume from the last checkpoint; training.skip_nonfinite sets "
+                "how many such steps in a row are skipped",
             )
         self._run.log(
-            f"warning: {said}; {self._skipped} in a row, training.skip_nonfinite is "
-            f"{self._config.skip_nonfinite}"
+            f"warning: {message}; {self._skipped} in a row, "
+            f"training.skip_nonfinite={self._config.skip_nonfinite}"
         )

@@ -1,4 +1,4 @@
-"""What a training says when it begins, and when it has come to its end."""
+"""Reports at the start of training (devices, model, batches) and at its end (scores, samples)."""
 
 import jax
 
@@ -9,14 +9,14 @@ from runtime import processes
 from storage.checkpoint import read_best
 from storage.config import Config
 from storage.run import Run
-from training.evaluate import Translator, samples, translations
+from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
 
 SAMPLES = 5
 
 
 def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
-    """Log the devices, the size of the model, and the batches of this epoch."""
+    """Log the devices, the number of parameters, and the batches of `epoch`."""
     rows, source, target = batches.shape
     plan = batches.plan(epoch)
     share = useful_share(batches.pairs(epoch), plan, source, target)
@@ -27,21 +27,21 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
     )
     run.log(f"parameters: {num_parameters(config.model):,}")
     run.log(
-        f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful; "
-        f"{num_batches(plan, rows)} batches an epoch, {config.training.num_steps:,} steps"
+        f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful (not padding); "
+        f"{num_batches(plan, rows)} batches per epoch, {config.training.num_steps:,} steps"
     )
     if left_out := pairs_left_out(plan, rows):
         run.log(
-            f"epoch {epoch}: {left_out:,} of {len(plan.pairs):,} pairs are left out: they do "
-            "not fill a last batch; each epoch leaves out others"
+            f"epoch {epoch}: {left_out:,} of {len(plan.pairs):,} pairs are left out, because they "
+            "do not fill a last batch; each epoch leaves out other pairs"
         )
 
 
-def print_results(run: Run, data: Data, translator: Translator) -> None:
-    """Held-out scores and samples of the translator, and the command to try next."""
+def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> None:
+    """Print samples and scores on the held-out data; log the command for translation."""
     if data.test is not None:
         sources, references = data.test.source, data.test.target
-        texts = translations(translator, sources)
+        texts = translate_in_parallel(translator, sources)
     if not processes.is_first():
         return
     if data.test is not None:

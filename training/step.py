@@ -1,8 +1,8 @@
-"""One training step, written for one device and an axis name: sums travel, one division at the end.
+"""One training step, written for one device and an axis name.
 
 Axes: M micro-batches · B rows of a device · S source · T target.
-One idea to know: each device returns sums and counts, `psum` adds them, and the global token count
-divides once, so any number of devices and micro-batches gives the same update.
+The one idea: each device returns sums and counts, `psum` adds them, and one division by the global
+token count follows. So any number of devices and micro-batches gives the same update.
 """
 
 from collections.abc import Callable
@@ -24,24 +24,24 @@ AXIS = "devices"
 
 
 class TrainState(NamedTuple):
-    """All that a step changes, and the key that it derives its own from."""
+    """Everything that a step changes, and the PRNG key from which each step derives its own."""
 
     step: Int[Array, ""]
     params: Any
     optimizer: Any
     key: Array
-    ema: Any = None  # the moving average of params, where training.ema_decay asks for it
+    ema: Any = None  # the moving average of params, if training.ema_decay is set
 
     @property
-    def judged(self) -> Any:
-        """The parameters that are evaluated and used: the moving average where there is one."""
+    def eval_params(self) -> Any:
+        """The parameters for evaluation and decoding: the moving average if there is one."""
         return self.params if self.ema is None else self.ema
 
 
 def init_state(
     model: Transformer, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> TrainState:
-    """A fresh state, on all local devices at once (else the step would compile twice)."""
+    """A fresh state, replicated on all local devices; otherwise the step would compile twice."""
 
     def init():
         ids = jnp.ones((1, 2), jnp.int32)
@@ -54,9 +54,12 @@ def init_state(
 
 
 def start_from(state: TrainState, params: Any) -> TrainState:
-    """The state with other parameters, given as NumPy arrays, in place of its fresh ones."""
-    place = lambda: jax.device_put(params, replicated())  # noqa: E731 – donated, so never shared
-    return state._replace(params=place(), ema=None if state.ema is None else place())
+    """The state with other parameters, given as NumPy arrays."""
+
+    def on_devices():  # a copy for each use: the state is donated, so its arrays are not shared
+        return jax.device_put(params, replicated())
+
+    return state._replace(params=on_devices(), ema=None if state.ema is None else on_devices())
 
 
 def loss_sums(
@@ -91,9 +94,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Float[Array, ""]]]]:
     """train_step(state, batch [M, B, …]) → (state, metrics), for pmap or shard_map over AXIS.
 
-    Metrics: loss and nll a target token (nats), accuracy, tokens, gradient_norm (before clipping).
-    Where the loss or the gradient is not finite, only the step number changes; the learning rate
-    follows the step number.
+    Metrics: loss and nll per target token (nats), accuracy, tokens, gradient_norm (before
+    clipping). If the loss or the gradient is not finite, only the step number changes. The learning
+    rate is a function of the step number.
     """
 
     def train_step(state: TrainState, batch: Batch):
@@ -110,7 +113,7 @@ def make_train_step(
         zeros = jax.tree.map(jnp.zeros_like, state.params), LossSums(*[jnp.zeros(())] * 4)
         total, _ = jax.lax.scan(add_micro, zeros, batch)
         gradients, sums = jax.lax.psum(total, AXIS)
-        count = jnp.maximum(sums.tokens, 1.0)  # a batch of padding alone changes nothing
+        count = jnp.maximum(sums.tokens, 1.0)  # avoids 0 / 0 for a batch of padding only
         gradients = jax.tree.map(lambda g: g / count, gradients)
         metrics = {
             "loss": sums.loss / count,
@@ -128,16 +131,16 @@ def make_train_step(
             ema = moving_average(state.ema, params, state.step, config.ema_decay)
             return state._replace(params=params, optimizer=optimizer_state, ema=ema)
 
-        good = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
-        # Not `where`: that would hold the state twice.
-        state = jax.lax.cond(good, updated, lambda _: state, gradients)
+        is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+        # Not `where`, which would hold two copies of the state.
+        state = jax.lax.cond(is_finite, updated, lambda _: state, gradients)
         return state._replace(step=state.step + 1), metrics
 
     return train_step
 
 
 def moving_average(ema: Any, params: Any, step: Array, decay: float) -> Any:
-    """decay · ema + (1 − decay) · params; early steps weigh more, else the start would linger."""
+    """decay · ema + (1 − decay) · params, with a lower decay in early steps."""
     if ema is None:
         return None
     decay = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
@@ -145,7 +148,7 @@ def moving_average(ema: Any, params: Any, step: Array, decay: float) -> Any:
 
 
 def pmap_train_step(train_step: Callable) -> Callable:
-    """`train_step` over all devices: the state whole on each, the batch's first axis spread."""
+    """`train_step` over all devices: state replicated, batch sharded along its first axis."""
     return jax.pmap(train_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
@@ -159,9 +162,9 @@ def pmap_eval_step(model: Transformer, config: TrainingConfig) -> Callable[[Any,
 
 
 def split_rows(batch: Batch, *counts: int) -> Batch:
-    """[rows, …] → [*counts, B, …], filled up with empty rows where they do not divide.
+    """[rows, …] → [*counts, B, …], padded with empty rows if necessary.
 
-    An empty row is segment 0 throughout: it adds nothing to any sum.
+    All segment ids of an empty row are 0, so it adds nothing to any sum.
     """
     parts = int(np.prod(counts))
     rows = -(-len(batch.rows) // parts) * parts

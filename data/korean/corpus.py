@@ -1,8 +1,8 @@
 """The built-in parallel corpus, Korean → English, as a TensorFlow Datasets (TFDS) builder.
 
-Half of validation and test are new sentences of known parts; the other half hold a verb with an
-object that training never shows together, so that only what was composed can be right. Every
-word in them is in training at least `SEEN` times.
+Half of the validation and test sentences combine verbs and objects as training does. The other
+half contain a verb and an object that never occur together in training: they test compositional
+generalisation. Every word of both halves occurs in training at least `MIN_COUNT` times.
 """
 
 import os
@@ -17,32 +17,35 @@ from data.korean.grammar import Clause, Phrase, Sentence, korean
 from data.korean.speaker import OBJECTS, Speaker
 from data.korean.topics import random_sentence
 
-SEED, TRAIN, HELD_OUT, SEEN = 1, 36_000, 1_000, 5
-EVERY = 17  # of 17 combinations of verb and object one is for validation, one for test
-FEW = 6  # objects, of which training needs all
-WORDS = range(2, 16)  # in a sentence, on either side
+SEED, TRAIN_SIZE, HELD_OUT_SIZE, MIN_COUNT = 1, 36_000, 1_000, 5
+HELD_OUT_EVERY = 17  # of 17 verb-object combinations, one is for validation and one for test
+MIN_OBJECTS = 6  # a verb with fewer objects keeps all of them in training
+WORDS = range(2, 16)  # words in a sentence of either side
 
-DIGEST = "3b797843b8e251ae"  # of the corpus, so that a test notices when it changes
+DIGEST = "3b797843b8e251ae"  # of the corpus; a test checks it
 
 Pairs = list[tuple[str, str]]
 
 
-def _held_out() -> dict[tuple[str, str], str]:
-    """(verb, object) → the split that alone may show it; every verb keeps most of its objects."""
+def _held_out_combinations() -> dict[tuple[str, str], str]:
+    """(verb, object) → the only split that may contain it; most objects of a verb are not here."""
     combinations = [
-        (verb.ko, noun.ko) for verb, nouns in OBJECTS.items() for noun in nouns if len(nouns) >= FEW
+        (verb.ko, noun.ko)
+        for verb, nouns in OBJECTS.items()
+        for noun in nouns
+        if len(nouns) >= MIN_OBJECTS
     ]
     return {
-        **dict.fromkeys(combinations[3::EVERY], "validation"),
-        **dict.fromkeys(combinations[11::EVERY], "test"),
+        **dict.fromkeys(combinations[3::HELD_OUT_EVERY], "validation"),
+        **dict.fromkeys(combinations[11::HELD_OUT_EVERY], "test"),
     }
 
 
-COMBINATIONS = _held_out()
+HELD_OUT_COMBINATIONS = _held_out_combinations()
 
 
 def combinations(sentence: Sentence) -> set[tuple[str, str]]:
-    """Every verb with its object, in relative clauses too: 내가 산 책 is 사다 with 책."""
+    """All (verb, object) pairs, also of relative clauses: 내가 산 책 contains (사다, 책)."""
     found: set[tuple[str, str]] = set()
 
     def visit(clause: Clause, head: Phrase | None = None) -> None:
@@ -65,30 +68,33 @@ def combinations(sentence: Sentence) -> set[tuple[str, str]]:
     return found
 
 
-def corpus() -> dict[str, Pairs]:
-    """The pairs of "train", "validation" and "test", the same in every process."""
+def generate_corpus() -> dict[str, Pairs]:
+    """The pairs of "train", "validation" and "test". Deterministic."""
     speaker = Speaker(SEED)
     seen: set[str] = set()
     pairs: dict[str, Pairs] = {"train": [], "validation": [], "test": []}
-    spare = 2 * HELD_OUT  # sentences of known combinations, from which held-out ones are taken
-    while len(pairs["train"]) < TRAIN + spare:
+    # Sentences without held-out combinations: candidates for validation and test.
+    num_candidates = 2 * HELD_OUT_SIZE
+    while len(pairs["train"]) < TRAIN_SIZE + num_candidates:
         sentence = random_sentence(speaker)
         ko, en = korean(sentence), english(sentence)
         if ko in seen or len(ko.split()) not in WORDS or len(en.split()) not in WORDS:
             continue
         seen.add(ko)
-        splits = {COMBINATIONS.get(pair, "train") for pair in combinations(sentence)} - {"train"}
+        splits = {HELD_OUT_COMBINATIONS.get(pair, "train") for pair in combinations(sentence)} - {
+            "train"
+        }
         if len(splits) < 2:
             pairs[min(splits, default="train")].append((ko, en))
-    known, train = pairs["train"][:spare], pairs["train"][spare:]
+    known, train = pairs["train"][:num_candidates], pairs["train"][num_candidates:]
     counts = Counter(word for pair in train for text in pair for word in text.split())
-    half = HELD_OUT // 2
+    half = HELD_OUT_SIZE // 2
 
     def covered(candidates: Pairs) -> Pairs:
         return [
             pair
             for pair in candidates
-            if all(counts[word] >= SEEN for text in pair for word in text.split())
+            if all(counts[word] >= MIN_COUNT for text in pair for word in text.split())
         ]
 
     return {
@@ -99,43 +105,43 @@ def corpus() -> dict[str, Pairs]:
 
 
 class KoreanEnglish(tfds.core.GeneratorBasedBuilder):
-    """Reads with `prepare().as_data_source("train")`: {"ko": bytes, "en": bytes}, by hash order."""
+    """Examples {"ko": bytes, "en": bytes}, which TFDS stores in the order of a hash."""
 
-    VERSION = tfds.core.Version("1.1.0")  # bump it when DIGEST changes, or old data is reused
+    VERSION = tfds.core.Version("1.1.0")  # increase it with DIGEST, or old data is reused
 
     def _info(self) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self,
-            description="Korean sentences with their English translations, made by a grammar.",
+            description="Korean sentences with their English translations, generated by a grammar.",
             features=tfds.features.Translation(languages=("ko", "en")),
             supervised_keys=("ko", "en"),
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
-        return {split: self._generate_examples(pairs) for split, pairs in corpus().items()}
+        return {split: self._generate_examples(pairs) for split, pairs in generate_corpus().items()}
 
     def _generate_examples(self, pairs: Pairs):
         for ko, en in pairs:
             yield ko, {"ko": ko, "en": en}
 
 
-def is_dataset(builder: tfds.core.DatasetBuilder) -> bool:
+def is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
     return (builder.data_path / "dataset_info.json").exists()
 
 
-def prepare(data_dir: str | os.PathLike | None = None) -> tfds.core.DatasetBuilder:
-    """The builder, prepared in `data_dir` (TFDS's own default if None) unless it is there already.
+def prepare_korean_english(data_dir: str | os.PathLike | None = None) -> tfds.core.DatasetBuilder:
+    """The builder of the data set in `data_dir` (None: the default of TFDS); prepares it if needed.
 
-    TFDS writes to a temporary folder and renames it at the end, so what is interrupted is never
-    read; of two processes that prepare at once the second finds the name taken and reads that.
+    TFDS writes to a temporary folder and renames it at the end, so an interrupted preparation is
+    never read. If two processes prepare the data set, the second one reads the result of the first.
     """
     builder = KoreanEnglish(data_dir=data_dir)
-    if not is_dataset(builder):
+    if not is_prepared(builder):
         tfds.disable_progress_bar()
         try:
-            with redirect_stdout(sys.stderr):  # stdout is for results
+            with redirect_stdout(sys.stderr):  # stdout is reserved for results
                 builder.download_and_prepare(file_format="array_record")
         except OSError:
-            if not is_dataset(builder):
+            if not is_prepared(builder):
                 raise
     return KoreanEnglish(data_dir=data_dir)

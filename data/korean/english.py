@@ -1,7 +1,8 @@
-"""The English rendering of a meaning: word order, articles, agreement, do-support.
+"""Realisation of a meaning in English: word order, articles, agreement, do-support.
 
-English must follow from the Korean by rule alone: a bare noun is *the apple*, a counted one
-*three apples*, a mass noun plain *rice*; what one is, becomes or has, and what there is, *a dog*.
+The Korean sentence determines the English one. A count noun is definite (*the apple*), a counted
+one has no article (*three apples*), nor has a mass noun (*rice*). Complements, possessed and
+existing things are indefinite (*a dog*).
 """
 
 from data.korean.grammar import HOW_MANY, Clause, Phrase, Sentence, subject
@@ -22,7 +23,7 @@ PREPOSITIONS = {
     "front": "in front of",
     "behind": "behind",
 }
-# Where each role stands after the verb, whatever its place in the Korean sentence.
+# The order of the roles after the verb; it does not depend on the Korean order.
 ORDER = (
     "existent",
     "possessed",
@@ -55,7 +56,7 @@ BE_FORMS = {"I": ("am", "was"), "he": ("is", "was"), "they": ("are", "were")}
 
 
 def _agreement(phrase: Phrase | None) -> str:
-    """`I`, `he` or `they`: the three ways an English verb can agree."""
+    """The agreement class of a subject: `I`, `he` or `they`."""
     if phrase is None:
         return "he"
     if phrase.noun.en in ("I", "you", "we", "they"):
@@ -121,7 +122,7 @@ def _relative(head: Phrase) -> str:
 
 
 def _chain(clause: Clause) -> list[str]:
-    """The verbs of a clause in their base forms, of which the first will be inflected."""
+    """The verbs of a clause in their base forms; the caller inflects the first one."""
     predicate, future = clause.predicate, clause.tense == "future"
     base, rest = predicate.en, []
     if isinstance(predicate, Adjective):
@@ -140,7 +141,7 @@ def _chain(clause: Clause) -> list[str]:
 
 
 def _verb(clause: Clause, agreement: str, inverted: bool) -> tuple[list[str], list[str]]:
-    """The auxiliary with `not`, and the rest: a question puts its subject between."""
+    """The auxiliary with `not`, and the other verbs; a question has its subject in between."""
     head, *rest = _chain(clause)
     is_past = clause.tense == "past"
     negation = ["not"] if clause.negative else []
@@ -175,7 +176,7 @@ def _argument(clause: Clause, role: str, argument: Phrase | Adverb) -> str:
 
 
 def _arguments(clause: Clause, fronted: str = "") -> list[str]:
-    """All but the subject, in English order; a fronted one leaves its preposition behind."""
+    """All arguments except the subject, in English order; a fronted one strands its preposition."""
     roles = dict(clause.arguments)
     arguments = []
     for role in ORDER:
@@ -188,7 +189,7 @@ def _arguments(clause: Clause, fronted: str = "") -> list[str]:
 
 
 def _asked(clause: Clause) -> str:
-    """The role that a question word holds, if any: 누구, 몇 개, 언제."""
+    """The role of the question word (누구, 몇 개, 언제), "" if there is none."""
     for role, argument in clause.arguments:
         if role == "question":
             return role
@@ -228,12 +229,13 @@ def _clause(clause: Clause, question: bool = False) -> str:
 
 
 def english(sentence: Sentence) -> str:
+    """The English sentence with this meaning."""
     text = _clause(sentence.clause, sentence.question)
     if sentence.before:
         first = _clause(sentence.before)
         if sentence.link in ("and", "but"):
             text = f"{first}, {sentence.link} {text}"
-        elif sentence.link == "because":  # the reason comes first in Korean, last in English
+        elif sentence.link == "because":  # the reason precedes in Korean and follows in English
             text = f"{text} because {first}"
         else:
             text = f"{sentence.link.capitalize()} {first}, {text}"

@@ -1,9 +1,9 @@
-"""The grammar of the built-in corpus: what a sentence means, and its Korean rendering.
+"""The grammar of the built-in corpus: the meaning of a sentence and its realisation in Korean.
 
-A `Sentence` holds clauses, a `Clause` a predicate with its arguments *in their Korean order*, each
-under its role; Korean marks the roles with particles, so any order is allowed. `korean` here and
-`english` in english_grammar.py are pure functions of the meaning. Meanings that Korean does
-not tell apart (two orders, three politeness styles, 은 or 이) have the same English.
+A `Sentence` has one or two clauses. A `Clause` has a predicate and its arguments with their roles,
+in Korean order; any order is grammatical, because particles mark the roles. `korean` here and
+`english` in english.py are pure functions of the meaning. Variants of the same meaning (word order,
+speech level, 은 or 이) have the same English sentence.
 """
 
 from typing import NamedTuple
@@ -13,15 +13,15 @@ from data.korean.morphology import (
     Stem,
     adnominal,
     connective,
-    finite,
+    finite_form,
     infinitive,
-    linked,
     particle,
-    past,
+    past_stem,
+    with_linking_vowel,
 )
 from data.korean.predicates import BE
 
-# Role → its Korean particle. The English side is a preposition, in english_grammar.py.
+# Role → Korean particle. The English prepositions are in english.py.
 PARTICLES = {
     "topic": "은/는",
     "subject": "이/가",
@@ -50,10 +50,10 @@ PARTICLES = {
         )
     },
 }
-FOCUS = {"also": "도", "only": "만"}  # they stand in the place of 은, 이 and 을
+FOCUS = {"also": "도", "only": "만"}  # they replace 은, 이 and 을
 FUSED = {"나가": "내가", "저가": "제가", "너가": "네가", "누구가": "누가"}
-OWN = {"나": "내", "저": "제", "너": "네", "우리": "우리"}
-DIGITS = "_ 한 두 세 네 다섯 여섯 일곱 여덟 아홉 열".split()  # native numbers, before counters
+POSSESSIVES = {"나": "내", "저": "제", "너": "네", "우리": "우리"}
+DIGITS = "_ 한 두 세 네 다섯 여섯 일곱 여덟 아홉 열".split()  # native numerals, used with counters
 HOW_MANY = -1
 LINKS = {"and": "고", "but": "지만", "because": "기 때문에", "if": "면", "when": "ㄹ 때"}
 
@@ -66,12 +66,12 @@ class Phrase(NamedTuple):
     adjective: Adjective | None = None
     owner: Noun | Pronoun | None = None
     pointer: str = ""  # 이 or 그
-    number: int = 0  # 0 unsaid, HOW_MANY asked
+    number: int = 0  # 0: none, HOW_MANY: a question
     plural: bool = False  # 학생들
-    relative: "Clause | None" = None  # the clause lacks the argument that the noun is
+    relative: "Clause | None" = None  # the noun fills the gap of this clause
     partner: Noun | None = None  # 빵과 사과
     focus: str = ""
-    floating: bool = False  # 사과를 세 개, not 사과 세 개를
+    floating: bool = False  # floating quantifier: 사과를 세 개, not 사과 세 개를
 
 
 class Clause(NamedTuple):
@@ -86,11 +86,12 @@ class Sentence(NamedTuple):
     clause: Clause
     style: str = "plain"  # plain, polite, formal
     question: bool = False
-    link: str = ""  # a key of LINKS: how `before` leads to the clause
+    link: str = ""  # a key of LINKS, which relates `before` to `clause`
     before: Clause | None = None
 
 
 def subject(clause: Clause) -> Phrase | None:
+    """The topic or subject of a clause, None if it has neither."""
     for role, phrase in clause.arguments:
         if role in ("topic", "subject"):
             return phrase
@@ -98,7 +99,7 @@ def subject(clause: Clause) -> Phrase | None:
 
 
 def allows_short_negation(predicate: Verb | Adjective) -> bool:
-    """안 stands before short native predicates, not before 공부하다 or 아름답다."""
+    """Whether 안 can precede the predicate: short native ones, not 공부하다 or 아름답다."""
     if isinstance(predicate, Adjective):
         return len(predicate.ko) <= 3 and predicate.ko[-2] not in "하있"
     return predicate.ko in ("좋아하다", "싫어하다") or not (
@@ -118,7 +119,7 @@ def _phrase(phrase: Phrase, role: str, style: str) -> str:
         words.append(phrase.pointer)
     if phrase.owner:
         owner = _name(phrase.owner, style)
-        words.append(OWN.get(owner, owner + "의"))
+        words.append(POSSESSIVES.get(owner, owner + "의"))
     if phrase.adjective:
         words.append(adnominal(stem_of(phrase.adjective), "present"))
     noun = _name(phrase.noun, style) + ("들" if phrase.plural else "")
@@ -140,12 +141,13 @@ def _phrase(phrase: Phrase, role: str, style: str) -> str:
 
 
 def stem_of(predicate: Verb | Adjective) -> Stem:
+    """The stem of a predicate, without a prefix word as in 비가 오다."""
     descriptive = isinstance(predicate, Adjective) or predicate.ko == "있다"
     return Stem(predicate.ko.rpartition(" ")[2][:-1], predicate.irregular, descriptive)
 
 
 def _predicate(clause: Clause) -> tuple[list[str], Stem]:
-    """The words before the last stem, and that stem, which takes the sentence's ending."""
+    """The words before the last stem, and this stem, to which the ending is added."""
     verb, mode, negative = clause.predicate, clause.mode, clause.negative
     prefix = verb.ko.rpartition(" ")[0]
     words, stem = ([prefix] if prefix else []), stem_of(verb)
@@ -163,7 +165,7 @@ def _predicate(clause: Clause) -> tuple[list[str], Stem]:
     if negative == "short":
         words.append("못" if mode == "ability" else "안")
     if mode == "ability" and negative != "short":
-        words += [linked(stem, "ㄹ"), "수"]
+        words += [with_linking_vowel(stem, "ㄹ"), "수"]
         stem, negative = (LACK if negative else EXIST), ""
     elif mode == "progressive":
         words.append(stem.text + "고")
@@ -174,7 +176,7 @@ def _predicate(clause: Clause) -> tuple[list[str], Stem]:
     elif mode == "desire":
         words.append(stem.text + "고")
         stem = Stem("싶", "", True)
-        if subject(clause).noun.en not in ("I", "you", "we"):  # another's wish is only seen
+        if subject(clause).noun.en not in ("I", "you", "we"):  # third person: 싶어 하다
             words.append("싶어")
             stem = DO
     if negative == "long":
@@ -184,7 +186,7 @@ def _predicate(clause: Clause) -> tuple[list[str], Stem]:
 
 
 def _clause(clause: Clause, style: str, ending: str, question: bool = False) -> str:
-    """A clause up to its end: `finite`, `adnominal`, or a key of LINKS."""
+    """A clause with the ending "finite", "adnominal", or a key of LINKS."""
     words = [
         argument.ko if isinstance(argument, Adverb) else _phrase(argument, role, style)
         for role, argument in clause.arguments
@@ -195,16 +197,17 @@ def _clause(clause: Clause, style: str, ending: str, question: bool = False) -> 
     if ending == "adnominal":
         return " ".join([*words, adnominal(stem, clause.tense)])
     if clause.tense == "past":
-        stem = past(stem)
+        stem = past_stem(stem)
     elif clause.tense == "future":
-        words.append(linked(stem, "ㄹ"))
+        words.append(with_linking_vowel(stem, "ㄹ"))
         stem = Stem("것이", "이", True)
     if ending == "finite":
-        return " ".join([*words, finite(stem, style, question)])
+        return " ".join([*words, finite_form(stem, style, question)])
     return " ".join([*words, connective(stem, LINKS[ending])])
 
 
 def korean(sentence: Sentence) -> str:
+    """The Korean sentence with this meaning."""
     words = _clause(sentence.clause, sentence.style, "finite", sentence.question)
     if sentence.before:
         words = _clause(sentence.before, sentence.style, sentence.link) + " " + words

@@ -1,7 +1,7 @@
-"""The nouns and pronouns of the built-in corpus, the classes of words, English spelling rules.
+"""The word classes of the built-in corpus, its nouns and pronouns, and English spelling rules.
 
-A row reads `Korean English/irregular-plural counter`; regular plurals and Korean particles follow
-from spelling and are derived. Verbs, adjectives and adverbs are in korean_predicates.py.
+A row is `Korean English/irregular-plural counter`. Regular plurals and Korean particles are derived
+from the spelling. Verbs, adjectives and adverbs are in predicates.py.
 """
 
 from typing import NamedTuple
@@ -12,16 +12,16 @@ VOWELS = "aeiou"
 class Noun(NamedTuple):
     ko: str
     en: str
-    plural: str  # "" for a mass noun: it takes no article and no plural
+    plural: str  # "" for a mass noun, which has no article and no plural
     kind: str
     counter: str = ""  # 사과 세 개, 책 두 권
     measure: str = ""  # two *glasses* of water; only for mass nouns
-    preposition: str = "in"  # where things happen: *at* the market, *in* the room
+    preposition: str = "in"  # of places: *at* the market, *in* the room
 
 
 class Pronoun(NamedTuple):
     ko: str
-    polite: str  # what a polite speaker says instead: 저 for 나
+    polite: str  # the polite form: 저 for 나
     en: str
     accusative: str
     possessive: str
@@ -34,9 +34,9 @@ class Verb(NamedTuple):
     en: str
     past: str
     preposition: str = ""  # wait *for*, go *to*
-    takes: tuple[str, ...] = ()  # kinds of noun, or single nouns, that make sensible objects
-    state: bool = False  # states have no progressive
-    negative: str = ""  # a verb that stands for its negation: 알다, 모르다
+    takes: tuple[str, ...] = ()  # kinds of nouns, or single nouns, that are plausible objects
+    state: bool = False  # stative verbs have no progressive
+    negative: str = ""  # a suppletive negative verb: 모르다 for 알다
 
 
 class Adjective(NamedTuple):
@@ -61,14 +61,14 @@ def plural(noun: str) -> str:
 
 
 def third_person(verb: str) -> str:
-    """He *goes*, *washes*, *has*: a plural's spelling, but for have and final o."""
+    """He *goes*, *washes*, *has*: spelled as a plural, except for have and a final o."""
     if verb == "have":
         return "has"
     return verb + "es" if verb.endswith("o") else plural(verb)
 
 
 def doubled(verb: str) -> str:
-    """run → runn(ing): a short verb that ends consonant, vowel, consonant."""
+    """run → runn(ing): doubles the final consonant of a short verb that ends in CVC."""
     short = sum(letter in VOWELS for letter in verb) == 1 and len(verb) > 2
     closed = short and verb[-2] in VOWELS and verb[-1] not in VOWELS + "wxy"
     return verb + verb[-1] if closed else verb
@@ -85,8 +85,8 @@ def regular_past(verb: str) -> str:
     return verb + "d" if verb.endswith("e") else doubled(verb) + "ed"
 
 
-def rows(table: str) -> list[list[str]]:
-    """Cells of a table; rows end at a comma or a line, `_` is a space inside a cell."""
+def parse_table(table: str) -> list[list[str]]:
+    """The cells of each row; commas and line ends separate rows, `_` is a space in a cell."""
     rows = [row.split() for row in table.replace("\n", ",").split(",") if row.strip()]
     return [[cell.replace("_", " ") for cell in row] for row in rows]
 
@@ -94,7 +94,7 @@ def rows(table: str) -> list[list[str]]:
 def _nouns(kind: str, table: str, counter: str = "", preposition: str = "in") -> list[Noun]:
     """Rows `사과 apple`, `아이 child/children`, `책 book 권`, mass nouns `물 water 잔=glass`."""
     nouns = []
-    for ko, en, *rest in rows(table):
+    for ko, en, *rest in parse_table(table):
         en, _, irregular = en.partition("/")
         own_counter, _, measure = (rest or [counter])[0].partition("=")
         many = "" if measure else irregular or plural(en)
@@ -111,7 +111,7 @@ NOUNS = [
     """,
         "명",
     ),
-    # A relative is always somebody's: Minsu's mother.
+    # A relative always has an owner: Minsu's mother.
     *_nouns("relative", "어머니 mother, 아버지 father, 아들 son, 딸 daughter, 친구 friend", "명"),
     *_nouns(
         "animal",
@@ -150,20 +150,21 @@ NOUNS = [
 ]
 NAMES = [
     Noun(ko, en, "", "name")
-    for ko, en in rows(
+    for ko, en in parse_table(
         "민수 Minsu, 유나 Yuna, 준호 Junho, 민지 Minji, 지훈 Jihun, 수진 Sujin, 서연 Seoyeon"
     )
 ]
 CITIES = [
-    Noun(ko, en, "", "city") for ko, en in rows("서울 Seoul, 부산 Busan, 제주 Jeju, 런던 London")
+    Noun(ko, en, "", "city")
+    for ko, en in parse_table("서울 Seoul, 부산 Busan, 제주 Jeju, 런던 London")
 ]
 STUDIES = [
     Noun(ko, en, "", "study")
-    for ko, en in rows("한국어 Korean, 영어 English, 수학 math, 역사 history, 음악 music")
+    for ko, en in parse_table("한국어 Korean, 영어 English, 수학 math, 역사 history, 음악 music")
 ]
 PRONOUNS = [
     Pronoun(*row)
-    for row in rows("""
+    for row in parse_table("""
     나 저 I me my, 너 너 you you your, 우리 우리 we us our
     그 그 he him his, 그녀 그녀 she her her, 그들 그들 they them their""")
 ]

@@ -1,17 +1,17 @@
-"""The verbs, adjectives and adverbs of the built-in corpus, and which nouns go with them.
+"""The verbs, adjectives and adverbs of the built-in corpus and their selectional restrictions.
 
-A row reads `Korean English/irregular-past objects…`. `:ㅂ` after a Korean word is its irregular
-conjugation; those that every stem of that shape has (ㄹ, 으, 하) need no mark. `wait+for` is a verb
-with its preposition. Objects are kinds of noun or single nouns.
+A row is `Korean English/irregular-past objects…`. `:ㅂ` after a Korean word is its conjugation
+class, if the form of the stem does not determine it (as for ㄹ, 으, 하). `wait+for` is a verb with
+its preposition. Objects are kinds of nouns or single nouns.
 """
 
-from data.korean.lexicon import Adjective, Adverb, Verb, regular_past, rows
+from data.korean.lexicon import Adjective, Adverb, Verb, parse_table, regular_past
 
 
 def _verbs(table: str, state: bool = False, negative: str = "") -> list[Verb]:
-    """Rows `먹다 eat/ate food`: dictionary form, English, sensible objects."""
+    """Rows `먹다 eat/ate food`: dictionary form, English, plausible objects."""
     verbs = []
-    for ko, en, *takes in rows(table):
+    for ko, en, *takes in parse_table(table):
         ko, _, irregular = ko.partition(":")
         en, _, preposition = en.partition("+")
         en, _, past = en.partition("/")
@@ -46,8 +46,8 @@ TRANSITIVE = [
     ),
     *_verbs("알다 know/knew person name relative 노래 study", state=True, negative="모르다"),
 ]
-# Anything may do these to anything, so that roles must be read off the particles.
-ANYTHING = [
+# Verbs also used with any subject and object, so that only the particles mark the roles.
+UNRESTRICTED = [
     verb
     for verb in TRANSITIVE
     if verb.ko
@@ -79,9 +79,9 @@ BE_AT, THERE, HAVE = (
 
 
 def _adjectives(describes: str, table: str) -> list[Adjective]:
-    """Rows `크다 big/bigger`; without a comparative it is `more …`."""
+    """Rows `크다 big/bigger`; the default comparative is `more …`."""
     adjectives = []
-    for ko, en in rows(table):
+    for ko, en in parse_table(table):
         ko, _, irregular = ko.partition(":")
         en, _, comparative = en.partition("/")
         comparative = comparative or "more " + en
@@ -117,7 +117,7 @@ ADJECTIVES = [
 
 
 def _adverbs(table: str) -> list[Adverb]:
-    return [Adverb(*row) for row in rows(table)]
+    return [Adverb(*row) for row in parse_table(table)]
 
 
 NOW, DAILY, YESTERDAY, TODAY, TOMORROW = _adverbs(
@@ -129,7 +129,7 @@ PARTS = _adverbs("""
     아침에 in_the_morning, 오후에 in_the_afternoon, 저녁에 in_the_evening, 밤에 at_night""")
 CLOCK = [
     Adverb(f"{ko} 시에", f"at {en} o'clock")
-    for ko, en in rows("""
+    for ko, en in parse_table("""
     한 one, 두 two, 세 three, 네 four, 다섯 five, 여섯 six, 일곱 seven, 여덟 eight, 아홉 nine
     열 ten""")
 ]

@@ -1,7 +1,7 @@
-"""A `Speaker` draws what sentences are made of at random: phrases, clauses, ways to say them.
+"""A `Speaker` samples the parts of sentences: phrases, clauses, and variants of a clause.
 
-It keeps to what has one reading: a sentence has one relative clause at most, and nothing stands
-before it that could belong into it.
+The sentences are unambiguous: a sentence has at most one relative clause, and no argument before
+it could be read as part of it.
 """
 
 from random import Random
@@ -43,12 +43,12 @@ NOUN = {noun.ko: noun for noun in ALL}
 
 
 def nouns(*kinds: str) -> list[Noun]:
-    """The nouns of some kinds; a kind may also be one noun."""
+    """The nouns of the given kinds; a kind may also be a single noun."""
     return [noun for kind in kinds for noun in ALL if kind in (noun.kind, noun.ko)]
 
 
 OBJECTS = {verb: nouns(*verb.takes) for verb in (*TRANSITIVE, *DATIVE, *MOTION)}
-TAKERS = {noun: [verb for verb in TRANSITIVE if noun in OBJECTS[verb]] for noun in ALL}
+VERBS_TAKING = {noun: [verb for verb in TRANSITIVE if noun in OBJECTS[verb]] for noun in ALL}
 DESCRIBED = {adjective: nouns(*adjective.describes) for adjective in ADJECTIVES}
 DESCRIBERS = {noun: [a for a in ADJECTIVES if noun in DESCRIBED[a]] for noun in ALL}
 PEERS = {noun: [other for other in nouns(noun.kind) if other != noun] for noun in ALL}
@@ -56,11 +56,11 @@ ACTORS, RELATIVES = nouns("person", "animal"), nouns("relative")
 OWNED = {*nouns("animal", "food", "drink", "text", "art", "thing", "clothes", "vehicle", "집")}
 HUMAN = ("pronoun", "name", "person", "relative")
 UNMODIFIED = ("pronoun", "name", "city", "study", "relative", "weather")
-AMONG_STRANGERS = [pronoun for pronoun in PRONOUNS if pronoun is not YOU]  # 너 is for friends
+POLITE_PRONOUNS = [pronoun for pronoun in PRONOUNS if pronoun is not YOU]  # 너 is plain style only
 
 
 class Speaker:
-    """The same seed draws the same."""
+    """A seeded sampler; `style` is the speech level of the current sentence."""
 
     def __init__(self, seed: int):
         self.draw = Random(seed).random
@@ -73,64 +73,63 @@ class Speaker:
         return options[int(self.draw() * len(options))]
 
     def number(self) -> int:
-        """One to ten, small ones more often."""
+        """One to ten; small numbers are more frequent."""
         return 1 + int(self.draw() ** 1.5 * 10)
 
     # Phrases
 
     def pronoun(self) -> Pronoun:
-        return self.pick(PRONOUNS if self.style == "plain" else AMONG_STRANGERS)
+        return self.pick(PRONOUNS if self.style == "plain" else POLITE_PRONOUNS)
 
     def owner(self) -> Noun | Pronoun:
         return self.pronoun() if self.chance(0.6) else self.pick(NAMES)
 
     def actor(self, *others: Phrase) -> Phrase:
-        """Somebody who is none of the others."""
+        """A person or animal that is none of the others."""
         while True:
-            luck = self.draw()
-            noun = (
-                self.pick(NAMES)
-                if luck < 0.3
-                else self.pronoun()
-                if luck < 0.6
-                else self.pick(ACTORS if luck < 0.92 else RELATIVES)
-            )
+            u = self.draw()
+            if u < 0.3:
+                noun = self.pick(NAMES)
+            elif u < 0.6:
+                noun = self.pronoun()
+            else:
+                noun = self.pick(ACTORS if u < 0.92 else RELATIVES)
             if all(noun != other.noun for other in others):
                 return self.bare(noun)
 
     def bare(self, noun: Noun | Pronoun) -> Phrase:
-        """The noun alone; a relative is always somebody's."""
+        """The noun without modifiers; a relative has an owner."""
         return Phrase(noun, owner=self.owner() if noun.kind == "relative" else None)
 
     def described(self, noun: Noun) -> Phrase:
-        """The noun, perhaps with an adjective."""
+        """The noun, optionally with an adjective."""
         describers = DESCRIBERS.get(noun)
         adjective = self.pick(describers) if describers and self.chance(0.2) else None
         return self.bare(noun)._replace(adjective=adjective)
 
     def modified(self, noun: Noun | Pronoun) -> Phrase:
-        """The noun with at most an adjective and an owner or pointer."""
+        """The noun, optionally with an adjective and an owner or demonstrative."""
         if noun.kind in UNMODIFIED:
             return self.bare(noun)
-        phrase, luck = self.described(noun), self.draw()
-        if luck < 0.08:
+        phrase, u = self.described(noun), self.draw()
+        if u < 0.08:
             return phrase._replace(pointer=self.pick("이그"))
-        if luck < 0.16 and noun in OWNED:
+        if u < 0.16 and noun in OWNED:
             return phrase._replace(owner=self.owner())
         return phrase
 
     def phrase(self, noun: Noun | Pronoun, other: Phrase | None = None) -> Phrase:
-        """The noun in any way; `other` is a phrase of the same sentence."""
+        """The noun with any modifiers; `other` is a phrase of the same sentence."""
         if noun.kind in UNMODIFIED or self.chance(0.5):
             return self.modified(noun)
-        luck = self.draw()
-        if luck < 0.32 and not (other and other.relative):
+        u = self.draw()
+        if u < 0.32 and not (other and other.relative):
             return self.described(noun)._replace(relative=self.relative(noun))
-        if luck < 0.6 and noun.counter:
+        if u < 0.6 and noun.counter:
             return self.described(noun)._replace(number=self.number())
-        if luck < 0.75 and noun.kind in ("person", "animal"):
+        if u < 0.75 and noun.kind in ("person", "animal"):
             return self.modified(noun)._replace(plural=True)
-        if luck < 0.92:
+        if u < 0.92:
             return Phrase(noun, partner=self.pick(PEERS[noun]))
         return self.modified(noun)
 
@@ -139,15 +138,15 @@ class Speaker:
         return actor if actor.noun.kind in UNMODIFIED else self.phrase(actor.noun)
 
     def relative(self, noun: Noun) -> Clause | None:
-        """내가 만난 (남자), 빵을 먹는 (여자): a clause that lacks the noun, if there is one."""
+        """A clause with a gap for the noun, None if no verb fits: 내가 만난, 빵을 먹는."""
         tense = self.pick(("past", "past", "present", "future"))
-        alive, takers = noun.kind in ("person", "animal"), TAKERS[noun]
-        if alive and self.chance(0.65):
+        animate, verbs = noun.kind in ("person", "animal"), VERBS_TAKING[noun]
+        if animate and self.chance(0.65):
             verb = self.pick(INTRANSITIVE if self.chance(0.3) else TRANSITIVE)
             things = [thing for thing in OBJECTS.get(verb, ()) if thing != noun]
             arguments = (("object", self.bare(self.pick(things))),) if things else ()
-        elif takers:
-            verb = self.pick(takers)
+        elif verbs:
+            verb = self.pick(verbs)
             arguments = (("subject", self.actor(Phrase(noun))),)
             if tense != "present" and self.chance(0.15) and not verb.state:
                 arguments += (("day", self.pick(DAYS[tense])),)
@@ -160,7 +159,7 @@ class Speaker:
     # Clauses
 
     def clause(self, verb: Verb | Adjective, *arguments: tuple) -> Clause:
-        """Adds tense, mode, negation and adverbs to arguments in plain order, the topic first."""
+        """Samples tense, mode, negation and adverbs. `arguments` have basic order, topic first."""
         tense = self.pick(("past", "past", "past", "present", "present", "future", "future"))
         active = isinstance(verb, Verb) and not verb.state
         human = bool(arguments) and arguments[0][1].noun.kind in HUMAN
@@ -172,32 +171,32 @@ class Speaker:
         if mode != "duty" and self.chance(0.2):
             short = mode != "desire" and allows_short_negation(verb) and self.chance(0.5)
             negative = "short" if short else "long"
-        # A relative clause follows the topic at once, lest what is between seem part of it.
+        # A relative clause directly follows the topic: an argument in between could be part of it.
         ordered = sorted(arguments, key=lambda item: item[0] != "topic" and 2 - is_complex(item[1]))
         clause = Clause(verb, tuple(ordered), tense, mode, negative)
-        luck = self.draw() * (2 if any(is_complex(one) for _, one in arguments) else 1)
-        if not active or luck > 0.45:
+        u = self.draw() * (2 if any(is_complex(one) for _, one in arguments) else 1)
+        if not active or u > 0.45:
             return clause
-        if human and mode == negative == "" and luck < 0.1:
+        if human and mode == negative == "" and u < 0.1:
             return with_adverbs(clause, len(arguments), ("frequency", self.pick(FREQUENCIES)))
-        alone = not any(role == "companion" for role, _ in arguments)
-        if arguments and alone and luck < 0.17:
+        accompanied = any(role == "companion" for role, _ in arguments)
+        if arguments and not accompanied and u < 0.17:
             return with_adverbs(clause, len(arguments), ("manner", self.pick(MANNERS)))
-        return with_adverbs(clause, int(self.chance(0.5)), *self.times(tense, mode))
+        return with_adverbs(clause, int(self.chance(0.5)), *self.time_adverbs(tense, mode))
 
-    def times(self, tense: str, mode: str) -> list[tuple[str, Adverb]]:
-        clock, part, luck = ("clock", self.pick(CLOCK)), ("part", self.pick(PARTS)), self.draw()
+    def time_adverbs(self, tense: str, mode: str) -> list[tuple[str, Adverb]]:
+        clock, part, u = ("clock", self.pick(CLOCK)), ("part", self.pick(PARTS)), self.draw()
         if mode == "progressive":
             return [("day", NOW)] if tense == "present" else [clock]
-        if luck < 0.5:
+        if u < 0.5:
             return [("day", self.pick(DAYS[tense]))]
-        if luck < 0.8 or tense == "present":
+        if u < 0.8 or tense == "present":
             return [self.pick((clock, part))]
         return [("day", self.pick((TODAY, YESTERDAY if tense == "past" else TOMORROW))), clock]
 
-    def say(self, clause: Clause) -> Sentence:
-        """Picks among the ways to say a clause: question, focus, order, 은 or 이."""
-        question, luck = self.chance(0.15), self.draw()
+    def sentence(self, clause: Clause) -> Sentence:
+        """Samples a variant of a clause: question, focus, word order, 은 or 이."""
+        question, u = self.chance(0.15), self.draw()
         arguments = list(clause.arguments)
         roles = [role for role, _ in arguments]
         simple = not any(is_complex(argument) for _, argument in arguments)
@@ -207,22 +206,22 @@ class Speaker:
         focus = self.pick(("also", "only"))
         if (
             plain
-            and luck > 0.92
+            and u > 0.92
             and not subject.number
             and not subject.relative
             and not (subject.noun.ko == "그" and focus == "only")
-        ):  # 그만 would be "stop"
+        ):  # 그만 means "stop"
             arguments[place] = ("topic", subject._replace(focus=focus))
         elif simple and self.chance(0.35):
             arguments[place] = ("subject", subject)
         if simple and "object" in roles:
             place = roles.index("object")
             thing = arguments[place][1]
-            if luck < 0.18:
+            if u < 0.18:
                 arguments.insert(0, arguments.pop(place))
-            elif luck < 0.6 and thing.number:
+            elif u < 0.6 and thing.number:
                 arguments[place] = ("object", thing._replace(floating=True))
-            elif plain and 0.85 < luck < 0.92 and not thing.number:
+            elif plain and 0.85 < u < 0.92 and not thing.number:
                 arguments[place] = ("object", thing._replace(focus=focus))
         return Sentence(clause._replace(arguments=tuple(arguments)), self.style, question)
 
@@ -232,7 +231,7 @@ def is_complex(argument: Phrase | Adverb) -> bool:
 
 
 def with_adverbs(clause: Clause, place: int, *adverbs: tuple[str, Adverb]) -> Clause:
-    """Puts adverbs at a place among the arguments, but never right before a relative clause."""
+    """Inserts adverbs into the arguments at `place`, but not directly before a relative clause."""
     arguments = list(clause.arguments)
     complex_ = [is_complex(argument) for _, argument in arguments]
     if place == 0 and complex_[:1] == [True]:

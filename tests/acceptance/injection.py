@@ -1,19 +1,19 @@
-"""Injection points: the functions of the program that faults replace, each under a name.
+"""Injection points: the functions of the program that the tests replace, each under a name.
 
-After renaming a function, test_frame.py fails, not only the slow row that uses it.
+If one of them is renamed, test_frame.py fails, not only the slow row that uses it.
 """
 
 import importlib
 
 POINTS = {
     "data": "train:prepare_data",  # the training data is read and encoded
-    "fresh state": "train:init_state",
-    "announce": "train:announce",  # the state is restored, no step is done
+    "fresh state": "training.trainer:init_state",
+    "announce": "training.trainer:announce",  # the state is restored, no step is done
     "loss": "training.step:loss_sums",  # called while the training step is traced
-    "batch": "train:split_rows",  # before each training step, and for each evaluated batch
-    "after step": "training.progress:Progress.after",
-    "evaluation": "train:Evaluator.judge",
-    "decoding": "decoding.engine:Engine._begin",  # a queue of sentences is put on the device
+    "batch": "training.trainer:split_rows",  # before each training step
+    "after step": "training.progress:Progress.report",
+    "evaluation": "training.evaluate:Evaluator.evaluate",
+    "decoding": "decoding.engine:Engine._submit",  # a call is submitted to the devices
     "save": "storage.saving:Checkpoints.save",
     "manifest": "storage.saving:write_manifest",  # the files of a checkpoint are written
     "sync": "storage.manifest:sync_to_disk",  # once for each file and directory of a checkpoint

@@ -80,7 +80,7 @@ def test_training_resumes_from_the_newest_intact_step(bench, run, whole, record_
     code, lines = bench.train(run)
     warning = next(line for line in lines if line.startswith("warning: checkpoint 12"))
     assert code == 0 and data.name in warning, lines
-    assert "now 12.corrupt" in warning and last_step(lines, "resumed at step ") == 10
+    assert "renamed to 12.corrupt" in warning and last_step(lines, "resumed at step ") == 10
     assert final_state(run) == final_state(whole)
     record_property(
         "seen", "training: warned with the file, 12.corrupt, resumed at 10, then all equal"
@@ -94,7 +94,7 @@ def test_decoding_refuses_a_damaged_checkpoint(bench, run, record_property):
     code, out, lines = bench.decode(run, "--checkpoint=12", devices=0)
     error = error_of(lines)
     assert code == 4 and out == "" and files[-1].name in error
-    assert "whole ones are 8, 10 (--checkpoint=10)" in error
+    assert "intact checkpoints: 8, 10 (use --checkpoint=10)" in error
     flip(max(files_of(run / "average"), key=lambda path: path.stat().st_size), 77)
     code, out, lines = bench.decode(run, "--checkpoint=average", devices=0)
     assert code == 4 and "average is damaged" in error_of(lines)
@@ -175,7 +175,7 @@ def check_failed_save(bench, run, take, give, record_property, how):
         take(process)
         lines = wait_for(process, "warning: ")
         assert f"could not be saved: it needs {needed} MB" in lines[-1], lines
-        assert "training goes on" in lines[-1]
+        assert "training continues" in lines[-1]
         there = sorted((run / "checkpoints").iterdir())
         assert all(not damage(path) for path in there if path.name.isdigit())
         give(process)

@@ -135,7 +135,7 @@ def test_an_over_long_line(tmp_path, record_property):
     said = f"{tmp_path / 'in.txt'}:2: 201 tokens > 32, truncated"
     assert done.code == 0 and done.out.count("\n") == 4
     assert said in done.err and done.err[-1].startswith("4 lines, 0 blank, 1 truncated, ")
-    assert f"{tmp_path / 'in.txt'}:3: longer than 1,048,576 bytes, cut off there" in done.err
+    assert f"{tmp_path / 'in.txt'}:3: longer than 1,048,576 bytes, truncated" in done.err
     record_property("seen", f"“{said.replace(str(tmp_path) + '/', '')}”")
 
 
@@ -168,11 +168,11 @@ def test_a_job_that_is_stopped(tmp_path, record_property):
         assert not output.exists() and parts.is_dir()
         if number == signal.SIGTERM:
             other = decode(trained(), *flags, "--beam_size=2", f"--output={output}")
-            assert other.code == 0 and "from an earlier start" not in other.err[-1]
+            assert other.code == 0 and "from an earlier run" not in other.err[-1]
             assert output.read_bytes() != whole.read_bytes()
             continue
         done = decode(trained(), *flags, "--beam_size=1", f"--output={output}")
-        assert done.code == 0 and "from an earlier start" in done.err[-1]
+        assert done.code == 0 and "from an earlier run" in done.err[-1]
         assert output.read_bytes() == whole.read_bytes() and not parts.exists()
     record_property("seen", "13,000 lines byte-equal after a kill; other flags began anew")
 

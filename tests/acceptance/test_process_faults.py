@@ -78,7 +78,7 @@ PLACES = {
 def test_sigterm_while(bench, evaluated, tmp_path, record_property, place):
     flags, expected = evaluated
     code, lines = bench.train(tmp_path / "run", *flags, fault=at(*PLACES[place], "TERM"))
-    assert code == 143 and lines[-1] == "stopped by SIGTERM; the same command goes on", lines
+    assert code == 143 and lines[-1] == "stopped by SIGTERM; run the same command to resume", lines
     step = last_step(lines, "step ")
     assert steps(tmp_path / "run")[-1] == step
     code, lines = bench.train(tmp_path / "run", *flags)

@@ -1,4 +1,4 @@
-"""Bytes that are not UTF-8 are located by file, line and column, in one file and in two."""
+"""The position of invalid UTF-8 is reported as file, line and column, for one file and two."""
 
 import pytest
 

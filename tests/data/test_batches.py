@@ -1,4 +1,4 @@
-"""Batches: every pair once an epoch, in one piece, untouched by its neighbours, always the same."""
+"""Batches contain every pair once per epoch, contiguous, unchanged and reproducible."""
 
 from collections import Counter
 from itertools import pairwise
@@ -10,17 +10,18 @@ from data.batches import (
     batch_pairs,
     fixed_batches,
     make_batch,
+    pack_side,
     plan_epoch,
     useful_share,
 )
 from data.pairs import Pairs, ragged
-from data.tokenizer import END, PAD, START
+from data.tokenizer import END, OUR_IDS, PAD, START
 
 ROWS, SOURCE, TARGET, SEED = 5, 23, 31, 7
 
 
 def random_pairs(count, seed=0, source=SOURCE, target=TARGET):
-    """Pairs of random ids and lengths; the longest fill a row."""
+    """Pairs of random ids and lengths; the longest ones fill a row."""
     random = np.random.default_rng(seed)
     sides = [
         [random.integers(4, 97, length).tolist() for length in random.integers(1, capacity, count)]
@@ -30,7 +31,7 @@ def random_pairs(count, seed=0, source=SOURCE, target=TARGET):
 
 
 def unpacked(batch):
-    """The pairs of a batch as `(source, input, labels)`, found by segments alone, row by row."""
+    """The pairs of a batch as `(source, input, labels)`, found by their segments, row by row."""
     found = []
     for row in range(len(batch.rows)):
         source_of, target_of = batch.source_segments[row], batch.target_segments[row]
@@ -50,7 +51,7 @@ def as_lists(side):
 
 
 def expected(pairs):
-    """What `unpacked` should find, in the order of the pairs."""
+    """The expected result of `unpacked`, in the order of the pairs."""
     return [
         ([*one, END], [START, *other], [*other, END])
         for one, other in zip(*map(as_lists, pairs[:2]), strict=True)
@@ -66,7 +67,7 @@ def planned(pairs, epoch=0, seed=SEED):
 
 
 def all_batches(plan, rows_per_batch=ROWS):
-    """The number of batches, an incomplete last one included."""
+    """The number of batches, including an incomplete last one."""
     return -(-(len(plan.offsets) - 1) // rows_per_batch)
 
 
@@ -96,7 +97,7 @@ def test_rows_never_exceed_either_capacity():
         assert np.add.reduceat(slots[plan.pairs], plan.offsets[:-1]).max() <= capacity
 
 
-def test_a_batch_is_what_a_loop_over_its_tokens_would_make():
+def test_a_batch_equals_that_of_a_loop_over_its_tokens():
     pairs = random_pairs(211)
     plan = planned(pairs)
     wanted = expected(pairs)
@@ -119,7 +120,19 @@ def test_a_batch_is_what_a_loop_over_its_tokens_would_make():
         assert {values.dtype for values in batch} == {np.dtype(np.int32)}
 
 
-def test_labels_are_the_input_one_ahead_and_end_with_their_own_pair():
+def test_the_worked_example_of_pack_side_is_right():
+    """The arrays in its docstring; the special ids start, end and padding are 1, 2 and 0."""
+    side = ragged([[7, 8], [9], [5, 6, 4]])
+    packed = pack_side(side, np.array([0, 1, 2]), np.array([0, 2, 3]), (2, 6), OUR_IDS)
+    assert [array.tolist() for array in packed] == [
+        [[1, 7, 8, 1, 9, 0], [1, 5, 6, 4, 0, 0]],
+        [[7, 8, 2, 9, 2, 0], [5, 6, 4, 2, 0, 0]],
+        [[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 0, 0]],
+        [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]],
+    ]
+
+
+def test_labels_are_the_shifted_input_and_end_within_their_pair():
     pairs = random_pairs(97)
     for batch in fixed_batches(pairs, ROWS, SOURCE, TARGET):
         same = batch.target_segments[:, 1:] == batch.target_segments[:, :-1]
@@ -129,21 +142,21 @@ def test_labels_are_the_input_one_ahead_and_end_with_their_own_pair():
         assert (batch.labels[last] == END).all()
 
 
-def test_a_pair_looks_the_same_whoever_shares_its_row():
-    alone = random_pairs(1)
+def test_a_pair_does_not_depend_on_the_other_pairs_of_its_row():
+    single = random_pairs(1)
     others = random_pairs(11, seed=1, source=5, target=7)
-    together = Pairs(
+    combined = Pairs(
         *(
             ragged(as_lists(one) + as_lists(other))
-            for one, other in zip(alone[:2], others[:2], strict=True)
+            for one, other in zip(single[:2], others[:2], strict=True)
         )
     )
     for epoch in range(3):
-        plan = planned(together, epoch)
-        assert expected(alone)[0] in unpacked(make_batch(together, plan, 0, 13, SOURCE, TARGET))
+        plan = planned(combined, epoch)
+        assert expected(single)[0] in unpacked(make_batch(combined, plan, 0, 13, SOURCE, TARGET))
 
 
-def test_every_batch_has_the_same_shape_and_the_last_is_filled_with_empty_rows():
+def test_every_batch_has_the_same_shape_and_the_last_is_padded_with_empty_rows():
     pairs = random_pairs(53)
     plan = planned(pairs)
     rows = len(plan.offsets) - 1
@@ -159,7 +172,7 @@ def test_every_batch_has_the_same_shape_and_the_last_is_filled_with_empty_rows()
         make_batch(pairs, plan, all_batches(plan, size), size, SOURCE, TARGET)
 
 
-def test_the_pairs_of_a_batch_are_known():
+def test_batch_pairs_lists_the_pairs_of_a_batch_in_order():
     pairs = random_pairs(53)
     plan = planned(pairs)
     for index in range(all_batches(plan)):
@@ -168,28 +181,28 @@ def test_the_pairs_of_a_batch_are_known():
         assert unpacked(batch) == wanted
 
 
-def test_order_depends_on_seed_and_epoch_and_nothing_else():
+def test_the_order_depends_on_seed_and_epoch_only():
     pairs = random_pairs(211)
     assert_same(planned(pairs), planned(pairs))
     for changed in (planned(pairs, epoch=1), planned(pairs, seed=SEED + 1)):
         assert changed.pairs.tolist() != planned(pairs).pairs.tolist()
 
 
-def test_neighbours_change_from_epoch_to_epoch():
+def test_the_pairs_that_share_a_row_change_with_the_epoch():
     pairs = random_pairs(997)
 
-    def together(plan):
+    def row_mates(plan):
         return {
             frozenset(two)
             for i, j in pairwise(plan.offsets)
             for two in pairwise(plan.pairs[i:j].tolist())
         }
 
-    first, second = together(planned(pairs, 0)), together(planned(pairs, 1))
+    first, second = row_mates(planned(pairs, 0)), row_mates(planned(pairs, 1))
     assert len(first & second) < 0.1 * len(first)
 
 
-def test_rows_of_natural_lengths_are_over_90_percent_useful():
+def test_rows_of_natural_lengths_have_less_than_5_percent_padding():
     random = np.random.default_rng(0)
     length = np.exp(random.normal(np.log(23), 0.6, 4999))
     noise = np.exp(random.normal(0, 0.15, (2, 4999)))
@@ -200,7 +213,7 @@ def test_rows_of_natural_lengths_are_over_90_percent_useful():
     assert len(plan.offsets) - 1 >= max(side.sum() for side in slots) / 256
 
 
-def test_the_useful_share_is_that_of_the_segments():
+def test_the_useful_share_is_the_share_of_nonzero_segments():
     plan = planned(pairs := random_pairs(53))
     batch = make_batch(pairs, plan, 0, len(plan.offsets) - 1, SOURCE, TARGET)
     places = np.concatenate([batch.source_segments.ravel(), batch.target_segments.ravel()])
@@ -208,5 +221,5 @@ def test_the_useful_share_is_that_of_the_segments():
 
 
 def test_a_pair_longer_than_a_row_is_refused():
-    with pytest.raises(ValueError, match="takes 24 places of a row of 23"):
+    with pytest.raises(ValueError, match="24 tokens: expected at most 23"):
         plan_epoch(np.array([3, 24]), np.array([2, 2]), SOURCE, TARGET, SEED, 0)

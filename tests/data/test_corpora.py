@@ -1,4 +1,4 @@
-"""Corpora: what the names in the configuration mean, and what is said where they mean nothing."""
+"""Corpora: specifications in the configuration, their data, and the errors of invalid ones."""
 
 import subprocess
 import sys
@@ -6,15 +6,17 @@ import sys
 import numpy as np
 import pytest
 
+from data import corpora
 from data.config import DataConfig
 from data.corpora import check_corpus, read_corpus, read_split, split_spec
+from data.corpus_kinds import CorpusKind
+from data.text_files import PairCollector
 from runtime.errors import CONFIGURATION, DATA, UserError
-from storage.config import Config
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A directory with prepared TFDS data sets: pairs of text, and some that are not to be read."""
+    """A directory with prepared TFDS data sets: pairs of text, and some that cannot be read."""
     tfds = pytest.importorskip("tensorflow_datasets")
 
     class Toy(tfds.core.GeneratorBasedBuilder):
@@ -88,11 +90,11 @@ def refused(code, call, *args, **settings):
         "tfds:/etc",
     ],
 )
-def test_what_is_no_corpus_is_a_mistake_in_the_configuration(spec):
+def test_a_malformed_specification_is_a_configuration_error(spec):
     refused(CONFIGURATION, check_corpus, spec, "train", DataConfig())
 
 
-def test_text_has_validation_and_test_only_where_given():
+def test_text_corpora_have_no_splits_of_their_own():
     config = DataConfig(corpus="text:a,b", valid="tsv:c")
     assert [split_spec(config, split) for split in ("train", "valid", "test")] == [
         "text:a,b",
@@ -115,13 +117,13 @@ def test_a_prepared_data_set_is_read_in_the_order_of_its_supervised_keys(prepare
     assert read_corpus(config.corpus, "train", config) == corpus
 
 
-def test_a_split_may_be_named_and_then_is_all_there_is(prepared):
+def test_a_named_split_is_the_only_one(prepared):
     config = DataConfig(corpus="tfds:toy_translate:validation", data_dir=prepared)
     assert len(read_split(config, "train").source) == 7
     assert read_split(config, "valid") is None
 
 
-def test_data_sets_that_cannot_be_read_are_refused_with_what_to_do(prepared):
+def test_the_error_of_an_unreadable_data_set_tells_the_command_to_run(prepared):
     config = DataConfig(data_dir=prepared)
     for spec, code, hint in (
         ("tfds:absent/de-en", DATA, "tfds build absent/de-en --file_format=array_record"),
@@ -146,7 +148,7 @@ def test_the_builtin_corpus_has_all_splits_in_korean_and_english(tmp_path):
         assert all(text.isascii() for text in corpus.target)
 
 
-def test_checks_import_nothing_heavy():
+def test_the_checks_import_no_large_library():
     program = (
         "import sys; from data.corpora import *\n"
         "try: check_corpus('tfds:absent', 'train', DataConfig())\n"
@@ -157,6 +159,27 @@ def test_checks_import_nothing_heavy():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "\n"
+
+
+class Numbers(CorpusKind):
+    """The kind of corpus of the next test: numbers:COUNT."""
+
+    name, notation = "numbers", "numbers:COUNT"
+
+    def read(self, rest, split, config, log):
+        pairs = PairCollector((f"numbers:{rest}", f"numbers:{rest}"), config.on_bad_utf8, log)
+        for i in range(int(rest)):
+            pairs.add(i + 1, str(i).encode(), str(-i).encode())
+        return pairs.corpus({})
+
+
+def test_a_registered_kind_can_be_used(monkeypatch):
+    monkeypatch.setitem(corpora.KINDS, "numbers", Numbers())
+    config = DataConfig(corpus="2*numbers:3", reverse=True)
+    corpus = read_split(config, "train")
+    assert (corpus.source, corpus.target) == (["0", "-1", "-2"], ["0", "1", "2"])
+    assert read_split(config, "valid") is None
+    assert "numbers:COUNT" in refused(CONFIGURATION, read_corpus, "numbers", "train", config)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +196,9 @@ def test_checks_import_nothing_heavy():
         ("max_length_ratio", 0.5),
     ],
 )
-def test_impossible_settings_are_refused_with_field_and_value(field, value):
+def test_invalid_settings_are_refused_with_field_and_value(field, value):
     DataConfig().validate()
-    message = refused(CONFIGURATION, Config(data=DataConfig(**{field: value})).validate)
-    assert f"data.{field}" in message
+    with pytest.raises(ValueError, match=f"data.{field}") as error:
+        DataConfig(**{field: value}).validate()
+    message = str(error.value)
     assert repr(value) in message

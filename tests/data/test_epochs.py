@@ -1,4 +1,4 @@
-"""Epochs of training: which batches they have, and iterating over them from any position."""
+"""Epochs of training: their batches, and iterating over them from any position."""
 
 import traceback
 from itertools import islice
@@ -10,8 +10,8 @@ from data.batches import Batches, DataPosition, batch_pairs, num_batches, pairs_
 
 
 @pytest.mark.parametrize("count", [1, 3, 53, 211])
-def test_an_epoch_of_training_leaves_out_its_incomplete_last_batch(count):
-    """Unless that is the only one; the pairs left out are those of the rows that remain."""
+def test_an_epoch_of_training_drops_its_incomplete_last_batch(count):
+    """Unless it is the only one; `pairs_left_out` counts the pairs of the dropped rows."""
     pairs = random_pairs(count)
     plan = planned(pairs)
     rows = len(plan.offsets) - 1
@@ -23,7 +23,7 @@ def test_an_epoch_of_training_leaves_out_its_incomplete_last_batch(count):
         assert (pairs_left_out(plan, size) == 0) == (rows % size == 0 or rows < size)
 
 
-def test_iterating_from_any_position_goes_on_as_if_never_stopped():
+def test_iterating_resumes_from_any_position():
     batches = Batches(lambda _: random_pairs(53), ROWS, SOURCE, TARGET, SEED)
     assert pairs_left_out(batches.plan(0), ROWS) > 0
     steps = list(islice(batches.iterate(DataPosition()), 3 * num_batches(batches.plan(0), ROWS)))
@@ -43,7 +43,7 @@ def test_iterating_from_any_position_goes_on_as_if_never_stopped():
 
 
 def test_a_position_past_the_last_batch_of_an_epoch_is_the_start_of_the_next():
-    """Checkpoints of earlier versions may hold the position of an incomplete batch."""
+    """Checkpoints of earlier versions may have the position of an incomplete batch."""
     batches = Batches(lambda _: random_pairs(53), ROWS, SOURCE, TARGET, SEED)
     past = DataPosition(0, num_batches(batches.plan(0), ROWS))
     position, batch, following = next(batches.iterate(past))
@@ -51,13 +51,13 @@ def test_a_position_past_the_last_batch_of_an_epoch_is_the_start_of_the_next():
     assert_same(batch, batches[position])
 
 
-def test_one_pair_makes_an_epoch():
+def test_an_epoch_may_have_one_pair():
     batches = Batches(lambda _: random_pairs(1), ROWS, SOURCE, TARGET, SEED)
     steps = list(islice(batches.iterate(DataPosition()), 3))
     assert [position for position, _, _ in steps] == [(0, 0), (1, 0), (2, 0)]
 
 
-def test_an_error_in_the_thread_surfaces_with_its_place_and_traceback():
+def test_an_error_in_the_thread_is_raised_with_its_position_and_traceback():
     pairs = random_pairs(53)
     broken = pairs._replace(target=pairs.target._replace(ids=pairs.target.ids[:-1]))
     with pytest.raises(IndexError) as caught:
@@ -65,4 +65,4 @@ def test_an_error_in_the_thread_surfaces_with_its_place_and_traceback():
         list(islice(batches.iterate(DataPosition()), 97))
     report = "".join(traceback.format_exception(caught.value))
     assert "while making batch" in report
-    assert "in _packed" in report
+    assert "in pack_side" in report

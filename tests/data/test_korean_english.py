@@ -1,4 +1,4 @@
-"""The built-in corpus: what its splits promise, and that TFDS gives back what the grammar made."""
+"""The built-in corpus: its sentences and splits, and its storage in TFDS."""
 
 import hashlib
 import os
@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from data.korean import corpus as korean_english
-from data.korean.corpus import COMBINATIONS, SEEN, combinations, corpus, prepare
+from data.korean.corpus import (
+    HELD_OUT_COMBINATIONS,
+    MIN_COUNT,
+    combinations,
+    generate_corpus,
+    prepare_korean_english,
+)
 from data.korean.english import english
 from data.korean.grammar import Clause, Phrase, Sentence, korean
 from data.korean.lexicon import PRONOUNS
@@ -26,12 +32,12 @@ ME, HE = PRONOUNS[0], PRONOUNS[3]
 
 @pytest.fixture(scope="module")
 def pairs():
-    return corpus()
+    return generate_corpus()
 
 
 @pytest.fixture(scope="module")
 def meanings(pairs):
-    """Korean → meaning, for all sentences of the corpus: drawn again, as it was drawn."""
+    """Korean → meaning of all sentences of the corpus, sampled again with the same seed."""
     speaker, found = Speaker(korean_english.SEED), {}
     missing = {ko for texts in pairs.values() for ko, _ in texts}
     while missing:
@@ -76,7 +82,7 @@ def test_every_sentence_is_clean_text(pairs):
         assert 2 <= len(ko.split()) <= 15 and 2 <= len(en.split()) <= 15
 
 
-def test_english_articles_and_agreement_hold_everywhere(pairs):
+def test_no_english_sentence_has_a_wrong_article_or_agreement(pairs):
     text = "\n".join(en for split in pairs.values() for _, en in split)
     wrong = (
         r"\b[Aa] [aeiou]",
@@ -98,10 +104,10 @@ def test_english_articles_and_agreement_hold_everywhere(pairs):
 
 
 @pytest.mark.slow
-def test_another_process_with_other_hashes_makes_the_same_corpus(pairs):
+def test_a_process_with_another_hash_seed_generates_the_same_corpus(pairs):
     program = (
-        "import hashlib; from data.korean.corpus import corpus; "
-        "print(hashlib.sha256(repr(sorted(corpus().items())).encode()).hexdigest())"
+        "import hashlib; from data.korean.corpus import generate_corpus; "
+        "print(hashlib.sha256(repr(sorted(generate_corpus().items())).encode()).hexdigest())"
     )
     other = subprocess.run(
         [sys.executable, "-c", program],
@@ -114,9 +120,11 @@ def test_another_process_with_other_hashes_makes_the_same_corpus(pairs):
     assert other.stdout.split()[-1] == digest(pairs)
 
 
-def test_the_version_is_bumped_when_the_corpus_changes(pairs):
+def test_the_digest_of_the_corpus_matches_so_its_version_is_current(pairs):
     version = str(korean_english.KoreanEnglish.VERSION)
-    assert korean_english.DIGEST == digest(pairs)[:16], f"new corpus, old version {version}"
+    assert korean_english.DIGEST == digest(pairs)[:16], (
+        f"the corpus changed: increase version {version}"
+    )
 
 
 def test_the_splits_have_their_sizes_and_share_no_sentence(pairs):
@@ -129,16 +137,19 @@ def test_the_splits_have_their_sizes_and_share_no_sentence(pairs):
     assert len(set(sources)) == len(sources)
 
 
-def test_held_out_words_are_well_known_from_training(pairs):
+def test_each_held_out_word_occurs_in_training_often_enough(pairs):
     counts = Counter(word for pair in pairs["train"] for text in pair for word in text.split())
     for split in ("validation", "test"):
         for pair in pairs[split]:
-            assert all(counts[word] >= SEEN for text in pair for word in text.split())
+            assert all(counts[word] >= MIN_COUNT for text in pair for word in text.split())
 
 
-def test_held_out_combinations_are_half_of_their_split_and_nowhere_else(pairs, meanings):
+def test_held_out_combinations_are_in_half_of_their_split_and_in_no_other_split(pairs, meanings):
     shown = {
-        split: [{COMBINATIONS.get(pair) for pair in combinations(meanings[ko])} for ko, _ in texts]
+        split: [
+            {HELD_OUT_COMBINATIONS.get(pair) for pair in combinations(meanings[ko])}
+            for ko, _ in texts
+        ]
         for split, texts in pairs.items()
     }
     assert not any({"validation", "test"} & splits for splits in shown["train"])
@@ -147,19 +158,19 @@ def test_held_out_combinations_are_half_of_their_split_and_nowhere_else(pairs, m
         assert not any(other in splits for splits in shown[split])
 
 
-def test_no_training_text_shows_a_held_out_combination(pairs):
+def test_no_training_text_contains_a_held_out_combination(pairs):
     text = "\n".join(en for _, en in pairs["train"])
-    for verb, noun in COMBINATIONS:
+    for verb, noun in HELD_OUT_COMBINATIONS:
         verb, noun = VERBS[verb], NOUN[noun]
         words = [verb.past, verb.preposition, "the" if noun.plural else "", noun.en]
         phrase = " ".join(word for word in words if word)
         assert not [end for end in " .?," if f" {phrase}{end}" in text], phrase
 
 
-def test_verbs_and_objects_of_held_out_combinations_are_in_training_apart(pairs, meanings):
+def test_verbs_and_objects_of_held_out_combinations_occur_separately_in_training(pairs, meanings):
     seen = [pair for ko, _ in pairs["train"] for pair in combinations(meanings[ko])]
     verbs, nouns = (Counter(part) for part in zip(*seen, strict=True))
-    for verb, noun in COMBINATIONS:
+    for verb, noun in HELD_OUT_COMBINATIONS:
         assert verbs[verb] >= 30 and nouns[noun] >= 30
 
 
@@ -185,8 +196,8 @@ def test_combinations_are_found_in_every_clause():
 
 
 @pytest.mark.slow
-def test_tfds_gives_back_what_the_grammar_made(pairs, tmp_path, capfd):
-    builder = prepare(tmp_path)
+def test_tfds_returns_the_generated_pairs(pairs, tmp_path, capfd):
+    builder = prepare_korean_english(tmp_path)
     assert capfd.readouterr().out == ""
     assert builder.info.features.keys() == {"ko", "en"}
     for split, texts in pairs.items():
@@ -195,11 +206,11 @@ def test_tfds_gives_back_what_the_grammar_made(pairs, tmp_path, capfd):
         assert {(one["ko"].decode(), one["en"].decode()) for one in examples} == set(texts)
         assert len(source) == len(texts)
     written = os.stat(builder.data_path / "dataset_info.json").st_mtime_ns
-    again = prepare(str(tmp_path))
+    again = prepare_korean_english(str(tmp_path))
     assert os.stat(again.data_path / "dataset_info.json").st_mtime_ns == written
 
 
-def few(count):
+def few_pairs(count):
     return {
         split: [(f"문장 {number}.", f"Sentence {number}.") for number in range(count)]
         for split in ("train", "validation", "test")
@@ -211,24 +222,24 @@ def test_an_interrupted_preparation_is_not_read(tmp_path, monkeypatch):
         yield "one", {"ko": "하나.", "en": "One."}
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(korean_english, "corpus", lambda: few(3))
+    monkeypatch.setattr(korean_english, "generate_corpus", lambda: few_pairs(3))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(korean_english.KoreanEnglish, "_generate_examples", interrupted)
-        prepare(tmp_path)
+        prepare_korean_english(tmp_path)
     killed = tmp_path / "korean_english" / "incomplete.KILLED_1.0.0"
     killed.mkdir(parents=True)
     (killed / "dataset_info.json").write_text("{")
-    assert len(prepare(tmp_path).as_data_source("train")) == 3
+    assert len(prepare_korean_english(tmp_path).as_data_source("train")) == 3
 
 
-def test_two_preparations_at_once_leave_one_complete_data_set(tmp_path, monkeypatch):
+def test_two_simultaneous_preparations_leave_one_complete_data_set(tmp_path, monkeypatch):
     def overtaken():
-        monkeypatch.setattr(korean_english, "corpus", lambda: few(3))
-        prepare(tmp_path)
-        return few(3)
+        monkeypatch.setattr(korean_english, "generate_corpus", lambda: few_pairs(3))
+        prepare_korean_english(tmp_path)
+        return few_pairs(3)
 
-    monkeypatch.setattr(korean_english, "corpus", overtaken)
-    assert len(prepare(tmp_path).as_data_source("train")) == 3
+    monkeypatch.setattr(korean_english, "generate_corpus", overtaken)
+    assert len(prepare_korean_english(tmp_path).as_data_source("train")) == 3
     assert [path.name for path in (tmp_path / "korean_english").iterdir()] == [
         str(korean_english.KoreanEnglish.VERSION)
     ]

@@ -1,4 +1,4 @@
-"""Korean forms against hand-checked ones, and what a meaning says in both languages."""
+"""Korean word forms against a table written by hand, and meanings in both languages."""
 
 import unicodedata
 
@@ -11,14 +11,14 @@ from data.korean.morphology import (
     Stem,
     adnominal,
     connective,
-    final,
-    finite,
+    final_consonant,
+    finite_form,
     infinitive,
     jamo,
-    linked,
     particle,
-    past,
+    past_stem,
     syllable,
+    with_linking_vowel,
 )
 from data.korean.predicates import (
     ADJECTIVES,
@@ -97,9 +97,9 @@ def test_every_predicate_is_conjugated_as_in_the_hand_written_table():
         stem = stem_of(predicate)
         attribute = adnominal(stem, "present" if isinstance(predicate, Adjective) else "past")
         assert table[ko] == (
-            finite(stem, "polite", False),
-            finite(stem, "formal", False),
-            finite(past(stem), "plain", False),
+            finite_form(stem, "polite", False),
+            finite_form(stem, "formal", False),
+            finite_form(past_stem(stem), "plain", False),
             attribute,
         )
 
@@ -118,31 +118,34 @@ def test_every_predicate_is_conjugated_as_in_the_hand_written_table():
 )
 def test_verbs_take_the_endings_of_their_class(ko, statement, question, present, future, condition):
     stem = stem_of(VERBS[ko])
-    assert finite(stem, "plain", False) == statement
-    assert finite(stem, "plain", True) == question
+    assert finite_form(stem, "plain", False) == statement
+    assert finite_form(stem, "plain", True) == question
     assert (adnominal(stem, "present"), adnominal(stem, "future")) == (present, future)
     assert connective(stem, "면") == condition
 
 
-def test_what_the_lexicon_lacks_is_conjugated_too():
-    assert infinitive(Stem("하얗", "ㅎ")) == "하얘" and linked(Stem("파랗", "ㅎ"), "ㄴ") == "파란"
+def test_stems_that_are_not_in_the_lexicon_are_conjugated():
+    assert (
+        infinitive(Stem("하얗", "ㅎ")) == "하얘"
+        and with_linking_vowel(Stem("파랗", "ㅎ"), "ㄴ") == "파란"
+    )
     assert infinitive(Stem("모르", "르")) == "몰라" and infinitive(Stem("곱", "ㅂ")) == "고와"
     assert infinitive(Stem("되")) == "돼" and infinitive(Stem("서")) == "서"
-    assert finite(Stem("않"), "plain", False) == "않는다"
-    assert finite(Stem("없", "", True), "plain", False) == "없다"
-    assert finite(Stem("아니", "아니", True), "polite", False) == "아니에요"
-    assert finite(past(Stem("아니", "아니", True)), "plain", False) == "아니었다"
-    assert finite(Stem("학생이", "이", True), "polite", False) == "학생이에요"
-    assert finite(Stem("의사이", "이", True), "polite", False) == "의사예요"
-    assert finite(past(Stem("의사이", "이", True)), "formal", False) == "의사였습니다"
-    assert finite(Stem("것이", "이", True), "polite", False) == "거예요"
+    assert finite_form(Stem("않"), "plain", False) == "않는다"
+    assert finite_form(Stem("없", "", True), "plain", False) == "없다"
+    assert finite_form(Stem("아니", "아니", True), "polite", False) == "아니에요"
+    assert finite_form(past_stem(Stem("아니", "아니", True)), "plain", False) == "아니었다"
+    assert finite_form(Stem("학생이", "이", True), "polite", False) == "학생이에요"
+    assert finite_form(Stem("의사이", "이", True), "polite", False) == "의사예요"
+    assert finite_form(past_stem(Stem("의사이", "이", True)), "formal", False) == "의사였습니다"
+    assert finite_form(Stem("것이", "이", True), "polite", False) == "거예요"
 
 
 def test_syllables_are_unicode_compositions():
     for code in range(0xAC00, 0xD7A4, 7):
         assert syllable(*jamo(chr(code))) == chr(code)
         jamos = unicodedata.normalize("NFD", chr(code))
-        assert (final(chr(code)) == " ") == (len(jamos) == 2)
+        assert (final_consonant(chr(code)) == " ") == (len(jamos) == 2)
 
 
 def test_particles_agree_with_the_final_consonant_of_every_noun():
@@ -174,16 +177,25 @@ def test_styles_change_the_korean_and_not_the_english(style, question, ko, en):
 # Meaning
 
 
-def said(verb, *arguments, tense="past", mode="", negative="", style="plain", question=False):
+def render(verb, *arguments, tense="past", mode="", negative="", style="plain", question=False):
     sentence = Sentence(Clause(verb, arguments, tense, mode, negative), style, question)
     return korean(sentence), english(sentence)
 
 
-def test_who_eats_whom_is_said_by_the_particles():
+def test_particles_decide_who_eats_whom():
     eat, rice, me = VERBS["먹다"], Phrase(NOUN["밥"]), Phrase(ME)
-    assert said(eat, ("topic", me), ("object", rice)) == ("나는 밥을 먹었다.", "I ate rice.")
-    assert said(eat, ("subject", rice), ("object", me)) == ("밥이 나를 먹었다.", "Rice ate me.")
-    assert said(eat, ("object", me), ("subject", rice)) == ("나를 밥이 먹었다.", "Rice ate me.")
+    assert render(eat, ("topic", me), ("object", rice)) == (
+        "나는 밥을 먹었다.",
+        "I ate rice.",
+    )
+    assert render(eat, ("subject", rice), ("object", me)) == (
+        "밥이 나를 먹었다.",
+        "Rice ate me.",
+    )
+    assert render(eat, ("object", me), ("subject", rice)) == (
+        "나를 밥이 먹었다.",
+        "Rice ate me.",
+    )
 
 
 MINSU, YUNA, DOG = Phrase(NOUN["민수"]), Phrase(NOUN["유나"]), Phrase(NOUN["개"])
@@ -206,65 +218,67 @@ BOOKS = Phrase(NOUN["책"], number=2)
 )
 def test_tense_mode_and_negation(tense, mode, negative, ko, en):
     bread = ("object", Phrase(NOUN["빵"]))
-    assert said(
+    assert render(
         VERBS["먹다"], ("topic", MINSU), bread, tense=tense, mode=mode, negative=negative
     ) == (ko, en)
 
 
-def test_relative_clauses_stand_before_the_korean_and_after_the_english_noun():
+def test_relative_clauses_precede_the_korean_and_follow_the_english_noun():
     met = Clause(VERBS["만나다"], (("subject", Phrase(ME)),))
     reads = Clause(VERBS["읽다"], (("object", BOOKS),), "present")
     man, woman = (Phrase(NOUN[ko], relative=one) for ko, one in (("남자", met), ("여자", reads)))
-    assert said(VERBS["보다"], ("topic", man), ("object", woman)) == (
+    assert render(VERBS["보다"], ("topic", man), ("object", woman)) == (
         "내가 만난 남자는 책 두 권을 읽는 여자를 봤다.",
         "The man that I met saw the woman who reads two books.",
     )
     song = Phrase(NOUN["노래"], relative=Clause(VERBS["듣다"], (("subject", MINSU),)))
-    assert said(VERBS["쓰다"], ("topic", YUNA), ("object", song)) == (
+    assert render(VERBS["쓰다"], ("topic", YUNA), ("object", song)) == (
         "유나는 민수가 들은 노래를 썼다.",
         "Yuna wrote the song that Minsu listened to.",
     )
 
 
-def test_questions_about_an_argument_bring_it_to_the_front_in_english():
+def test_english_fronts_the_argument_of_a_question():
     who, what = Phrase(WHO), Phrase(WHAT)
     many = Phrase(NOUN["책"], number=HOW_MANY, floating=True)
     give = VERBS["주다"]
-    assert said(give, ("subject", who), ("recipient", YUNA), ("object", BOOKS), question=True) == (
+    assert render(
+        give, ("subject", who), ("recipient", YUNA), ("object", BOOKS), question=True
+    ) == (
         "누가 유나에게 책 두 권을 줬니?",
         "Who gave two books to Yuna?",
     )
-    assert said(
+    assert render(
         give, ("topic", MINSU), ("recipient", who), ("object", BOOKS), question=True, style="polite"
     ) == ("민수는 누구에게 책 두 권을 줬어요?", "Who did Minsu give two books to?")
-    assert said(
+    assert render(
         give, ("topic", MINSU), ("recipient", YUNA), ("object", many), question=True, style="formal"
     ) == ("민수는 유나에게 책을 몇 권 줬습니까?", "How many books did Minsu give to Yuna?")
-    assert said(VERBS["듣다"], ("topic", MINSU), ("object", what), question=True) == (
+    assert render(VERBS["듣다"], ("topic", MINSU), ("object", what), question=True) == (
         "민수는 무엇을 들었니?",
         "What did Minsu listen to?",
     )
 
 
-def test_existence_identity_and_knowledge_have_negatives_of_their_own():
+def test_existence_identity_and_knowledge_have_irregular_negatives():
     room = Phrase(NOUN["방"])
-    assert said(THERE, ("location", room), ("existent", DOG), negative="long") == (
+    assert render(THERE, ("location", room), ("existent", DOG), negative="long") == (
         "방에 개가 없었다.",
         "There was no dog in the room.",
     )
-    assert said(BE_AT, ("topic", DOG), ("location", room), tense="present") == (
+    assert render(BE_AT, ("topic", DOG), ("location", room), tense="present") == (
         "개는 방에 있다.",
         "The dog is in the room.",
     )
     artist = ("complement", Phrase(NOUN["화가"]))
-    assert said(BE, ("topic", MINSU), artist, tense="present", style="polite") == (
+    assert render(BE, ("topic", MINSU), artist, tense="present", style="polite") == (
         "민수는 화가예요.",
         "Minsu is an artist.",
     )
-    assert said(BE, ("topic", MINSU), artist, negative="long", question=True) == (
+    assert render(BE, ("topic", MINSU), artist, negative="long", question=True) == (
         "민수는 화가가 아니었니?",
         "Was Minsu not an artist?",
     )
-    assert said(
+    assert render(
         VERBS["알다"], ("topic", MINSU), ("object", YUNA), tense="present", negative="short"
     ) == ("민수는 유나를 모른다.", "Minsu does not know Yuna.")

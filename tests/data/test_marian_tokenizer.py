@@ -1,4 +1,4 @@
-"""The tokenizer of MarianMT directories gives the ids and texts of transformers' own."""
+"""The tokenizer of MarianMT directories returns the same ids and texts as that of transformers."""
 
 import json
 
@@ -29,24 +29,26 @@ def directory(request, tmp_path):
 
 def test_ids_and_texts_are_those_of_transformers(directory):
     transformers = pytest.importorskip("transformers")
-    theirs = transformers.MarianTokenizer.from_pretrained(directory)
+    reference = transformers.MarianTokenizer.from_pretrained(directory)
     source, target = load_marian_tokenizers(directory)
     found = source.encode_many(TEXTS)
-    assert [[*ids, 0] for ids in found] == [theirs(text).input_ids for text in TEXTS]
+    assert [[*ids, 0] for ids in found] == [reference(text).input_ids for text in TEXTS]
     assert [[*ids, 0] for ids in target.encode_many(TEXTS)] == [
-        theirs(text_target=text).input_ids for text in TEXTS
+        reference(text_target=text).input_ids for text in TEXTS
     ]
     assert any(1 in ids for ids in found)
     assert source.id_of(">>deu<<") in found[TEXTS.index(">>deu<< A woman reads.")]
     choose = np.random.default_rng(0)
     for _ in range(50):
         ids = choose.integers(2, target.size - 1, choose.integers(1, 20))
-        ids = ids[ids != source.size - 1].tolist()  # theirs drops the source's pad of the target
+        ids = ids[
+            ids != source.size - 1
+        ].tolist()  # the reference drops the source's pad from the target
         assert target.decode([0, *ids, target.size - 1]) == target.decode(ids)
-        assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+        assert target.decode(ids) == reference.decode(ids, skip_special_tokens=True)
 
 
-def test_it_is_kept_in_a_run_as_it_is(directory, tmp_path):
+def test_saving_it_in_a_run_and_loading_it_changes_nothing(directory, tmp_path):
     tokenizers = load_marian_tokenizers(directory)
     save_tokenizers(str(tmp_path / "vocab"), *tokenizers)
     for one, other in zip(tokenizers, load_tokenizers(str(tmp_path / "vocab")), strict=True):
@@ -55,11 +57,11 @@ def test_it_is_kept_in_a_run_as_it_is(directory, tmp_path):
         assert one.encode_many(TEXTS) == other.encode_many(TEXTS)
 
 
-def test_a_pad_that_is_appended_can_be_taken_off_again(directory):
+def test_an_appended_pad_can_be_removed(directory):
     for one in load_marian_tokenizers(directory):
-        there = with_appended_pad(one, one.size + 5)
-        assert there.id_of("<pad>") == one.size + 5 == there.size - 1
-        assert without_appended_pad(there).vocabulary == one.vocabulary
+        padded = with_appended_pad(one, one.size + 5)
+        assert padded.id_of("<pad>") == one.size + 5 == padded.size - 1
+        assert without_appended_pad(padded).vocabulary == one.vocabulary
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Mixtures of corpora: each pair as often as its weight says, and known by its own file."""
+"""Mixtures of corpora: pairs are taken according to their weight and keep their file and line."""
 
 from collections import Counter
 from itertools import pairwise
@@ -16,7 +16,7 @@ SEED = 3
 
 @pytest.fixture
 def files(tmp_path):
-    """Two files of pairs, 5 and 7; the second has a blank line and an over-long one."""
+    """Two files of 5 and 7 pairs; the second also has a blank line and one that is too long."""
     one, other = tmp_path / "one.tsv", tmp_path / "other.tsv"
     one.write_text("".join(f"a{i}\tA{i}\n" for i in range(5)))
     lines = [f"b{i}\tB{i}\n" for i in range(7)]
@@ -24,13 +24,13 @@ def files(tmp_path):
     return one, other
 
 
-def test_whole_weights_take_each_pair_so_often_in_every_epoch():
+def test_an_integer_weight_is_the_number_of_times_an_epoch_takes_each_pair():
     for epoch in range(4):
         counts = Counter(taken_pairs(((5, 2.0), (7, 1.0)), SEED, epoch).tolist())
         assert counts == {**dict.fromkeys(range(5), 2), **dict.fromkeys(range(5, 12), 1)}
 
 
-def test_nothing_is_taken_again_before_everything_else_was():
+def test_no_pair_is_taken_again_before_all_others():
     for count, weight in ((7, 0.5), (11, 0.3), (5, 2.4), (13, 1 / 3)):
         seen = Counter(range(count))
         for epoch in range(17):
@@ -41,7 +41,7 @@ def test_nothing_is_taken_again_before_everything_else_was():
         assert abs(sum(seen.values()) - count - 17 * count * weight) < 1
 
 
-def test_what_is_taken_depends_on_seed_and_epoch_and_nothing_else():
+def test_the_taken_pairs_depend_on_seed_and_epoch_only():
     weights = ((101, 0.5), (53, 1.5))
     taken = taken_pairs(weights, SEED, 1).tolist()
     assert taken == taken_pairs(weights, SEED, 1).tolist() == sorted(taken)
@@ -49,13 +49,13 @@ def test_what_is_taken_depends_on_seed_and_epoch_and_nothing_else():
     assert taken != taken_pairs(weights, SEED + 1, 1).tolist()
 
 
-def test_passes_and_corpora_have_orders_of_their_own():
+def test_each_pass_and_each_corpus_has_its_own_order():
     halves = [taken_pairs(((97, 0.5), (97, 0.5)), SEED, epoch) for epoch in (0, 2)]
     taken = [set((half[half // 97 == i] % 97).tolist()) for half in halves for i in (0, 1)]
     assert all(one != other for i, one in enumerate(taken) for other in taken[:i])
 
 
-def test_an_epoch_has_the_pairs_that_are_taken():
+def test_pairs_of_epoch_selects_the_taken_pairs():
     sides = [[[10 * side + i] * (i + 1) for i in range(12)] for side in (1, 2)]
     pairs = Pairs(ragged(sides[0]), ragged(sides[1]), ((5, 0.5), (7, 3.0)))
     for epoch in range(3):
@@ -107,7 +107,7 @@ def test_a_single_corpus_has_its_weight(files):
     assert [origin.weight for origin in corpus.origins] == [3.0] and len(corpus.source) == 5
 
 
-def test_a_mixture_is_parsed_and_anything_else_refused(files):
+def test_a_mixture_is_parsed_and_a_malformed_one_is_refused(files):
     assert mixture("2*tsv:a.tsv + text:b*c,d+0.25*tfds:x/y:train") == [
         (2.0, "tsv:a.tsv"),
         (1.0, "text:b*c,d"),
@@ -136,7 +136,7 @@ def encode(spec, **options):
     return encode_pairs(corpus, *train_tokenizers(config, corpus.source, corpus.target), config)
 
 
-def test_a_corpus_of_which_nothing_would_be_seen_is_refused(files):
+def test_a_corpus_of_which_an_epoch_takes_no_pair_is_refused(files):
     one, other = files
     with pytest.raises(UserError, match="0.1 takes none of 5 pairs") as caught:
         encode(f"0.1*tsv:{one} + tsv:{other}")
@@ -147,7 +147,7 @@ def test_a_corpus_of_which_nothing_would_be_seen_is_refused(files):
     assert caught.value.code == DATA
 
 
-def test_held_out_splits_are_those_that_the_corpora_of_a_mixture_bring_along(files):
+def test_a_mixture_has_the_held_out_splits_of_its_corpora(files):
     config = DataConfig(corpus=f"0.5*builtin:korean_english + tsv:{files[0]}")
     assert split_spec(config, "valid") == split_spec(config, "test") == "builtin:korean_english"
     assert split_spec(config, "train") == config.corpus

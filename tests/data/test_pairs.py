@@ -1,4 +1,4 @@
-"""Pairs: what is kept keeps its place in the corpus, what is not is counted."""
+"""Encoded pairs: kept ones have their index in the corpus, dropped ones are counted."""
 
 from array import array
 from itertools import pairwise
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.config import DataConfig
-from data.pairs import encode_pairs
+from data.pairs import encode_pairs, ragged, select_sequences
 from data.text_files import Corpus, Origin
 from data.vocabulary import train_tokenizers
 from runtime.errors import DATA, UserError
@@ -40,6 +40,11 @@ def test_pairs_that_do_not_fit_are_dropped_and_counted():
     assert [slots.tolist() for slots in pairs.slots] == [[3, 5, 2], [2, 7, 4]]
 
 
+def test_sequences_are_selected_in_the_order_of_the_index():
+    found = select_sequences(ragged([[7, 8], [9], [5, 6, 4]]), np.array([2, 0]))
+    assert (found.ids.tolist(), found.offsets.tolist()) == ([5, 6, 4, 7, 8], [0, 3, 5])
+
+
 def test_pairs_are_the_same_in_blocks_of_any_size(monkeypatch):
     config = DataConfig(tokenizer="characters")
     corpus = a_corpus([str(i) for i in range(37)], [str(i * i) for i in range(37)])
@@ -61,7 +66,7 @@ def test_no_pair_left_is_refused_with_the_counts():
     assert caught.value.code == DATA
 
 
-def test_endless_texts_are_dropped_before_they_are_tokenized():
+def test_very_long_texts_are_dropped_before_they_are_tokenized():
     config = DataConfig(tokenizer="characters", source_length=5, target_length=7)
     corpus = a_corpus(["a", "b" * (64 * 4 + 1), "a b"], ["a", "b", "b" * (64 * 6 + 1)])
     seen = []

@@ -1,4 +1,4 @@
-"""Scores: named scales with signatures, against BLEU counted by hand."""
+"""Scores: names and signatures, and BLEU compared with a plain implementation."""
 
 import math
 from collections import Counter
@@ -37,14 +37,14 @@ def test_tokenized_bleu_is_bleu_of_lower_cased_words():
     assert "case:lc" in score.signature and "tok:none" in score.signature
 
 
-def test_the_scales_differ_and_say_so():
+def test_the_scales_differ_and_are_named_in_the_signature():
     cased = bleu(TEXTS, REFERENCES)
     assert "case:mixed" in cased.signature and "tok:13a" in cased.signature
     assert cased.value < tokenized_bleu(TEXTS, REFERENCES).value
     assert str(cased).startswith("BLEU ") and cased.signature in str(cased)
 
 
-def test_perfect_translations_score_a_hundred():
+def test_perfect_translations_score_100():
     assert bleu(REFERENCES, REFERENCES).value == pytest.approx(100)
     assert chrf(REFERENCES, REFERENCES).value == pytest.approx(100)
     assert exact_match(REFERENCES, REFERENCES) == 100
@@ -52,10 +52,10 @@ def test_perfect_translations_score_a_hundred():
 
 
 def test_cased_bleu_and_chrf_distinguish_text_and_reference():
-    """The tokens are apart, so that 13a splits them as spaces do."""
+    """Spaces separate all tokens, so the 13a tokenizer splits at spaces only."""
     short = [" ".join(reference.split()[:-2]) for reference in REFERENCES]
     expected = counted_bleu(short, REFERENCES)
     assert bleu(short, REFERENCES).value == pytest.approx(expected, rel=1e-6)
     assert counted_bleu(REFERENCES, short) != pytest.approx(expected, rel=1e-3)
-    # chrF2 weighs recall twice as much as precision: what is missing costs more than what is added.
+    # chrF2 weighs recall twice as much as precision: omissions cost more than additions.
     assert chrf(short, REFERENCES).value < chrf(REFERENCES, short).value - 1

@@ -1,4 +1,4 @@
-"""Subword sampling: the same words, other pieces, drawn as SentencePiece and enumeration say."""
+"""Subword sampling, compared with SentencePiece and with enumeration of all segmentations."""
 
 import math
 import random
@@ -71,7 +71,7 @@ def as_lists(side):
 
 
 def close(got, share, total=DRAWS):
-    """Whether a count agrees with a share to six standard errors of two such counts."""
+    """Whether a count agrees with a share within six standard errors of two such counts."""
     return abs(got / total - share) < 6 * math.sqrt(2 * max(share, 1 / total) / total)
 
 
@@ -84,11 +84,11 @@ def test_without_dropout_merges_are_those_of_sentencepiece():
 
 
 @pytest.mark.parametrize("drop", [0.1, 0.5])
-def test_bpe_dropout_draws_what_sentencepiece_draws(drop):
+def test_bpe_dropout_has_the_distribution_of_sentencepiece(drop):
     tokenizer, rng = tokenizer_of("bpe"), random.Random(1)
     scores, _ = tokenizer.pieces()
     ours = Counter(tuple(bpe_dropout("▁König", scores, drop, rng)) for _ in range(DRAWS))
-    theirs = Counter(
+    reference = Counter(
         tuple(
             tokenizer._processor.encode(
                 "König", out_type=str, enable_sampling=True, alpha=drop, nbest_size=-1
@@ -97,12 +97,12 @@ def test_bpe_dropout_draws_what_sentencepiece_draws(drop):
         for _ in range(DRAWS)
     )
     assert len(ours) > 2
-    for pieces in ours | theirs:
-        assert close(ours[pieces], theirs[pieces] / DRAWS), pieces
+    for pieces in ours | reference:
+        assert close(ours[pieces], reference[pieces] / DRAWS), pieces
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
-def test_unigram_pieces_are_drawn_by_their_probability(alpha):
+def test_unigram_pieces_are_sampled_by_their_probability(alpha):
     scores, _ = tokenizer_of("unigram").pieces()
     word, rng, weights = "▁seehears", random.Random(2), {}
     longest = max(map(len, scores))
@@ -118,7 +118,7 @@ def test_unigram_pieces_are_drawn_by_their_probability(alpha):
         assert close(drawn[pieces], weight / sum(weights.values())), pieces
 
 
-def test_what_no_pieces_cover_is_refused():
+def test_a_word_that_the_pieces_do_not_cover_is_refused():
     with pytest.raises(ValueError, match="no pieces"):
         unigram_sample("ab", {"a": -1.0}, 1.0, random.Random(0), 1)
 
@@ -131,7 +131,7 @@ def test_the_text_stays_and_the_pieces_change_with_the_epoch(config):
             assert [tokenizer.decode(ids) for ids in sentences] == lines
         assert as_lists(usual[side]) not in epochs
         assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-    # Nor is a word cut in one way for a whole epoch.
+    # A word has several segmentations within an epoch.
     texts = {i: piece for piece, i in tokenizer.pieces()[1].items()}
     cuts = {}
     for ids in as_lists(sampler(0).target):
@@ -148,17 +148,17 @@ def test_an_epoch_is_a_function_of_seed_and_epoch_in_any_process(config):
         "from tests.data.test_subwords import *\n"
         f"print([as_lists(s) for s in sampler_of(DataConfig(**{vars(config)!r}))[0](4)[:2]])"
     )
-    there = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         check=True,
         cwd=Path(__file__).parents[2],
     )
-    assert there.stdout.strip() == repr(here)
+    assert done.stdout.strip() == repr(here)
 
 
-def test_what_would_no_longer_fit_keeps_its_usual_pieces(config):
+def test_a_sentence_that_would_no_longer_fit_keeps_its_usual_pieces(config):
     loose, usual, _, _ = sampler_of(config)
     sampled, usual = as_lists(loose(0).source), as_lists(usual.source)
     limit = max(*map(len, usual), sorted(map(len, sampled))[len(sampled) // 2])
@@ -170,7 +170,7 @@ def test_what_would_no_longer_fit_keeps_its_usual_pieces(config):
     ]
 
 
-def test_a_word_with_an_unknown_character_is_left_alone():
+def test_a_word_with_an_unknown_character_keeps_its_usual_ids():
     config = DataConfig(tokenizer="bpe", vocab_size=97, subword_sampling=0.5)
     tokenizers = train_tokenizers(config, GERMAN, ENGLISH)
     pairs = PairCollector(("a", "a"), "error")
@@ -191,11 +191,11 @@ def test_a_vocabulary_without_subwords_is_refused():
     assert caught.value.code == CONFIGURATION
     words = train_tokenizers(DataConfig(tokenizer="words"), GERMAN, ENGLISH)
     pairs, _, _ = encode_pairs(a_corpus(), *words, DataConfig())
-    with pytest.raises(UserError, match="bpe or unigram"):
+    with pytest.raises(UserError, match="expected bpe or unigram"):
         SubwordSampler(pairs, (GERMAN, ENGLISH), words, DataConfig(subword_sampling=0.1), 0)
 
 
-def test_a_pair_that_is_taken_often_is_cut_in_many_ways(config):
+def test_a_pair_that_is_taken_often_is_segmented_in_many_ways(config):
     sampler, usual, texts, tokenizer = sampler_of(config)
     sampler._pairs = usual._replace(weights=((len(GERMAN), 8.0),))
     sampled = as_lists(sampler(0).target)

@@ -1,4 +1,4 @@
-"""Text files: what is a line, what is a pair, and one line of explanation for what is wrong."""
+"""Text files: lines, pairs, and the one-line errors of invalid files."""
 
 import gzip
 import hashlib
@@ -67,7 +67,7 @@ def test_one_carriage_return_and_one_byte_order_mark_are_stripped(text):
     assert corpus.target == ["c", "d"]
 
 
-def test_a_pair_with_a_blank_side_goes_as_a_pair_and_is_counted(text):
+def test_a_pair_with_a_blank_side_is_dropped_and_counted(text):
     corpus = text(b"a\n \t\nc\n\ne\n", b"v\nw\n\nx\nz\n")
     assert list(zip(corpus.source, corpus.target, strict=True)) == [("a", "v"), ("e", "z")]
     assert corpus.dropped == {"blank": 3}
@@ -75,7 +75,7 @@ def test_a_pair_with_a_blank_side_goes_as_a_pair_and_is_counted(text):
     assert [corpus.where(i) for i in range(2)] == ["train.de:1", "train.de:5"]
 
 
-def test_only_the_first_five_places_of_a_reason_are_kept(text):
+def test_only_the_first_five_places_of_a_reason_are_recorded(text):
     corpus = text(b"a\n" + 11 * b"\n", lines("b", 12))
     assert corpus.dropped == {"blank": 11}
     assert len(corpus.examples["blank"]) == 5
@@ -108,17 +108,17 @@ def test_bytes_that_are_not_utf8_can_be_replaced_or_skipped_and_are_counted(text
     assert corpus.examples == {"not UTF-8": ["train.de:2"]}
 
 
-def test_nothing_but_blanks_is_refused_with_the_counts(text):
+def test_a_corpus_of_blank_lines_is_refused_with_the_counts(text):
     assert "0 of 5 pairs left: 5 blank" in refused(DATA, text, b"\n\n\n\n\n", lines("a", 5))
 
 
-def test_reverse_swaps_the_sides_and_where_they_come_from(text):
+def test_reverse_swaps_the_sides_and_their_files(text):
     corpus = text(b"a\nb\n", b"x\ny\n", reverse=True)
     assert (corpus.source, corpus.target) == (["x", "y"], ["a", "b"])
     assert corpus.where(1) == "train.en:2"
 
 
-def test_the_fingerprint_follows_the_content_and_names_the_file(text):
+def test_the_fingerprint_of_a_file_depends_on_its_content(text):
     first, same = text(b"a\nb\n", b"x\ny\n"), text(b"a\nb\n", b"x\ny\n")
     other = text(b"a\nb\n", b"x\nz\n")
     assert first.fingerprints == same.fingerprints
@@ -128,7 +128,7 @@ def test_the_fingerprint_follows_the_content_and_names_the_file(text):
     assert changed == ["train.en"]
 
 
-def test_compressed_files_read_as_plain_ones_do(text, tmp_path):
+def test_compressed_files_read_as_plain_ones(text, tmp_path):
     plain = text(lines("wort"), lines("word"))
     for name in ("train.de", "train.en"):
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
@@ -196,7 +196,7 @@ def test_a_pipe_is_a_file():
     os.close(read)
 
 
-def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monkeypatch):
+def test_the_pair_of_an_extremely_long_line_is_dropped_without_reading_it_whole(text, monkeypatch):
     for module in ("data.text_files", "runtime.lines"):
         monkeypatch.setattr(f"{module}.LONGEST", 11)
     corpus = text(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n", lines("x", 5))
@@ -208,7 +208,7 @@ def test_an_endless_line_goes_as_a_pair_and_is_never_whole_in_memory(text, monke
         corpus.fingerprints["train.de"]
         == hashlib.sha256(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n").hexdigest()
     )
-    for ending in (b"", b"\n", b"\r\n"):  # cut off or whole, first or not
+    for ending in (b"", b"\n", b"\r\n"):  # a last line without or with a line end
         kept = list(truncated_lines(io.BytesIO(b"f" * 19 + ending)))
         assert len(kept) == 1 and len(kept[0]) > 11
         assert list(truncated_lines(io.BytesIO(b"f" * 11 + ending))) == [b"f" * 11]
@@ -223,19 +223,19 @@ def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_
     assert sum(corpus.dropped.values()) == 1
 
 
-def test_progress_is_told_while_a_corpus_is_read(tmp_path, monkeypatch):
+def test_progress_is_logged_while_a_corpus_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("data.text_files.EVERY", 3)
     (tmp_path / "pairs.tsv").write_bytes(b"a\tx\n" * 7)
-    told = []
-    read_corpus("tsv:pairs.tsv", "train", DataConfig(), told.append)
-    assert told == ["pairs.tsv: 3 pairs read", "pairs.tsv: 6 pairs read"]
+    logged = []
+    read_corpus("tsv:pairs.tsv", "train", DataConfig(), logged.append)
+    assert logged == ["pairs.tsv: 3 pairs read", "pairs.tsv: 6 pairs read"]
 
 
 def test_lines_of_progress_are_throttled(monkeypatch):
-    clock, told = iter([0.0, 1.0, 5.0, 6.0, 10.5]), []
+    clock, logged = iter([0.0, 1.0, 5.0, 6.0, 10.5]), []
     monkeypatch.setattr("runtime.notices.time.monotonic", lambda: next(clock))
-    tell = throttled(told.append)
+    log = throttled(logged.append)
     for line in "abcd":
-        tell(line)
-    assert told == ["b", "d"]
+        log(line)
+    assert logged == ["b", "d"]

@@ -1,4 +1,4 @@
-"""Tokenizers: what is encoded comes back, on one line, in this run and in the next."""
+"""Tokenizers: encoding and decoding, training, saving and loading."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ import pytest
 
 from data.config import TOKENIZERS, DataConfig
 from data.tokenizer import END, PAD, START, UNKNOWN, UNKNOWN_TEXT
-from data.vocabulary import fingerprint, load_tokenizers, save_tokenizers, train_tokenizers
+from data.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256, train_tokenizers
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 
 GERMAN = [
@@ -45,19 +45,19 @@ def test_decoding_undoes_encoding(tokenizer):
         assert all(UNKNOWN < i < tokenizer.size for i in ids)
 
 
-def test_many_are_encoded_as_one_by_one(tokenizer):
+def test_encode_many_equals_encode_of_each_text(tokenizer):
     texts = [*GERMAN, "", "Quark!"]
     assert tokenizer.encode_many(texts) == [tokenizer.encode(text) for text in texts]
 
 
-def test_decoding_drops_padding_start_and_end_and_takes_numpy(tokenizer):
+def test_decoding_drops_padding_start_and_end_and_accepts_numpy(tokenizer):
     ids = tokenizer.encode(GERMAN[0])
     framed = np.array([START, *ids, END, PAD, PAD], np.int32)
     assert tokenizer.decode(framed) == GERMAN[0]
     assert tokenizer.decode([]) == ""
 
 
-def test_unknown_text_decodes_to_a_sign(tokenizer):
+def test_unknown_text_decodes_to_unknown_text(tokenizer):
     ids = tokenizer.encode("Der 鯨 .")
     assert UNKNOWN in ids
     assert UNKNOWN_TEXT in tokenizer.decode(ids)
@@ -67,7 +67,7 @@ def test_special_tokens_cannot_be_written_in_text(tokenizer):
     assert not {PAD, START, END} & set(tokenizer.encode("<pad> <s> </s> Hund"))
 
 
-def test_line_ends_never_come_out(tokenizer):
+def test_decoded_text_has_no_line_ends(tokenizer):
     lines = [f"{text}\r\n{text}" for text in GERMAN]
     config = DataConfig(tokenizer=tokenizer.kind, vocab_size=127)
     trained, _ = train_tokenizers(config, lines, lines)
@@ -78,8 +78,12 @@ def test_line_ends_never_come_out(tokenizer):
 
 def test_the_same_sentences_give_the_same_vocabulary(tokenizer):
     config = DataConfig(tokenizer=tokenizer.kind, vocab_size=127)
-    assert fingerprint(train_tokenizers(config, GERMAN, ENGLISH)[0]) == fingerprint(tokenizer)
-    assert fingerprint(train_tokenizers(config, GERMAN, GERMAN)[0]) != fingerprint(tokenizer)
+    assert tokenizer_sha256(train_tokenizers(config, GERMAN, ENGLISH)[0]) == tokenizer_sha256(
+        tokenizer
+    )
+    assert tokenizer_sha256(train_tokenizers(config, GERMAN, GERMAN)[0]) != tokenizer_sha256(
+        tokenizer
+    )
 
 
 def test_vocab_size_is_a_limit(tokenizer):
@@ -102,7 +106,7 @@ def test_characters_are_not_only_letters():
     assert [tokenizer.decode(tokenizer.encode(line)) for line in lines] == lines
 
 
-def test_a_joint_vocabulary_is_one_object_and_separate_ones_know_one_side():
+def test_a_joint_vocabulary_is_one_object_and_separate_ones_have_one_side():
     source, target = train_tokenizers(DataConfig(tokenizer="words"), GERMAN, ENGLISH)
     assert source is target
     config = DataConfig(
@@ -115,7 +119,7 @@ def test_a_joint_vocabulary_is_one_object_and_separate_ones_know_one_side():
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_what_is_saved_is_what_is_loaded(tmp_path, tokenizer, joint):
+def test_saved_tokenizers_are_loaded_unchanged(tmp_path, tokenizer, joint):
     config = DataConfig(tokenizer=tokenizer.kind, vocab_size=127, joint_vocab=joint)
     saved = train_tokenizers(config, GERMAN, ENGLISH)
     save_tokenizers(str(tmp_path / "vocab"), *saved)
@@ -123,7 +127,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, tokenizer, joint):
     assert (loaded[0] is loaded[1]) == joint
     for one, other, text in zip(saved, loaded, (GERMAN[1], ENGLISH[1]), strict=True):
         assert (one.kind, one.size) == (other.kind, other.size)
-        assert fingerprint(one) == fingerprint(other)
+        assert tokenizer_sha256(one) == tokenizer_sha256(other)
         assert one.encode(text) == other.encode(text)
     assert not list(tmp_path.rglob("*.tmp"))
 
@@ -143,7 +147,7 @@ def test_a_missing_or_damaged_vocabulary_is_refused_by_name(tmp_path, tokenizer)
     load_tokenizers(directory)
 
 
-def test_a_description_cannot_lead_out_of_its_directory(tmp_path, tokenizer):
+def test_a_description_cannot_refer_to_another_directory(tmp_path, tokenizer):
     save_tokenizers(str(tmp_path), tokenizer, tokenizer)
     path = tmp_path / "tokenizers.json"
     content = json.loads(path.read_text())
@@ -164,7 +168,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_refused_with_the_size_it_need
 
 
 @pytest.mark.parametrize("sentences", [[], [" ", ""]])
-def test_nothing_to_learn_from_is_refused(tokenizer, sentences):
+def test_blank_sentences_are_refused(tokenizer, sentences):
     if tokenizer.kind != "characters" or not sentences:
         config = DataConfig(tokenizer=tokenizer.kind)
         refused(DATA, train_tokenizers, config, sentences, sentences)

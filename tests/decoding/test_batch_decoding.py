@@ -1,4 +1,4 @@
-"""Batch decoding as its user meets it: odd lines, and what must not matter to a translation."""
+"""Batch decoding from the command line: unusual lines; neighbours and devices do not matter."""
 
 import os
 import random
@@ -55,7 +55,7 @@ def decode(path, *flags, devices=1, stdin=b"", check=True):
     return done.out.split("\n")[:-1], done.err
 
 
-def test_ten_thousand_lines_of_all_kinds_come_out_one_for_one(run):
+def test_ten_thousand_lines_of_all_kinds_give_one_output_line_each(run):
     lines = mixed_lines(10_000)
     text = "".join(f"{line}\n" for line in lines).encode()
     out, err = decode(run, "--beam_size=1", "--max_extra_length=2", stdin=text)
@@ -86,7 +86,7 @@ def test_nbest_lists_are_numbered_by_line(run):
         assert found[number][0][1].replace("&#124;&#124;&#124;", "|||") == best[number]
 
 
-def test_neighbours_parts_and_devices_do_not_matter(run):
+def test_neighbours_parts_and_devices_do_not_change_a_translation(run):
     lines = mixed_lines(300, seed=2)
     usual, _ = decode(run, stdin="\n".join(lines).encode())
     assert decode(run, devices=4, stdin="\n".join(lines).encode())[0] == usual
@@ -100,7 +100,7 @@ def test_neighbours_parts_and_devices_do_not_matter(run):
 
 
 @pytest.mark.slow
-def test_the_size_of_a_batch_matters_to_rounding_only(run):
+def test_the_batch_size_changes_only_rounding(run):
     lines = mixed_lines(300, seed=4)
     usual = list(Translator.load(run / "run").stream(lines))
     for size in (1, 7, 64):
@@ -112,7 +112,7 @@ def test_the_size_of_a_batch_matters_to_rounding_only(run):
         assert ties <= 3, f"{ties} of {len(lines)} lines differ at batch size {size}"
 
 
-def test_a_beam_beyond_the_vocabulary_works_and_finds_the_best(run):
+def test_a_beam_larger_than_the_vocabulary_finds_the_best_scores(run):
     translator, lines = Translator.load(run / "run"), mixed_lines(50, seed=5)
     greedy = list(translator.with_options(beam_size=1).stream(lines))
     wide = list(translator.with_options(beam_size=40).stream(lines))
@@ -123,7 +123,7 @@ def test_a_beam_beyond_the_vocabulary_works_and_finds_the_best(run):
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_error(run):
+def test_a_closed_output_pipe_is_not_an_error(run):
     lines = "".join(f"{line}\n" for line in mixed_lines(200, seed=6))
     done = subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""Export: one file translates as decode.py does, byte for byte, where nothing of ours is."""
+"""Export: one file translates like decode.py, byte for byte, without this project."""
 
 import json
 import os
@@ -22,12 +22,12 @@ from decoding.translator import Translator
 
 ROOT = Path(__file__).parents[2]
 EXPORT = ROOT / "scripts" / "export.py"
-# Runs the file as `python FILE` does, with all that it must not need made impossible to import.
-ALONE = """
+# Runs the file like `python FILE`; importing this project or most of its dependencies fails.
+ISOLATED = """
 import runpy, sys
 sys.path[:] = [path for path in sys.path if path != sys.argv[1]]
-ours = "model data runtime storage interop decoding decode"
-for name in f"{ours} flax optax orbax absl tensorflow_datasets".split():
+project = "model data runtime storage interop decoding decode"
+for name in f"{project} flax optax orbax absl tensorflow_datasets".split():
     sys.modules[name] = None
 sys.argv[:] = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -52,9 +52,9 @@ def export(trained, *arguments, devices=True):
     return run(EXPORT, f"--workdir={trained / 'run'}", *arguments, devices=devices)
 
 
-def translated_alone(file, text):
+def translate_isolated(file, text):
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(ROOT), str(file)],
+        [sys.executable, "-c", ISOLATED, str(ROOT), str(file)],
         input=text,
         cwd=file.parent,
         env={**os.environ, "XLA_FLAGS": ""},
@@ -66,11 +66,11 @@ def translated_alone(file, text):
 
 
 @pytest.mark.parametrize("min_length", [0, 9])
-def test_the_program_of_an_export_finds_what_the_search_finds(trained, min_length):
-    """A queue of the smallest bucket on one device; places without a sentence have length 0."""
+def test_the_exported_program_gives_the_results_of_the_search(trained, min_length):
+    """A queue of the smallest bucket on one device; empty rows have length 0."""
     engine = Translator.load(trained / "run", batch_size=4, min_length=min_length).engine
     tokenizer = load_tokenizers(str(trained / "run" / "vocab"))[0]
-    run, size = engine.program(16)
+    run, size = engine.export_program(16)
     sources = [ids for ids in tokenizer.encode_many(LINES) if 0 < len(ids) < 16][: size - 2]
     source, lengths = np.zeros((size, 16), np.int32), np.zeros(size, np.int32)
     for row, ids in enumerate(sources):
@@ -78,9 +78,9 @@ def test_the_program_of_an_export_finds_what_the_search_finds(trained, min_lengt
         source[row, : len(ids) + 1] = [*ids, END]
     found = jax.device_get(jax.jit(run)(jax.device_get(engine.variables), source, lengths))
     expected = {
-        one.index: one.hypotheses[0]
-        for calls in engine.search([Job(sources, {}, range(len(sources)))])
-        for one in calls
+        one.line: one.hypotheses[0]
+        for results in engine.search([Job(sources, {}, range(len(sources)))])
+        for one in results
     }
     assert len(expected) == len(sources) > 40
     for row, (ids, score, log_prob) in expected.items():
@@ -93,7 +93,7 @@ def test_the_program_of_an_export_finds_what_the_search_finds(trained, min_lengt
 
 
 @pytest.mark.slow
-def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
+def test_an_exported_file_gives_the_bytes_of_decode_without_this_project(trained):
     pytest.importorskip("flatbuffers")
     options = [
         "--max_length_ratio=1.7",
@@ -112,8 +112,8 @@ def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
     )
     assert code == 0 and live.count("\n") == len(LINES) and len(set(live.split("\n"))) > 15
     text = (trained / "in.txt").read_bytes()
-    assert translated_alone(trained / "a.zip", text).decode() == live
-    assert translated_alone(trained / "a.zip", b"") == b""
+    assert translate_isolated(trained / "a.zip", text).decode() == live
+    assert translate_isolated(trained / "a.zip", b"") == b""
     with zipfile.ZipFile(trained / "a.zip") as archive:
         card = json.loads(archive.read("card.json"))
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
@@ -121,7 +121,7 @@ def test_an_exported_file_alone_translates_every_byte_as_decode_does(trained):
     assert card["platforms"] == ["cpu", "tpu"] and card["decoding"]["alpha"] == 0.9
 
 
-def test_the_loader_imports_nothing_of_this_project():
+def test_the_loader_does_not_import_this_project():
     loader = (ROOT / "scripts" / "load_exported.py").read_text(encoding="utf-8")
     imported = {
         line.split()[1] for line in loader.split("\n") if line.startswith(("import ", "from "))
@@ -133,18 +133,18 @@ BAD = {
     "--to={d}/in.txt": (6, "--overwrite"),
     "--platforms=cpu,gpu": (2, "cpu, cuda, rocm, tpu, got 'cpu,gpu'"),
     "--buckets=16,33": (2, "from 2 to 32, got '16,33'"),
-    "--samples=2": (2, "samples cannot be exported"),
+    "--samples=2": (2, "sampling cannot be exported"),
     "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
     "--workdir={d}/words": (
         2,
-        "only SentencePiece vocabularies (unigram, bpe) can be exported, not words",
+        "only SentencePiece vocabularies (unigram, bpe) can be exported, got words",
     ),
     "--workdir={d}": (4, "not a run directory"),
 }
 
 
 @pytest.mark.parametrize("flag", BAD)
-def test_what_cannot_be_exported_is_one_line_before_any_device(flag, trained):
+def test_an_unsupported_export_is_one_line_before_any_device_is_used(flag, trained):
     pytest.importorskip("flatbuffers")
     if "words" in flag and not (trained / "words").exists():
         write_run(trained / "words")

@@ -1,4 +1,4 @@
-"""Long jobs: shards that make the whole, and results that are computed once."""
+"""Resumable jobs: shards cover the input, and each result is computed once."""
 
 import contextlib
 import gzip
@@ -14,7 +14,7 @@ import pytest
 
 from decoding import jobs
 from decoding.formats import Item
-from decoding.jobs import Chunks, fingerprint, shard_lines, shard_of
+from decoding.jobs import Chunks, job_fingerprint, shard_lines, shard_of
 from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from runtime.version import __version__
 from storage.config import DecodingConfig
@@ -30,15 +30,15 @@ class Killed(BaseException):
 
 
 class Worker:
-    """Upper case, three lines at a time, the last one first; dies before line `dies`."""
+    """Upper-cases three lines at a time, the last one first; is killed before line `killed_at`."""
 
-    def __init__(self, dies=None):
-        self.seen, self.dies = [], dies
+    def __init__(self, killed_at=None):
+        self.seen, self.killed_at = [], killed_at
 
     def __call__(self, lines):
         lines = iter(lines)
         while window := list(itertools.islice(lines, 3)):
-            if self.dies in [number for number, _ in window]:
+            if self.killed_at in [number for number, _ in window]:
                 raise Killed
             self.seen += [number for number, _ in window]
             yield {number: item.line.upper() for number, item in reversed(window)}
@@ -52,7 +52,7 @@ def source(lines=LINES):
     return lambda: ((number, Item(line, line)) for number, line in enumerate(lines))
 
 
-def test_shards_one_after_the_other_are_all_lines():
+def test_the_concatenation_of_shards_is_all_lines():
     for lines in (0, 1, 7, 100):
         for parts in (1, 2, 3, 8, 130):
             found = [
@@ -63,7 +63,7 @@ def test_shards_one_after_the_other_are_all_lines():
             assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_shard_is_part_of_parts():
+def test_a_shard_is_part_slash_parts():
     assert shard_of("2/8") == (2, 8)
     for wrong in ("0/8", "9/8", "2", "2/", "/8", "a/b", "-1/8", "1/0"):
         with pytest.raises(UserError, match="PART/PARTS") as caught:
@@ -71,14 +71,14 @@ def test_a_shard_is_part_of_parts():
         assert caught.value.code == CONFIGURATION
 
 
-@pytest.mark.parametrize("dies", [0, 6, 7, 13, 21, 30])
-def test_results_of_before_a_kill_are_not_computed_again(tmp_path, dies):
+@pytest.mark.parametrize("killed_at", [0, 6, 7, 13, 21, 30])
+def test_results_before_a_kill_are_not_computed_again(tmp_path, killed_at):
     output, reused = tmp_path / "out.txt", []
-    first, second = Worker(dies), Worker()
+    first, second = Worker(killed_at), Worker()
     with pytest.raises(Killed):
         Chunks(str(output), "same").run(source(), first)
     assert not output.exists()
-    assert first.seen == list(range(dies // 3 * 3))
+    assert first.seen == list(range(killed_at // 3 * 3))
     Chunks(str(output), "same").run(source(), second, reused.append)
     assert first.seen + second.seen == list(range(31))
     assert sum(reused) == len(first.seen)
@@ -86,7 +86,7 @@ def test_results_of_before_a_kill_are_not_computed_again(tmp_path, dies):
     assert os.listdir(tmp_path) == ["out.txt"]
 
 
-def test_results_are_on_disk_after_thirty_seconds_of_work_however_few(tmp_path, monkeypatch):
+def test_even_a_few_results_are_on_disk_after_thirty_seconds_of_work(tmp_path, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(jobs.time, "monotonic", lambda: clock.now)
 
@@ -103,18 +103,18 @@ def test_results_are_on_disk_after_thirty_seconds_of_work_however_few(tmp_path, 
     assert (tmp_path / "out.txt").read_bytes() == WHOLE
 
 
-def test_a_corrected_line_is_the_only_one_that_is_computed_again(tmp_path):
-    output, again = tmp_path / "out.txt", Worker()
+def test_of_the_saved_lines_only_a_corrected_one_is_computed_again(tmp_path):
+    output, resumed = tmp_path / "out.txt", Worker()
     with pytest.raises(Killed):
-        Chunks(str(output), "same").run(source(), Worker(dies=27))
+        Chunks(str(output), "same").run(source(), Worker(killed_at=27))
     corrected = [*LINES[:5], "corrected", *LINES[6:]]
-    Chunks(str(output), "same").run(source(corrected), again)
-    assert again.seen == [5, 27, 28, 29, 30]
+    Chunks(str(output), "same").run(source(corrected), resumed)
+    assert resumed.seen == [5, 27, 28, 29, 30]
     assert output.read_text() == "".join(f"{line.upper()}\n" for line in corrected)
 
 
-def test_a_target_belongs_to_its_line(tmp_path):
-    """The same line with another target is scored again."""
+def test_the_hash_of_an_item_includes_its_target():
+    """A line whose target has changed is scored again."""
     assert jobs.hash_of(Item("a", "a", target="b")) != jobs.hash_of(Item("a", "a", target="c"))
     assert jobs.hash_of(Item("a", "ab", target="c")) != jobs.hash_of(Item("a", "a", target="bc"))
 
@@ -143,14 +143,14 @@ def test_a_damaged_file_of_results_is_computed_again(tmp_path, content):
     parts = tmp_path / "out.txt.parts"
     first = min(path for path in parts.iterdir() if path.name[0] == "0")
     first.write_bytes(content)
-    (parts / "000000000020-abc.tmp").write_bytes(content)  # of a kill while it was written
+    (parts / "000000000020-abc.tmp").write_bytes(content)  # left by a kill during a write
     Chunks(str(output), "same").run(source(), worker)
     assert 0 in worker.seen
     assert output.read_bytes() == WHOLE
 
 
 def kill_at(monkeypatch, operation, survived):
-    """Call number `survived` + 1 of a function of decoding.jobs is the last thing that happens."""
+    """Raise Killed in call number `survived` + 1 of a function of decoding.jobs."""
     real = operator.attrgetter(operation)(jobs)
     calls = itertools.count()
 
@@ -162,8 +162,8 @@ def kill_at(monkeypatch, operation, survived):
     monkeypatch.setattr(f"decoding.jobs.{operation}", dying)
 
 
-@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_atomic", "shutil.rmtree"])
-def test_a_kill_while_the_directory_is_made_or_removed_blocks_nothing(
+@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_whole", "shutil.rmtree"])
+def test_a_job_resumes_after_a_kill_while_its_directory_is_created_or_removed(
     tmp_path, monkeypatch, operation
 ):
     output = tmp_path / "out.txt"
@@ -178,16 +178,16 @@ def test_a_kill_while_the_directory_is_made_or_removed_blocks_nothing(
     assert output.read_bytes() == WHOLE
 
 
-def test_no_foreign_directory_is_touched(tmp_path):
+def test_a_directory_that_is_not_of_a_job_is_not_changed(tmp_path):
     (tmp_path / "out.txt.parts").mkdir()
     (tmp_path / "out.txt.parts" / "mine").write_text("mine")
-    with pytest.raises(UserError, match="in the way") as caught:
+    with pytest.raises(UserError, match="is not a directory of a decoding job") as caught:
         Chunks(str(tmp_path / "out.txt"), "same")
     assert caught.value.code == OUTPUT
     assert (tmp_path / "out.txt.parts" / "mine").read_text() == "mine"
 
 
-def test_gzip_by_suffix_and_the_same_bytes_each_time(tmp_path):
+def test_an_output_named_gz_is_compressed_to_the_same_bytes_each_time(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         Chunks(str(tmp_path / name / "out.gz"), "same").run(source(), Worker())
@@ -198,7 +198,7 @@ def test_gzip_by_suffix_and_the_same_bytes_each_time(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    """The files of a run whose parameters are an average."""
+    """A run directory whose best checkpoint is the average."""
     path = tmp_path / "run"
     files = {
         "best.json": json.dumps({"checkpoint": "average"}),
@@ -216,13 +216,13 @@ def run(tmp_path):
     return path
 
 
-def fingerprint_of(run, mode="translate", form="text", **options):
+def fingerprint_of(run, mode="translate", format_name="text", **options):
     translator = SimpleNamespace(decoding=DecodingConfig(**options))
-    return fingerprint(translator, [run], "best", mode, form)
+    return job_fingerprint(translator, [run], "best", mode, format_name)
 
 
-def test_a_fingerprint_follows_the_files_that_decide_translations_and_no_others(run):
-    for name, decides in (
+def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run):
+    for name, matters in (
         ("config.json", True),
         ("average/params/weights", True),
         ("vocab/joint.model", True),
@@ -233,18 +233,18 @@ def test_a_fingerprint_follows_the_files_that_decide_translations_and_no_others(
     ):
         before = fingerprint_of(run)
         (run / name).write_text("changed")
-        assert (fingerprint_of(run) != before) == decides, name
+        assert (fingerprint_of(run) != before) == matters, name
 
 
-def test_a_fingerprint_follows_options_program_libraries_and_device(run, monkeypatch):
+def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
     found = {
         fingerprint_of(run),
         fingerprint_of(run, beam_size=5),
         fingerprint_of(run, "score"),
-        fingerprint_of(run, form="jsonl"),
+        fingerprint_of(run, format_name="jsonl"),
     }
-    here = jobs.jax.local_devices()[0]
-    device = SimpleNamespace(platform=here.platform, device_kind=here.device_kind)
+    real = jobs.jax.local_devices()[0]
+    device = SimpleNamespace(platform=real.platform, device_kind=real.device_kind)
     for place, name, value in (
         (device, "platform", "other"),
         (device, "device_kind", "other"),
@@ -260,6 +260,6 @@ def test_a_fingerprint_follows_options_program_libraries_and_device(run, monkeyp
     assert fingerprint_of(run) in found
 
 
-def test_the_version_of_the_program_is_that_of_the_package():
+def test_the_version_equals_that_of_the_package():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert __version__ == project["project"]["version"]

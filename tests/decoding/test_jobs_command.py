@@ -1,4 +1,4 @@
-"""decode.py as a process: formats, shards, scoring, and a kill in the middle of a job."""
+"""decode.py as a process: formats, shards, scoring, kills, and invalid input."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of random weights, and a file of 13 lines of which two are blank."""
+    """A run with random parameters, and a file of 13 lines of which two are blank."""
     path = tmp_path_factory.mktemp("jobs")
     write_run(path / "run")
     choose = random.Random(0)
@@ -40,7 +40,7 @@ def decode(path, *flags, stdin=b""):
     return call_forked(command(path, *flags)[1:], stdin, environment={"XLA_FLAGS": ""})[:3]
 
 
-def test_json_comes_out_with_what_was_in_it_and_can_be_scored(run):
+def test_json_keeps_its_fields_and_can_be_scored(run):
     path, lines = run
     fields = [{"id": i, "text": line} for i, line in enumerate(lines)]
     text = "".join(json.dumps(one) + "\n" for one in fields)
@@ -67,7 +67,7 @@ def test_json_comes_out_with_what_was_in_it_and_can_be_scored(run):
 
 
 @pytest.mark.slow
-def test_shards_joined_are_the_whole_in_every_format_and_zipped(run):
+def test_joined_shards_and_a_compressed_output_equal_the_whole(run):
     path, lines = run
     source = f"--input={path / 'in.txt'}"
     for form in ("text", "moses"):
@@ -88,8 +88,8 @@ def test_shards_joined_are_the_whole_in_every_format_and_zipped(run):
     assert gzip.decompress((path / "out.gz").read_bytes()).decode() == whole
 
 
-def test_a_killed_job_resumes_and_ends_byte_equal(run, tmp_path):
-    """With a corrected line, with a second job refused while the first runs."""
+def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
+    """A line is corrected before the job resumes; another job is refused while the first runs."""
     (path, lines), long = run, tmp_path / "long.txt"
     long.write_text("".join(f"{line}\n" for line in lines * 1000))
     flags = (f"--input={long}", "--beam_size=1", "--max_extra_length=2")
@@ -111,14 +111,14 @@ def test_a_killed_job_resumes_and_ends_byte_equal(run, tmp_path):
     long.write_text("".join(f"{line}\n" for line in ["elf zehn", *(lines * 1000)[1:]]))
     code, _, err = decode(path, *flags, f"--output={killed}")
     assert code == 0
-    assert f"({saved - 1} more from an earlier start)" in err[-1]
+    assert f"({saved - 1} more reused from an earlier run)" in err[-1]
     assert decode(path, *flags, f"--output={whole}")[0] == 0
     assert killed.read_bytes() == whole.read_bytes()
     assert killed.read_bytes().count(b"\n") == 13_000
     assert sorted(one.name for one in tmp_path.iterdir()) == ["killed.txt", "long.txt", "whole.txt"]
 
 
-def test_a_coprocess_is_answered_line_by_line_and_ends_at_the_first_signal(run):
+def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run):
     path, lines = run
     code, whole, _ = decode(path, f"--input={path / 'in.txt'}")
     assert code == 0
@@ -142,7 +142,7 @@ def test_a_coprocess_is_answered_line_by_line_and_ends_at_the_first_signal(run):
             stream.close()
 
 
-def test_a_malformed_line_ends_a_job_before_any_device_is_used(run, tmp_path):
+def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
     path, _ = run
     good = json.dumps({"text": "eins"}) + "\n"
     (tmp_path / "in.jsonl").write_text(good * 9_999 + '{"text": "eins"\n' + good)
@@ -164,14 +164,15 @@ def test_a_malformed_line_ends_a_job_before_any_device_is_used(run, tmp_path):
 @pytest.mark.parametrize(
     "flags, part",
     [
-        (("--mode=score",), "--target"),
-        (("--nbest=2",), "--format=moses or jsonl"),
-        (("--mode=score", "--target={d}/in.txt", "--format=moses"), "neither --format=moses nor"),
-        (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "nor --reference"),
+        (("--mode=score",), "give --target=FILE, or an input"),
+        (("--nbest=2",), "--format=text does not support several translations of a line"),
+        (("--nbest=2", "--format=tsv"), "give --format=jsonl or moses"),
+        (("--mode=score", "--target={d}/in.txt", "--format=moses"), "moses is not supported with"),
+        (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "--reference is not"),
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
         (("--shard=1/2",), "--input file"),
-        (("--target={d}/in.txt",), "--mode=score"),
-        (("--suppress=nowhere",), "no piece"),
+        (("--target={d}/in.txt",), "give --mode=score or align"),
+        (("--suppress=nowhere",), "'nowhere' cannot be suppressed: expected pieces"),
         (("--temperature=0",), "above 0"),
         (("--top_p=90",), "at most 1"),
         (("--min_length=10000000000",), "below 2^31"),
@@ -180,7 +181,7 @@ def test_a_malformed_line_ends_a_job_before_any_device_is_used(run, tmp_path):
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_one_line(run, flags, part):
+def test_an_unsupported_combination_of_flags_is_one_line(run, flags, part):
     path, _ = run
     code, out, err = decode(path, *(flag.format(d=path) for flag in flags), stdin=b"eins\n")
     assert (code, out) == (2, "")
@@ -204,12 +205,12 @@ def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
         code, _, err = decode(path, *given)
         assert code == 3
         assert err[-1] == (
-            f"error: {tmp_path / 'target'} ends after line 1, {path / 'in.txt'} "
-            "does not; they must be parallel"
+            f"error: {tmp_path / 'target'} ends after line 1: expected as many lines as in "
+            f"{path / 'in.txt'}; the two files must be parallel"
         )
 
 
-def test_pipes_are_read_once_and_stay_pipes(run, tmp_path):
+def test_a_pipe_is_read_once_and_an_output_pipe_is_not_replaced(run, tmp_path):
     path, _ = run
     content, out = (path / "in.txt").read_bytes(), tmp_path / "out.txt"
     code, whole, _ = decode(path, f"--input={path / 'in.txt'}")
@@ -228,7 +229,7 @@ def test_pipes_are_read_once_and_stay_pipes(run, tmp_path):
     assert (tmp_path / "out").is_fifo()
 
 
-def test_an_output_is_zipped_by_its_name_whatever_the_job(run, tmp_path):
+def test_an_output_named_gz_is_compressed_also_with_reference(run, tmp_path):
     path, _ = run
     source = f"--input={path / 'in.txt'}"
     flags = (f"--output={tmp_path / 'out.gz'}", f"--reference={path / 'in.txt'}")
@@ -236,15 +237,16 @@ def test_an_output_is_zipped_by_its_name_whatever_the_job(run, tmp_path):
     assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode() == decode(path, source)[1]
 
 
-def test_what_the_rules_leave_nothing_for_is_blank_and_named(run):
-    """No word twice, and more words than there are: a search finds nothing, a sample ends."""
+def test_a_line_without_an_allowed_translation_is_blank_and_reported(run):
+    """No word twice, and more words than the vocabulary has: a search finds no hypothesis, a sample
+    ends early."""
     path, _ = run
     flags = ("--no_repeat_ngram=1", "--max_extra_length=29", "--min_length=28", "--format=jsonl")
     line = json.dumps({"text": "eins"}).encode()
     code, out, err = decode(path, *flags, stdin=line)
     assert code == 0, err
     assert (json.loads(out)["translation"], json.loads(out)["score"]) == ("", None)
-    assert any("-:1: no translation satisfies the constraints" in said for said in err)
+    assert any("-:1: no translation satisfies the constraints" in line for line in err)
     code, out, err = decode(path, *flags, "--samples=1", stdin=line)
     words = json.loads(out)["translation"].split()
     assert code == 0 and len(words) == len(set(words)) >= len(WORDS)
@@ -262,15 +264,15 @@ def test_what_the_rules_leave_nothing_for_is_blank_and_named(run):
         (("--alpha=4.5",), {}, 2, "decoding.alpha must be at most 4, got 4.5"),
         (("--output=",), {}, 6, "cannot write ''"),
         (("--output=/proc/x",), {}, 6, "cannot write /proc/x"),
-        (("--input=",), {}, 3, "there is no file ''"),
+        (("--input=",), {}, 3, "no such file: ''"),
         (("--reference={d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
     ],
     ids=str,
 )
-def test_bad_input_is_one_line(run, flags, line, code, part):
+def test_invalid_input_is_one_line(run, flags, line, code, part):
     path, _ = run
     (path / "damaged.gz").write_bytes(gzip.compress(b"eins\n" * 999)[:-9])
     flags = (flag.format(d=path) for flag in flags)
     got, _, err = decode(path, *flags, stdin=json.dumps(line).encode())
     assert got == code, err
-    assert part in err[-1] and sum(said.startswith("error: ") for said in err) == 1
+    assert part in err[-1] and sum(one.startswith("error: ") for one in err) == 1

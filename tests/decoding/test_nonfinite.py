@@ -1,4 +1,4 @@
-"""Searches over logits that are NaN or infinite: they end at the limits, and scores say it.
+"""Searches over logits that are NaN or infinite end at their limits, and their scores are NaN.
 
 Axes: B sentences · N beams · V vocabulary · T steps.
 """
@@ -24,7 +24,7 @@ KINDS = {
     "beam 4": dict(beam_size=4, nbest=2),
     "queue": dict(beam_size=4, nbest=2, rows=3),
     "rules": dict(
-        beam_size=4, nbest=2, rules=dict(repetition=1.3, suppressed=(5,), renormalize=True)
+        beam_size=4, nbest=2, rules=dict(repetition_penalty=1.3, suppress=(5,), renormalize=True)
     ),
     "ensemble": dict(beam_size=4, nbest=2, models=2),
 }
@@ -66,8 +66,8 @@ def searcher(kind):
 
 
 def with_bad_sentences(value, where):
-    """Tables of which every third holds `value`: everywhere, for one next token, or after the most
-    probable first token only."""
+    """Tables, and which of them (every third) hold `value`: in every entry, for one next token, or
+    only after the most probable first token."""
     tables, bad = random_tables(0), np.arange(B) % 3 == 0
     for row in np.flatnonzero(bad):
         if where == "everywhere":
@@ -83,7 +83,7 @@ def with_bad_sentences(value, where):
 
 @pytest.mark.parametrize("where", ["everywhere", "one token", "later"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sentence_with_logits_that_are_not_finite_is_nan_and_disturbs_no_other(kind, where):
+def test_a_sentence_with_nonfinite_logits_is_nan_and_changes_no_other(kind, where):
     limits = np.full(B, LIMIT)
     for value in BAD.values():
         tables, bad = with_bad_sentences(value, where)
@@ -96,7 +96,7 @@ def test_a_sentence_with_logits_that_are_not_finite_is_nan_and_disturbs_no_other
 
 
 def test_no_row_makes_more_steps_than_its_limit_for_any_values():
-    """Also where the penalty overflows: −inf / inf would be NaN, and NaN is less than nothing."""
+    """Also if the penalty overflows: −inf / inf is NaN, which compares as false."""
     random, steps = np.random.default_rng(0), []
 
     @jax.jit
@@ -132,7 +132,7 @@ def test_no_row_makes_more_steps_than_its_limit_for_any_values():
         assert (found.lengths <= limits[:, None]).all()
 
 
-def test_a_penalty_that_overflows_loses_no_hypothesis():
+def test_no_hypothesis_is_lost_if_the_penalty_overflows():
     limits = random_limits(1)
     found = searcher("beam 4")(random_tables(1, end=-2.0), limits, 1e30)
     alone = found.lengths == 1  # ((5 + 1) / 6)^alpha is 1

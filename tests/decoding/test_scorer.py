@@ -1,6 +1,6 @@
-"""Scoring: what a search said of a hypothesis is what teacher forcing says of it; so with options.
+"""Scoring: teacher forcing gives a hypothesis the score of its search, with any options.
 
-The model is random, so that hypotheses differ and every option shows.
+The model is random, so that hypotheses differ and every option has an effect.
 """
 
 import jax
@@ -15,7 +15,7 @@ from decoding.formats import Item
 from decoding.scorer import Scorer
 from decoding.translator import Translator
 from model.config import ModelConfig
-from model.scoring import force
+from model.scoring import score_targets
 from model.transformer import Transformer
 from storage.config import DecodingConfig
 
@@ -55,13 +55,13 @@ def translator():
     return translator_of()
 
 
-def test_each_pair_is_scored_once_at_the_border_of_a_bucket_too(translator, monkeypatch):
+def test_each_pair_is_scored_once_also_at_the_boundary_of_a_bucket(translator, monkeypatch):
     scorer, lengths = Scorer(translator), []
-    force = scorer._force
+    run = scorer._force
 
     def counted(variables, source, source_lengths, target, target_lengths):
         lengths.extend(np.asarray(source_lengths).ravel().tolist())
-        return force(variables, source, source_lengths, target, target_lengths)
+        return run(variables, source, source_lengths, target, target_lengths)
 
     monkeypatch.setattr(scorer, "_force", counted)
     first = translator.engine.buckets[0]
@@ -71,7 +71,7 @@ def test_each_pair_is_scored_once_at_the_border_of_a_bucket_too(translator, monk
 
 
 SCORED = {
-    "usual": {},
+    "defaults": {},
     "ensemble": dict(seeds=(1, 2)),
     "renormalized": dict(seeds=(1, 2), renormalize=True),
     "suppressed": dict(suppress="<pad> <s> <unk> vier elf", alpha=1.3, power_penalty=True),
@@ -81,7 +81,7 @@ SCORED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", slow_except(["usual", "ensemble", "all"], SCORED))
+@pytest.mark.parametrize("name", slow_except(["defaults", "ensemble", "all"], SCORED))
 def test_a_searched_hypothesis_has_the_score_of_its_search(name):
     options = SCORED[name]
     translator = translator_of(nbest=3, **options)
@@ -102,7 +102,7 @@ def test_a_searched_hypothesis_has_the_score_of_its_search(name):
             assert one.tokens == [*text.split(), "</s>"]
 
 
-def test_an_ensemble_is_neither_of_its_models_and_twice_one_is_that_one():
+def test_an_ensemble_differs_from_its_models_and_one_of_equal_models_does_not():
     one, other, both, twice = (
         translator_of(seeds, min_length=5) for seeds in ((1,), (2,), (1, 2), (1, 1))
     )
@@ -113,35 +113,37 @@ def test_an_ensemble_is_neither_of_its_models_and_twice_one_is_that_one():
         assert single.hypotheses[0].score == pytest.approx(double.hypotheses[0].score, abs=1e-4)
 
 
-def test_links_are_where_the_attention_is_largest(translator):
+def test_each_target_token_is_linked_to_the_source_token_of_largest_attention(translator):
     source, target = "eins zwei drei", "vier fünf sechs"
-    (one,), (bare,) = (Scorer(translator, align).stream([(source, target)]) for align in (True, 0))
+    (one,), (unaligned,) = (
+        Scorer(translator, align).stream([(source, target)]) for align in (True, 0)
+    )
     ids = [jnp.array([[*translator.source_tokenizer.encode(text), 2]]) for text in (source, target)]
     models = [(translator.engine.models[0], translator.engine.variables[0])]
-    attention = force(models, ids[0], jnp.array([4]), ids[1], jnp.array([4])).attention
+    attention = score_targets(models, ids[0], jnp.array([4]), ids[1], jnp.array([4])).attention
     assert attention.shape == (1, 4, 4)
     np.testing.assert_allclose(attention.sum(axis=2), 1.0, atol=1e-5)
     assert one.links == [(int(attention[0, j, :3].argmax()), j) for j in range(3)]
-    assert bare.links == [] and bare.score == pytest.approx(one.score, abs=1e-5)
+    assert unaligned.links == [] and unaligned.score == pytest.approx(one.score, abs=1e-5)
 
 
-def test_what_lies_beyond_the_lengths_is_0_and_changes_nothing(translator):
-    """Source and target, also filled with tokens of the vocabulary."""
+def test_scores_of_padding_are_0_and_padding_changes_nothing(translator):
+    """Source and target, with padding of any token id."""
     models = [(translator.engine.models[0], translator.engine.variables[0])]
     source, target = jnp.array([[5, 6, 7, 2]]), jnp.array([[8, 9, 2]])
-    expected = force(models, source, jnp.array([4]), target, jnp.array([3]))
+    expected = score_targets(models, source, jnp.array([4]), target, jnp.array([3]))
     for filler in (0, 9):
         padded = [
             jnp.pad(x, ((0, 0), (0, n)), constant_values=filler)
             for x, n in ((source, 3), (target, 2))
         ]
-        found = force(models, padded[0], jnp.array([4]), padded[1], jnp.array([3]))
+        found = score_targets(models, padded[0], jnp.array([4]), padded[1], jnp.array([3]))
         np.testing.assert_allclose(found.log_probs[:, :3], expected.log_probs, atol=1e-5)
         np.testing.assert_allclose(found.attention[:, :3, :4], expected.attention, atol=1e-5)
         assert not found.log_probs[:, 3:].any() and not found.attention[:, :3, 4:].any()
 
 
-def test_a_pair_that_is_too_long_is_cut_and_says_so(translator):
+def test_a_score_records_how_much_of_its_pair_was_truncated(translator):
     short, long = Scorer(translator).stream([("eins", "zwei"), ("eins", "zwei " * 100)])
     assert (short.kept, short.cut) == (2, 0)
     assert (long.kept, long.cut) == (40, 61)
@@ -150,12 +152,11 @@ def test_a_pair_that_is_too_long_is_cut_and_says_so(translator):
 def test_options_reach_the_search(translator):
     usual = translator.translate(LINES)
     assert translator.translate(LINES, nbest=2)[0][0] == usual[0]
-    said = {word for text in usual for word in text.split()}
-    word = max(said)
+    word = max(word for text in usual for word in text.split())
     without = translator.translate(LINES, suppress=f"{OPTIONS['suppress']} {word}")
     assert all(word not in text.split() for text in without)
     lengths = [len(one.split()) + 1 for one in translator.translate(LINES, min_length=8) if one]
-    assert min(lengths) >= 5  # each at its own limit, or 8
+    assert min(lengths) >= 5  # min_length, or the limit of the line
     assert {
         n
         for line, n in zip([x for x in LINES if x], lengths, strict=True)
@@ -167,7 +168,7 @@ def test_options_reach_the_search(translator):
     assert all(len(set(one.split())) == len(one.split()) for one in free)
 
 
-def test_a_forced_prefix_comes_first_and_only_where_it_was_asked_for(translator):
+def test_a_translation_begins_with_its_prefix_and_other_lines_do_not_change(translator):
     usual = translator.translate(LINES)
     items = [
         Item(line, line, prefix="elf drei" if i in (0, 4) else "") for i, line in enumerate(LINES)
@@ -180,7 +181,7 @@ def test_a_forced_prefix_comes_first_and_only_where_it_was_asked_for(translator)
             assert text == before
 
 
-def test_samples_depend_on_seed_and_line_number_and_not_on_the_batch():
+def test_samples_depend_on_seed_and_line_number_but_not_on_the_batch():
     options = dict(samples=4, temperature=1.5)
     found = translator_of(batch_size=1, **options).translate(LINES)
     assert found == translator_of(batch_size=3, **options).translate(LINES)
@@ -200,15 +201,15 @@ def test_a_suppressed_piece_has_no_probability(renormalize):
 
 
 def test_many_long_lines_are_scored_a_few_at_a_time(monkeypatch):
-    """As many rows as a search has for the same length, and fewer where memory is short."""
+    """A batch has as many rows as in a search, and fewer if the devices run out of memory."""
     translator, rows = translator_of(), []
     batch = Scorer._batch
 
-    def watched(self, members, bucket, size, *rest):
-        rows.append((bucket, size // jax.local_device_count()))
+    def watched(self, bucket, capacity, pairs):
+        rows.append((bucket, capacity // jax.local_device_count()))
         if rows[-1][1] > 1:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
-        return batch(self, members, bucket, size, *rest)
+        return batch(self, bucket, capacity, pairs)
 
     expected = list(Scorer(translator_of()).stream(zip(LINES, LINES, strict=True)))
     monkeypatch.setattr(Scorer, "_batch", watched)

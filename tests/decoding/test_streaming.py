@@ -1,4 +1,4 @@
-"""Streaming and progress: input that pauses, results out of order, what is reported of them."""
+"""Streaming and progress: input that pauses, results out of order, progress lines."""
 
 import os
 import queue
@@ -10,14 +10,14 @@ from echo import in_time
 from decoding import progress as module
 from decoding import streaming
 from decoding.inputs import read_lines
-from decoding.progress import Progress
+from decoding.progress import DecodingProgress
 from decoding.streaming import in_order, windows
 from runtime.prefetch import Prefetched
 
 
 @pytest.fixture
 def pipe():
-    """The writing end of a pipe, and its lines as `read_lines` gives them."""
+    """The writing end of a pipe, and the lines that `read_lines` reads from it."""
     reader, writer = os.pipe()
     yield writer, read_lines(f"/dev/fd/{reader}")
     os.close(reader)
@@ -38,8 +38,8 @@ def test_a_window_closes_when_it_is_full_at_the_end_and_when_the_input_pauses(pi
     assert in_time(lambda: list(found)) == [["last"]]
 
 
-def test_a_window_closes_soon_where_the_input_is_slow_and_steady(monkeypatch):
-    """Lines that come every 0.3 s: a window takes those of LATEST seconds, not only the first."""
+def test_a_window_closes_after_a_fixed_time_if_the_input_is_slow_and_steady(monkeypatch):
+    """A line every 0.3 s: a window takes those of LATEST seconds, not only the first."""
     now = [50.0]
     monkeypatch.setattr(streaming, "IDLE", 0.5)
     monkeypatch.setattr(streaming.time, "monotonic", lambda: now[0])
@@ -59,7 +59,7 @@ def test_a_window_closes_soon_where_the_input_is_slow_and_steady(monkeypatch):
     assert window == [50.0, 50.3, 50.6, 50.9] and now[0] == pytest.approx(50 + streaming.LATEST)
 
 
-def test_an_error_comes_after_the_items_before_it():
+def test_an_error_is_raised_after_the_items_before_it():
     def items():
         yield from range(3)
         raise ValueError("item 3")
@@ -80,11 +80,11 @@ def test_closing_does_not_wait_for_an_input_that_blocks(pipe):
     os.close(writer)
 
 
-def test_results_in_any_order_come_out_in_order_as_soon_as_they_can():
+def test_results_in_any_order_are_yielded_in_order_as_soon_as_possible():
     groups = iter([{}, {2: "c", 1: "b"}, {}, {0: "a"}, {3: "d"}])
     found = in_order(groups)
     assert [next(found) for _ in range(3)] == ["a", "b", "c"]
-    assert list(groups) == [{3: "d"}]  # the fourth group was not needed yet
+    assert list(groups) == [{3: "d"}]  # the last group was not read yet
     assert list(in_order([{7: "a"}, {8: "b"}], first=7)) == ["a", "b"]
 
 
@@ -100,15 +100,15 @@ def seconds(text):
     return int(hours) * 3600 + int(minutes) * 60 + int(rest)
 
 
-@pytest.mark.parametrize("earlier", [0, 2000])
-def test_the_time_left_follows_from_recent_work_without_the_compilation(clock, capsys, earlier):
+@pytest.mark.parametrize("reused", [0, 2000])
+def test_the_time_left_follows_from_recent_work_without_the_compilation(clock, capsys, reused):
     """Ten seconds of compilation, then 100 lines a second, in calls of two seconds."""
-    progress = Progress(total=10_000)
-    progress.found(earlier)
+    progress = DecodingProgress(total=10_000)
+    progress.add_reused(reused)
     clock[0] += 8.0
-    while progress.done + earlier < 9_000:
+    while progress.done + reused < 9_000:
         clock[0] += 2.0
-        progress.finished(200)
+        progress.add_done(200)
     reports = capsys.readouterr().err.splitlines()
     assert len(reports) >= 10
     timed = [report for report in reports if "left" in report]
@@ -120,38 +120,38 @@ def test_the_time_left_follows_from_recent_work_without_the_compilation(clock, c
         assert seconds(left.removesuffix(" left")) == (10_000 - done) / 100
 
 
-def test_speed_is_that_of_recent_work(clock):
-    progress = Progress(total=10**6)
+def test_the_throughput_is_that_of_recent_work(clock):
+    progress = DecodingProgress(total=10**6)
     for lines in [10] * 100 + [1000] * 100:
         clock[0] += 1.0
-        progress.finished(lines)
+        progress.add_done(lines)
     assert ", 1,000.0 lines/s, " in progress.line()
 
 
-def test_progress_is_reported_every_few_seconds_and_not_while_nothing_is_done(clock, capsys):
-    progress = Progress()
+def test_progress_is_reported_every_few_seconds_while_lines_are_done(clock, capsys):
+    progress = DecodingProgress()
     for _ in range(60):
         clock[0] += 1.0
-        progress.finished(1)
-    assert len(capsys.readouterr().err.splitlines()) == 60 // module.EVERY
+        progress.add_done(1)
+    assert len(capsys.readouterr().err.splitlines()) == 60 // module.LOG_INTERVAL
     for _ in range(60):
         clock[0] += 1.0
-        progress.finished(0)
+        progress.add_done(0)
     assert capsys.readouterr().err == ""
-    silent = Progress(shown=False)
+    silent = DecodingProgress(shown=False)
     clock[0] += 60.0
-    silent.finished(1)
+    silent.add_done(1)
     silent.report(0, 0)
     assert capsys.readouterr().err == ""
 
 
-def test_on_a_terminal_progress_is_one_line_that_updates(clock, capsys, monkeypatch):
+def test_on_a_terminal_progress_is_one_line_that_is_updated(clock, capsys, monkeypatch):
     monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
-    progress = Progress(total=10)
+    progress = DecodingProgress(total=10)
     for _ in range(3):
         clock[0] += 1.0
-        progress.finished(1)
+        progress.add_done(1)
     module.note("in.txt:7: truncated")
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.endswith("\r\033[Kin.txt:7: truncated\n")
-    assert said.count("\r\033[K") == 4
+    written = capsys.readouterr().err
+    assert written.count("\n") == 1 and written.endswith("\r\033[Kin.txt:7: truncated\n")
+    assert written.count("\r\033[K") == 4

@@ -1,4 +1,4 @@
-"""Translator's bookkeeping, with a search that echoes: order, windows, buckets, cuts."""
+"""Translator with a search that returns the source: order, windows, buckets, truncation, memory."""
 
 import random
 from dataclasses import replace
@@ -25,15 +25,15 @@ def echo(monkeypatch):
 
 
 @pytest.mark.parametrize("trained", ["float32", "bfloat16"])
-@pytest.mark.parametrize("asked", ["", "float32", "mixed"])
-def test_a_model_computes_as_it_was_trained_unless_asked_otherwise(trained, asked):
+@pytest.mark.parametrize("given", ["", "float32", "mixed"])
+def test_a_model_computes_in_the_dtype_of_its_training_unless_another_is_given(trained, given):
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     models = [ModelConfig(d_model=8, num_heads=2, dtype=trained)]
-    engine = Translator(models, (words, words), DecodingConfig(dtype=asked)).engine
-    assert engine.models[0].config == replace(models[0], dtype=asked or trained)
+    engine = Translator(models, (words, words), DecodingConfig(dtype=given)).engine
+    assert engine.models[0].config == replace(models[0], dtype=given or trained)
 
 
-def test_every_line_keeps_its_place_whatever_its_length_and_window(echo):
+def test_every_line_keeps_its_place_for_any_length_and_window(echo):
     translator, seen = echo
     choose = random.Random(0)
     lines = [
@@ -42,13 +42,13 @@ def test_every_line_keeps_its_place_whatever_its_length_and_window(echo):
     ]
     assert translator.translate(lines) == lines
     assert {bucket for bucket, _ in seen} == {16, 32, 64}
-    for bucket, lengths in seen:  # each sentence in the smallest bucket that holds it and its end
+    for bucket, lengths in seen:  # the smallest bucket that holds the sentence and its end token
         assert lengths.max() <= bucket
         smaller = max(b for b in (0, 16, 32, 64) if b < bucket)
         assert (lengths[lengths > 0] > smaller).all()
 
 
-def test_lines_are_read_only_as_they_are_needed(echo):
+def test_only_the_lines_of_a_few_windows_are_read_ahead(echo):
     translator, _ = echo
     read = []
 
@@ -60,12 +60,12 @@ def test_lines_are_read_only_as_they_are_needed(echo):
     stream = translator.stream(lines())
     first = [next(stream).text for _ in range(3)]
     assert first == WORDS[:3]
-    # Windows of one call each: calls in flight, the next one, one tokenised ahead, one read ahead.
+    # Windows of one call each: those in flight, the next, one tokenized ahead, one read ahead.
     window = 3 * jax.local_device_count() * module.WINDOW
     assert len(read) <= (engine.IN_FLIGHT + 3) * window
 
 
-def test_over_long_lines_are_cut_and_say_so(echo):
+def test_a_translation_records_the_length_of_its_source_before_and_after_truncation(echo):
     translator, _ = echo
     result = list(translator.stream([" ".join(WORDS * 10), "eins"]))
     assert (result[0].tokens, result[0].kept) == (111, 70)
@@ -75,7 +75,7 @@ def test_over_long_lines_are_cut_and_say_so(echo):
 
 @pytest.fixture
 def small_memory(echo):
-    """The echo on devices that hold `room` sentences of a batch, and the sizes that were tried."""
+    """An echo on devices that hold `room` sentences; also the sizes that were tried."""
     translator, _ = echo
     translator.decoding = replace(translator.decoding, batch_size=8)
     models = [model.config for model in translator.engine.models]
@@ -101,17 +101,38 @@ def small_memory(echo):
     return translator, tried, memory
 
 
-def test_what_does_not_fit_into_memory_is_done_in_smaller_batches(small_memory, capsys):
+def test_batches_that_do_not_fit_into_memory_are_halved(small_memory, capsys):
     translator, tried, _ = small_memory
     lines = [" ".join(WORDS[: 1 + i % 9]) for i in range(150)]
     assert translator.translate(lines) == lines
     assert set(tried) == {8, 4, 2} and tried[-1] == 2
     assert capsys.readouterr().err.count("trying half as many") == 2
     assert translator.translate(lines) == lines
-    assert capsys.readouterr().err == ""  # what was learnt is kept
+    assert capsys.readouterr().err == ""  # the smaller size is kept
 
 
-def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(small_memory):
+def test_memory_may_run_out_while_results_are_fetched(small_memory, capsys, monkeypatch):
+    """Calls run asynchronously: their errors may appear in device_get."""
+    translator, _, memory = small_memory
+    memory["room"] = 100
+    device_get, fetched = jax.device_get, []
+
+    def fetch(hypotheses):
+        fetched.append(hypotheses.tokens.shape[1] // engine.QUEUE)
+        if fetched[-1] > 2:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return device_get(hypotheses)
+
+    monkeypatch.setattr(engine.jax, "device_get", fetch)
+    lines = [" ".join(WORDS[: 1 + i % 9]) for i in range(150)]
+    assert translator.translate(lines) == lines
+    assert set(fetched) == {8, 4, 2} and fetched[-1] == 2
+    assert capsys.readouterr().err.count("trying half as many") == 2
+
+
+def test_a_sentence_that_does_not_fit_into_memory_is_refused_and_other_errors_are_raised(
+    small_memory,
+):
     translator, tried, memory = small_memory
     memory["room"] = 0
     with pytest.raises(UserError, match="lower decoding.batch_size") as caught:
@@ -127,19 +148,19 @@ def test_what_never_fits_into_memory_is_refused_and_other_errors_are_not_hidden(
         translator.translate(["eins"])
 
 
-def test_ratios_of_any_size_are_limits_of_length():
+def test_length_ratios_of_any_size_limit_the_length():
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     model = ModelConfig(d_model=8, num_heads=2, max_length=70)
     lengths, cap = np.array([0, 1, 7]), 2**31 - 1
-    for ratio, limits, least in ((1e9, [0, 6, 12], [0, 10**9, cap]), (0.5, [0, 1, 4], [0, 1, 4])):
+    for ratio, most, fewest in ((1e9, [0, 6, 12], [0, 10**9, cap]), (0.5, [0, 1, 4], [0, 1, 4])):
         options = DecodingConfig(max_extra_length=5, max_length_ratio=ratio, min_length_ratio=ratio)
         search = Translator([model], (words, words), options).engine
-        assert search._limits(lengths).tolist() == limits
-        assert search._least(lengths).tolist() == least
+        assert search._max_lengths(lengths).tolist() == most
+        assert search._min_lengths(lengths).tolist() == fewest
 
 
 @pytest.mark.parametrize("positions", CHOICES["positions"])
-def test_sources_reach_the_models_longest_whatever_the_extra_length(positions):
+def test_sources_may_have_the_models_max_length_for_any_max_extra_length(positions):
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     models = [
         ModelConfig(d_model=8, num_heads=2, max_length=longest, positions=positions)
@@ -152,7 +173,7 @@ def test_sources_reach_the_models_longest_whatever_the_extra_length(positions):
         engine = Translator(models, (words, words), options).engine
         assert engine.buckets == [16, 32, 64, 70]
         expected = [0, *(min(n + extra, 70) for n in (1, 7, 69, 70))]
-        assert engine._limits(lengths).tolist() == expected
+        assert engine._max_lengths(lengths).tolist() == expected
 
 
 def test_ratios_are_exact_in_decimals():
@@ -166,5 +187,5 @@ def test_ratios_are_exact_in_decimals():
         )
         engine = Translator([model], (words, words), options).engine
         expected = [-(-n * tenths // 10) for n in lengths.tolist()]
-        assert engine._limits(lengths).tolist() == expected
-        assert engine._least(lengths).tolist() == expected
+        assert engine._max_lengths(lengths).tolist() == expected
+        assert engine._min_lengths(lengths).tolist() == expected

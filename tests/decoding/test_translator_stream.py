@@ -1,4 +1,4 @@
-"""Translator.stream on inputs that pause, end badly or hold what is no line."""
+"""Translator.stream on inputs that pause, fail, or hold items that are not lines."""
 
 import os
 
@@ -47,7 +47,7 @@ def test_a_stream_closes_at_once_while_its_input_blocks(echo):
     os.close(reader)
 
 
-def test_lines_before_a_bad_one_are_translated_first(echo):
+def test_lines_before_an_error_of_the_input_are_translated_first(echo):
     def lines():
         yield from ["eins", "zwei"]
         raise UserError(DATA, "line 3")
@@ -59,7 +59,7 @@ def test_lines_before_a_bad_one_are_translated_first(echo):
     assert seen == ["eins", "zwei"]
 
 
-def test_calls_come_with_the_numbers_of_their_lines(echo):
+def test_results_have_the_numbers_of_their_lines(echo):
     lines = {7: "eins", 3: "", 900: "zwei drei", 5: "vier"}
     found = {}
     for group in echo[0].results(lines.items()):
@@ -68,8 +68,8 @@ def test_calls_come_with_the_numbers_of_their_lines(echo):
 
 
 def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo, monkeypatch):
-    """A pace that no call can keep leaves one batch a call; a generous one, as many as fit."""
-    monkeypatch.setattr(module, "WINDOW", 8)  # a window is more than a call takes
+    """Too fast a pace: one batch per call; a slow one: as many batches as a call can hold."""
+    monkeypatch.setattr(module, "WINDOW", 8)  # a window is larger than a call
     translator, seen = echo
     lines = [WORDS[i % 11] for i in range(200)]
     batch = 3 * jax.local_device_count()
@@ -78,11 +78,11 @@ def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo, monkeypat
         translator.engine.pace = Pace(seconds)
         assert translator.translate(lines) == lines
         sizes = [int((lengths > 0).sum()) for _, lengths in seen]
-        assert sizes[0] <= Pace.FIRST * batch  # nothing has been measured yet
+        assert sizes[0] <= Pace.FIRST * batch  # nothing is measured yet
         assert max(sizes[1:]) == most * batch
 
 
-def test_a_prefix_beyond_the_limit_of_its_line_leaves_room_for_the_end_only(echo):
+def test_a_prefix_longer_than_the_limit_leaves_room_for_the_end_token_only(echo):
     translator, requests = echo[0], []
 
     def search(bucket):
@@ -110,26 +110,26 @@ def test_a_prefix_beyond_the_limit_of_its_line_leaves_room_for_the_end_only(echo
     assert not np.asarray(request.limits)[~lines].any()
 
 
-def test_a_pace_gives_a_call_as_many_batches_as_last_that_long(monkeypatch):
+def test_a_pace_gives_a_call_the_batches_that_take_its_time(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(calls.time, "perf_counter", lambda: now[0])
     pace = Pace(10.0)
-    assert not pace.known and pace.batches(16, 160, 50) == Pace.FIRST
+    assert not pace.measured and pace.batches(16, 160, 50) == Pace.FIRST
     now[0] = 106.0
-    pace.measure(16, 3 * 160, begin=100.0)  # 2 s for each batch of 160 source positions
-    assert pace.known
+    pace.measure(16, 3 * 160, start=100.0)  # 2 s for each batch of 160 source positions
+    assert pace.measured
     assert pace.batches(16, 160, 50) == 5 and pace.batches(16, 160, 4) == 4
-    assert pace.batches(32, 320, 50) == 2  # a bucket without a call of its own: 4 s
+    assert pace.batches(32, 320, 50) == 2  # a bucket that was not measured: 4 s
     now[0] = 107.0
-    pace.measure(16, 4 * 160, begin=101.0)  # it has waited until 106: 0.25 s a batch
+    pace.measure(16, 4 * 160, start=101.0)  # started at 106: 0.25 s per batch
     assert pace.batches(16, 160, 50) == 40
     now[0] = 207.0
-    pace.measure(32, 320, begin=107.0)
+    pace.measure(32, 320, start=107.0)
     assert pace.batches(32, 320, 50) == 1 and pace.batches(16, 160, 50) == 40
     assert pace.batches(64, 320, 50) == 1  # as in the slowest bucket
 
 
-def test_lines_that_are_not_strings_are_refused_by_place(echo):
+def test_lines_that_are_not_strings_are_refused_with_their_index(echo):
     translator, _ = echo
     for wrong in ("eins zwei", ""):
         with pytest.raises(TypeError, match=r"pass \[text\]"):

@@ -1,12 +1,12 @@
-"""The work of a job: what its output lines say of truncation, and its counts."""
+"""The work of a job: truncated lines are marked in the output, reported and counted."""
 
 import json
 
 import pytest
 from echo import echoing_translator
 
-from decoding.formats import Item
-from decoding.progress import Progress
+from decoding.formats import FORMATS, Item
+from decoding.progress import DecodingProgress
 from decoding.work import Work
 
 
@@ -15,9 +15,11 @@ def translator(monkeypatch):
     return echoing_translator(monkeypatch)[0]
 
 
-def test_jsonl_says_of_each_line_whether_its_source_was_truncated(translator, capsys):
-    """The longest source of the model has 70 tokens, the end token included."""
-    work = Work(translator, "translate", "jsonl", "in.txt", Progress(4, True, False))
+def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):
+    """The model's max_length is 70 tokens, with the end token."""
+    work = Work(
+        translator, "translate", FORMATS["jsonl"], "in.txt", DecodingProgress(4, True, False)
+    )
     texts = ["eins", "zwei " * 69, "zwei " * 70, ""]
     lines = {}
     for group in work((i, Item(text, json.dumps({"text": text}))) for i, text in enumerate(texts)):

@@ -1,4 +1,4 @@
-"""scripts/convert.py, decode.py and training with MarianMT directories, from the command's side."""
+"""scripts/convert.py, decode.py and training with MarianMT directories."""
 
 import json
 from pathlib import Path
@@ -11,15 +11,15 @@ from tiny import StopAfter, tiny_config
 from tiny_marian import SENTENCES, write_marian
 
 import train
-from data.corpora import read_split
+from data.batches import Batches, DataPosition
 from data.marian_tokenizer import MarianTokenizer
 from decoding.translator import Translator
-from interop.models import check_run, load_params
+from interop.models import load_params, open_model
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from storage.config import load_config
 from storage.run import Run
-from training.inputs import prepare_data
+from training.vocabulary import find_tokenizers
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def call(script, *arguments, stdin=""):
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
-    """A MarianMT directory and the run that convert.py makes of it."""
+    """A MarianMT directory and the run that convert.py writes."""
     path = tmp_path_factory.mktemp("convert")
     write_marian(path / "marian")
     code, out, err = call(
@@ -42,7 +42,7 @@ def converted(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_directory_and_the_run_of_it_decode_to_the_same_bytes(converted):
+def test_a_directory_and_its_converted_run_decode_to_the_same_bytes(converted):
     lines = "".join(json.dumps({"text": line}) + "\n" for line in [*SENTENCES[:5], "", "犬 🐕"])
     found = [
         call("decode.py", f"--workdir={path}", "--format=jsonl", "--nbest=2", stdin=lines)
@@ -50,7 +50,7 @@ def test_a_directory_and_the_run_of_it_decode_to_the_same_bytes(converted):
     ]
     assert found[0][0] == 0, found[0][2]
     assert found[0][1] == found[1][1] and found[0][1].count('"score"') > 10
-    assert check_run(converted[0], "best")[0] == check_run(converted[1], "best")[0]
+    assert open_model(converted[0], "best")[0] == open_model(converted[1], "best")[0]
 
 
 @pytest.mark.slow
@@ -61,24 +61,24 @@ def test_an_ensemble_of_a_directory_and_its_run_is_that_model(converted):
     assert both == one
 
 
-def test_a_run_goes_out_and_what_is_there_is_not_overwritten(converted, tmp_path):
+def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converted, tmp_path):
     arguments = f"--from_run={converted[1]}", f"--to_marian={tmp_path / 'out'}"
     code, out, err = call("scripts/convert.py", *arguments)
     assert (code, out, err) == (0, "", "")
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (
         converted[0] / "model.safetensors"
     ).read_bytes()
-    for given, expected, said in (
-        (arguments, OUTPUT, "is there already"),
+    for given, expected, message in (
+        (arguments, OUTPUT, "exists already"),
         ((f"--from_run={converted[1]}", "--to=x"), CONFIGURATION, "--to_marian=DIR"),
         ((f"--from_marian={converted[1]}", f"--to={tmp_path / 'x'}"), CHECKPOINT, "model_type"),
     ):
         code, out, err = call("scripts/convert.py", *given)
-        assert (code, out, err.count("\n")) == (expected, "", 1) and said in err
+        assert (code, out, err.count("\n")) == (expected, "", 1) and message in err
 
 
 def fine_tuned(path, start, **training):
-    """A few steps on a few pairs, as train.py does after its flags."""
+    """Trains a few steps on a few pairs, as train.py does after parsing its flags."""
     pairs = path.parent / "pairs.tsv"
     pairs.write_text(
         "".join(
@@ -96,9 +96,8 @@ def fine_tuned(path, start, **training):
         setattr(config.training, name, value)
     run = Run(path)
     try:
-        run.adopt(config)
-        corpora = {split: read_split(config.data, split) for split in ("train", "valid", "test")}
-        data = prepare_data(config, run, corpora)
+        run.resume_config(config)
+        data = train.prepare_data(config, run, overwrite=False)
         run.describe(config, {})
         train.train(config, run, data, StopAfter(None))
     finally:
@@ -107,23 +106,23 @@ def fine_tuned(path, start, **training):
 
 
 @pytest.fixture(scope="module")
-def still(converted, tmp_path_factory):
-    """A training that starts from the directory itself and learns nothing: (run, config, data)."""
-    path = tmp_path_factory.mktemp("still") / "run"
+def untrained(converted, tmp_path_factory):
+    """A training with learning rate 0 that starts from the directory: (run, config, data)."""
+    path = tmp_path_factory.mktemp("untrained") / "run"
     return path, *fine_tuned(path, converted[0], num_steps=4)
 
 
 @pytest.mark.slow
-def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted, still):
-    path, config, data = still
+def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted, untrained):
+    path, config, data = untrained
     for a, b in zip(
         *(jax.tree.leaves(load_params(one, "best")) for one in (converted[1], path)), strict=True
     ):
         np.testing.assert_array_equal(a, b)
-    model = check_run(converted[0], "best")[0].model
+    model = open_model(converted[0], "best")[0].model
     assert config.special == (model.pad_id, model.pad_id, 0, 1)
     assert load_config(path / "config.json").model == config.model
-    batch = train.Batches(data.train, 8, 31, 31, 0, config.special)[train.DataPosition()]
+    batch = Batches(data.train, 8, 31, 31, 0, config.special)[DataPosition()]
     padding = batch.target_segments == 0
     assert (batch.target[padding] == model.pad_id).all()
     assert (batch.target[batch.target_positions == 0] == model.start_id).all()
@@ -132,9 +131,9 @@ def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted
 
 
 @pytest.mark.slow
-def test_training_goes_on_from_the_run_of_it_learns_and_resumes(converted, tmp_path):
+def test_training_starts_from_the_converted_run_and_resumes(converted, tmp_path):
     fine_tuned(tmp_path / "run", converted[1], num_steps=8, learning_rate=0.01)
-    assert isinstance(check_run(tmp_path / "run", "best")[1][0], MarianTokenizer)
+    assert isinstance(open_model(tmp_path / "run", "best")[1][0], MarianTokenizer)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     nll = [one["valid_nll"] for one in map(json.loads, lines) if "valid_nll" in one]
     assert nll[-1] < nll[0]
@@ -143,19 +142,19 @@ def test_training_goes_on_from_the_run_of_it_learns_and_resumes(converted, tmp_p
     assert load_config(tmp_path / "run" / "config.json").decoding.suppress == "<pad>"
 
 
-def test_the_loss_is_that_of_transformers(converted, still):
+def test_the_loss_equals_that_of_transformers(converted, untrained):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    lines = (still[0] / "metrics.jsonl").read_text().splitlines()
+    lines = (untrained[0] / "metrics.jsonl").read_text().splitlines()
     *_, nll = (one["valid_nll"] for one in map(json.loads, lines) if "valid_nll" in one)
-    source, target = check_run(converted[0], "best")[1]
-    theirs = transformers.MarianMTModel.from_pretrained(converted[0]).eval()
+    source, target = open_model(converted[0], "best")[1]
+    reference = transformers.MarianMTModel.from_pretrained(converted[0]).eval()
     total = tokens = 0
     for one, other in zip(SENTENCES[:6], SENTENCES[3:9], strict=True):
         labels = [*target.encode(other), 0]
-        if max(len(labels), len(source.encode(one)) + 1) > 31:  # as training leaves it out
+        if max(len(labels), len(source.encode(one)) + 1) > 31:  # training drops it too
             continue
         with torch.no_grad():
-            loss = theirs(
+            loss = reference(
                 input_ids=torch.tensor([[*source.encode(one), 0]]), labels=torch.tensor([labels])
             ).loss.item()
         total, tokens = total + loss * len(labels), tokens + len(labels)
@@ -163,10 +162,10 @@ def test_the_loss_is_that_of_transformers(converted, still):
     assert nll == pytest.approx(total / tokens, abs=1e-4)
 
 
-def test_another_model_than_that_of_the_start_is_refused(converted, tmp_path):
+def test_a_model_config_that_differs_from_init_from_is_refused(converted, tmp_path):
     config = tiny_config("tsv:nowhere")
     config.training.init_from = str(converted[0])
     run = Run(tmp_path / "run")
     with pytest.raises(UserError, match="another model: model.d_model 26 → 8"):
-        prepare_data(config, run, {"train": None})
+        find_tokenizers(config, run, None)
     run.close()

@@ -1,4 +1,4 @@
-"""MarianMT directories: our model of one gives the logits and searches of transformers."""
+"""MarianMT directories: logits and searches equal those of transformers."""
 
 import json
 from itertools import product
@@ -11,9 +11,10 @@ import pytest
 from marks import slow_except
 from tiny_marian import CONFIG, SHARING, random_model, write_marian
 
-from decoding.engine import Engine, Job
+from decoding.calls import Job
+from decoding.engine import Engine
 from interop.marian import load_marian, marian_config
-from interop.models import check_run
+from interop.models import open_model
 from model.transformer import Transformer
 from runtime.errors import CHECKPOINT, UserError
 from storage.config import DecodingConfig
@@ -23,30 +24,30 @@ BOTH = [*product(SHARING, ("swish", "relu", "gelu"))]
 
 
 def inputs(random, torch):
-    """50 sources without end, and what transformers takes of them."""
+    """50 sources without end tokens, and the inputs of transformers for them."""
     sources = [random.integers(1, PAD, random.integers(1, 12)).tolist() for _ in range(50)]
-    ids, there = np.full((50, 12), PAD), np.zeros((50, 12), int)
+    ids, mask = np.full((50, 12), PAD), np.zeros((50, 12), int)
     for row, source in enumerate(sources):
         ids[row, : len(source) + 1] = [*source, 0]
-        there[row, : len(source) + 1] = 1
-    return sources, {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(there)}
+        mask[row, : len(source) + 1] = 1
+    return sources, {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
 
 
 @pytest.mark.parametrize("sharing, activation", BOTH)
-def test_logits_are_those_of_transformers_with_padding_too(tmp_path, sharing, activation):
+def test_logits_equal_those_of_transformers_also_with_padding(tmp_path, sharing, activation):
     fields = SHARING[sharing] | {
         "activation_function": activation,
         "scale_embedding": activation != "relu",
     }
-    torch, theirs = random_model(**fields)
-    theirs.save_pretrained(tmp_path)
+    torch, reference = random_model(**fields)
+    reference.save_pretrained(tmp_path)
     config, _ = marian_config(tmp_path)
     assert config.tied_embeddings == sharing
     params, random = load_marian(tmp_path, config), np.random.default_rng(0)
     _, given = inputs(random, torch)
     target = random.integers(1, PAD, (50, 7))
     with torch.no_grad():
-        expected = theirs(**given, decoder_input_ids=torch.tensor(target)).logits.numpy()
+        expected = reference(**given, decoder_input_ids=torch.tensor(target)).logits.numpy()
     found = jax.jit(Transformer(config).apply)(
         {"params": params},
         jnp.asarray(given["input_ids"].numpy()),
@@ -60,11 +61,11 @@ def test_logits_are_those_of_transformers_with_padding_too(tmp_path, sharing, ac
 
 @pytest.fixture(scope="module", params=slow_except(["none", "three-way"], SHARING))
 def searched(request, tmp_path_factory):
-    """A random model that ends at different lengths, and both searches of 50 sources by it."""
-    torch, theirs = random_model(0.3, **SHARING[request.param])
-    theirs.final_logits_bias[0, 0] += 2.0 if request.param == "three-way" else 4.0
+    """A random model with outputs of different lengths, and both searches of 50 sources."""
+    torch, reference = random_model(0.3, **SHARING[request.param])
+    reference.final_logits_bias[0, 0] += 2.0 if request.param == "three-way" else 4.0
     path = tmp_path_factory.mktemp("marian")
-    theirs.save_pretrained(path)
+    reference.save_pretrained(path)
     config, _ = marian_config(path)
     params = load_marian(path, config)
     sources, given = inputs(np.random.default_rng(1), torch)
@@ -84,15 +85,15 @@ def searched(request, tmp_path_factory):
         engine.use(params)
         found = engine.search([Job(sources, {}, range(len(sources)))])
         return {
-            one.index: [(ids, score) for ids, score, _ in one.hypotheses]
+            one.line: [(ids, score) for ids, score, _ in one.hypotheses]
             for call in found
             for one in call
         }
 
     def hf(**options):
-        """Their length counts the start token. Their forced end is free, so it is forced here by
-        what leaves its probability."""
-        found = theirs.generate(
+        """Their length counts the start token. A forced end token costs nothing in transformers, so
+        it is forced here through the allowed tokens, which keeps its probability."""
+        found = reference.generate(
             **given,
             **options,
             max_length=LIMIT + 1,
@@ -100,10 +101,12 @@ def searched(request, tmp_path_factory):
             bad_words_ids=[[PAD]],
             return_dict_in_generate=True,
             output_scores=True,
-            prefix_allowed_tokens_fn=lambda _, said: [0] if len(said) == LIMIT else [*range(PAD)],
+            prefix_allowed_tokens_fn=lambda _, prefix: (
+                [0] if len(prefix) == LIMIT else [*range(PAD)]
+            ),
         )
         beams = options.get("num_return_sequences", 1)
-        ids = [[*said[1:], 0][: [*said[1:], 0].index(0)] for said in found.sequences.tolist()]
+        ids = [[*row[1:], 0][: [*row[1:], 0].index(0)] for row in found.sequences.tolist()]
         scores = found.sequences_scores.tolist() if beams > 1 else [0.0] * 50
         hypotheses = list(zip(ids, scores, strict=True))
         return {i: hypotheses[i * beams : (i + 1) * beams] for i in range(50)}
@@ -111,7 +114,7 @@ def searched(request, tmp_path_factory):
     return ours, hf
 
 
-def test_greedy_ids_are_those_of_transformers(searched):
+def test_greedy_ids_equal_those_of_transformers(searched):
     ours, hf = searched
     found, expected = ours(beam_size=1), hf(num_beams=1)
     assert {i: one[0][0] for i, one in found.items()} == {
@@ -119,7 +122,7 @@ def test_greedy_ids_are_those_of_transformers(searched):
     }
 
 
-def test_beams_are_those_of_transformers_that_never_stops_early(searched):
+def test_beams_equal_those_of_transformers_without_early_stopping(searched):
     """The best hypothesis and its score. Of the others ours may be better: transformers lets a
     hypothesis end only where its end is among the best N of the 2N continuations."""
     ours, hf = searched
@@ -129,14 +132,14 @@ def test_beams_are_those_of_transformers_that_never_stops_early(searched):
     for i, hypotheses in expected.items():
         assert found[i][0][0] == hypotheses[0][0]
         assert found[i][0][1] == pytest.approx(hypotheses[0][1], abs=1e-4)
-        for (_, score), (_, theirs) in zip(found[i], hypotheses, strict=True):
-            assert score >= theirs - 1e-4
+        for (_, score), (_, reference) in zip(found[i], hypotheses, strict=True):
+            assert score >= reference - 1e-4
         same += [ids for ids, _ in found[i]] == [ids for ids, _ in hypotheses]
     assert same > 25
     assert len({len(one[0][0]) for one in found.values()}) > 1
 
 
-def test_beams_with_a_repetition_penalty_are_those_of_transformers(searched):
+def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
     """The penalty multiplies log-probabilities there; in its greedy search, which this does not
     test, it acts on logits. Where the best hypotheses differ, ours has the higher score, for the
     reason above."""
@@ -153,8 +156,8 @@ def test_beams_with_a_repetition_penalty_are_those_of_transformers(searched):
     same = [i for i, hypotheses in expected.items() if found[i][0][0] == hypotheses[0][0]]
     assert len(same) > 40
     for i, hypotheses in expected.items():
-        score, theirs = found[i][0][1], hypotheses[0][1]
-        assert score == pytest.approx(theirs, abs=1e-4) if i in same else score > theirs
+        score, reference = found[i][0][1], hypotheses[0][1]
+        assert score == pytest.approx(reference, abs=1e-4) if i in same else score > reference
     assert sum(found[i][0][0] != plain[i][0][0] for i in same) > 5
 
 
@@ -165,14 +168,14 @@ def test_beams_with_a_repetition_penalty_are_those_of_transformers(searched):
     ("do_sample", True), ("repetition_penalty", 1.2), ("bad_words_ids", [[3, 4]]),
     ("forced_eos_token_id", 3), ("length_penalty", -1.0), ("num_beams", 2.5),
 ])  # fmt: skip
-def test_what_cannot_be_represented_is_refused_by_name(tmp_path: Path, field, value):
+def test_an_unsupported_field_is_refused_by_name(tmp_path: Path, field, value):
     write_marian(tmp_path)
-    check_run(tmp_path, "best")
-    for name in ("config.json", "generation_config.json"):  # the second one has the last word
-        there = json.loads((tmp_path / name).read_text()) | {field: value}
-        (tmp_path / name).write_text(json.dumps(there))
+    open_model(tmp_path, "best")
+    for name in ("config.json", "generation_config.json"):  # the second one takes precedence
+        content = json.loads((tmp_path / name).read_text()) | {field: value}
+        (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(UserError, match=field) as caught:
-        check_run(tmp_path, "best")
+        open_model(tmp_path, "best")
     assert caught.value.code == CHECKPOINT
 
 
@@ -187,21 +190,23 @@ def test_what_cannot_be_represented_is_refused_by_name(tmp_path: Path, field, va
         ("is_encoder_decoder", True),
     ],
 )
-def test_what_every_marian_model_has_may_be_stated_or_absent(tmp_path, field, value):
+def test_required_fields_may_be_present_or_absent(tmp_path, field, value):
     write_marian(tmp_path)
     path = tmp_path / "config.json"
-    there = json.loads(path.read_text())
-    there.pop(field, None)
-    for fields in (there, there | {field: value}):
+    content = json.loads(path.read_text())
+    content.pop(field, None)
+    for fields in (content, content | {field: value}):
         path.write_text(json.dumps(fields))
-        if field != "model_type" or field in fields:  # which tells a MarianMT directory from a run
-            check_run(tmp_path, "best")
+        if (
+            field != "model_type" or field in fields
+        ):  # which distinguishes a MarianMT directory from a run
+            open_model(tmp_path, "best")
 
 
-def test_generation_config_gives_the_defaults_of_decoding(tmp_path):
+def test_generation_config_determines_the_decoding_defaults(tmp_path):
     write_marian(tmp_path)
     path = tmp_path / "generation_config.json"
-    config, _ = check_run(tmp_path, "best")
+    config, _ = open_model(tmp_path, "best")
     assert config.decoding == DecodingConfig(
         beam_size=2,
         alpha=1.0,
@@ -210,16 +215,16 @@ def test_generation_config_gives_the_defaults_of_decoding(tmp_path):
         max_extra_length=50,
         suppress="<pad>",
     )
-    there = json.loads(path.read_text()) | {
+    content = json.loads(path.read_text()) | {
         "renormalize_logits": True,
         "length_penalty": 0.6,
         "max_length": None,
         "max_new_tokens": 9,
     }
-    path.write_text(json.dumps(there))
-    found = check_run(tmp_path, "best")[0].decoding
+    path.write_text(json.dumps(content))
+    found = open_model(tmp_path, "best")[0].decoding
     assert (found.renormalize, found.alpha, found.max_length) == (True, 0.6, 9)
     path.unlink()
-    assert check_run(tmp_path, "best")[0].decoding.beam_size == 1
+    assert open_model(tmp_path, "best")[0].decoding.beam_size == 1
     with pytest.raises(UserError, match="'7'"):
-        check_run(tmp_path, "7")
+        open_model(tmp_path, "7")

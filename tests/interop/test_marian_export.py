@@ -1,4 +1,4 @@
-"""Runs as MarianMT directories and back: the same numbers, and others translate with them alike."""
+"""Export to MarianMT and back: bit-exact, and the same translations in other programs."""
 
 import json
 from dataclasses import replace
@@ -14,10 +14,10 @@ from tiny import tiny_config
 from tiny_marian import SENTENCES, sentencepiece, write_marian
 
 from data.tokenizer import ListTokenizer, SentencePieceTokenizer
-from data.vocabulary import fingerprint
+from data.vocabulary import tokenizer_sha256
 from decoding.translator import Translator
 from interop.marian_export import check_expressible, export_marian, generation_fields
-from interop.models import check_run, load_params
+from interop.models import load_params, open_model
 from model.config import ModelConfig
 from model.transformer import Transformer
 from runtime.errors import CHECKPOINT, UserError
@@ -67,7 +67,7 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
         activation="silu",
     )
     config.model = replace(config.model, **(fields | sizes | KINDS[kind]))
-    config.data.vocab_sha256 = "+".join(map(fingerprint, tokenizers))
+    config.data.vocab_sha256 = "+".join(map(tokenizer_sha256, tokenizers))
     config.decoding = DecodingConfig(
         beam_size=3,
         alpha=1.0,
@@ -81,7 +81,7 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
 
 
 def exported(run: Path, directory: Path) -> Path:
-    config, tokenizers = check_run(run, "best")
+    config, tokenizers = open_model(run, "best")
     check_expressible(config, tokenizers, run)
     directory.mkdir()
     export_marian(config, tokenizers, load_params(run, "best"), directory)
@@ -100,14 +100,14 @@ def leaves(tree):
     return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def test_back_and_forth_is_bit_exact(pair, tmp_path):
+def test_export_and_import_are_bit_exact(pair, tmp_path):
     kind, run, directory = pair
     back, before = load_params(directory, "best"), load_params(run, "best")
-    config, tokenizers = check_run(directory, "best")
+    config, tokenizers = open_model(directory, "best")
     if kind == "its own":
-        assert config.model == check_run(run, "best")[0].model
+        assert config.model == open_model(run, "best")[0].model
         jax.tree.map(np.testing.assert_array_equal, back, before)
-    # What was put another way holds the same numbers, and stays as it is from then on.
+    # Converted parameters contain the same numbers, and another round trip changes nothing.
     bits = [
         np.sort(np.concatenate([x.view(np.int32).ravel() for x in jax.tree.leaves(tree)]))
         for tree in (back, before)
@@ -129,33 +129,33 @@ def test_back_and_forth_is_bit_exact(pair, tmp_path):
         assert (again / name).read_bytes() == (directory / name).read_bytes(), name
 
 
-def test_a_marian_directory_comes_back_bit_for_bit(tmp_path):
-    write_marian(tmp_path / "there")
-    config, tokenizers = check_run(tmp_path / "there", "best")
+def test_import_and_export_of_a_marian_directory_are_bit_exact(tmp_path):
+    write_marian(tmp_path / "marian")
+    config, tokenizers = open_model(tmp_path / "marian", "best")
     (tmp_path / "run").mkdir()
-    write_run(tmp_path / "run", config, tokenizers, load_params(tmp_path / "there", "best"))
-    assert check_run(tmp_path / "run", "best")[0] == config
+    write_run(tmp_path / "run", config, tokenizers, load_params(tmp_path / "marian", "best"))
+    assert open_model(tmp_path / "run", "best")[0] == config
     back = exported(tmp_path / "run", tmp_path / "back")
     assert (back / "vocab.json").exists() and not (back / "target_vocab.json").exists()
-    one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "there", back))
+    one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "marian", back))
     assert {name: x.tobytes() for name, x in one.items()} == {
         name: x.tobytes() for name, x in other.items()
     }
-    assert check_run(back, "best")[0] == config
+    assert open_model(back, "best")[0] == config
 
 
-def test_a_marian_model_whose_start_token_has_learned_comes_back_bit_for_bit(tmp_path):
-    """As after fine-tuning: CTranslate2 would start from zeros, so that row moves."""
-    write_marian(tmp_path / "there")
-    config, tokenizers = check_run(tmp_path / "there", "best")
-    params = load_params(tmp_path / "there", "best")
+def test_a_marian_model_with_a_nonzero_start_token_is_exported_bit_exactly(tmp_path):
+    """As after fine-tuning. CTranslate2 would start with zeros, so the row is moved."""
+    write_marian(tmp_path / "marian")
+    config, tokenizers = open_model(tmp_path / "marian", "best")
+    params = load_params(tmp_path / "marian", "best")
     params["target_embedding"]["table"][-1] = 0.25
     (tmp_path / "out").mkdir()
     export_marian(config, tokenizers, params, tmp_path / "out")
-    there = load_file(tmp_path / "out" / "model.safetensors")
-    assert there["model.shared.weight"].shape[0] == config.model.target_vocab_size + 1
-    assert not there["model.shared.weight"][-1].any()
-    found, back = check_run(tmp_path / "out", "best")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert tensors["model.shared.weight"].shape[0] == config.model.target_vocab_size + 1
+    assert not tensors["model.shared.weight"][-1].any()
+    found, back = open_model(tmp_path / "out", "best")
     assert (found, [one.vocabulary for one in back]) == (
         config,
         [one.vocabulary for one in tokenizers],
@@ -164,7 +164,7 @@ def test_a_marian_model_whose_start_token_has_learned_comes_back_bit_for_bit(tmp
 
 
 @pytest.mark.parametrize("pair", slow_except(["its own", "the paper's"], KINDS), indirect=True)
-def test_translations_are_those_of_transformers(pair):
+def test_translations_equal_those_of_transformers(pair):
     kind, run, directory = pair
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
@@ -173,23 +173,25 @@ def test_translations_are_those_of_transformers(pair):
     found = [one.hypotheses[0] for one in Translator.load(run).stream(LINES)]
     again = [one.hypotheses[0] for one in Translator.load(directory).stream(LINES)]
     assert [one.text for one in again] == [one.text for one in found]
-    target = check_run(run, "best")[0].model.target_vocab_size
-    theirs = model.eval().generate(
+    target = open_model(run, "best")[0].model.target_vocab_size
+    reference = model.eval().generate(
         **tokenizer(LINES, return_tensors="pt", padding=True),
         early_stopping="never",
         forced_eos_token_id=None,
         return_dict_in_generate=True,
         output_scores=True,
-        prefix_allowed_tokens_fn=lambda _, said: [END] if len(said) == LIMIT else [*range(target)],
+        prefix_allowed_tokens_fn=lambda _, prefix: (
+            [END] if len(prefix) == LIMIT else [*range(target)]
+        ),
     )
-    ids = [[*said[1:], END] for said in theirs.sequences.tolist()]
-    pieces = check_run(run, "best")[1][1]
-    assert [pieces.decode(said[: said.index(END)]) for said in ids] == [one.text for one in found]
-    np.testing.assert_allclose([one.score for one in found], theirs.sequences_scores, atol=1e-4)
+    ids = [[*row[1:], END] for row in reference.sequences.tolist()]
+    pieces = open_model(run, "best")[1][1]
+    assert [pieces.decode(row[: row.index(END)]) for row in ids] == [one.text for one in found]
+    np.testing.assert_allclose([one.score for one in found], reference.sequences_scores, atol=1e-4)
     assert len({one.score for one in found}) == len(LINES)
 
 
-def test_translations_are_those_of_ctranslate2(pair, tmp_path):
+def test_translations_equal_those_of_ctranslate2(pair, tmp_path):
     kind, run, directory = pair
     if kind.startswith("a larger"):
         pytest.skip("CTranslate2 gives both sides the source's vocabulary")
@@ -197,12 +199,12 @@ def test_translations_are_those_of_ctranslate2(pair, tmp_path):
     pytest.importorskip("transformers")
     from ctranslate2.converters import TransformersConverter
 
-    TransformersConverter(str(directory)).convert(str(tmp_path / "there"))
-    theirs = ctranslate2.Translator(str(tmp_path / "there"), compute_type="float32")
-    _, (tokenizer, _) = check_run(directory, "best")
+    TransformersConverter(str(directory)).convert(str(tmp_path / "marian"))
+    reference = ctranslate2.Translator(str(tmp_path / "marian"), compute_type="float32")
+    _, (tokenizer, _) = open_model(directory, "best")
     sources = [[tokenizer.piece(i) for i in ids] + ["</s>"] for ids in tokenizer.encode_many(LINES)]
     for beam_size, patience in ((1, 1.0), (3, 5.0)):
-        results = theirs.translate_batch(
+        results = reference.translate_batch(
             sources,
             beam_size=beam_size,
             patience=patience,
@@ -227,7 +229,7 @@ def test_translations_are_those_of_ctranslate2(pair, tmp_path):
         ("layer_norm_epsilon", 1e-6),
     ],
 )
-def test_what_marian_cannot_express_is_refused_by_name(tmp_path, field, value):
+def test_a_run_that_marian_cannot_express_is_refused_by_name(tmp_path, field, value):
     words, config = ListTokenizer("words", b"a\nb"), tiny_config("tsv:nowhere")
     config.model.layer_norm_epsilon = 1e-5
     with pytest.raises(UserError, match="words"):
@@ -238,9 +240,9 @@ def test_what_marian_cannot_express_is_refused_by_name(tmp_path, field, value):
     assert caught.value.code == CHECKPOINT
 
 
-def test_what_decoding_loses_is_said(pair, tmp_path):
+def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
     _, run, _ = pair
-    config, tokenizers = check_run(run, "best")
+    config, tokenizers = open_model(run, "best")
     config.decoding = DecodingConfig(alpha=0.6, no_repeat_ngram=3)
     lost = export_marian(config, tokenizers, load_params(run, "best"), tmp_path)
     assert [
@@ -269,20 +271,21 @@ def test_what_decoding_loses_is_said(pair, tmp_path):
 
 
 def test_a_copy_without_its_start_token_is_refused(pair, tmp_path):
-    """transformers drops tables of positions when it saves."""
+    """transformers does not save tables of positions."""
     from safetensors.numpy import save_file
 
     _, _, directory = pair
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    there = load_file(directory / "model.safetensors")
-    positions = there.pop("model.decoder.embed_positions.weight")
-    save_file(there, tmp_path / "model.safetensors")
+    tensors = load_file(directory / "model.safetensors")
+    positions = tensors.pop("model.decoder.embed_positions.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="embed_positions"):
         load_params(tmp_path, "best")
     positions[0] += 0.5
     save_file(
-        there | {"model.decoder.embed_positions.weight": positions}, tmp_path / "model.safetensors"
+        tensors | {"model.decoder.embed_positions.weight": positions},
+        tmp_path / "model.safetensors",
     )
     with pytest.raises(UserError, match="embed_positions"):
         load_params(tmp_path, "best")

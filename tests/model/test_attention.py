@@ -1,4 +1,4 @@
-"""Attention: equation 1 and section 3.2.2 in NumPy, masks that leave no trace, module = function.
+"""Attention against equation 1 and section 3.2.2 in NumPy, masks, and the module against it.
 
 Axes: B batch · T queries · S keys · D model width · H heads · K head width.
 """
@@ -41,7 +41,7 @@ def random_mask(*shape):
 
 
 def numpy_attention(queries, keys, values, mask=True):
-    """softmax(Q Kᵀ / √d_k + M) V in float64, with M = 0 where one may attend, −∞ elsewhere."""
+    """softmax(Q Kᵀ / √d_k + M) V in float64, with M = 0 where the mask is True, −∞ elsewhere."""
     queries, keys, values = (np.asarray(x, np.float64) for x in (queries, keys, values))
     scores = queries @ np.swapaxes(keys, -1, -2) / np.sqrt(queries.shape[-1])
     scores = scores + np.where(mask, 0.0, -np.inf)
@@ -58,7 +58,7 @@ def random_params(bias, d=D, h=H, k=K):
 @pytest.mark.parametrize(
     "shape", [None, (B, H, T, S), (B, 1, T, S), (1, 1, T, S), (1, H, 1, S), (B, 1, 1, S)], ids=str
 )
-def test_attention_is_equation_1_under_every_broadcast_mask(shape):
+def test_attention_equals_equation_1_for_every_broadcast_mask(shape):
     inputs = queries_keys_values()
     mask = None if shape is None else jnp.asarray(random_mask(*shape))
     output, weights = attend(*inputs, mask)
@@ -67,7 +67,7 @@ def test_attention_is_equation_1_under_every_broadcast_mask(shape):
     np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
 
 
-def test_weights_sum_to_one_wherever_something_may_be_attended_to_and_to_zero_elsewhere():
+def test_weights_sum_to_one_and_to_zero_for_fully_masked_queries():
     mask = random_mask(B, H, T, S)
     mask[0, 1, 3] = mask[1, :, 0] = False
     _, weights = attend(*queries_keys_values(), jnp.asarray(mask))
@@ -84,7 +84,7 @@ def test_large_scores_do_not_overflow():
     assert np.all(np.isfinite(weights))
 
 
-def test_a_query_with_nothing_to_attend_to_gives_exact_zeros_and_finite_gradients():
+def test_a_fully_masked_query_gives_exact_zeros_and_finite_gradients():
     mask = random_mask(B, H, T, S)
     mask[0, 1, 3] = mask[1, :, 0] = False
     empty = ~mask.any(axis=-1)
@@ -103,20 +103,20 @@ def test_a_query_with_nothing_to_attend_to_gives_exact_zeros_and_finite_gradient
 
 
 def test_masked_keys_and_values_have_exactly_zero_gradient():
-    seen = np.zeros((B, 1, 1, S), bool)
-    seen[0, ..., :3] = seen[1, ..., 2:6] = True
+    mask = np.zeros((B, 1, 1, S), bool)
+    mask[0, ..., :3] = mask[1, ..., 2:6] = True
 
     def loss(keys, values):
-        output, _ = dot_product_attention(normal(B, H, T, K), keys, values, jnp.asarray(seen))
+        output, _ = dot_product_attention(normal(B, H, T, K), keys, values, jnp.asarray(mask))
         return jnp.sin(output).sum()
 
     for gradient in jax.jit(jax.grad(loss, (0, 1)))(*queries_keys_values()[1:]):
-        touched = np.asarray(gradient != 0.0)
-        assert np.array_equal(touched, np.broadcast_to(seen[:, :, 0, :, None], touched.shape))
+        nonzero = np.asarray(gradient != 0.0)
+        assert np.array_equal(nonzero, np.broadcast_to(mask[:, :, 0, :, None], nonzero.shape))
 
 
 def test_the_softmax_of_bfloat16_inputs_is_float32():
-    size = 16  # 1 / √16 is a power of two: scaling the queries rounds nothing
+    size = 16  # 1 / √16 is a power of two, so scaling the queries does not round
     shapes = (B, H, T, size), (B, H, S, size), (B, H, S, size)
     inputs = [jnp.asarray(normal(*s, seed=i), jnp.bfloat16) for i, s in enumerate(shapes)]
     output, weights = attend(*inputs)
@@ -126,13 +126,13 @@ def test_the_softmax_of_bfloat16_inputs_is_float32():
     np.testing.assert_allclose(output.astype(np.float32), expected, atol=2e-2)
 
 
-def test_scores_have_variance_near_one_at_initialisation_thanks_to_the_scale():
+def test_scores_have_variance_near_one_at_initialisation_because_of_the_scale():
     config = ModelConfig(d_model=512, num_heads=8)
     module, x = MultiHeadAttention(config), normal(4, 61, 512)
 
     @jax.jit
     def scores_variance(key, factor):
-        """Of scores, which are the logarithms of the weights up to a constant for each query."""
+        """The variance of the scores, which are log weights up to a constant per query."""
         variables = module.init(key, x, method="keys_values")
         params = AttentionParams(**variables["params"])
         params = params._replace(query=params.query * factor)
@@ -141,7 +141,7 @@ def test_scores_have_variance_near_one_at_initialisation_thanks_to_the_scale():
 
     key = jax.random.key(0)
     assert 0.8 < scores_variance(key, 1.0) < 1.25
-    # Undoing the division by √d_k brings the variance to d_k = 64 (footnote 4).
+    # Without the division by √d_k the variance is d_k = 64 (footnote 4).
     assert 0.8 * 64 < scores_variance(key, 64**0.5) < 1.25 * 64
 
 
@@ -156,39 +156,40 @@ def test_multi_head_attention_concatenates_heads_and_projects_them(d, bias):
         )
     )()
     p = AttentionParams(*(0.0 if a is None else np.asarray(a, np.float64) for a in params))
-    ours, theirs = np.asarray(x, np.float64), np.asarray(memory, np.float64)
-    heads, each = [], []
+    inputs, memory = np.asarray(x, np.float64), np.asarray(memory, np.float64)
+    heads, head_weights = [], []
     for h in range(H):
         b = [bias_of[h] if bias else 0.0 for bias_of in (p.query_bias, p.key_bias, p.value_bias)]
         head, weight = numpy_attention(
-            ours @ p.query[:, h] + b[0],
-            theirs @ p.key[:, h] + b[1],
-            theirs @ p.value[:, h] + b[2],
+            inputs @ p.query[:, h] + b[0],
+            memory @ p.key[:, h] + b[1],
+            memory @ p.value[:, h] + b[2],
             mask[:, 0],
         )
-        heads.append(head), each.append(weight)
+        heads.append(head), head_weights.append(weight)
     expected = np.concatenate(heads, axis=-1) @ p.output.reshape(D, d) + p.output_bias
     np.testing.assert_allclose(output, expected, atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(weights, np.stack(each, axis=1), atol=1e-6)
+    np.testing.assert_allclose(weights, np.stack(head_weights, axis=1), atol=1e-6)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-def test_the_module_is_the_function_bit_for_bit_and_sows_its_weights(bias):
+def test_the_module_equals_the_function_bit_for_bit_and_sows_its_weights(bias):
     config = ModelConfig(d_model=30, num_heads=3, attention_bias=bias)
     module, params = MultiHeadAttention(config), random_params(bias, 30, 3, 10)
     x, memory, mask = normal(B, T, 30), normal(B, S, 30), jnp.asarray(random_mask(B, 1, T, S))
-    mine, others = jnp.arange(10, 10 + T)[None].repeat(B, 0), jnp.arange(S)[None].repeat(B, 0)
+    positions = jnp.arange(10, 10 + T)[None].repeat(B, 0)
+    memory_positions = jnp.arange(S)[None].repeat(B, 0)
     variables = {"params": {n: p for n, p in params._asdict().items() if p is not None}}
 
     @jax.jit
     def by_module():
-        keys_values = module.apply(variables, memory, others, method="keys_values")
-        return module.apply(variables, x, keys_values, mask, mine, mutable=["intermediates"])
+        keys_values = module.apply(variables, memory, memory_positions, method="keys_values")
+        return module.apply(variables, x, keys_values, mask, positions, mutable=["intermediates"])
 
     @jax.jit
     def by_function():
-        keys_values = project_keys_values(params, memory, others)
-        return multi_head_attention(params, x, keys_values, mask, mine)
+        keys_values = project_keys_values(params, memory, memory_positions)
+        return multi_head_attention(params, x, keys_values, mask, positions)
 
     output, sown = by_module()
     expected, weights = by_function()
@@ -198,7 +199,7 @@ def test_the_module_is_the_function_bit_for_bit_and_sows_its_weights(bias):
     assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, declared)
 
 
-def test_projections_start_xavier_uniform_and_biases_at_zero():
+def test_projections_are_initialised_xavier_uniform_and_biases_zero():
     config = ModelConfig(d_model=96, num_heads=3, attention_bias=True)
     x = normal(1, 2, 96)
     init = jax.jit(lambda key: MultiHeadAttention(config).init(key, x, method="keys_values"))
@@ -210,15 +211,15 @@ def test_projections_start_xavier_uniform_and_biases_at_zero():
         assert not params[f"{name}_bias"].any()
 
 
-def test_rotary_keys_and_queries_are_turned_and_values_are_not():
+def test_rotary_positions_rotate_keys_and_queries_but_not_values():
     params, x = random_params(False, 30, 3, 10), normal(B, T, 30)
     positions = jnp.asarray(np.random.default_rng(0).integers(0, 97, (B, T)))
-    plain, turned = project_keys_values(params, x), project_keys_values(params, x, positions)
-    assert np.array_equal(turned.keys, rotate(plain.keys, positions))
-    assert np.array_equal(turned.values, plain.values)
+    plain, rotated = project_keys_values(params, x), project_keys_values(params, x, positions)
+    assert np.array_equal(rotated.keys, rotate(plain.keys, positions))
+    assert np.array_equal(rotated.values, plain.values)
     queries = jnp.einsum("btd,dhk->bhtk", x, params.query)
-    heads, _ = dot_product_attention(rotate(queries, positions), *turned)
-    output, _ = multi_head_attention(params, x, turned, positions=positions)
+    heads, _ = dot_product_attention(rotate(queries, positions), *rotated)
+    output, _ = multi_head_attention(params, x, rotated, positions=positions)
     np.testing.assert_allclose(output, np.einsum("bhtk,hkd->btd", heads, params.output), atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Beam search: equal to enumeration and to a slow search in Python, on models that are tables.
+"""Beam search against enumeration and a slow search in Python, on models that are tables.
 
 Axes: B sentences · N beams · V vocabulary · T steps.
 """
@@ -36,8 +36,9 @@ from model.hypotheses import length_penalty
 
 
 @pytest.mark.parametrize("k", range(1, 17))
-def test_top_k_is_lax_top_k_with_ties_and_infinities_at_any_vocabulary_size(k):
-    borders = [16 * k - 1, 16 * k, 16 * k + 1, 64 * k]  # where stages and chunk sizes change
+def test_top_k_equals_lax_top_k_with_ties_and_infinities_at_any_vocabulary_size(k):
+    # Sizes at which stages and chunk sizes change.
+    borders = [16 * k - 1, 16 * k, 16 * k + 1, 64 * k]
     sizes, widest = [k, *borders, 1021 + k], 1021 + k
     random = np.random.default_rng(k)
     x = np.stack([
@@ -52,19 +53,19 @@ def test_top_k_is_lax_top_k_with_ties_and_infinities_at_any_vocabulary_size(k):
     def both(x):
         return [(top_k(x[:, :n], k), jax.lax.top_k(x[:, :n], k)) for n in sizes]
 
-    for n, (ours, theirs) in zip(sizes, both(x), strict=True):
+    for n, (found, expected) in zip(sizes, both(x), strict=True):
         stable = np.argsort(-x[:, :n], axis=1, kind="stable")[:, :k]
-        np.testing.assert_array_equal(ours[0], theirs[0], f"V={n}")
-        np.testing.assert_array_equal(ours[1], theirs[1], f"V={n}")
-        np.testing.assert_array_equal(ours[1], stable, f"V={n}")
+        np.testing.assert_array_equal(found[0], expected[0], f"V={n}")
+        np.testing.assert_array_equal(found[1], expected[1], f"V={n}")
+        np.testing.assert_array_equal(found[1], stable, f"V={n}")
 
 
-# The whole space.
+# Exhaustive enumeration.
 
 
 @pytest.mark.parametrize("alpha, power", [(0.0, False), (0.6, True), (1.7, False)])
 def test_a_beam_as_wide_as_all_continuations_equals_exhaustive_enumeration(alpha, power):
-    """Of V = 4 tokens, up to 4 long, 1 + 3 + 9 + 27 = 40 hypotheses can be made."""
+    """With V = 4 and at most 4 tokens there are 1 + 3 + 9 + 27 = 40 hypotheses."""
     options = dict(beam_size=41, nbest=41, alpha=alpha, power_penalty=power)
     search, limits = searcher(trigram_step, max_length=4, **options), np.array([4, 1, 3, 4, 2])
     for seed in range(3):
@@ -80,7 +81,7 @@ def test_a_beam_as_wide_as_all_continuations_equals_exhaustive_enumeration(alpha
             assert_same(listed(found, row), sorted(expected, key=lambda e: -e[2]))
 
 
-# Against greedy search and the slow search.
+# Greedy search and the slow search.
 
 
 def test_beam_1_is_greedy_search():
@@ -101,14 +102,14 @@ def test_beam_1_is_greedy_search():
     GREEDY, PAPER, WIDE, POWER,
     dict(beam_size=2, alpha=1.7, nbest=2, power_penalty=False),
 ])  # fmt: skip
-def test_random_bigrams_give_what_the_slow_search_gives(options):
+def test_random_bigrams_give_the_results_of_the_slow_search(options):
     search = searcher(bigram_step, **options)
     for seed in range(7):
         tables, limits = random_tables(seed, end=seed / 2), random_limits(seed)
         assert_slow_search_agrees(search(tables, limits), tables, limits, **options)
 
 
-def test_random_trigrams_give_what_the_slow_search_gives():
+def test_random_trigrams_give_the_results_of_the_slow_search():
     search = searcher(trigram_step, **PAPER)
     for seed in range(5):
         tables, limits = random_tables(seed, (B, V, V, V), end=1.0), random_limits(seed)
@@ -117,7 +118,7 @@ def test_random_trigrams_give_what_the_slow_search_gives():
 
 @pytest.mark.parametrize("options", [GREEDY, PAPER, WIDE])
 def test_ties_go_to_the_earlier_then_to_the_better_hypothesis_then_to_the_lower_token(options):
-    """All next tokens that are possible are equally probable: nearly everything ties."""
+    """All possible next tokens are equally probable, so nearly all hypotheses tie."""
     search = searcher(bigram_step, **options)
     for seed in range(5):
         possible = np.random.default_rng(seed).random((B, V, V)) < 0.5
@@ -127,13 +128,13 @@ def test_ties_go_to_the_earlier_then_to_the_better_hypothesis_then_to_the_lower_
         assert_slow_search_agrees(search(tables, limits), tables, limits, **options)
 
 
-def test_a_vocabulary_smaller_than_two_beams_is_searched_as_well():
+def test_a_vocabulary_smaller_than_two_beams_can_be_searched():
     search = searcher(bigram_step, **WIDE)
     tables, limits = random_tables(0, (B, 3, 3)), random_limits(0)
     assert_slow_search_agrees(search(tables, limits), tables, limits, **WIDE)
 
 
-# What is returned.
+# Results.
 
 
 @pytest.mark.parametrize("options", [PAPER, POWER])
@@ -148,38 +149,38 @@ def test_log_probs_are_teacher_forced_and_scores_divide_them_by_the_penalty(opti
             assert score == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_the_penalty_is_that_of_the_equation_and_one_where_alpha_is_zero():
+def test_the_penalty_follows_the_equation_and_is_one_if_alpha_is_zero():
     for length in (1.0, 7.0, 53.0):
         assert float(length_penalty(length, 0.6)) == pytest.approx(((5 + length) / 6) ** 0.6)
         assert float(length_penalty(length, 0.6, power=True)) == pytest.approx(length**0.6)
         assert float(length_penalty(length, 0.0)) == 1.0
 
 
-# Sentences of a batch.
+# Sentences in a batch.
 
 
-def test_neighbours_and_places_in_the_batch_do_not_matter_to_the_last_bit():
+def test_results_do_not_depend_on_neighbours_or_the_place_in_the_batch_in_any_bit():
     search, random = searcher(bigram_step, **PAPER), np.random.default_rng(0)
     tables, limits = random_tables(0, end=1.0), random_limits(0)
     found = search(tables, limits)
     for row, place in ((0, 0), (5, 19), (22, 3)):
-        others, their_limits = random_tables(place + 1), random_limits(place + 1)
-        others[place], their_limits[place] = tables[row], limits[row]
-        for one, other in zip(found, search(others, their_limits), strict=True):
+        other_tables, other_limits = random_tables(place + 1), random_limits(place + 1)
+        other_tables[place], other_limits[place] = tables[row], limits[row]
+        for one, other in zip(found, search(other_tables, other_limits), strict=True):
             assert one[row].tobytes() == other[place].tobytes()
     order = random.permutation(B)
     for one, other in zip(found, search(tables[order], limits[order]), strict=True):
         assert one[order].tobytes() == other.tobytes()
 
 
-def test_a_sentence_ends_at_its_own_limit_whatever_the_batch_may_do():
+def test_a_sentence_ends_at_its_own_limit():
     tables, limits = random_tables(0, end=-30.0), np.arange(B) % LIMIT + 1
     found = searcher(bigram_step, **PAPER)(tables, limits)
     assert (found.lengths[:, 0] == limits).all()
     assert_slow_search_agrees(found, tables, limits, **PAPER)
 
 
-def test_limits_are_at_most_max_length_and_zero_is_no_sentence():
+def test_limits_are_capped_at_max_length_and_limit_zero_is_padding():
     search, tables = searcher(bigram_step, **PAPER), random_tables(0, end=-30.0)
     beyond, within = (search(tables, np.full(B, limit)) for limit in (LIMIT + 13, LIMIT))
     np.testing.assert_array_equal(beyond.tokens, within.tokens)
@@ -193,8 +194,8 @@ def test_limits_are_at_most_max_length_and_zero_is_no_sentence():
 # −inf.
 
 
-def test_minus_infinity_neither_lives_nor_finishes():
-    """Fewer continuations than beams, and dead ends, after which all logits are −inf."""
+def test_hypotheses_of_probability_zero_are_neither_live_nor_finished():
+    """There are fewer continuations than beams, and dead ends, where all logits are −inf."""
     search = searcher(bigram_step, **WIDE)
     for seed in range(7):
         possible = np.random.default_rng(seed).random((B, V, V)) < 0.17
@@ -206,12 +207,12 @@ def test_minus_infinity_neither_lives_nor_finishes():
         assert_slow_search_agrees(found, tables, limits, **WIDE)
 
 
-def test_more_hypotheses_than_beams_are_refused():
+def test_nbest_above_the_beam_size_is_an_error():
     with pytest.raises(ValueError, match="from 1 to beam_size=2; got 3"):
         searcher(bigram_step, beam_size=2, nbest=3)(random_tables(0), random_limits(0))
 
 
-def test_a_dead_end_has_candidates_of_minus_infinity_and_no_nan():
+def test_a_dead_end_has_candidates_of_minus_infinity_not_nan():
     live = jnp.asarray([[-1.0, -2.0, -jnp.inf]] * 2)
     logits = jnp.full((2, 3, V), -jnp.inf).at[0, 1, 5].set(7.0)
     normalizer = jax.nn.logsumexp(logits, axis=-1)

@@ -1,4 +1,4 @@
-"""Beam search: when it stops, how sentences share rows, and what a step is told.
+"""Beam search: stopping, lanes that sentences share, and the arguments of a step.
 
 Axes: B sentences · N beams · V vocabulary · T steps.
 """
@@ -33,8 +33,8 @@ from model.beam_search import Queue, beam_search
 # Early stopping.
 
 
-def noting(steps):
-    """Bigram steps that append their t to a list when they are executed."""
+def recording(steps):
+    """Bigram steps that append their t to a list when they run."""
 
     def step_of(tables):
         def step(tokens, state, t, parents, ancestry):
@@ -47,61 +47,61 @@ def noting(steps):
 
 
 @pytest.mark.parametrize("alpha, end", [(0.0, 5.0), (0.6, 5.0), (4.0, 5.0)])
-def test_stopping_early_changes_nothing_and_happens_when_the_bound_says_so(alpha, end):
+def test_early_stopping_follows_the_bound_and_does_not_change_results(alpha, end):
     longest, steps = 31, []
     options = dict(beam_size=3, alpha=alpha, nbest=2, power_penalty=False)
-    search = searcher(noting(steps), max_length=longest, **options)
+    search = searcher(recording(steps), max_length=longest, **options)
     tables, limits = random_tables(0, end=end), random_limits(0, longest)
     found = search(tables, limits)
     jax.effects_barrier()
-    asked = set()
+    visited = set()
 
-    def watched(model):
-        return lambda prefix: asked.add(len(prefix)) or model(prefix)
+    def recorded(model):
+        return lambda prefix: visited.add(len(prefix)) or model(prefix)
 
     for row, limit in enumerate(limits):
         model = table_model(tables[row])
         full = slow_beam_search(model, limit, end_id=END, stop_early=False, **options)
         assert_same(listed(found, row), full)
-        slow_beam_search(watched(model), limit, end_id=END, **options)
-    assert sorted(steps) == sorted(asked)
+        slow_beam_search(recorded(model), limit, end_id=END, **options)
+    assert sorted(steps) == sorted(visited)
     if alpha < 1:
         assert len(steps) < longest
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
-def test_a_horizon_stops_where_nothing_within_it_could_win(horizon):
+def test_a_horizon_stops_when_no_hypothesis_within_it_could_win(horizon):
     longest, options = 31, dict(beam_size=3, alpha=1.3, nbest=2, power_penalty=False)
     steps = []
-    search = searcher(noting(steps), max_length=longest, horizon=horizon, **options)
+    search = searcher(recording(steps), max_length=longest, horizon=horizon, **options)
     tables, limits = random_tables(0, end=1.0), random_limits(0, longest)
     found = search(tables, limits)
     best = searcher(bigram_step, max_length=longest, **options)(tables, limits)
     jax.effects_barrier()
     assert (found.scores <= best.scores).all()
-    asked = {0: set(), horizon: set()}
+    visited = {0: set(), horizon: set()}
 
-    def watched(row, horizon):
+    def recorded(row, horizon):
         model = table_model(tables[row])
-        return lambda prefix: asked[horizon].add((row, len(prefix))) or model(prefix)
+        return lambda prefix: visited[horizon].add((row, len(prefix))) or model(prefix)
 
     for row, limit in enumerate(limits):
         expected, _ = (
-            slow_beam_search(watched(row, h), limit, end_id=END, horizon=h, **options)
+            slow_beam_search(recorded(row, h), limit, end_id=END, horizon=h, **options)
             for h in (horizon, 0)
         )
         assert_same(listed(found, row), expected)
-    assert sorted(steps) == sorted({length for _, length in asked[horizon]})
-    assert len(asked[horizon]) < len(asked[0])
+    assert sorted(steps) == sorted({length for _, length in visited[horizon]})
+    assert len(visited[horizon]) < len(visited[0])
 
 
 # The queue.
 
 
-@pytest.mark.parametrize("rows", [1, 4, B - 1, B])
+@pytest.mark.parametrize("lanes", [1, 4, B - 1, B])
 @pytest.mark.parametrize("options", [GREEDY, PAPER])
-def test_sentences_that_share_rows_find_what_they_find_alone(rows, options):
-    """To the last bit, and no row waits while there is a sentence to begin."""
+def test_sentences_that_share_lanes_have_the_results_of_separate_lanes(lanes, options):
+    """Results are equal in every bit, and no lane idles while a sentence waits."""
     tables, limits = random_tables(0, (B, V, V, V), end=0.5), random_limits(1)
     limits[-2:] = 0
     beams, steps = options["beam_size"], []
@@ -116,58 +116,58 @@ def test_sentences_that_share_rows_find_what_they_find_alone(rows, options):
                 tokens,
             )
 
-        def load(state, row, sentence):
-            return state[0].at[row].set(sentence), state[1].at[row].set(START)
+        def load(state, lane, sentence):
+            return state[0].at[lane].set(sentence), state[1].at[lane].set(START)
 
-        nothing = jnp.full(rows, B), jnp.zeros((rows, beams), int)
+        empty = jnp.full(lanes, B), jnp.zeros((lanes, beams), int)
         return beam_search(
             step,
-            nothing,
+            empty,
             jnp.full(B, START),
             limits,
             max_length=LIMIT,
             end_id=END,
-            queue=Queue(rows, load),
+            queue=Queue(lanes, load),
             **options,
         )
 
     found = jax.device_get(shared(tables, limits))
     jax.effects_barrier()
-    alone = searcher(trigram_step, **options)(tables, limits)
-    for one, other in zip(found, alone, strict=True):
+    separate = searcher(trigram_step, **options)(tables, limits)
+    for one, other in zip(found, separate, strict=True):
         assert one.tobytes() == other.tobytes()
-    begun = [sentences[(t == 0) & (sentences < B)].tolist() for sentences, t in steps]
-    assert sum(begun, []) == list(range(B - 2))
-    # A row's steps follow one another: t is 0 or one more than before, until no sentence waits.
+    started = [sentences[(t == 0) & (sentences < B)].tolist() for sentences, t in steps]
+    assert sum(started, []) == list(range(B - 2))
+    # In each lane t is 0 or one more than before, until no sentence waits.
     for (_, before), (_, after) in pairwise(
-        steps[: next(i for i in range(len(steps)) if B - 3 in begun[i])]
+        steps[: next(i for i in range(len(steps)) if B - 3 in started[i])]
     ):
         assert ((after == before + 1) | (after == 0)).all()
 
 
-def test_a_search_in_which_nothing_lives_stops():
+def test_a_search_without_a_live_hypothesis_stops():
     tables, steps = np.full((B, V, V), -np.inf, np.float32), []
     tables[:, START, 3:] = 0.0  # start → 3 or higher → nothing
 
-    found = searcher(noting(steps), **PAPER)(tables, np.full(B, LIMIT))
+    found = searcher(recording(steps), **PAPER)(tables, np.full(B, LIMIT))
     jax.effects_barrier()
     assert sorted(steps) == [0, 1]
     assert (found.lengths == 0).all() and np.isneginf(found.scores).all()
 
 
-# The contract of a step.
+# The arguments of a step.
 
 
 def logits_of(history, weights):
-    """Depends on every token and its place: Σ_s W[b, s, token_s]; history [B, N, T], −1 is none."""
+    """Σ_s W[b, s, token_s], which depends on every token and its place; −1 in history is none."""
     rows, times = jnp.arange(len(weights))[:, None, None], jnp.arange(history.shape[-1])
     parts = weights[rows, times, jnp.maximum(history, 0)]
     return jnp.where((history >= 0)[..., None], parts, 0.0).sum(axis=2)
 
 
-def test_parents_and_ancestry_tell_the_same_history():
+def test_parents_and_ancestry_give_the_same_history():
     def gather(weights):
-        """The state is each hypothesis' history: it moves with `parents`."""
+        """The state is the history of each hypothesis, reordered by `parents`."""
 
         def step(tokens, history, t, parents, ancestry):
             history = jnp.take_along_axis(history, parents[:, :, None], axis=1)
@@ -177,12 +177,12 @@ def test_parents_and_ancestry_tell_the_same_history():
         return step
 
     def append(weights):
-        """The state is what every slot was fed in every step; `ancestry` finds the way."""
+        """The state is the token of every slot at every step, selected by `ancestry`."""
 
         def step(tokens, fed, t, parents, ancestry):
             fed = fed.at[jnp.arange(len(fed)), t].set(tokens)
-            mine = jnp.take_along_axis(fed, jnp.swapaxes(jnp.maximum(ancestry, 0), 1, 2), axis=2)
-            history = jnp.where(ancestry >= 0, jnp.swapaxes(mine, 1, 2), -1)
+            own = jnp.take_along_axis(fed, jnp.swapaxes(jnp.maximum(ancestry, 0), 1, 2), axis=2)
+            history = jnp.where(ancestry >= 0, jnp.swapaxes(own, 1, 2), -1)
             return logits_of(history, weights), fed
 
         return step

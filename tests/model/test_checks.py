@@ -1,4 +1,4 @@
-"""Public functions of model/ refuse wrong arguments by name, without jaxtyping's checks.
+"""Public functions of model/ name wrong arguments in errors, without jaxtyping's checks.
 
 Axes: B batch · T queries · S keys · H heads · K head width · D model width · V vocabulary.
 """
@@ -20,12 +20,12 @@ from model.beam_search import beam_search
 from model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
 from model.positions import rotate, sinusoidal_positions
 from model.sampling import sample
-from model.scoring import force
+from model.scoring import score_targets
 
 
 @pytest.fixture(autouse=True)
 def without_jaxtyping():
-    """As users run: annotations are not checked."""
+    """Annotations are not checked, as for users."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -85,13 +85,14 @@ def feed(x, activation):
     (ValueError, "x must have the axes", lambda: feed(X[0], "relu")),
     (TypeError, "ids must be integer; got float32", lambda: embed(X[0], X[..., 0], True)),
     (ValueError, "x must have the shape", lambda: logits(X, normal(4, D + 1))),
-    (ValueError, "rate must be from 0 to below 1; got 1.0",
+    (ValueError, r"rate must be in \[0, 1\); got 1.0",
      lambda: dropout(X, 1.0, jax.random.key(0))),
-    (TypeError, "target must be integer", lambda: force([], INTS, INTS[:, 0], X[0], INTS[:, 0])),
+    (TypeError, "target must be integer",
+     lambda: score_targets([], INTS, INTS[:, 0], X[0], INTS[:, 0])),
     (ValueError, "target_lengths must have the shape",
-     lambda: force([], INTS, INTS[:, 0], INTS, INTS[0])),
+     lambda: score_targets([], INTS, INTS[:, 0], INTS, INTS[0])),
 ])  # fmt: skip
-def test_wrong_arguments_are_named(error, message, call):
+def test_an_error_names_the_wrong_argument(error, message, call):
     with pytest.raises(error, match=f"^{message}"):
         jax.eval_shape(call)
 
@@ -131,12 +132,12 @@ SEARCH = dict(
      dict(step=lambda *a: (step(*a)[0][:1], a[1]))),
     (TypeError, "logits of step must be floating",
      dict(step=lambda *a: (step(*a)[0].astype(int), a[1]))),
-    (ValueError, "step must return a state of the structure and shapes that it was given",
+    (ValueError, "step must return a state of the same structure and shapes as its argument",
      dict(step=lambda *a: (step(*a)[0], a[1][1:]))),
-    (ValueError, "step must return a state of the structure",
+    (ValueError, "step must return a state of the same structure",
      dict(step=lambda *a: (step(*a)[0], {"x": a[1]}))),
 ])  # fmt: skip
-def test_wrong_arguments_of_searches_are_named(error, message, change):
+def test_an_error_of_a_search_names_the_wrong_argument(error, message, change):
     given = SEARCH | change
     with pytest.raises(error, match=f"^({message})"):
         jax.eval_shape(lambda: beam_search(**given, beam_size=2))
@@ -146,7 +147,7 @@ def test_wrong_arguments_of_searches_are_named(error, message, change):
         )
 
 
-def test_keys_are_one_for_each_sentence_and_right_arguments_pass():
+def test_sampling_needs_one_key_per_sentence_and_right_arguments_pass():
     with pytest.raises(ValueError, match="^keys must have the shape"):
         jax.eval_shape(
             lambda: sample(**SEARCH, keys=jax.random.split(jax.random.key(0), 4), samples=2)

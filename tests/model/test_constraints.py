@@ -1,4 +1,4 @@
-"""Rules of a search: each against a plain definition, together against a slow search in Python."""
+"""Rules of a search against their definitions, in a slow search in Python."""
 
 from functools import cache
 
@@ -9,19 +9,23 @@ import pytest
 from slow_beam_search import listed, slow_beam_search
 
 from model.beam_search import beam_search
-from model.constraints import fresh_ngrams, make_rules
+from model.constraints import make_rules, no_repeat_ngram_mask
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
 COMBINATIONS = {
-    "suppressed": dict(suppressed=(3, 5)),
-    "renormalized": dict(suppressed=(3, 5), renormalize=True, prefix=True),
-    "repetition": dict(repetition=1.7),
-    "repetition, renormalized": dict(repetition=1.7, suppressed=(3, 5), renormalize=True),
+    "suppress": dict(suppress=(3, 5)),
+    "renormalize": dict(suppress=(3, 5), renormalize=True, prefix=True),
+    "repetition_penalty": dict(repetition_penalty=1.7),
+    "repetition_penalty, renormalize": dict(
+        repetition_penalty=1.7, suppress=(3, 5), renormalize=True
+    ),
     "bigrams": dict(no_repeat_ngram=2),
     "unigrams": dict(no_repeat_ngram=1),
-    "least": dict(least=True),
+    "min_lengths": dict(min_lengths=True),
     "prefix": dict(prefix=True),
-    "together": dict(suppressed=(4,), repetition=0.8, no_repeat_ngram=3, least=True, prefix=True),
+    "together": dict(
+        suppress=(4,), repetition_penalty=0.8, no_repeat_ngram=3, min_lengths=True, prefix=True
+    ),
 }
 
 
@@ -33,7 +37,7 @@ def tables_and_limits(seed):
 
 
 def per_sentence(seed):
-    """Least lengths, and prefixes with their lengths; some beyond a sentence's limit."""
+    """Minimum lengths, and prefixes with their lengths; some exceed the limit of a sentence."""
     random = np.random.default_rng(seed)
     prefix = random.integers(3, V, (B, 3))
     return random.integers(0, LIMIT + 2, B), (prefix, random.integers(0, 4, B))
@@ -47,10 +51,10 @@ def step_of(tables):
     return step
 
 
-def rules_of(options, least, prefix):
+def rules_of(options, min_lengths, prefix):
     given = {
         **options,
-        "least": least if "least" in options else None,
+        "min_lengths": min_lengths if "min_lengths" in options else None,
         "prefix": prefix if "prefix" in options else None,
     }
     return make_rules(END, **given)
@@ -59,7 +63,7 @@ def rules_of(options, least, prefix):
 @cache
 def searcher(name, beam_size):
     @jax.jit
-    def search(tables, limits, least, prefix):
+    def search(tables, limits, min_lengths, prefix):
         start = jnp.full(B, START)
         return beam_search(
             step_of(tables),
@@ -70,56 +74,58 @@ def searcher(name, beam_size):
             max_length=LIMIT,
             end_id=END,
             nbest=beam_size,
-            rules=rules_of(COMBINATIONS[name], least, prefix),
+            rules=rules_of(COMBINATIONS[name], min_lengths, prefix),
         )
 
     return lambda *args: jax.device_get(search(*args))
 
 
 def repeats(prefix, token, n):
-    """Whether `token` would say a run of n tokens for the second time."""
-    said = (*prefix, token)
-    runs = [said[i : i + n] for i in range(len(said) - n + 1)]
-    return runs[-1] in runs[:-1] if runs else False
+    """Whether `token` would complete an n-gram that the prefix contains."""
+    tokens = (*prefix, token)
+    ngrams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
+    return ngrams[-1] in ngrams[:-1] if ngrams else False
 
 
-def plainly(options, table, least, prefix, length):
-    """One sentence's model and `allowed` for the slow search, from the definitions."""
+def defined_model(options, table, min_lengths, prefix, length):
+    """A sentence's model and `allowed` function for the slow search, from the definitions."""
 
-    def model(said):
-        logits = table[((START, START, *said)[-2:])]
+    def model(written):
+        logits = table[((START, START, *written)[-2:])]
         log_probs = logits - np.asarray(jax.nn.logsumexp(logits))
-        log_probs[list(set(said))] *= options.get("repetition", 1.0)
+        log_probs[list(set(written))] *= options.get("repetition_penalty", 1.0)
         if options.get("renormalize"):
-            forced = prefix[len(said)] if "prefix" in options and len(said) < length else None
-            log_probs[[one for one in options["suppressed"] if one != forced]] = -np.inf
+            forced = prefix[len(written)] if "prefix" in options and len(written) < length else None
+            log_probs[[one for one in options["suppress"] if one != forced]] = -np.inf
             log_probs -= np.asarray(jax.nn.logsumexp(log_probs))
         return log_probs
 
-    def allowed(said, token):
-        if "prefix" in options and len(said) < length:
-            return token == prefix[len(said)]
-        if token in options.get("suppressed", ()):
+    def allowed(written, token):
+        if "prefix" in options and len(written) < length:
+            return token == prefix[len(written)]
+        if token in options.get("suppress", ()):
             return False
-        if "least" in options and token == END and len(said) + 1 < least:
+        if "min_lengths" in options and token == END and len(written) + 1 < min_lengths:
             return False
         n = options.get("no_repeat_ngram", 0)
-        return not (n and repeats(said, token, n))
+        return not (n and repeats(written, token, n))
 
     return model, allowed
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_a_search_with_rules_is_the_slow_search_with_the_same_definitions(name, beam_size):
+def test_a_search_with_rules_equals_the_slow_search_with_their_definitions(name, beam_size):
     options = COMBINATIONS[name]
     tables, limits = tables_and_limits(5)
-    least, prefix = per_sentence(6)
-    found = searcher(name, beam_size)(tables, limits, least, prefix)
-    free = searcher("suppressed", beam_size)(tables, limits, least, prefix)
+    min_lengths, prefix = per_sentence(6)
+    found = searcher(name, beam_size)(tables, limits, min_lengths, prefix)
+    suppressed_only = searcher("suppress", beam_size)(tables, limits, min_lengths, prefix)
     changed = 0
     for row, limit in enumerate(limits):
-        model, allowed = plainly(options, tables[row], least[row], prefix[0][row], prefix[1][row])
+        model, allowed = defined_model(
+            options, tables[row], min_lengths[row], prefix[0][row], prefix[1][row]
+        )
         expected = slow_beam_search(
             model, limit, beam_size=beam_size, end_id=END, nbest=beam_size, allowed=allowed
         )
@@ -127,21 +133,25 @@ def test_a_search_with_rules_is_the_slow_search_with_the_same_definitions(name, 
         assert [one.tokens for one in got] == [one.tokens for one in expected]
         for one, other in zip(got, expected, strict=True):
             np.testing.assert_allclose(one[1:], other[1:], rtol=1e-5, atol=1e-5)
-        changed += got != listed(free, row)
-    assert changed > 0 or name == "suppressed"
+        changed += got != listed(suppressed_only, row)
+    assert changed > 0 or name == "suppress"
 
 
-def test_no_rules_are_none():
+def test_without_enabled_rules_make_rules_returns_none():
     assert make_rules(END) is None
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 13])
-def test_fresh_ngrams_are_those_that_a_scan_of_the_history_finds(n):
+def test_no_repeat_ngram_mask_equals_a_scan_of_the_history(n):
     random = np.random.default_rng(n)
     t = 8
     history = random.integers(0, 3, (B, 2, LIMIT))
     history[..., t:] = -1
-    found = np.asarray(jax.jit(fresh_ngrams, static_argnums=(2, 3))(history, np.full(B, t), V, n))
+    found = np.asarray(
+        jax.jit(no_repeat_ngram_mask, static_argnums=(2, 3))(history, np.full(B, t), V, n)
+    )
     for b, hypothesis in np.ndindex(B, 2):
-        said = tuple(history[b, hypothesis, :t].tolist())
-        assert found[b, hypothesis].tolist() == [not repeats(said, token, n) for token in range(V)]
+        written = tuple(history[b, hypothesis, :t].tolist())
+        assert found[b, hypothesis].tolist() == [
+            not repeats(written, token, n) for token in range(V)
+        ]

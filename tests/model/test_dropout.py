@@ -1,6 +1,6 @@
-"""Dropout: its masks are honest, independent, and of each row its own.
+"""Dropout: its masks have the right rate, are independent, and depend on the row id.
 
-Statistical bounds are five standard deviations wide: about one in two million.
+Statistical bounds are five standard deviations: about one failure in two million.
 """
 
 import math
@@ -31,18 +31,20 @@ bits_of = jax.jit(random_bits, static_argnums=2)
 drop = jax.jit(dropout, static_argnums=1)
 
 
-def kept(rate, key, rows, shape=SHAPE):
-    """The mask dropout applies, [len(rows), *shape]."""
-    return np.asarray(drop(jnp.ones((len(rows), *shape)), rate, key, jnp.asarray(rows)) != 0.0)
+def kept(rate, key, row_ids, shape=SHAPE):
+    """The mask that dropout applies, [len(row_ids), *shape]."""
+    return np.asarray(
+        drop(jnp.ones((len(row_ids), *shape)), rate, key, jnp.asarray(row_ids)) != 0.0
+    )
 
 
 def correlation(a, b):
-    """In standard deviations of independent samples."""
+    """The correlation in standard deviations of independent samples."""
     a, b = (np.asarray(x, np.float64).ravel() for x in (a, b))
     return abs(np.corrcoef(a, b)[0, 1]) * math.sqrt(a.size)
 
 
-def test_no_key_and_no_rate_mean_no_dropout():
+def test_without_a_key_or_a_rate_there_is_no_dropout():
     x = normal(B, T, D)
     assert dropout(x, 0.5, None) is x
     assert dropout(x, 0.0, KEYS[0]) is x
@@ -50,7 +52,7 @@ def test_no_key_and_no_rate_mean_no_dropout():
 
 
 @pytest.mark.parametrize("rate", [0.03, 0.1, 0.3, 0.5, 0.9])
-def test_dropout_keeps_its_share_and_rescales_what_it_keeps(rate):
+def test_dropout_keeps_the_expected_share_and_rescales_it(rate):
     x = jnp.full((31, 101, 103), 3.0)
     got = np.asarray(drop(x, rate, KEYS[0]))
     mask = got != 0.0
@@ -58,13 +60,13 @@ def test_dropout_keeps_its_share_and_rescales_what_it_keeps(rate):
     assert abs(mask.mean() - (1 - rate)) < bound
     np.testing.assert_allclose(got[mask], 3.0 / (1 - rate), rtol=1e-6)
     assert abs(got.mean() / 3.0 - 1.0) < bound / (1 - rate)
-    # Each row and each position keeps its share too.
+    # So do each row and each position.
     for axes, count in (((1, 2), 101 * 103), ((0, 2), 31 * 103), ((0, 1), 31 * 101)):
         off = mask.mean(axis=axes) - (1 - rate)
         assert np.abs(off).max() < 6 * math.sqrt(rate * (1 - rate) / count)
 
 
-def test_a_row_s_mask_depends_on_the_key_and_its_index_alone():
+def test_the_mask_of_a_row_depends_on_the_key_and_the_row_id_only():
     whole = kept(0.3, KEYS[0], range(11))
     for rows in ([7], [7, 3], [10, 9, 8, 7, 0], [2] * 3):
         assert np.array_equal(kept(0.3, KEYS[0], rows), whole[rows])
@@ -76,7 +78,7 @@ def test_masks_of_different_rows_and_keys_are_uncorrelated():
     masks = [mask for key in KEYS for mask in kept(0.3, key, rows)]
     worst = max(correlation(a, b) for a, b in combinations(masks, 2))
     assert worst < 5.5  # 496 pairs
-    # Nor is one row the other, shifted or put in another order by exclusive or.
+    # No row is another one shifted or permuted by exclusive or.
     one, other = (mask.ravel() for mask in masks[:2])
     places = np.arange(4000)
     assert max(correlation(one[places], other[places + s]) for s in range(1, 87)) < 5
@@ -95,7 +97,7 @@ def test_neighbouring_elements_of_a_mask_are_uncorrelated():
             assert correlation(mask.take(before, axis), mask.take(after, axis)) < 5
 
 
-def test_every_one_of_the_32_bits_is_fair_and_independent_of_the_others():
+def test_all_32_bits_are_fair_and_independent():
     bits = np.asarray(bits_of(KEYS[1], jnp.arange(16), (127, 131)))
     assert bits.dtype == np.uint32 and bits.shape == (16, 127, 131)
     each = ((bits.ravel()[:, None] >> np.arange(32, dtype=np.uint32)) & 1).astype(np.float64)
@@ -109,25 +111,25 @@ def test_every_one_of_the_32_bits_is_fair_and_independent_of_the_others():
 
 
 class TwoLayers(nn.Module):
-    """Two dropouts with paths of their own, the first of them used twice."""
+    """Two dropout modules with different paths; the first is used twice."""
 
     def setup(self):
         config = ModelConfig(dropout=0.3)
         self.first, self.second = Dropout(config), Dropout(config)
 
-    def __call__(self, x, rows=None):
-        return self.first(x, rows), self.first(x, rows), self.second(x, rows)
+    def __call__(self, x, row_ids=None):
+        return self.first(x, row_ids), self.first(x, row_ids), self.second(x, row_ids)
 
 
-def test_layers_drop_independently_of_each_other():
+def test_dropout_modules_have_independent_masks():
     apply = jax.jit(lambda key: TwoLayers().apply({}, jnp.ones((3, *SHAPE)), rngs={"dropout": key}))
     masks = [np.asarray(y != 0.0) for key in KEYS for y in apply(key)]
     assert max(correlation(a, b) for a, b in combinations(masks, 2)) < 5
 
 
-def test_the_dropout_module_is_the_function_with_the_key_it_fetches():
+def test_the_dropout_module_equals_the_function_with_its_key():
     class Peek(nn.Module):
-        """Gives the key instead of using it."""
+        """Returns the key."""
 
         @nn.compact
         def __call__(self, x):

@@ -1,4 +1,4 @@
-"""Ensembles: twice one model is that model under every rule; two models are the mean of both.
+"""Ensembles: a model with itself equals that model for every rule; two models equal their mean.
 
 Axes: B sentences · N hypotheses · V vocabulary · T steps.
 """
@@ -17,29 +17,29 @@ from test_constraints import (
     START,
     B,
     V,
+    defined_model,
     per_sentence,
-    plainly,
     rules_of,
     step_of,
     tables_and_limits,
 )
 
 from model.beam_search import beam_search
-from model.constraints import repetition_penalty
+from model.constraints import penalize_repetition
 from model.sampling import sample
 from model.translate import ensemble
 
 RULES = {
     "none": {},
-    "repetition": dict(repetition=1.7),
-    "reward": dict(repetition=0.6),
+    "repetition_penalty": dict(repetition_penalty=1.7),
+    "reward": dict(repetition_penalty=0.6),
     "bigrams": dict(no_repeat_ngram=2),
-    "suppressed": dict(suppressed=(3, 5)),
-    "renormalized": dict(suppressed=(3, 5), renormalize=True),
-    "least": dict(least=True),
+    "suppress": dict(suppress=(3, 5)),
+    "renormalize": dict(suppress=(3, 5), renormalize=True),
+    "min_lengths": dict(min_lengths=True),
     "prefix": dict(prefix=True),
-    "together": dict(suppressed=(4,), renormalize=True, repetition=1.3, no_repeat_ngram=3,
-                     least=True, prefix=True),
+    "together": dict(suppress=(4,), renormalize=True, repetition_penalty=1.3, no_repeat_ngram=3,
+                     min_lengths=True, prefix=True),
 }  # fmt: skip
 SAMPLES = {
     "plain": {}, "temperature": dict(temperature=0.7), "top-k": dict(top_k=3),
@@ -47,50 +47,52 @@ SAMPLES = {
 }  # fmt: skip
 
 
-def together(models, beams):
-    """The step of an ensemble of tables, and its state."""
+def ensemble_of(models, beams):
+    """The step of an ensemble of tables, and its initial state."""
     return ensemble([step_of(one) for one in models]), (jnp.full((B, beams), START),) * len(models)
 
 
 def logits_of(seed):
-    """Not log-probabilities: neither sum to 1 nor are negative."""
+    """Logits that are not log-probabilities."""
     return tables_and_limits(seed)[0] + 3.0
 
 
 @cache
 def searcher(name):
     @jax.jit
-    def search(models, limits, least, prefix):
+    def search(models, limits, min_lengths, prefix):
         return beam_search(
-            *together(models, 3),
+            *ensemble_of(models, 3),
             jnp.full(B, START),
             limits,
             beam_size=3,
             nbest=3,
             max_length=LIMIT,
             end_id=END,
-            rules=rules_of(RULES[name], least, prefix),
+            rules=rules_of(RULES[name], min_lengths, prefix),
         )
 
     return lambda *arguments: jax.device_get(search(*arguments))
 
 
 @pytest.mark.parametrize(
-    "name", slow_except(["none", "repetition", "reward", "renormalized", "together"], RULES)
+    "name", slow_except(["none", "repetition_penalty", "reward", "renormalize", "together"], RULES)
 )
-def test_a_search_with_twice_one_model_is_that_models_and_with_two_that_of_their_mean(name):
+def test_an_ensemble_searches_like_one_model_or_like_the_mean_of_two(name):
     limits = np.random.default_rng(1).integers(1, LIMIT + 1, B)
-    least, prefix = per_sentence(2)
+    min_lengths, prefix = per_sentence(2)
     one, other = logits_of(3), logits_of(4)
     single, twice, both = (
-        searcher(name)(models, limits, least, prefix)
+        searcher(name)(models, limits, min_lengths, prefix)
         for models in ((one,), (one, one), (one, other))
     )
     np.testing.assert_array_equal(single.tokens, twice.tokens)
     np.testing.assert_allclose(single.scores, twice.scores, rtol=1e-5, atol=1e-5)
     mean = np.log((np.asarray(jax.nn.softmax(one)) + np.asarray(jax.nn.softmax(other))) / 2)
     for row, limit in enumerate(limits):
-        model, allowed = plainly(RULES[name], mean[row], least[row], prefix[0][row], prefix[1][row])
+        model, allowed = defined_model(
+            RULES[name], mean[row], min_lengths[row], prefix[0][row], prefix[1][row]
+        )
         expected = slow_beam_search(model, limit, beam_size=3, end_id=END, nbest=3, allowed=allowed)
         found = listed(both, row)
         assert [h.tokens for h in found] == [h.tokens for h in expected]
@@ -99,12 +101,12 @@ def test_a_search_with_twice_one_model_is_that_models_and_with_two_that_of_their
 
 
 @pytest.mark.parametrize("options", slow_except(["plain", "all"], SAMPLES))
-def test_samples_of_twice_one_model_are_that_models(options):
+def test_samples_of_a_model_with_itself_are_those_of_the_model(options):
     @partial(jax.jit, static_argnames="name")
     def draw(models, name):
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(B))
         return sample(
-            *together(models, 4),
+            *ensemble_of(models, 4),
             jnp.full(B, START),
             jnp.full(B, LIMIT),
             keys,
@@ -115,23 +117,23 @@ def test_samples_of_twice_one_model_are_that_models(options):
             **SAMPLES[options],
         )
 
-    for name in ("none", "repetition", "renormalized"):
+    for name in ("none", "repetition_penalty", "renormalize"):
         single, twice = (jax.device_get(draw((logits_of(5),) * n, name)) for n in (1, 2))
         np.testing.assert_array_equal(single.tokens, twice.tokens)
         np.testing.assert_allclose(single.log_probs, twice.log_probs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("penalty", [0.6, 1.0, 1.7])
-def test_the_repetition_penalty_is_that_of_transformers_on_log_probabilities(penalty):
+def test_the_repetition_penalty_equals_that_of_transformers_on_log_probabilities(penalty):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     random = np.random.default_rng(0)
     logits, history = logits_of(6)[:, 0, :2], random.integers(0, V, (B, 2, LIMIT))
     normalizer = np.asarray(jax.nn.logsumexp(logits, axis=-1))
-    found = jax.jit(repetition_penalty)(logits, normalizer, history, penalty)
-    theirs = transformers.RepetitionPenaltyLogitsProcessor(penalty)(
+    found = jax.jit(penalize_repetition)(logits, normalizer, history, penalty)
+    expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(
         torch.tensor(history.reshape(-1, LIMIT)),
         torch.tensor(logits.reshape(-1, V)).log_softmax(dim=-1),
     )
     np.testing.assert_allclose(
-        found - normalizer[..., None], theirs.numpy().reshape(B, 2, V), rtol=1e-5, atol=1e-5
+        found - normalizer[..., None], expected.numpy().reshape(B, 2, V), rtol=1e-5, atol=1e-5
     )

@@ -1,4 +1,4 @@
-"""The small layers in NumPy, and module = function.
+"""The small layers against NumPy, and the modules against the functions.
 
 Axes: B batch · T time · D model width · F feed-forward width · V vocabulary.
 """
@@ -47,7 +47,7 @@ def feed_forward_params():
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-2])
-def test_layer_norm_is_the_formula(epsilon):
+def test_layer_norm_equals_the_formula(epsilon):
     x, scale, bias = 3.0 * normal(B, T, D) + 7.0, normal(D, seed=1), normal(D, seed=2)
     a, s, b = float64(x, scale, bias)
     expected = (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + epsilon)
@@ -65,18 +65,18 @@ def test_layer_norm_of_bfloat16_has_float32_statistics():
     np.testing.assert_allclose(got.astype(np.float32), expected, rtol=2**-8, atol=1e-5)
 
 
-def test_every_activation_on_offer_exists():
+def test_every_choice_of_activation_is_implemented():
     assert set(ACTIVATIONS) == set(CHOICES["activation"]) == set(NUMPY_ACTIVATIONS)
 
 
 @pytest.mark.parametrize("activation", CHOICES["activation"])
-def test_feed_forward_is_equation_2_with_each_activation(activation):
+def test_feed_forward_equals_equation_2_with_each_activation(activation):
     params, x = feed_forward_params(), normal(B, T, D, seed=5)
     (inner, inner_bias, outer, outer_bias), (a,) = float64(*params), float64(x)
     expected = NUMPY_ACTIVATIONS[activation](a @ inner + inner_bias) @ outer + outer_bias
     got = jax.jit(feed_forward, static_argnums=2)(params, x, activation)
     np.testing.assert_allclose(got, expected, atol=2e-5)
-    if activation == "relu":  # as in the paper
+    if activation == "relu":  # the default, as in the paper
         np.testing.assert_allclose(feed_forward(params, x), expected, atol=2e-5)
 
 
@@ -94,14 +94,14 @@ def test_logits_are_products_with_the_embeddings_in_float32():
     a, e, b = float64(x, table, bias)
     np.testing.assert_allclose(jax.jit(logits)(x, table), a @ e.T, atol=1e-5)
     np.testing.assert_allclose(jax.jit(logits)(x, table, bias), a @ e.T + b, atol=1e-5)
-    short = x.astype(jnp.bfloat16), table.astype(jnp.bfloat16)
-    got = jax.jit(logits)(*short)
+    narrow = x.astype(jnp.bfloat16), table.astype(jnp.bfloat16)
+    got = jax.jit(logits)(*narrow)
     assert got.dtype == jnp.float32
-    a, e = float64(*short)
+    a, e = float64(*narrow)
     np.testing.assert_allclose(got, a @ e.T, atol=1e-5)
 
 
-def test_modules_are_their_functions_bit_for_bit():
+def test_modules_equal_their_functions_bit_for_bit():
     x, ids = normal(B, T, D), jnp.asarray([[3, 0, 22, 3, 1], [7, 7, 2, 19, 4]])
     scale, shift, table, bias = normal(D, seed=1), normal(D, seed=2), normal(V, D), normal(V)
     params = feed_forward_params()
@@ -134,7 +134,7 @@ def test_modules_are_their_functions_bit_for_bit():
         )
 
 
-def test_layers_start_as_the_paper_and_its_libraries_do():
+def test_layers_are_initialised_as_in_the_paper_and_its_libraries():
     config = ModelConfig(d_model=101, d_ff=211, num_heads=1)
     modules = LayerNorm(config), FeedForward(config), Embedding(config, 997)
     x, ids = jnp.zeros((1, 1, 101)), jnp.zeros((1, 1), jnp.int32)

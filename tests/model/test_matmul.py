@@ -1,4 +1,4 @@
-"""The matmul with weights against NumPy: what is rounded to the weights' dtype, and what is not.
+"""The matmul with weights against NumPy, and its dtypes.
 
 Axes: B batch · T time · D model width · H heads · K head width.
 """
@@ -20,13 +20,13 @@ def normal(*shape, seed=0):
 
 
 def rounded(x, dtype):
-    """x as `dtype` holds it, in float64."""
+    """x rounded to `dtype`, in float64."""
     return np.asarray(jnp.asarray(x, dtype).astype(F32), np.float64)
 
 
 @pytest.mark.parametrize("values", [F32, BF16])
 @pytest.mark.parametrize("weights", [F32, BF16])
-def test_products_are_of_the_weights_dtype_sums_float32_and_the_result_as_the_values(
+def test_products_have_the_weights_dtype_sums_float32_and_the_result_the_dtype_of_x(
     values, weights
 ):
     x, weight = normal(B, T, D).astype(values), normal(D, H, K, seed=1).astype(weights)
@@ -40,14 +40,14 @@ def test_products_are_of_the_weights_dtype_sums_float32_and_the_result_as_the_va
 
 
 @pytest.mark.parametrize("weights", [F32, BF16])
-def test_gradients_are_products_of_the_weights_dtype_too(weights):
+def test_gradients_are_computed_from_products_in_the_weights_dtype(weights):
     x, weight, like = normal(B, T, D), normal(D, H, K, seed=1).astype(weights), normal(B, T, H, K)
-    of_x, of_weight = jax.jit(jax.vjp(matmul, x, weight)[1])(like)
+    x_gradient, weight_gradient = jax.jit(jax.vjp(matmul, x, weight)[1])(like)
     a, w, g = (rounded(each, weights) for each in (x, weight, like))
-    assert (of_x.dtype, of_weight.dtype) == (F32, weights)
-    np.testing.assert_allclose(of_x, np.einsum("bthk,dhk->btd", g, w), rtol=1e-5, atol=1e-5)
+    assert (x_gradient.dtype, weight_gradient.dtype) == (F32, weights)
+    np.testing.assert_allclose(x_gradient, np.einsum("bthk,dhk->btd", g, w), rtol=1e-5, atol=1e-5)
     expected, tolerance = np.einsum("btd,bthk->dhk", a, g), 1e-5 if weights == F32 else 2**-8
-    np.testing.assert_allclose(of_weight.astype(F32), expected, rtol=tolerance, atol=1e-5)
+    np.testing.assert_allclose(weight_gradient.astype(F32), expected, rtol=tolerance, atol=1e-5)
 
 
 def test_bfloat16_weights_leave_no_product_of_float32_in_either_direction():
@@ -58,13 +58,13 @@ def test_bfloat16_weights_leave_no_product_of_float32_in_either_direction():
     text = jax.jit(jax.grad(loss, (0, 1))).lower(*given).as_text()
     types = [line.rpartition(" : ")[2] for line in text.splitlines() if "dot_general" in line]
     assert len(types) == 3
-    assert all(each.count("xbf16>") == 2 and each.endswith("xf32>") for each in types)
+    assert all(operands.count("xbf16>") == 2 and operands.endswith("xf32>") for operands in types)
 
 
-def test_a_float32_matmul_has_forward_mode_derivatives_as_well():
-    x, weight, along = normal(B, T, D), normal(D, K, seed=1), normal(B, T, D, seed=2)
-    _, tangent = jax.jvp(lambda x: matmul(x, weight), (x,), (along,))
-    np.testing.assert_allclose(tangent, along @ weight, rtol=1e-5, atol=1e-5)
+def test_a_float32_matmul_has_forward_mode_derivatives():
+    x, weight, direction = normal(B, T, D), normal(D, K, seed=1), normal(B, T, D, seed=2)
+    _, tangent = jax.jvp(lambda x: matmul(x, weight), (x,), (direction,))
+    np.testing.assert_allclose(tangent, direction @ weight, rtol=1e-5, atol=1e-5)
 
 
 def test_float64_stays_float64():

@@ -1,4 +1,4 @@
-"""ModelConfig: the paper's defaults, and a refusal with rule and value for what cannot be built."""
+"""ModelConfig: the paper's defaults, and errors for models that cannot be built."""
 
 from dataclasses import fields, replace
 
@@ -8,7 +8,7 @@ from model.config import CHOICES, ModelConfig
 
 GOOD = ModelConfig(source_vocab_size=37, target_vocab_size=37, d_model=30, num_heads=3)
 
-# Changes to GOOD → what the message must say: the rule, and what it got.
+# Changes to GOOD, and the parts of the message: the rule and the value.
 REFUSED = [
     *(({name: "other"}, [name, *allowed, "'other'"]) for name, allowed in CHOICES.items()),
     *(
@@ -41,29 +41,29 @@ REFUSED = [
 
 ACCEPTED = [
     {},
-    {"source_vocab_size": 0, "target_vocab_size": 0, "unknown_id": 101},  # as the vocabulary has
+    {"source_vocab_size": 0, "target_vocab_size": 0, "unknown_id": 101},  # sizes of the vocabulary
     {"target_vocab_size": 41, "tied_embeddings": "two-way"},
     {"target_vocab_size": 41, "tied_embeddings": "none"},
     {"num_decoder_layers": 1},
     {"d_model": 33, "positions": "none"},
     {"d_model": 33, "positions": "learned"},
     {"dropout": 0.0},
-    {"start_id": 0},  # Marian starts with its pad
+    {"start_id": 0},  # in Marian the start token is the padding
     *({name: choice} for name, allowed in CHOICES.items() for choice in allowed),
 ]
 
 
-@pytest.mark.parametrize("change, says", REFUSED, ids=lambda x: str(x) if type(x) is dict else "")
-def test_what_cannot_be_built_is_refused_with_the_rule_and_the_value(change, says):
-    with pytest.raises(ValueError) as refused:
+@pytest.mark.parametrize("change, parts", REFUSED, ids=lambda x: str(x) if type(x) is dict else "")
+def test_a_model_that_cannot_be_built_is_an_error_with_the_rule_and_the_value(change, parts):
+    with pytest.raises(ValueError) as error:
         replace(GOOD, **change).validate()
-    for words in says:
-        assert words in str(refused.value)
-    assert "\n" not in str(refused.value)
+    for part in parts:
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("change", ACCEPTED, ids=str)
-def test_what_can_be_built_is_accepted(change):
+def test_a_model_that_can_be_built_is_valid(change):
     replace(GOOD, **change).validate()
 
 
@@ -77,11 +77,11 @@ def test_the_defaults_are_the_paper_s_base_model():
     assert not c.attention_bias and not c.output_bias
 
 
-def test_the_decoder_is_as_deep_as_the_encoder_unless_told_otherwise():
+def test_the_decoder_is_as_deep_as_the_encoder_by_default():
     assert replace(GOOD, num_layers=3).decoder_layers == 3
     assert replace(GOOD, num_layers=3, num_decoder_layers=1).decoder_layers == 1
 
 
-def test_equal_configs_are_one_key_and_every_string_is_a_choice():
+def test_equal_configs_are_one_key_and_every_string_field_is_a_choice():
     assert len({GOOD, replace(GOOD), replace(GOOD, dropout=0.2)}) == 2
     assert {f.name for f in fields(ModelConfig) if f.type is str} == set(CHOICES)

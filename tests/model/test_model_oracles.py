@@ -1,4 +1,4 @@
-"""Oracles for parts of the model: epsilon of layer norm, attention for alignments, sample scores.
+"""Oracles for the epsilon of layer norm, the attention for alignments, and sample scores.
 
 Axes: B sentences · N samples · V vocabulary · D model width.
 """
@@ -15,7 +15,7 @@ from small_transformer import SMALL, ids, variables_of
 from model.config import ModelConfig
 from model.layers import LayerNorm
 from model.sampling import sample
-from model.scoring import force
+from model.scoring import score_targets
 from model.transformer import Transformer
 
 
@@ -31,7 +31,7 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-# Alignment: attention of the layer before the last.
+# Alignment: the attention of the second to last layer.
 
 
 @partial(jax.jit, static_argnums=0)
@@ -41,11 +41,11 @@ def attention(config, params):
         (Transformer(config), {"params": one})
         for one in (params if isinstance(params, list) else [params])
     ]
-    return force(models, ids(2, 7), lengths, ids(2, 6), jnp.array([6, 4])).attention
+    return score_targets(models, ids(2, 7), lengths, ids(2, 6), jnp.array([6, 4])).attention
 
 
 def changed(params, layer, name):
-    """The parameters with other ones in a part of a decoder layer."""
+    """The parameters with changed ones in a part of a decoder layer."""
     other = jax.tree.map(lambda x: x[::-1] + 0.1, params["decoder"][layer][name])
     decoder = params["decoder"] | {layer: params["decoder"][layer] | {name: other}}
     return params | {"decoder": decoder}
@@ -60,8 +60,8 @@ def test_the_attention_of_an_ensemble_is_the_mean_of_its_models():
 
 
 @pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (3, 1)])
-def test_alignment_attention_is_that_of_the_layer_before_the_last(layers, chosen):
-    """It changes with the cross-attention of that layer and not with any part of a later layer."""
+def test_alignments_use_the_attention_of_the_second_to_last_layer(layers, chosen):
+    """It depends on the cross-attention of that layer and on no part of a later layer."""
     config = replace(SMALL, num_layers=layers)
     params = variables_of(config)["params"]
     usual = np.asarray(attention(config, params))
@@ -84,7 +84,7 @@ START, END, LIMIT = 1, 2, 6
 
 
 @pytest.mark.parametrize("alpha, power", [(0.6, False), (1.0, True), (0.0, False)])
-def test_the_score_of_a_sample_is_its_log_probability_over_the_penalty_of_its_whole_length(
+def test_the_score_of_a_sample_is_its_log_probability_divided_by_the_penalty_of_its_length(
     alpha, power
 ):
     """The length counts the end token."""

@@ -1,4 +1,4 @@
-"""Parameters: what is tied, how many there are, of what dtype they and the computation are."""
+"""Parameters: tying, number, and the dtypes of parameters and computation."""
 
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ def test_tying_shares_the_tables_it_names(tied, tables):
     for name in tables:
         rows = 37 if name == "source_embedding" else V
         assert jax.tree.map(jnp.shape, tree[name]) == {"table": (rows, 30)}
-    # Which table is read where: by the rows that have a gradient.
+    # The rows of a table that are read are those with a gradient.
     ones, model = jnp.ones((1, 2), jnp.int32), Transformer(config)
     source, target = jnp.array([[5, 7]]), jnp.array([[11, 7]])
 
@@ -90,14 +90,14 @@ def test_num_parameters_is_the_size_of_the_initialised_model_for_every_choice():
 
 
 @pytest.mark.parametrize("module, parameters", [(base, 63_045_632), (big, 214_171_648)])
-def test_the_paper_s_models_have_the_paper_s_sizes(module, parameters):
+def test_models_of_the_paper_have_the_sizes_of_the_paper(module, parameters):
     config = replace(module.get_config().model, source_vocab_size=37_000, target_vocab_size=37_000)
     config.validate()
     assert num_parameters(config) == parameters == count(shapes(config))
 
 
 @pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
-def test_parameters_and_logits_are_float32_whatever_the_computation_is(dtype):
+def test_parameters_and_logits_are_float32_for_every_dtype(dtype):
     config = replace(SMALL, dtype=dtype, output_bias=True, positions="learned")
     params = shapes(config)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
@@ -107,14 +107,14 @@ def test_parameters_and_logits_are_float32_whatever_the_computation_is(dtype):
     assert jax.eval_shape(model, {"params": params}, *BATCH).dtype == config.values_dtype
 
 
-def test_mixed_is_float32_but_for_the_products_with_weights():
-    """Its distance from float32 is that of bfloat16's 8 bits; what is summed and kept is finer."""
+def test_mixed_is_float32_except_for_products_with_weights():
+    """It is closer to float32 than bfloat16 is, since sums and activations are float32."""
     exact = jitted(SMALL)(*BATCH)
-    far = {
+    distance = {
         dtype: np.abs(jitted(replace(SMALL, dtype=dtype))(*BATCH) - exact).max() / exact.std()
         for dtype in ("mixed", "bfloat16")
     }
-    assert 1e-4 < far["mixed"] < far["bfloat16"] < 0.2
+    assert 1e-4 < distance["mixed"] < distance["bfloat16"] < 0.2
     config = replace(SMALL, dtype="mixed", num_layers=2)
     shapes_of = jax.eval_shape(lambda: variables_of(config))
     text = jax.jit(Transformer(config).apply).lower(shapes_of, *BATCH).as_text()
@@ -127,14 +127,14 @@ def test_mixed_is_float32_but_for_the_products_with_weights():
     )  # projections, feed-forward, logits
 
 
-def test_logits_are_the_hidden_states_times_the_target_embeddings_plus_the_bias():
+def test_logits_are_hidden_states_times_target_embeddings_plus_bias():
     config = replace(SMALL, output_bias=True)
     params, hidden = variables_of(config)["params"], jitted(config, "hidden")(*BATCH)
     expected = hidden @ params["target_embedding"]["table"].T + params["output_bias"]
     np.testing.assert_allclose(jitted(config)(*BATCH), expected, atol=1e-5)
 
 
-def test_scaled_embeddings_are_those_of_a_table_larger_by_the_root_of_d_model():
+def test_scaled_embeddings_equal_those_of_a_table_times_the_root_of_d_model():
     scaled, flat = SMALL, replace(SMALL, scale_embeddings=False)
     encode = lambda config, variables: jax.jit(  # noqa: E731
         partial(Transformer(config).apply, method="encode")

@@ -1,4 +1,4 @@
-"""Positions: the paper's formula, and what it was chosen for – offsets are rotations.
+"""Positions: the paper's formula, and its property that offsets are rotations.
 
 Axes: B batch · T time · D model width · H heads · K head width.
 """
@@ -15,7 +15,7 @@ from model.positions import PositionTable, rotate, sinusoidal_positions
 
 B, T, H, K, D = 2, 53, 3, 22, 34
 LAYOUTS = ("interleaved", "halves")
-turn = jax.jit(rotate)
+rotate_jit = jax.jit(rotate)
 
 
 def sines_and_cosines(layout):
@@ -24,7 +24,7 @@ def sines_and_cosines(layout):
     return (table[:, ::2], table[:, 1::2]) if layout == "interleaved" else np.split(table, 2, 1)
 
 
-def test_sinusoids_are_the_formula_of_section_3_5():
+def test_sinusoids_equal_the_formula_of_section_3_5():
     table = sinusoidal_positions(T, D)
     for pos in range(T):
         for i in range(D // 2):
@@ -41,7 +41,7 @@ def test_the_two_layouts_hold_the_same_columns_in_another_order():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_offset_rotates_each_pair_of_sinusoids_whatever_the_position(layout):
+def test_an_offset_rotates_each_pair_of_sinusoids_at_every_position(layout):
     sines, cosines = sines_and_cosines(layout)
     for offset in (1, 7, 31):
         angle = offset / 10000 ** (2 * np.arange(D // 2) / D)
@@ -54,27 +54,27 @@ def test_an_offset_rotates_each_pair_of_sinusoids_whatever_the_position(layout):
         )
 
 
-def test_rotary_positions_multiply_complex_numbers_by_unit_ones():
+def test_rotary_positions_multiply_complex_numbers_by_unit_numbers():
     x = np.random.default_rng(0).standard_normal((B, H, T, K))
     positions = np.random.default_rng(1).integers(0, 1021, (B, T))
     numbers = x[..., : K // 2] + 1j * x[..., K // 2 :]
     angles = positions[:, None, :, None] * 10000.0 ** (-2 * np.arange(K // 2) / K)
     expected = numbers * np.exp(1j * angles)
-    got = turn(jnp.asarray(x, jnp.float32), jnp.asarray(positions))
+    got = rotate_jit(jnp.asarray(x, jnp.float32), jnp.asarray(positions))
     np.testing.assert_allclose(
         got, np.concatenate([expected.real, expected.imag], axis=-1), atol=1e-3
     )
 
 
-def test_rotary_scores_depend_on_the_offset_alone():
+def test_rotary_scores_depend_on_the_offset_only():
     random = np.random.default_rng(2)
     query, key = (jnp.asarray(random.standard_normal((1, 1, 1, K)), jnp.float32) for _ in "qk")
 
-    def scores(queries_at, keys_at):
-        """Of one query and one key, put at each of these pairs of positions."""
-        many = len(queries_at)
-        queries = turn(jnp.repeat(query, many, axis=2), jnp.asarray([queries_at]))
-        keys = turn(jnp.repeat(key, many, axis=2), jnp.asarray([keys_at]))
+    def scores(query_positions, key_positions):
+        """The scores of one query and one key at each of these pairs of positions."""
+        many = len(query_positions)
+        queries = rotate_jit(jnp.repeat(query, many, axis=2), jnp.asarray([query_positions]))
+        keys = rotate_jit(jnp.repeat(key, many, axis=2), jnp.asarray([key_positions]))
         return np.asarray((queries * keys).sum(axis=-1))[0, 0]
 
     start, offset = np.repeat([0, 5, 101, 499], 41), np.tile(np.arange(41), 4)
@@ -84,17 +84,17 @@ def test_rotary_scores_depend_on_the_offset_alone():
     assert by_offset[0, 0] == pytest.approx(float((query * key).sum()), abs=1e-5)
 
 
-def test_rotary_positions_keep_lengths_and_dtype_and_leave_position_0_alone():
+def test_rotary_positions_preserve_norms_dtype_and_position_0():
     x = jnp.asarray(np.random.default_rng(3).standard_normal((B, H, T, K)), jnp.float32)
     positions = jnp.broadcast_to(jnp.arange(T), (B, T))
-    got = turn(x, positions)
+    got = rotate_jit(x, positions)
     np.testing.assert_allclose((got**2).sum(axis=-1), (x**2).sum(axis=-1), rtol=1e-5)
     assert np.array_equal(got[:, :, 0], x[:, :, 0])
-    assert turn(x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
+    assert rotate_jit(x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_sinusoidal_table_is_the_function_bit_for_bit_and_owns_nothing(layout):
+def test_the_sinusoidal_module_equals_the_function_bit_for_bit_and_has_no_parameters(layout):
     config = ModelConfig(d_model=D, max_length=T, sinusoid_layout=layout)
     positions = jnp.asarray([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
     got, variables = PositionTable(config).init_with_output(jax.random.key(0), positions)
@@ -111,7 +111,7 @@ def test_learned_positions_are_rows_of_a_table():
     assert np.array_equal(got, table[positions])
 
 
-def test_tables_come_in_the_dtype_of_the_computation():
+def test_tables_have_the_dtype_of_the_computation():
     for kind in ("sinusoidal", "learned"):
         config = ModelConfig(d_model=D, max_length=T, positions=kind, dtype="bfloat16")
         positions = jnp.asarray([[0, 1]])

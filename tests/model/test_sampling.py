@@ -1,4 +1,4 @@
-"""Sampling: the frequencies are the probabilities, and nobody else's draws matter."""
+"""Sampling: frequencies equal probabilities, and a sentence does not depend on its neighbours."""
 
 import math
 from functools import partial
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from model.constraints import make_rules
-from model.sampling import likeliest, sample
+from model.sampling import sample, top_k_top_p_mask
 
 V, START, END, LIMIT = 5, 1, 2, 3
 
@@ -22,8 +22,8 @@ def step_of(tables):
     return step
 
 
-@partial(jax.jit, static_argnames=("samples", "temperature", "top_k", "top_p", "suppressed"))
-def draw(tables, limits, keys, suppressed=(), **options):
+@partial(jax.jit, static_argnames=("samples", "temperature", "top_k", "top_p", "suppress"))
+def draw(tables, limits, keys, suppress=(), **options):
     return sample(
         step_of(tables),
         None,
@@ -32,7 +32,7 @@ def draw(tables, limits, keys, suppressed=(), **options):
         keys,
         max_length=LIMIT,
         end_id=END,
-        rules=make_rules(END, suppressed=suppressed),
+        rules=make_rules(END, suppress=suppress),
         **options,
     )
 
@@ -46,7 +46,7 @@ def keys_of(rows):
 
 
 def kept(probabilities, top_k, top_p):
-    """The nucleus by its definition: best first, until the share so far reaches top_p."""
+    """The nucleus by its definition: best first, until the sum of probabilities reaches top_p."""
     order = sorted(range(len(probabilities)), key=lambda i: -probabilities[i])[: top_k or None]
     total, share, chosen = sum(probabilities[i] for i in order), 0.0, []
     for i in order:
@@ -57,15 +57,15 @@ def kept(probabilities, top_k, top_p):
     return chosen
 
 
-def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppressed=()):
-    """Every hypothesis with its probability of being drawn and its log-probability."""
+def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppress=()):
+    """Every hypothesis with the probability that it is drawn and its log-probability."""
     found = {}
 
-    def extend(said, drawn, log_prob):
-        logits = table[said[-1] if said else START].astype(np.float64)
+    def extend(prefix, drawn, log_prob):
+        logits = table[prefix[-1] if prefix else START].astype(np.float64)
         of_model = logits - np.log(np.exp(logits).sum())
-        last = len(said) + 1 == limit
-        allowed = [END] if last else [v for v in range(V) if v not in suppressed]
+        last = len(prefix) + 1 == limit
+        allowed = [END] if last else [v for v in range(V) if v not in suppress]
         weights = np.zeros(V)
         weights[allowed] = np.exp(logits[allowed] / temperature)
         weights /= weights.sum()
@@ -73,9 +73,9 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppressed=()):
         for token in chosen:
             share = drawn * weights[token] / weights[chosen].sum()
             if token == END:
-                found[(*said, token)] = share, log_prob + of_model[token]
+                found[(*prefix, token)] = share, log_prob + of_model[token]
             elif share > 0:
-                extend((*said, token), share, log_prob + of_model[token])
+                extend((*prefix, token), share, log_prob + of_model[token])
 
     extend((), 1.0, 0.0)
     return found
@@ -87,31 +87,31 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppressed=()):
         {},
         dict(temperature=0.5),
         dict(top_k=2),
-        dict(top_p=0.7, suppressed=(3,)),
+        dict(top_p=0.7, suppress=(3,)),
         dict(temperature=2.0, top_k=4, top_p=0.8),
     ],
     ids=str,
 )
-def test_hypotheses_come_as_often_as_they_are_probable(options):
+def test_the_frequency_of_a_hypothesis_is_its_probability(options):
     samples, table = 6000, tables(1)
     found = jax.device_get(draw(table, jnp.array([LIMIT]), keys_of(1), samples=samples, **options))
     counts, log_probs = {}, {}
     for tokens, length, log_prob in zip(
         found.tokens[0], found.lengths[0], found.log_probs[0], strict=True
     ):
-        said = tuple(tokens[:length].tolist())
-        counts[said] = counts.get(said, 0) + 1
-        log_probs[said] = log_prob
+        hypothesis = tuple(tokens[:length].tolist())
+        counts[hypothesis] = counts.get(hypothesis, 0) + 1
+        log_probs[hypothesis] = log_prob
     expected = exact(table[0], LIMIT, **options)
     assert counts.keys() <= expected.keys()
-    for said, (share, log_prob) in expected.items():
+    for hypothesis, (share, log_prob) in expected.items():
         error = math.sqrt(max(share * (1 - share), 1 / samples) / samples)
-        assert abs(counts.get(said, 0) / samples - share) < 6 * error, said
-        if said in log_probs:
-            assert log_probs[said] == pytest.approx(log_prob, abs=1e-4)
+        assert abs(counts.get(hypothesis, 0) / samples - share) < 6 * error, hypothesis
+        if hypothesis in log_probs:
+            assert log_probs[hypothesis] == pytest.approx(log_prob, abs=1e-4)
 
 
-def test_a_sentence_is_drawn_alike_whoever_is_beside_it():
+def test_samples_do_not_depend_on_neighbours():
     table, limits, keys = tables(7), jnp.array([3, 2, 1, 3, 2, 3, 1]), keys_of(7)
     whole = draw(table, limits, keys, samples=5)
     order = np.array([4, 0, 6, 2, 1, 5, 3])
@@ -122,7 +122,7 @@ def test_a_sentence_is_drawn_alike_whoever_is_beside_it():
     assert (np.asarray(again.tokens) != np.asarray(whole.tokens)).any()
 
 
-def test_limits_hold_and_every_sample_ends():
+def test_every_sample_ends_within_its_limit():
     limits = np.array([1, 2, 3, 3])
     found = jax.device_get(draw(tables(4), limits, keys_of(4), samples=31))
     assert (found.lengths >= 1).all()
@@ -131,20 +131,20 @@ def test_limits_hold_and_every_sample_ends():
     assert ((found.tokens == END) == after).all()
 
 
-def test_likeliest_is_the_nucleus_of_the_best():
+def test_top_k_top_p_mask_is_the_nucleus_of_the_best_tokens():
     random = np.random.default_rng(2)
     for top_k, top_p in product((0, 1, 3), (0.01, 0.5, 0.9, 1.0)):
         logits = random.normal(0, 2, (13, V)).astype(np.float32)
-        found = np.asarray(likeliest(jnp.asarray(logits), top_k, top_p))
+        found = np.asarray(top_k_top_p_mask(jnp.asarray(logits), top_k, top_p))
         for row, mask in zip(np.exp(logits.astype(np.float64)), found, strict=True):
             assert sorted(kept((row / row.sum()).tolist(), top_k, top_p)) == (
                 np.flatnonzero(mask).tolist()
             )
 
 
-def test_the_history_that_rules_see_holds_the_drawn_tokens_only():
-    """The end is by far the likeliest token, and a rule forbids to repeat any. So every sample ends
-    at once, unless the history holds an end that was not drawn."""
+def test_the_history_for_rules_holds_only_drawn_tokens():
+    """The end token is by far the most probable, and a rule forbids repetitions. So each sample
+    ends at once, unless the history holds an end token that was not drawn."""
     logits = np.zeros((1, V, V), np.float32)
     logits[..., END] = 50.0
 

@@ -1,4 +1,4 @@
-"""Stepping through a cache = teacher forcing, whatever the history of the hypotheses.
+"""Stepping through a cache equals teacher forcing, for any history of the hypotheses.
 
 Axes: B batch · N beams · V vocabulary.
 """
@@ -15,9 +15,9 @@ from small_transformer import POSITIONS, SMALL, V, ids, variables_of
 from model.attention import to_cache
 from model.config import CHOICES
 from model.transformer import Stack, Transformer
-from model.translate import Reading, ancestry_mask, empty_caches, search_step
+from model.translate import DecoderState, ancestry_mask, empty_caches, search_step
 
-# Random histories: every slot continues a random slot with a random token.
+# Random histories: each slot continues a random slot with a random token.
 
 STEPS, BEAMS, SENTENCES = 7, 3, 2
 STEPPING = [
@@ -35,7 +35,7 @@ STEPPING = [
 
 
 def random_histories():
-    """tokens, parents [T, B, N] and ancestry [T, B, N, T], as `beam_search` hands them out."""
+    """tokens, parents [T, B, N] and ancestry [T, B, N, T], as in the steps of `beam_search`."""
     random = np.random.default_rng(5)
     tokens = random.integers(0, V, (STEPS, SENTENCES, BEAMS))
     tokens[0] = SMALL.start_id
@@ -49,7 +49,7 @@ def random_histories():
 
 
 @pytest.mark.parametrize("norm, positions, dtype", STEPPING)
-def test_stepping_with_the_cache_is_teacher_forcing(norm, positions, dtype):
+def test_stepping_with_the_cache_equals_teacher_forcing(norm, positions, dtype):
     config = replace(SMALL, norm=norm, positions=positions, num_decoder_layers=2, dtype=dtype)
     model, variables = Transformer(config), variables_of(replace(config, dtype="float32"))
     tokens, parents, ancestry = random_histories()
@@ -61,18 +61,18 @@ def test_stepping_with_the_cache_is_teacher_forcing(norm, positions, dtype):
         memory = model.apply(variables, source, segments, method="encode")
         memory = model.apply(variables, memory, method="memory_keys_values")
         caches = empty_caches(config, SENTENCES, STEPS * BEAMS)
-        reading = Reading(tuple(map(to_cache, memory)), segments.sum(axis=1), caches)
+        state = DecoderState(tuple(map(to_cache, memory)), segments.sum(axis=1), caches)
         step = search_step(model, variables)
 
-        def one(reading, inputs):
+        def one(state, inputs):
             t, tokens, parents, ancestry = inputs
             each = jnp.full(SENTENCES, t)
-            logits, reading = step(tokens, reading, each, parents, ancestry)
-            return reading, logits
+            logits, state = step(tokens, state, each, parents, ancestry)
+            return state, logits
 
-        return jax.lax.scan(one, reading, histories)[1]
+        return jax.lax.scan(one, state, histories)[1]
 
-    # Teacher forcing of what each slot's ancestors got, for every slot of every step.
+    # Teacher forcing of the tokens of each slot's ancestors, for every slot of every step.
     target = np.zeros((*tokens.shape, STEPS), np.int32)
     for t, b, n in np.ndindex(tokens.shape):
         for s in range(t + 1):
@@ -94,12 +94,12 @@ def test_stepping_with_the_cache_is_teacher_forcing(norm, positions, dtype):
         np.testing.assert_allclose(stepped[t], expected, atol=tolerance, rtol=tolerance)
 
 
-def test_a_stack_without_memory_steps_through_its_cache_as_it_runs_at_once():
+def test_a_stack_without_memory_gives_the_same_in_steps_as_at_once():
     config = replace(SMALL, norm="pre", positions="rotary", num_layers=2)
     stack, x = Stack(config, 2), jax.random.normal(jax.random.key(0), (SENTENCES, STEPS, 30))
-    one_after_another = jnp.broadcast_to(jnp.arange(STEPS), x.shape[:2])
+    positions = jnp.broadcast_to(jnp.arange(STEPS), x.shape[:2])
     mask = jnp.tril(jnp.ones((1, 1, STEPS, STEPS), bool))
-    variables = jax.jit(stack.init)(jax.random.key(1), x, mask, one_after_another)
+    variables = jax.jit(stack.init)(jax.random.key(1), x, mask, positions)
     layer = variables["params"]["layers_1"]
     assert {name for name in layer if "cross" in name} == set()
 
@@ -112,5 +112,5 @@ def test_a_stack_without_memory_steps_through_its_cache_as_it_runs_at_once():
 
     caches = empty_caches(config, SENTENCES, STEPS)
     _, stepped = jax.jit(lambda c: jax.lax.scan(one, c, jnp.arange(STEPS)))(caches)
-    at_once, _ = jax.jit(stack.apply)(variables, x, mask, one_after_another)
+    at_once, _ = jax.jit(stack.apply)(variables, x, mask, positions)
     np.testing.assert_allclose(jnp.swapaxes(stepped, 0, 1), at_once, atol=1e-5)

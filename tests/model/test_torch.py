@@ -1,4 +1,4 @@
-"""torch.nn.Transformer with the same weights gives the same logits; its loss is our loss.
+"""torch.nn.Transformer with the same weights gives the same logits, and the same loss.
 
 Axes: B batch · S source · T target · D model width · V vocabulary.
 """
@@ -40,7 +40,7 @@ def random_ids(length):
 
 
 def random_params(config):
-    """Every parameter random, biases and scales too, so that a mistaken place shows."""
+    """All parameters are random, including biases and scales, so a misplaced one changes logits."""
     one, random = jnp.ones((1, 2), jnp.int32), np.random.default_rng(0)
     shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), one, one, one, one)
 
@@ -55,41 +55,41 @@ def tensor(x):
     return torch.from_numpy(np.array(x))
 
 
-def copy_attention(params, theirs):
+def copy_attention(params, module):
     """[D, H, K] → rows of in_proj_weight, which torch multiplies from the right."""
     flat = {name: np.asarray(p) for name, p in params.items()}
-    size = theirs.embed_dim
+    size = module.embed_dim
     names = ("query", "key", "value")
     weights = [flat[name].reshape(size, -1).T for name in names]
     biases = [flat[f"{name}_bias"].ravel() for name in names]
-    theirs.in_proj_weight.copy_(tensor(np.concatenate(weights)))
-    theirs.in_proj_bias.copy_(tensor(np.concatenate(biases)))
-    theirs.out_proj.weight.copy_(tensor(flat["output"].reshape(-1, size).T))
-    theirs.out_proj.bias.copy_(tensor(flat["output_bias"]))
+    module.in_proj_weight.copy_(tensor(np.concatenate(weights)))
+    module.in_proj_bias.copy_(tensor(np.concatenate(biases)))
+    module.out_proj.weight.copy_(tensor(flat["output"].reshape(-1, size).T))
+    module.out_proj.bias.copy_(tensor(flat["output_bias"]))
 
 
-def copy_norm(params, theirs):
-    theirs.weight.copy_(tensor(params["scale"]))
-    theirs.bias.copy_(tensor(params["bias"]))
+def copy_norm(params, module):
+    module.weight.copy_(tensor(params["scale"]))
+    module.bias.copy_(tensor(params["bias"]))
 
 
-def copy_layer(params, theirs):
-    copy_attention(params["self_attention"], theirs.self_attn)
+def copy_layer(params, module):
+    copy_attention(params["self_attention"], module.self_attn)
     around = ["around_self", "around_feed_forward"]
     if "cross_attention" in params:
-        copy_attention(params["cross_attention"], theirs.multihead_attn)
+        copy_attention(params["cross_attention"], module.multihead_attn)
         around.insert(1, "around_cross")
     for i, name in enumerate(around, 1):
-        copy_norm(params[name]["norm"], getattr(theirs, f"norm{i}"))
+        copy_norm(params[name]["norm"], getattr(module, f"norm{i}"))
     feed = params["feed_forward"]
-    theirs.linear1.weight.copy_(tensor(feed["inner"]).T)
-    theirs.linear1.bias.copy_(tensor(feed["inner_bias"]))
-    theirs.linear2.weight.copy_(tensor(feed["outer"]).T)
-    theirs.linear2.bias.copy_(tensor(feed["outer_bias"]))
+    module.linear1.weight.copy_(tensor(feed["inner"]).T)
+    module.linear1.bias.copy_(tensor(feed["inner_bias"]))
+    module.linear2.weight.copy_(tensor(feed["outer"]).T)
+    module.linear2.bias.copy_(tensor(feed["outer_bias"]))
 
 
 def torch_transformer(config, params):
-    theirs = torch.nn.Transformer(
+    torch_model = torch.nn.Transformer(
         config.d_model,
         config.num_heads,
         config.num_layers,
@@ -102,20 +102,20 @@ def torch_transformer(config, params):
         norm_first=config.norm == "pre",
     )
     with torch.no_grad():
-        for side, stack in (("encoder", theirs.encoder), ("decoder", theirs.decoder)):
+        for side, stack in (("encoder", torch_model.encoder), ("decoder", torch_model.decoder)):
             for i, layer in enumerate(stack.layers):
                 copy_layer(params[side][f"layers_{i}"], layer)
             if config.norm == "pre":
                 copy_norm(params[side]["norm"], stack.norm)
             else:
-                stack.norm = None  # torch adds a norm after the last layer, the paper does not
-    return theirs
+                stack.norm = None  # torch adds a norm after the last layer; the paper does not
+    return torch_model
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_logits_are_those_of_torch_with_the_same_weights(norm, activation):
+def test_logits_equal_those_of_torch_with_the_same_weights(norm, activation):
     config = replace(CONFIG, norm=norm, activation=activation)
     params = random_params(config)
     source, target = random_ids(S), random_ids(T)
@@ -131,9 +131,9 @@ def test_logits_are_those_of_torch_with_the_same_weights(norm, activation):
         scale = np.float32(math.sqrt(config.d_model))
         return tensor(table[ids] * scale + positions[: ids.shape[1]])
 
-    theirs = torch_transformer(config, params)
+    torch_model = torch_transformer(config, params)
     with torch.no_grad():
-        hidden = theirs(
+        hidden = torch_model(
             enter(source),
             enter(target),
             tgt_mask=torch.ones(T, T, dtype=bool).triu(1),  # True: may not be attended to
@@ -146,7 +146,7 @@ def test_logits_are_those_of_torch_with_the_same_weights(norm, activation):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
-def test_the_loss_and_its_gradient_are_torch_s_label_smoothed_cross_entropy(smoothing):
+def test_the_loss_and_its_gradient_equal_label_smoothed_cross_entropy_of_torch(smoothing):
     random = np.random.default_rng(1)
     scores, labels = random.standard_normal((B, T, V)).astype(np.float32) * 3, random_ids(T)
     weights = (np.arange(T) < LENGTHS[1][:, None]).astype(np.float32)
@@ -154,14 +154,14 @@ def test_the_loss_and_its_gradient_are_torch_s_label_smoothed_cross_entropy(smoo
     sums = jax.jit(loss)(jnp.asarray(scores))
     gradient = jax.jit(jax.grad(lambda x: loss(x).loss))(jnp.asarray(scores))
 
-    theirs = tensor(scores).requires_grad_()
+    torch_scores = tensor(scores).requires_grad_()
     ignored = tensor(np.where(weights > 0, labels, -100)).flatten()
     both = partial(
-        torch.nn.functional.cross_entropy, theirs.flatten(0, 1), ignored, reduction="sum"
+        torch.nn.functional.cross_entropy, torch_scores.flatten(0, 1), ignored, reduction="sum"
     )
     expected = both(label_smoothing=smoothing)
     expected.backward()
     np.testing.assert_allclose(sums.loss, expected.item(), rtol=1e-5)
     np.testing.assert_allclose(sums.nll, both().item(), rtol=1e-5)
-    np.testing.assert_allclose(gradient, theirs.grad, atol=1e-5)
+    np.testing.assert_allclose(gradient, torch_scores.grad, atol=1e-5)
     assert sums.tokens == weights.sum()

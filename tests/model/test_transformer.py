@@ -1,4 +1,4 @@
-"""The wiring: what may influence what, packing, positions, dropout.
+"""The wiring: dependencies between positions, packing, positions, dropout.
 
 Axes: B batch · S source · T target · D model width · V vocabulary.
 """
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from small_transformer import (
-    ALONG,
     BATCH,
     ONES,
+    POSITION_IDS,
     POSITIONS,
     SMALL,
     SOURCE,
@@ -36,73 +36,73 @@ from model.transformer import Transformer
 
 
 @pytest.mark.parametrize("norm, positions", [("post", "sinusoidal"), ("pre", "rotary")])
-def test_a_target_sees_its_own_source_and_its_own_past_and_nothing_else(norm, positions):
+def test_a_target_depends_on_its_own_source_and_its_own_past_only(norm, positions):
     config = replace(SMALL, norm=norm, positions=positions, num_layers=2)
     weights = jnp.asarray(np.random.default_rng(0).standard_normal(V), jnp.float32)
     packed = [x[:1] for x in BATCH]
 
-    def summary(nudges, variables):
-        """One number for each target position, with `nudges` added to the embeddings."""
+    def summary(offsets, variables):
+        """One number for each target position, with `offsets` added to the embeddings."""
 
-        def nudge(following, args, kwargs, context):
+        def add_offsets(following, args, kwargs, context):
             y = following(*args, **kwargs)
-            moved = isinstance(context.module, Embedding) and context.method_name == "__call__"
-            return y + nudges[context.module.name] if moved else y
+            embeds = isinstance(context.module, Embedding) and context.method_name == "__call__"
+            return y + offsets[context.module.name] if embeds else y
 
-        with nn.intercept_methods(nudge):
+        with nn.intercept_methods(add_offsets):
             return Transformer(config).apply(variables, *packed)[0] @ weights
 
     zeros = {"source_embedding": jnp.zeros((1, S, 30)), "target_embedding": jnp.zeros((1, T, 30))}
     gradients = jax.jit(jax.jacrev(summary))(zeros, variables_of(config))
-    touched = {name: np.asarray((g != 0.0).any(axis=(1, 3))) for name, g in gradients.items()}
-    theirs, mine = SOURCE[1][0], TARGET[1][0]
-    padding = (mine == 0)[:, None]
-    past = (mine[:, None] == mine) & np.tri(T, dtype=bool)
-    # Exactly zero elsewhere: padding, neighbours in the row and the future leave no trace.
+    nonzero = {name: np.asarray((g != 0.0).any(axis=(1, 3))) for name, g in gradients.items()}
+    source, target = SOURCE[1][0], TARGET[1][0]  # segments
+    padding = (target == 0)[:, None]
+    past = (target[:, None] == target) & np.tri(T, dtype=bool)
+    # The gradient is exactly zero for padding, other pairs in the row, and the future.
     assert np.array_equal(
-        touched["target_embedding"], np.where(padding, np.eye(T, dtype=bool), past)
+        nonzero["target_embedding"], np.where(padding, np.eye(T, dtype=bool), past)
     )
-    assert np.array_equal(touched["source_embedding"], (mine[:, None] == theirs) & ~padding)
+    assert np.array_equal(nonzero["source_embedding"], (target[:, None] == source) & ~padding)
 
 
 @pytest.mark.parametrize("norm", CHOICES["norm"])
-def test_future_targets_do_not_matter_in_any_bit(norm):
+def test_logits_do_not_depend_on_future_targets_in_any_bit(norm):
     logits, (source, target) = jitted(replace(SMALL, norm=norm)), BATCH[:2]
-    before = logits(source, target, *ONES, *ALONG)
+    before = logits(source, target, *ONES, *POSITION_IDS)
     for t in (1, 4, 12):
-        after = logits(source, target.at[:, t:].set(others(target[:, t:])), *ONES, *ALONG)
+        after = logits(source, target.at[:, t:].set(others(target[:, t:])), *ONES, *POSITION_IDS)
         assert np.array_equal(before[:, :t], after[:, :t])
         assert np.all(np.any(before[:, t:] != after[:, t:], axis=-1))
 
 
-def test_padding_and_neighbours_do_not_matter_in_any_bit():
+def test_logits_do_not_depend_on_padding_and_other_pairs_in_any_bit():
     logits, segments = jitted(SMALL), BATCH[2:4]
     before = logits(*BATCH)
     for row, segment in ((0, 1), (0, 2), (0, 3), (1, 1), (2, 1), (3, 1)):
         own = [(of == segment) & (jnp.arange(4) == row)[:, None] for of in segments]
         changed = (jnp.where(here, x, others(x)) for here, x in zip(own, BATCH[:2], strict=True))
         after = logits(*changed, *BATCH[2:])
-        mine = np.asarray(own[1])
-        assert np.array_equal(before[mine], after[mine])
-        assert np.all(np.any(before[~mine] != after[~mine], axis=-1))
+        same = np.asarray(own[1])
+        assert np.array_equal(before[same], after[same])
+        assert np.all(np.any(before[~same] != after[~same], axis=-1))
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_a_packed_row_gives_the_logits_of_its_pairs_one_by_one(positions):
+def test_a_packed_row_gives_the_logits_of_its_pairs_in_separate_rows(positions):
     logits = jitted(replace(SMALL, positions=positions))(*BATCH)
     for i, length in enumerate(TARGET_LENGTHS, 1):
         np.testing.assert_allclose(logits[0][TARGET[1][0] == i], logits[i, :length], atol=2e-5)
 
 
-def test_positions_count_from_zero_unless_they_are_given():
+def test_positions_start_at_zero_by_default():
     logits, inputs = jitted(SMALL), [*BATCH[:2], *ONES]
-    np.testing.assert_allclose(logits(*inputs), logits(*inputs, *ALONG), atol=1e-6)
-    shifted = logits(*inputs, *(x + 3 for x in ALONG))
+    np.testing.assert_allclose(logits(*inputs), logits(*inputs, *POSITION_IDS), atol=1e-6)
+    shifted = logits(*inputs, *(x + 3 for x in POSITION_IDS))
     assert np.abs(shifted - logits(*inputs)).max() > 1e-2
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_only_positions_tell_the_encoder_about_order(positions):
+def test_the_encoder_depends_on_order_only_through_positions(positions):
     encode, segments = jitted(replace(SMALL, positions=positions), "encode"), ONES[0]
     source, order = BATCH[0], np.array([3, 0, 6, 2, 10, 1, 5, 4, 9, 7, 8])
     difference = np.abs(
@@ -115,19 +115,19 @@ def test_only_positions_tell_the_encoder_about_order(positions):
 
 DROPPING = replace(SMALL, dropout=0.3)
 SQUARE = (ids(3, T), ids(3, T, seed=1), *[jnp.ones((3, T), jnp.int32)] * 2, None, None)
-ROWS = jnp.array([11, 4, 8])
+ROW_IDS = jnp.array([11, 4, 8])
 
 
 @jax.jit
-def apply_with_dropout(variables, key, rows, inputs):
-    return Transformer(DROPPING).apply(variables, *inputs, rows, rngs={"dropout": key})
+def apply_with_dropout(variables, key, row_ids, inputs):
+    return Transformer(DROPPING).apply(variables, *inputs, row_ids, rngs={"dropout": key})
 
 
-def dropped(key, rows=ROWS, inputs=SQUARE):
-    return apply_with_dropout(variables_of(DROPPING), key, rows, inputs)
+def dropped(key, row_ids=ROW_IDS, inputs=SQUARE):
+    return apply_with_dropout(variables_of(DROPPING), key, row_ids, inputs)
 
 
-def test_training_drops_and_the_same_key_drops_the_same():
+def test_dropout_is_applied_with_a_key_and_the_same_key_gives_the_same_masks():
     plain = jitted(DROPPING)(*SQUARE)
     first, again, other = (dropped(jax.random.key(k)) for k in (1, 1, 2))
     assert np.array_equal(first, again)
@@ -135,39 +135,39 @@ def test_training_drops_and_the_same_key_drops_the_same():
         assert np.abs(a - b).mean() > 0.05
 
 
-def test_without_a_key_or_a_rate_nothing_is_dropped():
+def test_without_a_key_or_a_rate_there_is_no_dropout():
     assert np.array_equal(jitted(DROPPING)(*SQUARE), jitted(replace(SMALL, dropout=0.0))(*SQUARE))
     model, rngs = Transformer(replace(SMALL, dropout=0.0)), {"dropout": jax.random.key(1)}
     keyed = jax.jit(partial(model.apply, rngs=rngs))(variables_of(SMALL), *SQUARE)
     assert np.array_equal(keyed, jitted(DROPPING)(*SQUARE))
 
 
-def test_a_row_is_dropped_alike_wherever_it_stands_in_the_batch():
+def test_the_dropout_of_a_row_depends_on_its_row_id_and_not_on_its_place():
     key, order = jax.random.key(1), jnp.array([2, 0, 1])
-    here = dropped(key)
-    moved = dropped(key, ROWS[order], tuple(x if x is None else x[order] for x in SQUARE))
-    np.testing.assert_allclose(moved, here[order], atol=1e-5)
-    alone = dropped(key, ROWS[1:2], tuple(x if x is None else x[1:2] for x in SQUARE))
-    np.testing.assert_allclose(alone[0], here[1], atol=1e-5)
-    renamed = dropped(key, ROWS.at[1].set(5))
-    np.testing.assert_allclose(renamed[0], here[0], atol=1e-5)
-    assert np.abs(renamed[1] - here[1]).mean() > 0.05
+    original = dropped(key)
+    moved = dropped(key, ROW_IDS[order], tuple(x if x is None else x[order] for x in SQUARE))
+    np.testing.assert_allclose(moved, original[order], atol=1e-5)
+    single = dropped(key, ROW_IDS[1:2], tuple(x if x is None else x[1:2] for x in SQUARE))
+    np.testing.assert_allclose(single[0], original[1], atol=1e-5)
+    renamed = dropped(key, ROW_IDS.at[1].set(5))
+    np.testing.assert_allclose(renamed[0], original[0], atol=1e-5)
+    assert np.abs(renamed[1] - original[1]).mean() > 0.05
 
 
-def test_dropout_is_on_every_sublayer_s_output_and_on_the_embeddings_each_with_its_own_mask():
+def test_every_sublayer_output_and_the_embeddings_have_dropout_with_their_own_masks():
     config = replace(DROPPING, num_layers=2)
 
     @jax.jit
     def masks(variables, key):
         seen = {}
 
-        def watch(following, args, kwargs, context):
+        def record(following, args, kwargs, context):
             if not isinstance(context.module, Dropout) or context.method_name != "__call__":
                 return following(*args, **kwargs)
             seen["/".join(context.module.path)] = following(jnp.ones_like(args[0]), *args[1:]) != 0
             return following(*args, **kwargs)
 
-        with nn.intercept_methods(watch):
+        with nn.intercept_methods(record):
             Transformer(config).apply(variables, *SQUARE, rngs={"dropout": key})
         return seen
 
@@ -185,8 +185,8 @@ def test_dropout_is_on_every_sublayer_s_output_and_on_the_embeddings_each_with_i
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5.5 / a.size**0.5
 
 
-def test_recomputing_activations_changes_neither_loss_nor_gradients():
-    """With dropout: what is recomputed is dropped again alike."""
+def test_rematerialisation_changes_neither_loss_nor_gradients():
+    """With dropout, whose masks are recomputed equally."""
 
     def loss(variables, key, remat):
         model = Transformer(replace(DROPPING, remat=remat))

@@ -1,4 +1,4 @@
-"""Translate: the search over a real Transformer equals a slow search that forces every prefix.
+"""Translate: the search over a Transformer equals a slow search that teacher-forces every prefix.
 
 Axes: B sentences · S source · T target · D model width · H heads · V vocabulary · N beams.
 """
@@ -32,7 +32,7 @@ def tiny_model(**options):
 
 @cache
 def random_variables(model, seed=0):
-    """Every parameter random, biases as well, and large: hypotheses differ and depend on much."""
+    """All parameters are random and large, including biases, so hypotheses differ."""
     ids, random = jnp.ones((1, 3), int), np.random.default_rng(seed)
 
     def normal(path, leaf):
@@ -43,15 +43,15 @@ def random_variables(model, seed=0):
     return jax.tree_util.tree_map_with_path(normal, shapes)
 
 
-def searched(model, rows, variables, source, lengths, limits):
+def search_once(model, lanes, variables, source, lengths, limits):
     request = Request(source, lengths, limits)
-    return translate([(model, variables)], request, Search(**SEARCH), T, rows)
+    return translate([(model, variables)], request, Search(**SEARCH), T, lanes)
 
 
 @cache
-def translator(model, rows=B):
-    """The compiled search; what it returns is on the host."""
-    search = jax.jit(partial(searched, model, rows))
+def translator(model, lanes=B):
+    """The compiled search; its results are fetched to the host."""
+    search = jax.jit(partial(search_once, model, lanes))
     return lambda *arrays, seed=0: jax.device_get(search(random_variables(model, seed), *arrays))
 
 
@@ -75,7 +75,7 @@ def forced_log_probs(model):
 
 
 def forced_model(model, seed, sentence, length):
-    """One sentence as a function of a prefix: teacher forcing from the start, without a cache."""
+    """A sentence's log-probabilities as a function of a prefix: teacher forcing without a cache."""
     variables = random_variables(model, seed)
 
     @cache
@@ -93,7 +93,7 @@ def assert_same_bits(one, other):
         assert x.tobytes() == y.tobytes()
 
 
-def test_a_limit_is_at_most_the_length_that_all_models_have():
+def test_max_length_is_at_most_that_of_every_model():
     models = [
         (one, jax.tree.map(jnp.asarray, random_variables(one)))
         for one in (tiny_model(max_length=n) for n in (23, 19))
@@ -106,16 +106,16 @@ def test_a_limit_is_at_most_the_length_that_all_models_have():
             translate(models, request, Search(**SEARCH), wrong, B)
 
 
-# What is found.
+# Results.
 
 
 @pytest.mark.parametrize("norm, positions", [("post", "sinusoidal"), ("pre", "rotary")])
 @pytest.mark.parametrize(
     "dtype", slow_except(["float32", "mixed"], ["float32", "mixed", "bfloat16"])
 )
-def test_translations_are_those_of_the_slow_search_by_teacher_forcing(norm, positions, dtype):
-    """Also: n-best, each sentence's limit, and scores that are those of forced rescoring in the
-    same precision, which differ from those in float32."""
+def test_translations_equal_those_of_the_slow_search_with_teacher_forcing(norm, positions, dtype):
+    """This includes n-best, the limit of each sentence, and scores, which equal those of teacher
+    forcing in the same precision and differ from those in float32."""
     options = dict(norm=norm, positions=positions)
     model, source = tiny_model(**options, dtype=dtype), random_source()
     exact = forced_model(tiny_model(**options), 0, source[0], LENGTHS[0])
@@ -137,10 +137,10 @@ def test_translations_are_those_of_the_slow_search_by_teacher_forcing(norm, posi
         assert ((found.tokens == END) == ended).all()
 
 
-# What does not matter.
+# Independence.
 
 
-def test_neighbours_do_not_matter_to_the_last_bit():
+def test_results_do_not_depend_on_neighbours_in_any_bit():
     search, source = translator(tiny_model()), random_source()
     found = search(source, LENGTHS, LIMITS)
     for row in range(B):
@@ -154,8 +154,8 @@ def test_neighbours_do_not_matter_to_the_last_bit():
         assert_same_bits([x[row] for x in found], [x[row] for x in again])
 
 
-def test_places_in_the_batch_do_not_matter_to_the_last_bit():
-    """Where rows fill whole vector registers; others, XLA on a CPU rounds by their place."""
+def test_results_do_not_depend_on_the_place_in_the_batch_in_any_bit():
+    """This needs rows that fill whole vector registers: XLA on a CPU rounds others by place."""
     search, source = translator(tiny_model(d_model=32, num_heads=2, d_ff=64)), random_source()
     found = search(source, LENGTHS, LIMITS)
     for shift in range(1, B):
@@ -164,11 +164,11 @@ def test_places_in_the_batch_do_not_matter_to_the_last_bit():
         assert_same_bits([x[order] for x in found], again)
 
 
-def test_sentences_that_share_rows_are_translated_alike_whenever_they_begin():
-    """To the last bit at one number of rows; at another, scores by rounding only."""
+def test_sentences_that_share_lanes_have_the_same_results_in_any_order():
+    """Every bit is equal for the same number of lanes; for another, scores differ by rounding."""
     model = tiny_model(d_model=32, num_heads=2, d_ff=64)
     source, usual = random_source(), translator(model)(random_source(), LENGTHS, LIMITS)
-    search = translator(model, rows=2)
+    search = translator(model, lanes=2)
     found = search(source, LENGTHS, LIMITS)
     np.testing.assert_array_equal(found.tokens, usual.tokens)
     np.testing.assert_allclose(found.scores, usual.scores, rtol=1e-5, atol=1e-5)
@@ -178,9 +178,9 @@ def test_sentences_that_share_rows_are_translated_alike_whenever_they_begin():
         assert_same_bits([x[order] for x in found], again)
 
 
-@pytest.mark.parametrize("rows", [2, B])
-def test_rows_of_length_0_come_last_have_no_translation_and_disturb_no_other(rows):
-    search, source, lengths = translator(tiny_model(), rows), random_source(), LENGTHS.copy()
+@pytest.mark.parametrize("lanes", [2, B])
+def test_padding_rows_have_no_translation_and_do_not_change_others(lanes):
+    search, source, lengths = translator(tiny_model(), lanes), random_source(), LENGTHS.copy()
     found = search(source, LENGTHS, LIMITS)
     lengths[3:] = 0
     again = search(source, lengths, LIMITS)
@@ -188,14 +188,14 @@ def test_rows_of_length_0_come_last_have_no_translation_and_disturb_no_other(row
     assert (again.lengths[3:] == 0).all() and np.isneginf(again.scores[3:]).all()
 
 
-def test_ids_beyond_the_length_of_a_source_do_not_matter_to_the_last_bit():
+def test_results_do_not_depend_on_ids_beyond_the_length_of_a_source_in_any_bit():
     search, source = translator(tiny_model()), random_source()
     other = np.where(np.arange(S) < LENGTHS[:, None], source, random_source(1, [S] * B))
     assert (source != other).any()
     assert_same_bits(search(source, LENGTHS, LIMITS), search(other, LENGTHS, LIMITS))
 
 
-def test_a_wider_bucket_changes_no_token_and_scores_by_rounding_only():
+def test_a_wider_bucket_changes_scores_by_rounding_only():
     search = translator(tiny_model())
     narrow, wide = (search(random_source(width=w), LENGTHS, LIMITS) for w in (S, 13))
     np.testing.assert_array_equal(narrow.tokens, wide.tokens)
@@ -203,7 +203,7 @@ def test_a_wider_bucket_changes_no_token_and_scores_by_rounding_only():
     np.testing.assert_allclose(narrow.scores, wide.scores, rtol=1e-5, atol=1e-5)
 
 
-# How it is computed.
+# The graph.
 
 
 @pytest.mark.parametrize("options", [
@@ -213,11 +213,11 @@ def test_a_wider_bucket_changes_no_token_and_scores_by_rounding_only():
     dict(num_decoder_layers=3, positions="learned", attention_bias=True, output_bias=True),
     dict(pad_id=3, start_id=3, tied_embeddings="three-way", remat=True),
 ])  # fmt: skip
-def test_every_kind_of_model_can_be_searched_and_scores_in_float32(options):
+def test_every_kind_of_model_can_be_searched_with_scores_in_float32(options):
     model, ids = tiny_model(**options), jnp.ones((1, 3), int)
     variables = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)
     found = jax.eval_shape(
-        partial(searched, model, B), variables, jnp.ones((B, S), int), jnp.asarray(LENGTHS),
+        partial(search_once, model, B), variables, jnp.ones((B, S), int), jnp.asarray(LENGTHS),
         jnp.asarray(LIMITS),
     )  # fmt: skip
     assert found.tokens.shape == (B, SEARCH["nbest"], T)
@@ -225,7 +225,7 @@ def test_every_kind_of_model_can_be_searched_and_scores_in_float32(options):
 
 
 def equations(jaxpr, stop=()):
-    """All equations of a jaxpr, also inside others, but not inside the primitives `stop`."""
+    """All equations of a jaxpr, including nested ones, except inside the primitives `stop`."""
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive.name not in stop:
@@ -233,9 +233,9 @@ def equations(jaxpr, stop=()):
                 yield from equations(inner, stop)
 
 
-def test_one_graph_encodes_and_projects_the_memory_once_before_one_loop_that_searches():
+def test_the_graph_encodes_and_projects_the_memory_once_before_the_search_loop():
     model = tiny_model()
-    graph = jax.make_jaxpr(partial(searched, model, B))(
+    graph = jax.make_jaxpr(partial(search_once, model, B))(
         random_variables(model), random_source(), LENGTHS, LIMITS
     ).jaxpr
     assert not any("callback" in equation.primitive.name for equation in equations(graph))
@@ -249,10 +249,10 @@ def test_one_graph_encodes_and_projects_the_memory_once_before_one_loop_that_sea
     assert sum(e.primitive.name == "dot_general" for e in outside) == 0
     assert sum(e.primitive.name == "scan" for e in outside) == 1  # the walk back
 
-    of_encoder = LAYERS * (4 + 2 + 2)  # projections, attention, feed-forward
-    of_memory = LAYERS * 2  # cross-attention keys and values
-    assert dots(encode) == of_encoder + of_memory
+    encoder = LAYERS * (4 + 2 + 2)  # projections, attention, feed-forward
+    memory = LAYERS * 2  # cross-attention keys and values
+    assert dots(encode) == encoder + memory
     self_attention, cross_attention, feed_forward, logits = 4 + 2, 2 + 2, 2, 1
     assert dots(search) == LAYERS * (self_attention + cross_attention + feed_forward) + logits
-    (begin,) = (e for e in equations(search) if e.primitive.name == "while")
-    assert dots(begin.params["body_jaxpr"].jaxpr) == 0  # a sentence is begun by copying
+    (refill,) = (e for e in equations(search) if e.primitive.name == "while")
+    assert dots(refill.params["body_jaxpr"].jaxpr) == 0  # a lane is refilled by copying

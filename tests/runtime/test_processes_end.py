@@ -30,7 +30,7 @@ def test_sigterm_to_one_process_stops_all_at_one_step_and_the_same_command_resum
     job.processes[1].send_signal(signal.SIGTERM)
     assert job.codes() == [143, 143], job.texts(1)
     *_, saved, last = job.texts(1)[0].splitlines()
-    assert last == "stopped by SIGTERM; the same command goes on"
+    assert last == "stopped by SIGTERM; run the same command to resume"
     step = int(re.fullmatch(r"saved step (\d+)", saved)[1])
     assert steps(run) == [step]
     job = training(path, 2, 1, run, *flags, num_steps=100_000)
@@ -59,7 +59,7 @@ def test_sigterm_before_training_ends_all_processes_immediately(path, tmp_path):
     assert job.codes() == [143, 143], job.texts(1)
     assert time.monotonic() - started < 15  # without waiting for --process_timeout
     os.close(writer)
-    assert job.texts(1)[0].splitlines()[-1] == "stopped by SIGTERM; the same command goes on"
+    assert job.texts(1)[0].splitlines()[-1] == "stopped by SIGTERM; run the same command to resume"
     assert "error: process 0 stopped: stopped by SIGTERM" in job.texts(1)[1]
 
 

@@ -89,5 +89,5 @@ def test_two_processes_stop_together_during_a_plan(tmp_path):
     job.wait_for("step 1/")
     job.processes[1].send_signal(signal.SIGTERM)
     assert job.codes() == [143, 143], job.texts(1)
-    assert job.texts(1)[0].splitlines()[-1] == "stopped by SIGTERM; the same command goes on"
+    assert job.texts(1)[0].splitlines()[-1] == "stopped by SIGTERM; run the same command to resume"
     assert len(steps(run)) == 1

@@ -1,4 +1,4 @@
-"""The mutation test: what is mutated, and that killed and surviving mutants are distinguished."""
+"""The mutation test: which expressions are mutated, and how the outcomes are determined."""
 
 import ast
 import json
@@ -30,7 +30,7 @@ if __name__ == "__main__":
 '''
 
 
-def test_every_kind_of_change_is_made_and_no_text_is_changed():
+def test_every_kind_of_change_is_made_and_no_message_is_changed():
     found = {
         (one.kind, one.original, one.mutated) for each in mutants("a.py", CODE) for one in each
     }
@@ -56,7 +56,7 @@ def test_every_kind_of_change_is_made_and_no_text_is_changed():
 
 
 @pytest.mark.slow
-def test_mutants_of_this_project_are_programs_and_differ_from_it_in_one_place():
+def test_mutants_of_this_project_parse_and_differ_from_it_in_one_place():
     sources = source_files(ROOT)
     assert {"train.py", "decode.py", "model/attention.py"} <= sources.keys()
     for mutant in draw(sources, 200, seed=0):
@@ -70,17 +70,17 @@ def test_mutants_of_this_project_are_programs_and_differ_from_it_in_one_place():
 @pytest.mark.slow
 def test_a_draw_depends_on_the_seed_and_reaches_every_file():
     sources = source_files(ROOT)
-    one, again, other = (draw(sources, 120, seed) for seed in (0, 0, 1))
-    assert one == again != other
+    first, repeated, other = (draw(sources, 120, seed) for seed in (0, 0, 1))
+    assert first == repeated != other
     with_mutants = {path for path, source in sources.items() if mutants(path, source)}
-    assert {mutant.path for mutant in one} == with_mutants
-    assert len(one) == len({(m.path, m.start, m.end, m.mutated) for m in one}) == 120
+    assert {mutant.path for mutant in first} == with_mutants
+    assert len(first) == len({(m.path, m.start, m.end, m.mutated) for m in first}) == 120
     low = draw(sources, 400, 0, lambda path: 0.1 if "korean" in path else 1.0)
     share = [sum("korean" in m.path for m in some) for some in (draw(sources, 400, 0), low)]
     assert share[1] < share[0] / 3
 
 
-def test_every_source_file_has_test_files_and_these_exist():
+def test_every_source_file_has_existing_test_files():
     files, equivalent = mutation_test.read_tables(ROOT)
     sources = source_files(ROOT)
     with_mutants = {path for path, source in sources.items() if mutants(path, source)}
@@ -94,7 +94,7 @@ def test_every_source_file_has_test_files_and_these_exist():
         assert reason
 
 
-# A toy project: one function that is tested, and one that is not.
+# A toy project: one function with a test and one without.
 
 TOY = """
 def at_most(x):
@@ -115,6 +115,7 @@ def test_toy():
 
 @pytest.fixture
 def toy(tmp_path):
+    """A git repository with the toy project."""
     for name, text in {
         "model/toy.py": TOY,
         "tests/test_toy.py": TOY_TEST,
@@ -138,31 +139,31 @@ def toy(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_survived_and_equivalent_mutants_are_told_apart(toy, monkeypatch):
+def test_killed_survived_and_equivalent_mutants_are_reported(toy, monkeypatch):
     report = mutation_test.mutation_test(toy, seed=0, count=100, jobs=2)
     lines = report.split("\n")
     survived = lines[lines.index("Survived:") + 1 : lines.index("Equivalent:") - 1]
     assert any("x * 2.0 → (x / 2.0)" in line for line in survived)
-    assert not any(":3: " in line for line in survived)  # at_most is tested
+    assert not any(":3: " in line for line in survived)  # at_most has a test
     assert "| model/toy.py | " in report and "both give 3.0" in report
     assert (toy / "model" / "toy.py").read_text() == TOY
 
-    monkeypatch.setattr(mutation_test, "run_tests", None)  # all results are there
+    monkeypatch.setattr(mutation_test, "run_tests", None)  # all results are in the file
     assert mutation_test.mutation_test(toy, seed=0, count=100, jobs=1) == report
     monkeypatch.undo()
     (toy / "tests" / "test_toy.py").write_text(TOY_TEST + "    assert toy.double(3.0) == 6.0\n")
-    again = mutation_test.mutation_test(toy, seed=0, count=100, jobs=2, retry=True)
-    assert "x * 2.0" not in again.split("Survived:")[1].split("Equivalent:")[0]
+    retried = mutation_test.mutation_test(toy, seed=0, count=100, jobs=2, retry=True)
+    assert "x * 2.0" not in retried.split("Survived:")[1].split("Equivalent:")[0]
 
 
-def test_a_run_that_writes_nothing_for_too_long_is_stopped_and_has_failed(toy):
+def test_a_run_without_output_is_stopped_and_has_failed(toy):
     endless = toy / "tests" / "test_endless.py"
     endless.write_text("import time\n\ndef test_endless():\n    time.sleep(10_000)\n")
     passed, failure, _ = mutation_test.run_tests(toy, str(endless), dict(os.environ), patience=1.0)
     assert not passed and failure == "no output for 1 s"
 
 
-def test_a_test_that_fails_on_the_unchanged_code_ends_the_program(toy):
+def test_a_test_that_fails_on_unchanged_code_ends_the_program(toy):
     (toy / "tests" / "test_toy.py").write_text("def test_toy():\n    assert False\n")
     with pytest.raises(SystemExit, match="fails on the unchanged code"):
         mutation_test.mutation_test(toy, seed=0, count=100, jobs=1)

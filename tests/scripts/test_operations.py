@@ -1,4 +1,4 @@
-"""Operations: dry run, trace, continuous metrics, advice on memory, checkpoints.py."""
+"""Operation of runs: dry run, trace, metrics after a kill, out of memory, checkpoints.py."""
 
 import json
 import os
@@ -13,11 +13,11 @@ import pytest
 from forked import call_forked
 from tiny import tiny_config, write_corpus, write_run
 
-from storage.training_config import TrainingConfig, profile_steps
-from training.failure import lack, too_little_memory
+from storage.config import TrainingConfig, profile_steps
+from training.failure import failed_allocation, out_of_memory_message
 
 ROOT = Path(__file__).parents[2]
-TINY = (
+TINY = (  # flags of a training that takes seconds
     "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
     "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
     "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
@@ -25,12 +25,12 @@ TINY = (
     "--config.training.eval_every=8 --config.training.checkpoint_every=4 "
     "--config.decoding.max_extra_length=5"
 ).split()
+# A config file whose training step raises an out-of-memory error.
 BAD_CONFIG = """
-import sys
-
 import jax
 
 from storage.config import Config
+from training import trainer
 
 def get_config():
     def pmap_train_step(_):
@@ -39,12 +39,13 @@ def get_config():
                 "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.")
         step.lower = step
         return step
-    sys.modules["__main__"].pmap_train_step = pmap_train_step
+    trainer.pmap_train_step = pmap_train_step
     return Config()
 """
 
 
 def call(*arguments, devices=True):
+    """(exit code, stdout, lines of stderr) of a command."""
     return call_forked(arguments, devices=devices, environment={"XLA_FLAGS": ""})[:3]
 
 
@@ -52,26 +53,27 @@ ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def directory(tmp_path_factory):
     """A directory with a corpus."""
     path = tmp_path_factory.mktemp("operations")
     write_corpus(path / "pairs.tsv", 113)
     return path
 
 
-def training(place, *flags):
+def training(directory, *flags):
+    """The arguments of a tiny training on the corpus in the directory."""
     return [
         str(ROOT / "train.py"),
         *TINY,
-        f"--config.data.corpus=tsv:{place / 'pairs.tsv'}",
+        f"--config.data.corpus=tsv:{directory / 'pairs.tsv'}",
         *flags,
     ]
 
 
 @pytest.fixture(scope="module")
-def resumed(place):
-    """A run that was killed after step 6 or later, beyond its checkpoint, and went on to 12."""
-    command = training(place, f"--workdir={place / 'run'}", "--config.training.profile=2:3")
+def resumed(directory):
+    """A run that was killed after its checkpoint of step 4 and resumed up to step 12."""
+    command = training(directory, f"--workdir={directory / 'run'}", "--config.training.profile=2:3")
     with subprocess.Popen(
         [sys.executable, *command], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
@@ -82,14 +84,15 @@ def resumed(place):
     code, _, err = call(*command, "--config.training.num_steps=12")
     assert code == 0, err
     assert any(line.startswith("resumed at step ") for line in err)
-    return place / "run"
+    return directory / "run"
 
 
-def test_a_dry_run_says_what_the_run_says_and_leaves_nothing(place, resumed):
-    before = sorted(place.rglob("*"))
-    code, out, err = call(*training(place, f"--workdir={place / 'new' / 'run'}", "--dry_run"))
+def test_a_dry_run_logs_the_same_as_the_run_and_leaves_no_file(directory, resumed):
+    before = sorted(directory.rglob("*"))
+    workdir = directory / "new" / "run"
+    code, out, err = call(*training(directory, f"--workdir={workdir}", "--dry_run"))
     assert (code, out) == (0, ""), err
-    assert sorted(place.rglob("*")) == before
+    assert sorted(directory.rglob("*")) == before
     log = (resumed / "train.log").read_text().splitlines()
     for start in ("train: ", "vocabulary: ", "parameters: ", "devices: "):
         assert [x for x in err if x.startswith(start)][0] in log
@@ -103,21 +106,21 @@ def test_a_dry_run_says_what_the_run_says_and_leaves_nothing(place, resumed):
         assert part in "\n".join(err), part
 
 
-def test_a_dry_run_of_a_run_that_is_there_agrees_with_it(place, resumed):
+def test_a_dry_run_of_an_existing_run_makes_the_checks_of_a_resume(directory, resumed):
     flags = f"--workdir={resumed}", "--dry_run", "--config.model.d_ff=32"
-    code, _, err = call(*training(place, *flags), devices=False)
+    code, _, err = call(*training(directory, *flags), devices=False)
     assert code == 2 and f"{resumed} was trained with" in err[-1] and "d_ff 16 → 32" in err[-1]
-    code, _, err = call(*training(place, *flags[:2], "--config.training.keep=1000000000"))
+    code, _, err = call(*training(directory, *flags[:2], "--config.training.keep=1000000000"))
     assert code == 6 and "lower training.keep" in err[-1]
 
 
-def test_a_trace_of_some_steps_is_written(resumed):
+def test_a_profiler_trace_is_written(resumed):
     (trace,) = (resumed / "profile").rglob("*.xplane.pb")
     assert trace.stat().st_size > 1000
 
 
 @pytest.mark.parametrize("spec", ["3", "0:2", "4:3", "a:b", "1:2:3"])
-def test_steps_of_a_trace_are_two_numbers_in_order(spec):
+def test_malformed_or_reversed_steps_of_a_trace_are_refused(spec):
     with pytest.raises(ValueError, match="FIRST:LAST"):
         profile_steps(spec)
 
@@ -125,17 +128,17 @@ def test_steps_of_a_trace_are_two_numbers_in_order(spec):
 @pytest.mark.parametrize(
     "field, value, rule",
     [
-        ("profile", "9:99", "ends after training.num_steps=10"),  # else it would never be written
-        ("adam_epsilon", 0.0, "must be above 0"),  # else 0 / 0 where there is no gradient
+        ("profile", "9:99", "ends after training.num_steps=10"),  # it would never be written
+        ("adam_epsilon", 0.0, "must be above 0"),  # 0 / 0 for a zero gradient
     ],
 )
-def test_settings_that_could_not_work_are_refused(field, value, rule):
+def test_impossible_settings_are_refused(field, value, rule):
     with pytest.raises(ValueError, match=f"training.{field}.* {rule}"):
         TrainingConfig(num_steps=10, **{field: value}).validate()
 
 
-def shown(directory):
-    """What TensorBoard shows, tag → steps: a start at a step forgets all from it on."""
+def tensorboard_steps(directory):
+    """Tag → steps as TensorBoard shows them: a start at a step drops all later points."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
     points = {}
@@ -144,7 +147,7 @@ def shown(directory):
         while len(raw) >= 8:
             end = 12 + struct.unpack("<Q", raw[:8])[0]
             if len(raw) < end + 4:
-                break  # cut off by the kill
+                break  # a partial event, after the kill
             event, raw = Event.FromString(raw[12:end]), raw[end + 4 :]
             if event.session_log.status == SessionLog.START:
                 points = {
@@ -157,24 +160,24 @@ def shown(directory):
 
 
 def test_metrics_are_continuous_after_a_kill(resumed):
-    assert shown(resumed / "tensorboard")["train_loss"] == list(range(1, 13))
+    assert tensorboard_steps(resumed / "tensorboard")["train_loss"] == list(range(1, 13))
     lines = map(json.loads, (resumed / "metrics.jsonl").read_text().splitlines())
     assert [line["step"] for line in lines if "train_loss" in line] == list(range(1, 13))
 
 
-def test_what_made_a_run_is_in_it(resumed):
+def test_a_run_records_its_commands_versions_and_hosts(resumed):
     facts = json.loads((resumed / "run.json").read_text())
-    for one in (facts, *facts["resumed"]):
-        assert one["command"][0].endswith("train.py") and one["host"] == os.uname().nodename
-        assert len(one["commit"]) == 40 and one["seed"] == 0
-        assert {"jax", "flax", "numpy"} <= one["versions"].keys()
+    for start in (facts, *facts["resumed"]):
+        assert start["command"][0].endswith("train.py") and start["host"] == os.uname().nodename
+        assert len(start["commit"]) == 40 and start["seed"] == 0
+        assert {"jax", "flax", "numpy"} <= start["versions"].keys()
     assert len(facts["resumed"]) == 1
 
 
-def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
-    (place / "bad.py").write_text(BAD_CONFIG)
-    script, *flags = training(place, f"--workdir={place / 'short'}")
-    code, _, err = call(script, f"--config={place / 'bad.py'}", *flags)
+def test_an_out_of_memory_error_gives_advice_and_logs_the_traceback(directory):
+    (directory / "bad.py").write_text(BAD_CONFIG)
+    script, *flags = training(directory, f"--workdir={directory / 'short'}")
+    code, _, err = call(script, f"--config={directory / 'bad.py'}", *flags)
     assert code == 2
     assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be allocated")
     for part in (
@@ -184,13 +187,13 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
         "lower training.tokens_per_batch",
     ):
         assert part in err[-1], part
-    log = (place / "short" / "train.log").read_text()
+    log = (directory / "short" / "train.log").read_text()
     assert "Traceback" in log and log.splitlines()[-1] == err[-1]
     assert not any("Traceback" in line for line in err)
 
 
 @pytest.mark.parametrize(
-    ("said", "amount"),
+    ("message", "amount"),
     [
         (
             "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.",
@@ -203,20 +206,20 @@ def test_too_little_memory_names_what_to_lower_and_keeps_the_traceback(place):
         ),
     ],
 )
-def test_the_number_that_failed_is_found(said, amount):
-    advice = too_little_memory(lack(said), tiny_config("x"))
+def test_the_amount_that_could_not_be_allocated_is_found(message, amount):
+    advice = out_of_memory_message(failed_allocation(message), tiny_config("x"))
     assert f"out of memory, {amount} could not be allocated" in advice
 
 
-def test_advice_names_only_what_is_left_to_do():
+def test_advice_omits_options_that_are_already_set():
     config = tiny_config("x")
     config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
-    advice = too_little_memory("", config)
-    assert "continue with" not in advice and "start anew with a lower" in advice
+    advice = out_of_memory_message("", config)
+    assert "resume with" not in advice and "start over with a lower" in advice
 
 
-def test_a_run_with_an_average_alone_is_listed(tmp_path):
-    write_run(tmp_path / "run")  # as scripts/convert.py makes them
+def test_a_run_that_has_only_an_average_is_listed(tmp_path):
+    write_run(tmp_path / "run")  # as scripts/convert.py writes it
     script = ROOT / "scripts" / "checkpoints.py"
     code, out, err = call(script, "list", f"--workdir={tmp_path / 'run'}")
     assert (code, err) == (0, []) and out.split()[0] == "average" and out.split()[-1] == "best"
@@ -230,17 +233,17 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     assert (code, err) == (0, [])
     assert [line.split()[0] for line in out.splitlines()] == ["4", "8", "12", "average"]
     assert out.splitlines()[2].endswith("latest")
-    out_of_list = out
+    listed = out
     code, out, err = call(script, "verify", f"--workdir={run}")
-    assert (code, err) == (0, []) and out.count("whole") == 4
+    assert (code, err) == (0, []) and out.count("intact") == 4
     (run / "best.json").write_text("{")
-    code, again, err = call(script, "list", f"--workdir={run}")
-    assert (code, again) == (0, out_of_list) and "best.json is damaged" in err[0]
+    code, out, err = call(script, "list", f"--workdir={run}")
+    assert (code, out) == (0, listed) and "best.json is damaged" in err[0]
     (run / "best.json").unlink()
     damaged = max((run / "checkpoints" / "8").rglob("*"), key=lambda p: p.stat().st_size)
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
     code, out, err = call(script, "verify", f"--workdir={run}")
-    assert code == 4 and "1 of 4 are damaged: 8" in err[0] and damaged.name in out
+    assert code == 4 and "1 of 4 checkpoints are damaged: 8" in err[0] and damaged.name in out
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "deep").mkdir(parents=True)
     (run / "checkpoints" / "3.corrupt").symlink_to(elsewhere)
@@ -249,15 +252,15 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     assert (code, err) == (0, [])
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["12", "8"]
     code, out, err = call(script, "prune", f"--workdir={run}", "--keep=1")
-    assert (code, out, err) == (0, "nothing to delete (whole checkpoints: 1, --keep=1)\n", [])
+    assert (code, out, err) == (0, "nothing to delete (intact checkpoints: 1, --keep=1)\n", [])
     assert (elsewhere / "deep").is_dir()
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (["--workdir=x"], 2, "say list, verify, prune"),
-        (["lst", "--workdir=x"], 2, "say list"),
+        (["--workdir=x"], 2, "expected one of list, verify, prune and --workdir, got ''"),
+        (["lst", "--workdir=x"], 2, "got 'lst'"),
         (["list", "--workdir=nowhere"], 4, "not a run directory"),
         (["prune", "--keep=0"], 1, "keep"),
     ],

@@ -1,4 +1,4 @@
-"""scripts/prepare_*.py: published files become pairs that train.py reads; bad lines are named."""
+"""scripts/prepare_*.py: conversion of published files to pairs, and errors of malformed lines."""
 
 import gzip
 from pathlib import Path
@@ -26,7 +26,7 @@ def call(tmp_path):
 
 
 def refused(code, result):
-    """The one line on stderr of a command that ended with `code`."""
+    """The one line on stderr of a command that exited with `code`."""
     assert (result[0], result[1]) == (code, "")
     assert result[2].startswith("error: ") and result[2].count("\n") == 1, result[2]
     return result[2]
@@ -70,7 +70,7 @@ def test_every_nth_scan_pair_is_held_out(tmp_path, call):
 @pytest.mark.parametrize(
     "options", [["--valid=v.tsv"], ["--valid_every=5"], ["--valid=a.tsv", "--valid_every=5"]]
 )
-def test_half_a_request_to_hold_out_is_refused(tmp_path, call, options):
+def test_incomplete_flags_to_hold_out_pairs_are_refused(tmp_path, call, options):
     (tmp_path / "a.txt").write_text(scan_line(1))
     message = refused(
         CONFIGURATION, call("prepare_scan", "--input=a.txt", "--output=a.tsv", *options)
@@ -142,7 +142,7 @@ def test_a_malformed_dictionary_line_is_named_and_nothing_is_written(tmp_path, c
     assert [path.name for path in tmp_path.iterdir()] == ["cmu"]
 
 
-def test_a_dictionary_is_prepared_or_scored_and_not_both(tmp_path, call):
+def test_output_and_score_exclude_each_other(tmp_path, call):
     (tmp_path / "cmu").write_bytes(DICTIONARY)
     for options in ([], ["--output=a.tsv", "--score=out"]):
         assert "--score" in refused(CONFIGURATION, call("prepare_cmudict", "--input=cmu", *options))
@@ -152,7 +152,7 @@ def test_a_dictionary_is_prepared_or_scored_and_not_both(tmp_path, call):
     ("script", "content"),
     [("prepare_scan", scan_line(1).encode()), ("prepare_cmudict", DICTIONARY)],
 )
-def test_an_existing_output_stays_unless_told_otherwise(tmp_path, call, script, content):
+def test_an_existing_output_is_kept_without_overwrite(tmp_path, call, script, content):
     (tmp_path / "in").write_bytes(content)
     (tmp_path / "a.tsv").write_text("mine")
     arguments = script, "--input=in", "--output=a.tsv"
@@ -162,7 +162,7 @@ def test_an_existing_output_stays_unless_told_otherwise(tmp_path, call, script, 
     assert (tmp_path / "a.tsv").read_text() != "mine"
 
 
-def test_what_cannot_be_read_or_written_is_one_line(tmp_path, call):
+def test_an_unreadable_input_or_unwritable_output_is_one_line(tmp_path, call):
     assert "does not exist" in refused(DATA, call("prepare_scan", "--input=no", "--output=a.tsv"))
     message = refused(OUTPUT, call("prepare_scan", "--input=no", "--output=no/a.tsv"))
     assert "cannot write no/a.tsv" in message

@@ -1,4 +1,4 @@
-"""Damaged records of a run do not end a resume: they are reported and what can be read is kept."""
+"""A run with damaged records is resumed: damage is reported, and intact lines are kept."""
 
 import json
 import shutil
@@ -12,20 +12,20 @@ from runtime.errors import CHECKPOINT, DATA, UserError
 from runtime.signals import Stopped
 from storage.checkpoint import read_best
 from storage.config import load_config
-from storage.manifest import holds
+from storage.manifest import has_part
 from storage.records import metrics_until, read_facts
-from training.profile import profiled
+from training.profile import with_profile
 
 
-def test_a_directory_without_a_readable_manifest_names_no_part(tmp_path):
-    assert not holds(tmp_path, "ema")
+def test_a_directory_without_a_readable_manifest_has_no_part(tmp_path):
+    assert not has_part(tmp_path, "ema")
     (tmp_path / "MANIFEST.sha256").write_bytes(b"\xff  ema/x")
-    assert not holds(tmp_path, "ema")
+    assert not has_part(tmp_path, "ema")
     (tmp_path / "MANIFEST.sha256").write_text("0  ema/x\n")
-    assert holds(tmp_path, "ema") and not holds(tmp_path, "params")
+    assert has_part(tmp_path, "ema") and not has_part(tmp_path, "params")
 
 
-def test_facts_that_are_absent_or_whole_cause_no_warning(tmp_path):
+def test_absent_or_intact_facts_cause_no_warning(tmp_path):
     assert read_facts(tmp_path / "run.json") == ({}, "")
     (tmp_path / "run.json").write_text('{"seed": 3}')
     assert read_facts(tmp_path / "run.json") == ({"seed": 3}, "")
@@ -33,7 +33,7 @@ def test_facts_that_are_absent_or_whole_cause_no_warning(tmp_path):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A run that was stopped after step 4, and its corpus."""
+    """A run that stopped after step 4, and its corpus."""
     path = tmp_path_factory.mktemp("records")
     corpus = write_corpus(path / "pairs.tsv", 132)
     with pytest.raises(Stopped):
@@ -42,7 +42,7 @@ def stopped(tmp_path_factory):
 
 
 def resumed(stopped, path, spoil, **settings):
-    """The log of a resume for one more step, of a copy of the run with a damaged file."""
+    """Resume a copy of the run with a damaged file for one step; return the log."""
     run, corpus = stopped
     shutil.copytree(run, path)
     spoil(path)
@@ -68,7 +68,7 @@ def resumed(stopped, path, spoil, **settings):
     ],
     ids=lambda x: x[:9],
 )
-def test_a_damaged_run_json_is_set_aside(tmp_path, content):
+def test_a_damaged_run_json_is_quarantined(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
     facts, warning = read_facts(tmp_path / "run.json")
     assert facts == {} and "run.json is damaged" in warning and "run.json.corrupt" in warning
@@ -78,7 +78,7 @@ def test_a_damaged_run_json_is_set_aside(tmp_path, content):
     assert read_facts(tmp_path / "run.json") == ({"seed": 3}, "")
 
 
-def test_damaged_metrics_are_counted_and_the_others_kept():
+def test_damaged_metrics_are_counted_and_the_other_lines_kept():
     lines = [json.dumps({"step": step, "train_loss": 1.5}).encode() for step in range(1, 6)]
     bad = [b'{"step": 3, "tr\xffain": 1}', b"\0\0\0", b"5", b'{"loss": 1}', b'{"step": [1]}', b"{"]
     content = b"\n".join([*lines[:2], *bad[:3], *lines[2:], *bad[3:]])
@@ -108,7 +108,7 @@ def test_a_run_with_damaged_records_is_resumed(stopped, tmp_path):
     assert (tmp_path / "run" / "run.json.corrupt").exists()
 
 
-def test_changed_data_is_refused_without_run_json_too(stopped, tmp_path):
+def test_changed_data_is_refused_even_without_run_json(stopped, tmp_path):
     corpus = stopped[1].removeprefix("tsv:")
     before = open(corpus, "rb").read()
     try:
@@ -129,7 +129,7 @@ def test_changed_data_is_refused_without_run_json_too(stopped, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"checkpoint": [4]}', '{"checkpoint": {}}'])
-def test_a_damaged_best_json_is_one_line(tmp_path, content):
+def test_a_damaged_best_json_is_a_one_line_error(tmp_path, content):
     (tmp_path / "best.json").write_text(content)
     with pytest.raises(UserError, match="best.json is damaged") as refused:
         read_best(tmp_path)
@@ -137,7 +137,7 @@ def test_a_damaged_best_json_is_one_line(tmp_path, content):
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"3", b"{", b'{"model": 3}'])
-def test_a_damaged_config_json_is_one_line(tmp_path, content):
+def test_a_damaged_config_json_is_a_one_line_error(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(UserError, match="config.json is damaged") as refused:
         load_config(tmp_path / "config.json")
@@ -148,6 +148,6 @@ def test_only_the_first_process_writes_a_trace(monkeypatch, tmp_path):
     def step(state, batch):
         return state, batch
 
-    assert profiled(step, "1:2", tmp_path, 0) is not step
+    assert with_profile(step, "1:2", tmp_path, 0) is not step
     monkeypatch.setattr(processes, "index", lambda: 1)
-    assert profiled(step, "1:2", tmp_path, 0) is step
+    assert with_profile(step, "1:2", tmp_path, 0) is step

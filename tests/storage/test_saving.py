@@ -1,4 +1,4 @@
-"""What a run keeps when something goes wrong around it: typos, full disks, readers that go away."""
+"""A run survives typos, full disks, closed pipes and kills without losing its checkpoints."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ from storage import saving
 from storage.checkpoint import read_best, steps, write_best
 from storage.run import Run
 from storage.saving import Checkpoints
-from training.evaluate import Evaluator
+from training.best import BestCheckpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,8 +26,8 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 132)
 
 
-def judged_config(corpus):
-    """Evaluated on its own training data, so that later steps are better."""
+def validated_config(corpus):
+    """A config that validates on the training data, so that later steps are better."""
     config = tiny_config(corpus)
     config.data.valid, config.training.best_metric = corpus, "loss"
     return config
@@ -36,7 +36,7 @@ def judged_config(corpus):
 @pytest.fixture(scope="module")
 def whole(corpus, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "whole"
-    run_training(path, judged_config(corpus))
+    run_training(path, validated_config(corpus))
     return path
 
 
@@ -49,12 +49,10 @@ def contents(path):
 
 
 @pytest.mark.parametrize("start", ["nowhere", "{run}"])
-def test_overwrite_deletes_nothing_before_the_run_to_start_from_is_there(
-    corpus, whole, tmp_path, start
-):
+def test_overwrite_deletes_nothing_if_init_from_is_invalid(corpus, whole, tmp_path, start):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
-    before, config = contents(path), judged_config(corpus)
+    before, config = contents(path), validated_config(corpus)
     config.training.init_from = start.format(run=path)
     with pytest.raises(UserError) as caught:
         run_training(path, config, overwrite=True)
@@ -65,29 +63,29 @@ def test_overwrite_deletes_nothing_before_the_run_to_start_from_is_there(
 def test_overwrite_deletes_no_directory_that_is_not_a_run(tmp_path):
     (tmp_path / "samples").mkdir()
     run = Run(tmp_path)
-    for content in (None, "[]", '{"model_type": "marian", "data": {}}'):  # another program's
+    for content in (None, "[]", '{"model_type": "marian", "data": {}}'):  # of another program
         if content:
             (tmp_path / "config.json").write_text(content)
         with pytest.raises(UserError, match="holds files but no run"):
             run.clear()
         assert (tmp_path / "samples").is_dir()
-    (tmp_path / "config.json").write_text('{"model": ')  # a run's, damaged
+    (tmp_path / "config.json").write_text('{"model": ')  # of a run, damaged
     run.clear()
     assert [path.name for path in tmp_path.iterdir()] == ["LOCK"]
     run.close()
 
 
 @pytest.mark.parametrize(
-    "there, refused",
+    "files, refused",
     [
         (["vocab/tokenizers.json"], False),
         (["vocab/other.json"], True),
         (["vocab/tokenizers.json", "samples/4.txt"], True),
     ],
 )
-def test_overwrite_deletes_what_a_failed_first_start_left(tmp_path, there, refused):
-    """Its vocabulary is written before config.json."""
-    for name in there:
+def test_overwrite_deletes_the_files_of_a_failed_first_start(tmp_path, files, refused):
+    """The vocabulary is written before config.json."""
+    for name in files:
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("{}")
     run = Run(tmp_path)
@@ -96,7 +94,7 @@ def test_overwrite_deletes_what_a_failed_first_start_left(tmp_path, there, refus
             run.clear()
     else:
         run.clear()
-    assert all((tmp_path / name).exists() == refused for name in there)
+    assert all((tmp_path / name).exists() == refused for name in files)
     run.close()
 
 
@@ -105,17 +103,17 @@ def test_a_complete_run_started_again_changes_nothing(corpus, whole, tmp_path):
     shutil.copytree(whole, path)
     write_best(path, read_best(path) | {"checkpoint": "average"})
     metrics = (path / "metrics.jsonl").read_bytes()
-    run_training(path, judged_config(corpus))
+    run_training(path, validated_config(corpus))
     assert read_best(path)["checkpoint"] == "average"
     assert (path / "metrics.jsonl").read_bytes() == metrics
-    config = judged_config(corpus)
+    config = validated_config(corpus)
     config.training.num_steps += 4
-    run_training(path, config)  # goes beyond it: the average of then is no more
+    run_training(path, config)  # further steps delete the average
     assert read_best(path)["checkpoint"] in {*steps(path), "average"}
     assert find_params(path, "best").is_dir()
 
 
-def test_a_run_killed_before_its_first_save_begins_again(corpus, whole, tmp_path, monkeypatch):
+def test_a_run_killed_before_its_first_save_starts_again(corpus, whole, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -125,88 +123,88 @@ def test_a_run_killed_before_its_first_save_begins_again(corpus, whole, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(saving.Checkpoints, "save", die)
         with pytest.raises(Killed):
-            run_training(tmp_path / "run", judged_config(corpus))
-    run_training(tmp_path / "run", judged_config(corpus))
+            run_training(tmp_path / "run", validated_config(corpus))
+    run_training(tmp_path / "run", validated_config(corpus))
     assert read_best(tmp_path / "run") == read_best(whole)
 
 
 @pytest.mark.parametrize("fails", ["4.tmp", pytest.param("average.tmp", marks=pytest.mark.slow)])
-def test_what_could_not_be_saved_is_not_the_best(corpus, tmp_path, monkeypatch, fails):
-    """A full disk as the best step so far is saved, or as the average is."""
-    write, judge = saving.write_manifest, Evaluator.judge
+def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(corpus, tmp_path, monkeypatch, fails):
+    """The disk is full when the best step so far, or the average, is saved."""
+    write, update = saving.write_manifest, BestCheckpoint.update
 
     def full(directory):
         if directory.name == fails:
             raise OSError(28, "No space left on device")
         write(directory)
 
-    def judged(self, checkpoint, *rest):
-        judge(self, checkpoint, *rest)
-        if checkpoint == "average":
-            self.best = {"checkpoint": "average", "loss": 0.0}
+    def update_average_to_best(self, checkpoint, value):
+        update(self, checkpoint, 0.0 if checkpoint == "average" else value)
 
     monkeypatch.setattr(saving, "write_manifest", full)
-    config = judged_config(corpus)
-    config.training.eval_every, config.training.learning_rate = 4, 0.0  # the first one is best
+    config = validated_config(corpus)
+    config.training.eval_every = 4
+    config.training.learning_rate = 0.0  # the first evaluation is the best
     if fails == "4.tmp":
         run_training(tmp_path / "run", config)
     else:
-        monkeypatch.setattr(Evaluator, "judge", judged)
+        monkeypatch.setattr(BestCheckpoint, "update", update_average_to_best)
         with pytest.raises(UserError, match="could not be saved"):
             run_training(tmp_path / "run", config)
     assert read_best(tmp_path / "run")["checkpoint"] in steps(tmp_path / "run")
     assert find_params(tmp_path / "run", "best").is_dir()
 
 
-def test_a_full_disk_costs_lines_and_points_not_the_training(tmp_path, monkeypatch, capsys):
+def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkeypatch, capsys):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     run = Run(tmp_path)
-    run.go_on_from(0)
+    run.open_metrics(0)
     monkeypatch.setattr(run._tensorboard, "flush", full)
     monkeypatch.setattr(run._tensorboard, "close", full)
     monkeypatch.setattr(Path, "write_text", full)
     run.record(1, {"loss": 1.0})
     run.write_samples(1, ["a"])
     run.close()
-    said = capsys.readouterr().err
-    assert "some of tensorboard is lost: No space left" in said and "some of samples" in said
+    err = capsys.readouterr().err
+    assert "part of tensorboard is lost: No space left" in err and "part of samples" in err
     assert '"loss": 1.0' in (tmp_path / "metrics.jsonl").read_text()
-    Run(tmp_path).close()  # it let the directory go
+    Run(tmp_path).close()  # the directory is unlocked
 
 
-def test_training_outlives_whoever_reads_its_messages():
+def test_training_continues_if_stderr_is_a_closed_pipe():
     code = (
         "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
-        "from storage.run import say; say('one\\n'); say('two\\n'); print('on')"
+        "from storage.run import write_stderr\n"
+        "write_stderr('one\\n'); write_stderr('two\\n'); print('on')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"on\n")
 
 
-def test_checkpoints_of_which_nothing_is_known_are_not_gone_on_from(corpus, whole, tmp_path):
+def test_checkpoints_without_config_json_are_not_resumed(corpus, whole, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
     (path / "config.json").unlink()
     with pytest.raises(UserError, match="no config.json") as caught:
-        run_training(path, judged_config(corpus))
+        run_training(path, validated_config(corpus))
     assert caught.value.code == CHECKPOINT
     assert steps(path) == steps(whole)
 
 
 @pytest.mark.slow
-def test_the_advice_after_divergence_can_be_followed(corpus, whole, tmp_path):
+def test_a_run_resumes_with_a_lower_learning_rate(corpus, whole, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
-    config = judged_config(corpus)
+    config = validated_config(corpus)
     config.training.learning_rate, config.training.warmup_steps = 1e-4, 5
     config.training.num_steps += 4
     run_training(path, config)
     assert steps(path)[-1] == config.training.num_steps
 
 
-def test_a_bad_byte_is_named_by_its_place_in_the_line(tmp_path):
+def test_the_error_for_an_invalid_byte_has_its_place_in_the_line(tmp_path):
     (tmp_path / "bad.tsv").write_bytes("äbc\tgh".encode() + b"\xff\n")
     with pytest.raises(UserError, match="bad.tsv:1: byte 0xff at column 7 ") as caught:
         read_tsv(str(tmp_path / "bad.tsv"), "error")
@@ -218,5 +216,5 @@ def test_a_step_saved_at_an_interruption_is_kept_while_it_is_the_latest(tmp_path
     for step, last in ((2, [2]), (4, [2, 4]), (5, [2, 4, 5]), (6, [2, 4, 6]), (8, [4, 6, 8])):
         (tmp_path / "checkpoints" / str(step)).mkdir()
         (tmp_path / "checkpoints" / str(step) / "MANIFEST.sha256").touch()
-        assert checkpoints._last() == last
+        assert checkpoints._last_steps() == last
     checkpoints.close()

@@ -1,4 +1,4 @@
-"""What a run trains on: mixtures, sampling and the reverse direction reach the batches."""
+"""The data of a run: mixtures, subword sampling and the reverse direction."""
 
 from collections import Counter
 from itertools import pairwise
@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from tiny import tiny_config, write_corpus
 
+import train
 from data.corpora import read_split
 from runtime.errors import CONFIGURATION, UserError
 from storage.run import Run
-from training.inputs import prepare_data
 
 
 @pytest.fixture
 def config(tmp_path):
-    """A mixture of 23 pairs twice and half of 31, some of whose lines are too long."""
+    """A mixture of 23 pairs twice and half of 31 pairs; some lines are too long."""
     specs = [write_corpus(tmp_path / f"{n}.tsv", n, seed=n) for n in (23, 31)]
     config = tiny_config(f"2*{specs[0]} + 0.5*{specs[1]}")
     config.data.source_length = config.data.target_length = 15
@@ -27,11 +27,7 @@ def config(tmp_path):
 def prepared(config, path):
     run = Run(path)
     try:
-        return prepare_data(
-            config,
-            run,
-            {split: read_split(config.data, split) for split in ("train", "valid", "test")},
-        )
+        return train.prepare_data(config, run, overwrite=False)
     finally:
         run.close()
 
@@ -40,7 +36,7 @@ def texts_of(side, tokenizer):
     return [tokenizer.decode(side.ids[i:j].tolist()) for i, j in pairwise(side.offsets)]
 
 
-def test_an_epoch_holds_the_pairs_of_the_mixture_in_their_shares(config, tmp_path):
+def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
     data = prepared(config, tmp_path / "run")
     corpus = read_split(config.data, "train")
     pairs = list(zip(corpus.source, corpus.target, strict=True))
@@ -59,7 +55,7 @@ def test_an_epoch_holds_the_pairs_of_the_mixture_in_their_shares(config, tmp_pat
     assert f"31.tsv: {sum(pair in seen for pair in pairs[23:])} pairs × 0.5" in log
 
 
-def test_pieces_change_with_the_epoch_and_not_with_the_run(config, tmp_path):
+def test_sampled_pieces_depend_on_the_epoch_and_not_on_the_run(config, tmp_path):
     one, other = (prepared(config, tmp_path / name) for name in ("one", "other"))
     for epoch in (0, 1):
         for left, right in zip(one.train(epoch)[:2], other.train(epoch)[:2], strict=True):
@@ -67,7 +63,7 @@ def test_pieces_change_with_the_epoch_and_not_with_the_run(config, tmp_path):
     assert one.train(0).source.ids.tolist() != one.train(2).source.ids.tolist()
 
 
-def test_without_sampling_the_pieces_are_those_of_the_tokenizer(config, tmp_path):
+def test_without_sampling_the_tokenizer_determines_the_pieces(config, tmp_path):
     config.data.subword_sampling = 0.0
     data = prepared(config, tmp_path / "run")
     for side, tokenizer in zip(data.train(1)[:2], data.tokenizers, strict=True):
@@ -75,10 +71,10 @@ def test_without_sampling_the_pieces_are_those_of_the_tokenizer(config, tmp_path
         assert pieces == tokenizer.encode_many(texts_of(side, tokenizer))
 
 
-def test_sampling_with_the_vocabulary_of_a_run_of_words_is_refused(config, tmp_path, monkeypatch):
+def test_subword_sampling_with_a_vocabulary_of_words_is_refused(config, tmp_path, monkeypatch):
     words = tiny_config(config.data.corpus)
     data = prepared(words, tmp_path / "words")
-    monkeypatch.setattr("training.inputs.find_tokenizers", lambda *_: data.tokenizers)
+    monkeypatch.setattr("train.find_tokenizers", lambda *_: data.tokenizers)
     with pytest.raises(UserError, match="bpe or unigram") as caught:
         prepared(config, tmp_path / "run")
     assert caught.value.code == CONFIGURATION

@@ -1,4 +1,4 @@
-"""The learning rate that a training logs is the one that each step uses."""
+"""The logged learning rate is the one that each step uses; the first step is logged once."""
 
 import json
 from types import SimpleNamespace
@@ -30,20 +30,20 @@ def test_the_logged_learning_rate_is_the_formula_of_each_step(tmp_path):
         assert rate == pytest.approx(1e-2 * expected, abs=1e-8)
 
 
-def test_a_start_logs_the_time_of_its_first_step_only():
-    """A run that is resumed after step 4."""
+def test_only_the_first_step_of_a_start_logs_its_time():
+    """The run is resumed after step 4."""
     lines = []
     run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
-    progress = Progress(run, TrainingConfig(num_steps=20), lambda step: 0.1, 4, places=None)
+    progress = Progress(run, TrainingConfig(num_steps=20), lambda step: 0.1, 4, locate=None)
     metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0)
     for step in (5, 6, 7):
-        progress.after(step, dict(metrics), DataPosition())
+        progress.report(step, dict(metrics), DataPosition())
         assert [line.split(" after")[0] for line in lines] == ["first step"]
 
 
 @pytest.mark.slow
 def test_the_time_of_the_first_step_is_logged_once_for_each_start(tmp_path):
-    """It contains the compilation, so it is no measure of speed."""
+    """It includes the compilation, so it does not measure throughput."""
     config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 60))
     config.training.num_steps = 4
     for starts in (1, 2):

@@ -1,4 +1,4 @@
-"""The loss against plain NumPy, and in blocks against itself."""
+"""The loss against NumPy, and the blockwise loss against the loss at once."""
 
 import jax
 import jax.numpy as jnp

@@ -20,7 +20,7 @@ def test_the_paper_schedule_is_equation_3():
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear", "constant"])
-def test_other_schedules_warm_up_to_the_peak_and_end_where_they_say(name):
+def test_other_schedules_warm_up_to_the_peak_and_end_at_their_final_rate(name):
     config = TrainingConfig(schedule=name, learning_rate=0.3, warmup_steps=10, num_steps=110)
     schedule = learning_rate_schedule(config, 64)
     np.testing.assert_allclose([schedule(n) for n in (0, 4, 9)], [0.03, 0.15, 0.3], rtol=1e-5)
@@ -77,8 +77,8 @@ def test_updates_are_clipped_adamw_at_the_rate_of_the_step(weight_decay):
         np.testing.assert_allclose(params[name], expected[name], rtol=1e-4, atol=1e-6)
 
 
-def test_weight_decay_spares_biases_and_layer_norms_of_the_model():
-    """With a gradient of 0, the decay alone changes parameters."""
+def test_weight_decay_does_not_apply_to_biases_and_layer_norms():
+    """With gradient 0, only the decay changes parameters."""
     model = Transformer(
         ModelConfig(
             source_vocab_size=7,
@@ -123,7 +123,7 @@ def test_weight_decay_spares_biases_and_layer_norms_of_the_model():
 
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_the_state_is_that_of_optax_so_that_older_checkpoints_load(weight_decay, clip_norm):
+def test_the_state_has_the_structure_of_optax_for_older_checkpoints(weight_decay, clip_norm):
     config, params = TrainingConfig(weight_decay=weight_decay, clip_norm=clip_norm), {"w": 1.0}
     adam = optax.adamw(lambda _: 1.0) if weight_decay else optax.adam(lambda _: 1.0)
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []

@@ -1,4 +1,4 @@
-"""Checkpoints: bit-exact resume at every step, what is kept, what is averaged, what is refused."""
+"""Resuming: bit-exact at every step; which checkpoints are kept and averaged; errors."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from storage.run import Run
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Four batches of eight packed rows and two rows left out: twelve steps are three epochs."""
+    """Four batches of eight packed rows, and two rows left out: twelve steps are three epochs."""
     return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 132)
 
 
@@ -68,7 +68,7 @@ def test_one_interruption_is_bit_exact(corpus, uninterrupted, tmp_path, stop_aft
     assert len(seen) == len(set(seen))
 
 
-def test_the_last_k_are_kept_and_averaged(uninterrupted):
+def test_the_last_k_checkpoints_are_kept_and_averaged(uninterrupted):
     assert steps(uninterrupted) == [8, 10, 12]
     kept = [load_params(uninterrupted, str(step)) for step in (8, 10, 12)]
     average = load_params(uninterrupted, "average")
@@ -76,8 +76,8 @@ def test_the_last_k_are_kept_and_averaged(uninterrupted):
         np.testing.assert_allclose(mean, np.mean(parts, axis=0), rtol=1e-6, atol=1e-7)
 
 
-def test_the_best_is_kept_beside_the_last(corpus, tmp_path):
-    """Judged by loss with a learning rate that rises until it hurts, the best is an early one."""
+def test_the_best_checkpoint_is_kept_in_addition_to_the_last(corpus, tmp_path):
+    """The learning rate rises until the loss increases, so the best checkpoint is an early one."""
     config = tiny_config(corpus, valid=corpus)
     config.training.best_metric, config.training.num_steps = "loss", 24
     config.training.schedule, config.training.warmup_steps = "constant", 24
@@ -97,13 +97,13 @@ def test_the_best_is_kept_beside_the_last(corpus, tmp_path):
 
 def test_patience_stops_early(corpus, tmp_path):
     config = tiny_config(corpus, valid=corpus)
-    config.training.learning_rate = 0.0  # nothing ever gets better
+    config.training.learning_rate = 0.0  # no improvement
     config.training.patience = 1
     run_training(tmp_path / "run", config)
     assert steps(tmp_path / "run")[-1] == 8
 
 
-def test_another_configuration_is_refused_by_name(corpus, uninterrupted, tmp_path):
+def test_a_different_configuration_is_refused_with_the_fields(corpus, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     config = tiny_config(corpus)
     config.model.d_model, config.training.num_steps = 16, 13
@@ -114,7 +114,7 @@ def test_another_configuration_is_refused_by_name(corpus, uninterrupted, tmp_pat
     assert "num_steps" not in str(refused.value)
 
 
-def test_more_steps_go_on_from_the_end(corpus, uninterrupted, tmp_path):
+def test_more_steps_resume_from_the_end(corpus, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     config = tiny_config(corpus)
     config.training.num_steps = 14
@@ -123,7 +123,7 @@ def test_more_steps_go_on_from_the_end(corpus, uninterrupted, tmp_path):
     assert load_config(tmp_path / "run" / "config.json").training.num_steps == 14
 
 
-def test_overwrite_begins_anew_and_leaves_strangers_alone(corpus, uninterrupted, tmp_path):
+def test_overwrite_starts_over_and_keeps_other_files(corpus, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine")
     config = tiny_config(corpus)
@@ -133,7 +133,7 @@ def test_overwrite_begins_anew_and_leaves_strangers_alone(corpus, uninterrupted,
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
-def test_overwrite_deletes_everything_that_a_run_writes(uninterrupted, tmp_path):
+def test_overwrite_deletes_all_files_that_a_run_writes(uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     (tmp_path / "run" / "profile").mkdir()
     (tmp_path / "run" / "run.json.corrupt").touch()
@@ -159,7 +159,7 @@ def test_a_run_in_use_is_refused(tmp_path):
     Run(tmp_path / "run").close()
 
 
-def test_changed_data_is_refused_by_name(corpus, uninterrupted, tmp_path):
+def test_changed_data_is_refused_with_the_file_name(corpus, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     config = tiny_config(corpus)
     path = corpus.removeprefix("tsv:")
@@ -175,7 +175,7 @@ def test_changed_data_is_refused_by_name(corpus, uninterrupted, tmp_path):
             file.write(before)
 
 
-def test_divergence_stops_before_it_is_saved(corpus, tmp_path):
+def test_a_diverged_state_is_not_saved(corpus, tmp_path):
     config = tiny_config(corpus)
     config.training.learning_rate, config.training.clip_norm = 1e30, 0.0
     with pytest.raises(UserError, match="loss nan") as stopped:
@@ -186,7 +186,7 @@ def test_divergence_stops_before_it_is_saved(corpus, tmp_path):
         assert all(np.isfinite(leaf).all() for leaf in leaves)
 
 
-def test_an_unknown_checkpoint_lists_what_there_is(uninterrupted, tmp_path):
+def test_the_error_for_an_unknown_checkpoint_lists_the_existing_ones(uninterrupted, tmp_path):
     for name in ("9", "012", "²"):
         with pytest.raises(UserError, match="8, 10, 12 and the average") as refused:
             find_params(uninterrupted, name)
@@ -208,12 +208,12 @@ def test_a_moving_average_is_kept_resumed_and_used(corpus, tmp_path):
     used, whole = (jax.tree.leaves(load_params(tmp_path / x, "12")) for x in ("run", "whole"))
     assert all((a == b).all() for a, b in zip(used, whole, strict=True))
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "12" / "ema")
-    with pytest.raises(UserError, match="12 is damaged: ema/"):  # not the parameters in its place
+    with pytest.raises(UserError, match="12 is damaged: ema/"):  # no fallback to the parameters
         load_params(tmp_path / "run", "12")
 
 
 def test_training_starts_from_another_run(corpus, uninterrupted, tmp_path):
-    """With a learning rate of 0 the parameters and the vocabulary are those of the other run."""
+    """With learning rate 0 the parameters and the vocabulary equal those of the other run."""
     config = tiny_config(corpus)
     config.training.init_from, config.training.learning_rate = str(uninterrupted), 0.0
     run_training(tmp_path / "run", config)
@@ -230,7 +230,7 @@ def test_training_starts_from_another_run(corpus, uninterrupted, tmp_path):
     again = tiny_config(corpus)
     again.model, again.training = ModelConfig(), config.training
     run = Run(tmp_path / "run")
-    run.adopt(again)  # what is left at its default is that of the other run, as at first
+    run.resume_config(again)  # as at the start, defaults are set from the other run
     run.close()
     assert again.model == load_config(tmp_path / "run" / "config.json").model
     config.model.d_ff = 32

@@ -48,21 +48,21 @@ def model(dropout=0.0):
 
 @pytest.fixture(scope="module")
 def batch():
-    """Rows of different numbers of tokens, so that a mean of means would be wrong."""
+    """Rows with different numbers of tokens: a mean of means would be wrong."""
     random = np.random.default_rng(0)
     ids = lambda length: random.integers(4, V, (ROWS, length)).astype(np.int32)  # noqa: E731
     segments = lambda length: (  # noqa: E731
         np.arange(length) < random.integers(2, length + 1, (ROWS, 1))
     ).astype(np.int32)
-    along = lambda length: np.tile(np.arange(length, dtype=np.int32), (ROWS, 1))  # noqa: E731
+    column = lambda length: np.tile(np.arange(length, dtype=np.int32), (ROWS, 1))  # noqa: E731
     return Batch(
         ids(S),
         segments(S),
-        along(S),
+        column(S),
         ids(T),
         ids(T),
         segments(T),
-        along(T),
+        column(T),
         np.arange(ROWS, dtype=np.int32),
     )
 
@@ -74,7 +74,7 @@ def spread_over(step, devices):
 
 @cache
 def host_state():
-    """The same parameters for every test; dropout has none."""
+    """The same parameters for all tests; dropout has no parameters."""
     return jax.device_get(init_state(model(), make_optimizer(TRAINING, 8), TRAINING))
 
 
@@ -98,17 +98,17 @@ def one_device(batch):
 
 
 @pytest.mark.parametrize("devices, micro", [(4, 1), (1, 4), (2, 2), (3, 1)])
-def test_devices_and_micro_batches_do_not_matter(batch, one_device, devices, micro):
+def test_the_update_is_independent_of_devices_and_micro_batches(batch, one_device, devices, micro):
     assert_close(train(batch, devices, micro), one_device)
 
 
 def test_dropout_does_not_depend_on_the_devices(batch, one_device):
     one = train(batch, 1, 1, dropout=0.3)
     assert_close(train(batch, 4, 1, dropout=0.3), one)
-    assert not np.allclose(one[1]["loss"], one_device[1]["loss"], rtol=1e-3)  # it does drop
+    assert not np.allclose(one[1]["loss"], one_device[1]["loss"], rtol=1e-3)  # dropout is on
 
 
-def test_the_step_runs_under_shard_map_too(batch, one_device):
+def test_the_step_also_runs_under_shard_map(batch, one_device):
     step = make_train_step(model(), make_optimizer(TRAINING, 8), TRAINING)
     mesh = Mesh(np.array(jax.devices()[:4]), (AXIS,))
 
@@ -142,7 +142,7 @@ def test_a_batch_of_padding_changes_no_parameter(batch):
     assert metrics["loss"] == 0 and metrics["gradient_norm"] == 0
 
 
-def test_a_schedule_ends_at_num_steps_although_steps_were_skipped(batch):
+def test_a_schedule_ends_at_num_steps_even_if_steps_were_skipped(batch):
     """The learning rate of the last step is 0, so that it changes no parameter."""
     training = replace(TRAINING, schedule="linear", num_steps=3)
     step = spread_over(make_train_step(model(), make_optimizer(training, 8), training), 1)
@@ -156,7 +156,7 @@ def test_a_schedule_ends_at_num_steps_although_steps_were_skipped(batch):
         np.testing.assert_array_equal(before, after)
     assert [int(state.step) for state in (first, skipped, last)] == [1, 2, 3]
     adam = last.optimizer[1][0]
-    assert int(adam.count) == 2  # the updates that were applied
+    assert int(adam.count) == 2  # applied updates
 
 
 @pytest.mark.parametrize("broken", ["loss", "gradient"])
@@ -164,7 +164,7 @@ def test_a_step_is_applied_only_if_both_loss_and_gradient_are_finite(batch, monk
     def spoilt(model, params, *rest):
         sums = loss_sums(model, params, *rest)
         zero = 0.0 * jax.tree.leaves(params)[0].sum()
-        # The root of 0 is finite and its gradient is not; a constant has the gradient 0.
+        # sqrt(0) is finite but its gradient is not; the gradient of a constant is 0.
         return sums._replace(loss=sums.loss + (jnp.inf if broken == "loss" else jnp.sqrt(zero)))
 
     monkeypatch.setattr("training.step.loss_sums", spoilt)
@@ -182,7 +182,7 @@ def test_a_step_is_applied_only_if_both_loss_and_gradient_are_finite(batch, monk
 
 
 def test_the_step_learns_and_donates(batch):
-    """pmap_train_step on all devices: the state never leaves them, and the loss falls."""
+    """pmap_train_step on all devices: the state stays on them, and the loss decreases."""
     optimizer = make_optimizer(TRAINING, 8)
     step = pmap_train_step(make_train_step(model(), optimizer, TRAINING))
     state = init_state(model(), optimizer, TRAINING)
@@ -197,7 +197,7 @@ def test_the_step_learns_and_donates(batch):
     assert jax.tree.leaves(old.params)[0].is_deleted()
 
 
-def test_split_rows_fills_up_with_rows_that_count_nothing(batch):
+def test_split_rows_pads_with_rows_that_add_nothing(batch):
     split = split_rows(batch, 3, 2)
     assert split.source.shape == (3, 2, 2, S)
     flat = split.target_segments.reshape(-1, T)
@@ -220,11 +220,11 @@ def test_the_moving_average_follows_its_formula(batch):
             lambda old, new, decay=decay: decay * old + (1 - decay) * new, expected, state.params
         )
     assert_close(state.ema, expected, 1e-6)
-    assert_close(state.judged, state.ema, 0)
+    assert_close(state.eval_params, state.ema, 0)
 
 
 @pytest.mark.parametrize("micro", [1, 3])
-def test_an_evaluation_has_no_more_rows_in_memory_than_a_step_and_the_same_result(micro):
+def test_an_evaluation_uses_at_most_the_rows_of_a_micro_batch(micro):
     random = np.random.default_rng(1)
     ids = ragged([random.integers(4, V, n).tolist() for n in random.integers(1, T, 60)])
     config = Config(
@@ -241,6 +241,6 @@ def test_an_evaluation_has_no_more_rows_in_memory_than_a_step_and_the_same_resul
     metrics = held_out_loss(eval_step, None, Pairs(ids, ids), config)
     parts = micro * jax.local_device_count()
     assert max(seen) <= -(-ROWS // parts) * jax.local_device_count()
-    tokens = len(ids.ids) + 60  # each with its end
+    tokens = len(ids.ids) + 60  # one end token per pair
     assert metrics["valid_loss"] == pytest.approx((ids.ids.sum() + 60 * 2) / tokens)
     assert metrics["valid_nll"] == 2.0 and metrics["valid_accuracy"] == 0.25

@@ -1,5 +1,4 @@
-"""Memory: what a step needs is measured by a known program, and a training that does not fit is
-refused before its first step."""
+"""Memory of a step: the estimate, and the error before the first step if it does not fit."""
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +22,8 @@ def config(tmp_path):
 
 
 @pytest.mark.parametrize("donated", [True, False])
-def test_what_a_step_needs_besides_its_state_is_counted_for_each_device(donated):
-    """The batch of the device, and the new state where the old one is not overwritten."""
+def test_step_memory_counts_the_memory_beyond_the_state_per_device(donated):
+    """It is the device's batch, and the new state unless that overwrites the old one."""
 
     def step(state, batch):
         return state + jax.lax.psum(batch.sum(), "devices"), batch.max()
@@ -56,14 +55,12 @@ def test_the_check_does_not_compile_twice(config):
     memory.step_memory(mapped, state, batch)
     assert compiled
     compiled.clear()
-    state, _ = memory.checked(mapped, config)(state, batch)
+    state, _ = memory.with_memory_check(mapped, config)(state, batch)
     assert not compiled and state[0] == batch.size
 
 
 @pytest.mark.parametrize("start", ["a training", "a dry run"])
-def test_a_step_that_does_not_fit_is_refused_before_it_is_taken(
-    config, tmp_path, monkeypatch, start
-):
+def test_a_step_that_does_not_fit_is_refused_before_it_runs(config, tmp_path, monkeypatch, start):
     """The state fits, the activations do not."""
     monkeypatch.setattr(memory, "free_memory", lambda: 20_000)
     with pytest.raises(UserError) as refused:
@@ -86,13 +83,13 @@ def test_a_model_that_does_not_fit_is_refused_before_its_state_is_made(
     config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(memory, "free_memory", lambda: 5_000)
-    monkeypatch.setattr("train.init_state", None)  # fails if it is called
-    monkeypatch.setattr("train.partial", lambda *_: lambda: jnp.zeros(3_000))
+    monkeypatch.setattr("training.trainer.init_state", None)  # fails if it is called
+    monkeypatch.setattr("training.trainer.partial", lambda *_: lambda: jnp.zeros(3_000))
     with pytest.raises(UserError, match="the parameters and the optimizer need"):
         run_training(tmp_path / "run", config)
 
 
-def test_unknown_or_ample_memory_refuses_nothing(config, monkeypatch):
+def test_unknown_or_sufficient_memory_raises_no_error(config, monkeypatch):
     for free in (None, 10**9):
         monkeypatch.setattr(memory, "free_memory", lambda free=free: free)
         memory.check_step((10**9, 0), config)
@@ -102,7 +99,7 @@ def test_unknown_or_ample_memory_refuses_nothing(config, monkeypatch):
 
 
 def test_a_dry_run_reads_all_lines(config, tmp_path, capsys):
-    """A malformed line far behind the 10,000 that a part of the data would be."""
+    """The malformed line is after line 10,000."""
     path = config.data.corpus.removeprefix("tsv:")
     lines = open(path, encoding="utf-8").read() * 362
     with open(path, "w", encoding="utf-8") as file:

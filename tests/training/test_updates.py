@@ -64,7 +64,7 @@ def test_updates_are_clipped_adamw_with_the_learning_rate_of_the_schedule(name, 
         np.testing.assert_allclose(params["feed_forward"]["inner"], expected, rtol=1e-4, atol=1e-6)
 
 
-# The dropout of a step: a function of the state's key and its number.
+# The dropout of a step is a function of the state's key and the step number.
 
 MODEL = Transformer(
     ModelConfig(
@@ -100,21 +100,21 @@ def step_and_state():
 
 @cache
 def loss_of_step(number):
-    """The loss that the training step reports for the initial parameters as step `number`."""
+    """The loss of the initial parameters in training step `number`."""
     step, state = step_and_state()
     rows = split_rows(batch_of_ones(), jax.device_count(), 1)
     _, metrics = step(state._replace(step=np.asarray(number, state.step.dtype)), rows)
     return float(metrics["loss"])
 
 
-def test_each_step_has_dropout_masks_of_its_own():
+def test_each_step_has_different_dropout_masks():
     losses = [loss_of_step(number) for number in range(4)]
     assert len(set(losses)) == 4
     assert np.ptp(losses) > 1e-3
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_the_dropout_key_of_a_step_is_derived_from_the_run_s_key_and_its_number(number):
+def test_the_dropout_key_is_derived_from_the_run_key_and_the_step_number(number):
     loss, state = loss_of_step(number), step_and_state()[1]
     key = jax.random.fold_in(state.key, number)
     sums = jax.jit(loss_sums, static_argnums=(0, 3))(

@@ -1,0 +1,201 @@
+"""The corpus kinds that are read through TensorFlow Datasets (TFDS).
+
+A data set is found on disk by its dataset_info.json: the checks do not import TFDS, which is slow.
+Data sets are stored as array_record, which needs no TensorFlow, and are never downloaded here.
+"""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data.config import DataConfig
+from data.corpus_kinds import CorpusKind
+from data.text_files import Corpus, PairCollector
+from runtime.errors import CONFIGURATION, DATA, UserError
+from runtime.notices import Log
+from runtime.paths import check_local_path, expand_path
+
+# Our split → the names that TFDS data sets use for it.
+SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
+READ_AT_ONCE = 10_000  # examples
+
+
+class PreparedDataSet(NamedTuple):
+    """A TFDS data set on disk and the requested split, None if the data set does not have it."""
+
+    directory: Path
+    split: str | None
+    splits: list[str]
+
+
+class TfdsCorpus(CorpusKind):
+    """A TFDS data set of sentence pairs, prepared on disk."""
+
+    name, notation = "tfds", "tfds:NAME[/CONFIG][:SPLIT]"
+
+    def check_notation(self, rest):
+        if not re.fullmatch(r"\w+(/[\w.+-]+)?(:\w+(\[[\w:%-]*\])?)?", rest):
+            raise UserError(
+                CONFIGURATION, f"the corpus is malformed: expected {self.notation}, got tfds:{rest}"
+            )
+
+    def check_data(self, rest, split, config):
+        prepared = find_prepared(rest, split, config)
+        if prepared.split is None:
+            raise UserError(
+                DATA,
+                f"tfds:{rest} has no split for {split!r}: it has {', '.join(prepared.splits)}; "
+                "name one as tfds:NAME:SPLIT",
+            )
+
+    def has_split(self, rest, split, config):
+        return ":" not in rest and find_prepared(rest, split, config).split is not None
+
+    def read(self, rest, split, config, log):
+        import tensorflow_datasets as tfds
+
+        prepared = find_prepared(rest, split, config)
+        builder = tfds.builder_from_directory(str(prepared.directory))
+        spec = f"tfds:{rest}"
+        return read_builder(
+            builder, prepared.split, _languages(builder.info, spec), spec, log, config
+        )
+
+
+class BuiltinCorpus(CorpusKind):
+    """A corpus that this project generates; it has all splits."""
+
+    name, notation = "builtin", "builtin:korean_english"
+    languages = {"korean_english": ("ko", "en")}
+
+    def check_notation(self, rest):
+        if rest not in self.languages:
+            raise UserError(
+                CONFIGURATION,
+                f"there is no built-in corpus {rest!r}: expected {', '.join(self.languages)}",
+            )
+
+    def has_split(self, rest, split, config):
+        return True
+
+    def read(self, rest, split, config, log):
+        from data.korean.corpus import prepare_korean_english
+
+        builder = prepare_korean_english(_data_dir(config) or None)
+        name = {"train": "train", "valid": "validation", "test": "test"}[split]
+        return read_builder(builder, name, self.languages[rest], f"builtin:{rest}", log, config)
+
+
+def _data_dir(config: DataConfig) -> str:
+    """config.data.data_dir; UserError(CONFIGURATION) if it is remote."""
+    path = expand_path(config.data_dir)
+    check_local_path("config.data.data_dir", path)
+    return path
+
+
+def find_prepared(rest: str, split: str, config: DataConfig) -> PreparedDataSet:
+    """The data set `NAME[/CONFIG][:SPLIT]` on disk, its newest version. UserError."""
+    name, _, requested = rest.partition(":")
+    data_dir = _data_dir(config) or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets"
+    root = Path(expand_path(data_dir)).absolute()
+    directory = _version_directory(name, root)
+    info = _read_info(directory, name, root)
+    splits = [one["name"] for one in info.get("splits", [])]
+    if requested and requested.partition("[")[0] not in splits:
+        requested = ""
+    elif not requested:
+        requested = next((one for one in SPLITS[split] if one in splits), "")
+    return PreparedDataSet(directory, requested or None, splits)
+
+
+def _version_directory(name: str, root: Path) -> Path:
+    versions = [
+        path.parent
+        for path in (root / name).glob("*/dataset_info.json")
+        if re.fullmatch(r"\d+\.\d+\.\d+", path.parent.name)
+    ]  # not 1.0.0.incomplete…
+    if versions:
+        return max(versions, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
+    configs = sorted({path.parts[-3] for path in (root / name).glob("*/*/dataset_info.json")})
+    if configs:
+        raise UserError(
+            CONFIGURATION,
+            f"tfds:{name} has several configurations; name one: "
+            + ", ".join(f"tfds:{name}/{one}" for one in configs),
+        )
+    raise UserError(
+        DATA,
+        f"the data set {name} is not prepared in {root}; prepare it with: "
+        f"{_build_command(name, root)}",
+    )
+
+
+def _read_info(directory: Path, name: str, root: Path) -> dict[str, Any]:
+    """The content of dataset_info.json. UserError(DATA) if the data set cannot be read."""
+    path = directory / "dataset_info.json"
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(
+            DATA,
+            f"{path} is damaged; prepare it again with: {_build_command(name, root)} --overwrite",
+        ) from None
+    if info.get("fileFormat") != "array_record":
+        raise UserError(
+            DATA,
+            f"{directory} cannot be read without TensorFlow: expected the format array_record, got "
+            f"{info.get('fileFormat')}; prepare it with: {_build_command(name, root)} --overwrite",
+        )
+    return info
+
+
+def _build_command(name: str, root: Path) -> str:
+    return (
+        f"tfds build {name} --file_format=array_record --data_dir={root} "
+        "(needs: pip install -e '.[prepare]')"
+    )
+
+
+def _languages(info: Any, spec: str) -> tuple[str, str]:
+    """The two text features, source first: the supervised keys, else the features in order."""
+    import tensorflow_datasets as tfds
+
+    keys = info.supervised_keys or tuple(info.features)
+    texts = [
+        key for key, feature in info.features.items() if isinstance(feature, tfds.features.Text)
+    ]
+    if len(keys) != 2 or not all(key in texts for key in keys):
+        raise UserError(
+            DATA,
+            f"{spec} is not pairs of sentences: expected two text features, got the features "
+            f"{', '.join(info.features)}",
+        )
+    return keys
+
+
+def read_builder(
+    builder: Any,
+    split: str,
+    languages: tuple[str, str],
+    spec: str,
+    log: Log,
+    config: DataConfig,
+) -> Corpus:
+    """The pairs of a prepared data set in the order of its files (TFDS sorts by a hash)."""
+    examples = builder.as_data_source(split)
+    name = spec if spec.endswith(f":{split}") else f"{spec}:{split}"
+    digest = hashlib.sha256()
+    pairs = PairCollector((name, name), config.on_bad_utf8, log)
+    total = len(examples)
+    for start in range(0, total, READ_AT_ONCE):
+        block = range(start, min(start + READ_AT_ONCE, total))
+        for number, example in zip(block, examples.__getitems__(list(block)), strict=True):
+            # Text files have one sentence per line, so a line feed in a sentence becomes a space.
+            pair = [example[language].replace(b"\n", b" ") for language in languages]
+            for text in pair:
+                digest.update(text + b"\n")
+            pairs.add(number + 1, *pair)
+    return pairs.corpus({name: digest.hexdigest()})

@@ -1,0 +1,41 @@
+"""Batches for the devices: sort lines into length buckets, pad them, split them over devices."""
+
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+
+def by_bucket(lengths: Sequence[int], buckets: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """(bucket, indices of its lines), each line in the smallest bucket that holds its length.
+
+    `buckets` are ascending. Lines of length 0 are omitted. The longest line of a bucket comes
+    first, so that no row starts a long sentence when the other rows have run out of work.
+    """
+    longest_first = sorted(((length, i) for i, length in enumerate(lengths)), reverse=True)
+    shorter = 0
+    for bucket in buckets:
+        yield bucket, [i for length, i in longest_first if shorter < length <= bucket]
+        shorter = bucket
+
+
+def pad(
+    sequences: Sequence[Sequence[int]], rows: int, width: int, pad_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ids [rows, width], lengths [rows]); rows without a sequence come last and have length 0."""
+    ids, lengths = np.full((rows, width), pad_id, np.int32), np.zeros(rows, np.int32)
+    for row, sequence in enumerate(sequences):
+        lengths[row] = len(sequence)
+        ids[row, : len(sequence)] = sequence
+    return ids, lengths
+
+
+def distribute(x: np.ndarray) -> np.ndarray:
+    """[rows, …] → [devices, rows per device, …]. The devices take rows in turn, so that all get
+    sentences of similar lengths."""
+    return x.reshape(-1, jax.local_device_count(), *x.shape[1:]).swapaxes(0, 1)
+
+
+def merge_devices(x: np.ndarray) -> np.ndarray:
+    """[devices, rows per device, …] → [rows, …], the inverse of `distribute`."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

@@ -1,0 +1,63 @@
+"""JSON lines whose fields keep their text: 1e400, 1.0 and long integers are copied unchanged."""
+
+import json
+import math
+import re
+from typing import Any, NamedTuple
+
+SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class Number(NamedTuple):
+    """The text of a JSON number, NaN or Infinity, which is never computed with."""
+
+    text: str
+
+
+JSON = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
+
+
+def with_fields(line: str, fields: dict[str, Any]) -> str:
+    """The JSON object of a line (or {} for a blank line) with `fields` added or replaced. The text
+    of the other values does not change."""
+    texts = field_texts(line) if line.strip() else {}
+    texts |= {name: json.dumps(value, ensure_ascii=False) for name, value in fields.items()}
+    members = (f"{json.dumps(name, ensure_ascii=False)}: {text}" for name, text in texts.items())
+    text = f"{{{', '.join(members)}}}"
+    # UTF-8 cannot encode a lone surrogate; in a JSON string its escape has the same meaning.
+    return SURROGATES.sub(lambda surrogate: f"\\u{ord(surrogate[0]):04x}", text)
+
+
+def field_texts(line: str) -> dict[str, str]:
+    """The text of each value of a JSON object, by field name."""
+    texts, at = {}, skip_space(line, line.index("{") + 1)
+    while line[at] != "}":
+        name, at = JSON.raw_decode(line, at)
+        start = skip_space(line, skip_space(line, at) + 1)  # after the colon
+        _, end = JSON.raw_decode(line, start)
+        texts[name] = line[start:end]
+        at = skip_space(line, end)
+        if line[at] == ",":
+            at = skip_space(line, at + 1)
+    return texts
+
+
+def skip_space(line: str, start: int) -> int:
+    """The index of the next token of JSON, at or after `start`."""
+    while line[start] in " \t\n\r":
+        start += 1
+    return start
+
+
+def without_surrogates(text: str) -> str:
+    """Text that UTF-8 can encode: lone surrogates become U+FFFD."""
+    return SURROGATES.sub("\ufffd", text)
+
+
+def nonfinite_to_null(value: Any) -> Any:
+    """The value with None instead of NaN and infinities, which JSON cannot represent."""
+    if isinstance(value, dict):
+        return {name: nonfinite_to_null(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [nonfinite_to_null(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,367 @@
+"""README.md, CONTRIBUTING.md and docs/: commands, flags, paths, links and Python code are correct.
+
+The commands of README.md run on a tiny run; those of the other documents are slow tests.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from absl import flags
+from documents import (
+    DOCUMENTS,
+    ROOT,
+    Command,
+    anchors,
+    commands,
+    fenced,
+    inline_code,
+    links,
+    parsed_line,
+    sections,
+    table_rows,
+)
+from forked import call_forked
+from ml_collections import config_flags
+from tiny import WORDS, tiny_flags
+
+from storage.config import Config
+
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in DOCUMENTS}
+FOLDERS = (
+    "runtime|model|data|storage|interop|training|decoding|configs|scripts|examples|benchmarks|"
+    "docs|tests"
+)
+PATH = re.compile(rf"(?<![\w./$-])(?:{FOLDERS})/[\w.\-/]*")
+TENSOR = re.compile(r"\.(weight|safetensors)$")  # names that begin like a config field
+FROM_VOCABULARY = {  # fields that training sets
+    "model": {"source_vocab_size", "target_vocab_size", "pad_id", "start_id", "end_id",
+              "unknown_id"},
+    "data": {"vocab_sha256"},
+}  # fmt: skip
+document = pytest.mark.parametrize("name", TEXTS)
+
+
+@cache
+def flags_of(script: str) -> set[str]:
+    """The names of the flags of a script of the project, as its --help lists them."""
+    path = ROOT / script
+    if "import argparse" in path.read_text(encoding="utf-8"):
+        shown = subprocess.run(
+            [sys.executable, path, "--help"], capture_output=True, text=True, check=True
+        )
+        return set(re.findall(r"--([\w-]+)", shown.stdout))
+    shown = call_forked([path, "--helpxml"])
+    return {one.findtext("name") for one in ElementTree.fromstring(shown.out).iter("flag")}
+
+
+@cache
+def pytest_options() -> set[str]:
+    """The options that the project's tests add to pytest."""
+    source = (ROOT / "tests" / "acceptance_table.py").read_text(encoding="utf-8")
+    return set(re.findall(r'addoption\(\s*"(--[\w-]+)"', source))
+
+
+def is_field(path: str) -> bool:
+    """Whether "PART.FIELD" is a field of the config."""
+    part, _, name = path.partition(".")
+    config = Config()
+    return hasattr(config, part) and name in {one.name for one in fields(getattr(config, part))}
+
+
+def check_flag(script: str, argument: str) -> None:
+    """Assert that a script has the flag of an argument."""
+    name = argument.removeprefix("--").split("=")[0]
+    if name.startswith("config."):
+        assert "config" in flags_of(script), f"{script} has no --config"
+        assert is_field(name.removeprefix("config.")), f"there is no config field {name}"
+    else:
+        known = flags_of(script)
+        negated = name.startswith("no") and name[2:] in known
+        assert name in known or negated, f"{script} has no flag --{name}"
+
+
+def check_config(words: list[str]) -> None:
+    """Assert that the config of a command of train.py and its overrides are valid."""
+    given = [word for word in words if word.startswith("--config")]
+    if not any(word.startswith("--config=") for word in given):
+        given.insert(0, f"--config={ROOT / 'configs' / 'korean_english.py'}")
+    given = [word.replace("=configs/", f"={ROOT}/configs/") for word in given]
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=["train.py", *given])
+    values(["train.py", *given])
+    values.config.validate()
+
+
+def check_command(command: Command, made: set[str]) -> None:
+    """Assert that the script, the flags and the values of a command exist.
+
+    `made` are files that commands of the same document write.
+    """
+    program, *rest = command.words
+    if program == "pytest":
+        for word in rest:
+            if word.startswith("--"):
+                assert word.split("=")[0] in pytest_options(), word
+            elif "/" in word:
+                assert (ROOT / word).exists(), word
+        return
+    if program == "pip" or rest[0].startswith("-"):
+        return
+    script, *arguments = rest
+    if script in made:
+        return
+    assert (ROOT / script).is_file(), f"there is no {script}"
+    for word in arguments:
+        if word.startswith("-"):
+            check_flag(script, word)
+        else:
+            assert f'"{word}":' in (ROOT / script).read_text(encoding="utf-8"), word
+    if script == "train.py":
+        check_config(arguments)
+
+
+def checked_commands(text: str) -> int:
+    """Check all commands of a document; returns how many there are."""
+    found = commands(text)
+    made = {
+        word.removeprefix("--to=")
+        for command in found
+        for word in command.words
+        if word.startswith("--to=")
+    }
+    for command in found:
+        try:
+            check_command(command, made)
+        except (AssertionError, SystemExit, Exception) as error:
+            raise AssertionError(f"{command}: {error}") from error
+    return len(found)
+
+
+@document
+def test_the_scripts_flags_and_values_of_all_commands_exist(name):
+    found = checked_commands(TEXTS[name])
+    assert found or "python " not in TEXTS[name]
+
+
+def test_commands_of_every_form_are_found():
+    (train,) = parsed_line("gcloud ssh --command=\"cd project && python train.py --a='b c' -x\"")
+    assert train.words == ["python", "train.py", "--a=b c", "-x"]
+    (pipe,) = parsed_line("A=1 B=2 python decode.py --x=2*y < in > out  # a comment")
+    assert pipe == Command(
+        ["python", "decode.py", "--x=2*y"], {"A": "1", "B": "2"}, "in", None, "out"
+    )
+    (echo,) = parsed_line("echo 'a b' | python decode.py")
+    assert echo.echoed == "a b\n" and echo.words == ["python", "decode.py"]
+    assert [str(one) for one in parsed_line("pip install -e . && python train.py")] == [
+        "pip install -e .",
+        "python train.py",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python trian.py", "there is no trian.py"),
+        ("python decode.py --beamsize=3", "no flag --beamsize"),
+        ("python train.py --config.model.layers=3", "no config field config.model.layers"),
+        ("python train.py --config.model.num_layers=three", "num_layers"),
+        ("python train.py --config.model.num_heads=3", "d_model must be a multiple"),
+        ("python train.py --config=configs/none.py", "none.py"),
+        ("python scripts/checkpoints.py lits --workdir=x", "lits"),
+        ("pytest --soka", "--soka"),
+    ],
+)
+def test_a_wrong_command_is_reported(command, message):
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        checked_commands(f"```\n{command}\n```\n")
+
+
+def test_pip_extras_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {
+        extra
+        for text in TEXTS.values()
+        for group in re.findall(r"'?\.\[([\w,]+)\]'", text)
+        for extra in group.split(",")
+    }
+    assert named and named <= project["optional-dependencies"].keys()
+
+
+@document
+def test_the_files_that_a_document_names_exist(name):
+    text = TEXTS[name]
+    for path in PATH.findall(text):
+        assert (ROOT / path.rstrip(".")).exists(), path
+    files = {path.name for path in ROOT.rglob("*.py") if "build" not in path.parts}
+    for code in inline_code(text):
+        for file in re.findall(r"(?:^|\s)(\w+\.py)\b", code):
+            assert file in files, file
+
+
+@document
+def test_the_fields_and_flags_that_a_document_names_exist(name):
+    scripts = ["train.py", "decode.py"]
+    scripts += [f"scripts/{name}.py" for name in ("checkpoints", "export", "mutation_test")]
+    known = set().union(*map(flags_of, scripts)) | {one[2:] for one in pytest_options()}
+    for code in inline_code(TEXTS[name]):
+        found = re.match(r"--([\w.]+)(?:=|$)", code)
+        if found and not found[1].startswith(("config.", "xla_")):
+            assert found[1] in known or found[1] == "config", code
+        found = re.match(
+            r"(?:--)?(?:config\.)?((model|data|training|decoding)\.([a-z]\w*))\b", code
+        )
+        if found and found[3] != "py":
+            module = ROOT / found[2] / f"{found[3]}.py"
+            assert is_field(found[1]) or module.exists() or TENSOR.search(code), code
+
+
+@document
+def test_the_links_of_a_document_resolve(name):
+    for link in links(TEXTS[name]):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / name).parent / path if path else ROOT / name
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("part", ["model", "data", "training", "decoding"])
+def test_the_tables_list_every_config_field_with_its_default(part):
+    document, heading = (
+        ("docs/DECODING.md", "Search options")
+        if part == "decoding"
+        else ("docs/TRAINING.md", f"config.{part}")
+    )
+    listed = {}
+    for names, defaults, *_ in table_rows(sections(TEXTS[document])[heading]):
+        listed |= zip(names.split(", "), defaults.split(", "), strict=True)
+    section = getattr(Config(), part)
+    expected = {
+        one.name: str(getattr(section, one.name)) or "empty"
+        for one in fields(section)
+        if one.name not in FROM_VOCABULARY.get(part, ())
+    }
+    assert listed == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "name"), [("train.py", "docs/TRAINING.md"), ("decode.py", "docs/DECODING.md")]
+)
+def test_the_tables_list_every_flag(script, name):
+    """Flags of libraries and search options, which have their own table, are not included."""
+    options = {one.name for one in fields(Config().decoding)}
+    source = "".join(
+        (ROOT / file).read_text(encoding="utf-8")
+        for file in (script, "runtime/command.py", "runtime/processes.py")
+    )
+    defined = set(re.findall(r'(?:DEFINE_\w+|define_path)\(\s*"(\w+)"', source)) - options
+    assert len(defined) > 5
+    rows = table_rows(sections(TEXTS[name])[f"Flags of {script}"])
+    listed = {flag for row in rows for flag in re.findall(r"--(\w+)", row[0])}
+    assert defined <= listed
+
+
+def test_the_readme_is_short():
+    assert TEXTS["README.md"].count("\n") <= 150
+
+
+@pytest.mark.parametrize("name", [n for n, text in TEXTS.items() if fenced(text, "python")])
+def test_python_code_compiles(name):
+    for code in fenced(TEXTS[name], "python"):
+        compile(code, name, "exec")
+
+
+def test_the_imports_of_reuse_exist():
+    (code,) = fenced(TEXTS["docs/REUSE.md"], "python")
+    exec(code, {})
+
+
+def write_inputs(path: Path) -> None:
+    """The files that the commands of the documents read, with a few lines each."""
+    lines = [" ".join(WORDS[i : i + 3]) for i in range(8)] * 8
+    for name in ("train.de", "valid.de", "test.de", "news.de"):
+        (path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name in ("train.en", "valid.en", "test.en"):
+        (path / name).write_text("\n".join(lines).upper() + "\n", encoding="utf-8")
+    objects = [json.dumps({"text": line}) for line in lines[:4]]
+    (path / "in.jsonl").write_text("\n".join(objects) + "\n", encoding="utf-8")
+    (path / "DIRECTORY").mkdir()
+    for split in ("train", "valid"):
+        for side, language in (("source", "de"), ("target", "en")):
+            file = path / "DIRECTORY" / f"{split}.{side}"
+            file.write_bytes((path / f"{split}.{language}").read_bytes())
+
+
+def run_command_in(path: Path, command: Command) -> None:
+    """Run a Python command in a directory, a training with the sizes of a tiny run."""
+    script, *arguments = command.words[1:]
+    arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
+    if script == "train.py":
+        parts = ["model"] if "init_from" not in str(command) else []
+        arguments += tiny_flags(*parts, "data", "training", "decoding")
+        arguments += ["--config.data.tokenizer=bpe", "--config.decoding.beam_size=4"]
+    for word in arguments:
+        if word.startswith("--output="):
+            (path / word.removeprefix("--output=")).unlink(missing_ok=True)
+    stdin = (path / command.stdin).read_bytes() if command.stdin else b""
+    stdin = command.echoed.encode() if command.echoed else stdin
+    place = path if (path / script).exists() else ROOT
+    done = call_forked(
+        [place / script, *arguments], stdin=stdin, cwd=path, environment=command.environment
+    )
+    assert done.code == 0, (str(command), done.err[-3:])
+    if command.stdout:
+        (path / command.stdout).write_text(done.out, encoding="utf-8")
+
+
+def is_quick(command: Command) -> bool:
+    """Whether a command takes seconds with a tiny run: not the main job, not several processes."""
+    program, *rest = command.words
+    scripts = ("train.py", "decode.py", "scripts/checkpoints.py", "scripts/convert.py")
+    several = any(word.startswith(("--distributed", "--coordinator")) for word in rest)
+    quick = rest[:1] and rest[0] in (*scripts, "scripts/export.py", "mine.zip")
+    return program == "python" and bool(quick) and rest != ["train.py"] and not several
+
+
+def run_document(path: Path, name: str) -> int:
+    """Run the quick commands in the code blocks of a document; returns how many there were."""
+    write_inputs(path)
+    blocks = "".join(f"```\n{code}```\n" for code in fenced(TEXTS[name], ""))
+    run = [one for one in commands(blocks) if is_quick(one)]
+    training = commands("```\n" + fenced(TEXTS["docs/TRAINING.md"], "")[0] + "```\n")
+    if not any(one.words[1] == "train.py" and "init_from" not in str(one) for one in run):
+        run = training + run
+    run.sort(key=lambda one: "korean_english" in str(one))  # needs the run of another command
+    for command in run:
+        if "runs/korean_english" in str(command) and not (path / "runs/korean_english").exists():
+            (path / "runs" / "korean_english").symlink_to(path / "runs" / "mine")
+        run_command_in(path, command)
+    return len(run)
+
+
+def test_the_commands_of_the_readme_run(tmp_path):
+    assert run_document(tmp_path, "README.md") >= 7
+    assert (tmp_path / "news.en").read_text(encoding="utf-8").count("\n") == 64
+    assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+    (code,) = (one for one in fenced(TEXTS["README.md"], "python") if "Translator" in one)
+    (tmp_path / "example.py").write_text(code + "print(translator.translate(['eins'], nbest=2))")
+    done = call_forked(
+        [tmp_path / "example.py"], cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}
+    )
+    assert done.code == 0 and done.out.startswith("[["), done.err[-3:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["docs/TRAINING.md", "docs/DECODING.md"])
+def test_the_commands_of_the_guides_run(name, tmp_path):
+    from tiny_marian import write_marian
+
+    write_marian(tmp_path / "opus-mt-en-de")
+    assert run_document(tmp_path, name) >= 6

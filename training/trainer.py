@@ -1,0 +1,175 @@
+"""The trainer: the loop of steps, evaluations and checkpoints, from start or resume to the end."""
+
+from contextlib import suppress
+from functools import partial
+from signal import Signals
+
+import jax
+
+from data.batches import Batch, Batches, DataPosition, batch_pairs
+from model.transformer import Transformer
+from runtime import processes
+from runtime.errors import OUTPUT, UserError
+from runtime.signals import StopFlag, Stopped
+from storage.config import Config
+from storage.run import Run
+from storage.saving import Checkpoints
+from storage.sizes import disk_forecast
+from training.evaluate import EvaluationTranslator, Evaluator
+from training.inputs import Data
+from training.memory import check_state, with_memory_check
+from training.optimizer import learning_rate_schedule, make_optimizer
+from training.profile import with_profile
+from training.progress import Progress
+from training.report import announce
+from training.resume import resume_or_start
+from training.step import (
+    init_state,
+    make_train_step,
+    pmap_eval_step,
+    pmap_train_step,
+    split_rows,
+)
+
+
+class Trainer:
+    """Trains a model, or resumes the training of a run.
+
+    The state of training is `state` (parameters, optimizer, key), `step` (the number of steps
+    done), `position` (of the next batch) and `evaluator.best`; a checkpoint stores all of it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        data: Data,
+        translator: EvaluationTranslator,
+        stop: StopFlag,
+    ):
+        """Restore or initialise the state. Raises UserError if the run cannot be resumed."""
+        training = config.training
+        self.config, self.run, self.data, self.stop = config, run, data, stop
+        self.model = Transformer(config.model)
+        self.optimizer = make_optimizer(training, config.model.d_model)
+        shape = config.rows_per_batch, config.data.source_length, config.data.target_length
+        self.batches = Batches(data.train, *shape, training.seed, config.special)
+        eval_step = stop.polled(pmap_eval_step(self.model, training))
+        self.evaluator = Evaluator(config, run, data.valid, eval_step, translator)
+        self.checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
+        fresh_state = partial(init_state, self.model, self.optimizer, training)
+        check_state(jax.eval_shape(fresh_state), config)
+        self.state, self.position = resume_or_start(
+            fresh_state, self.checkpoints, self.evaluator.best, config, run, data
+        )
+        self.start_step = self.saved_step = self.step = int(self.state.step)
+        run.open_metrics(self.step)
+
+    def train(self) -> None:
+        """Train to the end. On a signal, save a checkpoint and raise Stopped."""
+        stream = self.batches.iterate(self.position)
+        # The plan of the first epoch takes seconds for a large corpus.
+        raise_if_stopped(self.stop.agreed_signal(stream.ready))
+        announce(self.config, self.run, self.batches, self.position.epoch)
+        self._log_disk_forecast()
+        self._prepare_steps()
+        was_complete = self.checkpoints.complete
+        if not was_complete:
+            self._evaluate_if_due()
+        while not (self._is_finished() or self.stop.agreed_signal(stream.ready)):
+            self._do_step(*next(stream))
+            self._evaluate_if_due()
+            self._save_if_due()
+        stream.close()
+        if self.saved_step < self.step:
+            self._save()
+        raise_if_stopped(self.stop.agreed_signal())
+        if was_complete and self.step == self.start_step:
+            self.run.log(f"already complete at step {self.step}")
+        else:
+            self._save_average()
+        self.checkpoints.close()
+
+    def _is_finished(self) -> bool:
+        return self.step >= self.config.training.num_steps or self.evaluator.patience_exhausted
+
+    def _log_disk_forecast(self) -> None:
+        message, fits = disk_forecast(self.run.path, self.state, self.config.training.keep)
+        self.run.log(message if fits else f"warning: {message}")
+
+    def _prepare_steps(self) -> None:
+        """Make the training step and the progress report."""
+        config, training = self.config, self.config.training
+        step = pmap_train_step(make_train_step(self.model, self.optimizer, training))
+        step = with_memory_check(step, config)
+        self._train_step = with_profile(
+            step, training.profile, self.run.path / "profile", self.step
+        )
+        schedule = learning_rate_schedule(training, config.model.d_model)
+        self._progress = Progress(self.run, training, schedule, self.step, self._pair_locations)
+
+    def _do_step(self, taken: DataPosition, batch: Batch, following: DataPosition) -> None:
+        """One training step on the batch at position `taken`; `following` is the next position."""
+        if self.step == self.start_step > 0:  # the average is outdated from here on
+            processes.run_on_first(
+                "the first step", self.checkpoints.discard_average, self.evaluator.best.entry
+            )
+        rows = split_rows(batch, jax.device_count(), self.config.training.accumulate)
+        self.state, metrics = self._train_step(self.state, processes.local_part(rows))
+        self.step, self.position = self.step + 1, following
+        self._progress.report(self.step, metrics, taken)
+
+    def _pair_locations(self, position: DataPosition) -> list[str]:
+        """The places of the pairs of a batch in the corpus, such as train.de:777."""
+        plan = self.batches.plan(position.epoch)
+        pairs = batch_pairs(plan, position.index, self.config.rows_per_batch)
+        return self.data.locate(position.epoch, pairs)
+
+    def _evaluate_if_due(self) -> None:
+        """Evaluate every training.eval_every steps and at the end, once per step.
+
+        If a signal interrupts the evaluation, the resumed run repeats it.
+        """
+        training, step = self.config.training, self.step
+        due = step % training.eval_every == 0 or step == training.num_steps
+        if step > 0 and due and self.evaluator.best.evaluated_step < step:
+            with suppress(Stopped):
+                self.evaluator.evaluate(step, step, self.state.eval_params)
+
+    def _save_if_due(self) -> None:
+        """Save every training.checkpoint_every steps, except at the end.
+
+        If writing fails, training continues: the next save may succeed.
+        """
+        training = self.config.training
+        if self.step % training.checkpoint_every != 0 or self.step >= training.num_steps:
+            return
+        try:
+            self._save()
+        except UserError as error:
+            if error.code != OUTPUT:
+                raise
+            self.evaluator.best.undo(self.step)
+            self.run.log(f"warning: {error}; training continues without this checkpoint")
+        self._progress.restart()
+
+    def _save(self) -> None:
+        facts = {
+            **self.position._asdict(),
+            **self.evaluator.best.to_json(),
+            "files": self.data.files,
+        }
+        processes.run_on_first("the checkpoint", self.checkpoints.save, self.state, facts)
+        self.saved_step = self.step
+
+    def _save_average(self) -> None:
+        """Average the last checkpoints, evaluate and save the average: training is complete."""
+        average = self.checkpoints.average()
+        self.evaluator.evaluate("average", self.step, average)
+        best = self.evaluator.best.entry
+        processes.run_on_first("the average", self.checkpoints.save_average, average, best)
+
+
+def raise_if_stopped(signal: Signals | None) -> None:
+    if signal:
+        raise Stopped(signal)

@@ -16,6 +16,7 @@ DOCUMENTS = [
     *sorted((ROOT / "benchmarks").glob("*.md")),
     ROOT / "tests" / "mutation" / "README.md",
 ]
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in DOCUMENTS}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n)+")
 INLINE = re.compile(r"`([^`\n]+)`")

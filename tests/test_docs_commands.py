@@ -1,0 +1,92 @@
+"""The commands of README.md and the guides run, with a tiny model; those of the guides are slow."""
+
+import json
+from pathlib import Path
+
+import pytest
+from documents import ROOT, TEXTS, Command, commands, fenced
+from forked import call_forked
+from tiny import WORDS, tiny_flags
+from tiny_marian import write_marian
+
+
+def write_inputs(path: Path) -> None:
+    """Write the files that the commands of the documents read."""
+    lines = [" ".join(WORDS[i : i + 3]) for i in range(8)] * 8
+    for name in ("train.de", "valid.de", "test.de", "news.de"):
+        (path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name in ("train.en", "valid.en", "test.en"):
+        (path / name).write_text("\n".join(lines).upper() + "\n", encoding="utf-8")
+    objects = [json.dumps({"text": line}) for line in lines[:4]]
+    (path / "in.jsonl").write_text("\n".join(objects) + "\n", encoding="utf-8")
+    (path / "DIRECTORY").mkdir()
+    for split in ("train", "valid"):
+        for side, language in (("source", "de"), ("target", "en")):
+            file = path / "DIRECTORY" / f"{split}.{side}"
+            file.write_bytes((path / f"{split}.{language}").read_bytes())
+
+
+def run_command_in(path: Path, command: Command) -> None:
+    """Run a Python command in a directory, a training with the sizes of a tiny run."""
+    script, *arguments = command.words[1:]
+    arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
+    if script == "train.py":
+        parts = ["model"] if "init_from" not in str(command) else []
+        arguments += tiny_flags(*parts, "data", "training", "decoding")
+        arguments += ["--config.data.tokenizer=bpe", "--config.decoding.beam_size=4"]
+    for word in arguments:
+        if word.startswith("--output="):
+            (path / word.removeprefix("--output=")).unlink(missing_ok=True)
+    stdin = (path / command.stdin).read_bytes() if command.stdin else b""
+    stdin = command.echoed.encode() if command.echoed else stdin
+    place = path if (path / script).exists() else ROOT
+    done = call_forked(
+        [place / script, *arguments], stdin=stdin, cwd=path, environment=command.environment
+    )
+    assert done.code == 0, (str(command), done.err[-3:])
+    if command.stdout:
+        (path / command.stdout).write_text(done.out, encoding="utf-8")
+
+
+def is_quick(command: Command) -> bool:
+    """Whether a command takes seconds with a tiny run: not the main job, not several processes."""
+    program, *rest = command.words
+    scripts = ("train.py", "decode.py", "scripts/checkpoints.py", "scripts/convert.py")
+    several = any(word.startswith(("--distributed", "--coordinator")) for word in rest)
+    quick = rest[:1] and rest[0] in (*scripts, "scripts/export.py", "mine.zip")
+    return program == "python" and bool(quick) and rest != ["train.py"] and not several
+
+
+def run_document(path: Path, name: str) -> int:
+    """Run the quick commands in the code blocks of a document, and return their number."""
+    write_inputs(path)
+    blocks = "".join(f"```\n{code}```\n" for code in fenced(TEXTS[name], ""))
+    run = [one for one in commands(blocks) if is_quick(one)]
+    training = commands("```\n" + fenced(TEXTS["docs/TRAINING.md"], "")[0] + "```\n")
+    if not any(one.words[1] == "train.py" and "init_from" not in str(one) for one in run):
+        run = training + run
+    run.sort(key=lambda one: "korean_english" in str(one))  # uses runs/mine, which is made first
+    for command in run:
+        if "runs/korean_english" in str(command) and not (path / "runs/korean_english").exists():
+            (path / "runs" / "korean_english").symlink_to(path / "runs" / "mine")
+        run_command_in(path, command)
+    return len(run)
+
+
+def test_the_commands_of_the_readme_run(tmp_path):
+    assert run_document(tmp_path, "README.md") >= 7
+    assert (tmp_path / "news.en").read_text(encoding="utf-8").count("\n") == 64
+    assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+    (code,) = (one for one in fenced(TEXTS["README.md"], "python") if "Translator" in one)
+    (tmp_path / "example.py").write_text(code + "print(translator.translate(['eins'], nbest=2))")
+    done = call_forked(
+        [tmp_path / "example.py"], cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}
+    )
+    assert done.code == 0 and done.out.startswith("[["), done.err[-3:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["docs/TRAINING.md", "docs/DECODING.md"])
+def test_the_commands_of_the_guides_run(name, tmp_path):
+    write_marian(tmp_path / "opus-mt-en-de")
+    assert run_document(tmp_path, name) >= 6

@@ -162,7 +162,7 @@ def kill_at(monkeypatch, operation, survived):
     monkeypatch.setattr(f"decoding.jobs.{operation}", dying)
 
 
-@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_whole", "shutil.rmtree"])
+@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_atomic", "shutil.rmtree"])
 def test_a_job_resumes_after_a_kill_while_its_directory_is_created_or_removed(
     tmp_path, monkeypatch, operation
 ):

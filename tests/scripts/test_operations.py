@@ -13,7 +13,7 @@ import pytest
 from forked import call_forked
 from tiny import tiny_config, write_corpus, write_run
 
-from storage.config import TrainingConfig, profile_steps
+from storage.training_config import TrainingConfig, profile_steps
 from training.failure import failed_allocation, out_of_memory_message
 
 ROOT = Path(__file__).parents[2]

@@ -51,21 +51,13 @@ def values_of(options: DecodingConfig) -> Values:
 
 def search_of(options: DecodingConfig, suppress: tuple[int, ...]) -> Search:
     """The search of these options. A rule that is disabled is not compiled."""
-    o = options
-    return Search(
-        beam_size=o.beam_size,
-        nbest=o.nbest,
+    static = Search(**{name: getattr(options, name) for name in Search._fields})
+    return static._replace(
         alpha=None,
-        power_penalty=o.power_penalty,
-        horizon=o.horizon,
-        samples=o.samples,
         temperature=None,
-        top_k=o.top_k,
-        top_p=1.0 if o.top_p == 1.0 else None,
+        top_p=1.0 if options.top_p == 1.0 else None,
         suppress=suppress,
-        repetition_penalty=1.0 if o.repetition_penalty == 1.0 else None,
-        no_repeat_ngram=o.no_repeat_ngram,
-        renormalize=o.renormalize,
+        repetition_penalty=1.0 if options.repetition_penalty == 1.0 else None,
     )
 
 

@@ -18,6 +18,9 @@ from jaxtyping import Array, Bool, Float, Int
 # → (logits, normalizer, mask [#B, #N, V])
 Rules = Callable[[Array, Array, Array, Array, Array], tuple[Array, Array, Array]]
 
+# The arguments of `make_rules` that are fields of translate.Search, equal for all sentences.
+SEARCH_RULES = ("suppress", "renormalize", "repetition_penalty", "no_repeat_ngram")
+
 
 def penalize_repetition(
     logits: Float[Array, "B N V"],

@@ -15,7 +15,7 @@ from .attention import Cache, KeysValues, to_cache
 from .beam_search import Queue, Step, beam_search
 from .checks import check_array, check_shape
 from .config import ModelConfig
-from .constraints import make_rules
+from .constraints import SEARCH_RULES, make_rules
 from .hypotheses import Hypotheses
 from .sampling import sample
 from .transformer import Transformer
@@ -180,14 +180,9 @@ def translate(
     memories = [encode_sources(*one, request, lanes) for one in models]
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
+    options = {name: getattr(search, name) for name in SEARCH_RULES}
     rules = make_rules(
-        config.end_id,
-        suppress=search.suppress,
-        renormalize=search.renormalize,
-        repetition_penalty=search.repetition_penalty,
-        no_repeat_ngram=search.no_repeat_ngram,
-        min_lengths=request.min_lengths,
-        prefix=request.prefix,
+        config.end_id, **options, min_lengths=request.min_lengths, prefix=request.prefix
     )
     state = tuple(
         DecoderState(

@@ -93,11 +93,11 @@ def test_bytes_that_are_not_utf8(tmp_path, record_property):
     bad = numbered("zwölf wort").replace(b" 777\n", b"\xff777\n")
     corpus = two_files(tmp_path, bad, numbered("word"))
     done = train(corpus, tmp_path / "run", devices=0, cwd=tmp_path)
-    said = (
+    message = (
         "train.de:777: byte 0xff at column 11 is not UTF-8 "
         "(use --config.data.on_bad_utf8=replace or skip)"
     )
-    assert (done.code, done.error) == (3, said)
+    assert (done.code, done.error) == (3, message)
     for choice, kept in (
         ("replace", "1,000 pairs kept, 0 dropped, 1 lines with replaced bytes"),
         ("skip", "999 pairs kept, 1 dropped (1 not UTF-8)"),
@@ -111,7 +111,7 @@ def test_bytes_that_are_not_utf8(tmp_path, record_property):
         )
         assert done.code == 0 and kept in report(done)
         assert any(line.endswith(": train.de:777, …") for line in done.err)
-    record_property("seen", f"“{said}”; replace: 1,000 pairs; skip: 999")
+    record_property("seen", f"“{message}”; replace: 1,000 pairs; skip: 999")
 
 
 @pytest.mark.row(
@@ -191,13 +191,13 @@ def test_few_or_no_pairs(tmp_path, record_property):
     done = train(
         "tsv:long.tsv", tmp_path / "none", "--config.data.source_length=8", devices=0, cwd=tmp_path
     )
-    said = "0 of 500 pairs left: 500 source longer than 7 tokens"
-    assert done.code == 3 and said in done.error
+    message = "0 of 500 pairs left: 500 source longer than 7 tokens"
+    assert done.code == 3 and message in done.error
     for pairs in (1, 3):
         corpus = write_corpus(tmp_path / f"{pairs}.tsv", pairs)
         done = train(corpus, tmp_path / f"run{pairs}")
         assert done.code == 0 and f"train: {pairs} pairs kept" in report(done), done.err
-    record_property("seen", f"“{said}”; 1 and 3 pairs train")
+    record_property("seen", f"“{message}”; 1 and 3 pairs train")
 
 
 @pytest.mark.row(
@@ -212,8 +212,8 @@ def test_an_exception_in_the_loader(tmp_path, record_property):
         tmp_path / "run",
         first=[f"--config={tmp_path / 'broken.py'}"],
     )
-    said = "RuntimeError: the disk is gone, while making batch 2 of epoch 0"
-    assert done.code == 1 and done.error.startswith(said)
+    message = "RuntimeError: the disk is gone, while making batch 2 of epoch 0"
+    assert done.code == 1 and done.error.startswith(message)
     log = (tmp_path / "run" / "train.log").read_text()
     assert "Traceback" in log and "in broken" in log and "while making batch 2 of epoch 0" in log
-    record_property("seen", f"“{said}”")
+    record_property("seen", f"“{message}”")

@@ -132,11 +132,11 @@ def test_what_must_not_matter(record_property):
 def test_an_over_long_line(tmp_path, record_property):
     (tmp_path / "in.txt").write_text("zwei\n" + "eins " * 200 + "\n" + "z" * 3_000_000 + "\ndrei\n")
     done = decode(trained(), f"--input={tmp_path / 'in.txt'}")
-    said = f"{tmp_path / 'in.txt'}:2: 201 tokens > 32, truncated"
+    message = f"{tmp_path / 'in.txt'}:2: 201 tokens > 32, truncated"
     assert done.code == 0 and done.out.count("\n") == 4
-    assert said in done.err and done.err[-1].startswith("4 lines, 0 blank, 1 truncated, ")
+    assert message in done.err and done.err[-1].startswith("4 lines, 0 blank, 1 truncated, ")
     assert f"{tmp_path / 'in.txt'}:3: longer than 1,048,576 bytes, truncated" in done.err
-    record_property("seen", f"“{said.replace(str(tmp_path) + '/', '')}”")
+    record_property("seen", f"“{message.replace(str(tmp_path) + '/', '')}”")
 
 
 @pytest.mark.row(
@@ -174,7 +174,9 @@ def test_a_job_that_is_stopped(tmp_path, record_property):
         done = decode(trained(), *flags, "--beam_size=1", f"--output={output}")
         assert done.code == 0 and "from an earlier run" in done.err[-1]
         assert output.read_bytes() == whole.read_bytes() and not parts.exists()
-    record_property("seen", "13,000 lines byte-equal after a kill; other flags began anew")
+    record_property(
+        "seen", "13,000 lines byte-equal after a kill; with other flags nothing was reused"
+    )
 
 
 ROW_33 = pytest.mark.row(
@@ -188,9 +190,9 @@ ROW_33 = pytest.mark.row(
 def test_input_that_is_not_utf8(record_property):
     done = decode(trained(), stdin=b"eins\nzwei \xff\n\ndrei\n")
     assert done.code == 0 and done.out.count("\n") == 4
-    said = "-:2: not UTF-8, bytes replaced"
-    assert said in done.err
-    record_property("seen", f"“{said}”")
+    message = "-:2: not UTF-8, bytes replaced"
+    assert message in done.err
+    record_property("seen", f"“{message}”")
 
 
 @ROW_33
@@ -288,4 +290,4 @@ def test_pipes_and_outputs(tmp_path, record_property):
     assert done.code == 0 and output.read_text() != "mine\n"
     done = decode(tmp_path / "no_run", f"--output={tmp_path / 'no' / 'out.txt'}", devices=0)
     assert done.code == 6 and "cannot write" in done.error
-    record_property("seen", "exit 0, 0, 6, 0, 6; nothing said of the pipe")
+    record_property("seen", "exit 0, 0, 6, 0, 6; no message about the pipe")

@@ -174,9 +174,7 @@ def test_a_job_that_is_stopped(tmp_path, record_property):
         done = decode(trained(), *flags, "--beam_size=1", f"--output={output}")
         assert done.code == 0 and "from an earlier run" in done.err[-1]
         assert output.read_bytes() == whole.read_bytes() and not parts.exists()
-    record_property(
-        "seen", "13,000 lines byte-equal after a kill; with other flags nothing was reused"
-    )
+    record_property("seen", "13,000 lines byte-equal after a kill; other flags: nothing reused")
 
 
 ROW_33 = pytest.mark.row(

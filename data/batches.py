@@ -37,7 +37,7 @@ class Batch(NamedTuple):
     labels: np.ndarray  # [B, T] target + end
     target_segments: np.ndarray  # [B, T]
     target_positions: np.ndarray  # [B, T]
-    rows: np.ndarray  # [B] the row's index in the global batch
+    row_ids: np.ndarray  # [B] the row's index in the global batch
 
 
 class DataPosition(NamedTuple):
@@ -108,8 +108,8 @@ def _first_fit(
 def num_batches(plan: Plan, rows_per_batch: int) -> int:
     """The number of batches in an epoch of training.
 
-    An incomplete last batch is dropped: a step on few rows would be as large as any other, but
-    noisier. An epoch smaller than one batch is one batch.
+    An incomplete last batch is dropped: its gradient would be noisier, and the update no smaller.
+    An epoch smaller than one batch is one batch.
     """
     return max(1, (len(plan.offsets) - 1) // rows_per_batch)
 

@@ -17,8 +17,8 @@ class DataConfig:
         "builtin:korean_english",
         "training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE (.gz is "
         "decompressed) or tfds:NAME[/CONFIG][:SPLIT]. A mixture, '2*tsv:a.tsv + 0.5*tsv:b.tsv', "
-        "takes each pair of a.tsv twice and half of b.tsv, in turn, in each epoch; vocabularies "
-        "are trained on every pair once",
+        "takes each pair of a.tsv twice and half of the pairs of b.tsv in each epoch, the other "
+        "half in the next; vocabularies are trained on each pair once",
     )
     valid: str = option(
         "",

@@ -19,7 +19,7 @@ from data.pairs import Pairs, Ragged, ragged, select_sequences, taken_pairs
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from runtime.errors import CONFIGURATION, UserError
 
-VARIANTS = 8  # maximum number of a word in one epoch, and at most its number of occurrences
+VARIANTS = 8  # maximum number of segmentations of a word in one epoch; at most its occurrences
 WORD = re.compile("▁[^▁]*")  # in normalised text each word starts with ▁
 
 

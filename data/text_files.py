@@ -96,7 +96,7 @@ class PairCollector:
         """Adds pair `number` (from 1). UserError(DATA) if invalid UTF-8 is an error."""
         if number % EVERY == 0:
             self._log(f"{self._names[0]}: {number:,} pairs read")
-        if max(len(source), len(target)) > LONGEST:  # and possibly truncated
+        if max(len(source), len(target)) > LONGEST:  # raw_lines may have truncated it
             self._drop(TOO_LONG, 0 if len(source) > LONGEST else 1, number)
             return
         pair = self._decode(source, 0, number), self._decode(target, 1, number, source)

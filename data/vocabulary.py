@@ -26,7 +26,7 @@ from data.tokenizer import (
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from runtime.files import write_atomic
 
-TRAINING_SENTENCES = 2_000_000  # more slow SentencePiece down and hardly improve it
+TRAINING_SENTENCES = 2_000_000  # more slow the training of SentencePiece down with little gain
 THREADS = 16  # fixed: SentencePiece's result depends on it
 
 

@@ -10,7 +10,7 @@ def by_bucket(lengths: Sequence[int], buckets: Sequence[int]) -> Iterator[tuple[
     """(bucket, indices of its lines), each line in the smallest bucket that holds its length.
 
     `buckets` are ascending. Lines of length 0 are omitted. The longest line of a bucket comes
-    first, so that no row starts a long sentence when the other rows have run out of work.
+    first, so that no lane starts a long sentence when the other lanes have run out of work.
     """
     longest_first = sorted(((length, i) for i, length in enumerate(lengths)), reverse=True)
     shorter = 0

@@ -39,7 +39,7 @@ class Call(NamedTuple):
     job: Job
     bucket: int
     lines: list[int]  # indices in job.sources
-    rows: int  # sentences searched at once on each device
+    lanes: int  # sentences searched at once on each device
     hypotheses: Hypotheses | None  # on the devices; None if their memory was too small
     start: float  # time.perf_counter() when the devices could start
 

@@ -1,6 +1,6 @@
 """Engine: token ids → length bucket → encode and search in one graph on every device → token ids.
 
-A call takes a queue of sentences for each device: a row whose sentence is finished takes the next
+A call takes a queue of sentences for each device: a lane whose sentence is done takes the next
 one.
 """
 
@@ -80,7 +80,7 @@ class Engine:
 
     def description(self) -> str:
         """The devices, and the shapes that may be compiled, each on its first use."""
-        shapes = ", ".join(f"{bucket} × {self.rows(bucket)}" for bucket in self.buckets)
+        shapes = ", ".join(f"{bucket} × {self.lanes(bucket)}" for bucket in self.buckets)
         return (
             f"{jax.local_device_count()} devices ({jax.default_backend()}); at most "
             f"{len(self.buckets)} programs, source tokens × sentences: {shapes}"
@@ -101,9 +101,9 @@ class Engine:
             )
             return run(variables, request, None, self._values)
 
-        return program, self.rows(bucket) * QUEUE
+        return program, self.lanes(bucket) * QUEUE
 
-    def rows(self, bucket: int) -> int:
+    def lanes(self, bucket: int) -> int:
         """Sentences that a device searches at once; fewer for long ones, which need more memory."""
         return max(1, (self._decoding.batch_size * 32 // max(32, bucket)) >> self._halvings)
 
@@ -113,10 +113,10 @@ class Engine:
         return int(self._max_lengths(np.array(bucket))) - 1
 
     def run_or_halve(
-        self, rows: int, bucket: int, run: Callable[..., Any], *arguments: Any
+        self, lanes: int, bucket: int, run: Callable[..., Any], *arguments: Any
     ) -> Any | None:
-        """run(*arguments), a batch of `rows` sentences on each device. If it runs out of memory:
-        None, and later batches have half as many rows.
+        """run(*arguments), a batch of `lanes` sentences on each device. If it runs out of memory:
+        None, and later batches have half as many lanes.
 
         UserError(CONFIGURATION) if smaller batches would not help. Other errors are not caught.
         """
@@ -125,14 +125,14 @@ class Engine:
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            self._halve(rows, bucket)
+            self._halve(lanes, bucket)
             return None
 
-    def _halve(self, rows: int, bucket: int) -> None:
-        if rows > self.rows(bucket):
+    def _halve(self, lanes: int, bucket: int) -> None:
+        if lanes > self.lanes(bucket):
             return  # already halved because of another call of this size
-        message = f"{rows} sentences of up to {bucket} tokens do not fit into the device's memory"
-        if self._halvings == HALVINGS or rows == 1:
+        message = f"{lanes} sentences of up to {bucket} tokens do not fit into the device's memory"
+        if self._halvings == HALVINGS or lanes == 1:
             raise UserError(
                 CONFIGURATION, f"{message}; lower decoding.batch_size or decoding.beam_size"
             )
@@ -146,7 +146,7 @@ class Engine:
 
     def _program(self, bucket: int) -> Program:
         length = int(self._max_lengths(np.array(bucket)))
-        return Program(tuple(self.models), self._kind, bucket, length, self.rows(bucket))
+        return Program(tuple(self.models), self._kind, bucket, length, self.lanes(bucket))
 
     def _max_lengths(self, lengths: np.ndarray) -> np.ndarray:
         """The most tokens of a translation for each source length; 0 for length 0. At most the
@@ -190,17 +190,17 @@ class Engine:
 
     def _batch_size(self, bucket: int) -> int:
         """Sentences that all devices search at once."""
-        return self.rows(bucket) * jax.local_device_count()
+        return self.lanes(bucket) * jax.local_device_count()
 
     def _submit(self, job: Job, bucket: int, lines: list[int]) -> Call:
         """Start a compiled call for these lines on the devices."""
-        rows = self.rows(bucket)
+        lanes = self.lanes(bucket)
         numbers = np.zeros(self._capacity(bucket), np.int32)
         numbers[: len(lines)] = [job.numbers[i] for i in lines]
         request = jax.tree.map(distribute, (self._request(job, bucket, lines), numbers))
         run = self._search(bucket)
-        hypotheses = self.run_or_halve(rows, bucket, run, self.variables, *request)
-        return Call(job, bucket, lines, rows, hypotheses, time.perf_counter())  # it is compiled
+        hypotheses = self.run_or_halve(lanes, bucket, run, self.variables, *request)
+        return Call(job, bucket, lines, lanes, hypotheses, time.perf_counter())  # it is compiled
 
     def _request(self, job: Job, bucket: int, lines: list[int]) -> Request:
         """The request for these lines, padded to the capacity of a call."""
@@ -232,7 +232,7 @@ class Engine:
         """Wait for the hypotheses of a call; None if the devices ran out of memory."""
         if call.hypotheses is None:
             return None
-        hypotheses = self.run_or_halve(call.rows, call.bucket, jax.device_get, call.hypotheses)
+        hypotheses = self.run_or_halve(call.lanes, call.bucket, jax.device_get, call.hypotheses)
         if hypotheses is not None and self.pace:
             batch = self._batch_size(call.bucket)
             batches = -(-len(call.lines) // batch)

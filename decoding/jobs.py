@@ -3,7 +3,7 @@
 Results are saved in OUTPUT.parts as they are computed, in any order, each with its line number and
 a hash of the line. The directory holds a fingerprint of everything else that determines the
 results. The same command computes only the missing results; a different command discards them.
-OUTPUT is created complete, by a rename.
+OUTPUT appears by a rename when it is complete.
 """
 
 import hashlib

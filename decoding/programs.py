@@ -39,7 +39,7 @@ class Program(NamedTuple):
     search: Search
     bucket: int  # source tokens
     length: int  # target tokens
-    rows: int  # sentences searched at once
+    lanes: int  # sentences searched at once
 
 
 def values_of(options: DecodingConfig) -> Values:
@@ -75,7 +75,7 @@ def graph(program: Program) -> Callable[..., Hypotheses]:
             key = jax.random.PRNGKey(values.seed)
             request = request._replace(keys=jax.vmap(partial(jax.random.fold_in, key))(lines))
         models = list(zip(program.models, variables, strict=True))
-        return translate(models, request, search, program.length, program.rows)
+        return translate(models, request, search, program.length, program.lanes)
 
     return run
 

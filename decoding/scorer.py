@@ -80,10 +80,10 @@ class Scorer:
         results: list[Scored | None] = [None] * len(pairs)
         for bucket, lines in by_bucket(lengths, engine.buckets):
             while lines:
-                rows = engine.rows(bucket)
-                capacity = rows * jax.local_device_count()
+                lanes = engine.lanes(bucket)
+                capacity = lanes * jax.local_device_count()
                 batch = [encoded[i] for i in lines[:capacity]]
-                scored = engine.run_or_halve(rows, bucket, self._batch, bucket, capacity, batch)
+                scored = engine.run_or_halve(lanes, bucket, self._batch, bucket, capacity, batch)
                 if scored is None:
                     continue  # out of memory: a smaller batch
                 for i, one in zip(lines, scored, strict=False):

@@ -2,7 +2,7 @@
 
 Axes: B batch · T queries · S keys · D model width · H heads · K head width.
 Keys and values are always arguments: fresh ones in training, the projected memory in
-cross-attention, the cache in search. There is one attention without modes.
+cross-attention, the cache in search. One function serves all three.
 """
 
 from typing import NamedTuple

@@ -2,11 +2,11 @@
 
 Axes: B lanes (sentences searched side by side) · Q sentences · N beams · V vocabulary · T steps ·
 K candidates.
-Two ideas. First, nothing is moved when beams are reordered: tokens and parents are appended once
-per step, the caller's cache stays in place and is masked by `ancestry`, and a finished hypothesis
-is a (step, slot) pair that is walked back after the loop. Second, no lane idles while sentences
-wait: with a `Queue`, a lane whose sentence is done takes the next one, so each lane counts its own
-steps.
+Two ideas. First, reordering beams moves neither the caller's cache nor the record of tokens: both
+are appended to once per step, and only the ancestry indices that mask the cache are gathered. A
+finished hypothesis is a (step, slot) pair, from which its tokens are read after the loop. Second,
+no lane idles while sentences wait: with a `Queue`, a lane whose sentence is done takes the next
+one, so each lane counts its own steps.
 """
 
 from collections.abc import Callable

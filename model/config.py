@@ -41,7 +41,9 @@ class ModelConfig:
         ("interleaved", "halves"),
     )
     max_length: int = option(
-        1024, "positions in the tables; drop or truncate longer inputs, as indexing clamps"
+        1024,
+        "number of positions; longer inputs must be dropped or truncated, because JAX clamps "
+        "indices that are out of range",
     )
     activation: str = option(
         "relu", "of the feed-forward sub-layer; gelu is exact", ("relu", "gelu", "silu")

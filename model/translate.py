@@ -20,7 +20,7 @@ from .hypotheses import Hypotheses
 from .sampling import sample
 from .transformer import Transformer
 
-CPU_TOKENS = 512  # encoded at once on a CPU; more leave a core's cache (half the speed at 1024)
+CPU_TOKENS = 512  # encoded together on a CPU; more exceed a core's cache (1024: half the speed)
 
 
 class Search(NamedTuple):

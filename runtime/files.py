@@ -1,4 +1,4 @@
-"""Lines of text files, atomic writes and locks.
+"""Text files for commands, atomic writes and locks.
 
 An atomic write goes to another name first: a file or directory appears complete or not at all.
 """
@@ -91,8 +91,8 @@ def write_lines(path: str, lines: Iterable[str]) -> int:
 def open_atomic(path: str) -> Iterator[BinaryIO]:
     """A binary file to write, which replaces `path` at the end unless an exception is raised.
 
-    It is on the disk before it is renamed. Of a symbolic link, the target is replaced. A pipe or a
-    device is written directly. A path that ends with .gz is compressed reproducibly.
+    It is on the disk before it is renamed. If `path` is a symbolic link, its target is replaced. A
+    pipe or a device is written directly. A path that ends with .gz is compressed reproducibly.
     """
     path = os.path.realpath(expand_path(path))
     temporary = f"{path}.tmp" if is_replaceable(path) else path

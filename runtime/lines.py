@@ -45,7 +45,7 @@ def check_file(path: str) -> None:
 def raw_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
     """The lines of a non-empty file as bytes; `digest` is updated with all bytes that are read.
 
-    Of a line longer than LONGEST only the beginning is returned, which is longer than LONGEST.
+    A line longer than LONGEST is truncated to a few bytes more, so that callers can detect it.
     Raises UserError(DATA) if the file cannot be read.
     """
     check_file(path)
@@ -84,7 +84,7 @@ def open_binary(path: str) -> BinaryIO:
 def truncated_lines(file: BinaryIO, digest: Digest | None = None) -> Iterator[bytes]:
     """The lines of a binary file without their line ends, each truncated as in `raw_lines`.
 
-    Memory for at most one truncated line, also if a compressed file holds a line of gigabytes.
+    At most one truncated line is in memory, even if a compressed file has a line of gigabytes.
     """
     continued = False  # whether the next part continues a line that was truncated
     while part := file.readline(LONGEST + 8):  # room for a byte order mark and the line end

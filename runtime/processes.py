@@ -2,8 +2,8 @@
 
 Each process runs the same command on its own devices and sees the same files. Values of a batch are
 summed by the devices (training/step.py); text is exchanged through the coordinator in process 0,
-which can name a missing process. A single process is the case of one: it starts nothing and waits
-for nothing.
+which can name a missing process. With a single process these functions start no service and return
+at once.
 """
 
 import atexit
@@ -43,7 +43,8 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "distributed",
         False,
-        "One of several processes of a TPU pod, Slurm or Open MPI job, which sets their number.",
+        "Run as one of several processes of a TPU pod, Slurm or Open MPI job; their number is read "
+        "from the cluster.",
     )
     flags.DEFINE_string(
         "coordinator", "", "HOST:PORT of process 0 on other clusters; the same in all processes."

@@ -31,8 +31,8 @@ class DecodingConfig:
     power_penalty: bool = option(False, "use the length penalty length^alpha instead")
     horizon: int = option(
         0,
-        "stop when no hypothesis that ends within this many tokens can win; 0: within the length "
-        "limit (exact)",
+        "stop when no live hypothesis could win by ending within this many more tokens; 0: within "
+        "the limit of the sentence (exact)",
         minimum=0,
         below=INT32_LIMIT,
     )

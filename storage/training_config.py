@@ -70,14 +70,14 @@ class TrainingConfig:
     log_every: int = option(100, "steps between two log lines", minimum=1)
     eval_every: int = option(
         5000,
-        "steps between two evaluations; a multiple of checkpoint_every, so that the best "
-        "evaluation has its checkpoint",
+        "steps between two evaluations; a multiple of checkpoint_every, so that every evaluated "
+        "step has a checkpoint",
         minimum=1,
     )
     checkpoint_every: int = option(1000, "steps between two checkpoints", minimum=1)
     keep: int = option(
         5,
-        "checkpoints that are kept besides the best one; the last ones, as many, are averaged "
+        "number of latest checkpoints that are kept in addition to the best one; they are averaged "
         "after the last step",
         minimum=1,
     )
@@ -94,8 +94,8 @@ class TrainingConfig:
     )
     skip_nonfinite: int = option(
         0,
-        "steps in a row whose loss or gradient may be non-finite; they do not change the "
-        "parameters, and one more stops training",
+        "maximum number of consecutive steps with a non-finite loss or gradient that are skipped; "
+        "the next one stops training",
         minimum=0,
     )
     allow_data_change: bool = option(

@@ -74,7 +74,7 @@ class Evaluator:
     def _sentences(self, corpus: Corpus) -> tuple[list[str], list[str]]:
         """The sources and references to translate: training.eval_sentences of them, 0 means all.
 
-        Of one corpus the first ones, of several corpora some of each.
+        The first ones of a single corpus; evenly spaced ones of a mixture.
         """
         total = len(corpus.source)
         count = min(self._config.training.eval_sentences or total, total)

@@ -1,8 +1,8 @@
 """One training step, written for one device and an axis name.
 
 Axes: M micro-batches · B rows of a device · S source · T target.
-The one idea: each device returns sums and counts, `psum` adds them, and one division by the global
-token count follows. So any number of devices and micro-batches gives the same update.
+Each device returns sums and counts; `psum` adds them and one division by the global token count
+follows. The update therefore does not depend on the number of devices or micro-batches.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def loss_sums(
         batch.target_segments,
         batch.source_positions,
         batch.target_positions,
-        batch.rows,
+        batch.row_ids,
         rngs=None if key is None else {"dropout": key},
         method="hidden",
     )
@@ -167,7 +167,7 @@ def split_rows(batch: Batch, *counts: int) -> Batch:
     All segment ids of an empty row are 0, so it adds nothing to any sum.
     """
     parts = int(np.prod(counts))
-    rows = -(-len(batch.rows) // parts) * parts
+    rows = -(-len(batch.row_ids) // parts) * parts
 
     def split(x):
         padding = [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1)

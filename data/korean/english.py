@@ -1,8 +1,8 @@
 """Realisation of a meaning in English: word order, articles, agreement, do-support.
 
-The Korean sentence determines the English one. A count noun is definite (*the apple*), a counted
-one has no article (*three apples*), nor has a mass noun (*rice*). Complements, possessed and
-existing things are indefinite (*a dog*).
+The Korean sentence determines the English one. Count nouns are definite (*the apple*); nouns
+with a numeral (*three apples*) and mass nouns (*rice*) have no article. Complements, possessed
+and existing things are indefinite (*a dog*).
 """
 
 from data.korean.grammar import HOW_MANY, Clause, Phrase, Sentence, subject

@@ -18,7 +18,7 @@ import jax
 from decoding.engine import Engine
 search = Engine._search
 def search_or_fail(self, bucket):
-    if self.rows(bucket) > {room}:
+    if self.lanes(bucket) > {room}:
         def fail(*_):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return fail
@@ -179,7 +179,7 @@ def test_a_job_that_is_stopped(tmp_path, record_property):
 
 ROW_33 = pytest.mark.row(
     33,
-    "input that is not UTF-8; a batch that does not fit into memory; a model that says \\n",
+    "input that is not UTF-8; a batch that does not fit into memory; a model that generates \\n",
     "the line is kept and named; the batch is halved, three times at most; a space for a line feed",
 )
 

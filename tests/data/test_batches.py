@@ -33,7 +33,7 @@ def random_pairs(count, seed=0, source=SOURCE, target=TARGET):
 def unpacked(batch):
     """The pairs of a batch as `(source, input, labels)`, found by their segments, row by row."""
     found = []
-    for row in range(len(batch.rows)):
+    for row in range(len(batch.row_ids)):
         source_of, target_of = batch.source_segments[row], batch.target_segments[row]
         for segment in range(1, max(source_of.max(), target_of.max()) + 1):
             found.append(

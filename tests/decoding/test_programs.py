@@ -97,8 +97,8 @@ def test_the_least_recently_used_program_is_released(traced):
     live = len(client.live_executables())
     program = translator.engine._program(16)
     reference = weakref.ref(programs.compiled(program))
-    for rows in range(100, 100 + programs.PROGRAMS):  # not traced
-        programs.compiled(program._replace(rows=rows))
+    for lanes in range(100, 100 + programs.PROGRAMS):  # not traced
+        programs.compiled(program._replace(lanes=lanes))
     gc.collect()
     assert reference() is None
     assert len(client.live_executables()) < live

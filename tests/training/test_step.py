@@ -203,7 +203,7 @@ def test_split_rows_pads_with_rows_that_add_nothing(batch):
     flat = split.target_segments.reshape(-1, T)
     np.testing.assert_array_equal(flat[:ROWS], batch.target_segments)
     assert (flat[ROWS:] == 0).all() and len(flat) == 12
-    assert jnp.asarray(split.rows).reshape(-1)[:ROWS].tolist() == list(range(ROWS))
+    assert jnp.asarray(split.row_ids).reshape(-1)[:ROWS].tolist() == list(range(ROWS))
 
 
 def test_the_moving_average_follows_its_formula(batch):

@@ -54,7 +54,7 @@ def test_mistakes_on_the_command_line(tmp_path, record_property):
         assert (done.code, done.out, len(done.err)) == (code, "", 1), (flag, done)
         assert part in done.error, (flag, done.error)
     done = decode(trained(), "--checkpoint=3", **options)
-    assert done.code == 4 and "there are the steps 100, 200 and the average" in done.error
+    assert done.code == 4 and "expected one of the steps 100, 200 and the average" in done.error
     for script in (TRAIN, DECODE):
         done = call(script, "--help", **options)
         assert done.code == 0 and "--workdir" in done.out and not done.err

@@ -13,6 +13,21 @@ from runtime.signals import StopFlag
 from storage.config import Config, DecodingConfig, TrainingConfig
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
+# Blank lines, a very long one, and characters that formats or line splitting might interpret.
+UNUSUAL_LINES = [
+    "",
+    "   ",
+    "e",
+    "eins " * 4000,
+    "😀 zwei 👍🏽",
+    "שלום שלוש",
+    "drei ||| vier",
+    "fünf\tsechs",
+    "sieben\u2028acht",
+    "\u200b",
+    "neun\x00zehn",
+    "<s> </s> <pad>",
+]
 
 
 def write_corpus(path: Path, pairs: int, seed: int = 0) -> str:

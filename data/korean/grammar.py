@@ -91,7 +91,7 @@ class Sentence(NamedTuple):
 
 
 def subject(clause: Clause) -> Phrase | None:
-    """The topic or subject of a clause, None if it has neither."""
+    """The first topic or subject of a clause; None without one."""
     for role, phrase in clause.arguments:
         if role in ("topic", "subject"):
             return phrase

@@ -9,7 +9,7 @@ from itertools import groupby
 
 import pytest
 from command_line import DECODE, ENVIRONMENT, decode, trained
-from tiny import WORDS, write_run
+from tiny import UNUSUAL_LINES, WORDS, write_run
 
 # decode.py whose devices have room for one sentence at a time, {room}, or for none.
 SMALL_DEVICES = """
@@ -27,26 +27,12 @@ Engine._search = search_or_fail
 sys.argv[0] = {decode!r}
 runpy.run_path({decode!r}, run_name="__main__")
 """
-ODD = [
-    "",
-    "   ",
-    "e",
-    "eins " * 4000,
-    "😀 zwei 👍🏽",
-    "שלום שלוש",
-    "drei ||| vier",
-    "fünf\tsechs",
-    "sieben\u2028acht",
-    "\u200b",
-    "neun\x00zehn",
-    "<s> </s> <pad>",
-]
 
 
 def mixed_lines(count, seed=0):
     choose = random.Random(seed)
     return [
-        choose.choice(ODD)
+        choose.choice(UNUSUAL_LINES)
         if choose.random() < 0.1
         else " ".join(choose.choices(WORDS, k=choose.randint(1, 9)))
         for _ in range(count)

@@ -9,25 +9,11 @@ from pathlib import Path
 
 import pytest
 from forked import call_forked
-from tiny import WORDS, write_run
+from tiny import UNUSUAL_LINES, WORDS, write_run
 
 from decoding.translator import Translator
 
 ROOT = Path(__file__).parents[2]
-ODD = [
-    "",
-    "   ",
-    "e",
-    "eins " * 4000,
-    "😀 zwei 👍🏽",
-    "שלום שלוש",
-    "drei ||| vier",
-    "fünf\tsechs",
-    "sieben\u2028acht",
-    "\u200b",
-    "neun\x00zehn",
-    "<s> </s> <pad>",
-]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +26,7 @@ def run(tmp_path_factory):
 def mixed_lines(count, seed=0):
     choose = random.Random(seed)
     return [
-        choose.choice(ODD)
+        choose.choice(UNUSUAL_LINES)
         if choose.random() < 0.1
         else " ".join(choose.choices(WORDS, k=choose.randint(1, 9)))
         for _ in range(count)

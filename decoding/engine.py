@@ -19,7 +19,7 @@ import numpy as np
 
 from decoding.batches import by_bucket, distribute, pad
 from decoding.calls import Call, Job, Pace, Result, read_results
-from decoding.programs import Program, compiled, graph, search_of, values_of
+from decoding.programs import Program, compiled, graph, search_of, values_of, with_values
 from model.config import ModelConfig
 from model.hypotheses import Hypotheses
 from model.transformer import Transformer
@@ -42,8 +42,9 @@ class Engine:
         """`suppress` are the ids of tokens that no hypothesis may hold."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         self.models = [Transformer(model) for model in models]
-        self._decoding, self.suppress, self._halvings = decoding, suppress, 0
-        self._kind, self._values = search_of(decoding, suppress), values_of(decoding)
+        self._decoding, self._halvings = decoding, 0
+        self._search_options, self._values = search_of(decoding, suppress), values_of(decoding)
+        self.rules = with_values(self._search_options.rules, self._values)
         longest = min(model.max_length for model in models)
         # One compiled shape for each bucket: short sentences are not padded to the longest length.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < longest]
@@ -146,7 +147,7 @@ class Engine:
 
     def _program(self, bucket: int) -> Program:
         length = int(self._max_lengths(np.array(bucket)))
-        return Program(tuple(self.models), self._kind, bucket, length, self.lanes(bucket))
+        return Program(tuple(self.models), self._search_options, bucket, length, self.lanes(bucket))
 
     def _max_lengths(self, lengths: np.ndarray) -> np.ndarray:
         """The most tokens of a translation for each source length; 0 for length 0. At most the

@@ -13,6 +13,7 @@ import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from model.constraints import RuleOptions
 from model.hypotheses import Hypotheses
 from model.transformer import Transformer
 from model.translate import Search, translate
@@ -51,26 +52,29 @@ def values_of(options: DecodingConfig) -> Values:
 
 def search_of(options: DecodingConfig, suppress: tuple[int, ...]) -> Search:
     """The search of these options. A rule that is disabled is not compiled."""
-    static = Search(**{name: getattr(options, name) for name in Search._fields})
-    return static._replace(
-        alpha=None,
-        temperature=None,
-        top_p=1.0 if options.top_p == 1.0 else None,
-        suppress=suppress,
-        repetition_penalty=1.0 if options.repetition_penalty == 1.0 else None,
-    )
+    penalty = 1.0 if options.repetition_penalty == 1.0 else None
+    rules = with_fields_of(options, RuleOptions, suppress=suppress, repetition_penalty=penalty)
+    top_p = 1.0 if options.top_p == 1.0 else None
+    return with_fields_of(options, Search, rules=rules, alpha=None, temperature=None, top_p=top_p)
+
+
+def with_fields_of(options: DecodingConfig, kind: type[Any], **given: Any) -> Any:
+    """A NamedTuple `kind`: the fields that are not given are those of `options`."""
+    return kind(**given, **{n: getattr(options, n) for n in kind._fields if n not in given})
+
+
+def with_values(options: Any, values: Values) -> Any:
+    """`options` with the fields that are None replaced by the values of the same names."""
+    missing = [name for name in options._fields if getattr(options, name) is None]
+    return options._replace(**{n: getattr(values, n) for n in missing if n in values._fields})
 
 
 def graph(program: Program) -> Callable[..., Hypotheses]:
     """(variables, request, line numbers, values) → Hypotheses, on one device."""
 
     def run(variables, request, lines, values):
-        dynamic = {
-            name: value
-            for name, value in values._asdict().items()
-            if name in Search._fields and getattr(program.search, name) is None
-        }
-        search = program.search._replace(**dynamic)
+        rules = with_values(program.search.rules, values)
+        search = with_values(program.search, values)._replace(rules=rules)
         if search.samples:
             key = jax.random.PRNGKey(values.seed)
             request = request._replace(keys=jax.vmap(partial(jax.random.fold_in, key))(lines))

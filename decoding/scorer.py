@@ -51,13 +51,8 @@ class Scorer:
     def __init__(self, translator: Translator, align: bool = False):
         """`align`: compute the alignment links too."""
         self._translator, self._align = translator, align
-        engine, options = translator.engine, translator.decoding
-        rules = make_rules(
-            engine.models[0].config.end_id,
-            suppress=engine.suppress,
-            renormalize=options.renormalize,
-            repetition_penalty=options.repetition_penalty,
-        )
+        engine = translator.engine
+        rules = make_rules(engine.models[0].config.end_id, engine.rules.for_scoring())
 
         def run(variables, *arrays):
             models = list(zip(engine.models, variables, strict=True))

@@ -8,7 +8,8 @@ probabilities only, so an ensemble of a model with itself equals that model.
 `history` holds the tokens of each hypothesis, −1 at later steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,27 @@ from jaxtyping import Array, Bool, Float, Int
 # → (logits, normalizer, mask [#B, #N, V])
 Rules = Callable[[Array, Array, Array, Array, Array], tuple[Array, Array, Array]]
 
-# The arguments of `make_rules` that are fields of translate.Search, equal for all sentences.
-SEARCH_RULES = ("suppress", "renormalize", "repetition_penalty", "no_repeat_ngram")
+
+class RuleOptions(NamedTuple):
+    """The rules with one value for all sentences; each default disables its rule.
+
+    `suppress` are tokens that are never generated; `renormalize` shares their probability among the
+    others, after the repetition penalty. A traced `repetition_penalty` is applied for any value;
+    the other fields are static.
+    """
+
+    suppress: tuple[int, ...] = ()
+    renormalize: bool = False
+    repetition_penalty: float | Array = 1.0
+    no_repeat_ngram: int = 0
+
+    def for_scoring(self) -> "RuleOptions":
+        """The rules that change log-probabilities. The others only restrict the choice of tokens,
+        so they do not apply to a given target."""
+        return self._replace(no_repeat_ngram=0)
+
+
+NO_RULES = RuleOptions()
 
 
 def penalize_repetition(
@@ -80,21 +100,18 @@ def tokens_at(
 
 def make_rules(
     end_id: int,
+    options: RuleOptions = NO_RULES,
     *,
-    suppress: Sequence[int] = (),
-    renormalize: bool = False,
-    repetition_penalty: float | Array = 1.0,
-    no_repeat_ngram: int = 0,
     min_lengths: Int[Array, " Q"] | None = None,
     prefix: tuple[Int[Array, "Q P"], Int[Array, " Q"]] | None = None,
 ) -> Rules | None:
     """The enabled rules as one function; None if none is enabled, which costs a search nothing.
 
-    `suppress` are tokens that are never generated; `renormalize` shares their probability among the
-    others, after the repetition penalty. `min_lengths` count the end token. `prefix` is the forced
+    `min_lengths` count the end token. `prefix` is the forced
     first tokens and their number; it may contain tokens that other rules forbid. The limit of a
-    search has precedence over all rules. A traced `repetition_penalty` is applied for any value.
+    search has precedence over all rules.
     """
+    suppress, renormalize, repetition_penalty, no_repeat_ngram = options
     penalized = isinstance(repetition_penalty, jax.Array) or repetition_penalty != 1.0
     if not (suppress or penalized or no_repeat_ngram) and min_lengths is prefix is None:
         return None

@@ -36,12 +36,21 @@ class Choice(NamedTuple):
     failed: Bool[Array, "B N"]  # logits that are NaN or +inf
 
 
-class Truncation(NamedTuple):
-    """How the distribution is changed before a token is drawn."""
+class SamplingOptions(NamedTuple):
+    """The options of `sample`; `temperature`, `top_p` and `alpha` may be traced.
 
-    temperature: float | Array
-    top_k: int
-    top_p: float | Array
+    `temperature`, `top_k` and `top_p` change the distribution from which a token is drawn. `alpha`
+    and `power_penalty` are those of `beam_search`.
+    """
+
+    samples: int
+    max_length: int
+    end_id: int
+    temperature: float | Array = 1.0
+    top_k: int = 0
+    top_p: float | Array = 1.0
+    alpha: float | Array = 0.6
+    power_penalty: bool = False
 
 
 def top_k_top_p_mask(
@@ -67,18 +76,10 @@ def sample(
     start_tokens: Int[Array, " B"],
     limits: Int[Array, " B"],
     keys: Array,
-    *,
-    samples: int,
-    max_length: int,
-    end_id: int,
-    temperature: float | Array = 1.0,
-    top_k: int = 0,
-    top_p: float | Array = 1.0,
-    alpha: float | Array = 0.6,
-    power_penalty: bool = False,
+    options: SamplingOptions,
     rules: Rules | None = None,
 ) -> Hypotheses:
-    """`samples` hypotheses of each sentence, in the order in which they were drawn.
+    """`options.samples` hypotheses of each sentence, in the order in which they were drawn.
 
     Tokens are drawn from softmax(log p / temperature) over the tokens that `rules`, `top_k` and
     `top_p` leave, where p are the model's probabilities, after any repetition penalty. `log_probs`
@@ -87,11 +88,12 @@ def sample(
     end. Samples with logits that are NaN or +inf have NaN scores. A traced `top_p` is applied for
     any value.
     """
+    samples, max_length, end_id = options.samples, options.max_length, options.end_id
     if samples < 1 or max_length < 1:
         raise ValueError(f"samples and max_length must be at least 1; got {samples}, {max_length}")
     check_sentences(start_tokens, limits)
     check_shape("keys", keys, (len(start_tokens), *keys.shape[1:]), "one for each of start_tokens")
-    step, truncation = checked_step(step, end_id), Truncation(temperature, top_k, top_p)
+    step = checked_step(step, end_id)
     limits = jnp.clip(limits, 1, max_length)
 
     def unfinished(sampling: SamplingState) -> Array:
@@ -101,13 +103,13 @@ def sample(
         logits, step_state = run_step(step, sampling, start_tokens)
         choice = constrain(logits, sampling, rules, sampling.t + 1 >= limits, end_id)
         keys_now = jax.vmap(jax.random.fold_in, (0, None))(keys, sampling.t)
-        tokens = draw_tokens(keys_now, choice, truncation, end_id)
+        tokens = draw_tokens(keys_now, choice, options)
         log_probs = token_log_probs(choice, tokens)
         return append_tokens(sampling, tokens, log_probs, end_id)._replace(step_state=step_state)
 
     start = initial_state(len(start_tokens), samples, max_length, end_id, state)
     sampling = jax.lax.while_loop(unfinished, advance, start)
-    penalty = length_penalty(sampling.lengths, alpha, power_penalty)
+    penalty = length_penalty(sampling.lengths, options.alpha, options.power_penalty)
     return Hypotheses(
         jnp.moveaxis(sampling.tokens, 0, -1),
         sampling.lengths,
@@ -162,16 +164,14 @@ def constrain(
     return Choice(logits, normalizer, allowed, must_end, failed)
 
 
-def draw_tokens(
-    keys: Array, choice: Choice, truncation: Truncation, end_id: int
-) -> Int[Array, "B N"]:
+def draw_tokens(keys: Array, choice: Choice, options: SamplingOptions) -> Int[Array, "B N"]:
     """One token for each sample."""
-    temperature, top_k, top_p = truncation
-    logits = jnp.where(choice.allowed, choice.logits / temperature, -jnp.inf)
+    top_k, top_p = options.top_k, options.top_p
+    logits = jnp.where(choice.allowed, choice.logits / options.temperature, -jnp.inf)
     if top_k or isinstance(top_p, jax.Array) or top_p < 1.0:
         logits = jnp.where(top_k_top_p_mask(logits, top_k, top_p), logits, -jnp.inf)
     tokens = jax.vmap(jax.random.categorical)(keys, logits)
-    return jnp.where(choice.must_end, end_id, tokens)  # for any logits, including NaN
+    return jnp.where(choice.must_end, options.end_id, tokens)  # for any logits, including NaN
 
 
 def token_log_probs(choice: Choice, tokens: Int[Array, "B N"]) -> Float[Array, "B N"]:

@@ -15,9 +15,9 @@ from .attention import Cache, KeysValues, to_cache
 from .beam_search import Queue, Step, beam_search
 from .checks import check_array, check_shape
 from .config import ModelConfig
-from .constraints import SEARCH_RULES, make_rules
+from .constraints import NO_RULES, RuleOptions, make_rules
 from .hypotheses import Hypotheses
-from .sampling import sample
+from .sampling import SamplingOptions, sample
 from .transformer import Transformer
 
 CPU_TOKENS = 512  # encoded together on a CPU; more exceed a core's cache (1024: half the speed)
@@ -26,9 +26,8 @@ CPU_TOKENS = 512  # encoded together on a CPU; more exceed a core's cache (1024:
 class Search(NamedTuple):
     """The options of a search; the defaults are the paper's. Pass them by keyword.
 
-    `samples` > 0 draws that many hypotheses (model/sampling.py) instead of a beam search. The
-    options from `suppress` on are rules (model/constraints.py). alpha, temperature, top_p and
-    repetition_penalty may be traced; the others are static.
+    `samples` > 0 draws that many hypotheses (model/sampling.py) instead of a beam search. alpha,
+    temperature, top_p and rules.repetition_penalty may be traced; the others are static.
     """
 
     beam_size: int = 4
@@ -40,10 +39,7 @@ class Search(NamedTuple):
     temperature: float | Array = 1.0
     top_k: int = 0
     top_p: float | Array = 1.0
-    suppress: tuple[int, ...] = ()
-    repetition_penalty: float | Array = 1.0
-    no_repeat_ngram: int = 0
-    renormalize: bool = False
+    rules: RuleOptions = NO_RULES
 
 
 class Request(NamedTuple):
@@ -180,9 +176,8 @@ def translate(
     memories = [encode_sources(*one, request, lanes) for one in models]
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
-    options = {name: getattr(search, name) for name in SEARCH_RULES}
     rules = make_rules(
-        config.end_id, **options, min_lengths=request.min_lengths, prefix=request.prefix
+        config.end_id, search.rules, min_lengths=request.min_lengths, prefix=request.prefix
     )
     state = tuple(
         DecoderState(
@@ -192,12 +187,12 @@ def translate(
         for (model, _), memory in zip(models, memories, strict=True)
     )  # fmt: skip
     if search.samples:
-        return sample(
-            step, state, start, limits, request.keys, samples=search.samples,
-            max_length=max_length, end_id=config.end_id, temperature=search.temperature,
-            top_k=search.top_k, top_p=search.top_p, alpha=search.alpha,
-            power_penalty=search.power_penalty, rules=rules,
+        options = SamplingOptions(
+            samples=search.samples, max_length=max_length, end_id=config.end_id,
+            temperature=search.temperature, top_k=search.top_k, top_p=search.top_p,
+            alpha=search.alpha, power_penalty=search.power_penalty,
         )  # fmt: skip
+        return sample(step, state, start, limits, request.keys, options, rules)
     return beam_search(
         step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
         end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,

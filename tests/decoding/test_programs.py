@@ -5,7 +5,6 @@ The model is random, so that hypotheses differ and every option has an effect.
 
 import gc
 import weakref
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -29,11 +28,11 @@ from storage.config import DecodingConfig
 
 
 def test_a_search_and_config_decoding_have_the_same_defaults():
-    options, search = DecodingConfig(), Search()
-    names = set(Search._fields) & {field.name for field in fields(DecodingConfig)}
-    names.remove("suppress")  # pieces in one, ids in the other
-    assert names >= {"beam_size", "nbest", "alpha", "temperature", "top_k", "top_p", "samples"}
-    assert {n: getattr(search, n) for n in names} == {n: getattr(options, n) for n in names}
+    search = Search()
+    defaults = {**search._asdict(), **search.rules._asdict()}
+    del defaults["rules"], defaults["suppress"]  # token ids, which are pieces in the config
+    assert {name: getattr(DecodingConfig(), name) for name in defaults} == defaults
+    assert DecodingConfig().suppress == "" and search.rules.suppress == ()
 
 
 @pytest.fixture
@@ -68,7 +67,10 @@ def test_new_values_compile_nothing_and_give_the_results_of_constants(traced, va
         constants = {
             name: value for name, value in engine._values._asdict().items() if name != "seed"
         }
-        fixed = program._replace(search=program.search._replace(**constants))
+        rules = program.search.rules._replace(
+            repetition_penalty=constants.pop("repetition_penalty")
+        )
+        fixed = program._replace(search=program.search._replace(rules=rules, **constants))
         arguments = engine.variables, request, np.arange(6) + 40
         run = jax.jit(partial(programs.graph(fixed), values=engine._values))
         expected = jax.device_get(run(*arguments))

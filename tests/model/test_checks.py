@@ -19,7 +19,7 @@ from model.attention import (
 from model.beam_search import beam_search
 from model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
 from model.positions import rotate, sinusoidal_positions
-from model.sampling import sample
+from model.sampling import SamplingOptions, sample
 from model.scoring import score_targets
 
 
@@ -142,15 +142,18 @@ def test_an_error_of_a_search_names_the_wrong_argument(error, message, change):
     with pytest.raises(error, match=f"^({message})"):
         jax.eval_shape(lambda: beam_search(**given, beam_size=2))
     with pytest.raises(error, match=f"^({message})"):
-        jax.eval_shape(
-            lambda: sample(**given, keys=jax.random.split(jax.random.key(0), 3), samples=2)
-        )
+        jax.eval_shape(lambda: drawn(given, 3))
+
+
+def drawn(arguments, keys):
+    """Two samples of each sentence, with the arguments of a beam search."""
+    given = dict(arguments)
+    options = SamplingOptions(2, given.pop("max_length"), given.pop("end_id"))
+    return sample(**given, keys=jax.random.split(jax.random.key(0), keys), options=options)
 
 
 def test_sampling_needs_one_key_per_sentence_and_right_arguments_pass():
     with pytest.raises(ValueError, match="^keys must have the shape"):
-        jax.eval_shape(
-            lambda: sample(**SEARCH, keys=jax.random.split(jax.random.key(0), 4), samples=2)
-        )
+        jax.eval_shape(lambda: drawn(SEARCH, 4))
     jax.eval_shape(lambda: (attend(mask=ATTEND), heads(mask=ATTEND), segment_mask(INTS, INTS)))
     jax.eval_shape(lambda: beam_search(**SEARCH, beam_size=2))

@@ -9,7 +9,7 @@ import pytest
 from slow_beam_search import listed, slow_beam_search
 
 from model.beam_search import beam_search
-from model.constraints import make_rules, no_repeat_ngram_mask
+from model.constraints import RuleOptions, make_rules, no_repeat_ngram_mask
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
 COMBINATIONS = {
@@ -52,12 +52,12 @@ def step_of(tables):
 
 
 def rules_of(options, min_lengths, prefix):
-    given = {
-        **options,
-        "min_lengths": min_lengths if "min_lengths" in options else None,
-        "prefix": prefix if "prefix" in options else None,
-    }
-    return make_rules(END, **given)
+    return make_rules(
+        END,
+        RuleOptions(**{name: options[name] for name in RuleOptions._fields if name in options}),
+        min_lengths=min_lengths if "min_lengths" in options else None,
+        prefix=prefix if "prefix" in options else None,
+    )
 
 
 @cache

@@ -26,7 +26,7 @@ from test_constraints import (
 
 from model.beam_search import beam_search
 from model.constraints import penalize_repetition
-from model.sampling import sample
+from model.sampling import SamplingOptions, sample
 from model.translate import ensemble
 
 RULES = {
@@ -110,11 +110,8 @@ def test_samples_of_a_model_with_itself_are_those_of_the_model(options):
             jnp.full(B, START),
             jnp.full(B, LIMIT),
             keys,
-            samples=4,
-            max_length=LIMIT,
-            end_id=END,
-            rules=rules_of(RULES[name], None, None),
-            **SAMPLES[options],
+            SamplingOptions(samples=4, max_length=LIMIT, end_id=END, **SAMPLES[options]),
+            rules_of(RULES[name], None, None),
         )
 
     for name in ("none", "repetition_penalty", "renormalize"):

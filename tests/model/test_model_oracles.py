@@ -14,7 +14,7 @@ from small_transformer import SMALL, ids, variables_of
 
 from model.config import ModelConfig
 from model.layers import LayerNorm
-from model.sampling import sample
+from model.sampling import SamplingOptions, sample
 from model.scoring import score_targets
 from model.transformer import Transformer
 
@@ -102,11 +102,7 @@ def test_the_score_of_a_sample_is_its_log_probability_divided_by_the_penalty_of_
                 jnp.full(2, START),
                 jnp.array([LIMIT, 4]),
                 keys,
-                samples=40,
-                max_length=LIMIT,
-                end_id=END,
-                alpha=alpha,
-                power_penalty=power,
+                SamplingOptions(40, LIMIT, END, alpha=alpha, power_penalty=power),
             )
         )()
     )

@@ -13,8 +13,8 @@ import pytest
 from table_models import END, LIMIT, START, B, V, bigram_step, random_limits, random_tables
 
 from model.beam_search import Queue, beam_search
-from model.constraints import make_rules
-from model.sampling import sample
+from model.constraints import RuleOptions, make_rules
+from model.sampling import SamplingOptions, sample
 from model.translate import ensemble
 
 NEGATIVE_NAN = np.array(0xFFC00000, np.uint32).view(np.float32)  # top_k sorts NaN by its sign
@@ -58,7 +58,7 @@ def searcher(kind):
             end_id=END,
             nbest=options.get("nbest", 1),
             alpha=alpha,
-            rules=make_rules(END, **options.get("rules", {})),
+            rules=make_rules(END, RuleOptions(**options.get("rules", {}))),
             queue=Queue(rows, load),
         )
 
@@ -155,10 +155,7 @@ def test_samples_end_at_their_limits_for_any_values(options):
             jnp.full(B, START),
             limits,
             keys,
-            samples=3,
-            max_length=LIMIT,
-            end_id=END,
-            **options,
+            SamplingOptions(samples=3, max_length=LIMIT, end_id=END, **options),
         )
 
     for value, where in product(BAD.values(), ("everywhere", "one token")):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.constraints import make_rules
-from model.sampling import sample, top_k_top_p_mask
+from model.constraints import RuleOptions, make_rules
+from model.sampling import SamplingOptions, sample, top_k_top_p_mask
 
 V, START, END, LIMIT = 5, 1, 2, 3
 
@@ -30,10 +30,8 @@ def draw(tables, limits, keys, suppress=(), **options):
         jnp.full(len(tables), START),
         limits,
         keys,
-        max_length=LIMIT,
-        end_id=END,
-        rules=make_rules(END, suppress=suppress),
-        **options,
+        SamplingOptions(max_length=LIMIT, end_id=END, **options),
+        make_rules(END, RuleOptions(suppress=suppress)),
     )
 
 
@@ -158,9 +156,7 @@ def test_the_history_for_rules_holds_only_drawn_tokens():
         jnp.array([START]),
         jnp.array([LIMIT]),
         keys_of(1),
-        samples=4,
-        max_length=LIMIT,
-        end_id=END,
-        rules=rules,
+        SamplingOptions(samples=4, max_length=LIMIT, end_id=END),
+        rules,
     )
     assert found.lengths.tolist() == [[1] * 4]

@@ -7,7 +7,7 @@ batch is a slice of a plan, so any batch can be made at any time on any machine.
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -206,23 +206,23 @@ class Batches:
         return DataPosition(epoch + 1, 0) if last else DataPosition(epoch, index + 1)
 
     def iterate(
-        self, position: DataPosition
-    ) -> Prefetched[tuple[DataPosition, Batch, DataPosition]]:
-        """Endless items (position, batch, next position), starting at `position`.
+        self, position: DataPosition, place: Callable[[Batch], Any] = lambda batch: batch
+    ) -> Prefetched[tuple[DataPosition, Any, DataPosition]]:
+        """Endless items (position, place(batch), next position), starting at `position`.
 
-        A thread prepares the batches, and the plans of new epochs, in advance. An error in the
-        thread is raised here when its batch is due, with its traceback and position. A position
-        past the last batch of its epoch, as in checkpoints of versions that used incomplete
-        batches, is the start of the next epoch.
+        A thread makes the plans and places the batches in advance. An error in the thread is raised
+        here when its batch is due, with its traceback and position. A position past the last batch
+        of its epoch, as in checkpoints of versions that used incomplete batches, is the start of
+        the next epoch.
         """
-        return Prefetched(self._generate(position), BATCHES_AHEAD)
+        return Prefetched(self._generate(position, place), BATCHES_AHEAD)
 
-    def _generate(self, position):
+    def _generate(self, position, place):
         while True:
             try:
                 if position.index >= num_batches(self.plan(position.epoch), self.shape[0]):
                     position = DataPosition(position.epoch + 1, 0)
-                item = position, self[position], self.next_position(position)
+                item = position, place(self[position]), self.next_position(position)
             except Exception as error:
                 error.add_note(f"while making batch {position.index} of epoch {position.epoch}")
                 raise

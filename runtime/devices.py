@@ -108,9 +108,18 @@ def keep_freed_memory() -> None:
 
 def replicated() -> jax.sharding.NamedSharding:
     """The sharding of a value of which every local device holds a full copy."""
+    return _over_devices()
+
+
+def one_per_device() -> jax.sharding.NamedSharding:
+    """The sharding of an array [local devices, …] of which every device holds one entry."""
+    return _over_devices("devices")
+
+
+def _over_devices(*axes: str) -> jax.sharding.NamedSharding:
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     mesh = Mesh(np.array(jax.local_devices()), ("devices",))
-    return NamedSharding(mesh, PartitionSpec())
+    return NamedSharding(mesh, PartitionSpec(*axes))

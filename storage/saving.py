@@ -7,6 +7,7 @@ directory, with the hashes of its files, and then renamed.
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +47,34 @@ class Checkpoints:
         options = ocp.CompositeOptions(multiprocessing_options=single)
         handler = ocp.CompositeCheckpointHandler(composite_options=options)
         self._orbax = ocp.Checkpointer(handler, multiprocessing_options=single)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")  # joined at the exit of the process
+        self._saving: Future[None] | None = None
         if processes.is_first():
             self._delete_temporaries()
 
-    def save(self, state: Any, data: dict[str, Any]) -> None:
-        """Write the checkpoint `state.step` and best.json, then delete the old checkpoints.
+    def start_save(self, state: Any, data: dict[str, Any]) -> None:
+        """Copy the state to the host; a thread then writes the checkpoint `state.step` and
+        best.json, and deletes the old checkpoints. `wait` waits for it and comes before the next
+        save.
 
         data["best"] is the content of best.json: {"checkpoint": STEP, metric: value} or {}. Raises
-        UserError(DIVERGED) if an array is not finite, and UserError(OUTPUT) if writing fails;
-        earlier checkpoints then stay, and a later save may succeed.
+        UserError(DIVERGED) if an array is not finite.
         """
-        step = int(state.step)
-        check_finite(state, step)
-        # Orbax refuses device arrays of one of several processes.
-        arrays = checkpoint_items(jax.device_get(state))
+        check_finite(state, int(state.step))
+        self._saving = self._thread.submit(self._save, host_copy(state), data)
+
+    def wait(self) -> None:
+        """Wait until the save that was started is complete.
+
+        Raises UserError(OUTPUT) if writing failed; earlier checkpoints then stay, and a later save
+        may succeed.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def _save(self, state: Any, data: dict[str, Any]) -> None:
+        step, arrays = int(state.step), checkpoint_items(state)
         items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
         items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **data})
         self._write(self._directory / str(step), items, state)
@@ -227,7 +242,14 @@ class Checkpoints:
         self._delete(self.run / "average")
 
     def close(self) -> None:
+        self._thread.shutdown()
         self._orbax.close()
+
+
+def host_copy(state: Any) -> Any:
+    """The arrays of `state` in memory of their own. On a CPU `device_get` returns views of buffers
+    that are donated to the next step."""
+    return jax.tree.map(np.array, jax.device_get(state))
 
 
 @jax.jit

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 
 import jax
-import optax
 
 from data.batches import DataPosition
 from runtime.durations import format_duration
@@ -23,12 +22,11 @@ class Progress:
         self,
         run: Run,
         config: TrainingConfig,
-        schedule: optax.Schedule,
         step: int,
         locate: Callable[[DataPosition], list[str]],
     ):
         """`step` is the number of steps done; `locate` lists the pairs of a batch as file:line."""
-        self._run, self._config, self._schedule, self._locate = run, config, schedule, locate
+        self._run, self._config, self._locate = run, config, locate
         self._first, self._skipped = step + 1, 0
         self.restart()
 
@@ -39,10 +37,11 @@ class Progress:
     def report(self, step: int, metrics: dict[str, jax.Array], position: DataPosition) -> None:
         """Report `step`, on the batch at `position`; waits until the step has ended.
 
-        A step whose loss or gradient is not finite has changed no parameter. Raises
-        UserError(DIVERGED) after more than training.skip_nonfinite such steps in a row.
+        `metrics` are those of the step and its learning rate. A step whose loss or gradient is not
+        finite has changed no parameter. Raises UserError(DIVERGED) after more than
+        training.skip_nonfinite such steps in a row.
         """
-        values = {name: float(value) for name, value in metrics.items()}
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if not (math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])):
             self._report_nonfinite(step, values, position)
             return
@@ -50,7 +49,6 @@ class Progress:
         self._tokens += values.pop("tokens")
         self._steps += 1
         seconds = time.perf_counter() - self._started
-        values["learning_rate"] = float(self._schedule(step - 1))
         values["tokens_per_second"] = self._tokens / seconds
         left = format_duration((self._config.num_steps - step) * seconds / self._steps)
         line = (

@@ -1,6 +1,6 @@
 """The trainer: the loop of steps, evaluations and checkpoints, from start or resume to the end."""
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from signal import Signals
 
@@ -9,7 +9,9 @@ import jax
 from data.batches import Batch, Batches, DataPosition, batch_pairs
 from model.transformer import Transformer
 from runtime import processes
+from runtime.devices import one_per_device
 from runtime.errors import OUTPUT, UserError
+from runtime.prefetch import Prefetched
 from runtime.signals import StopFlag, Stopped
 from storage.config import Config
 from storage.run import Run
@@ -63,11 +65,19 @@ class Trainer:
             fresh_state, self.checkpoints, self.evaluator.best, config, run, data
         )
         self.start_step = self.saved_step = self.step = int(self.state.step)
+        # CPU devices share threads: two programs with collectives at once can wait for each other.
+        # Other devices run programs in the order in which they are started.
+        self._one_at_a_time = jax.default_backend() == "cpu"
+        self._running: tuple[int, dict[str, jax.Array], DataPosition] | None = None
         run.open_metrics(self.step)
 
     def train(self) -> None:
         """Train to the end. On a signal, save a checkpoint and raise Stopped."""
-        stream = self.batches.iterate(self.position)
+        stream = self.batches.iterate(self.position, self._place)
+        with closing(self.checkpoints), closing(stream):
+            self._train_on(stream)
+
+    def _train_on(self, stream: Prefetched[tuple[DataPosition, Batch, DataPosition]]) -> None:
         # The plan of the first epoch takes seconds for a large corpus.
         raise_if_stopped(self.stop.agreed_signal(stream.ready))
         announce(self.config, self.run, self.batches, self.position.epoch)
@@ -81,14 +91,16 @@ class Trainer:
             self._evaluate_if_due()
             self._save_if_due()
         stream.close()
+        self._finish_step()
+        self._finish_save()
         if self.saved_step < self.step:
-            self._save()
+            self._start_save()
+            processes.run_on_first("the checkpoint", self.checkpoints.wait)
         raise_if_stopped(self.stop.agreed_signal())
         if was_complete and self.step == self.start_step:
             self.run.log(f"already complete at step {self.step}")
         else:
             self._save_average()
-        self.checkpoints.close()
 
     def _is_finished(self) -> bool:
         return self.step >= self.config.training.num_steps or self.evaluator.patience_exhausted
@@ -105,19 +117,36 @@ class Trainer:
         self._train_step = with_profile(
             step, training.profile, self.run.path / "profile", self.step
         )
-        schedule = learning_rate_schedule(training, config.model.d_model)
-        self._progress = Progress(self.run, training, schedule, self.step, self._pair_locations)
+        self._learning_rate = jax.jit(learning_rate_schedule(training, config.model.d_model))
+        self._progress = Progress(self.run, training, self.step, self._pair_locations)
+
+    def _place(self, batch: Batch) -> Batch:
+        """[rows, …] → [devices, micro-batches, B, …], on the devices of this process."""
+        rows = split_rows(batch, jax.device_count(), self.config.training.accumulate)
+        return jax.device_put(processes.local_part(rows), one_per_device())
 
     def _do_step(self, taken: DataPosition, batch: Batch, following: DataPosition) -> None:
-        """One training step on the batch at position `taken`; `following` is the next position."""
+        """Start a training step on the batch at position `taken`, then report the step before it;
+        `following` is the position of the next batch."""
         if self.step == self.start_step > 0:  # the average is outdated from here on
             processes.run_on_first(
                 "the first step", self.checkpoints.discard_average, self.evaluator.best.entry
             )
-        rows = split_rows(batch, jax.device_count(), self.config.training.accumulate)
-        self.state, metrics = self._train_step(self.state, processes.local_part(rows))
+        if self._one_at_a_time:
+            jax.block_until_ready(self.state)
+        rate = self._learning_rate(self.step)  # before the step, else it would wait for its end
+        self.state, metrics = self._train_step(self.state, batch)
+        if self._one_at_a_time and processes.count() > 1:  # the next program is `agreed_signal`
+            jax.block_until_ready(self.state)
+        self._finish_step()
         self.step, self.position = self.step + 1, following
-        self._progress.report(self.step, metrics, taken)
+        self._running = self.step, {**metrics, "learning_rate": rate}, taken
+
+    def _finish_step(self) -> None:
+        """Wait for the end of the last step that is not reported, and report it."""
+        if self._running is not None:
+            self._progress.report(*self._running)
+            self._running = None
 
     def _pair_locations(self, position: DataPosition) -> list[str]:
         """The places of the pairs of a batch in the corpus, such as train.de:777."""
@@ -133,33 +162,41 @@ class Trainer:
         training, step = self.config.training, self.step
         due = step % training.eval_every == 0 or step == training.num_steps
         if step > 0 and due and self.evaluator.best.evaluated_step < step:
+            self._finish_step()
+            self._finish_save()
             with suppress(Stopped):
                 self.evaluator.evaluate(step, step, self.state.eval_params)
+            self._progress.restart()
 
     def _save_if_due(self) -> None:
-        """Save every training.checkpoint_every steps, except at the end.
-
-        If writing fails, training continues: the next save may succeed.
-        """
+        """Save every training.checkpoint_every steps, except at the end."""
         training = self.config.training
-        if self.step % training.checkpoint_every != 0 or self.step >= training.num_steps:
-            return
+        if self.step % training.checkpoint_every == 0 and self.step < training.num_steps:
+            self._finish_step()
+            self._finish_save()
+            self._start_save()
+
+    def _finish_save(self) -> None:
+        """Wait for the end of the last save.
+
+        If it failed, training continues: the next save may succeed.
+        """
         try:
-            self._save()
+            processes.run_on_first("the checkpoint", self.checkpoints.wait)
         except UserError as error:
             if error.code != OUTPUT:
                 raise
-            self.evaluator.best.undo(self.step)
+            self.evaluator.best.undo(self.saved_step)
+            self.saved_step = -1
             self.run.log(f"warning: {error}; training continues without this checkpoint")
-        self._progress.restart()
 
-    def _save(self) -> None:
+    def _start_save(self) -> None:
         facts = {
             **self.position._asdict(),
             **self.evaluator.best.to_json(),
             "files": self.data.files,
         }
-        processes.run_on_first("the checkpoint", self.checkpoints.save, self.state, facts)
+        processes.run_on_first("the state", self.checkpoints.start_save, self.state, facts)
         self.saved_step = self.step
 
     def _save_average(self) -> None:

@@ -16,11 +16,14 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
+import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
 from injection import replace  # noqa: E402
 
 import train  # noqa: E402
@@ -48,6 +51,7 @@ def send(point, call, names):
         print(f"now {names} at {point}", file=sys.stderr, flush=True)
         for name in names.split():
             os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
+            time.sleep(0.1)  # in a thread: two pending signals of a kind would be one
 
     at_call(point, call, kill)
 
@@ -113,19 +117,18 @@ def reseed():
 
 def watch():
     def hashed(original):
-        def split(batch, *counts):
-            digest = hashlib.sha256(b"".join(part.tobytes() for part in batch)).hexdigest()
-            if len(counts) == 2:  # a training batch: devices and micro-batches
-                print(f"batch {digest}", file=sys.stderr)
-            return original(batch, *counts)
+        def step(self, taken, batch, following):
+            digest = hashlib.sha256()
+            for part in map(np.asarray, batch):  # [devices, micro-batches, rows, …]
+                rows = part.reshape(-1, *part.shape[3:])
+                digest.update(rows[: self.config.rows_per_batch].tobytes())
+            print(f"batch {digest.hexdigest()}", file=sys.stderr)
+            return original(self, taken, batch, following)
 
-        return split
+        return step
 
     def compared(original):
         def save(self, state, data):
-            import jax
-            import numpy as np
-
             shards = [
                 [np.asarray(one.data).tobytes() for one in leaf.addressable_shards]
                 for leaf in jax.tree.leaves(state)
@@ -136,7 +139,7 @@ def watch():
 
         return save
 
-    replace("batch", hashed)
+    replace("step", hashed)
     replace("save", compared)
 
 

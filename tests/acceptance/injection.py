@@ -10,11 +10,10 @@ POINTS = {
     "fresh state": "training.trainer:init_state",
     "announce": "training.trainer:announce",  # the state is restored, no step is done
     "loss": "training.step:loss_sums",  # called while the training step is traced
-    "batch": "training.trainer:split_rows",  # before each training step
-    "after step": "training.progress:Progress.report",
+    "step": "training.trainer:Trainer._do_step",  # before each training step
     "evaluation": "training.evaluate:Evaluator.evaluate",
     "decoding": "decoding.engine:Engine._submit",  # a call is submitted to the devices
-    "save": "storage.saving:Checkpoints.save",
+    "save": "storage.saving:Checkpoints.start_save",
     "manifest": "storage.saving:write_manifest",  # the files of a checkpoint are written
     "sync": "storage.manifest:sync_to_disk",  # once for each file and directory of a checkpoint
 }

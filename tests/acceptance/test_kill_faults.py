@@ -10,7 +10,7 @@ from processes import KILLED, at, batches_of, ended, final_state, last_step, wai
 
 from storage.checkpoint import steps
 
-AFTER = "after step"
+STEP = "step"
 row = pytest.mark.row
 KILLS = row(
     1,
@@ -104,7 +104,7 @@ def test_stopped_after_each_step(bench, whole, tmp_path, record_property):
     expected = final_state(whole)
     for step in range(1, 12):
         run = tmp_path / str(step)
-        code, lines = bench.train(run, fault=at(AFTER, step, "TERM"))
+        code, lines = bench.train(run, fault=at(STEP, step, "TERM"))
         assert code == 143 and last_step(lines, "saved step ") == step, lines
         code, lines = bench.train(run)
         assert code == 0 and last_step(lines, "resumed at step ") == step, lines
@@ -129,7 +129,7 @@ def test_no_batch_is_repeated_or_skipped(bench, tmp_path, record_property):
 @DRIFT
 def test_stopped_twice_in_an_epoch(bench, whole, tmp_path, record_property):
     for call in (1, 1):  # steps 1 and 2 of the four of an epoch
-        code, lines = bench.train(tmp_path / "run", fault=at(AFTER, call, "TERM"))
+        code, lines = bench.train(tmp_path / "run", fault=at(STEP, call, "TERM"))
         assert code == 143, lines
     code, lines = bench.train(tmp_path / "run")
     assert code == 0 and final_state(tmp_path / "run") == final_state(whole), lines
@@ -140,10 +140,10 @@ def test_stopped_twice_in_an_epoch(bench, whole, tmp_path, record_property):
 def test_stopped_thrice_and_once_before_any_step(bench, whole, tmp_path, record_property):
     run = tmp_path / "run"
     for fault in (
-        at(AFTER, 5, "TERM"),
+        at(STEP, 5, "TERM"),
         at("announce", 1, "TERM"),
-        at(AFTER, 1, "TERM"),
-        at(AFTER, 1, "TERM"),
+        at(STEP, 1, "TERM"),
+        at(STEP, 1, "TERM"),
     ):
         code, lines = bench.train(run, fault=fault)
         assert code == 143, lines

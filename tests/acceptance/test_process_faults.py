@@ -22,7 +22,7 @@ from tiny import write_corpus
 
 from storage.checkpoint import steps
 
-AFTER = "after step"
+STEP = "step"
 row = pytest.mark.row
 TERM = row(
     4,
@@ -66,7 +66,7 @@ def evaluated(bench):
 
 
 PLACES = {
-    "a step": ("batch", 7),
+    "a step": ("step", 7),
     "evaluation": ("evaluation", 2),
     "decoding": ("decoding", 1),
     "a save": ("manifest", 2),
@@ -100,7 +100,7 @@ def test_sigterm_in_the_first_compilation(bench, tmp_path, record_property):
 
 @INT
 def test_sigint_once(bench, tmp_path, record_property):
-    code, lines = bench.train(tmp_path / "run", fault=at(AFTER, 3, "INT"))
+    code, lines = bench.train(tmp_path / "run", fault=at(STEP, 3, "INT"))
     assert code == 130 and steps(tmp_path / "run") == [2, 3], lines
     record_property("seen", "once: rc 130, step 3 saved")
 

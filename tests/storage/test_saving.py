@@ -121,7 +121,7 @@ def test_a_run_killed_before_its_first_save_starts_again(corpus, whole, tmp_path
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving.Checkpoints, "save", die)
+        patch.setattr(saving.Checkpoints, "start_save", die)
         with pytest.raises(Killed):
             run_training(tmp_path / "run", validated_config(corpus))
     run_training(tmp_path / "run", validated_config(corpus))

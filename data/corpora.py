@@ -15,8 +15,8 @@ import re
 from typing import NamedTuple
 
 from data.config import DataConfig
+from data.corpus import Corpus, concatenate_corpora
 from data.corpus_kinds import CorpusKind, TextCorpus, TsvCorpus
-from data.text_files import Corpus, concatenate_corpora
 from data.tfds_corpora import BuiltinCorpus, TfdsCorpus
 from data.tokenizer import LIST_SPECIALS
 from runtime.errors import CONFIGURATION, UserError

@@ -43,6 +43,11 @@ class DataConfig:
         "for a TSV line with a wrong number of columns: error or skip (drop the pair)",
         choices=BAD_LINE,
     )
+    deduplicate: bool = option(
+        False,
+        "drop a training pair that is identical to an earlier one of its corpus; pairs of "
+        "different parts of a mixture are not compared",
+    )
     tokenizer: str = option(
         "unigram",
         "unigram and bpe (SentencePiece), words (split at spaces) or characters",

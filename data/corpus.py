@@ -76,3 +76,30 @@ def concatenate_corpora(corpora: list[Corpus], weights: list[float]) -> Corpus:
         examples,
         fingerprints,
     )
+
+
+def without_duplicates(corpus: Corpus) -> Corpus:
+    """The first of all identical pairs of a corpus with one origin, in the same order.
+
+    The memory is that of a reference to each distinct pair; its text is not copied.
+    """
+    (origin,) = corpus.origins
+    seen: set[tuple[str, str]] = set()
+    kept, places = [], []
+    for i, pair in enumerate(zip(corpus.source, corpus.target, strict=True)):
+        if pair not in seen:
+            seen.add(pair)
+            kept.append(i)
+        elif len(places) < EXAMPLES:
+            places.append(corpus.where(i))
+    count = len(corpus.source) - len(kept)
+    if not count:
+        return corpus
+    return corpus._replace(
+        source=[corpus.source[i] for i in kept],
+        target=[corpus.target[i] for i in kept],
+        numbers=array("q", (corpus.numbers[i] for i in kept)),
+        origins=(origin._replace(count=len(kept)),),
+        dropped=corpus.dropped | {"duplicate": count},
+        examples=corpus.examples | {"duplicate": places},
+    )

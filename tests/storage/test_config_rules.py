@@ -211,7 +211,7 @@ def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():
     assert (d.tokenizer, d.target_tokenizer, d.joint_vocab) == ("unigram", "", True)
     assert (d.target_vocab_size, d.max_length_ratio, d.subword_sampling) == (0, 0.0, 0.0)
     assert (d.reverse, d.on_bad_utf8, d.vocab_sha256) == (False, "error", "")
-    assert d.on_bad_line == "error"
+    assert (d.on_bad_line, d.deduplicate) == ("error", False)
     d.validate()
 
 

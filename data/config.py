@@ -6,6 +6,7 @@ from runtime.options import check_options, option
 
 TOKENIZERS = ("unigram", "bpe", "words", "characters")
 BAD_UTF8 = ("error", "replace", "skip")
+BAD_LINE = ("error", "skip")
 SPECIAL_TOKENS = 4  # padding, start, end and unknown
 
 
@@ -15,10 +16,12 @@ class DataConfig:
 
     corpus: str = option(
         "builtin:korean_english",
-        "training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE (.gz is "
-        "decompressed) or tfds:NAME[/CONFIG][:SPLIT]. A mixture, '2*tsv:a.tsv + 0.5*tsv:b.tsv', "
-        "takes each pair of a.tsv twice and half of the pairs of b.tsv in each epoch, the other "
-        "half in the next; vocabularies are trained on each pair once",
+        "training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE, "
+        "weighted_tsv:FILE (.gz is decompressed) or tfds:NAME[/CONFIG][:SPLIT]. A mixture, "
+        "'2*tsv:a.tsv + 0.5*tsv:b.tsv', takes each pair of a.tsv twice and half of the "
+        "pairs of b.tsv in each epoch, the other half in the next; vocabularies are trained on "
+        "each pair once. 'tag:>>deu<<:tsv:a.tsv' puts the tag >>deu<< and a space before each "
+        "source of a corpus",
     )
     valid: str = option(
         "",
@@ -35,6 +38,17 @@ class DataConfig:
         "for a line that is not UTF-8: error, replace (invalid bytes become U+FFFD) or skip (drop "
         "the pair)",
         choices=BAD_UTF8,
+    )
+    on_bad_line: str = option(
+        "error",
+        "for a TSV line with a wrong number of columns or an invalid weight: error or skip (drop "
+        "the pair)",
+        choices=BAD_LINE,
+    )
+    deduplicate: bool = option(
+        False,
+        "drop a training pair that is identical to an earlier one of its corpus; pairs of "
+        "different parts of a mixture are not compared",
     )
     tokenizer: str = option(
         "unigram",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from data.config import DataConfig
+from data.corpus import Corpus, Origin
 from data.pairs import encode_pairs, ragged, select_sequences
-from data.text_files import Corpus, Origin
 from data.vocabulary import train_tokenizers
 from runtime.errors import DATA, UserError
 
@@ -52,7 +52,8 @@ def test_pairs_are_the_same_in_blocks_of_any_size(monkeypatch):
     whole = encode_pairs(corpus, *tokenizers, config)
     monkeypatch.setattr("data.pairs.ENCODE_AT_ONCE", 5)
     blocks = encode_pairs(corpus, *tokenizers, config)
-    for one, other in zip((*whole[0], (whole[1],)), (*blocks[0], (blocks[1],)), strict=True):
+    results = [(*pairs[:3], (kept,)) for pairs, kept, _ in (whole, blocks)]
+    for one, other in zip(*results, strict=True):
         for left, right in zip(one, other, strict=True):
             np.testing.assert_array_equal(left, right)
 

@@ -1,12 +1,16 @@
 """DataConfig: the corpus, the tokenizers and the length of a packed row."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runtime.options import check_options, option
 
 TOKENIZERS = ("unigram", "bpe", "words", "characters")
 BAD_UTF8 = ("error", "replace", "skip")
+SUBWORD_TOKENIZERS = ("unigram", "bpe")  # those of SentencePiece
 SPECIAL_TOKENS = 4  # padding, start, end and unknown
+RESERVED = re.compile(r"<pad>|<s>|</s>|<unk>|<0x[0-9A-F]{2}>|.*[\s▁].*|", re.DOTALL)
 
 
 @dataclass(unsafe_hash=True)
@@ -56,6 +60,16 @@ class DataConfig:
     target_vocab_size: int = option(
         0, "maximum size of a separate target vocabulary; 0: as vocab_size"
     )
+    user_defined: str = option(
+        "",
+        "pieces that are never split, separated by spaces, such as >>deu<< <num>; they are in the "
+        "vocabulary of either side and count towards its size. words: only where they stand alone",
+    )
+    byte_fallback: bool = option(
+        False,
+        "encode a character that has no piece as its UTF-8 bytes, not as the unknown token; 256 "
+        "more pieces, which count towards vocab_size; unigram and bpe only",
+    )
     subword_sampling: float = option(
         0.0,
         "subword regularisation: split training text differently in each epoch; 0: off. bpe: the "
@@ -97,8 +111,18 @@ class DataConfig:
             )
         if self.joint_vocab:
             self._check_joint_vocab()
+        check_user_defined("data.user_defined", self.user_defined.split())
+        if self.byte_fallback and not self._kinds <= set(SUBWORD_TOKENIZERS):
+            raise ValueError(
+                "data.byte_fallback must be false unless both tokenizers are bpe or unigram, got "
+                f"{' and '.join(sorted(self._kinds))}"
+            )
         if self.subword_sampling:
             self._check_subword_sampling()
+
+    @property
+    def _kinds(self) -> set[str]:
+        return {self.tokenizer, self.target_tokenizer or self.tokenizer}
 
     def _check_joint_vocab(self) -> None:
         if self.target_tokenizer not in ("", self.tokenizer):
@@ -113,8 +137,8 @@ class DataConfig:
             )
 
     def _check_subword_sampling(self) -> None:
-        kinds = {self.tokenizer, self.target_tokenizer or self.tokenizer}
-        if not kinds <= {"bpe", "unigram"}:
+        kinds = self._kinds
+        if not kinds <= set(SUBWORD_TOKENIZERS):
             raise ValueError(
                 "data.subword_sampling must be 0 unless both tokenizers are bpe or unigram, got "
                 f"{self.subword_sampling} with {' and '.join(sorted(kinds))}"
@@ -123,4 +147,14 @@ class DataConfig:
             raise ValueError(
                 "data.subword_sampling must be below 1 with data.tokenizer=bpe, got "
                 f"{self.subword_sampling}"
+            )
+
+
+def check_user_defined(name: str, pieces: Iterable[str]) -> None:
+    """Raise ValueError, with the `name` of the option, for a piece that cannot be user-defined."""
+    for piece in pieces:
+        if RESERVED.fullmatch(piece):
+            raise ValueError(
+                f"{name} must be pieces without ▁ or spaces that are neither special tokens nor "
+                f"bytes, got {piece!r}"
             )

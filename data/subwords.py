@@ -94,10 +94,15 @@ class _SideSampler:
             words = WORD.findall(tokenizer.normalize(text))
             sentences.append([numbers.setdefault(word, len(numbers)) for word in words])
         self._sentences = ragged(sentences)
-        # A word with a character that has no piece keeps its usual ids (a list instead of a str).
+        user_defined = tokenizer.user_defined()
+
+        def has_fixed_ids(word):
+            return any(c not in self._ids for c in word) or any(p in word for p in user_defined)
+
+        # A word with a character that has no piece, or with a user-defined piece, keeps its usual
+        # ids (a list instead of a str).
         self._words = [
-            word if all(c in self._ids for c in word) else tokenizer.encode(word[1:])
-            for word in numbers
+            tokenizer.encode(word[1:]) if has_fixed_ids(word) else word for word in numbers
         ]
 
     def sample(self, sentences: np.ndarray, generator: np.random.Generator) -> Ragged:

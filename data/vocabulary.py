@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from data.config import TOKENIZERS, DataConfig
+from data.config import SUBWORD_TOKENIZERS, TOKENIZERS, DataConfig
 from data.marian_tokenizer import MarianTokenizer
+from data.sentencepiece_model import NORMAL, overlaps, read_pieces, with_pieces
 from data.tokenizer import (
     END,
     PAD,
     SPECIALS,
     START,
-    SUBWORD_TOKENIZERS,
     UNKNOWN,
     ListTokenizer,
     SentencePieceTokenizer,
@@ -36,21 +36,29 @@ def tokenizer_sha256(tokenizer: Tokenizer) -> str:
 
 
 def train_tokenizers(
-    config: DataConfig, source: Sequence[str], target: Sequence[str]
+    config: DataConfig,
+    source: Sequence[str],
+    target: Sequence[str],
+    user_defined: Sequence[str] = (),
 ) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers (source, target) trained on the sentences; the same object twice if joint.
 
-    Deterministic. UserError(CONFIGURATION) if the vocabulary is too small for the alphabet,
-    UserError(DATA) if the sentences are blank.
+    `user_defined` are pieces that are never split, in addition to those of `config`. Deterministic.
+    UserError(CONFIGURATION) if the vocabulary is too small for the alphabet, UserError(DATA) if the
+    sentences are blank.
     """
+    rules = {
+        "user_defined": list(dict.fromkeys([*config.user_defined.split(), *user_defined])),
+        "byte_fallback": config.byte_fallback,
+    }
     if config.joint_vocab:
-        joint = _train(config.tokenizer, "vocab_size", config.vocab_size, (source, target))
+        joint = _train(config.tokenizer, "vocab_size", config.vocab_size, (source, target), **rules)
         return joint, joint
     size = ("target_vocab_size", config.target_vocab_size)
     size = size if config.target_vocab_size else ("vocab_size", config.vocab_size)
     return (
-        _train(config.tokenizer, "vocab_size", config.vocab_size, (source,)),
-        _train(config.target_tokenizer or config.tokenizer, *size, (target,)),
+        _train(config.tokenizer, "vocab_size", config.vocab_size, (source,), **rules),
+        _train(config.target_tokenizer or config.tokenizer, *size, (target,), **rules),
     )
 
 
@@ -93,17 +101,25 @@ def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
     return loaded[0], loaded[-1]
 
 
-def _train(kind, field, size, corpora):
+def _train(kind, field, size, corpora, user_defined, byte_fallback):
     if kind in SUBWORD_TOKENIZERS:
-        return _train_sentencepiece(kind, field, size, corpora)
-    counts = Counter(token for text in chain(*corpora) for token in split_tokens(kind, text))
+        return _train_sentencepiece(kind, field, size, corpora, user_defined, byte_fallback)
+    tokens = (split_tokens(kind, text, user_defined) for text in chain(*corpora))
+    counts = Counter(chain.from_iterable(tokens))
     if not counts:
         raise UserError(DATA, f"no vocabulary of {kind} can be trained: all sentences are blank")
-    ranked = sorted(counts, key=lambda token: (-counts[token], token))[: size - SPECIALS]
-    return ListTokenizer(kind, "\n".join(ranked).encode("utf-8"))
+    room = size - SPECIALS - len(user_defined)
+    if room < 1:
+        raise UserError(
+            CONFIGURATION,
+            f"config.data.{field} must be at least {size + 1 - room} for {len(user_defined)} "
+            f"user-defined pieces, got {size}",
+        )
+    ranked = sorted(counts.keys() - user_defined, key=lambda token: (-counts[token], token))
+    return ListTokenizer(kind, "\n".join([*user_defined, *ranked[:room]]).encode("utf-8"))
 
 
-def _train_sentencepiece(kind, field, size, corpora):
+def _train_sentencepiece(kind, field, size, corpora, user_defined, byte_fallback):
     from sentencepiece import SentencePieceTrainer
 
     # Every k-th sentence: a deterministic sample.
@@ -111,6 +127,9 @@ def _train_sentencepiece(kind, field, size, corpora):
     sentences = [text for corpus in corpora for text in corpus[::stride]]
     alphabet = len(set().union(*sentences))
     model = io.BytesIO()
+    # An option at its default would be stored in the model, and would change its sha256.
+    rules = {"user_defined_symbols": user_defined} if user_defined else {}
+    rules |= {"byte_fallback": True} if byte_fallback else {}
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
@@ -127,20 +146,43 @@ def _train_sentencepiece(kind, field, size, corpora):
             bos_id=START,
             eos_id=END,
             unk_id=UNKNOWN,
+            **rules,
         )
     except RuntimeError as error:
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            more = f", {len(user_defined)} user-defined pieces" if user_defined else ""
+            more += ", 256 bytes" if byte_fallback else ""
             raise UserError(
                 CONFIGURATION,
                 f"config.data.{field} must be at least {needed[1]} for "
-                f"the alphabet of this corpus, got {size}",
+                f"the alphabet of this corpus{more}, got {size}",
             ) from None
         raise UserError(
             DATA,
             f"SentencePiece cannot train a vocabulary on {len(sentences)} "
             f"sentences with {alphabet} different characters: {error}",
         ) from None
-    return SentencePieceTokenizer(kind, model.getvalue())
+    trained = model.getvalue()
+    if kind == "unigram" and user_defined:
+        trained = _without_overlaps(trained, user_defined)
+    return SentencePieceTokenizer(kind, trained)
+
+
+def _without_overlaps(model, user_defined):
+    """The unigram model without the pieces that could split a user-defined piece.
+
+    Unigram segmentation prefers a user-defined piece to its parts, but not to a piece that begins
+    before it or ends after it: with the piece "cad", it may split "cade" as "cad" "e" although "de"
+    is user-defined.
+    """
+    return with_pieces(
+        model,
+        [
+            piece
+            for piece in read_pieces(model)
+            if piece.type != NORMAL or not any(overlaps(piece.text, one) for one in user_defined)
+        ],
+    )
 
 
 def _load(directory, side, content):

@@ -2,6 +2,7 @@
 
 import random
 import re
+from itertools import product
 
 import pytest
 
@@ -51,20 +52,23 @@ def test_a_user_defined_piece_is_one_piece_anywhere_in_a_text(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", [*SUBWORDS, "characters"])
 def test_pieces_of_the_corpus_that_overlap_do_not_split_a_user_defined_piece(kind):
-    choose = random.Random(2)
-    for seed in range(6):
-        words = ["".join(choose.choices("abcde", k=choose.randint(2, 7))) for _ in range(12)]
-        piece = "".join(choose.sample("abcde", k=3))
-        tokenizer = trained(kind, sentences(words, seed=seed), vocab_size=40, user_defined=piece)
-        for _ in range(300):
-            text = "".join(choose.choices("abcde ", k=9))
-            assert pieces_of(tokenizer, text).count(piece) == text.count(piece), text
+    corpus = sentences("bc bbdab cdbb cc dc ad caac".split())
+    tokenizer = trained(kind, corpus, vocab_size=40, user_defined="cb")
+    for text in map("".join, product("abcd", repeat=4)):
+        assert pieces_of(tokenizer, text).count("cb") == text.count("cb"), text
+
+
+def test_a_longer_user_defined_piece_comes_before_its_beginning():
+    for pieces in ("<a> <a>b", "<a>b <a>"):
+        tokenizer = trained("characters", ["abc"], vocab_size=40, user_defined=pieces)
+        assert pieces_of(tokenizer, "c<a>b<a>a") == ["c", "<a>b", "<a>", "a"]
 
 
 def test_a_vocabulary_of_words_has_user_defined_pieces_that_are_not_in_the_corpus():
-    tokenizer = trained("words", sentences(WORDS), vocab_size=4 + 3 + 2, user_defined="<num> a und")
+    texts = [*sentences(WORDS), "und und und " * 99]
+    tokenizer = trained("words", texts, vocab_size=4 + 3 + 2, user_defined="<num> a und")
     assert pieces_of(tokenizer, "<num> a und b") == ["<num>", "a", "und", "<unk>"]
-    assert tokenizer.size == 9
+    assert len({tokenizer.piece(i) for i in range(tokenizer.size)}) == tokenizer.size == 9
     assert tokenizer.decode(tokenizer.encode("und <num>")) == "und <num>"
 
 
@@ -78,7 +82,7 @@ def test_pieces_of_config_and_of_the_call_are_in_the_vocabularies_of_both_sides(
 @pytest.mark.parametrize("amount", [0.3, 0.9])
 @pytest.mark.parametrize("kind", SUBWORDS)
 def test_subword_sampling_never_splits_a_user_defined_piece_and_keeps_the_text(kind, amount):
-    lines = [f"{line} <num>mer 鯨 >>deu<<" for line in sentences(WORDS, 20)]
+    lines = [f"{line} <num>mer 鯨 >>deu<< <0x41>" for line in sentences(WORDS, 20)]
     config = DataConfig(
         tokenizer=kind,
         vocab_size=400,
@@ -86,7 +90,7 @@ def test_subword_sampling_never_splits_a_user_defined_piece_and_keeps_the_text(k
         byte_fallback=True,
         subword_sampling=amount,
     )
-    tokenizers = train_tokenizers(config, sentences(WORDS), [])
+    tokenizers = train_tokenizers(config, sentences([*WORDS, "0x4"]), [])
     pairs = PairCollector(("a", "a"), "error")
     for number, line in enumerate(lines, start=1):
         pairs.add(number, line.encode(), line.encode())

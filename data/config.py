@@ -40,6 +40,12 @@ class DataConfig:
         "the pair)",
         choices=BAD_UTF8,
     )
+    vocab: str = option(
+        "",
+        "SentencePiece models to use instead of training a vocabulary: FILE, or SOURCE,TARGET with "
+        "joint_vocab=false; copied into the run directory. The tokenizer and vocabulary size "
+        "fields are ignored",
+    )
     tokenizer: str = option(
         "unigram",
         "unigram and bpe (SentencePiece), words (split at spaces) or characters",
@@ -111,18 +117,39 @@ class DataConfig:
             )
         if self.joint_vocab:
             self._check_joint_vocab()
+        if self.vocab:
+            self._check_vocab()
         check_user_defined("data.user_defined", self.user_defined.split())
         if self.byte_fallback and not self._kinds <= set(SUBWORD_TOKENIZERS):
             raise ValueError(
                 "data.byte_fallback must be false unless both tokenizers are bpe or unigram, got "
                 f"{' and '.join(sorted(self._kinds))}"
             )
-        if self.subword_sampling:
+        if self.subword_sampling and not self.vocab:
             self._check_subword_sampling()
+
+    @property
+    def vocab_files(self) -> list[str]:
+        """The files of `vocab`, one or one per side."""
+        return self.vocab.split(",")
 
     @property
     def _kinds(self) -> set[str]:
         return {self.tokenizer, self.target_tokenizer or self.tokenizer}
+
+    def _check_vocab(self) -> None:
+        expected, got = 1 if self.joint_vocab else 2, self.vocab_files
+        if len(got) != expected or not all(got):
+            raise ValueError(
+                "data.vocab must be one file with data.joint_vocab=true and SOURCE,TARGET with "
+                f"data.joint_vocab=false, got {self.vocab!r} with {self.joint_vocab}"
+            )
+        for name in ("user_defined", "byte_fallback"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"data.{name} is not supported with data.vocab: such pieces belong to the "
+                    f"training of a vocabulary, got {getattr(self, name)!r}"
+                )
 
     def _check_joint_vocab(self) -> None:
         if self.target_tokenizer not in ("", self.tokenizer):

@@ -149,12 +149,22 @@ class SubwordSampler:
         seed: int,
     ):
         """`texts` are the two sides of `pairs`. UserError(CONFIGURATION) if these tokenizers
-        have no subwords."""
+        cannot be sampled from."""
         if not all(isinstance(one, SentencePieceTokenizer) for one in tokenizers):
             raise UserError(
                 CONFIGURATION,
                 "data.subword_sampling is not supported with this vocabulary: expected bpe or "
                 f"unigram, got {', '.join(one.kind for one in tokenizers)}",
+            )
+        if any(one.normalize("a b") != "▁a▁b" for one in tokenizers):
+            raise UserError(
+                CONFIGURATION,
+                "data.subword_sampling is not supported with a SentencePiece model without ▁ "
+                "before each word; train it with add_dummy_prefix, or turn sampling off",
+            )
+        if config.subword_sampling == 1 and any(one.kind == "bpe" for one in tokenizers):
+            raise UserError(
+                CONFIGURATION, "data.subword_sampling must be below 1 with a bpe model, got 1.0"
             )
         self._pairs, self._seed = pairs, seed
         self._sides = [

@@ -69,7 +69,7 @@ class DataConfig:
     user_defined: str = option(
         "",
         "pieces that are never split, separated by spaces, such as >>deu<< <num>; they are in the "
-        "vocabulary of either side and count towards its size. words: only where they stand alone",
+        "vocabularies of both sides and count towards their sizes. words: only between spaces",
     )
     byte_fallback: bool = option(
         False,

@@ -94,7 +94,7 @@ class _SideSampler:
             words = WORD.findall(tokenizer.normalize(text))
             sentences.append([numbers.setdefault(word, len(numbers)) for word in words])
         self._sentences = ragged(sentences)
-        user_defined = tokenizer.user_defined()
+        user_defined = tokenizer.user_defined
 
         def has_fixed_ids(word):
             return any(c not in self._ids for c in word) or any(p in word for p in user_defined)

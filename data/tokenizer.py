@@ -7,6 +7,7 @@ decoding returns normalised text. The result of `decode` has no line feed or car
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from data.sentencepiece_model import NORMAL, USER_DEFINED, read_pieces
@@ -70,9 +71,11 @@ class SentencePieceTokenizer:
         normal = [(i, one) for i, one in enumerate(read_pieces(self._model)) if one.type == NORMAL]
         return {one.text: one.score for _, one in normal}, {one.text: i for i, one in normal}
 
-    def user_defined(self) -> list[str]:
+    @cached_property
+    def user_defined(self) -> frozenset[str]:
         """The pieces that are never split."""
-        return [one.text for one in read_pieces(self._model) if one.type == USER_DEFINED]
+        pieces = read_pieces(self._model)
+        return frozenset(one.text for one in pieces if one.type == USER_DEFINED)
 
     def serialized(self) -> bytes:
         """The content of the .model file, the argument of the constructor."""

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
 from data.config import SUBWORD_TOKENIZERS, TOKENIZERS, DataConfig
@@ -43,22 +44,21 @@ def train_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers (source, target) trained on the sentences; the same object twice if joint.
 
-    `user_defined` are pieces that are never split, in addition to those of `config`. Deterministic.
-    UserError(CONFIGURATION) if the vocabulary is too small for the alphabet, UserError(DATA) if the
-    sentences are blank.
+    `user_defined` are pieces of the source vocabulary that are never split, such as tags, in
+    addition to those of `config`, which are in both. Deterministic. UserError(CONFIGURATION) if the
+    vocabulary is too small for the alphabet, UserError(DATA) if the sentences are blank.
     """
-    rules = {
-        "user_defined": list(dict.fromkeys([*config.user_defined.split(), *user_defined])),
-        "byte_fallback": config.byte_fallback,
-    }
+    kind, size, in_both = config.tokenizer, config.vocab_size, config.user_defined.split()
+    in_source = list(dict.fromkeys([*in_both, *user_defined]))
+    train = partial(_train, byte_fallback=config.byte_fallback)
     if config.joint_vocab:
-        joint = _train(config.tokenizer, "vocab_size", config.vocab_size, (source, target), **rules)
+        joint = train(kind, "vocab_size", size, (source, target), in_source)
         return joint, joint
-    size = ("target_vocab_size", config.target_vocab_size)
-    size = size if config.target_vocab_size else ("vocab_size", config.vocab_size)
+    target_size = ("target_vocab_size", config.target_vocab_size)
+    target_size = target_size if config.target_vocab_size else ("vocab_size", size)
     return (
-        _train(config.tokenizer, "vocab_size", config.vocab_size, (source,), **rules),
-        _train(config.target_tokenizer or config.tokenizer, *size, (target,), **rules),
+        train(kind, "vocab_size", size, (source,), in_source),
+        train(config.target_tokenizer or kind, *target_size, (target,), in_both),
     )
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from data.config import DataConfig
+from data.corpora import read_split
 from data.own_vocabulary import read_own_tokenizer, read_own_tokenizers
 from data.pairs import encode_pairs
 from data.sentencepiece_model import USER_DEFINED, read_pieces
 from data.subwords import SubwordSampler
-from data.text_files import PairCollector
 from data.tokenizer import END, LIST_SPECIALS, PAD, START, UNKNOWN, SentencePieceTokenizer
 from runtime.errors import CONFIGURATION, DATA, UserError
 from storage.config import Config
@@ -175,12 +175,11 @@ def test_a_given_vocabulary_and_an_initial_model_are_refused():
         config.validate()
 
 
-def sampled(tokenizer, amount=0.5):
-    config = DataConfig(vocab="m", subword_sampling=amount)
-    pairs = PairCollector(("a", "a"), "error")
-    for number, line in enumerate(LINES, start=1):
-        pairs.add(number, line.encode(), line.encode())
-    corpus = pairs.corpus({})
+def sampled(tokenizer, directory, amount=0.5):
+    (directory / "lines.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
+    spec = f"tsv:{directory / 'lines.tsv'}"
+    config = DataConfig(corpus=spec, vocab="m", subword_sampling=amount)
+    corpus = read_split(config, "train")
     encoded, _, _ = encode_pairs(corpus, tokenizer, tokenizer, config)
     return encoded, SubwordSampler(encoded, corpus[:2], (tokenizer, tokenizer), config, 0)
 
@@ -190,7 +189,7 @@ def test_subwords_of_a_given_vocabulary_can_be_sampled(kind, tmp_path):
     model = spm(kind, user_defined_symbols=["haus"], **LAYOUTS["unusual"])
     assert [piece.text for piece in read_pieces(model) if piece.type == USER_DEFINED] == ["haus"]
     tokenizer = read_own_tokenizer(written(tmp_path / "m", model))
-    usual, sampler = sampled(tokenizer)
+    usual, sampler = sampled(tokenizer, tmp_path)
     source = sampler(0).source
     assert source.ids.tolist() != usual.source.ids.tolist()
     sentences = np.split(source.ids, source.offsets[1:-1])
@@ -201,8 +200,8 @@ def test_subwords_of_a_given_vocabulary_can_be_sampled(kind, tmp_path):
 def test_sampling_needs_a_model_that_marks_the_begin_of_words(tmp_path):
     plain = written(tmp_path / "m", spm(add_dummy_prefix=False))
     with pytest.raises(UserError, match="without ▁ before each word") as caught:
-        sampled(read_own_tokenizer(plain))
+        sampled(read_own_tokenizer(plain), tmp_path)
     assert caught.value.code == CONFIGURATION
     bpe = read_own_tokenizer(written(tmp_path / "b", spm("bpe")))
     with pytest.raises(UserError, match="must be below 1 with a bpe model"):
-        sampled(bpe, 1.0)
+        sampled(bpe, tmp_path, 1.0)

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from data.config import DataConfig
+from data.corpora import read_split
 from data.pairs import encode_pairs
 from data.subwords import SubwordSampler
-from data.text_files import PairCollector
 from data.tokenizer import UNKNOWN
 from data.vocabulary import load_tokenizers, save_tokenizers, train_tokenizers
 from runtime.errors import CONFIGURATION, UserError
@@ -72,18 +72,27 @@ def test_a_vocabulary_of_words_has_user_defined_pieces_that_are_not_in_the_corpu
     assert tokenizer.decode(tokenizer.encode("und <num>")) == "und <num>"
 
 
-def test_pieces_of_config_and_of_the_call_are_in_the_vocabularies_of_both_sides():
-    config = DataConfig(vocab_size=90, joint_vocab=False, user_defined="<num>", tokenizer="bpe")
-    for one in train_tokenizers(config, sentences(WORDS), sentences("abc"), [">>x<<", "<num>"]):
-        assert [one.id_of("<num>"), one.id_of(">>x<<")] == [4, 5]
-        assert pieces_of(one, "a>>x<<").count(">>x<<") == 1
+@pytest.mark.parametrize("kind", [*SUBWORDS, "words", "characters"])
+def test_pieces_of_the_config_are_in_both_vocabularies_those_of_the_call_in_the_source(kind):
+    config = DataConfig(vocab_size=90, joint_vocab=False, user_defined="<num>", tokenizer=kind)
+    tags = [">>x<<", "<num>"]
+    source, target = train_tokenizers(config, sentences(WORDS), sentences("abc"), tags)
+    assert [source.id_of("<num>"), source.id_of(">>x<<")] == [4, 5]
+    assert [target.id_of("<num>"), target.id_of(">>x<<")] == [4, None]
+    config.joint_vocab = True
+    joint, _ = train_tokenizers(config, sentences(WORDS), sentences("abc"), tags)
+    assert [joint.id_of("<num>"), joint.id_of(">>x<<")] == [4, 5]
 
 
 @pytest.mark.parametrize("amount", [0.3, 0.9])
 @pytest.mark.parametrize("kind", SUBWORDS)
-def test_subword_sampling_never_splits_a_user_defined_piece_and_keeps_the_text(kind, amount):
+def test_subword_sampling_never_splits_a_user_defined_piece_and_keeps_the_text(
+    kind, amount, tmp_path
+):
     lines = [f"{line} <num>mer 鯨 >>deu<< <0x41>" for line in sentences(WORDS, 20)]
+    (tmp_path / "lines.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines))
     config = DataConfig(
+        corpus=f"tsv:{tmp_path / 'lines.tsv'}",
         tokenizer=kind,
         vocab_size=400,
         user_defined=">>deu<< <num>",
@@ -91,10 +100,7 @@ def test_subword_sampling_never_splits_a_user_defined_piece_and_keeps_the_text(k
         subword_sampling=amount,
     )
     tokenizers = train_tokenizers(config, sentences([*WORDS, "0x4"]), [])
-    pairs = PairCollector(("a", "a"), "error")
-    for number, line in enumerate(lines, start=1):
-        pairs.add(number, line.encode(), line.encode())
-    corpus = pairs.corpus({})
+    corpus = read_split(config, "train")
     encoded, _, _ = encode_pairs(corpus, *tokenizers, config)
     sampler = SubwordSampler(encoded, corpus[:2], tokenizers, config, 0)
     taken = [sampler(epoch).source for epoch in range(4)]

@@ -48,6 +48,12 @@ def check_decode_flags(f: flags.FlagValues) -> None:
         raise UserError(DATA, "only one input can be stdin; give the name of the other file")
     if f.output != "-":
         check_outputs([f.output], f.overwrite)
+    if f.target_pieces and f.reference:
+        raise UserError(
+            CONFIGURATION,
+            "--target_pieces is not supported with --reference: expected text to score, got "
+            "pieces; remove one of them",
+        )
     if f.mode == "translate":
         if f.target:
             raise UserError(
@@ -155,7 +161,8 @@ def decode(f: flags.FlagValues) -> None:
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
         prepare_jax(f.compilation_cache, 1 if interactive else 0)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
-        translator = Translator.load(runs, f.checkpoint, **options)
+        pieces = {"source_pieces": f.source_pieces, "target_pieces": f.target_pieces}
+        translator = Translator.load(runs, f.checkpoint, **pieces, **options)
         check_flags_with_options(f, translator.decoding)
         if f.mode == "translate" and not interactive:
             print(translator.engine.description(), file=sys.stderr)
@@ -247,6 +254,17 @@ def define_flags() -> None:
     define_path("target", "", "File with the translations to score or align, parallel to --input.")
     define_path(
         "reference", "", "File with reference translations: print BLEU and chrF against them."
+    )
+    flags.DEFINE_bool(
+        "source_pieces",
+        False,
+        "The input lines are pieces of the vocabulary, separated by spaces, instead of text.",
+    )
+    flags.DEFINE_bool(
+        "target_pieces",
+        False,
+        "Translations, given targets and prefixes are pieces of the vocabulary, separated by "
+        "spaces, instead of text.",
     )
     flags.DEFINE_string("shard", "", "PART/PARTS, for example 2/8: only this part of the input.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")

@@ -1,5 +1,7 @@
 """DataConfig: the corpus, the tokenizers and the length of a packed row."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runtime.options import check_options, option
@@ -7,7 +9,9 @@ from runtime.options import check_options, option
 TOKENIZERS = ("unigram", "bpe", "words", "characters")
 BAD_UTF8 = ("error", "replace", "skip")
 BAD_LINE = ("error", "skip")
+SUBWORD_TOKENIZERS = ("unigram", "bpe")  # those of SentencePiece
 SPECIAL_TOKENS = 4  # padding, start, end and unknown
+RESERVED = re.compile(r"<pad>|<s>|</s>|<unk>|<0x[0-9A-F]{2}>|.*[\s▁].*|", re.DOTALL)
 
 
 @dataclass(unsafe_hash=True)
@@ -50,6 +54,12 @@ class DataConfig:
         "drop a training pair that is identical to an earlier one of its corpus; pairs of "
         "different parts of a mixture are not compared",
     )
+    vocab: str = option(
+        "",
+        "SentencePiece models to use instead of training a vocabulary: FILE, or SOURCE,TARGET with "
+        "joint_vocab=false; copied into the run directory. The tokenizer and vocabulary size "
+        "fields are ignored",
+    )
     tokenizer: str = option(
         "unigram",
         "unigram and bpe (SentencePiece), words (split at spaces) or characters",
@@ -69,6 +79,16 @@ class DataConfig:
     )
     target_vocab_size: int = option(
         0, "maximum size of a separate target vocabulary; 0: as vocab_size"
+    )
+    user_defined: str = option(
+        "",
+        "pieces that are never split, separated by spaces, such as >>deu<< <num>; they are in the "
+        "vocabularies of both sides and count towards their sizes. words: only between spaces",
+    )
+    byte_fallback: bool = option(
+        False,
+        "encode a character that has no piece as its UTF-8 bytes, not as the unknown token; 256 "
+        "more pieces, which count towards vocab_size; unigram and bpe only",
     )
     subword_sampling: float = option(
         0.0,
@@ -111,8 +131,39 @@ class DataConfig:
             )
         if self.joint_vocab:
             self._check_joint_vocab()
-        if self.subword_sampling:
+        if self.vocab:
+            self._check_vocab()
+        check_user_defined("data.user_defined", self.user_defined.split())
+        if self.byte_fallback and not self._kinds <= set(SUBWORD_TOKENIZERS):
+            raise ValueError(
+                "data.byte_fallback must be false unless both tokenizers are bpe or unigram, got "
+                f"{' and '.join(sorted(self._kinds))}"
+            )
+        if self.subword_sampling and not self.vocab:
             self._check_subword_sampling()
+
+    @property
+    def vocab_files(self) -> list[str]:
+        """The files of `vocab`, one or one per side."""
+        return self.vocab.split(",")
+
+    @property
+    def _kinds(self) -> set[str]:
+        return {self.tokenizer, self.target_tokenizer or self.tokenizer}
+
+    def _check_vocab(self) -> None:
+        expected, got = 1 if self.joint_vocab else 2, self.vocab_files
+        if len(got) != expected or not all(got):
+            raise ValueError(
+                "data.vocab must be one file with data.joint_vocab=true and SOURCE,TARGET with "
+                f"data.joint_vocab=false, got {self.vocab!r} with {self.joint_vocab}"
+            )
+        for name in ("user_defined", "byte_fallback"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"data.{name} is not supported with data.vocab: such pieces belong to the "
+                    f"training of a vocabulary, got {getattr(self, name)!r}"
+                )
 
     def _check_joint_vocab(self) -> None:
         if self.target_tokenizer not in ("", self.tokenizer):
@@ -127,8 +178,8 @@ class DataConfig:
             )
 
     def _check_subword_sampling(self) -> None:
-        kinds = {self.tokenizer, self.target_tokenizer or self.tokenizer}
-        if not kinds <= {"bpe", "unigram"}:
+        kinds = self._kinds
+        if not kinds <= set(SUBWORD_TOKENIZERS):
             raise ValueError(
                 "data.subword_sampling must be 0 unless both tokenizers are bpe or unigram, got "
                 f"{self.subword_sampling} with {' and '.join(sorted(kinds))}"
@@ -137,4 +188,14 @@ class DataConfig:
             raise ValueError(
                 "data.subword_sampling must be below 1 with data.tokenizer=bpe, got "
                 f"{self.subword_sampling}"
+            )
+
+
+def check_user_defined(name: str, pieces: Iterable[str]) -> None:
+    """Raise ValueError, with the `name` of the option, for a piece that cannot be user-defined."""
+    for piece in pieces:
+        if RESERVED.fullmatch(piece):
+            raise ValueError(
+                f"{name} must be pieces without ▁ or spaces that are neither special tokens nor "
+                f"bytes, got {piece!r}"
             )

@@ -94,14 +94,15 @@ class _SideSampler:
             words = WORD.findall(tokenizer.normalize(text))
             sentences.append([numbers.setdefault(word, len(numbers)) for word in words])
         self._sentences = ragged(sentences)
-        # A word with a character that has no piece, or with a piece that is never split, keeps its
-        # usual ids (a list instead of a str).
-        whole = tokenizer.user_defined
+        user_defined = tokenizer.user_defined
+
+        def has_fixed_ids(word):
+            return any(c not in self._ids for c in word) or any(p in word for p in user_defined)
+
+        # A word with a character that has no piece, or with a user-defined piece, keeps its usual
+        # ids (a list instead of a str).
         self._words = [
-            word
-            if all(c in self._ids for c in word) and not any(piece in word for piece in whole)
-            else tokenizer.encode(word[1:])
-            for word in numbers
+            tokenizer.encode(word[1:]) if has_fixed_ids(word) else word for word in numbers
         ]
 
     def sample(self, sentences: np.ndarray, generator: np.random.Generator) -> Ragged:
@@ -148,12 +149,22 @@ class SubwordSampler:
         seed: int,
     ):
         """`texts` are the two sides of `pairs`. UserError(CONFIGURATION) if these tokenizers
-        have no subwords."""
+        cannot be sampled from."""
         if not all(isinstance(one, SentencePieceTokenizer) for one in tokenizers):
             raise UserError(
                 CONFIGURATION,
                 "data.subword_sampling is not supported with this vocabulary: expected bpe or "
                 f"unigram, got {', '.join(one.kind for one in tokenizers)}",
+            )
+        if any(one.normalize("a b") != "▁a▁b" for one in tokenizers):
+            raise UserError(
+                CONFIGURATION,
+                "data.subword_sampling is not supported with a SentencePiece model without ▁ "
+                "before each word; train it with add_dummy_prefix, or turn sampling off",
+            )
+        if config.subword_sampling == 1 and any(one.kind == "bpe" for one in tokenizers):
+            raise UserError(
+                CONFIGURATION, "data.subword_sampling must be below 1 with a bpe model, got 1.0"
             )
         self._pairs, self._seed = pairs, seed
         self._sides = [

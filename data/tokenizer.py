@@ -5,9 +5,12 @@ normalises text with its `nmt_nfkc` rules (NFKC, one space for several, no contr
 decoding returns normalised text. The result of `decode` has no line feed or carriage return.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
+
+from data.sentencepiece_model import NORMAL, USER_DEFINED, read_pieces
 
 
 class Special(NamedTuple):
@@ -21,7 +24,6 @@ class Special(NamedTuple):
 
 PAD, START, END, UNKNOWN = OUR_IDS = Special()
 SPECIALS = 4
-SUBWORD_TOKENIZERS = ("unigram", "bpe")  # the kinds of SentencePieceTokenizer
 UNKNOWN_TEXT = "⁇"
 LIST_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # as in SentencePiece
 
@@ -64,19 +66,16 @@ class SentencePieceTokenizer:
         return self._processor.normalize(text)
 
     def pieces(self) -> tuple[dict[str, float], dict[str, int]]:
-        """The scores and the ids of all pieces except the special ones."""
-        ids = range(SPECIALS, self.size)
-        texts = self._processor.id_to_piece(list(ids))
-        scores = self._processor.get_score(list(ids))
-        return dict(zip(texts, scores, strict=True)), dict(zip(texts, ids, strict=True))
+        """The scores and the ids of the pieces that words are split into: no special ones, bytes
+        or user-defined pieces."""
+        normal = [(i, one) for i, one in enumerate(read_pieces(self._model)) if one.type == NORMAL]
+        return {one.text: one.score for _, one in normal}, {one.text: i for i, one in normal}
 
     @cached_property
     def user_defined(self) -> frozenset[str]:
         """The pieces that are never split."""
-        from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-        pieces = ModelProto.FromString(self._model).pieces
-        return frozenset(one.piece for one in pieces if one.type == one.USER_DEFINED)
+        pieces = read_pieces(self._model)
+        return frozenset(one.text for one in pieces if one.type == USER_DEFINED)
 
     def serialized(self) -> bytes:
         """The content of the .model file, the argument of the constructor."""
@@ -84,17 +83,22 @@ class SentencePieceTokenizer:
 
 
 class ListTokenizer:
-    """Words (separated by spaces) or characters from a list, whose first entry has id 4."""
+    """Words (separated by spaces) or characters from a list, whose first entry has id 4.
+
+    Entries of several characters in a vocabulary of characters are user-defined pieces.
+    """
 
     def __init__(self, kind: str, tokens: bytes):
         self.kind = kind
         self._tokens = tokens.decode("utf-8").removesuffix("\n").split("\n") if tokens else []
         self._ids = {token: i for i, token in enumerate(self._tokens, start=SPECIALS)}
+        self._user_defined = [token for token in self._tokens if len(token) > 1]
         self.size = SPECIALS + len(self._tokens)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end."""
-        return [self._ids.get(token, UNKNOWN) for token in split_tokens(self.kind, text)]
+        tokens = split_tokens(self.kind, text, self._user_defined)
+        return [self._ids.get(token, UNKNOWN) for token in tokens]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text."""
@@ -125,9 +129,15 @@ class ListTokenizer:
 Tokenizer = SentencePieceTokenizer | ListTokenizer
 
 
-def split_tokens(kind: str, text: str) -> Sequence[str]:
-    """The words (kind "words") or characters of a text."""
-    return text.split() if kind == "words" else _one_line(text)
+def split_tokens(kind: str, text: str, user_defined: Sequence[str] = ()) -> Sequence[str]:
+    """The words (kind "words") or characters of a text; characters of a user-defined piece stay
+    together."""
+    if kind == "words":
+        return text.split()
+    if not user_defined:
+        return _one_line(text)
+    longest_first = sorted(user_defined, key=len, reverse=True)
+    return re.findall("|".join([*map(re.escape, longest_first), "."]), _one_line(text), re.DOTALL)
 
 
 def _one_line(text):

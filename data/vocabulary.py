@@ -7,16 +7,17 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
-from data.config import TOKENIZERS, DataConfig
+from data.config import SUBWORD_TOKENIZERS, TOKENIZERS, DataConfig
 from data.marian_tokenizer import MarianTokenizer
+from data.sentencepiece_model import NORMAL, overlaps, read_pieces, with_pieces
 from data.tokenizer import (
     END,
     PAD,
     SPECIALS,
     START,
-    SUBWORD_TOKENIZERS,
     UNKNOWN,
     ListTokenizer,
     SentencePieceTokenizer,
@@ -43,19 +44,21 @@ def train_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers (source, target) trained on the sentences; the same object twice if joint.
 
-    `user_defined` are pieces of the source vocabulary that are never split, such as tags; a
-    tokenizer of characters has none. Deterministic. UserError(CONFIGURATION) if the vocabulary is
-    too small for the alphabet, UserError(DATA) if the sentences are blank.
+    `user_defined` are pieces of the source vocabulary that are never split, such as tags, in
+    addition to those of `config`, which are in both. Deterministic. UserError(CONFIGURATION) if the
+    vocabulary is too small for the alphabet, UserError(DATA) if the sentences are blank.
     """
-    kind, size = config.tokenizer, config.vocab_size
+    kind, size, in_both = config.tokenizer, config.vocab_size, config.user_defined.split()
+    in_source = list(dict.fromkeys([*in_both, *user_defined]))
+    train = partial(_train, byte_fallback=config.byte_fallback)
     if config.joint_vocab:
-        joint = _train(kind, "vocab_size", size, (source, target), user_defined)
+        joint = train(kind, "vocab_size", size, (source, target), in_source)
         return joint, joint
     target_size = ("target_vocab_size", config.target_vocab_size)
     target_size = target_size if config.target_vocab_size else ("vocab_size", size)
     return (
-        _train(kind, "vocab_size", size, (source,), user_defined),
-        _train(config.target_tokenizer or kind, *target_size, (target,), ()),
+        train(kind, "vocab_size", size, (source,), in_source),
+        train(config.target_tokenizer or kind, *target_size, (target,), in_both),
     )
 
 
@@ -98,19 +101,25 @@ def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
     return loaded[0], loaded[-1]
 
 
-def _train(kind, field, size, corpora, user_defined):
+def _train(kind, field, size, corpora, user_defined, byte_fallback):
     if kind in SUBWORD_TOKENIZERS:
-        return _train_sentencepiece(kind, field, size, corpora, user_defined)
-    counts = Counter(token for text in chain(*corpora) for token in split_tokens(kind, text))
+        return _train_sentencepiece(kind, field, size, corpora, user_defined, byte_fallback)
+    tokens = (split_tokens(kind, text, user_defined) for text in chain(*corpora))
+    counts = Counter(chain.from_iterable(tokens))
     if not counts:
         raise UserError(DATA, f"no vocabulary of {kind} can be trained: all sentences are blank")
-    ranked = sorted(counts, key=lambda token: (-counts[token], token))
-    if kind == "words":
-        ranked = list(dict.fromkeys([*user_defined, *ranked]))
-    return ListTokenizer(kind, "\n".join(ranked[: size - SPECIALS]).encode("utf-8"))
+    room = size - SPECIALS - len(user_defined)
+    if room < 1:
+        raise UserError(
+            CONFIGURATION,
+            f"config.data.{field} must be at least {size + 1 - room} for {len(user_defined)} "
+            f"user-defined pieces, got {size}",
+        )
+    ranked = sorted(counts.keys() - user_defined, key=lambda token: (-counts[token], token))
+    return ListTokenizer(kind, "\n".join([*user_defined, *ranked[:room]]).encode("utf-8"))
 
 
-def _train_sentencepiece(kind, field, size, corpora, user_defined):
+def _train_sentencepiece(kind, field, size, corpora, user_defined, byte_fallback):
     from sentencepiece import SentencePieceTrainer
 
     # Every k-th sentence: a deterministic sample.
@@ -118,6 +127,9 @@ def _train_sentencepiece(kind, field, size, corpora, user_defined):
     sentences = [text for corpus in corpora for text in corpus[::stride]]
     alphabet = len(set().union(*sentences))
     model = io.BytesIO()
+    # An option at its default would be stored in the model, and would change its sha256.
+    rules = {"user_defined_symbols": user_defined} if user_defined else {}
+    rules |= {"byte_fallback": True} if byte_fallback else {}
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
@@ -130,25 +142,47 @@ def _train_sentencepiece(kind, field, size, corpora, user_defined):
             # Rare characters, e.g. of Chinese, must not displace the subwords.
             character_coverage=1.0 if 4 * alphabet <= size else 0.9995,
             normalization_rule_name="nmt_nfkc",
-            user_defined_symbols=list(user_defined),
             pad_id=PAD,
             bos_id=START,
             eos_id=END,
             unk_id=UNKNOWN,
+            **rules,
         )
     except RuntimeError as error:
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            more = f", {len(user_defined)} user-defined pieces" if user_defined else ""
+            more += ", 256 bytes" if byte_fallback else ""
             raise UserError(
                 CONFIGURATION,
                 f"config.data.{field} must be at least {needed[1]} for "
-                f"the alphabet of this corpus, got {size}",
+                f"the alphabet of this corpus{more}, got {size}",
             ) from None
         raise UserError(
             DATA,
             f"SentencePiece cannot train a vocabulary on {len(sentences)} "
             f"sentences with {alphabet} different characters: {error}",
         ) from None
-    return SentencePieceTokenizer(kind, model.getvalue())
+    trained = model.getvalue()
+    if kind == "unigram" and user_defined:
+        trained = _without_overlaps(trained, user_defined)
+    return SentencePieceTokenizer(kind, trained)
+
+
+def _without_overlaps(model, user_defined):
+    """The unigram model without the pieces that could split a user-defined piece.
+
+    Unigram segmentation prefers a user-defined piece to its parts, but not to a piece that begins
+    before it or ends after it: with the piece "cad", it may split "cade" as "cad" "e" although "de"
+    is user-defined.
+    """
+    return with_pieces(
+        model,
+        [
+            piece
+            for piece in read_pieces(model)
+            if piece.type != NORMAL or not any(overlaps(piece.text, one) for one in user_defined)
+        ],
+    )
 
 
 def _load(directory, side, content):

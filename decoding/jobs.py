@@ -72,6 +72,7 @@ def job_fingerprint(
     device = jax.local_devices()[0]
     facts = [
         asdict(translator.decoding),
+        [translator.source_tokenizer.kind, translator.target_tokenizer.kind],  # text or pieces
         mode,
         format_name,
         __version__,

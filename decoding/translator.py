@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from data.pieces import with_pieces
 from data.tokenizer import Tokenizer
 from decoding.calls import Job
 from decoding.engine import Engine
@@ -61,10 +62,15 @@ class Translator:
         cls,
         run: str | Path | Sequence[str | Path],
         checkpoint: str | int = "best",
+        *,
+        source_pieces: bool = False,
+        target_pieces: bool = False,
         **decoding: Any,
     ) -> "Translator":
         """Load a run directory, or an ensemble of several with the same vocabulary.
 
+        With `source_pieces` the lines, with `target_pieces` translations, prefixes and given
+        targets are pieces of the vocabulary, separated by spaces, instead of text.
         `decoding` overrides fields of the (first) run's config.decoding. Raises
         UserError(CHECKPOINT) if a run or checkpoint is missing or vocabularies differ,
         UserError(CONFIGURATION) for invalid options, TypeError for an unknown option. Configures
@@ -85,6 +91,7 @@ class Translator:
                 )
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
+        tokenizers = with_pieces(tokenizers, config.special, source_pieces, target_pieces)
         translator = cls([other.model for other, _ in checked], tokenizers, config.decoding)
         translator.use(*(require_finite(load_params(path, str(checkpoint)), path) for path in runs))
         return translator

@@ -31,6 +31,8 @@ class Config:
     def validate(self) -> None:
         """Raise UserError(CONFIGURATION) with the rule that is broken: expected, got."""
         check_local_path("config.training.init_from", self.training.init_from)
+        for file in self.data.vocab_files:
+            check_local_path("config.data.vocab", file)
         try:
             for part in (self.model, self.data, self.training, self.decoding):
                 part.validate()
@@ -50,6 +52,11 @@ class Config:
             raise ValueError(
                 "training.tokens_per_batch must be at least data.target_length (one row), got "
                 f"{self.training.tokens_per_batch} < {self.data.target_length}"
+            )
+        if self.data.vocab and self.training.init_from:
+            raise ValueError(
+                "data.vocab is not supported with training.init_from, whose vocabulary is used; "
+                f"give one of them, got {self.data.vocab!r} and {self.training.init_from!r}"
             )
         if self.model.tied_embeddings == "three-way" and not self.data.joint_vocab:
             raise ValueError(

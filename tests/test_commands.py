@@ -190,6 +190,25 @@ def test_translator_equals_the_command_line_and_files_equal_pipes(trained):
     assert code == 6 and "--overwrite" in err[0]
 
 
+def test_with_pieces_only_spaces_separate_tokens(trained, tmp_path):
+    """In a vocabulary of words a word with a tab is two words of text and one unknown piece."""
+    pairs = ("a\tb", "c"), ("a-b", "c"), ("c", "a\tb"), ("c", "a-b")
+    files = [tmp_path / side for side in ("source", "target")]
+    for file, lines in zip(files, zip(*pairs, strict=True), strict=True):
+        file.write_text("".join(f"{line}\n" for line in lines))
+    scores = {}
+    for flags in ((), ("--source_pieces",), ("--target_pieces",)):
+        code, out, err = decode(
+            trained, "--mode=score", f"--input={files[0]}", f"--target={files[1]}", *flags
+        )
+        assert code == 0, err
+        one, two, three, four = out.splitlines()
+        scores[flags] = one == two, three == four
+    assert [*scores.values()] == [(False, False), (True, False), (False, True)]
+    code, _, err = decode(trained, "--target_pieces", f"--reference={files[1]}", devices=False)
+    assert code == 2 and "--target_pieces is not supported with --reference" in err[0]
+
+
 def test_empty_input_gives_empty_output(trained):
     code, out, err = decode(trained, stdin=b"")
     assert (code, out) == (0, "") and err[-1].startswith("0 lines")

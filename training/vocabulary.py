@@ -5,33 +5,54 @@ from pathlib import Path
 from data.config import DataConfig
 from data.corpora import corpus_tags, split_spec
 from data.corpus import Corpus
+from data.own_vocabulary import read_own_tokenizers
 from data.tokenizer import OUR_IDS, Tokenizer
 from data.vocabulary import load_tokenizers, tokenizer_sha256, train_tokenizers
 from interop.models import open_model
-from runtime.errors import CONFIGURATION, UserError
+from runtime.errors import CONFIGURATION, DATA, UserError
+from runtime.paths import expand_path
 from runtime.processes import is_first
 from storage.config import Config, take_model
 from storage.run import Run
 
 
 def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of a resumed run or of training.init_from, else new ones trained on `corpus`.
+    """The tokenizers of a resumed run, of training.init_from or of data.vocab, else new ones
+    trained on `corpus`.
 
-    Process 0 trains and saves new ones; then the other processes load them. training.init_from
+    Process 0 makes and saves new ones; then the other processes load them. training.init_from
     also sets the model fields of `config` that have their default values. Raises
     UserError(CONFIGURATION) as `check_tags` does.
     """
     if run.resumed:
+        check_own_vocabulary(config)
+    if run.resumed or (not is_first() and not config.training.init_from):
         tokenizers = load_tokenizers(str(run.path / "vocab"))
     elif config.training.init_from:
         tokenizers = initial_tokenizers(config, run)
-    elif is_first():
+    elif config.data.vocab:
+        tokenizers = read_own_tokenizers(config.data.vocab_files)
+    else:
         tags = corpus_tags(config.data.corpus)
         tokenizers = train_tokenizers(config.data, corpus.source, corpus.target, tags)
-    else:
-        tokenizers = load_tokenizers(str(run.path / "vocab"))
     check_tags(config.data, tokenizers[0])
     return tokenizers
+
+
+def check_own_vocabulary(config: Config) -> None:
+    """UserError(DATA) if the files of data.vocab are not those that a resumed run began with.
+
+    The run has a copy: the files may be missing.
+    """
+    files = config.data.vocab_files if config.data.vocab else []
+    if not files or not all(Path(expand_path(file)).exists() for file in files):
+        return
+    if vocabulary_sha256(read_own_tokenizers(files)) != config.data.vocab_sha256:
+        raise UserError(
+            DATA,
+            f"data.vocab={config.data.vocab} changed since this run began: expected the vocabulary "
+            "of the run; restore the file, or choose another --workdir",
+        )
 
 
 def initial_tokenizers(config: Config, run: Run) -> tuple[Tokenizer, Tokenizer]:
@@ -64,9 +85,8 @@ def check_tags(config: DataConfig, tokenizer: Tokenizer) -> None:
                 raise UserError(
                     CONFIGURATION,
                     f"data.{field}: the tag {tag} is not in the source vocabulary: expected one "
-                    f"piece, got {' '.join(map(tokenizer.piece, ids))}; use tags of data.corpus "
-                    "with data.tokenizer=unigram, bpe or words, or tags that the vocabulary of "
-                    "training.init_from has",
+                    f"piece, got {' '.join(map(tokenizer.piece, ids))}; use tags of data.corpus, "
+                    "or tags that the vocabulary of training.init_from or data.vocab has",
                 )
 
 
@@ -84,5 +104,10 @@ def set_vocabulary(config: Config, tokenizers: tuple[Tokenizer, Tokenizer]) -> N
     config.model.source_vocab_size, config.model.target_vocab_size = (
         tokenizer.size for tokenizer in tokenizers
     )
-    config.data.vocab_sha256 = "+".join(map(tokenizer_sha256, tokenizers))
+    config.data.vocab_sha256 = vocabulary_sha256(tokenizers)
     config.validate()
+
+
+def vocabulary_sha256(tokenizers: tuple[Tokenizer, Tokenizer]) -> str:
+    """The sha256 of both sides, as in data.vocab_sha256."""
+    return "+".join(map(tokenizer_sha256, tokenizers))

@@ -216,8 +216,11 @@ def run(tmp_path):
     return path
 
 
-def fingerprint_of(run, mode="translate", format_name="text", **options):
-    translator = SimpleNamespace(decoding=DecodingConfig(**options))
+def fingerprint_of(run, mode="translate", format_name="text", kinds=("bpe", "bpe"), **options):
+    source, target = (SimpleNamespace(kind=kind) for kind in kinds)
+    translator = SimpleNamespace(
+        decoding=DecodingConfig(**options), source_tokenizer=source, target_tokenizer=target
+    )
     return job_fingerprint(translator, [run], "best", mode, format_name)
 
 
@@ -242,6 +245,8 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         fingerprint_of(run, beam_size=5),
         fingerprint_of(run, "score"),
         fingerprint_of(run, format_name="jsonl"),
+        fingerprint_of(run, kinds=("pieces of bpe", "bpe")),
+        fingerprint_of(run, kinds=("bpe", "pieces of bpe")),
     }
     real = jobs.jax.local_devices()[0]
     device = SimpleNamespace(platform=real.platform, device_kind=real.device_kind)
@@ -256,7 +261,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
             patch.setattr(jobs.jax, "local_devices", lambda: [device])
             patch.setattr(place, name, value)
             found.add(fingerprint_of(run))
-    assert len(found) == 9
+    assert len(found) == 11
     assert fingerprint_of(run) in found
 
 

@@ -1,0 +1,68 @@
+"""Pretokenised input and output: the results are those of text, on either side."""
+
+import pytest
+from tiny import WORDS, write_run
+
+from data.config import DataConfig
+from data.vocabulary import train_tokenizers
+from decoding.formats import Item
+from decoding.scorer import Scorer
+from decoding.translator import Translator
+
+LINES = ["eins zwei drei", "", "elf", "sieben 鯨 acht", "vier fünf sechs zehn"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with random weights and a SentencePiece vocabulary."""
+    config = DataConfig(tokenizer="bpe", vocab_size=45)
+    tokenizer, _ = train_tokenizers(config, WORDS * 9, [])
+    path = tmp_path_factory.mktemp("runs") / "run"
+    write_run(path, tokenizer=tokenizer)
+    return path
+
+
+@pytest.fixture(scope="module")
+def text(run):
+    return Translator.load(run)
+
+
+@pytest.fixture(scope="module")
+def pieces(run):
+    return Translator.load(run, source_pieces=True, target_pieces=True)
+
+
+def as_pieces(translator, line):
+    tokenizer = translator.source_tokenizer
+    return " ".join(map(tokenizer.piece, tokenizer.encode(line)))
+
+
+def test_pieces_have_the_translations_of_their_text(run, text, pieces):
+    tokenizer = text.target_tokenizer
+    lines = [as_pieces(text, line) for line in LINES]
+    expected, found = text.translate(LINES), pieces.translate(lines)
+    assert len({*expected}) > 3
+    assert [tokenizer.decode(pieces.target_tokenizer.encode(line)) for line in found] == expected
+    assert any(line.split(" ") != tokenizer.decode(tokenizer.encode(line)) for line in found)
+    assert Translator.load(run, source_pieces=True).translate(lines) == expected
+    assert Translator.load(run, target_pieces=True).translate(LINES) == found
+    both = pieces.with_options(nbest=2).translate(lines)
+    assert [line[0] for line in both] == found
+
+
+def test_prefixes_are_pieces(text, pieces):
+    prefixes = [*WORDS[:4], ""]
+    lines = [as_pieces(text, line) for line in LINES]
+    expected = text.stream([Item(a, a, prefix=b) for a, b in zip(LINES, prefixes, strict=True)])
+    pairs = [(a, as_pieces(text, b)) for a, b in zip(lines, prefixes, strict=True)]
+    found = list(pieces.stream([Item(a, a, prefix=b) for a, b in pairs]))
+    scores = [[(h.score, h.length) for h in one.hypotheses] for one in found]
+    assert scores == [[(h.score, h.length) for h in one.hypotheses] for one in expected]
+    for (line, prefix), one in zip(pairs, found, strict=True):
+        assert not line or one.text.startswith(prefix)
+
+
+def test_given_targets_are_pieces(text, pieces):
+    pairs = list(zip(LINES, LINES[::-1], strict=True))
+    lines = [tuple(as_pieces(text, side) for side in pair) for pair in pairs]
+    assert list(Scorer(pieces).stream(lines)) == list(Scorer(text).stream(pairs))

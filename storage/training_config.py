@@ -83,9 +83,9 @@ class TrainingConfig:
     )
     best_metric: str = option(
         "bleu",
-        "metric on validation data that selects the best checkpoint: bleu (higher is better) or "
-        "loss (lower is better)",
-        choices=("bleu", "loss"),
+        "metric on validation data that selects the best checkpoint: bleu, chrf (higher is better) "
+        "or loss (lower is better)",
+        choices=("bleu", "chrf", "loss"),
     )
     patience: int = option(
         0,
@@ -107,7 +107,9 @@ class TrainingConfig:
         "CPU results are always bit-identical",
     )
     eval_sentences: int = option(
-        500, "validation sentences translated for BLEU in each evaluation; 0: all", minimum=0
+        500,
+        "validation sentences translated for BLEU and chrF in each evaluation; 0: all",
+        minimum=0,
     )
     profile: str = option(
         "", "FIRST:LAST, as in 10:12: write a profiler trace of these steps to RUN/profile"

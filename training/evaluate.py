@@ -1,4 +1,4 @@
-"""Evaluation on held-out pairs: loss, perplexity, BLEU, exact match, and samples."""
+"""Evaluation on held-out pairs: loss, perplexity, BLEU, chrF, exact match, and samples."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ import numpy as np
 
 from data.batches import fixed_batches
 from data.pairs import Pairs
-from data.scores import bleu, exact_match
+from data.scores import bleu, chrf, exact_match
 from data.text_files import Corpus
 from runtime import processes
 from storage.config import Config
@@ -65,6 +65,7 @@ class Evaluator:
             self._translator.use(params)
             texts = translate_in_parallel(self._translator, sources)
             metrics["valid_bleu"] = bleu(texts, references).value
+            metrics["valid_chrf"] = chrf(texts, references).value
             metrics["valid_exact_match"] = exact_match(texts, references)
             self._record(checkpoint, step, metrics)
             self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))

@@ -3,7 +3,7 @@
 import jax
 
 from data.batches import Batches, num_batches, pairs_left_out, useful_share
-from data.scores import bleu, exact_match, tokenized_bleu
+from data.scores import bleu, chrf, exact_match, tokenized_bleu
 from model.config import num_parameters
 from runtime import processes
 from storage.checkpoint import read_best
@@ -46,7 +46,7 @@ def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> Non
         return
     if data.test is not None:
         print("\n".join(samples(sources, texts, references, SAMPLES)))
-        for metric in (bleu, tokenized_bleu):
+        for metric in (bleu, tokenized_bleu, chrf):
             print(f"held-out {metric(texts, references)}")
         best = read_best(run.path).get("checkpoint", "latest")
         print(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sacrebleu
 
 from data.pairs import Pairs, ragged
 from data.text_files import Corpus, Origin
@@ -70,6 +71,19 @@ def test_the_best_checkpoint_by_bleu_has_the_highest_bleu(evaluator):
     assert one.best.entry["checkpoint"] == 2
     assert 50.0 < one.best.entry["bleu"] < 100.0
     assert one.best.without_improvement == 2 and one.best.evaluated_step == 4
+
+
+@pytest.mark.parametrize("metric, best", [("bleu", 2), ("chrf", 1)])
+def test_chrf_selects_by_characters_and_bleu_by_words(evaluator, metric, best):
+    """The sentences of step 1 have one wrong verb each. Of those of step 2, two are correct, and
+    two share no letter with their references."""
+    candidates = [one.replace("sees", "saw") for one in REFERENCES], REFERENCES[:2] + ["vv"] * 2
+    score = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}[metric]
+    scores = [score(translations, [REFERENCES]).score for translations in candidates]
+    one = evaluator(best_metric=metric)
+    for step, translations in enumerate(candidates, 1):
+        one.evaluate(step, step, (1.0, translations))
+    assert one.best.entry == {"checkpoint": best, metric: max(scores)}
 
 
 def test_the_best_checkpoint_by_loss_has_the_lowest_loss(evaluator):

@@ -83,8 +83,8 @@ class TrainingConfig:
     )
     best_metric: str = option(
         "bleu",
-        "metric on validation data that selects the best checkpoint: bleu, chrf (higher is better) "
-        "or loss (lower is better)",
+        "metric on the (first) validation set that selects the best checkpoint: bleu, chrf (higher "
+        "is better) or loss (lower is better)",
         choices=("bleu", "chrf", "loss"),
     )
     patience: int = option(
@@ -108,7 +108,7 @@ class TrainingConfig:
     )
     eval_sentences: int = option(
         500,
-        "validation sentences translated for BLEU and chrF in each evaluation; 0: all",
+        "sentences of each validation set translated for BLEU and chrF in each evaluation; 0: all",
         minimum=0,
     )
     profile: str = option(

@@ -3,7 +3,9 @@
 import jax
 
 from data.batches import Batches, num_batches, pairs_left_out, useful_share
+from data.held_out import qualified
 from data.scores import bleu, chrf, exact_match, tokenized_bleu
+from data.text_files import Corpus
 from model.config import num_parameters
 from runtime import processes
 from storage.checkpoint import read_best
@@ -39,19 +41,22 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
 
 def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> None:
     """Print samples and scores on the held-out data; log the command for translation."""
-    if data.test is not None:
-        sources, references = data.test.source, data.test.target
-        texts = translate_in_parallel(translator, sources)
-    if not processes.is_first():
-        return
-    if data.test is not None:
-        print("\n".join(samples(sources, texts, references, SAMPLES)))
-        for metric in (bleu, tokenized_bleu, chrf):
-            print(f"held-out {metric(texts, references)}")
-        best = read_best(run.path).get("checkpoint", "latest")
-        print(
-            f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
-            f"sentences (checkpoint: {best})",
-            flush=True,
-        )
+    for name, corpus in data.test.items():
+        texts = translate_in_parallel(translator, corpus.source)
+        if processes.is_first():
+            print_scores(run, qualified("held-out", name), corpus, texts)
     run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")
+
+
+def print_scores(run: Run, title: str, corpus: Corpus, texts: list[str]) -> None:
+    """Print samples of the translations `texts` of a corpus, and their scores after `title`."""
+    references = corpus.target
+    print("\n".join(samples(corpus.source, texts, references, SAMPLES)))
+    for metric in (bleu, tokenized_bleu, chrf):
+        print(f"{title} {metric(texts, references)}")
+    best = read_best(run.path).get("checkpoint", "latest")
+    print(
+        f"{title} exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
+        f"sentences (checkpoint: {best})",
+        flush=True,
+    )

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
+from runs import run_training, state_bytes
+from tiny import tiny_config, write_corpus
 
 from data.pairs import Pairs, ragged
 from data.text_files import Corpus, Origin
@@ -16,6 +18,7 @@ from storage.run import Run
 from training.best import BestCheckpoint
 from training.evaluate import Evaluator, held_out_loss, samples
 from training.loss import LossSums
+from training.report import print_results
 
 REFERENCES = [f"the {word} sees the small dog" for word in ("cat", "man", "bird", "king")]
 WRONG = ["no"] * 4
@@ -51,7 +54,7 @@ def evaluator(tmp_path):
         runs.append(run)
         run.open_metrics(0)
         config = Config(training=TrainingConfig(**training))
-        return Evaluator(config, run, held_out(), eval_step, TableTranslator())
+        return Evaluator(config, run, {"": held_out()}, eval_step, TableTranslator())
 
     runs = []
     yield make
@@ -148,6 +151,45 @@ def test_scores_of_translations_are_recorded_with_their_step(evaluator, tmp_path
     assert 0.0 < second["average_bleu"] < 100.0
 
 
+class SecondSetWrong:
+    """A TableTranslator for two sets of sentences; all translations of the second one are wrong."""
+
+    def use(self, params):
+        self.texts = iter([params[1], WRONG] * 2)
+
+    def stream(self, items, first):
+        return [SimpleNamespace(text=text) for text in next(self.texts)]
+
+
+def test_each_named_set_is_recorded_and_the_first_one_decides(tmp_path):
+    run = Run(tmp_path / "run")
+    run.open_metrics(0)
+    sets = {"news": held_out(), "web": held_out()}
+    one = Evaluator(Config(), run, sets, eval_step, SecondSetWrong())
+    one.evaluate(1, 1, (2.0, texts(2)))
+    one.evaluate("average", 1, (2.0, REFERENCES))
+    run.close()
+    assert one.best.entry == {"checkpoint": "average", "bleu": pytest.approx(100.0)}
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["news/valid_exact_match"], first["web/valid_exact_match"]) == (50.0, 0.0)
+    assert (second["news/average_exact_match"], second["web/average_exact_match"]) == (100.0, 0.0)
+    assert first["web/valid_loss"] == second["web/average_loss"] == pytest.approx(2.0)
+    assert not any(name.startswith("valid") for name in first)
+    log = (tmp_path / "run" / "train.log").read_text().splitlines()
+    assert [line.split(":")[0] for line in log] == [
+        f"validation of {checkpoint} on {name}"
+        for checkpoint in (1, "average")
+        for name in ("news", "web")
+    ]
+    samples = {path.name: path.read_text() for path in (tmp_path / "run" / "samples").iterdir()}
+    assert sorted(samples) == ["1-news.txt", "1-web.txt", "average-news.txt", "average-web.txt"]
+    assert f"model     {REFERENCES[3]}" in samples["average-news.txt"]
+    assert (
+        "model     no" in samples["1-web.txt"] and "model     no" not in samples["average-news.txt"]
+    )
+
+
 def test_eval_sentences_limits_the_translated_sentences(evaluator, tmp_path):
     one = evaluator(best_metric="bleu", eval_sentences=2)
     one.evaluate(1, 1, (2.0, texts(2)))
@@ -158,3 +200,48 @@ def test_samples_are_at_equal_distances_from_the_first_to_the_last():
     lines = samples([str(i) for i in range(9)], ["t"] * 9, ["r"] * 9, 3)
     assert [line.split()[1] for line in lines if line.startswith("source")] == ["0", "4", "8"]
     assert len(samples(["a"], ["b"], ["c"], 5)) == 4
+
+
+def test_the_results_of_each_set_have_its_name(tmp_path, capsys):
+    corpus, _ = held_out()
+    translator, run = SecondSetWrong(), SimpleNamespace(path=tmp_path, log=lambda line: None)
+    translator.use((0.0, REFERENCES))
+    print_results(run, SimpleNamespace(test={"news": corpus, "": corpus}), translator)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed.count("model     no") == printed.count(f"model     {REFERENCES[0]}") * 4 == 4
+    titles = [line.split(" = ")[0].split(" (")[0] for line in printed if "held-out" in line]
+    assert [title for title in titles if "news" in title] == [
+        "held-out news BLEU 100.00",
+        "held-out news lower-cased tokenised BLEU 100.00",
+        "held-out news chrF2 100.00",
+        "held-out news exact match 100.0 % of 4 sentences",
+    ]
+    assert titles[-1] == "held-out exact match 0.0 % of 4 sentences" and len(titles) == 8
+
+
+@pytest.mark.slow
+def test_a_list_of_sets_has_the_results_of_its_sets_alone(tmp_path):
+    """Trained with two sets, and with either alone: the first one decides as if it were alone."""
+    corpus, *sets = (
+        write_corpus(tmp_path / f"{pairs}.tsv", pairs, seed=pairs) for pairs in (132, 9, 13)
+    )
+    runs = [tmp_path / name for name in ("both", "a", "b")]
+    for path, valid in zip(runs, [f"a={sets[0]}; b={sets[1]}", *sets], strict=True):
+        config = tiny_config(corpus, valid)
+        config.training.num_steps = config.training.eval_every = 2
+        run_training(path, config)
+    both, *alone = (
+        dict(
+            item
+            for line in (path / "metrics.jsonl").read_text().splitlines()
+            for item in json.loads(line).items()
+            if item[0] not in ("step", "time") and not item[0].startswith("train_")
+        )
+        for path in runs
+    )
+    named = {f"{name}/{key}": score for name, one in zip("ab", alone, strict=True)
+             for key, score in one.items()}  # fmt: skip
+    assert both == named and len(named) == 2 * 2 * 7
+    (arrays, data), (arrays_of_first, data_of_first) = map(state_bytes, runs[:2])
+    assert arrays == arrays_of_first and data["best"] == data_of_first["best"] != {}
+    assert (runs[0] / "best.json").read_bytes() == (runs[1] / "best.json").read_bytes()

@@ -11,6 +11,17 @@ class TrainingConfig:
     """How a model is trained; every field is a flag `--config.training.NAME=VALUE`."""
 
     num_steps: int = option(100_000, "optimizer steps of the whole run", minimum=1)
+    max_epochs: int = option(
+        0,
+        "passes over the training data after which training ends before num_steps; 0: no limit",
+        minimum=0,
+    )
+    max_hours: float = option(
+        0.0,
+        "hours of training, over all sessions of the run, after which training ends before "
+        "num_steps; 0: no limit",
+        minimum=0,
+    )
     tokens_per_batch: int = option(
         25_000,
         "target tokens of one global batch, padding included: tokens_per_batch // "

@@ -52,11 +52,6 @@ class Evaluator:
         self._eval_step, self._translator = eval_step, translator
         self.best = BestCheckpoint(config.training.best_metric)
 
-    @property
-    def patience_exhausted(self) -> bool:
-        """Whether the last training.patience evaluations brought no improvement."""
-        return 0 < self._config.training.patience <= self.best.without_improvement
-
     def evaluate(self, checkpoint: int | str, step: int, params: Any) -> None:
         """Compute and record the scores of `params`, which are those of `checkpoint`, at `step`."""
         if self._held_out:

@@ -9,7 +9,7 @@ from data.text_files import Corpus
 from model.config import num_parameters
 from runtime import processes
 from storage.checkpoint import read_best
-from storage.config import Config
+from storage.config import Config, TrainingConfig
 from storage.run import Run
 from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
@@ -30,13 +30,23 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
     run.log(f"parameters: {num_parameters(config.model):,}")
     run.log(
         f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful (not padding); "
-        f"{num_batches(plan, rows)} batches per epoch, {config.training.num_steps:,} steps"
+        f"{num_batches(plan, rows)} batches per epoch, {limits(config.training)}"
     )
     if left_out := pairs_left_out(plan, rows):
         run.log(
             f"epoch {epoch}: {left_out:,} of {len(plan.pairs):,} pairs are left out, because they "
             "do not fill a last batch; each epoch leaves out other pairs"
         )
+
+
+def limits(training: TrainingConfig) -> str:
+    """The limits of training, as "100,000 steps or 3 epochs": the first one that is reached."""
+    values = (
+        f"{training.num_steps:,} steps",
+        f"{training.max_epochs:,} epochs" * (training.max_epochs > 0),
+        f"{training.max_hours:g} hours" * (training.max_hours > 0),
+    )
+    return " or ".join(filter(None, values))
 
 
 def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> None:

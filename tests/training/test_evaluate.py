@@ -17,6 +17,7 @@ from storage.config import Config, TrainingConfig
 from storage.run import Run
 from training.best import BestCheckpoint
 from training.evaluate import Evaluator, held_out_loss, samples
+from training.limits import reached_limit
 from training.loss import LossSums
 from training.report import print_results
 
@@ -103,7 +104,9 @@ def test_patience_counts_consecutive_evaluations_without_improvement(
     one = evaluator(best_metric="loss", patience=patience)
     for step, loss in ((1, 2.0), (2, 3.0), (3, 1.0), (4, 1.5), (5, 1.5)):
         one.evaluate(step, step, (loss, REFERENCES))
-    assert one.patience_exhausted == exhausted
+    waited = one.best.without_improvement
+    limit = reached_limit(TrainingConfig(patience=patience), 5, 0, 0.0, waited)
+    assert limit == (f"training.patience={patience}" if exhausted else "")
 
 
 def test_undo_restores_the_previous_best_if_the_best_step_was_not_saved(evaluator):

@@ -91,7 +91,7 @@ def prepare_data(config: Config, run: Run, overwrite: bool) -> Data:
     """
     corpora = read_corpora(config, run)
     with processes.first_process_first("the vocabulary"):
-        tokenizers = find_tokenizers(config, run, corpora["train"])
+        tokenizers = find_tokenizers(config, run, corpora.train)
         if overwrite:
             run.clear()
         if not run.resumed:

@@ -29,8 +29,10 @@ class DataConfig:
     )
     valid: str = option(
         "",
-        "validation pairs, as corpus but without weights; empty: the split that a builtin or TFDS "
-        "corpus provides, none for text files",
+        "validation pairs, as corpus but without weights, or several corpora with names, "
+        "'news=text:a.de,a.en; web=tsv:b.tsv': each is evaluated, and the first one decides which "
+        "checkpoint is the best; empty: the split that a builtin or TFDS corpus provides, none for "
+        "text files",
     )
     test: str = option("", "test pairs, as valid")
     data_dir: str = option(

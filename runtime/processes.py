@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -215,15 +214,12 @@ def check_agreement(facts: dict[str, Any]) -> None:
             )
 
 
-def reduce_status(
-    received: signal.Signals | None, waiting: bool
-) -> tuple[signal.Signals | None, bool]:
-    """The signal that any process has received, and whether any waits; the same in all."""
+def max_over_processes(*values: int) -> list[int]:
+    """The largest of each value in any process; the same in all."""
     if count() == 1:
-        return received, waiting
-    own = np.full((jax.local_device_count(), 2), [received or 0, waiting], np.int32)
-    number, any_waiting = map(int, _device_max()(own))
-    return (signal.Signals(number) if number else None), bool(any_waiting)
+        return list(values)
+    own = np.full((jax.local_device_count(), len(values)), values, np.int32)
+    return list(map(int, _device_max()(own)))
 
 
 @cache

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from runtime import processes
 
@@ -22,6 +22,13 @@ class Stopped(BaseException):
     def __init__(self, number: signal.Signals):
         super().__init__(f"stopped by {number.name}")
         self.signal = number
+
+
+class Status(NamedTuple):
+    """The state of a loop in all processes. The loop ends if either part is set."""
+
+    signal: signal.Signals | None
+    finished: bool
 
 
 class StopFlag:
@@ -57,23 +64,26 @@ class StopFlag:
 
     def poll(self) -> None:
         """Raise Stopped after a signal. After `defer`, several processes stop together instead
-        (`agreed_signal`)."""
+        (`agreed_status`)."""
         if self.signal and not (self.deferred and processes.count() > 1):
             raise Stopped(self.signal)
 
-    def agreed_signal(
-        self, ready: Callable[[float], bool] = lambda seconds: True
-    ) -> signal.Signals | None:
-        """Wait until `ready` in all processes; returns the signal that any of them has received.
+    def agreed_status(
+        self, ready: Callable[[float], bool] = lambda seconds: True, finished: bool = False
+    ) -> Status:
+        """Wait until `ready` in all processes; returns the signal that any of them has received,
+        and whether any of them has `finished`.
 
-        `ready(seconds)` waits at most that long. A signal ends the wait. All processes call this
-        at the same step and get the same result: all continue, or all stop.
+        `ready(seconds)` waits at most that long. A signal or the end ends the wait. All processes
+        call this at the same step and get the same result: all continue, or all stop.
         """
         while True:
-            waiting = not ready(POLL_SECONDS)
-            received, waiting = processes.reduce_status(self.signal, waiting)
-            if received or not waiting:
-                return received
+            waiting = not (finished or ready(POLL_SECONDS))
+            received, ended, any_waiting = processes.max_over_processes(
+                self.signal or 0, finished, waiting
+            )
+            if received or ended or not any_waiting:
+                return Status(signal.Signals(received) if received else None, bool(ended))
 
     def polled(self, function: Callable[..., T]) -> Callable[..., T]:
         """The function with a poll before each call."""

@@ -28,6 +28,7 @@ from storage.records import metrics_until, read_facts, start_facts
 # Fields that may change when a run is resumed: neither parameter shapes nor data depend on them.
 # (A change of the learning rate takes effect from the resumed step on.)
 CHANGEABLE = {
+    "training.max_epochs", "training.max_hours",
     "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
     "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
     "training.accumulate", "training.profile", "model.remat", "data.data_dir",

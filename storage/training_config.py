@@ -11,6 +11,17 @@ class TrainingConfig:
     """How a model is trained; every field is a flag `--config.training.NAME=VALUE`."""
 
     num_steps: int = option(100_000, "optimizer steps of the whole run", minimum=1)
+    max_epochs: int = option(
+        0,
+        "passes over the training data after which training ends before num_steps; 0: no limit",
+        minimum=0,
+    )
+    max_hours: float = option(
+        0.0,
+        "hours of training, over all sessions of the run, after which training ends before "
+        "num_steps; 0: no limit",
+        minimum=0,
+    )
     tokens_per_batch: int = option(
         25_000,
         "target tokens of one global batch, padding included: tokens_per_batch // "
@@ -83,9 +94,9 @@ class TrainingConfig:
     )
     best_metric: str = option(
         "bleu",
-        "metric on validation data that selects the best checkpoint: bleu (higher is better) or "
-        "loss (lower is better)",
-        choices=("bleu", "loss"),
+        "metric on the (first) validation set that selects the best checkpoint: bleu, chrf (higher "
+        "is better) or loss (lower is better)",
+        choices=("bleu", "chrf", "loss"),
     )
     patience: int = option(
         0,
@@ -107,7 +118,9 @@ class TrainingConfig:
         "CPU results are always bit-identical",
     )
     eval_sentences: int = option(
-        500, "validation sentences translated for BLEU in each evaluation; 0: all", minimum=0
+        500,
+        "sentences of each validation set translated for BLEU and chrF in each evaluation; 0: all",
+        minimum=0,
     )
     profile: str = option(
         "", "FIRST:LAST, as in 10:12: write a profiler trace of these steps to RUN/profile"

@@ -99,9 +99,9 @@ class StopAfter(StopFlag):
     def __init__(self, steps):
         self.steps, self.calls, self.signal, self.deferred = steps, 0, None, False
 
-    def agreed_signal(self, ready=lambda seconds: True):
+    def agreed_status(self, ready=lambda seconds: True, finished=False):
         """Called before training, before each step, and after the loop."""
         self.calls += 1
         if self.steps and self.calls > self.steps + 1:
             self.signal = signal.SIGTERM
-        return super().agreed_signal(ready)
+        return super().agreed_status(ready, finished)

@@ -1,6 +1,7 @@
 """Shared training steps: trainings of one configuration in a process compile once."""
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from unittest import mock
 
 from training import trainer
@@ -21,8 +22,12 @@ def memoised(name, config):
     make = getattr(trainer, name)
 
     def step(*args):
-        # When the Trainer calls this, the config has the vocabulary sizes.
-        key = make, trainer.make_train_step, repr(config.model), repr(config.training)
+        # When the Trainer calls this, the config has the vocabulary sizes. The steps do not depend
+        # on these limits, nor on num_steps with a constant learning rate.
+        training = replace(config.training, max_epochs=0, max_hours=0.0)
+        if training.schedule == "constant":
+            training.num_steps = 1
+        key = make, trainer.make_train_step, repr(config.model), repr(training)
         if key not in STEPS:
             STEPS[key] = make(*args)
         return STEPS[key]

@@ -12,7 +12,7 @@ class BestCheckpoint:
     """
 
     def __init__(self, metric: str):
-        """`metric` is training.best_metric: bleu (higher is better) or loss (lower is better)."""
+        """`metric` is training.best_metric: bleu, chrf (higher is better) or loss (lower)."""
         self._metric = metric
         self.evaluated_step = 0  # of the last evaluation
         self.reset()
@@ -26,7 +26,7 @@ class BestCheckpoint:
     def update(self, checkpoint: int | str, value: float) -> None:
         """Make `checkpoint` the best if its score is better than that of the best so far."""
         self._previous = self.entry, self.without_improvement
-        sign = 1.0 if self._metric == "bleu" else -1.0
+        sign = -1.0 if self._metric == "loss" else 1.0
         if not self.entry or sign * value > sign * self.entry[self._metric]:
             self.entry = {"checkpoint": checkpoint, self._metric: value}
             self.without_improvement = 0

@@ -1,4 +1,4 @@
-"""Evaluation on held-out pairs: loss, perplexity, BLEU, exact match, and samples."""
+"""Evaluation on held-out pairs: loss, perplexity, BLEU, chrF, exact match, and samples."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ import numpy as np
 from data.batches import fixed_batches
 from data.corpus import Corpus
 from data.pairs import Pairs
-from data.scores import bleu, exact_match
+from data.scores import bleu, chrf, exact_match
 from runtime import processes
 from storage.config import Config
 from storage.run import Run
@@ -35,7 +35,8 @@ class EvaluationTranslator(Protocol):
 class Evaluator:
     """Evaluates parameters on the validation data, records the scores and updates `best`.
 
-    `held_out` is the validation data; without it an evaluation does nothing. `eval_step` is
+    `held_out` is the validation data by name. Each set is evaluated; the first one decides which
+    checkpoint is the best. Without validation data an evaluation does nothing. `eval_step` is
     (params, batch [devices, B, …]) → LossSums.
     """
 
@@ -43,7 +44,7 @@ class Evaluator:
         self,
         config: Config,
         run: Run,
-        held_out: tuple[Corpus, Pairs] | None,
+        held_out: dict[str, tuple[Corpus, Pairs]],
         eval_step: Callable[[Any, Any], LossSums],
         translator: EvaluationTranslator,
     ):
@@ -51,25 +52,28 @@ class Evaluator:
         self._eval_step, self._translator = eval_step, translator
         self.best = BestCheckpoint(config.training.best_metric)
 
-    @property
-    def patience_exhausted(self) -> bool:
-        """Whether the last training.patience evaluations brought no improvement."""
-        return 0 < self._config.training.patience <= self.best.without_improvement
-
     def evaluate(self, checkpoint: int | str, step: int, params: Any) -> None:
         """Compute and record the scores of `params`, which are those of `checkpoint`, at `step`."""
-        if self._held_out is not None:
-            corpus, pairs = self._held_out
-            metrics = held_out_loss(self._eval_step, params, pairs, self._config)
-            sources, references = self._sentences(corpus)
+        if self._held_out:
             self._translator.use(params)
-            texts = translate_in_parallel(self._translator, sources)
-            metrics["valid_bleu"] = bleu(texts, references).value
-            metrics["valid_exact_match"] = exact_match(texts, references)
-            self._record(checkpoint, step, metrics)
-            self._run.write_samples(checkpoint, samples(sources, texts, references, SAMPLES))
-            self.best.update(checkpoint, metrics[f"valid_{self._config.training.best_metric}"])
+            scores = {name: self._scores(checkpoint, name, params) for name in self._held_out}
+            self._record(checkpoint, step, scores)
+            deciding = next(iter(scores.values()))
+            self.best.update(checkpoint, deciding[f"valid_{self._config.training.best_metric}"])
         self.best.evaluated_step = step
+
+    def _scores(self, checkpoint: int | str, name: str, params: Any) -> dict[str, float]:
+        """The metrics of one validation set; writes samples of its translations."""
+        corpus, pairs = self._held_out[name]
+        metrics = held_out_loss(self._eval_step, params, pairs, self._config)
+        sources, references = self._sentences(corpus)
+        texts = translate_in_parallel(self._translator, sources)
+        metrics["valid_bleu"] = bleu(texts, references).value
+        metrics["valid_chrf"] = chrf(texts, references).value
+        metrics["valid_exact_match"] = exact_match(texts, references)
+        file = f"{checkpoint}-{name}" if name else checkpoint
+        self._run.write_samples(file, samples(sources, texts, references, SAMPLES))
+        return metrics
 
     def _sentences(self, corpus: Corpus) -> tuple[list[str], list[str]]:
         """The sources and references to translate: training.eval_sentences of them, 0 means all.
@@ -84,13 +88,22 @@ class Evaluator:
             chosen = np.linspace(0, total - 1, count).astype(int)
         return [corpus.source[i] for i in chosen], [corpus.target[i] for i in chosen]
 
-    def _record(self, checkpoint: int | str, step: int, metrics: dict[str, float]) -> None:
-        """Record and log the metrics; for the average the prefix "valid" becomes "average"."""
-        prefix = "valid" if checkpoint == step else str(checkpoint)
-        named = {name.replace("valid", prefix): value for name, value in metrics.items()}
-        self._run.record(step, named)
-        scores = ", ".join(f"{name[6:]} {value:.4g}" for name, value in metrics.items())
-        self._run.log(f"validation of {checkpoint}: {scores}")
+    def _record(
+        self, checkpoint: int | str, step: int, scores: dict[str, dict[str, float]]
+    ) -> None:
+        """Record and log the metrics of each validation set: valid_bleu, or NAME/valid_bleu.
+
+        For the average the prefix "valid" becomes "average".
+        """
+        prefix, entry = "valid" if checkpoint == step else str(checkpoint), {}
+        for name, metrics in scores.items():
+            for metric, value in metrics.items():
+                key = metric.replace("valid", prefix)
+                entry[f"{name}/{key}" if name else key] = value
+            line = ", ".join(f"{metric[6:]} {value:.4g}" for metric, value in metrics.items())
+            on_set = f" on {name}" if name else ""
+            self._run.log(f"validation of {checkpoint}{on_set}: {line}")
+        self._run.record(step, entry)
 
 
 def translate_in_parallel(translator: EvaluationTranslator, sources: list[str]) -> list[str]:

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.corpora import read_split
+from data.corpora import read_corpus
 from data.corpus import EXAMPLES, Corpus
+from data.held_out import held_out_specs, qualified
 from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
 from data.subwords import SubwordSampler
 from data.tokenizer import Tokenizer
@@ -15,7 +16,23 @@ from runtime.notices import throttled
 from storage.config import Config
 from storage.run import Run
 
-SPLITS = ("train", "valid", "test")
+
+class Corpora(NamedTuple):
+    """The text of a run's data. Held-out corpora have names; the name of a single one is ""."""
+
+    train: Corpus
+    valid: dict[str, Corpus]
+    test: dict[str, Corpus]
+
+    @property
+    def files(self) -> dict[str, dict[str, str]]:
+        """Split → file → sha256; without the splits that have no corpus."""
+        splits = {"train": {"": self.train}, "valid": self.valid, "test": self.test}
+        return {
+            split: {file: sha for one in named.values() for file, sha in one.fingerprints.items()}
+            for split, named in splits.items()
+            if named
+        }
 
 
 class Data(NamedTuple):
@@ -23,8 +40,8 @@ class Data(NamedTuple):
 
     tokenizers: tuple[Tokenizer, Tokenizer]
     train: Callable[[int], Pairs]  # epoch → its pairs
-    valid: tuple[Corpus, Pairs] | None
-    test: Corpus | None
+    valid: dict[str, tuple[Corpus, Pairs]]  # by name; the first one decides
+    test: dict[str, Corpus]  # by name; the validation data if there is no test data
     files: dict[str, dict[str, str]]  # split → file → sha256
     locate: Callable[[int, np.ndarray], list[str]]  # (epoch, pairs of it) → "train.de:777", …
 
@@ -42,38 +59,52 @@ class EncodedSplit(NamedTuple):
     dropped: dict[str, list[int]]  # reason → pairs of the corpus that were dropped
 
 
-def read_corpora(config: Config, run: Run) -> dict[str, Corpus | None]:
-    """The training, validation and test data by name; logs progress."""
-    log = throttled(run.log)
-    return {split: read_split(config.data, split, log) for split in SPLITS}
+def read_corpora(config: Config, run: Run) -> Corpora:
+    """The training, validation and test data; logs progress."""
+    log, data = throttled(run.log), config.data
+    specs = {split: held_out_specs(data, split) for split in ("valid", "test")}
+    train = read_corpus(data.corpus, "train", data, log)
+    held_out = {
+        split: {name: read_corpus(spec, split, data, log) for name, spec in named.items()}
+        for split, named in specs.items()
+    }
+    return Corpora(train, **held_out)
 
 
 def encode_corpora(
     config: Config,
     run: Run,
-    corpora: dict[str, Corpus | None],
+    corpora: Corpora,
     tokenizers: tuple[Tokenizer, Tokenizer],
 ) -> Data:
     """Encode the corpora as token ids, and log how many pairs were kept and dropped.
 
     The test data is not encoded: its sentences are truncated at translation, never dropped.
     """
-    log, encoded = throttled(run.log), {}
-    for name, corpus in corpora.items():
-        if corpus is None:
-            continue
-        if name != "test":
-            encoded[name] = EncodedSplit(*encode_pairs(corpus, *tokenizers, config.data, log))
-        report_split(run, name, corpus, encoded.get(name))
+    log = throttled(run.log)
+
+    def encode(title: str, corpus: Corpus) -> EncodedSplit:
+        encoded = EncodedSplit(*encode_pairs(corpus, *tokenizers, config.data, log))
+        report_split(run, title, corpus, encoded)
+        return encoded
+
+    train = encode("train", corpora.train)
+    valid = {
+        name: (corpus, encode(qualified("valid", name), corpus).pairs)
+        for name, corpus in corpora.valid.items()
+    }
+    for name, corpus in corpora.test.items():
+        report_split(run, qualified("test", name), corpus, None)
+    if len(valid) > 1:
+        run.log(f"valid: {next(iter(valid))} decides which checkpoint is the best")
     report_vocabulary(run, tokenizers)
-    train, valid = corpora["train"], corpora["valid"]
     return Data(
         tokenizers,
-        epoch_pairs(config, train, encoded["train"], tokenizers),
-        (valid, encoded["valid"].pairs) if valid else None,
-        corpora["test"] or valid,
-        {name: corpus.fingerprints for name, corpus in corpora.items() if corpus},
-        partial(pair_locations, train, encoded["train"], config.training.seed),
+        epoch_pairs(config, corpora.train, train, tokenizers),
+        valid,
+        corpora.test or corpora.valid,
+        corpora.files,
+        partial(pair_locations, corpora.train, train, config.training.seed),
     )
 
 
@@ -99,7 +130,7 @@ def pair_locations(
     return [corpus.where(i) for i in encoded.indices[taken]]
 
 
-def report_split(run: Run, name: str, corpus: Corpus, encoded: EncodedSplit | None) -> None:
+def report_split(run: Run, title: str, corpus: Corpus, encoded: EncodedSplit | None) -> None:
     """Log the numbers of kept and dropped pairs, with examples for each reason."""
     dropped, examples, kept = dict(corpus.dropped), dict(corpus.examples), len(corpus.source)
     if encoded:
@@ -109,7 +140,7 @@ def report_split(run: Run, name: str, corpus: Corpus, encoded: EncodedSplit | No
             examples[reason] = [corpus.where(i) for i in pairs[:EXAMPLES]]
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
     run.log(
-        f"{name}: {kept:,} pairs kept, {sum(dropped.values()):,} dropped"
+        f"{title}: {kept:,} pairs kept, {sum(dropped.values()):,} dropped"
         + (f" ({reasons})" if reasons else "")
         + f", {corpus.replaced:,} lines with replaced bytes" * (corpus.replaced > 0)
     )

@@ -11,6 +11,7 @@ from runtime.durations import format_duration
 from runtime.errors import DIVERGED, UserError
 from storage.config import TrainingConfig
 from storage.run import Run
+from training.limits import Stopwatch, seconds_left
 
 EXAMPLES = 5  # pairs of a bad batch that the message lists
 
@@ -24,10 +25,11 @@ class Progress:
         config: TrainingConfig,
         step: int,
         locate: Callable[[DataPosition], list[str]],
+        stopwatch: Stopwatch,
     ):
         """`step` is the number of steps done; `locate` lists the pairs of a batch as file:line."""
         self._run, self._config, self._locate = run, config, locate
-        self._first, self._skipped = step + 1, 0
+        self._first, self._skipped, self._stopwatch = step + 1, 0, stopwatch
         self.restart()
 
     def restart(self) -> None:
@@ -50,7 +52,8 @@ class Progress:
         self._steps += 1
         seconds = time.perf_counter() - self._started
         values["tokens_per_second"] = self._tokens / seconds
-        left = format_duration((self._config.num_steps - step) * seconds / self._steps)
+        left = seconds_left(self._config, step, self._stopwatch.seconds, seconds / self._steps)
+        left = ("at most " if self._config.max_epochs else "") + format_duration(left)
         line = (
             f"step {step}/{self._config.num_steps}  loss {values['loss']:.3f}  "
             f"accuracy {values['accuracy']:.3f}  lr {values['learning_rate']:.2e}  "

@@ -3,11 +3,13 @@
 import jax
 
 from data.batches import Batches, num_batches, pairs_left_out, useful_share
-from data.scores import bleu, exact_match, tokenized_bleu
+from data.held_out import qualified
+from data.scores import bleu, chrf, exact_match, tokenized_bleu
+from data.text_files import Corpus
 from model.config import num_parameters
 from runtime import processes
 from storage.checkpoint import read_best
-from storage.config import Config
+from storage.config import Config, TrainingConfig
 from storage.run import Run
 from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
@@ -28,7 +30,7 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
     run.log(f"parameters: {num_parameters(config.model):,}")
     run.log(
         f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful (not padding); "
-        f"{num_batches(plan, rows)} batches per epoch, {config.training.num_steps:,} steps"
+        f"{num_batches(plan, rows)} batches per epoch, {limits(config.training)}"
     )
     if left_out := pairs_left_out(plan, rows):
         run.log(
@@ -37,21 +39,34 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
         )
 
 
+def limits(training: TrainingConfig) -> str:
+    """The limits of training, as "100,000 steps or 3 epochs": the first one that is reached."""
+    values = (
+        f"{training.num_steps:,} steps",
+        f"{training.max_epochs:,} epochs" * (training.max_epochs > 0),
+        f"{training.max_hours:g} hours" * (training.max_hours > 0),
+    )
+    return " or ".join(filter(None, values))
+
+
 def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> None:
     """Print samples and scores on the held-out data; log the command for translation."""
-    if data.test is not None:
-        sources, references = data.test.source, data.test.target
-        texts = translate_in_parallel(translator, sources)
-    if not processes.is_first():
-        return
-    if data.test is not None:
-        print("\n".join(samples(sources, texts, references, SAMPLES)))
-        for metric in (bleu, tokenized_bleu):
-            print(f"held-out {metric(texts, references)}")
-        best = read_best(run.path).get("checkpoint", "latest")
-        print(
-            f"held-out exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
-            f"sentences (checkpoint: {best})",
-            flush=True,
-        )
+    for name, corpus in data.test.items():
+        texts = translate_in_parallel(translator, corpus.source)
+        if processes.is_first():
+            print_scores(run, qualified("held-out", name), corpus, texts)
     run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")
+
+
+def print_scores(run: Run, title: str, corpus: Corpus, texts: list[str]) -> None:
+    """Print samples of the translations `texts` of a corpus, and their scores after `title`."""
+    references = corpus.target
+    print("\n".join(samples(corpus.source, texts, references, SAMPLES)))
+    for metric in (bleu, tokenized_bleu, chrf):
+        print(f"{title} {metric(texts, references)}")
+    best = read_best(run.path).get("checkpoint", "latest")
+    print(
+        f"{title} exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
+        f"sentences (checkpoint: {best})",
+        flush=True,
+    )

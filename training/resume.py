@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import optax
@@ -18,6 +19,14 @@ from training.inputs import Data
 from training.step import TrainState, start_from
 
 
+class Start(NamedTuple):
+    """Where training starts."""
+
+    state: TrainState
+    position: DataPosition  # of the next batch
+    seconds: float  # of training in earlier sessions
+
+
 def resume_or_start(
     fresh_state: Callable[[], TrainState],
     checkpoints: Checkpoints,
@@ -25,8 +34,8 @@ def resume_or_start(
     config: Config,
     run: Run,
     data: Data,
-) -> tuple[TrainState, DataPosition]:
-    """The state and the position of the next batch; restores `best` if the run is resumed.
+) -> Start:
+    """The state, data position and training time; restores `best` if the run is resumed.
 
     Changed validation data resets `best`, changed training data the position. Raises
     UserError(DATA) for changed training data without training.allow_data_change, and UserError if
@@ -34,7 +43,7 @@ def resume_or_start(
     """
     with processes.first_process_first("the checkpoint"):
         restored = checkpoints.restore(jax.eval_shape(fresh_state))
-    position = DataPosition()
+    position, seconds = DataPosition(), 0.0
     if restored is None:
         state = fresh_state()
         if init_from := config.training.init_from:
@@ -43,6 +52,7 @@ def resume_or_start(
     else:
         state, stored = restored
         best.restore(stored)
+        seconds = stored.get("seconds", 0.0)  # older checkpoints do not have it
         if stored["files"].get("valid") != data.files.get("valid"):
             run.log("warning: the validation data has changed: the best score is reset")
             best.reset()
@@ -54,7 +64,7 @@ def resume_or_start(
             raise UserError(DATA, data_change_message(changed_files(stored["files"], data.files)))
         run.log(f"resumed at step {int(state.step)}")
     check_processes_agree(state)
-    return state, position
+    return Start(state, position, seconds)
 
 
 def changed_files(stored: dict[str, dict[str, str]], current: dict[str, dict[str, str]]) -> list:

@@ -2,7 +2,6 @@
 
 from contextlib import closing, suppress
 from functools import partial
-from signal import Signals
 
 import jax
 
@@ -12,13 +11,14 @@ from runtime import processes
 from runtime.devices import one_per_device
 from runtime.errors import OUTPUT, UserError
 from runtime.prefetch import Prefetched
-from runtime.signals import StopFlag, Stopped
+from runtime.signals import Status, StopFlag, Stopped
 from storage.config import Config
 from storage.run import Run
 from storage.saving import Checkpoints
 from storage.sizes import disk_forecast
 from training.evaluate import EvaluationTranslator, Evaluator
 from training.inputs import Data
+from training.limits import Stopwatch, reached_limit
 from training.memory import check_state, with_memory_check
 from training.optimizer import learning_rate_schedule, make_optimizer
 from training.profile import with_profile
@@ -38,7 +38,8 @@ class Trainer:
     """Trains a model, or resumes the training of a run.
 
     The state of training is `state` (parameters, optimizer, key), `step` (the number of steps
-    done), `position` (of the next batch) and `evaluator.best`; a checkpoint stores all of it.
+    done), `position` (of the next batch), `evaluator.best` and `stopwatch`; a checkpoint stores all
+    of it.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Trainer:
         self.checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
         fresh_state = partial(init_state, self.model, self.optimizer, training)
         check_state(jax.eval_shape(fresh_state), config)
-        self.state, self.position = resume_or_start(
+        self.state, self.position, seconds = resume_or_start(
             fresh_state, self.checkpoints, self.evaluator.best, config, run, data
         )
+        self.stopwatch = Stopwatch(seconds)
         self.start_step = self.saved_step = self.step = int(self.state.step)
         # CPU devices share threads: two programs with collectives at once can wait for each other.
         # Other devices run programs in the order in which they are started.
@@ -79,16 +81,17 @@ class Trainer:
 
     def _train_on(self, stream: Prefetched[tuple[DataPosition, Batch, DataPosition]]) -> None:
         # The plan of the first epoch takes seconds for a large corpus.
-        raise_if_stopped(self.stop.agreed_signal(stream.ready))
+        raise_if_stopped(self.stop.agreed_status(stream.ready))
         announce(self.config, self.run, self.batches, self.position.epoch)
         self._log_disk_forecast()
         self._prepare_steps()
         was_complete = self.checkpoints.complete
         if not was_complete:
             self._evaluate_if_due()
-        while not (self._is_finished() or self.stop.agreed_signal(stream.ready)):
+        while self._continues(stream):
             self._do_step(*next(stream))
             self._evaluate_if_due()
+            self.stopwatch.update()
             self._save_if_due()
         stream.close()
         self._finish_step()
@@ -96,14 +99,27 @@ class Trainer:
         if self.saved_step < self.step:
             self._start_save()
             processes.run_on_first("the checkpoint", self.checkpoints.wait)
-        raise_if_stopped(self.stop.agreed_signal())
+        raise_if_stopped(self.stop.agreed_status())
         if was_complete and self.step == self.start_step:
             self.run.log(f"already complete at step {self.step}")
         else:
-            self._save_average()
+            self._complete()
 
-    def _is_finished(self) -> bool:
-        return self.step >= self.config.training.num_steps or self.evaluator.patience_exhausted
+    def _continues(self, stream: Prefetched) -> bool:
+        """Whether to do another step: all processes have a batch, and none a signal or a limit."""
+        status = self.stop.agreed_status(stream.ready, bool(self._reached_limit()))
+        return not (status.signal or status.finished)
+
+    def _reached_limit(self) -> str:
+        """The limit that has been reached, or ""; training.max_hours in process 0 only."""
+        best = self.evaluator.best
+        return reached_limit(
+            self.config.training,
+            self.step,
+            self.position.epoch,
+            self.stopwatch.seconds,
+            best.without_improvement,
+        )
 
     def _log_disk_forecast(self) -> None:
         message, fits = disk_forecast(self.run.path, self.state, self.config.training.keep)
@@ -118,7 +134,9 @@ class Trainer:
             step, training.profile, self.run.path / "profile", self.step
         )
         self._learning_rate = jax.jit(learning_rate_schedule(training, config.model.d_model))
-        self._progress = Progress(self.run, training, self.step, self._pair_locations)
+        self._progress = Progress(
+            self.run, training, self.step, self._pair_locations, self.stopwatch
+        )
 
     def _place(self, batch: Batch) -> Batch:
         """[rows, …] → [devices, micro-batches, B, …], on the devices of this process."""
@@ -136,7 +154,7 @@ class Trainer:
             jax.block_until_ready(self.state)
         rate = self._learning_rate(self.step)  # before the step, else it would wait for its end
         self.state, metrics = self._train_step(self.state, batch)
-        if self._one_at_a_time and processes.count() > 1:  # the next program is `agreed_signal`
+        if self._one_at_a_time and processes.count() > 1:  # the next program is `agreed_status`
             jax.block_until_ready(self.state)
         self._finish_step()
         self.step, self.position = self.step + 1, following
@@ -155,18 +173,21 @@ class Trainer:
         return self.data.locate(position.epoch, pairs)
 
     def _evaluate_if_due(self) -> None:
-        """Evaluate every training.eval_every steps and at the end, once per step.
+        """Evaluate every training.eval_every steps, once per step.
 
         If a signal interrupts the evaluation, the resumed run repeats it.
         """
-        training, step = self.config.training, self.step
-        due = step % training.eval_every == 0 or step == training.num_steps
-        if step > 0 and due and self.evaluator.best.evaluated_step < step:
+        if self.step % self.config.training.eval_every == 0:
             self._finish_step()
             self._finish_save()
             with suppress(Stopped):
-                self.evaluator.evaluate(step, step, self.state.eval_params)
+                self._evaluate()
             self._progress.restart()
+
+    def _evaluate(self) -> None:
+        """Evaluate the parameters of this step, unless they have been evaluated."""
+        if self.evaluator.best.evaluated_step < self.step:
+            self.evaluator.evaluate(self.step, self.step, self.state.eval_params)
 
     def _save_if_due(self) -> None:
         """Save every training.checkpoint_every steps, except at the end."""
@@ -194,19 +215,26 @@ class Trainer:
         facts = {
             **self.position._asdict(),
             **self.evaluator.best.to_json(),
+            "seconds": self.stopwatch.seconds,
             "files": self.data.files,
         }
         processes.run_on_first("the state", self.checkpoints.start_save, self.state, facts)
         self.saved_step = self.step
 
-    def _save_average(self) -> None:
-        """Average the last checkpoints, evaluate and save the average: training is complete."""
+    def _complete(self) -> None:
+        """Evaluate the last step, average the last checkpoints, evaluate and save the average.
+
+        The last checkpoint is written before, so it stores the best score without these
+        evaluations: with a larger limit, training continues as if it had not ended.
+        """
+        self.run.log(f"training ends at step {self.step}: {self._reached_limit()}")
+        self._evaluate()
         average = self.checkpoints.average()
         self.evaluator.evaluate("average", self.step, average)
         best = self.evaluator.best.entry
         processes.run_on_first("the average", self.checkpoints.save_average, average, best)
 
 
-def raise_if_stopped(signal: Signals | None) -> None:
-    if signal:
-        raise Stopped(signal)
+def raise_if_stopped(status: Status) -> None:
+    if status.signal:
+        raise Stopped(status.signal)

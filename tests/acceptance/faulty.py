@@ -119,9 +119,7 @@ def watch():
     def hashed(original):
         def step(self, taken, batch, following):
             digest = hashlib.sha256()
-            for part in map(
-                np.asarray, jax.tree.leaves(batch)
-            ):  # [devices, micro, rows, …]
+            for part in map(np.asarray, jax.tree.leaves(batch)):  # [devices, micro, rows, …]
                 rows = part.reshape(-1, *part.shape[3:])
                 digest.update(rows[: self.config.rows_per_batch].tobytes())
             print(f"batch {digest.hexdigest()}", file=sys.stderr)

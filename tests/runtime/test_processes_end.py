@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from several import ROOT, TINY, Job, training, write_data
+from tiny import StopAfter
 
 from runtime import processes
 from runtime.errors import UserError
@@ -155,14 +156,49 @@ def test_the_timeout_of_missing_processes_names_the_coordinator(monkeypatch, coo
     ]
 
 
-def test_all_processes_receive_the_signal_of_any(monkeypatch):
+def test_all_processes_receive_the_largest_value_of_any(monkeypatch):
     def device_max(own):
-        return np.maximum(own.max(axis=0), [signal.SIGTERM, 1])  # the values of another process
+        return np.maximum(own.max(axis=0), [9, 0, 1])  # the values of another process
 
     monkeypatch.setattr(processes, "_device_max", lambda: device_max)
-    assert processes.reduce_status(None, False) == (None, False)  # a single process: no device
+    assert processes.max_over_processes(7, True, False) == [7, 1, 0]  # a single process: no device
     monkeypatch.setattr(processes, "count", lambda: 2)
-    assert processes.reduce_status(None, False) == (signal.SIGTERM, True)
+    assert processes.max_over_processes(7, True, False) == [9, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "others, status",
+    [
+        ([(signal.SIGTERM, 0, 1)], (signal.SIGTERM, False)),
+        ([(0, 1, 1)], (None, True)),
+        ([(0, 0, 1), (0, 0, 1), (0, 0, 0)], (None, False)),
+        ([(0, 0, 1), (0, 1, 0)], (None, True)),
+    ],
+)
+def test_a_process_waits_for_the_others_until_any_has_a_signal_or_has_finished(
+    monkeypatch, others, status
+):
+    answers = iter(others)
+    monkeypatch.setattr(
+        processes,
+        "max_over_processes",
+        lambda *own: list(map(max, own, next(answers))),
+    )
+    flag = StopAfter(None)
+    assert flag.agreed_status() == status
+    assert list(answers) == []
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_process_that_has_finished_does_not_wait_for_a_batch(finished):
+    asked = []
+
+    def ready(seconds):
+        asked.append(seconds)
+        return len(asked) == 3
+
+    assert StopAfter(None).agreed_status(ready, finished) == (None, finished)
+    assert len(asked) == (0 if finished else 3)
 
 
 def test_a_lost_process_is_recognised_by_the_error_of_the_devices(monkeypatch):

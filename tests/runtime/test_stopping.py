@@ -37,14 +37,14 @@ class StopWhilePlanning(StopAfter):
         super().__init__(None)
         self.planning = planning
 
-    def agreed_signal(self, ready=lambda seconds: True):
+    def agreed_status(self, ready=lambda seconds: True, finished=False):
         def signalled(seconds):
             found = ready(seconds)
             if not found and self.planning.is_set():
                 self.signal = signal.SIGTERM
             return found
 
-        return super().agreed_signal(signalled)
+        return super().agreed_status(signalled, finished)
 
 
 @pytest.mark.parametrize("epoch", [0, 1])

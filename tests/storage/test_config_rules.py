@@ -53,7 +53,7 @@ BOUNDS = [
     ),
     ("training", "adam_epsilon", (TINY, 1.0), (0.0, -TINY, NAN)),
     ("training", "schedule", ("paper", "cosine", "linear", "constant"), ("", "step")),
-    ("training", "best_metric", ("bleu", "loss"), ("", "nll")),
+    ("training", "best_metric", ("bleu", "chrf", "loss"), ("", "nll")),
     (
         "training",
         "profile",

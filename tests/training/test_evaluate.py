@@ -7,6 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sacrebleu
+from runs import run_training, state_bytes
+from tiny import tiny_config, write_corpus
 
 from data.corpus import Corpus, Origin
 from data.pairs import Pairs, ragged
@@ -14,7 +17,9 @@ from storage.config import Config, TrainingConfig
 from storage.run import Run
 from training.best import BestCheckpoint
 from training.evaluate import Evaluator, held_out_loss, samples
+from training.limits import reached_limit
 from training.loss import LossSums
+from training.report import print_results
 
 REFERENCES = [f"the {word} sees the small dog" for word in ("cat", "man", "bird", "king")]
 WRONG = ["no"] * 4
@@ -50,7 +55,7 @@ def evaluator(tmp_path):
         runs.append(run)
         run.open_metrics(0)
         config = Config(training=TrainingConfig(**training))
-        return Evaluator(config, run, held_out(), eval_step, TableTranslator())
+        return Evaluator(config, run, {"": held_out()}, eval_step, TableTranslator())
 
     runs = []
     yield make
@@ -72,6 +77,19 @@ def test_the_best_checkpoint_by_bleu_has_the_highest_bleu(evaluator):
     assert one.best.without_improvement == 2 and one.best.evaluated_step == 4
 
 
+@pytest.mark.parametrize("metric, best", [("bleu", 2), ("chrf", 1)])
+def test_chrf_selects_by_characters_and_bleu_by_words(evaluator, metric, best):
+    """The sentences of step 1 have one wrong verb each. Of those of step 2, two are correct, and
+    two share no letter with their references."""
+    candidates = [one.replace("sees", "saw") for one in REFERENCES], REFERENCES[:2] + ["vv"] * 2
+    score = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}[metric]
+    scores = [score(translations, [REFERENCES]).score for translations in candidates]
+    one = evaluator(best_metric=metric)
+    for step, translations in enumerate(candidates, 1):
+        one.evaluate(step, step, (1.0, translations))
+    assert one.best.entry == {"checkpoint": best, metric: max(scores)}
+
+
 def test_the_best_checkpoint_by_loss_has_the_lowest_loss(evaluator):
     one = evaluator(best_metric="loss")
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, 1.0)):
@@ -86,7 +104,9 @@ def test_patience_counts_consecutive_evaluations_without_improvement(
     one = evaluator(best_metric="loss", patience=patience)
     for step, loss in ((1, 2.0), (2, 3.0), (3, 1.0), (4, 1.5), (5, 1.5)):
         one.evaluate(step, step, (loss, REFERENCES))
-    assert one.patience_exhausted == exhausted
+    waited = one.best.without_improvement
+    limit = reached_limit(TrainingConfig(patience=patience), 5, 0, 0.0, waited)
+    assert limit == (f"training.patience={patience}" if exhausted else "")
 
 
 def test_undo_restores_the_previous_best_if_the_best_step_was_not_saved(evaluator):
@@ -134,6 +154,45 @@ def test_scores_of_translations_are_recorded_with_their_step(evaluator, tmp_path
     assert 0.0 < second["average_bleu"] < 100.0
 
 
+class SecondSetWrong:
+    """A TableTranslator for two sets of sentences; all translations of the second one are wrong."""
+
+    def use(self, params):
+        self.texts = iter([params[1], WRONG] * 2)
+
+    def stream(self, items, first):
+        return [SimpleNamespace(text=text) for text in next(self.texts)]
+
+
+def test_each_named_set_is_recorded_and_the_first_one_decides(tmp_path):
+    run = Run(tmp_path / "run")
+    run.open_metrics(0)
+    sets = {"news": held_out(), "web": held_out()}
+    one = Evaluator(Config(), run, sets, eval_step, SecondSetWrong())
+    one.evaluate(1, 1, (2.0, texts(2)))
+    one.evaluate("average", 1, (2.0, REFERENCES))
+    run.close()
+    assert one.best.entry == {"checkpoint": "average", "bleu": pytest.approx(100.0)}
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["news/valid_exact_match"], first["web/valid_exact_match"]) == (50.0, 0.0)
+    assert (second["news/average_exact_match"], second["web/average_exact_match"]) == (100.0, 0.0)
+    assert first["web/valid_loss"] == second["web/average_loss"] == pytest.approx(2.0)
+    assert not any(name.startswith("valid") for name in first)
+    log = (tmp_path / "run" / "train.log").read_text().splitlines()
+    assert [line.split(":")[0] for line in log] == [
+        f"validation of {checkpoint} on {name}"
+        for checkpoint in (1, "average")
+        for name in ("news", "web")
+    ]
+    samples = {path.name: path.read_text() for path in (tmp_path / "run" / "samples").iterdir()}
+    assert sorted(samples) == ["1-news.txt", "1-web.txt", "average-news.txt", "average-web.txt"]
+    assert f"model     {REFERENCES[3]}" in samples["average-news.txt"]
+    assert (
+        "model     no" in samples["1-web.txt"] and "model     no" not in samples["average-news.txt"]
+    )
+
+
 def test_eval_sentences_limits_the_translated_sentences(evaluator, tmp_path):
     one = evaluator(best_metric="bleu", eval_sentences=2)
     one.evaluate(1, 1, (2.0, texts(2)))
@@ -144,3 +203,48 @@ def test_samples_are_at_equal_distances_from_the_first_to_the_last():
     lines = samples([str(i) for i in range(9)], ["t"] * 9, ["r"] * 9, 3)
     assert [line.split()[1] for line in lines if line.startswith("source")] == ["0", "4", "8"]
     assert len(samples(["a"], ["b"], ["c"], 5)) == 4
+
+
+def test_the_results_of_each_set_have_its_name(tmp_path, capsys):
+    corpus, _ = held_out()
+    translator, run = SecondSetWrong(), SimpleNamespace(path=tmp_path, log=lambda line: None)
+    translator.use((0.0, REFERENCES))
+    print_results(run, SimpleNamespace(test={"news": corpus, "": corpus}), translator)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed.count("model     no") == printed.count(f"model     {REFERENCES[0]}") * 4 == 4
+    titles = [line.split(" = ")[0].split(" (")[0] for line in printed if "held-out" in line]
+    assert [title for title in titles if "news" in title] == [
+        "held-out news BLEU 100.00",
+        "held-out news lower-cased tokenised BLEU 100.00",
+        "held-out news chrF2 100.00",
+        "held-out news exact match 100.0 % of 4 sentences",
+    ]
+    assert titles[-1] == "held-out exact match 0.0 % of 4 sentences" and len(titles) == 8
+
+
+@pytest.mark.slow
+def test_a_list_of_sets_has_the_results_of_its_sets_alone(tmp_path):
+    """Trained with two sets, and with either alone: the first one decides as if it were alone."""
+    corpus, *sets = (
+        write_corpus(tmp_path / f"{pairs}.tsv", pairs, seed=pairs) for pairs in (132, 9, 13)
+    )
+    runs = [tmp_path / name for name in ("both", "a", "b")]
+    for path, valid in zip(runs, [f"a={sets[0]}; b={sets[1]}", *sets], strict=True):
+        config = tiny_config(corpus, valid)
+        config.training.num_steps = config.training.eval_every = 2
+        run_training(path, config)
+    both, *alone = (
+        dict(
+            item
+            for line in (path / "metrics.jsonl").read_text().splitlines()
+            for item in json.loads(line).items()
+            if item[0] not in ("step", "time") and not item[0].startswith("train_")
+        )
+        for path in runs
+    )
+    named = {f"{name}/{key}": score for name, one in zip("ab", alone, strict=True)
+             for key, score in one.items()}  # fmt: skip
+    assert both == named and len(named) == 2 * 2 * 7
+    (arrays, data), (arrays_of_first, data_of_first) = map(state_bytes, runs[:2])
+    assert arrays == arrays_of_first and data["best"] == data_of_first["best"] != {}
+    assert (runs[0] / "best.json").read_bytes() == (runs[1] / "best.json").read_bytes()

@@ -8,7 +8,7 @@ import pytest
 from tiny import tiny_config, write_corpus
 
 import train
-from data.corpora import read_split
+from data.corpora import read_corpus, read_split
 from runtime.errors import CONFIGURATION, UserError
 from storage.run import Run
 
@@ -69,6 +69,46 @@ def test_without_sampling_the_tokenizer_determines_the_pieces(config, tmp_path):
     for side, tokenizer in zip(data.train(1)[:2], data.tokenizers, strict=True):
         pieces = [side.ids[i:j].tolist() for i, j in pairwise(side.offsets)]
         assert pieces == tokenizer.encode_many(texts_of(side, tokenizer))
+
+
+def test_held_out_sets_are_encoded_and_reported_by_name(config, tmp_path):
+    news, web = (write_corpus(tmp_path / f"{n}.tsv", n, seed=n) for n in (7, 5))
+    config.data.valid, config.data.test = f"news={news}; web={web}", f"web={web}"
+    config.data.source_length = config.data.target_length = 32
+    data = prepared(config, tmp_path / "run")
+    assert list(data.valid) == ["news", "web"] and list(data.test) == ["web"]
+    for (corpus, pairs), spec in zip(data.valid.values(), (news, web), strict=True):
+        expected = read_corpus(spec, "valid", config.data)
+        assert corpus == expected
+        for side, texts, tokenizer in zip(pairs[:2], expected[:2], data.tokenizers, strict=True):
+            assert texts_of(side, tokenizer) == texts
+    assert list(data.files["valid"]) == [spec.removeprefix("tsv:") for spec in (news, web)]
+    assert data.files["test"].items() <= data.files["valid"].items()
+    log = (tmp_path / "run" / "train.log").read_text().splitlines()
+    for line in ("valid news: 7 pairs kept, 0 dropped", "valid web: 5 pairs kept, 0 dropped",
+                 "valid: news decides which checkpoint is the best",
+                 "test web: 5 pairs kept, 0 dropped"):  # fmt: skip
+        assert line in log
+
+
+def test_the_validation_sets_are_the_test_sets_if_there_are_no_others(config, tmp_path):
+    data = prepared(config, tmp_path / "none")
+    assert (data.valid, data.test, list(data.files)) == ({}, {}, ["train"])
+    config.data.valid = write_corpus(tmp_path / "7.tsv", 7)
+    data = prepared(config, tmp_path / "run")
+    assert data.test == {"": data.valid[""][0]}
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "\nvalid: 5 pairs kept, 2 dropped" in log
+    assert "decides" not in log and "\ntest" not in log
+
+
+def test_a_malformed_list_is_refused_before_the_training_data_is_read(
+    config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("training.inputs.read_corpus", None)
+    config.data.valid = f"a={config.data.corpus}; a={config.data.corpus}"
+    with pytest.raises(UserError, match="two corpora 'a'"):
+        prepared(config, tmp_path / "run")
 
 
 def test_subword_sampling_with_a_vocabulary_of_words_is_refused(config, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from tiny import tiny_config, write_corpus
 
 from data.batches import DataPosition
 from storage.config import TrainingConfig
+from training.limits import Stopwatch
 from training.progress import Progress
 
 
@@ -34,7 +35,7 @@ def test_only_the_first_step_of_a_start_logs_its_time():
     """The run is resumed after step 4."""
     lines = []
     run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
-    progress = Progress(run, TrainingConfig(num_steps=20), 4, locate=None)
+    progress = Progress(run, TrainingConfig(num_steps=20), 4, None, Stopwatch(0))
     metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0, learning_rate=0.1)
     for step in (5, 6, 7):
         progress.report(step, dict(metrics), DataPosition())

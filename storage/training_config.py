@@ -24,9 +24,10 @@ class TrainingConfig:
     )
     schedule: str = option(
         "paper",
-        "paper: equation 3 × learning_rate; cosine, linear: warm up to learning_rate, then decay "
-        "to 0 at num_steps; constant: warm up to learning_rate and stay there",
-        choices=("paper", "cosine", "linear", "constant"),
+        "paper: equation 3 × learning_rate; the others warm up to learning_rate, then: "
+        "inverse_sqrt: × √(warmup_steps / step); cosine, linear: decay to 0 at num_steps; "
+        "constant: stay there",
+        choices=("paper", "inverse_sqrt", "cosine", "linear", "constant"),
     )
     learning_rate: float = option(
         1.0, "peak learning rate; with schedule=paper, a factor on equation 3", minimum=0

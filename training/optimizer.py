@@ -1,4 +1,4 @@
-"""The learning-rate schedules (equation 3, cosine, linear, constant) and Adam with clipping."""
+"""The learning-rate schedules (equation 3 and others) and Adam with clipping."""
 
 from typing import Any
 
@@ -27,7 +27,12 @@ def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedu
     def warmup_and_decay(step):
         n = jnp.asarray(step, jnp.float32) + 1.0
         left = jnp.clip((config.num_steps - n) / max(1, config.num_steps - warmup), 0.0, 1.0)
-        after = {"cosine": 0.5 - 0.5 * jnp.cos(jnp.pi * left), "linear": left, "constant": 1.0}
+        after = {
+            "inverse_sqrt": jnp.sqrt(warmup / n),
+            "cosine": 0.5 - 0.5 * jnp.cos(jnp.pi * left),
+            "linear": left,
+            "constant": 1.0,
+        }
         return peak * jnp.where(n <= warmup, n / warmup, after[config.schedule])
 
     return warmup_and_decay

@@ -52,7 +52,12 @@ BOUNDS = [
         for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay")
     ),
     ("training", "adam_epsilon", (TINY, 1.0), (0.0, -TINY, NAN)),
-    ("training", "schedule", ("paper", "cosine", "linear", "constant"), ("", "step")),
+    (
+        "training",
+        "schedule",
+        ("paper", "inverse_sqrt", "cosine", "linear", "constant"),
+        ("", "step"),
+    ),
     ("training", "best_metric", ("bleu", "loss"), ("", "nll")),
     (
         "training",

@@ -29,6 +29,23 @@ def test_other_schedules_warm_up_to_the_peak_and_end_at_their_final_rate(name):
     np.testing.assert_allclose(schedule(109), 0.3 if name == "constant" else 0.0, atol=1e-7)
 
 
+def test_the_inverse_square_root_has_its_peak_at_the_end_of_the_warm_up():
+    config = TrainingConfig(schedule="inverse_sqrt", learning_rate=7e-4, warmup_steps=400)
+    schedule = learning_rate_schedule(config, 64)
+    for n in (1, 17, 399, 400, 401, 1600, 100_000):  # update n is that of step n − 1
+        expected = 7e-4 * (n / 400 if n <= 400 else np.sqrt(400 / n))
+        np.testing.assert_allclose(schedule(n - 1), expected, rtol=1e-5)
+    np.testing.assert_allclose(schedule(1599), 3.5e-4, rtol=1e-5)  # four times as late: half
+
+
+def test_the_paper_schedule_is_the_inverse_square_root_with_the_peak_of_equation_3():
+    paper = learning_rate_schedule(TrainingConfig(warmup_steps=70, learning_rate=2.0), 96)
+    peak = 2.0 * 96**-0.5 * 70**-0.5
+    config = TrainingConfig(schedule="inverse_sqrt", warmup_steps=70, learning_rate=peak)
+    steps = np.arange(500)
+    np.testing.assert_allclose(learning_rate_schedule(config, 7)(steps), paper(steps), rtol=1e-5)
+
+
 PATHS = {"w": 13, "inner_bias": 13, "scale": 13}
 
 

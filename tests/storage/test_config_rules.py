@@ -58,6 +58,7 @@ BOUNDS = [
         ("paper", "inverse_sqrt", "cosine", "linear", "constant"),
         ("", "step"),
     ),
+    ("training", "optimizer", ("adam", "adafactor"), ("", "sgd")),
     ("training", "best_metric", ("bleu", "loss"), ("", "nll")),
     (
         "training",
@@ -140,6 +141,7 @@ ACCEPTED = [
     {"data__joint_vocab": True, "data__target_vocab_size": DataConfig().vocab_size},
     {"data__tokenizer": "bpe", "data__subword_sampling": 0.9},
     {"data__tokenizer": "bpe", "data__target_tokenizer": "unigram", "data__subword_sampling": 0.9},
+    {"training__optimizer": "adafactor", "training__weight_decay": 0.1},
     {"decoding__nbest": 7, "decoding__samples": 1},
 ]
 REFUSED = [
@@ -156,6 +158,13 @@ REFUSED = [
     ({"model__dropout": 1.0}, "dropout"),
     ({"data__vocab_size": 4}, "vocab_size"),
     ({"training__keep": 0}, "keep"),
+    *(
+        (
+            {"training__optimizer": "adafactor", f"training__{name}": 0.5},
+            f"training.{name}=0.5 has no effect with training.optimizer=adafactor",
+        )
+        for name in ("adam_b1", "adam_b2", "adam_epsilon")
+    ),
     ({"decoding__beam_size": 0}, "beam_size"),
 ]
 
@@ -179,6 +188,7 @@ def test_the_defaults_are_those_of_the_paper():
     assert (t.num_steps, t.tokens_per_batch, t.warmup_steps) == (100_000, 25_000, 4000)
     assert (t.adam_b1, t.adam_b2, t.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (t.schedule, t.learning_rate, t.label_smoothing) == ("paper", 1.0, 0.1)
+    assert t.optimizer == "adam"
     assert (t.weight_decay, t.ema_decay, t.loss_block, t.accumulate) == (0.0, 0.0, 0, 1)
     assert (t.patience, t.skip_nonfinite, t.deterministic) == (0, 0, False)
     assert (t.profile, t.init_from, t.best_metric, t.seed) == ("", "", "bleu", 0)

@@ -70,8 +70,8 @@ class TrainingConfig:
     init_from: str = option(
         "",
         "run or MarianMT directory whose best parameters and vocabulary training starts from. "
-        "Fields of config.model at their defaults are taken from that model, except dropout, dtype "
-        "and remat; the tokenizer and vocabulary fields of config.data are ignored",
+        "Fields of config.model at their defaults are taken from that model, except the dropout "
+        "rates, dtype and remat; the tokenizer and vocabulary fields of config.data are ignored",
     )
     seed: int = option(0, "of initialisation, dropout and data order", minimum=0)
     log_every: int = option(100, "steps between two log lines", minimum=1)

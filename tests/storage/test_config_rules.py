@@ -8,7 +8,7 @@ import pytest
 from data.config import DataConfig
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from storage.config import Config, load_config, save_config
+from storage.config import Config, load_config, save_config, take_model
 from storage.decoding_config import DecodingConfig
 from storage.training_config import TrainingConfig, profile_steps
 
@@ -217,6 +217,14 @@ def test_decoding_options_are_off_by_default():
         )
     )
     assert d.repetition_penalty == d.temperature == d.top_p == 1.0
+
+
+def test_dropout_rates_are_not_those_of_the_model_that_training_starts_from():
+    rates = {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.4}
+    for one, other in ((rates, {}), ({}, rates)):
+        config, model = Config(model=ModelConfig(**one)), ModelConfig(**other)
+        assert take_model(config, Config(model=model)) == []
+        assert config.model == ModelConfig(**one)
 
 
 def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():

@@ -239,7 +239,7 @@ def define_flags() -> None:
         None,
         "The run directory that train.py wrote; several, separated by commas, form an ensemble.",
     )
-    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
+    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
     define_path("output", "-", "Output file, .gz or not; - is stdout.")
     flags.DEFINE_enum(

@@ -44,6 +44,13 @@ class JsonFields:
             self.refuse(field, f"an integer of at least {minimum}")
         return value
 
+    def rate(self, field: str, default: float) -> float:
+        """The value of a field that must be a dropout rate, `default` if it is absent."""
+        value = self.get(field, default)
+        if type(value) not in (int, float) or not 0 <= value < 1:
+            self.refuse(field, "a number in [0, 1)")
+        return float(value)
+
 
 def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     """The tokenizers (source, target). UserError(CHECKPOINT) if a file is missing or damaged."""

@@ -17,7 +17,7 @@ FAMILIES: tuple[ModelFamily, ...] = (MARIAN,)
 
 
 def find_params(directory: Path, checkpoint: str) -> Path:
-    """The directory or file of the parameters of `checkpoint`: best, latest, average or a step.
+    """The directory or file of the parameters of `checkpoint`, see `params_directory`.
 
     A directory of a model family has one checkpoint, which is both best and latest. Raises
     UserError(CHECKPOINT).

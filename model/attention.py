@@ -5,6 +5,8 @@ Keys and values are always arguments: fresh ones in training, the projected memo
 cross-attention, the cache in search. One function serves all three.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .checks import check_array, check_mask, check_shape
 from .config import ModelConfig
+from .layers import Dropout
 from .matmul import cast_weights, matmul
 from .positions import rotate
 
@@ -64,11 +67,13 @@ def dot_product_attention(
     keys: Float[Array, "B H S K"],
     values: Float[Array, "B H S K"],
     mask: Bool[Array, "#B #H #T S"] | None = None,
+    drop: Callable[[Array], Array] | None = None,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """softmax(Q Kᵀ / √d_k + M) V (equation 1); returns the output and the softmax weights.
 
     `mask` is True where a query may attend. Scores and softmax are float32. A query that may
-    attend to nothing has weights and output 0. Under jit, unused weights cost nothing.
+    attend to nothing has weights and output 0. Under jit, unused weights cost nothing. `drop` is a
+    function on the weights that multiply V, for dropout; the returned weights are those before it.
     """
     check_attention(queries, keys, values, mask)
     scale = queries.shape[-1] ** -0.5
@@ -81,7 +86,8 @@ def dot_product_attention(
     exponentials = jnp.exp(scores - jnp.where(jnp.isfinite(largest), largest, 0.0))
     total = exponentials.sum(axis=-1, keepdims=True)
     weights = exponentials / jnp.where(total == 0.0, 1.0, total)
-    output = jnp.einsum("bhts,bhsk->bhtk", weights.astype(values.dtype), values)
+    factors = weights if drop is None else drop(weights)
+    output = jnp.einsum("bhts,bhsk->bhtk", factors.astype(values.dtype), values)
     return output, weights
 
 
@@ -123,17 +129,19 @@ def multi_head_attention(
     keys_values: KeysValues,
     mask: Bool[Array, "#B #H #T S"] | None = None,
     positions: Int[Array, "B T"] | None = None,
+    drop: Callable[[Array], Array] | None = None,
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
     """Concat(head_1, …, head_h) W^O (section 3.2.2); returns the output and the weights.
 
-    With `positions`, queries are rotated (rotary positions); the keys must be rotated too.
+    With `positions`, queries are rotated (rotary positions); the keys must be rotated too. `drop`
+    is that of `dot_product_attention`.
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
     queries = project(x, params.query, params.query_bias)
     if positions is not None:
         queries = rotate(queries, positions)
-    heads, weights = dot_product_attention(queries, *keys_values, mask)
+    heads, weights = dot_product_attention(queries, *keys_values, mask, drop)
     output = params.output.reshape(-1, x.shape[-1])
     concatenated = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:-1], len(output))
     return matmul(concatenated, output, params.output_bias), weights
@@ -187,11 +195,13 @@ class MultiHeadAttention(nn.Module):
             *biases,
         )
         self.params = cast_weights(params, c.weights_dtype)
+        self.dropout = Dropout(c.attention_dropout)
 
     def keys_values(self, x, positions=None) -> KeysValues:
         return project_keys_values(self.params, x, positions)
 
-    def __call__(self, x, keys_values, mask=None, positions=None):
-        output, weights = multi_head_attention(self.params, x, keys_values, mask, positions)
+    def __call__(self, x, keys_values, mask=None, positions=None, row_ids=None):
+        drop = partial(self.dropout, row_ids=row_ids)
+        output, weights = multi_head_attention(self.params, x, keys_values, mask, positions, drop)
         self.sow("intermediates", "weights", weights)
         return output

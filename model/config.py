@@ -27,6 +27,10 @@ class ModelConfig:
     dropout: float = option(
         0.1, "dropout rate of sub-layer outputs and of embeddings + positions (section 5.4)"
     )
+    attention_dropout: float = option(0.0, "dropout rate of the attention weights")
+    activation_dropout: float = option(
+        0.0, "dropout rate of the activations inside the feed-forward sub-layer"
+    )
     norm: str = option(
         "post",
         "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)) and a final norm",
@@ -112,8 +116,9 @@ class ModelConfig:
             raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
         if self.positions == "rotary" and self.head_size % 2:
             raise ValueError(f"rotary positions need an even head size, got {self.head_size}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        for name in DROPOUT_RATES:
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if not self.layer_norm_epsilon > 0.0:
             raise ValueError(f"layer_norm_epsilon must be positive, got {self.layer_norm_epsilon}")
         sizes = self.source_vocab_size, self.target_vocab_size
@@ -128,6 +133,7 @@ class ModelConfig:
                 raise ValueError(f"{name} must be an id of the vocabulary, got {got}")
 
 
+DROPOUT_RATES = ("dropout", "attention_dropout", "activation_dropout")
 CHOICES: dict[str, tuple[str, ...]] = {
     one.name: one.metadata["choices"] for one in fields(ModelConfig) if one.metadata["choices"]
 }

@@ -3,6 +3,8 @@
 Axes: B batch · T time · D model width · F feed-forward width · V vocabulary.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -44,13 +46,21 @@ def layer_norm(
 
 
 def feed_forward(
-    params: FeedForwardParams, x: Float[Array, "B T D"], activation: str = "relu"
+    params: FeedForwardParams,
+    x: Float[Array, "B T D"],
+    activation: str = "relu",
+    drop: Callable[[Array], Array] | None = None,
 ) -> Float[Array, "B T D"]:
-    """max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation instead of max."""
+    """max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation instead of max.
+
+    `drop` is a function on the activations [B, T, F], for dropout.
+    """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.inner)), "[B, T, D] with D of params")
     check_choice("activation", activation, ACTIVATIONS)
     inner = ACTIVATIONS[activation](matmul(x, params.inner, params.inner_bias))
+    if drop is not None:
+        inner = drop(inner)
     return matmul(inner, params.outer, params.outer_bias)
 
 
@@ -140,7 +150,7 @@ class FeedForward(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x, row_ids=None):
         c = self.config
         xavier = nn.initializers.xavier_uniform()
         params = FeedForwardParams(
@@ -149,7 +159,8 @@ class FeedForward(nn.Module):
             self.param("outer", xavier, (c.d_ff, c.d_model)),
             self.param("outer_bias", nn.initializers.zeros, (c.d_model,)),
         )
-        return feed_forward(cast_weights(params, c.weights_dtype), x, c.activation)
+        drop = partial(Dropout(c.activation_dropout, name="dropout"), row_ids=row_ids)
+        return feed_forward(cast_weights(params, c.weights_dtype), x, c.activation, drop)
 
 
 class Embedding(nn.Module):
@@ -173,9 +184,9 @@ class Embedding(nn.Module):
 class Dropout(nn.Module):
     """Calls `dropout` with the "dropout" key of `apply`, if there is one."""
 
-    config: ModelConfig
+    rate: float
 
     @nn.compact
     def __call__(self, x, row_ids=None):
         key = self.make_rng("dropout") if self.has_rng("dropout") else None
-        return dropout(x, self.config.dropout, key, row_ids)
+        return dropout(x, self.rate, key, row_ids)

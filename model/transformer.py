@@ -34,7 +34,7 @@ class Sublayer(nn.Module):
 
     def setup(self):
         self.norm = LayerNorm(self.config)
-        self.dropout = Dropout(self.config)
+        self.dropout = Dropout(self.config.dropout)
 
     def enter(self, x):
         return self.norm(x) if self.config.norm == "pre" else x
@@ -71,12 +71,13 @@ class Layer(nn.Module):
         if cache is not None:
             cache = extend_cache(cache, keys_values, index)
             keys_values = cache.keys_values
-        y = self.self_attention(y, keys_values, mask, rotary)
+        y = self.self_attention(y, keys_values, mask, rotary, row_ids)
         x = self.around_self.leave(x, y, row_ids)
         if memory is not None:
-            y = self.cross_attention(self.around_cross.enter(x), memory, memory_mask)
+            y = self.around_cross.enter(x)
+            y = self.cross_attention(y, memory, memory_mask, row_ids=row_ids)
             x = self.around_cross.leave(x, y, row_ids)
-        y = self.feed_forward(self.around_feed_forward.enter(x))
+        y = self.feed_forward(self.around_feed_forward.enter(x), row_ids)
         return self.around_feed_forward.leave(x, y, row_ids), cache
 
 
@@ -89,7 +90,7 @@ class Stack(nn.Module):
 
     def setup(self):
         c = self.config
-        self.dropout = Dropout(c)
+        self.dropout = Dropout(c.dropout)
         if c.positions in ("sinusoidal", "learned"):
             self.positions = PositionTable(c)
         layer = nn.remat(Layer) if c.remat else Layer

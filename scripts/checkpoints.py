@@ -1,10 +1,12 @@
-"""List, verify and prune the checkpoints of a run.
+"""List, verify, prune and average the checkpoints of a run.
 
 python scripts/checkpoints.py list --workdir=RUN
 python scripts/checkpoints.py verify --workdir=RUN
 python scripts/checkpoints.py prune --workdir=RUN --keep=2
+python scripts/checkpoints.py average --workdir=RUN --steps=1000,2000,3000 --output=avg3
 """
 
+import re
 import sys
 import time
 from functools import partial
@@ -15,13 +17,22 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from runtime.command import run_command
-from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from runtime.devices import prepare_jax
+from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from runtime.files import delete_directory
 from runtime.path_flags import define_path
-from storage.checkpoint import read_best, steps
+from storage.checkpoint import (
+    AVERAGE_NAME,
+    RESERVED_NAMES,
+    named_averages,
+    read_best,
+    restore_params,
+    steps,
+)
 from storage.config import load_config
 from storage.manifest import damage
 from storage.run import Run
+from storage.saving import TEMPORARY, Checkpoints, mean_params
 
 
 def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
@@ -56,7 +67,7 @@ def verify(run: Path, _: flags.FlagValues) -> None:
 
 
 def prune(run: Path, f: flags.FlagValues) -> None:
-    """Delete all but the newest --keep intact checkpoints and the best one, and leftovers.
+    """Delete all but the newest --keep intact steps, the best one and averages, and leftovers.
 
     Leftovers are directories of interrupted saves and quarantined checkpoints. A damaged checkpoint
     that is not quarantined yet is kept.
@@ -70,7 +81,7 @@ def prune(run: Path, f: flags.FlagValues) -> None:
         leftovers = [
             path
             for path in directory.glob("*")
-            if path.match("*.corrupt*") or path.name.endswith("tmp")
+            if path.match("*.corrupt*") or path.match(TEMPORARY)
         ]
         unneeded = [*(directory / str(step) for step in sorted(old)), *sorted(leftovers)]
         for path in unneeded:
@@ -82,11 +93,57 @@ def prune(run: Path, f: flags.FlagValues) -> None:
         held.close()
 
 
+def average(run: Path, f: flags.FlagValues) -> None:
+    """Write the mean of the parameters of --steps as the checkpoint --output.
+
+    A moving average takes the place of the parameters, as in evaluation. Raises
+    UserError(CHECKPOINT) for a missing or damaged step.
+    """
+    check_average_flags(run, f)
+    training = load_config(run / "config.json").training
+    held = Run(run)  # fails while a training uses the directory
+    try:
+        prepare_jax("off", 1)
+        params = mean_params(restore_params(run, step) for step in f.steps)
+        stored = Checkpoints(run, training.keep, training.checkpoint_every, print)
+        stored.save_named_average(f.output, params)
+        stored.close()
+        print(f"translate with: python decode.py --workdir={run} --checkpoint={f.output}")
+    finally:
+        held.close()
+
+
+def check_average_flags(run: Path, f: flags.FlagValues) -> None:
+    """UserError for --steps that the run does not have, or an --output that cannot be written."""
+    existing = list(map(str, steps(run)))
+    if missing := [step for step in f.steps if step not in existing]:
+        raise UserError(
+            CHECKPOINT,
+            f"--steps: {run} has no checkpoint {', '.join(missing)}: expected some of "
+            f"{', '.join(existing) or 'none'}",
+        )
+    if not f.steps or len(set(f.steps)) < len(f.steps):
+        raise UserError(
+            CONFIGURATION,
+            f"--steps must be different steps, as in --steps=1000,2000, got {','.join(f.steps)!r}",
+        )
+    if not re.fullmatch(AVERAGE_NAME, f.output) or f.output in RESERVED_NAMES:
+        raise UserError(
+            CONFIGURATION,
+            "--output must be a name of letters, digits, - and _ that starts with a letter, other "
+            f"than {', '.join(RESERVED_NAMES)}, got {f.output!r}",
+        )
+    if f.output in named_averages(run) and not f.overwrite:
+        raise UserError(
+            OUTPUT, f"{run} has a checkpoint {f.output} already; set --overwrite to replace it"
+        )
+
+
 def checkpoints(run: Path) -> list[Path]:
-    """The directories of all steps, and of the average if there is one."""
-    average = run / "average"
-    directories = [run / "checkpoints" / str(step) for step in steps(run)]
-    return directories + [average] * average.is_dir()
+    """The directories of all steps, of the named averages, and of the average of the run."""
+    of_run = run / "average"
+    names = [*map(str, steps(run)), *named_averages(run)]
+    return [run / "checkpoints" / name for name in names] + [of_run] * of_run.is_dir()
 
 
 def delete(path: Path) -> None:
@@ -100,7 +157,7 @@ def delete(path: Path) -> None:
         delete_directory(path, path.with_name(f"{path.name}.old.tmp"))
 
 
-COMMANDS = {"list": list_checkpoints, "verify": verify, "prune": prune}
+COMMANDS = {"list": list_checkpoints, "verify": verify, "prune": prune, "average": average}
 
 
 def main(command: str) -> None:
@@ -124,6 +181,9 @@ def define_flags() -> None:
         "prune: intact checkpoints to keep besides the best one; default: config.training.keep.",
         lower_bound=1,
     )
+    flags.DEFINE_list("steps", [], "average: the steps whose parameters are averaged.")
+    flags.DEFINE_string("output", "", "average: the name of the new checkpoint.")
+    flags.DEFINE_bool("overwrite", False, "average: replace an existing checkpoint of that name.")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,9 @@ def define_flags() -> None:
     define_path("to", None, "The run directory to write.")
     define_path("from_run", None, "The run directory to export.")
     define_path("to_marian", None, "The MarianMT directory to write.")
-    flags.DEFINE_string("checkpoint", "best", "Of --from_run: best, latest, average or a step.")
+    flags.DEFINE_string(
+        "checkpoint", "best", "Of --from_run: best, latest, average, a step, or an average's name."
+    )
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def card_of(
 
 def define_flags() -> None:
     define_path("workdir", None, "The run directory.", required=True)
-    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
+    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     define_path("to", None, "The output file.", required=True)
     flags.DEFINE_list("platforms", ["cpu"], f"Platforms to compile for: {', '.join(PLATFORMS)}.")
     flags.DEFINE_list("buckets", [], "Source tokens of each program; empty: those of decode.py.")

@@ -2,6 +2,7 @@
 
 checkpoints/STEP/params, ema   parameters, and their moving average if training.ema_decay is set
 checkpoints/STEP/rest, data    optimizer, key and step; position in the data and best score
+checkpoints/NAME/params        the mean of chosen steps, written by scripts/checkpoints.py average
 average/params                 the mean of the last k checkpoints, written when training ends
 */MANIFEST.sha256              in each of these directories: the hashes of its files
 best.json                      the checkpoint with the best validation score, and that score
@@ -24,6 +25,9 @@ from runtime.files import write_atomic
 from storage.config import Config, load_config, save_config
 from storage.manifest import damage, has_part, write_manifest
 
+AVERAGE_NAME = "[A-Za-z][A-Za-z0-9_-]*"  # as a regular expression
+RESERVED_NAMES = ("best", "latest", "average")  # other meanings of --checkpoint
+
 
 def single_process_options() -> ocp.options.MultiprocessingOptions:
     """Options with which Orbax does not synchronise processes.
@@ -42,13 +46,23 @@ def steps(run: Path) -> list[int]:
 
     Other directories (STEP.tmp, STEP.corrupt, …) and empty ones are ignored.
     """
+    return sorted(map(int, _directories(run, "0|[1-9][0-9]*")))
+
+
+def named_averages(run: Path) -> list[str]:
+    """The names of all averages that scripts/checkpoints.py wrote, intact or damaged, sorted."""
+    return sorted(_directories(run, AVERAGE_NAME))
+
+
+def _directories(run: Path, pattern: str) -> list[str]:
+    """The names of the directories in RUN/checkpoints that match and are not empty."""
     directory = run / "checkpoints"
     paths = directory.iterdir() if directory.is_dir() else ()
-    return sorted(
-        int(path.name)
+    return [
+        path.name
         for path in paths
-        if re.fullmatch("0|[1-9][0-9]*", path.name) and path.is_dir() and any(path.iterdir())
-    )
+        if re.fullmatch(pattern, path.name) and path.is_dir() and any(path.iterdir())
+    ]
 
 
 def read_best(run: Path) -> dict[str, Any]:
@@ -77,17 +91,20 @@ def write_best(run: Path, best: dict[str, Any]) -> None:
 
 
 def params_directory(run: Path, checkpoint: str) -> Path:
-    """The directory of the parameters of `checkpoint`: best, latest, average or a step.
+    """The directory of the parameters of `checkpoint`: best, latest, average, a step or the name of
+    an average.
 
     "best" means the latest if nothing was evaluated. Raises UserError(CHECKPOINT) if the
     checkpoint does not exist.
     """
-    existing = steps(run)
+    existing, named = steps(run), named_averages(run)
     average = run / "average" / "params"
     if checkpoint == "best":
         checkpoint = str(read_best(run).get("checkpoint", "latest"))
     if checkpoint == "average" and average.is_dir():
         return average
+    if checkpoint in named:
+        return run / "checkpoints" / checkpoint / "params"
     if not existing:
         raise UserError(
             CHECKPOINT, f"no checkpoint in {run}/checkpoints; train first: train.py --workdir={run}"
@@ -101,7 +118,8 @@ def params_directory(run: Path, checkpoint: str) -> Path:
     raise UserError(
         CHECKPOINT,
         f"no checkpoint {checkpoint!r} in {run}: expected one of the steps {', '.join(names)}"
-        + (" and the average" if average.is_dir() else ""),
+        + (" and the average" if average.is_dir() else "")
+        + (f", or {', '.join(named)}" if named else ""),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from data.config import DataConfig
 from data.tokenizer import Special
-from model.config import ModelConfig
+from model.config import DROPOUT_RATES, ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from runtime.files import write_atomic
 from runtime.paths import check_local_path
@@ -158,7 +158,7 @@ def take_model(config: Config, other: Config) -> list[str]:
 
     Returns the model fields that still differ.
     """
-    default, independent = Config(), {"dropout", "dtype", "remat"}  # parameters fit any of these
+    default, independent = Config(), {*DROPOUT_RATES, "dtype", "remat"}  # fit any parameters
     different = []
     for part, names in (
         ("model", [one.name for one in fields(config.model) if one.name not in independent]),

@@ -6,7 +6,7 @@ directory, with the hashes of its files, and then renamed.
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from storage.checkpoint import (
 from storage.manifest import damage, quarantine, write_manifest
 from storage.migration import FORMAT_VERSION, migrate
 from storage.sizes import megabytes, num_bytes
+
+TEMPORARY = "*.*tmp"  # the files in checkpoints/ that an unfinished save leaves
 
 
 class Checkpoints:
@@ -117,7 +119,7 @@ class Checkpoints:
 
     def _delete_temporaries(self) -> None:
         """Delete the files of saves that failed or were killed."""
-        for path in self._directory.glob("*tmp"):
+        for path in self._directory.glob(TEMPORARY):
             shutil.rmtree(path, ignore_errors=True)
 
     def _last_steps(self) -> list[int]:
@@ -209,17 +211,14 @@ class Checkpoints:
 
     def average(self) -> Any:
         """The mean of the parameters of the last `keep` checkpoints, without damaged ones."""
-        total, count = None, 0
+        return mean_params(self._last_params())
+
+    def _last_params(self) -> Iterator[Any]:
         for step in self._last_steps():
             try:
-                params = restore_params(self.run, str(step))
+                yield restore_params(self.run, str(step))
             except UserError as error:
                 self._log(f"warning: not averaged: {error}")
-                continue
-            params = jax.tree.map(lambda x: x.astype(np.float64), params)
-            total = params if total is None else jax.tree.map(np.add, total, params)
-            count += 1
-        return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
 
     @property
     def complete(self) -> bool:
@@ -231,10 +230,18 @@ class Checkpoints:
         previous = read_best(self.run)
         self._write_best(best)
         try:
-            self._write(self.run / "average", {"params": ocp.args.StandardSave(params)}, params)
+            self._write_params(self.run / "average", params)
         except UserError:
             self._write_best(previous)
             raise
+
+    def save_named_average(self, name: str, params: Any) -> None:
+        """Write or replace the checkpoint `name`, which training ignores. Raises
+        UserError(OUTPUT)."""
+        self._write_params(self._directory / name, params)
+
+    def _write_params(self, path: Path, params: Any) -> None:
+        self._write(path, {"params": ocp.args.StandardSave(params)}, params)
 
     def discard_average(self, best: dict[str, Any]) -> None:
         """Delete the average, which further training makes outdated, after writing best.json."""
@@ -250,6 +257,16 @@ def host_copy(state: Any) -> Any:
     """The arrays of `state` in memory of their own. On a CPU `device_get` returns views of buffers
     that are donated to the next step."""
     return jax.tree.map(np.array, jax.device_get(state))
+
+
+def mean_params(trees: Iterable[Any]) -> Any:
+    """The mean of trees of parameters as float32. It is computed in float64, one tree at a time."""
+    total, count = None, 0
+    for tree in trees:
+        tree = jax.tree.map(lambda x: x.astype(np.float64), tree)
+        total = tree if total is None else jax.tree.map(np.add, total, tree)
+        count += 1
+    return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
 
 
 @jax.jit

@@ -33,11 +33,19 @@ class TrainingConfig:
         "micro-batches whose gradients are summed before one update: less memory, same result",
         minimum=1,
     )
+    optimizer: str = option(
+        "adam",
+        "adam (AdamW with weight_decay), or adafactor: sums of rows and columns instead of "
+        "Adam's moments, so much less memory; learning_rate is then relative to the root mean "
+        "square of each parameter",
+        choices=("adam", "adafactor"),
+    )
     schedule: str = option(
         "paper",
-        "paper: equation 3 × learning_rate; cosine, linear: warm up to learning_rate, then decay "
-        "to 0 at num_steps; constant: warm up to learning_rate and stay there",
-        choices=("paper", "cosine", "linear", "constant"),
+        "paper: equation 3 × learning_rate; the others warm up to learning_rate, then: "
+        "inverse_sqrt: × √(warmup_steps / step); cosine, linear: decay to 0 at num_steps; "
+        "constant: stay there",
+        choices=("paper", "inverse_sqrt", "cosine", "linear", "constant"),
     )
     learning_rate: float = option(
         1.0, "peak learning rate; with schedule=paper, a factor on equation 3", minimum=0
@@ -48,8 +56,7 @@ class TrainingConfig:
     adam_epsilon: float = option(1e-9, "Adam's epsilon", above=0)
     weight_decay: float = option(
         0.0,
-        "decoupled weight decay (AdamW), × the learning rate; not applied to biases and layer "
-        "norms",
+        "decoupled weight decay, × the learning rate; not applied to biases and layer norms",
         minimum=0,
     )
     clip_norm: float = option(
@@ -74,8 +81,8 @@ class TrainingConfig:
     init_from: str = option(
         "",
         "run or MarianMT directory whose best parameters and vocabulary training starts from. "
-        "Fields of config.model at their defaults are taken from that model, except dropout, dtype "
-        "and remat; the tokenizer and vocabulary fields of config.data are ignored",
+        "Fields of config.model at their defaults are taken from that model, except the dropout "
+        "rates, dtype and remat; the tokenizer and vocabulary fields of config.data are ignored",
     )
     seed: int = option(0, "of initialisation, dropout and data order", minimum=0)
     log_every: int = option(100, "steps between two log lines", minimum=1)
@@ -134,6 +141,13 @@ class TrainingConfig:
                 f"training.profile={self.profile} ends after training.num_steps="
                 f"{self.num_steps}; a trace is written after its last step"
             )
+        for name in ("adam_b1", "adam_b2", "adam_epsilon"):
+            if self.optimizer != "adam" and getattr(self, name) != getattr(TrainingConfig, name):
+                raise ValueError(
+                    f"training.{name}={getattr(self, name)} has no effect with "
+                    f"training.optimizer={self.optimizer}: expected the default, "
+                    f"{getattr(TrainingConfig, name)}; remove it or set training.optimizer=adam"
+                )
         if self.eval_every % self.checkpoint_every:
             raise ValueError(
                 "training.eval_every must be a multiple of training.checkpoint_every, got "

@@ -9,6 +9,8 @@ from forked import call_forked
 from tiny import WORDS, tiny_flags
 from tiny_marian import write_marian
 
+from storage.checkpoint import steps
+
 
 def write_inputs(path: Path) -> None:
     """Write the files that the commands of the documents read."""
@@ -34,6 +36,9 @@ def run_command_in(path: Path, command: Command) -> None:
         parts = ["model"] if "init_from" not in str(command) else []
         arguments += tiny_flags(*parts, "data", "training", "decoding")
         arguments += ["--config.data.tokenizer=bpe", "--config.decoding.beam_size=4"]
+    if "--steps=1000,2000,3000" in arguments:
+        saved = ",".join(map(str, steps(path / "runs" / "mine")))
+        arguments = [word.replace("1000,2000,3000", saved) for word in arguments]
     for word in arguments:
         if word.startswith("--output="):
             (path / word.removeprefix("--output=")).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The learning-rate schedules (equation 3, cosine, linear, constant) and Adam with clipping."""
+"""The learning-rate schedules (equation 3 and others) and the optimizers."""
 
 from typing import Any
 
@@ -7,6 +7,10 @@ import jax.numpy as jnp
 import optax
 
 from storage.config import TrainingConfig
+
+# Matrices whose second largest axis is shorter have full second moments. optax's default, 128,
+# would exclude the attention, whose weights are [d_model, heads, 64] in the paper's models.
+SMALLEST_FACTORED = 32
 
 
 def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedule:
@@ -27,17 +31,24 @@ def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedu
     def warmup_and_decay(step):
         n = jnp.asarray(step, jnp.float32) + 1.0
         left = jnp.clip((config.num_steps - n) / max(1, config.num_steps - warmup), 0.0, 1.0)
-        after = {"cosine": 0.5 - 0.5 * jnp.cos(jnp.pi * left), "linear": left, "constant": 1.0}
+        after = {
+            "inverse_sqrt": jnp.sqrt(warmup / n),
+            "cosine": 0.5 - 0.5 * jnp.cos(jnp.pi * left),
+            "linear": left,
+            "constant": 1.0,
+        }
         return peak * jnp.where(n <= warmup, n / warmup, after[config.schedule])
 
     return warmup_and_decay
 
 
 def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformationExtraArgs:
-    """Clipping by global norm, then Adam(β1, β2, ε) (section 5.3) with decoupled weight decay.
+    """Clipping by global norm, then Adam(β1, β2, ε) (section 5.3) or Adafactor, with decoupled
+    weight decay.
 
     `update` takes the step number (from 0) as the keyword argument `step`, which determines the
-    learning rate; skipped steps count. Adam's bias correction counts the applied updates only.
+    learning rate; skipped steps count. Adam's bias correction and the decay of Adafactor's
+    moments count the applied updates only.
     """
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     decay = [decay_weights(config.weight_decay)] if config.weight_decay else []
@@ -45,11 +56,30 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
     return optax.chain(
         *clip,
         optax.chain(
-            optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon),
+            *SCALINGS[config.optimizer](config),
             *decay,
             scale_by_learning_rate(learning_rate_schedule(config, d_model)),
         ),
     )
+
+
+def adam_scaling(config: TrainingConfig) -> list[optax.GradientTransformation]:
+    """The update of Adam without learning rate and decay."""
+    return [optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon)]
+
+
+def adafactor_scaling(config: TrainingConfig) -> list[optax.GradientTransformation]:
+    """The update of Adafactor (Shazeer and Stern 2018, algorithms 4 and 5) without learning rate
+    and decay: factored second moments, clipped updates, and steps relative to the parameter.
+    """
+    return [
+        optax.scale_by_factored_rms(min_dim_size_to_factor=SMALLEST_FACTORED),
+        optax.clip_by_block_rms(1.0),
+        optax.scale_by_param_block_rms(1e-3),
+    ]
+
+
+SCALINGS = {"adam": adam_scaling, "adafactor": adafactor_scaling}
 
 
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:

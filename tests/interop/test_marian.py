@@ -164,6 +164,8 @@ def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
 @pytest.mark.parametrize("field, value", [
     ("normalize_before", True), ("static_position_embeddings", False), ("model_type", "bart"),
     ("activation_function", "tanh"), ("decoder_ffn_dim", 41), ("tie_word_embeddings", False),
+    ("attention_dropout", 1.0), ("activation_dropout", "0.1"),
+    ("dropout", -0.1),
     ("d_model", None), ("encoder_layers", "2"), ("eos_token_id", [0, 1]), ("d_model", 25),
     ("do_sample", True), ("repetition_penalty", 1.2), ("bad_words_ids", [[3, 4]]),
     ("forced_eos_token_id", 3), ("length_penalty", -1.0), ("num_beams", 2.5),
@@ -177,6 +179,16 @@ def test_an_unsupported_field_is_refused_by_name(tmp_path: Path, field, value):
     with pytest.raises(UserError, match=field) as caught:
         open_model(tmp_path, "best")
     assert caught.value.code == CHECKPOINT
+
+
+def test_dropout_rates_are_those_of_config_json(tmp_path):
+    rates = {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.4}
+    write_marian(tmp_path, **rates)
+    model, _ = marian_config(tmp_path)
+    assert {name: getattr(model, name) for name in rates} == rates
+    write_marian(tmp_path)  # the defaults of transformers
+    model, _ = marian_config(tmp_path)
+    assert (model.dropout, model.attention_dropout, model.activation_dropout) == (0.1, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

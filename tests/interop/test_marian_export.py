@@ -65,6 +65,9 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
         max_length=80,
         layer_norm_epsilon=1e-5,
         activation="silu",
+        dropout=0.2,
+        attention_dropout=0.3,
+        activation_dropout=0.4,
     )
     config.model = replace(config.model, **(fields | sizes | KINDS[kind]))
     config.data.vocab_sha256 = "+".join(map(tokenizer_sha256, tokenizers))

@@ -13,12 +13,10 @@ import pytest
 from flax import linen as nn
 from test_layers import normal
 
-from model.config import ModelConfig
-from model.layers import Dropout, dropout, random_bits
+from model.attention import dot_product_attention
+from model.layers import Dropout, FeedForwardParams, dropout, feed_forward, random_bits
 
 B, T, D = 2, 5, 13
-CONFIG = ModelConfig(d_model=D, num_heads=1)
-
 
 KEYS = [
     jax.random.key(7),
@@ -48,7 +46,8 @@ def test_without_a_key_or_a_rate_there_is_no_dropout():
     x = normal(B, T, D)
     assert dropout(x, 0.5, None) is x
     assert dropout(x, 0.0, KEYS[0]) is x
-    assert Dropout(CONFIG).apply({}, x) is x
+    assert Dropout(0.5).apply({}, x) is x
+    assert Dropout(0.0).apply({}, x, rngs={"dropout": KEYS[0]}) is x
 
 
 @pytest.mark.parametrize("rate", [0.03, 0.1, 0.3, 0.5, 0.9])
@@ -110,12 +109,47 @@ def test_all_32_bits_are_fair_and_independent():
         assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * math.sqrt(2 * 255)
 
 
+def check_dropped(found, full, rate):
+    """Each element is 0 or 1 / (1 − rate) times that of `full`; their mean over rows is `full`."""
+    found, full = np.asarray(found), np.broadcast_to(full, found.shape)
+    kept = found != 0.0
+    np.testing.assert_allclose(found[kept], full[kept] / (1 - rate), rtol=1e-5)
+    assert abs(kept.mean() - (1 - rate)) < 5 * math.sqrt(rate * (1 - rate) / kept.size)
+    error = found.mean(axis=0) / full[0] - 1.0
+    assert np.abs(error).max() < 6 * math.sqrt(rate / (1 - rate) / len(found))
+
+
+def test_dropout_of_attention_weights_is_unbiased_and_leaves_the_returned_weights():
+    """The values are an identity matrix, so that the output is the weights that multiply them."""
+    rows, heads, size = 2000, 2, 5
+    queries, keys = (normal(1, heads, size, size, seed=s) for s in (1, 2))
+    values = jnp.broadcast_to(jnp.eye(size), (1, heads, size, size))
+    several = [jnp.broadcast_to(x, (rows, *x.shape[1:])) for x in (queries, keys, values)]
+
+    @jax.jit
+    def attend(key):
+        return dot_product_attention(*several, drop=lambda weights: dropout(weights, 0.3, key))
+
+    full, _ = dot_product_attention(queries, keys, values)
+    output, weights = attend(KEYS[0])
+    check_dropped(output, full, 0.3)
+    np.testing.assert_allclose(weights, jnp.broadcast_to(full, weights.shape), rtol=1e-5)
+
+
+def test_dropout_of_activations_is_unbiased():
+    """The outer matrix is an identity, so that the output is the activations."""
+    x, eye = normal(1, T, D), jnp.eye(D)
+    params = FeedForwardParams(eye, jnp.full(D, 5.0), eye, jnp.zeros(D))  # relu is the identity
+    several = jnp.broadcast_to(x, (3000, T, D))
+    run = jax.jit(lambda key: feed_forward(params, several, "relu", lambda a: dropout(a, 0.4, key)))
+    check_dropped(run(KEYS[1]), np.asarray(x) + 5.0, 0.4)
+
+
 class TwoLayers(nn.Module):
     """Two dropout modules with different paths; the first is used twice."""
 
     def setup(self):
-        config = ModelConfig(dropout=0.3)
-        self.first, self.second = Dropout(config), Dropout(config)
+        self.first, self.second = Dropout(0.3), Dropout(0.3)
 
     def __call__(self, x, row_ids=None):
         return self.first(x, row_ids), self.first(x, row_ids), self.second(x, row_ids)
@@ -138,6 +172,6 @@ def test_the_dropout_module_equals_the_function_with_its_key():
     x, rows = normal(3, T, D), jnp.asarray([5, 2, 3])
     rngs = {"dropout": KEYS[0]}
     key = Peek().apply({}, x, rngs=rngs)
-    got = Dropout(ModelConfig(dropout=0.3)).apply({}, x, rows, rngs=rngs)
+    got = Dropout(0.3).apply({}, x, rows, rngs=rngs)
     assert np.array_equal(got, dropout(x, 0.3, key, rows))
     assert not np.array_equal(got, x)

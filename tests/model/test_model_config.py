@@ -24,7 +24,8 @@ REFUSED = [
     ({"d_model": 33, "positions": "sinusoidal"}, ["even d_model", "33"]),
     ({"d_model": 33, "positions": "rotary"}, ["even head size", "11"]),
     *(
-        ({"dropout": rate}, ["dropout must be in [0, 1)", str(rate)])
+        ({name: rate}, [f"{name} must be in [0, 1)", str(rate)])
+        for name in ("dropout", "attention_dropout", "activation_dropout")
         for rate in (-0.1, 1.0, float("nan"))
     ),
     *(
@@ -47,7 +48,7 @@ ACCEPTED = [
     {"num_decoder_layers": 1},
     {"d_model": 33, "positions": "none"},
     {"d_model": 33, "positions": "learned"},
-    {"dropout": 0.0},
+    {"dropout": 0.0, "attention_dropout": 0.999, "activation_dropout": 0.999},
     {"start_id": 0},  # in Marian the start token is the padding
     *({name: choice} for name, allowed in CHOICES.items() for choice in allowed),
 ]
@@ -74,6 +75,7 @@ def test_the_defaults_are_the_paper_s_base_model():
     assert (c.num_layers, c.decoder_layers, c.dropout) == (6, 6, 0.1)
     assert (c.norm, c.positions, c.sinusoid_layout) == ("post", "sinusoidal", "interleaved")
     assert (c.activation, c.tied_embeddings, c.scale_embeddings) == ("relu", "three-way", True)
+    assert c.attention_dropout == c.activation_dropout == 0.0
     assert not c.attention_bias and not c.output_bias
 
 

@@ -5,7 +5,7 @@ Axes: B batch · S source · T target · D model width · V vocabulary.
 
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +113,7 @@ def test_the_encoder_depends_on_order_only_through_positions(positions):
 
 # Dropout.
 
-DROPPING = replace(SMALL, dropout=0.3)
+DROPPING = replace(SMALL, dropout=0.3, attention_dropout=0.2, activation_dropout=0.4)
 SQUARE = (ids(3, T), ids(3, T, seed=1), *[jnp.ones((3, T), jnp.int32)] * 2, None, None)
 ROW_IDS = jnp.array([11, 4, 8])
 
@@ -135,6 +135,14 @@ def test_dropout_is_applied_with_a_key_and_the_same_key_gives_the_same_masks():
         assert np.abs(a - b).mean() > 0.05
 
 
+@pytest.mark.parametrize("rate", ["attention_dropout", "activation_dropout"])
+def test_each_rate_alone_changes_the_result(rate):
+    model = Transformer(replace(SMALL, dropout=0.0, **{rate: 0.3}))
+    apply = jax.jit(partial(model.apply, rngs={"dropout": jax.random.key(1)}))
+    difference = apply(variables_of(SMALL), *SQUARE) - jitted(DROPPING)(*SQUARE)
+    assert np.abs(difference).mean() > 0.02
+
+
 def test_without_a_key_or_a_rate_there_is_no_dropout():
     assert np.array_equal(jitted(DROPPING)(*SQUARE), jitted(replace(SMALL, dropout=0.0))(*SQUARE))
     model, rngs = Transformer(replace(SMALL, dropout=0.0)), {"dropout": jax.random.key(1)}
@@ -154,8 +162,8 @@ def test_the_dropout_of_a_row_depends_on_its_row_id_and_not_on_its_place():
     assert np.abs(renamed[1] - original[1]).mean() > 0.05
 
 
-def test_every_sublayer_output_and_the_embeddings_have_dropout_with_their_own_masks():
-    config = replace(DROPPING, num_layers=2)
+def dropout_masks(config):
+    """The mask of each dropout module by path."""
 
     @jax.jit
     def masks(variables, key):
@@ -164,25 +172,45 @@ def test_every_sublayer_output_and_the_embeddings_have_dropout_with_their_own_ma
         def record(following, args, kwargs, context):
             if not isinstance(context.module, Dropout) or context.method_name != "__call__":
                 return following(*args, **kwargs)
-            seen["/".join(context.module.path)] = following(jnp.ones_like(args[0]), *args[1:]) != 0
+            ones = jnp.ones_like(args[0])
+            seen["/".join(context.module.path)] = following(ones, *args[1:], **kwargs) != 0
             return following(*args, **kwargs)
 
         with nn.intercept_methods(record):
-            Transformer(config).apply(variables, *SQUARE, rngs={"dropout": key})
+            Transformer(config).apply(variables, *SQUARE, ROW_IDS, rngs={"dropout": key})
         return seen
 
-    seen = masks(variables_of(config), jax.random.key(1))
-    seen = {path: np.asarray(mask) for path, mask in seen.items()}
-    around = {"encoder": ("self", "feed_forward"), "decoder": ("self", "cross", "feed_forward")}
-    assert set(seen) == {f"{side}/dropout" for side in around} | {
-        f"{side}/layers_{i}/around_{what}/dropout"
-        for side, parts in around.items()
-        for i in range(2)
-        for what in parts
-    }
-    assert all(abs(mask.mean() - 0.7) < 0.07 for mask in seen.values())
+    found = masks(variables_of(config), jax.random.key(1))
+    return {path: np.asarray(mask) for path, mask in found.items()}
+
+
+def test_every_place_of_dropout_has_its_rate_and_its_own_mask():
+    seen = dropout_masks(replace(DROPPING, num_layers=2))
+    parts = {"encoder": ("self", "feed_forward"), "decoder": ("self", "cross", "feed_forward")}
+    rates = {f"{side}/dropout": 0.3 for side in parts}
+    for side, i in product(parts, range(2)):
+        layer = f"{side}/layers_{i}"
+        rates |= {f"{layer}/around_{part}/dropout": 0.3 for part in parts[side]}
+        rates |= {f"{layer}/{part}_attention/dropout": 0.2 for part in parts[side][:-1]}
+        rates[f"{layer}/feed_forward/dropout"] = 0.4
+    assert set(seen) == set(rates)
+    for path, mask in seen.items():
+        rate = rates[path]
+        assert abs(mask.mean() - 1 + rate) < 5 * (rate * (1 - rate) / mask.size) ** 0.5, path
     for a, b in combinations(seen.values(), 2):
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5.5 / a.size**0.5
+        size = min(a.size, b.size)
+        correlation = np.corrcoef(a.ravel()[:size], b.ravel()[:size])[0, 1]
+        assert abs(correlation) < 5.5 / size**0.5
+
+
+def test_the_masks_of_dropout_do_not_depend_on_the_other_rates():
+    """So runs from before there were attention and activation dropout resume with their masks."""
+    plain = dropout_masks(replace(DROPPING, attention_dropout=0.0, activation_dropout=0.0))
+    for path, mask in dropout_masks(DROPPING).items():
+        if "attention/" in path or "/feed_forward/" in path:
+            assert plain[path].all() and not mask.all()
+        else:
+            assert np.array_equal(plain[path], mask)
 
 
 def test_rematerialisation_changes_neither_loss_nor_gradients():

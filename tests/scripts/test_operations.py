@@ -9,12 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from forked import call_forked
 from tiny import tiny_config, write_corpus, write_run
 
+from interop.models import load_params, open_model
+from storage import checkpoint
+from storage.saving import Checkpoints
 from storage.training_config import TrainingConfig, profile_steps
 from training.failure import failed_allocation, out_of_memory_message
+from training.step import TrainState
 
 ROOT = Path(__file__).parents[2]
 TINY = (  # flags of a training that takes seconds
@@ -256,10 +262,83 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     assert (elsewhere / "deep").is_dir()
 
 
+def test_chosen_steps_are_averaged_into_a_checkpoint_that_is_decoded(resumed, tmp_path):
+    """decode.py writes the same as for a run whose parameters are the mean in NumPy."""
+    run, expected = tmp_path / "run", tmp_path / "expected"
+    shutil.copytree(resumed, run)
+    flags = [ROOT / "scripts" / "checkpoints.py", "average", f"--workdir={run}", "--output=mean-2"]
+    code, out, err = call(*flags, "--steps=4,12")
+    assert (code, err) == (0, []) and "--checkpoint=mean-2" in out
+    kept = [load_params(run, step) for step in ("4", "12")]
+    mean = jax.tree.map(lambda *x: np.mean(x, axis=0, dtype=np.float64).astype(np.float32), *kept)
+    assert jax.tree.map(np.array_equal, load_params(run, "mean-2"), mean) == jax.tree.map(
+        lambda _: True, mean
+    )
+    expected.mkdir()
+    checkpoint.write_run(expected, *open_model(run, "best"), mean)
+    (tmp_path / "in").write_text("eins zwei drei\nelf\nvier vier fünf\n")
+    translate = ROOT / "decode.py", f"--input={tmp_path / 'in'}"
+    found = call(*translate, f"--workdir={run}", "--checkpoint=mean-2")
+    assert found[0] == 0 and found[1] == call(*translate, f"--workdir={expected}")[1]
+    # It stays when steps are pruned, training is resumed and the steps of the run are listed.
+    script = flags[0]
+    assert call(script, "prune", f"--workdir={run}", "--keep=1")[0] == 0
+    code, out, _ = call(script, "list", f"--workdir={run}")
+    assert [line.split()[0] for line in out.splitlines()] == ["12", "mean-2", "average"]
+    corrupted = max((run / "checkpoints" / "mean-2").rglob("*"), key=lambda p: p.stat().st_size)
+    corrupted.write_bytes(corrupted.read_bytes()[:-1] + b"\0")
+    code, _, err = call(*translate, f"--workdir={run}", "--checkpoint=mean-2", devices=False)
+    assert code == 4 and "mean-2 is damaged" in err[0] and "--checkpoint=12" in err[0]
+    code, _, err = call(*flags, "--steps=12", "--overwrite")
+    assert (code, err) == (0, []) and load_params(run, "mean-2")
+
+
+def test_the_average_of_steps_with_a_moving_average_is_that_of_the_moving_averages(tmp_path):
+    write_run(tmp_path / "run")
+    stored = Checkpoints(tmp_path / "run", keep=2, every=1, log=print)
+    for step, value in ((1, 3.0), (2, 5.0)):
+        params, ema = ({"w": np.full(3, sign * value, np.float32)} for sign in (-1, 1))
+        stored.save(TrainState(np.array(step), params, {}, np.zeros(2), ema), {"best": {}})
+    stored.close()
+    flags = f"--workdir={tmp_path / 'run'}", "--steps=1,2", "--output=tmp"
+    assert call(ROOT / "scripts" / "checkpoints.py", "average", *flags)[0] == 0
+    again = Checkpoints(tmp_path / "run", keep=2, every=1, log=print)  # deletes what saves left
+    again.close()
+    assert load_params(tmp_path / "run", "tmp")["w"].tolist() == [4.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "part"),
+    [
+        ("--steps=4,7,9 --output=a", 4, "no checkpoint 7, 9: expected some of 4, 8, 12"),
+        ("--steps=4,average --output=a", 4, "no checkpoint average: expected some of 4, 8, 12"),
+        ("--output=a", 2, "--steps must be different steps, as in --steps=1000,2000, got ''"),
+        ("--steps=4,8,4 --output=a", 2, "--steps must be different steps"),
+        ("--steps=4,8", 2, "--output must be a name of letters, digits, - and _"),
+        ("--steps=4,8 --output=best", 2, "got 'best'"),
+        ("--steps=4,8 --output=8", 2, "got '8'"),
+        ("--steps=4,8 --output=../a", 2, "got '../a'"),
+        ("--steps=4,8 --output=old", 6, "has a checkpoint old already; set --overwrite"),
+    ],
+    ids=str,
+)
+def test_wrong_flags_of_an_average_are_one_line(resumed, tmp_path, flags, code, part):
+    run = tmp_path / "run"
+    for step in ("4", "8", "12", "old"):
+        (run / "checkpoints" / step).mkdir(parents=True)
+        (run / "checkpoints" / step / "MANIFEST.sha256").touch()
+    shutil.copy(resumed / "config.json", run)
+    before = sorted(run.rglob("*"))
+    script = ROOT / "scripts" / "checkpoints.py"
+    found = call(script, "average", f"--workdir={run}", *flags.split(), devices=False)
+    assert found[:2] == (code, "") and len(found[2]) == 1 and part in found[2][0], found
+    assert sorted(run.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (["--workdir=x"], 2, "expected one of list, verify, prune and --workdir, got ''"),
+        (["--workdir=x"], 2, "expected one of list, verify, prune, average and --workdir"),
         (["lst", "--workdir=x"], 2, "got 'lst'"),
         (["list", "--workdir=nowhere"], 4, "not a run directory"),
         (["prune", "--keep=0"], 1, "keep"),

@@ -8,7 +8,7 @@ import pytest
 from data.config import DataConfig
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from storage.config import Config, load_config, save_config
+from storage.config import Config, load_config, save_config, take_model
 from storage.decoding_config import DecodingConfig
 from storage.training_config import TrainingConfig, profile_steps
 
@@ -52,7 +52,13 @@ BOUNDS = [
         for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay")
     ),
     ("training", "adam_epsilon", (TINY, 1.0), (0.0, -TINY, NAN)),
-    ("training", "schedule", ("paper", "cosine", "linear", "constant"), ("", "step")),
+    (
+        "training",
+        "schedule",
+        ("paper", "inverse_sqrt", "cosine", "linear", "constant"),
+        ("", "step"),
+    ),
+    ("training", "optimizer", ("adam", "adafactor"), ("", "sgd")),
     ("training", "best_metric", ("bleu", "chrf", "loss"), ("", "nll")),
     (
         "training",
@@ -136,6 +142,7 @@ ACCEPTED = [
     {"data__joint_vocab": True, "data__target_vocab_size": DataConfig().vocab_size},
     {"data__tokenizer": "bpe", "data__subword_sampling": 0.9},
     {"data__tokenizer": "bpe", "data__target_tokenizer": "unigram", "data__subword_sampling": 0.9},
+    {"training__optimizer": "adafactor", "training__weight_decay": 0.1},
     {"decoding__nbest": 7, "decoding__samples": 1},
 ]
 REFUSED = [
@@ -152,6 +159,13 @@ REFUSED = [
     ({"model__dropout": 1.0}, "dropout"),
     ({"data__vocab_size": 4}, "vocab_size"),
     ({"training__keep": 0}, "keep"),
+    *(
+        (
+            {"training__optimizer": "adafactor", f"training__{name}": 0.5},
+            f"training.{name}=0.5 has no effect with training.optimizer=adafactor",
+        )
+        for name in ("adam_b1", "adam_b2", "adam_epsilon")
+    ),
     ({"decoding__beam_size": 0}, "beam_size"),
 ]
 
@@ -175,6 +189,7 @@ def test_the_defaults_are_those_of_the_paper():
     assert (t.num_steps, t.tokens_per_batch, t.warmup_steps) == (100_000, 25_000, 4000)
     assert (t.adam_b1, t.adam_b2, t.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (t.schedule, t.learning_rate, t.label_smoothing) == ("paper", 1.0, 0.1)
+    assert t.optimizer == "adam"
     assert (t.weight_decay, t.ema_decay, t.loss_block, t.accumulate) == (0.0, 0.0, 0, 1)
     assert (t.patience, t.skip_nonfinite, t.deterministic) == (0, 0, False)
     assert (t.profile, t.init_from, t.best_metric, t.seed) == ("", "", "bleu", 0)
@@ -203,6 +218,14 @@ def test_decoding_options_are_off_by_default():
         )
     )
     assert d.repetition_penalty == d.temperature == d.top_p == 1.0
+
+
+def test_dropout_rates_are_not_those_of_the_model_that_training_starts_from():
+    rates = {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.4}
+    for one, other in ((rates, {}), ({}, rates)):
+        config, model = Config(model=ModelConfig(**one)), ModelConfig(**other)
+        assert take_model(config, Config(model=model)) == []
+        assert config.model == ModelConfig(**one)
 
 
 def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():

@@ -1,5 +1,7 @@
 """The schedules against their formulas, and AdamW against plain NumPy."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from model.config import ModelConfig
 from model.transformer import Transformer
 from storage.config import TrainingConfig
 from training.optimizer import learning_rate_schedule, make_optimizer
+from training.step import init_state
 
 
 def test_the_paper_schedule_is_equation_3():
@@ -27,6 +30,23 @@ def test_other_schedules_warm_up_to_the_peak_and_end_at_their_final_rate(name):
     middle = {"cosine": 0.15, "linear": 0.15, "constant": 0.3}[name]
     np.testing.assert_allclose(schedule(59), middle, rtol=1e-4)
     np.testing.assert_allclose(schedule(109), 0.3 if name == "constant" else 0.0, atol=1e-7)
+
+
+def test_the_inverse_square_root_has_its_peak_at_the_end_of_the_warm_up():
+    config = TrainingConfig(schedule="inverse_sqrt", learning_rate=7e-4, warmup_steps=400)
+    schedule = learning_rate_schedule(config, 64)
+    for n in (1, 17, 399, 400, 401, 1600, 100_000):  # update n is that of step n − 1
+        expected = 7e-4 * (n / 400 if n <= 400 else np.sqrt(400 / n))
+        np.testing.assert_allclose(schedule(n - 1), expected, rtol=1e-5)
+    np.testing.assert_allclose(schedule(1599), 3.5e-4, rtol=1e-5)  # four times as late: half
+
+
+def test_the_paper_schedule_is_the_inverse_square_root_with_the_peak_of_equation_3():
+    paper = learning_rate_schedule(TrainingConfig(warmup_steps=70, learning_rate=2.0), 96)
+    peak = 2.0 * 96**-0.5 * 70**-0.5
+    config = TrainingConfig(schedule="inverse_sqrt", warmup_steps=70, learning_rate=peak)
+    steps = np.arange(500)
+    np.testing.assert_allclose(learning_rate_schedule(config, 7)(steps), paper(steps), rtol=1e-5)
 
 
 PATHS = {"w": 13, "inner_bias": 13, "scale": 13}
@@ -119,6 +139,92 @@ def test_weight_decay_does_not_apply_to_biases_and_layer_norms():
         "inner_bias",
         "outer_bias",
     }
+
+
+def adafactor_config(**changes):
+    constant = {"schedule": "constant", "learning_rate": 0.03, "warmup_steps": 1}
+    return TrainingConfig(optimizer="adafactor", **constant, **changes)
+
+
+def test_adafactor_is_that_of_optax_with_decay_times_the_learning_rate():
+    """A factored matrix, factored heads, a full vector, and a bias of zeros without decay."""
+    random = np.random.default_rng(0)
+    shapes = {"inner": (40, 48), "query": (64, 2, 32), "w": (31,), "inner_bias": (48,)}
+    params = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    params = expected = {name: x.astype(np.float32) for name, x in params.items()}
+    params["inner_bias"][:] = 0.0
+    ours = make_optimizer(adafactor_config(weight_decay=0.3, clip_norm=0.0), 8)
+    theirs = optax.adafactor(
+        0.03,
+        min_dim_size_to_factor=32,
+        weight_decay_rate=0.03 * 0.3,
+        weight_decay_mask={name: name != "inner_bias" for name in shapes},
+    )
+    state, other = ours.init(params), theirs.init(expected)
+    ours_update, theirs_update = jax.jit(ours.update), jax.jit(theirs.update)
+    for step in range(3):
+        gradients = {name: random.normal(size=shape) for name, shape in shapes.items()}
+        updates, state = ours_update(gradients, state, params, step=step)
+        params = optax.apply_updates(params, updates)
+        updates, other = theirs_update(gradients, other, expected)
+        expected = optax.apply_updates(expected, updates)
+    for name, x in params.items():
+        np.testing.assert_allclose(x, expected[name], rtol=1e-5, atol=1e-7)
+
+
+def test_the_first_update_of_adafactor_follows_its_paper():
+    """Shazeer and Stern 2018, algorithms 4 and 5: R Cᵀ / mean(R), ∥U∥ clipped to 1, steps relative
+    to the parameter."""
+    random = np.random.default_rng(1)
+    params, gradient = 3.0 * random.normal(size=(33, 37)), random.normal(size=(33, 37)) ** 3
+    optimizer = make_optimizer(adafactor_config(clip_norm=0.0), 8)
+    params = {"inner": params.astype(np.float32)}
+    updates, _ = optimizer.update({"inner": gradient}, optimizer.init(params), params, step=0)
+    rows, columns = ((gradient**2).mean(axis, keepdims=True) for axis in (1, 0))
+    update = gradient / np.sqrt(rows * columns / rows.mean())
+    update /= max(1.0, np.sqrt((update**2).mean()))
+    expected = -0.03 * np.sqrt((params["inner"] ** 2).mean()) * update
+    np.testing.assert_allclose(updates["inner"], expected, rtol=1e-4)
+
+
+def test_the_gradient_is_clipped_before_adafactor():
+    """Its first update does not depend on the gradient's scale, the second one does."""
+    params = {"inner": np.ones((2, 3), np.float32)}
+    found = []
+    for clip_norm in (0.0, 1.0):
+        optimizer = make_optimizer(adafactor_config(clip_norm=clip_norm), 8)
+        state = optimizer.init(params)
+        for step, scale in enumerate((0.1, 100.0)):
+            gradient = {"inner": np.full((2, 3), scale, np.float32)}
+            updates, state = optimizer.update(gradient, state, params, step=step)
+        found.append(state[-1][0].v["inner"][0, 0])
+    decay = 1 - 2**-0.8  # of the second update
+    moments = [decay * 0.01 + (1 - decay) * g**2 for g in (100.0, 6**-0.5)]
+    np.testing.assert_allclose(found, moments, rtol=1e-5)
+
+
+def test_the_state_of_adafactor_has_rows_and_columns_only():
+    """The weights of attention heads of width 32 and more are factored too."""
+    config = ModelConfig(
+        source_vocab_size=101,
+        target_vocab_size=101,
+        d_model=128,
+        d_ff=96,
+        num_heads=4,
+        num_layers=1,
+    )
+    sizes = {}
+    for name in ("adam", "adafactor"):
+        training = TrainingConfig(optimizer=name)
+        start = partial(init_state, Transformer(config), make_optimizer(training, 128), training)
+        state = jax.eval_shape(start)
+        sizes[name] = sum(x.size for x in jax.tree.leaves(state.optimizer))
+    expected = 2  # the counts of updates and steps
+    for x in jax.tree.leaves(state.params):
+        *_, second, first = 1, *sorted(x.shape)
+        factored = second >= 32
+        expected += x.size // first + x.size // second + 1 if factored else x.size + 2
+    assert sizes["adafactor"] == expected < 0.06 * sizes["adam"]
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])

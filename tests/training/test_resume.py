@@ -191,8 +191,17 @@ def test_the_error_for_an_unknown_checkpoint_lists_the_existing_ones(uninterrupt
         with pytest.raises(UserError, match="8, 10, 12 and the average") as refused:
             find_params(uninterrupted, name)
         assert refused.value.code == CHECKPOINT
-    with pytest.raises(UserError, match="no checkpoint in"):
-        find_params(tmp_path, "latest")
+    for checkpoint in ("latest", "mean"):
+        with pytest.raises(UserError, match="no checkpoint in"):
+            find_params(tmp_path, checkpoint)
+    for name in ("12", "mean", "old.tmp", "empty"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    for name in ("12", "mean", "old.tmp"):
+        (tmp_path / "checkpoints" / name / "MANIFEST.sha256").touch()
+    assert find_params(tmp_path, "mean") == tmp_path / "checkpoints" / "mean" / "params"
+    for name in ("other", "old.tmp", "empty"):
+        with pytest.raises(UserError, match=f"{name}' in .*: .* the steps 12, or mean"):
+            find_params(tmp_path, name)
 
 
 @pytest.mark.slow

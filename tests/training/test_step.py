@@ -42,6 +42,8 @@ def model(dropout=0.0):
             num_layers=1,
             max_length=16,
             dropout=dropout,
+            attention_dropout=dropout,
+            activation_dropout=dropout,
         )
     )
 

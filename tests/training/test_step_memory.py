@@ -1,5 +1,7 @@
 """Memory of a step: the estimate, and the error before the first step if it does not fit."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,11 +9,15 @@ import pytest
 from runs import run_training
 from tiny import tiny_config, write_corpus
 
+from model.config import num_parameters
+from model.transformer import Transformer
 from runtime.devices import replicated
 from runtime.errors import CONFIGURATION, DATA, UserError
 from storage.checkpoint import steps
 from training import memory
 from training.dry_run import dry_run
+from training.optimizer import make_optimizer
+from training.step import init_state
 
 
 @pytest.fixture
@@ -96,6 +102,24 @@ def test_unknown_or_sufficient_memory_raises_no_error(config, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda: 10**9 - 1)
     with pytest.raises(UserError, match="a step needs 1,000.0 MB on each of 4 devices"):
         memory.check_step((10**9, 0), config)
+
+
+def test_the_memory_of_the_optimizer_is_that_of_its_state(config, monkeypatch):
+    """Adam's moments have twice the size of the parameters, Adafactor's a few percent of it."""
+    config.model.d_model, config.model.d_ff = 128, 512
+    config.model.source_vocab_size = config.model.target_vocab_size = 1000
+    parameters = 4 * num_parameters(config.model)
+    monkeypatch.setattr(memory, "free_memory", lambda: 2 * parameters)
+    for name in ("adafactor", "adam"):
+        config.training.optimizer = name
+        optimizer = make_optimizer(config.training, config.model.d_model)
+        start = partial(init_state, Transformer(config.model), optimizer, config.training)
+        state = jax.eval_shape(start)
+        if name == "adafactor":
+            memory.check_state(state, config)
+            continue
+        with pytest.raises(UserError, match="the parameters and the optimizer need"):
+            memory.check_state(state, config)
 
 
 def test_a_dry_run_reads_all_lines(config, tmp_path, capsys):

@@ -29,12 +29,14 @@ def learning_rate(name, n):
     if name == "paper":
         return 0.5 * D_MODEL**-0.5 * min(n**-0.5, n * WARMUP**-1.5)
     left = (STEPS - n) / (STEPS - WARMUP)
+    if name == "inverse_sqrt":
+        return 0.5 * min(n / WARMUP, (WARMUP / n) ** 0.5)
     after = {"cosine": 0.5 * (1 - np.cos(np.pi * left)), "linear": left, "constant": 1.0}[name]
     return 0.5 * (n / WARMUP if n <= WARMUP else after)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("name", ["paper", "cosine", "linear", "constant"])
+@pytest.mark.parametrize("name", ["paper", "inverse_sqrt", "cosine", "linear", "constant"])
 def test_updates_are_clipped_adamw_with_the_learning_rate_of_the_schedule(name, decay):
     config = TrainingConfig(
         schedule=name,

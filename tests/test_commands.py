@@ -14,6 +14,7 @@ from forked import call_forked
 from tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent
+KOREAN_ENGLISH = ROOT / "configs" / "korean_english.py"
 TINY = (
     "--config.model.d_model=16 --config.model.d_ff=32 --config.model.num_heads=2 "
     "--config.model.num_layers=1 --config.data.tokenizer=words --config.data.vocab_size=64 "
@@ -226,8 +227,10 @@ def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
     (tmp_path / "bad").write_bytes(b"a\nb \xff\nc\n")
     (tmp_path / "long.tsv").write_bytes((b"x " * 100 + b"\t" + b"y " * 100 + b"\n") * 2)
     workdir = [] if flag.startswith("--workdir") else [f"--workdir={tmp_path / 'run'}"]
+    default = [] if flag.startswith("--config=") else [f"--config={KOREAN_ENGLISH}"]
     code, out, err = run(
         ROOT / "train.py",
+        *default,
         flag.format(d=tmp_path),
         *workdir,
         "--config.data.tokenizer=words",

@@ -11,6 +11,7 @@ from storage.config import Config
 from storage.run import Run
 from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
+from training.recommendation import size_hint
 
 SAMPLES = 5
 
@@ -26,6 +27,8 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
         + (f", {processes.count()} processes" if processes.count() > 1 else "")
     )
     run.log(f"parameters: {num_parameters(config.model):,}")
+    if not run.resumed and (hint := size_hint(config, len(plan.pairs))):
+        run.log(hint)
     run.log(
         f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful (not padding); "
         f"{num_batches(plan, rows)} batches per epoch, {config.training.num_steps:,} steps"

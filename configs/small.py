@@ -2,6 +2,8 @@
 
     python train.py --config=configs/small.py --workdir=runs/mine \\
         --config.data.corpus=text:train.de,train.en --config.data.valid=text:valid.de,valid.en
+Without these two fields, DATA=DIRECTORY contains train.source, train.target, valid.source and
+valid.target.
 """
 
 from data.config import DataConfig

@@ -37,6 +37,7 @@ OTHER_NAMES = {
     "model.dtype": "fp16 bf16 amp precision",
     "data.corpus": "train train_data dataset",
     "data.valid": "dev eval_data",
+    "data.subword_sampling": "bpe_dropout",
     "data.source_length": "max_len max_source_positions max_seq_len",
     "data.target_length": "max_target_positions",
     "decoding.beam_size": "num_beams",
@@ -90,19 +91,20 @@ def closest_fields(typed: str) -> list[str]:
 
 
 def similarity(typed: str, path: str, one: Field[Any]) -> float:
-    """From 0 to 1.01: how well a field fits a name, by letters, by words, and by words of its help."""
+    """From 0 to 1.01: how well a field fits a name, by letters, words and the words of its help."""
     if typed in OTHER_NAMES.get(path, "").split():
         return 1.01  # as the same name
     wanted, words = _words(typed), _words(one.name)
     letters = difflib.SequenceMatcher(None, typed.lower(), one.name).ratio()
     shared = 2 * len(wanted & words) / (len(wanted) + len(words))
     explained = len(wanted & (words | _words(one.metadata["help"]))) / len(wanted)
-    return max(letters, shared, 0.55 * explained) + 0.01 * letters  # letters decide between equals
+    explained *= 0.75 if wanted & words else 0.55
+    return max(letters, shared, explained) + 0.01 * letters  # letters decide between equals
 
 
 def _words(text: str) -> set[str]:
     """The words of a name or a text, without the plural s."""
-    return {word.removesuffix("s") for word in re.findall(r"[^\W_]+", text.lower())} or {""}
+    return {word.removesuffix("s") for word in re.findall(r"[^\W_]{2,}", text.lower())} or {text}
 
 
 def _named_fields() -> Iterator[tuple[str, Field[Any]]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from forked import call_forked
+from runs import state_bytes
 from tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent
@@ -99,21 +100,51 @@ def test_training_says_what_it_does_and_ends_with_results(trained):
     assert steps == [4, 6, 6, 6]  # validation at 4; speed, validation, average at 6
 
 
-def test_the_same_command_again_changes_nothing(trained):
+@pytest.mark.parametrize("repeated", [True, False])
+def test_the_same_command_or_its_workdir_alone_changes_nothing(trained, repeated):
     path = trained[0]
     files = [path / "run" / name for name in ("metrics.jsonl", "best.json", "config.json")]
     files += sorted((path / "run" / "checkpoints").rglob("*"))
     before = {file: file.read_bytes() for file in files if file.is_file()}
-    code, out, err = run(
-        ROOT / "train.py",
+    flags = [
         *TINY,
         f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
         f"--config.data.valid=tsv:{path / 'valid.tsv'}",
-        f"--workdir={path / 'run'}",
+    ]
+    code, out, err = run(
+        ROOT / "train.py", *(flags if repeated else []), f"--workdir={path / 'run'}"
     )
     assert code == 0 and any("already complete at step 6" in line for line in err)
     assert out == trained[1]
     assert before == {file: file.read_bytes() for file in before}
+
+
+@pytest.mark.slow
+def test_a_run_resumed_by_its_workdir_is_bit_identical_to_an_uninterrupted_one(trained, tmp_path):
+    """Its last checkpoint, average and results are removed, so that it is resumed at step 4."""
+    whole, interrupted = trained[0] / "run", tmp_path / "run"
+    shutil.copytree(whole, interrupted)
+    shutil.rmtree(interrupted / "checkpoints" / "6")
+    shutil.rmtree(interrupted / "average")
+    code, out, err = run(ROOT / "train.py", f"--workdir={interrupted}")
+    assert code == 0 and "resumed at step 4" in err and not any("changed:" in x for x in err)
+    assert out == trained[1]
+    assert state_bytes(interrupted) == state_bytes(whole)
+    for name in ("config.json", "best.json"):
+        assert (interrupted / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_config_fields_are_listed_without_a_device():
+    code, out, err = run(
+        ROOT / "train.py",
+        f"--config={ROOT / 'configs' / 'small.py'}",
+        "--config.training.num_steps=77",
+        "--help_config",
+        devices=False,
+    )
+    assert (code, err) == (0, [])
+    lines = out.splitlines()
+    assert "  --config.training.num_steps=77" in lines and "  --config.model.d_model=192" in lines
 
 
 @pytest.mark.slow

@@ -126,6 +126,15 @@ def test_the_vocabulary_fields_of_a_run_are_not_settings(run):
     assert (*sizes, config.data.vocab_sha256) == (0, 0, "")
 
 
+def test_changed_data_is_allowed_for_one_start_only(run, tmp_path):
+    config = load_config(run / "config.json")
+    config.training.allow_data_change = True
+    save_config(config, tmp_path / "config.json")
+    assert not parsed(f"--workdir={tmp_path}")[1].training.allow_data_change
+    field = "--config.training.allow_data_change"
+    assert parsed(f"--workdir={tmp_path}", field)[1].training.allow_data_change
+
+
 def test_a_field_that_an_older_run_does_not_have_gets_its_default(run, tmp_path):
     tree = json.loads((run / "config.json").read_text())
     del tree["training"]["skip_nonfinite"], tree["decoding"]["beam_size"]

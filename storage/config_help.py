@@ -52,14 +52,13 @@ def field_list(config: Config) -> str:
         section = getattr(config, part.name)
         lines += ["", f"config.{part.name}", ""]
         for one in fields(section):
-            value = getattr(section, one.name)
-            text = str(value).lower() if isinstance(value, bool) else str(value)
+            value = shlex.quote(str(getattr(section, one.name)))
             facts = [
                 one.type.__name__,
                 one.metadata.get("unit", ""),
                 *rule_texts(one.metadata).values(),
             ]
-            lines.append(f"  --config.{part.name}.{one.name}={shlex.quote(text) if text else ''}")
+            lines.append(f"  --config.{part.name}.{one.name}={value}")
             for paragraph in (", ".join(filter(None, facts)), one.metadata["help"]):
                 wrapped = textwrap.wrap(paragraph, WIDTH - len(INDENT))
                 lines += [INDENT + line for line in wrapped]

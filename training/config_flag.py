@@ -35,7 +35,6 @@ def default_config(argv: Sequence[str]) -> str:
     """
     early = flags.FlagValues()
     flags.DEFINE_string("workdir", "", "", flag_values=early)
-    early.set_gnu_getopt()  # continues after the value of an unknown flag: --flag value
     early(argv, known_only=True)
     run = Path(early.workdir).expanduser().absolute()
     config = run / "config.json"

@@ -12,7 +12,7 @@ from tiny import tiny_config, tiny_flags, write_run
 from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from storage.config import load_config, save_config
 from storage.run import Run, flatten
-from training.config_flag import check_new_run, define_config, parsed_config, run_path
+from training.config_flag import BUILT_IN, check_new_run, define_config, parsed_config, run_path
 
 ROOT = Path(__file__).parents[2]
 SMALL = f"--config={ROOT / 'configs' / 'small.py'}"
@@ -168,6 +168,7 @@ def test_a_directory_without_a_run_is_refused_unless_the_corpus_is_named(tmp_pat
     _, config = parsed(f"--workdir={tmp_path}", "--config.data.corpus=tsv:a")
     assert differences(config, default) == {"data.corpus": "tsv:a"}
     assert parsed(SMALL, f"--workdir={tmp_path}", *flag)[1].model == config_of("small").model
+    assert parsed(f"--config={BUILT_IN}", f"--workdir={tmp_path}")[1] == default
 
 
 def test_without_a_workdir_the_name_of_the_config_file_is_that_of_the_run(tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import Field, fields
 from typing import Any
 
+from absl import flags
+
 from runtime.options import rule_texts
 from storage.config import Config
 
@@ -66,15 +68,26 @@ def field_list(config: Config) -> str:
 
 
 def unknown_field(error: Exception) -> str | None:
-    """The message for an unknown --config field, with the closest ones; None for other errors."""
+    """The message for an unknown config field or flag, with the closest fields; None for others."""
+    if isinstance(error, flags.UnrecognizedFlagError):
+        return _unknown_flag(error)
     found = re.search(r"(?:Field |\.)(\w+) (?:not found on|does not exist)", str(error))
     if not found:
         return None
     typed = next((a for a in sys.argv if found[1] in a and "config." in a), f"config.{found[1]}")
     typed = typed.lstrip("-").split("=")[0].removeprefix("no").removeprefix("config.")
-    names = [f"config.{name}" for name in closest_fields(typed)]
-    hint = f"did you mean {' or '.join(names)}? " if names else ""
+    hint = " or ".join(f"config.{name}" for name in closest_fields(typed))
+    hint = f"did you mean {hint}? " if hint else ""
     return f"unknown config field config.{typed}; {hint}--help_config lists all fields"
+
+
+def _unknown_flag(error: flags.UnrecognizedFlagError) -> str | None:
+    """The message for a config field without its prefix; None if a flag is closer."""
+    names = closest_fields(error.flagname)
+    if not names or "Did you mean" in str(error):
+        return None
+    hint = " or ".join(f"--config.{name}" for name in names)
+    return f"unknown flag --{error.flagname}; did you mean {hint}?"
 
 
 def closest_fields(typed: str) -> list[str]:

@@ -230,6 +230,10 @@ def test_empty_input_gives_empty_output(trained):
 BAD_TRAINING = {
     "--confg=x": (1, "Did you mean: config"),
     "--config.model.num_heads=x": (1, "num_heads"),
+    "--lr=1": (1, "unknown flag --lr; did you mean --config.training.learning_rate?"),
+    "--xyzzy=1": (1, "Unknown command line flag 'xyzzy'"),
+    "--config.batch_tokens=1": (2, "did you mean config.training.tokens_per_batch? --help_config"),
+    "--config.xyzzy=1": (2, "unknown config field config.xyzzy; --help_config lists all fields"),
     "--config.training.lerning_rate=1": (2, "did you mean config.training.learning_rate?"),
     "--config=nowhere.py": (2, "nowhere.py"),
     "--config.modle.d_model=8": (2, "did you mean config.model"),

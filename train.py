@@ -2,16 +2,15 @@
 
 Every field of the config (storage/config.py) is a flag, after --config:
 --config.model.num_layers=2, --config.data.corpus=text:a.de,a.en, --config.training.seed=1.
+--help_config lists the fields. --workdir=RUN without --config resumes a run with its own config.
 """
 
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 import jax
 from absl import flags
-from ml_collections import config_flags
 
 from decoding.translator import Translator
 from interop.models import load_params
@@ -19,12 +18,14 @@ from runtime import processes
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.durations import format_duration
-from runtime.errors import CONFIGURATION, UserError
+from runtime.errors import UserError
 from runtime.path_flags import define_path
 from runtime.signals import StopFlag, Stopped
-from storage.config import Config, unknown_field
+from storage.config import Config
+from storage.config_help import field_list, unknown_field
 from storage.reader import ReadOnlyRun
 from storage.run import Run, flatten
+from training.config_flag import check_new_run, define_config, parsed_config, run_path
 from training.dry_run import dry_run
 from training.failure import explain_failure
 from training.inputs import Data, encode_corpora, read_corpora
@@ -35,9 +36,10 @@ from training.vocabulary import find_tokenizers, set_vocabulary
 
 def main() -> None:
     f = flags.FLAGS
-    config = parsed_config(f)
-    path = Path(f.workdir or f"runs/{Path(f['config'].config_filename).stem}")
-    path = path.expanduser().absolute()
+    config, path = parsed_config(f), run_path(f)
+    if f.help_config:
+        return print(field_list(config))
+    check_new_run(f)
     if f.dry_run:
         return dry_run(config, path, f.overwrite, f.compilation_cache)
     started = time.perf_counter()
@@ -64,23 +66,6 @@ def main() -> None:
         raise
     finally:
         run.close()
-
-
-def parsed_config(f: flags.FlagValues) -> Config:
-    """The config of --config and its overrides. Raises UserError(CONFIGURATION) if invalid."""
-    config, file = f.config, f["config"].config_filename
-    if not isinstance(config, Config):
-        if not Path(file).is_file():
-            raise UserError(
-                CONFIGURATION, f"--config={file} does not exist: expected a Python file"
-            )
-        raise UserError(
-            CONFIGURATION,
-            f"get_config() of --config={file} must return a storage.config.Config, "
-            f"got {type(config).__name__}",
-        )
-    config.validate()
-    return config
 
 
 def prepare_data(config: Config, run: Run, overwrite: bool) -> Data:
@@ -115,12 +100,9 @@ def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
 
 
 def define_flags() -> None:
-    config_flags.DEFINE_config_file(
-        "config",
-        str(Path(__file__).parent / "configs" / "korean_english.py"),
-        "A Python file with a function get_config(). The file is executed.",
-    )
+    define_config(sys.argv)
     define_path("workdir", "", "The run directory; default: runs/NAME of the config file.")
+    flags.DEFINE_bool("help_config", False, "List all config fields with their values, and exit.")
     flags.DEFINE_bool("overwrite", False, "Delete the run in the run directory and start over.")
     flags.DEFINE_bool(
         "dry_run",

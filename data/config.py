@@ -77,10 +77,11 @@ class DataConfig:
         8000,
         "maximum size of the (source) vocabulary, including the four special tokens; small corpora "
         "give fewer",
+        unit="entries",
         above=SPECIAL_TOKENS,
     )
     target_vocab_size: int = option(
-        0, "maximum size of a separate target vocabulary; 0: as vocab_size"
+        0, "maximum size of a separate target vocabulary; 0: as vocab_size", unit="entries"
     )
     user_defined: str = option(
         "",
@@ -105,11 +106,13 @@ class DataConfig:
     source_length: int = option(
         256,
         "source tokens in one packed row, end tokens included; longer pairs are dropped",
+        unit="tokens",
         minimum=2,
     )
     target_length: int = option(
         256,
         "target tokens in one packed row, end tokens included; longer pairs are dropped",
+        unit="tokens",
         minimum=2,
     )
     max_length_ratio: float = option(

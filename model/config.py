@@ -4,9 +4,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 
-def option(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:
-    """A dataclass field with its help text and, where they are limited, its valid values."""
-    return field(default=default, metadata={"help": help, "choices": choices})
+def option(
+    default: Any, help: str, choices: tuple[str, ...] | None = None, *, unit: str = ""
+) -> Any:
+    """A dataclass field with its help text, its unit and, where they are limited, its values."""
+    return field(default=default, metadata={"help": help, "choices": choices, "unit": unit})
 
 
 @dataclass(unsafe_hash=True)
@@ -17,15 +19,23 @@ class ModelConfig:
     ids are properties of the vocabulary. A size of 0 means the size of the vocabulary.
     """
 
-    source_vocab_size: int = option(0, "size of the source vocabulary; 0: as the vocabulary")
-    target_vocab_size: int = option(0, "size of the target vocabulary; 0: as the vocabulary")
-    d_model: int = option(512, "width of the input and output of every layer")
-    d_ff: int = option(2048, "inner width of the feed-forward sub-layer")
-    num_heads: int = option(8, "attention heads, of d_model / num_heads dimensions each")
-    num_layers: int = option(6, "encoder layers")
-    num_decoder_layers: int = option(0, "decoder layers; 0: as many as the encoder")
+    source_vocab_size: int = option(
+        0, "size of the source vocabulary; 0: as the vocabulary", unit="entries"
+    )
+    target_vocab_size: int = option(
+        0, "size of the target vocabulary; 0: as the vocabulary", unit="entries"
+    )
+    d_model: int = option(512, "width of the input and output of every layer", unit="dimensions")
+    d_ff: int = option(2048, "inner width of the feed-forward sub-layer", unit="dimensions")
+    num_heads: int = option(
+        8, "attention heads, of d_model / num_heads dimensions each", unit="heads"
+    )
+    num_layers: int = option(6, "encoder layers", unit="layers")
+    num_decoder_layers: int = option(0, "decoder layers; 0: as many as the encoder", unit="layers")
     dropout: float = option(
-        0.1, "dropout rate of sub-layer outputs and of embeddings + positions (section 5.4)"
+        0.1,
+        "dropout rate of sub-layer outputs and of embeddings + positions (section 5.4)",
+        unit="probability",
     )
     attention_dropout: float = option(0.0, "dropout rate of the attention weights")
     activation_dropout: float = option(
@@ -48,6 +58,7 @@ class ModelConfig:
         1024,
         "number of positions; longer inputs must be dropped or truncated, because JAX clamps "
         "indices that are out of range",
+        unit="tokens",
     )
     activation: str = option(
         "relu", "of the feed-forward sub-layer; gelu is exact", ("relu", "gelu", "silu")

@@ -27,7 +27,7 @@ def run_command(
     """Define and parse the absl flags, call `main`, and exit with the exit code of its result.
 
     A UserError is printed as one line on stderr; with --debug every error keeps its traceback.
-    `explain` returns a message for an error of a config file or field, or None.
+    `explain` returns a message for an error of a config file or field or an unknown flag, or None.
     """
     keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax and TFDS log details at INFO and WARNING
@@ -97,6 +97,8 @@ def parse_flags(
         rest = flags.FLAGS(sys.argv)[1:]
     except SystemExit:
         sys.exit(0)  # --help was printed, after which absl exits with 1
+    except flags.UnrecognizedFlagError as error:
+        raise flags.Error(explain(error) or str(error)) from error
     except (flags.Error, UserError, BrokenPipeError):  # BrokenPipeError: --help | head
         raise
     except Exception as error:

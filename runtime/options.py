@@ -1,4 +1,4 @@
-"""Fields of config classes that carry their help text, choices and bounds, and their validation."""
+"""Fields of config classes with their help text, unit, choices and bounds, and their validation."""
 
 import operator
 from collections.abc import Callable, Iterator
@@ -17,13 +17,14 @@ def option(
     default: Any,
     help: str,
     *,
+    unit: str = "",
     choices: tuple[str, ...] | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A dataclass field with its help text and the rules that `check_options` checks.
+    """A dataclass field with its help text, its unit and the rules that `check_options` checks.
 
     `minimum` and `maximum` are inclusive bounds, `above` and `below` exclusive ones.
     """
@@ -35,7 +36,7 @@ def option(
         "below": below,
     }
     rules = {name: rule for name, rule in given.items() if rule is not None}
-    return field(default=default, metadata={"help": help, **rules})
+    return field(default=default, metadata={"help": help, "unit": unit, **rules})
 
 
 def check_options(section: str, config: Any) -> None:
@@ -48,8 +49,18 @@ def check_options(section: str, config: Any) -> None:
 
 def broken_rules(value: Any, rules: Any) -> Iterator[str]:
     """The rules that `value` breaks, as text. NaN breaks every bound."""
-    if "choices" in rules and value not in rules["choices"]:
-        yield f"one of {', '.join(filter(None, rules['choices']))}"
-    for name, (words, holds) in BOUNDS.items():
-        if name in rules and not holds(value, rules[name]):
-            yield f"{words} {'2^31' if rules[name] == 2**31 else rules[name]}"
+    for name, text in rule_texts(rules).items():
+        kept = value in rules[name] if name == "choices" else BOUNDS[name][1](value, rules[name])
+        if not kept:
+            yield text
+
+
+def rule_texts(rules: Any) -> dict[str, str]:
+    """The rules of a field as text: "one of a, b", "at least 1"."""
+    texts = {}
+    if rules.get("choices"):
+        texts["choices"] = f"one of {', '.join(filter(None, rules['choices']))}"
+    for name, (words, _) in BOUNDS.items():
+        if name in rules:
+            texts[name] = f"{words} {'2^31' if rules[name] == 2**31 else rules[name]}"
+    return texts

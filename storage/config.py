@@ -1,9 +1,6 @@
 """The config tree of model, data, training and decoding: validation, config.json, comparison."""
 
-import difflib
 import json
-import re
-import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -173,20 +170,3 @@ def take_model(config: Config, other: Config) -> list[str]:
             elif given != loaded and part == "model":
                 different.append(f"{part}.{name} {loaded!r} → {given!r}")
     return different
-
-
-def unknown_field(error: Exception) -> str | None:
-    """The message for an unknown --config field, with the closest name; None for other errors."""
-    found = re.search(r"(?:Field |\.)(\w+) (?:not found on|does not exist)", str(error))
-    if not found:
-        return None
-    tree = Config()
-    names = [f.name for f in fields(tree)]
-    names += [f"{p.name}.{f.name}" for p in fields(tree) for f in fields(getattr(tree, p.name))]
-    typed = next((a for a in sys.argv if found[1] in a and "config." in a), f"config.{found[1]}")
-    typed = typed.lstrip("-").split("=")[0].removeprefix("no").removeprefix("config.")
-    close = difflib.get_close_matches(typed, names, n=1, cutoff=0.5)
-    hint = (
-        f"did you mean config.{close[0]}?" if close else f"expected one of {', '.join(names[:4])}"
-    )
-    return f"unknown config field config.{typed}; {hint}"

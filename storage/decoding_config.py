@@ -17,10 +17,18 @@ class DecodingConfig:
     """
 
     beam_size: int = option(
-        4, "live hypotheses of beam search; 1 is greedy search", minimum=1, below=INT32_LIMIT
+        4,
+        "live hypotheses of beam search; 1 is greedy search",
+        unit="hypotheses",
+        minimum=1,
+        below=INT32_LIMIT,
     )
     nbest: int = option(
-        1, "hypotheses returned for each sentence, at most beam_size", minimum=1, below=INT32_LIMIT
+        1,
+        "hypotheses returned for each sentence, at most beam_size",
+        unit="hypotheses",
+        minimum=1,
+        below=INT32_LIMIT,
     )
     alpha: float = option(
         0.6,
@@ -33,17 +41,19 @@ class DecodingConfig:
         0,
         "stop when no live hypothesis could win by ending within this many more tokens; 0: within "
         "the limit of the sentence (exact)",
+        unit="tokens",
         minimum=0,
         below=INT32_LIMIT,
     )
     max_extra_length: int = option(
         50,
         "maximum length beyond that of the source, within the model's max_length",
+        unit="tokens",
         minimum=0,
         below=INT32_LIMIT,
     )
     max_length: int = option(
-        0, "maximum length in tokens; 0: no limit", minimum=0, below=INT32_LIMIT
+        0, "maximum length in tokens; 0: no limit", unit="tokens", minimum=0, below=INT32_LIMIT
     )
     max_length_ratio: float = option(
         0.0,
@@ -51,7 +61,9 @@ class DecodingConfig:
         minimum=0,
         below=INT32_LIMIT,
     )
-    min_length: int = option(0, "minimum length in tokens", minimum=0, below=INT32_LIMIT)
+    min_length: int = option(
+        0, "minimum length in tokens", unit="tokens", minimum=0, below=INT32_LIMIT
+    )
     min_length_ratio: float = option(
         0.0, "minimum length as a factor of the source length", minimum=0, below=INT32_LIMIT
     )
@@ -62,7 +74,11 @@ class DecodingConfig:
         below=float("inf"),
     )
     no_repeat_ngram: int = option(
-        0, "length of n-grams that may not be repeated; 0: no limit", minimum=0, below=INT32_LIMIT
+        0,
+        "length of n-grams that may not be repeated; 0: no limit",
+        unit="tokens",
+        minimum=0,
+        below=INT32_LIMIT,
     )
     suppress: str = option("", "target pieces that are never generated, separated by spaces")
     renormalize: bool = option(
@@ -71,19 +87,28 @@ class DecodingConfig:
     samples: int = option(
         0,
         "number of sampled translations per sentence; 0: beam search",
+        unit="translations",
         minimum=0,
         below=INT32_LIMIT,
     )
     temperature: float = option(1.0, "softmax temperature of sampling", above=0, below=float("inf"))
     top_k: int = option(
-        0, "sample from the k best tokens; 0: from all", minimum=0, below=INT32_LIMIT
+        0, "sample from the k best tokens; 0: from all", unit="tokens", minimum=0, below=INT32_LIMIT
     )
     top_p: float = option(
-        1.0, "sample from the fewest tokens with this total probability", above=0, maximum=1
+        1.0,
+        "sample from the fewest tokens with this total probability",
+        unit="probability",
+        above=0,
+        maximum=1,
     )
     seed: int = option(0, "seed of sampling", minimum=0, below=INT32_LIMIT)
     batch_size: int = option(
-        32, "sentences per device in one compiled batch", minimum=1, below=INT32_LIMIT
+        32,
+        "sentences per device in one compiled batch",
+        unit="sentences",
+        minimum=1,
+        below=INT32_LIMIT,
     )
     dtype: str = option(
         "",

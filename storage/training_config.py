@@ -10,27 +10,31 @@ from runtime.options import check_options, option
 class TrainingConfig:
     """How a model is trained; every field is a flag `--config.training.NAME=VALUE`."""
 
-    num_steps: int = option(100_000, "optimizer steps of the whole run", minimum=1)
+    num_steps: int = option(100_000, "optimizer steps of the whole run", unit="steps", minimum=1)
     max_epochs: int = option(
         0,
         "passes over the training data after which training ends before num_steps; 0: no limit",
+        unit="epochs",
         minimum=0,
     )
     max_hours: float = option(
         0.0,
         "hours of training, over all sessions of the run, after which training ends before "
         "num_steps; 0: no limit",
+        unit="hours",
         minimum=0,
     )
     tokens_per_batch: int = option(
         25_000,
         "target tokens of one global batch, padding included: tokens_per_batch // "
         "data.target_length packed rows, for any number of devices",
+        unit="tokens",
         minimum=1,
     )
     accumulate: int = option(
         1,
         "micro-batches whose gradients are summed before one update: less memory, same result",
+        unit="micro-batches",
         minimum=1,
     )
     optimizer: str = option(
@@ -50,7 +54,9 @@ class TrainingConfig:
     learning_rate: float = option(
         1.0, "peak learning rate; with schedule=paper, a factor on equation 3", minimum=0
     )
-    warmup_steps: int = option(4000, "steps over which the learning rate rises", minimum=1)
+    warmup_steps: int = option(
+        4000, "steps over which the learning rate rises", unit="steps", minimum=1
+    )
     adam_b1: float = option(0.9, "decay of Adam's first moment", minimum=0, below=1)
     adam_b2: float = option(0.98, "decay of Adam's second moment", minimum=0, below=1)
     adam_epsilon: float = option(1e-9, "Adam's epsilon", above=0)
@@ -65,11 +71,15 @@ class TrainingConfig:
     label_smoothing: float = option(
         0.1,
         "probability that the label distribution spreads over the vocabulary",
+        unit="probability",
         minimum=0,
         below=1,
     )
     loss_block: int = option(
-        0, "target positions whose logits are in memory at once in the loss; 0: all", minimum=0
+        0,
+        "target positions whose logits are in memory at once in the loss; 0: all",
+        unit="tokens",
+        minimum=0,
     )
     ema_decay: float = option(
         0.0,
@@ -85,18 +95,20 @@ class TrainingConfig:
         "rates, dtype and remat; the tokenizer and vocabulary fields of config.data are ignored",
     )
     seed: int = option(0, "of initialisation, dropout and data order", minimum=0)
-    log_every: int = option(100, "steps between two log lines", minimum=1)
+    log_every: int = option(100, "steps between two log lines", unit="steps", minimum=1)
     eval_every: int = option(
         5000,
         "steps between two evaluations; a multiple of checkpoint_every, so that every evaluated "
         "step has a checkpoint",
+        unit="steps",
         minimum=1,
     )
-    checkpoint_every: int = option(1000, "steps between two checkpoints", minimum=1)
+    checkpoint_every: int = option(1000, "steps between two checkpoints", unit="steps", minimum=1)
     keep: int = option(
         5,
         "number of latest checkpoints that are kept in addition to the best one; they are averaged "
         "after the last step",
+        unit="checkpoints",
         minimum=1,
     )
     best_metric: str = option(
@@ -108,12 +120,14 @@ class TrainingConfig:
     patience: int = option(
         0,
         "early stopping: stop after this many evaluations in a row without improvement; 0: never",
+        unit="evaluations",
         minimum=0,
     )
     skip_nonfinite: int = option(
         0,
         "maximum number of consecutive steps with a non-finite loss or gradient that are skipped; "
         "the next one stops training",
+        unit="steps",
         minimum=0,
     )
     allow_data_change: bool = option(
@@ -127,10 +141,13 @@ class TrainingConfig:
     eval_sentences: int = option(
         500,
         "sentences of each validation set translated for BLEU and chrF in each evaluation; 0: all",
+        unit="sentences",
         minimum=0,
     )
     profile: str = option(
-        "", "FIRST:LAST, as in 10:12: write a profiler trace of these steps to RUN/profile"
+        "",
+        "FIRST:LAST, as in 10:12: write a profiler trace of these steps to RUN/profile",
+        unit="steps",
     )
 
     def validate(self) -> None:

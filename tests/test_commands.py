@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from forked import call_forked
+from runs import state_bytes
 from tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent
+KOREAN_ENGLISH = ROOT / "configs" / "korean_english.py"
 TINY = (
     "--config.model.d_model=16 --config.model.d_ff=32 --config.model.num_heads=2 "
     "--config.model.num_layers=1 --config.data.tokenizer=words --config.data.vocab_size=64 "
@@ -99,21 +101,51 @@ def test_training_says_what_it_does_and_ends_with_results(trained):
     assert steps == [4, 6, 6, 6]  # validation at 4; speed, validation, average at 6
 
 
-def test_the_same_command_again_changes_nothing(trained):
+@pytest.mark.parametrize("repeated", [True, False])
+def test_the_same_command_or_its_workdir_alone_changes_nothing(trained, repeated):
     path = trained[0]
     files = [path / "run" / name for name in ("metrics.jsonl", "best.json", "config.json")]
     files += sorted((path / "run" / "checkpoints").rglob("*"))
     before = {file: file.read_bytes() for file in files if file.is_file()}
-    code, out, err = run(
-        ROOT / "train.py",
+    flags = [
         *TINY,
         f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
         f"--config.data.valid=tsv:{path / 'valid.tsv'}",
-        f"--workdir={path / 'run'}",
+    ]
+    code, out, err = run(
+        ROOT / "train.py", *(flags if repeated else []), f"--workdir={path / 'run'}"
     )
     assert code == 0 and any("already complete at step 6" in line for line in err)
     assert out == trained[1]
     assert before == {file: file.read_bytes() for file in before}
+
+
+@pytest.mark.slow
+def test_a_run_resumed_by_its_workdir_is_bit_identical_to_an_uninterrupted_one(trained, tmp_path):
+    """Its last checkpoint, average and results are removed, so that it is resumed at step 4."""
+    whole, interrupted = trained[0] / "run", tmp_path / "run"
+    shutil.copytree(whole, interrupted)
+    shutil.rmtree(interrupted / "checkpoints" / "6")
+    shutil.rmtree(interrupted / "average")
+    code, out, err = run(ROOT / "train.py", f"--workdir={interrupted}")
+    assert code == 0 and "resumed at step 4" in err and not any("changed:" in x for x in err)
+    assert out == trained[1]
+    assert state_bytes(interrupted) == state_bytes(whole)
+    for name in ("config.json", "best.json"):
+        assert (interrupted / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_config_fields_are_listed_without_a_device():
+    code, out, err = run(
+        ROOT / "train.py",
+        f"--config={ROOT / 'configs' / 'small.py'}",
+        "--config.training.num_steps=77",
+        "--help_config",
+        devices=False,
+    )
+    assert (code, err) == (0, [])
+    lines = out.splitlines()
+    assert "  --config.training.num_steps=77" in lines and "  --config.model.d_model=192" in lines
 
 
 @pytest.mark.slow
@@ -218,6 +250,10 @@ def test_empty_input_gives_empty_output(trained):
 BAD_TRAINING = {
     "--confg=x": (1, "Did you mean: config"),
     "--config.model.num_heads=x": (1, "num_heads"),
+    "--lr=1": (1, "unknown flag --lr; did you mean --config.training.learning_rate?"),
+    "--xyzzy=1": (1, "Unknown command line flag 'xyzzy'"),
+    "--config.batch_tokens=1": (2, "did you mean config.training.tokens_per_batch? --help_config"),
+    "--config.xyzzy=1": (2, "unknown config field config.xyzzy; --help_config lists all fields"),
     "--config.training.lerning_rate=1": (2, "did you mean config.training.learning_rate?"),
     "--config=nowhere.py": (2, "nowhere.py"),
     "--config.modle.d_model=8": (2, "did you mean config.model"),
@@ -249,8 +285,10 @@ def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
     (tmp_path / "bad").write_bytes(b"a\nb \xff\nc\n")
     (tmp_path / "long.tsv").write_bytes((b"x " * 100 + b"\t" + b"y " * 100 + b"\n") * 2)
     workdir = [] if flag.startswith("--workdir") else [f"--workdir={tmp_path / 'run'}"]
+    default = [] if flag.startswith("--config=") else [f"--config={KOREAN_ENGLISH}"]
     code, out, err = run(
         ROOT / "train.py",
+        *default,
         flag.format(d=tmp_path),
         *workdir,
         "--config.data.tokenizer=words",

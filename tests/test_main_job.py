@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+CONFIG = ROOT / "configs" / "korean_english.py"
 
 
 @pytest.mark.slow
@@ -16,7 +17,7 @@ def test_the_main_job_translates_unseen_sentences(tmp_path, monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     run = tmp_path / "run"
     trained = subprocess.run(
-        [sys.executable, ROOT / "train.py", f"--workdir={run}"],
+        [sys.executable, ROOT / "train.py", f"--config={CONFIG}", f"--workdir={run}"],
         check=True,
         capture_output=True,
         text=True,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from runtime.errors import CONFIGURATION, UserError
 from storage.config import Config
 from storage.run import Run
+from training.recommendation import smaller_model
 
 # XLA's messages for out of memory, and the amount in them.
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
@@ -47,5 +48,5 @@ def out_of_memory_message(detail: str, config: Config) -> str:
         f"{training.accumulate} make {rows} rows of {config.data.source_length} + "
         f"{config.data.target_length} tokens at a time, over all devices; "
         + (f"resume with {' or '.join(options)} (slower, the same results), or " if options else "")
-        + "start over with a lower training.tokens_per_batch or a smaller model"
+        + f"start over with a lower training.tokens_per_batch or {smaller_model(config)}"
     )

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from statistics import median
 
 import jax
 
@@ -14,6 +15,7 @@ from storage.run import Run
 from training.limits import Stopwatch, seconds_left
 
 EXAMPLES = 5  # pairs of a bad batch that the message lists
+MEASURED = 5  # steps after the first one whose durations give the expected duration of training
 
 
 class Progress:
@@ -30,11 +32,13 @@ class Progress:
         """`step` is the number of steps done; `locate` lists the pairs of a batch as file:line."""
         self._run, self._config, self._locate = run, config, locate
         self._first, self._skipped, self._stopwatch = step + 1, 0, stopwatch
+        self._durations: list[float] = []  # of single steps, seconds
         self.restart()
 
     def restart(self) -> None:
         """Restart the measurement of throughput, after compilation or an evaluation."""
         self._started, self._tokens, self._steps = time.perf_counter(), 0.0, 0
+        self._last_step = self._started
 
     def report(self, step: int, metrics: dict[str, jax.Array], position: DataPosition) -> None:
         """Report `step`, on the batch at `position`; waits until the step has ended.
@@ -50,7 +54,9 @@ class Progress:
         self._skipped = 0
         self._tokens += values.pop("tokens")
         self._steps += 1
-        seconds = time.perf_counter() - self._started
+        now = time.perf_counter()
+        seconds = now - self._started
+        self._measure(step, now)
         values["tokens_per_second"] = self._tokens / seconds
         left = seconds_left(self._config, step, self._stopwatch.seconds, seconds / self._steps)
         left = ("at most " if self._config.max_epochs else "") + format_duration(left)
@@ -69,6 +75,23 @@ class Progress:
             self._run.progress(line)
         if step == self._first:
             self.restart()
+
+    def _measure(self, step: int, now: float) -> None:
+        """Log the expected duration once, after the first steps that include no compilation.
+
+        It is computed from the median, which excludes an evaluation between two steps.
+        """
+        duration, self._last_step = now - self._last_step, now
+        if step == self._first or len(self._durations) == MEASURED:
+            return
+        self._durations.append(duration)
+        steps, seconds = self._config.num_steps - step, median(self._durations)
+        if steps and len(self._durations) == MEASURED:
+            left = seconds_left(self._config, step, self._stopwatch.seconds, seconds)
+            self._run.log(
+                f"expected duration: {format_duration(left)} for the remaining {steps:,} "
+                f"of {self._config.num_steps:,} steps at {seconds:.2g} s each, and the evaluations"
+            )
 
     def _report_nonfinite(
         self, step: int, values: dict[str, float], position: DataPosition

@@ -13,6 +13,7 @@ from storage.config import Config, TrainingConfig
 from storage.run import Run
 from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
+from training.recommendation import size_hint
 
 SAMPLES = 5
 
@@ -28,6 +29,8 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
         + (f", {processes.count()} processes" if processes.count() > 1 else "")
     )
     run.log(f"parameters: {num_parameters(config.model):,}")
+    if not run.resumed and (hint := size_hint(config, len(plan.pairs))):
+        run.log(hint)
     run.log(
         f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful (not padding); "
         f"{num_batches(plan, rows)} batches per epoch, {limits(config.training)}"

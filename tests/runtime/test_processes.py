@@ -100,6 +100,19 @@ def test_a_checkpoint_of_two_processes_resumes_in_one_and_the_reverse(
 
 
 @pytest.mark.slow
+def test_processes_resume_a_run_with_its_own_config(path, of_two, tmp_path):
+    """They get --workdir and one change, and agree on all other fields."""
+    shutil.copytree(of_two[0], tmp_path / "run")
+    more = "--config.training.num_steps=6"
+    job = Job(path, 2, 1, ROOT / "train.py", f"--workdir={tmp_path / 'run'}", more)
+    assert job.codes() == [0, 0], job.texts(1)
+    log = job.texts(1)[0].splitlines()
+    assert "resumed at step 4" in log
+    assert [x for x in log if "changed:" in x] == ["changed: training.num_steps 4 → 6"]
+    assert steps(tmp_path / "run")[-1] == 6
+
+
+@pytest.mark.slow
 def test_one_then_two_then_four_processes_see_the_same_batches_and_losses(path, tmp_path):
     """With dropout, whose keys depend on the row: only the order of sums differs."""
     full, run, dropout = tmp_path / "full", tmp_path / "run", "--config.model.dropout=0.3"

@@ -1,4 +1,4 @@
-"""The logged learning rate is the one that each step uses; the first step is logged once."""
+"""Logged values: the learning rate of each step, the first step, and the expected duration."""
 
 import json
 from types import SimpleNamespace
@@ -40,6 +40,39 @@ def test_only_the_first_step_of_a_start_logs_its_time():
     for step in (5, 6, 7):
         progress.report(step, dict(metrics), DataPosition())
         assert [line.split(" after")[0] for line in lines] == ["first step"]
+
+
+@pytest.mark.parametrize("log_every", [1, 3, 100])
+@pytest.mark.parametrize("start", [0, 40])
+def test_the_expected_duration_is_that_of_the_remaining_steps(monkeypatch, log_every, start):
+    """A step takes 2 s. The first one includes the compilation; an evaluation follows the third."""
+    clock, lines = [1000.0], []
+    monkeypatch.setattr("training.progress.time.perf_counter", lambda: clock[0])
+    run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
+    config = TrainingConfig(num_steps=100, log_every=log_every)
+    progress = Progress(run, config, lambda step: 0.1, start, locate=None)
+    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0)
+    for step in range(start + 1, start + 10):
+        clock[0] += {start + 1: 60, start + 4: 50}.get(step, 2)
+        progress.report(step, dict(metrics), DataPosition())
+    (line,) = (line for line in lines if line.startswith("expected duration"))
+    left = 100 - (start + 6)
+    minutes, seconds = divmod(2 * left, 60)
+    assert line == (
+        f"expected duration: 0:{minutes:02}:{seconds:02} for the remaining {left} of 100 steps at "
+        "2 s each, and the evaluations"
+    )
+
+
+@pytest.mark.parametrize("num_steps", [1, 5, 6])
+def test_no_duration_is_expected_at_the_end_of_a_short_training(num_steps):
+    lines = []
+    run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
+    progress = Progress(run, TrainingConfig(num_steps=num_steps), lambda step: 0.1, 0, locate=None)
+    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0)
+    for step in range(1, num_steps + 1):
+        progress.report(step, dict(metrics), DataPosition())
+    assert not any("expected duration" in line for line in lines)
 
 
 @pytest.mark.slow

@@ -1,0 +1,188 @@
+"""The flag --config: whose config a training has, and which flags change it. Compiles nothing."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from absl import flags
+from test_configs import config_of
+from tiny import tiny_config, tiny_flags, write_run
+
+from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from storage.config import load_config, save_config
+from storage.run import Run, flatten
+from training.config_flag import BUILT_IN, check_new_run, define_config, parsed_config, run_path
+
+ROOT = Path(__file__).parents[2]
+SMALL = f"--config={ROOT / 'configs' / 'small.py'}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run directory with a vocabulary, whose config differs from all defaults of train.py."""
+    path = tmp_path_factory.mktemp("config") / "run"
+    write_run(path)
+    return path
+
+
+def parsed(*arguments):
+    """The flags as train.py parses them, and the config that it trains with."""
+    argv, values = ["train.py", *map(str, arguments)], flags.FlagValues()
+    flags.DEFINE_string("workdir", "", "", flag_values=values)
+    define_config(argv, values)
+    assert values(argv)[1:] == []
+    config = parsed_config(values)
+    check_new_run(values)
+    return values, config
+
+
+def resumed(path, config):
+    """The lines that a run logs when it is resumed with a config."""
+    lines, run = [], Run(path)
+    run.log = lines.append
+    try:
+        run.resume_config(config)
+    finally:
+        run.close()
+    return lines
+
+
+def differences(config, other):
+    """The fields whose values differ, with the value in `config`."""
+    old = flatten(asdict(other))
+    return {name: x for name, x in flatten(asdict(config)).items() if x != old[name]}
+
+
+@pytest.mark.parametrize("argument", [["--workdir={}"], ["--workdir", "{}"], ["-workdir={}"]])
+def test_a_run_is_resumed_with_its_own_config(run, argument):
+    values, config = parsed(*(one.format(run) for one in argument))
+    assert run_path(values) == run
+    assert resumed(run, config) == []  # nothing is changed
+    assert config == load_config(run / "config.json")
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda workdir, field: [workdir, field],
+        lambda workdir, field: [field, workdir],
+        lambda workdir, field: [*field.split("="), workdir],  # --field value
+    ],
+)
+def test_a_flag_changes_one_field_of_the_config_of_the_run(run, order):
+    _, config = parsed(*order(f"--workdir={run}", "--config.training.num_steps=77"))
+    assert resumed(run, config) == ["changed: training.num_steps 12 → 77"]
+    stored = load_config(run / "config.json")
+    assert differences(config, stored) == {"training.num_steps": 77}
+
+
+def test_the_flags_of_a_file_change_the_config_of_the_run(run, tmp_path):
+    file = tmp_path / "flags"
+    file.write_text(f"--workdir={run}\n--config.training.num_steps=77\n")
+    _, config = parsed(f"--flagfile={file}")
+    assert config.training.num_steps == 77 and config.model.d_model == 8
+
+
+def test_a_flag_that_does_not_fit_the_run_is_refused_without_other_fields(run):
+    _, config = parsed(f"--workdir={run}", "--config.model.d_ff=32", "--config.training.keep=9")
+    with pytest.raises(UserError, match=r"configuration: model.d_ff 16 → 32; choose") as refused:
+        resumed(run, config)
+    assert refused.value.code == CONFIGURATION
+
+
+def test_a_given_config_replaces_the_config_of_the_run(run):
+    _, config = parsed(f"--workdir={run}", SMALL)
+    assert config == config_of("small")
+    with pytest.raises(UserError, match="model.d_model 8 → 192"):
+        resumed(run, config)
+
+
+def test_repeated_flags_and_no_flags_give_the_same_config(run):
+    """A command with all flags, which was needed before, still resumes the run."""
+    all_flags = tiny_flags("model", "data", "training", "decoding")
+    _, config = parsed(
+        f"--config={ROOT / 'configs' / 'base.py'}",
+        f"--workdir={run}",
+        "--config.data.corpus=tsv:nowhere",
+        "--config.training.clip_norm=1.0",
+        *all_flags,
+    )
+    assert resumed(run, config) == []
+    _, short = parsed(f"--workdir={run}")
+    resumed(run, short)
+    assert config == short
+
+
+def test_the_vocabulary_fields_of_a_run_are_not_settings(run):
+    """A run that is started over with its own config can have another vocabulary."""
+    _, config = parsed(
+        f"--workdir={run}",
+        "--config.data.joint_vocab=false",
+        "--config.model.tied_embeddings=none",
+    )
+    assert load_config(run / "config.json").model.source_vocab_size == 15
+    sizes = config.model.source_vocab_size, config.model.target_vocab_size
+    assert (*sizes, config.data.vocab_sha256) == (0, 0, "")
+
+
+def test_changed_data_is_allowed_for_one_start_only(run, tmp_path):
+    config = load_config(run / "config.json")
+    config.training.allow_data_change = True
+    save_config(config, tmp_path / "config.json")
+    assert not parsed(f"--workdir={tmp_path}")[1].training.allow_data_change
+    field = "--config.training.allow_data_change"
+    assert parsed(f"--workdir={tmp_path}", field)[1].training.allow_data_change
+
+
+def test_a_field_that_an_older_run_does_not_have_gets_its_default(run, tmp_path):
+    tree = json.loads((run / "config.json").read_text())
+    del tree["training"]["skip_nonfinite"], tree["decoding"]["beam_size"]
+    (tmp_path / "config.json").write_text(json.dumps(tree))
+    _, config = parsed(f"--workdir={tmp_path}")
+    assert config.training.skip_nonfinite == 0 and config.decoding.beam_size == 4
+    assert config.model.d_model == 8
+
+
+def test_a_damaged_config_of_a_run_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="config.json is damaged") as refused:
+        parsed(f"--workdir={tmp_path}")
+    assert refused.value.code == CHECKPOINT
+    assert parsed(f"--workdir={tmp_path}", SMALL)[1] == config_of("small")  # for --overwrite
+
+
+@pytest.mark.parametrize("content", [None, '{"architectures": ["MarianMTModel"]}'])
+@pytest.mark.parametrize("flag", [[], ["--config.training.num_steps=7"]])
+def test_a_directory_without_a_run_is_refused_unless_the_corpus_is_named(tmp_path, content, flag):
+    if content:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError) as refused:
+        parsed(f"--workdir={tmp_path}", *flag)
+    assert refused.value.code == CONFIGURATION
+    assert str(refused.value) == (
+        f"--workdir={tmp_path} holds no run to resume: expected its config.json; correct "
+        "--workdir, or start a new run with --config=FILE or --config.data.corpus=SPEC"
+    )
+    default = config_of("korean_english")
+    _, config = parsed(f"--workdir={tmp_path}", "--config.data.corpus=tsv:a")
+    assert differences(config, default) == {"data.corpus": "tsv:a"}
+    assert parsed(SMALL, f"--workdir={tmp_path}", *flag)[1].model == config_of("small").model
+    assert parsed(f"--config={BUILT_IN}", f"--workdir={tmp_path}")[1] == default
+
+
+def test_without_a_workdir_the_name_of_the_config_file_is_that_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_config(tiny_config("tsv:a"), tmp_path / "config.json")  # not in a --workdir
+    values, config = parsed()
+    assert config == config_of("korean_english")
+    assert run_path(values) == tmp_path / "runs" / "korean_english"
+    assert run_path(parsed(SMALL)[0]) == tmp_path / "runs" / "small"
+
+
+def test_a_relative_and_a_home_directory_are_found(run, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    monkeypatch.setenv("HOME", str(run.parent))
+    for name in ("run", "./run", "~/run"):
+        values, config = parsed(f"--workdir={name}")
+        assert run_path(values) == run and config.model.d_model == 8

@@ -1,0 +1,81 @@
+"""The flag --config: a config file, by default the config of the run in --workdir."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from runtime.errors import CONFIGURATION, UserError
+from storage.config import Config, is_foreign
+
+ROOT = Path(__file__).parent.parent
+BUILT_IN = str(ROOT / "configs" / "korean_english.py")  # without --config and without a run
+RUN_CONFIG = ROOT / "storage" / "run_config.py"
+
+flags.disclaim_key_flags()  # --help attributes --config to the caller
+
+
+def define_config(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> None:
+    """Define --config and a flag for each of its fields that `argv` sets."""
+    config_flags.DEFINE_config_file(
+        "config",
+        default_config(argv),
+        "A Python file with a function get_config(). The file is executed. Without --config an "
+        "existing run in --workdir is resumed with its own config.",
+        flag_values=values,
+        sys_argv=list(argv),
+    )
+
+
+def default_config(argv: Sequence[str]) -> str:
+    """The value of --config if it is not given: the config of the run in --workdir, if any.
+
+    ml_collections reads the config while it parses --config, so --workdir is parsed before.
+    """
+    early = flags.FlagValues()
+    flags.DEFINE_string("workdir", "", "", flag_values=early)
+    early(argv, known_only=True)
+    run = Path(early.workdir).expanduser().absolute()
+    config = run / "config.json"
+    if early.workdir and config.exists() and not is_foreign(config):
+        return f"{RUN_CONFIG}:{run}"
+    return BUILT_IN
+
+
+def parsed_config(f: flags.FlagValues) -> Config:
+    """The config of --config and its overrides. Raises UserError(CONFIGURATION) if invalid."""
+    config, file = f.config, f["config"].config_filename
+    if not isinstance(config, Config):
+        if not Path(file).is_file():
+            raise UserError(
+                CONFIGURATION, f"--config={file} does not exist: expected a Python file"
+            )
+        raise UserError(
+            CONFIGURATION,
+            f"get_config() of --config={file} must return a storage.config.Config, "
+            f"got {type(config).__name__}",
+        )
+    config.validate()
+    return config
+
+
+def check_new_run(f: flags.FlagValues) -> None:
+    """Raise UserError(CONFIGURATION) if --workdir has no run and no flag names a corpus.
+
+    Otherwise a misspelled path of a run would start a new one on the built-in corpus.
+    """
+    flag = f["config"]
+    default = flag.using_default_value and flag.config_filename == BUILT_IN
+    if f.workdir and default and "data.corpus" not in config_flags.get_override_values(flag):
+        raise UserError(
+            CONFIGURATION,
+            f"--workdir={f.workdir} holds no run to resume: expected its config.json; correct "
+            "--workdir, or start a new run with --config=FILE or --config.data.corpus=SPEC",
+        )
+
+
+def run_path(f: flags.FlagValues) -> Path:
+    """The run directory: --workdir, or runs/NAME of the config file."""
+    path = Path(f.workdir or f"runs/{Path(f['config'].config_filename).stem}")
+    return path.expanduser().absolute()

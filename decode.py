@@ -16,7 +16,7 @@ from absl import flags
 
 from data.scores import bleu, chrf, tokenized_bleu
 from decoding.calls import Pace
-from decoding.formats import FORMATS, Item
+from decoding.formats import FORMATS, Formats, Item, formats_of
 from decoding.inputs import Input, check_input, read_lines
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
 from decoding.progress import DecodingProgress
@@ -40,6 +40,7 @@ CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its resul
 
 def check_decode_flags(f: flags.FlagValues) -> None:
     """UserError for flags that are invalid for any run; nothing is loaded yet."""
+    chosen_formats(f)
     if not f.workdir:
         raise UserError(CHECKPOINT, "--workdir=RUN is required: the directory that train.py wrote")
     for path in (f.input, *filter(None, (f.reference, f.target))):
@@ -70,18 +71,19 @@ def check_decode_flags(f: flags.FlagValues) -> None:
 
 def check_score_flags(f: flags.FlagValues) -> None:
     """UserError(CONFIGURATION) for flags that are invalid with --mode=score or --mode=align."""
+    formats = chosen_formats(f)
     for flag, unsupported in (
-        (f"--format={f.format}", not FORMATS[f.format].can_score),
+        (output_flag(f), not formats.output.can_score),
         ("--reference", f.reference),
     ):
         if unsupported:
             raise UserError(CONFIGURATION, f"{flag} is not supported with --mode={f.mode}")
-    if not f.target and not FORMATS[f.format].has_target:
-        formats = " or ".join(name for name, one in FORMATS.items() if one.has_target)
+    if not f.target and not formats.input.has_target:
+        names = " or ".join(name for name, one in FORMATS.items() if one.has_target)
         raise UserError(
             CONFIGURATION,
             f"--mode={f.mode} needs translations; give --target=FILE, or an input that holds both "
-            f"sides and --format={formats}",
+            f"sides and --input_format={names}",
         )
 
 
@@ -98,7 +100,16 @@ def resumable(f: flags.FlagValues) -> bool:
 
 
 def input_of(f: flags.FlagValues) -> Input:
-    return Input(f.input, f.target, FORMATS[f.format], f.mode != "translate")
+    return Input(f.input, f.target, chosen_formats(f).input, f.mode != "translate")
+
+
+def chosen_formats(f: flags.FlagValues) -> Formats:
+    return formats_of(f.format, f.input_format, f.output_format)
+
+
+def output_flag(f: flags.FlagValues) -> str:
+    """The flag that sets the output format, with its value."""
+    return f"--output_format={f.output_format}" if f.output_format else f"--format={f.format}"
 
 
 def options_of(f: flags.FlagValues) -> dict[str, Any]:
@@ -109,12 +120,13 @@ def options_of(f: flags.FlagValues) -> dict[str, Any]:
 
 def check_flags_with_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
     """UserError(CONFIGURATION) for flags that are invalid with the options of the run."""
-    if f.mode == "translate" and not FORMATS[f.format].has_nbest and decoding.hypotheses > 1:
-        formats = " or ".join(name for name, one in FORMATS.items() if one.has_nbest)
+    output = chosen_formats(f).output
+    if f.mode == "translate" and not output.has_nbest and decoding.hypotheses > 1:
+        names = " or ".join(name for name, one in FORMATS.items() if one.has_nbest)
         raise UserError(
             CONFIGURATION,
-            f"--format={f.format} does not support several translations of a line; give "
-            f"--format={formats}",
+            f"{output_flag(f)} does not support several translations of a line; give "
+            f"--output_format={names}",
         )
     unused = [
         f"--{name}"
@@ -162,11 +174,11 @@ def decode(f: flags.FlagValues) -> None:
         local_lines = sum(map(is_local, lines)) if lines else 0
         live = sys.stderr.isatty() and not (f.output == "-" and sys.stdout.isatty())
         progress = DecodingProgress(local_lines, not interactive, live)
-        line_format, keep_texts = FORMATS[f.format], references is not None
-        work = Work(translator, f.mode, line_format, f.input, progress, keep_texts)
+        formats, keep_texts = chosen_formats(f), references is not None
+        work = Work(translator, f.mode, formats, f.input, progress, keep_texts)
         if resumable(f):
             translator.engine.pace = Pace(CALL_SECONDS)
-            job = job_fingerprint(translator, runs, f.checkpoint, f.mode, f.format)
+            job = job_fingerprint(translator, runs, f.checkpoint, work.facts)
             open_chunks(f.output, job).run(partial(source.items, lines), work, progress.add_reused)
         elif interactive:
             write_output(f.output, outputs_of(work, prompted(source.items())))
@@ -238,6 +250,8 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "format", "text", FORMATS, "Format of the input and output; see decoding/formats.py."
     )
+    flags.DEFINE_enum("input_format", None, FORMATS, "Format of the input, if it differs.")
+    flags.DEFINE_enum("output_format", None, FORMATS, "Format of the output, if it differs.")
     flags.DEFINE_enum(
         "mode",
         "translate",

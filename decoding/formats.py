@@ -3,21 +3,20 @@
     text    a sentence → its translation
     tsv     columns: a sentence, and in the second a translation to score → the line with the result
             as one more column
-    jsonl   {"text": …, other fields} → the object with more fields. Input: "prefix", which the
-            translation must begin with; "target" (else "translation"), to score. Output:
-            "translation", "score", "truncated", and "nbest" if several were requested; "score",
-            "log_prob", "tokens", "log_probs", "truncated" with --mode=score; "alignment" with
-            --mode=align
-    moses   a sentence → the lines of a Moses n-best list, with line numbers from 0:
+    jsonl   {"text": …, other fields} → the object with more fields (docs/DECODING.md lists them)
+    moses   output only: the lines of a Moses n-best list, with line numbers from 0:
             "number ||| translation ||| LogProb= log-probability Length= tokens ||| score"
 
-To add a format, derive a class from `Format` and list it in FORMATS.
+Input and output may have different formats. To add a format, derive a class from `Format` and list
+it in FORMATS.
 """
 
+import json
+from itertools import islice
 from typing import Any, NamedTuple
 
-from decoding.json_lines import JSON, nonfinite_to_null, with_fields, without_surrogates
-from runtime.errors import DATA, UserError
+from decoding.json_lines import JSON, kind_of, nonfinite_to_null, with_fields, without_surrogates
+from runtime.errors import CONFIGURATION, DATA, UserError
 
 
 class Item(NamedTuple):
@@ -42,14 +41,19 @@ class Format:
     """Parses input lines and renders output lines. The methods of this class are those of text."""
 
     name: str
-    has_target = False  # a line may hold both sides
-    has_nbest = False  # several translations of a line can be written
-    can_score = True  # supports --mode=score and --mode=align
+    can_read = True  # as --input_format; every format can be written
+    has_target = False  # input: a line may hold both sides
+    has_nbest = False  # output: several translations of a line can be written
+    can_score = True  # output: supports --mode=score and --mode=align
 
     def parse(self, line: str, place: str, needs_target: bool = False) -> Item:
         """The item of a line. UserError(DATA), which names the place, if it is malformed or
         `needs_target` and it holds no translation to score."""
         return Item(line, line)
+
+    def line_of(self, item: Item) -> str:
+        """A line of this format with the texts of an item of another format."""
+        return item.text
 
     def render(
         self, number: int, item: Item, hypotheses: list[Hypothesis], truncated: bool, nbest: bool
@@ -94,10 +98,13 @@ class Tsv(Format):
             )
         return Item(columns[0], line, target="".join(columns[1:2]))
 
+    def line_of(self, item):
+        return "\t".join(map(one_column, [item.text, *filter(None, [item.target])]))
+
     def render(self, number, item, hypotheses, truncated, nbest):
         if not item.line.strip():
             return item.line
-        return self.add_column(item, hypotheses[0].text.replace("\t", " "))
+        return self.add_column(item, one_column(hypotheses[0].text))
 
     def render_unscored(self, item):
         return item.line
@@ -119,19 +126,22 @@ class Jsonl(Format):
             fields = JSON.decode(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                DATA, f"{place}: not JSON ({error}); --format=jsonl expects an object in each line"
+                DATA,
+                f"{place}: not JSON ({error}); the input format jsonl expects an object in each "
+                "line",
             ) from None
-        if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
-            raise UserError(DATA, f'{place}: expected an object with a string "text"')
-        prefix, target = fields.get("prefix"), ""
+        if not isinstance(fields, dict):
+            raise UserError(DATA, f"{place}: expected a JSON object, got {kind_of(fields)}")
+        text, prefix, target = string_field(fields, place, "text"), "", ""
+        if fields.get("prefix") is not None:
+            prefix = string_field(fields, place, "prefix")
         if needs_target:
-            target = fields.get("target", fields.get("translation"))
-            if not isinstance(target, str):
-                raise UserError(DATA, f'{place}: expected a string "target" or "translation"')
-        if not isinstance(prefix, str | None):
-            raise UserError(DATA, f'{place}: "prefix" must be a string')
-        text, prefix, target = map(without_surrogates, (fields["text"], prefix or "", target))
+            target = string_field(fields, place, "target", "translation")
         return Item(text, line, prefix, target)
+
+    def line_of(self, item):
+        target = {"target": item.target} if item.target else {}
+        return with_fields("", {"text": item.text} | target)
 
     def render(self, number, item, hypotheses, truncated, nbest):
         if not item.line.strip():
@@ -151,9 +161,10 @@ class Jsonl(Format):
 
 
 class Moses(Format):
-    """Text in, Moses n-best lists out; bars in a translation are escaped as Moses does."""
+    """Moses n-best lists; bars in a translation are escaped as Moses does."""
 
     name = "moses"
+    can_read = False
     has_nbest = True
     can_score = False
 
@@ -166,3 +177,56 @@ class Moses(Format):
 
 
 FORMATS = {one.name: one for one in (Text(), Tsv(), Jsonl(), Moses())}
+
+
+class Formats(NamedTuple):
+    """The formats of the input and the output of a job."""
+
+    input: Format
+    output: Format
+
+    def output_item(self, item: Item) -> Item:
+        """The item with the line to which the output adds its results: the input line, or one with
+        its texts if the formats differ."""
+        if self.input is self.output:
+            return item
+        return item._replace(line=self.output.line_of(item))
+
+
+def formats_of(both: str, input_format: str | None, output_format: str | None) -> Formats:
+    """The formats of the flags --format, --input_format and --output_format. A --format that cannot
+    be read is written only, and text is read.
+
+    UserError(CONFIGURATION) for an --input_format that cannot be read.
+    """
+    if input_format is None:
+        input_format = both if FORMATS[both].can_read else Text.name
+    if not FORMATS[input_format].can_read:
+        readable = " or ".join(name for name, one in FORMATS.items() if one.can_read)
+        raise UserError(
+            CONFIGURATION,
+            f"--input_format={input_format} is an output format only; give "
+            f"--input_format={readable}",
+        )
+    return Formats(FORMATS[input_format], FORMATS[output_format or both])
+
+
+def one_column(text: str) -> str:
+    """Text without the characters that separate columns and lines."""
+    return text.replace("\t", " ").replace("\n", " ")
+
+
+def string_field(fields: dict[str, Any], place: str, *names: str) -> str:
+    """The value of the first of these fields that an object has. UserError(DATA), which names the
+    fields found, if it has none of them or the value is not a string."""
+    name = next((name for name in names if name in fields), None)
+    if name is None:
+        wanted = " or ".join(f'"{name}"' for name in names)
+        shown = (json.dumps(without_surrogates(one), ensure_ascii=False) for one in fields)
+        found = ", ".join(islice(shown, 10)) or "no fields"
+        raise UserError(
+            DATA, f"{place}: no {wanted}: expected a field {wanted} with a string, got {found}"
+        )
+    if not isinstance(fields[name], str):
+        raise UserError(DATA, f'{place}: "{name}": expected a string, got {kind_of(fields[name])}')
+    return without_surrogates(fields[name])

@@ -17,6 +17,14 @@ class Number(NamedTuple):
 JSON = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
 
 
+def kind_of(value: Any) -> str:
+    """The JSON type of a decoded value."""
+    if value is None:
+        return "null"
+    kinds = {str: "a string", bool: "a boolean", Number: "a number", list: "an array"}
+    return kinds.get(type(value), "an object")
+
+
 def with_fields(line: str, fields: dict[str, Any]) -> str:
     """The JSON object of a line (or {} for a blank line) with `fields` added or replaced. The text
     of the other values does not change."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from math import isnan
 
 from decoding.calls import nonfinite_error
-from decoding.formats import Format, Item
+from decoding.formats import Formats, Item
 from decoding.progress import DecodingProgress, note
 from decoding.scorer import Scorer
 from decoding.translator import Translator
@@ -20,14 +20,15 @@ class Work:
         self,
         translator: Translator,
         mode: str,
-        line_format: Format,
+        formats: Formats,
         source: str,
         progress: DecodingProgress,
         keep_texts: bool = False,
     ):
         """`source` names the input in messages. `keep_texts` keeps the translations in `texts`, to
         compare them with references."""
-        self._translator, self._mode, self._format = translator, mode, line_format
+        self._translator, self._mode, self._formats = translator, mode, formats
+        self._format = formats.output
         self._scorer = Scorer(translator, mode == "align") if mode != "translate" else None
         self._source, self._progress, self._keep_texts = source, progress, keep_texts
         self.truncated = self.blank = 0
@@ -40,6 +41,11 @@ class Work:
             self._progress.add_done(len(group))
             yield group
 
+    @property
+    def facts(self) -> list[str]:
+        """What determines the output for a line besides the translator."""
+        return [self._mode, self._formats.input.name, self._formats.output.name]
+
     def report(self) -> None:
         """Write the last line of a job."""
         self._progress.report(self.blank, self.truncated)
@@ -49,7 +55,7 @@ class Work:
 
         def remembered():
             for number, item in lines:
-                pending[number] = item
+                pending[number] = self._formats.output_item(item)
                 yield number, item
 
         for group in self._translator.results(remembered()):
@@ -74,7 +80,7 @@ class Work:
 
         def pairs():
             for number, item in lines:
-                pending.append((number, item))
+                pending.append((number, self._formats.output_item(item)))
                 yield item.text, item.target
 
         for result in self._scorer.stream(pairs()):

@@ -216,9 +216,9 @@ def run(tmp_path):
     return path
 
 
-def fingerprint_of(run, mode="translate", format_name="text", **options):
+def fingerprint_of(run, *facts, **options):
     translator = SimpleNamespace(decoding=DecodingConfig(**options))
-    return job_fingerprint(translator, [run], "best", mode, format_name)
+    return job_fingerprint(translator, [run], "best", facts)
 
 
 def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run):
@@ -241,7 +241,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         fingerprint_of(run),
         fingerprint_of(run, beam_size=5),
         fingerprint_of(run, "score"),
-        fingerprint_of(run, format_name="jsonl"),
+        fingerprint_of(run, "score", "jsonl"),
     }
     real = jobs.jax.local_devices()[0]
     device = SimpleNamespace(platform=real.platform, device_kind=real.device_kind)

@@ -166,7 +166,11 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
     [
         (("--mode=score",), "give --target=FILE, or an input"),
         (("--nbest=2",), "--format=text does not support several translations of a line"),
-        (("--nbest=2", "--format=tsv"), "give --format=jsonl or moses"),
+        (("--nbest=2", "--format=tsv"), "give --output_format=jsonl or moses"),
+        (("--nbest=2", "--output_format=tsv"), "--output_format=tsv does not support several"),
+        (("--input_format=moses",), "give --input_format=text or tsv or jsonl"),
+        (("--mode=align", "--target={d}/in.txt", "--output_format=moses"), "--output_format=moses"),
+        (("--mode=score", "--format=jsonl", "--input_format=text"), "and --input_format=tsv or j"),
         (("--mode=score", "--target={d}/in.txt", "--format=moses"), "moses is not supported with"),
         (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "--reference is not"),
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),

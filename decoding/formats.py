@@ -12,6 +12,7 @@ it in FORMATS.
 """
 
 import json
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -28,6 +29,24 @@ class Item(NamedTuple):
     target: str = ""
 
 
+class Scored(NamedTuple):
+    """The score of one pair by teacher forcing; it equals that of a search.
+
+    Suppressed pieces (−inf), renormalization and the repetition penalty apply as in a search.
+    Length limits, n-gram bans and prefixes only restrict the choice of hypotheses; they do not
+    apply. The last token of each side is the end token.
+    """
+
+    log_prob: float
+    score: float
+    tokens: list[str]
+    log_probs: list[float]
+    links: list[tuple[int, int]]  # (i, j): target token j attends most to source token i; no ends
+    kept: int  # tokens of the longer side after truncation
+    cut: int  # tokens truncated from the longer side
+    source_tokens: list[str]
+
+
 class Hypothesis(NamedTuple):
     """One translation; `score` is `log_prob` over a length penalty, and a search sorts by it."""
 
@@ -35,6 +54,7 @@ class Hypothesis(NamedTuple):
     score: float
     log_prob: float = 0.0
     length: int = 0  # tokens, with the end token
+    ids: Sequence[int] = ()  # without the end token
 
 
 class Format:

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import jax
 
 from data.tokenizer import Tokenizer
+from decoding.attention import Attention, attention_of
 from decoding.calls import Job
 from decoding.engine import Engine
+from decoding.forcing import TeacherForcing
 from decoding.formats import Hypothesis, Item
 from decoding.streaming import IDLE, in_order, windows
 from interop.models import load_params, open_model
@@ -54,6 +56,7 @@ class Translator:
         self._models, self.decoding = models, decoding
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self.engine = Engine(models, decoding, self._suppress_ids())
+        self.forcing = TeacherForcing(self.engine, decoding, tokenizers)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
     @classmethod
@@ -153,6 +156,27 @@ class Translator:
         with closing(self.results(enumerate(items, first))) as groups:
             yield from in_order(groups, first)
 
+    def attention(self, source: str, target: str | None = None, model: int = 0) -> Attention:
+        """The attention weights of every layer and head for a source and its translation: the one
+        that a search finds, with its token ids, or the text `target`.
+
+        `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
+        models' max_length. TypeError for texts that are not strings; ValueError for `model`.
+        """
+        if not 0 <= model < len(self._models):
+            raise ValueError(f"model must be from 0 to {len(self._models) - 1}, got {model}")
+        for name, text in (("source", source), ("target", target)):
+            if not isinstance(text, str) and (text is not None or name == "source"):
+                raise TypeError(f"{name} must be a string, got {type(text).__name__} ({text!r})")
+        ids = self.source_tokenizer.encode(source.strip())
+        if target is None:
+            (found,) = self.stream([source])
+            target_ids = found.hypotheses[0].ids
+        else:
+            target_ids = self.target_tokenizer.encode(target.strip())
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return attention_of(self.engine, model, self.forcing.pair(ids, target_ids), tokenizers)
+
     def results(self, lines: Iterable[tuple[int, str | Item]]) -> Iterator[dict[int, Translation]]:
         """The translations of (number, line) pairs by number, in the order of the compiled calls;
         {} while the input pauses. Closing the generator does not wait for the input."""
@@ -179,7 +203,7 @@ class Translator:
 
     def _decoded(self, hypotheses):
         return [
-            Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1)
+            Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1, ids)
             for ids, score, log_prob in hypotheses
         ]
 

@@ -29,7 +29,7 @@ class Work:
         compare them with references."""
         self._translator, self._mode, self._formats = translator, mode, formats
         self._format = formats.output
-        self._scorer = Scorer(translator, mode == "align") if mode != "translate" else None
+        self._scorer = Scorer(translator) if mode != "translate" else None
         self._source, self._progress, self._keep_texts = source, progress, keep_texts
         self.truncated = self.blank = 0
         self.texts: dict[int, str] = {}  # by line number

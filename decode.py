@@ -16,7 +16,14 @@ from absl import flags
 
 from data.scores import bleu, chrf, tokenized_bleu
 from decoding.calls import Pace
-from decoding.formats import FORMATS, Formats, Item, formats_of
+from decoding.format_flags import (
+    check_format_flags,
+    check_nbest_format,
+    chosen_formats,
+    define_format_flags,
+    is_interactive,
+)
+from decoding.formats import Item
 from decoding.inputs import Input, check_input, read_lines
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
 from decoding.progress import DecodingProgress
@@ -40,7 +47,6 @@ CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its resul
 
 def check_decode_flags(f: flags.FlagValues) -> None:
     """UserError for flags that are invalid for any run; nothing is loaded yet."""
-    chosen_formats(f)
     if not f.workdir:
         raise UserError(CHECKPOINT, "--workdir=RUN is required: the directory that train.py wrote")
     for path in (f.input, *filter(None, (f.reference, f.target))):
@@ -55,8 +61,9 @@ def check_decode_flags(f: flags.FlagValues) -> None:
                 CONFIGURATION,
                 "--target is not supported with --mode=translate; give --mode=score or align",
             )
-    else:
-        check_score_flags(f)
+    elif f.reference:
+        raise UserError(CONFIGURATION, f"--reference is not supported with --mode={f.mode}")
+    check_format_flags(f)
     if f.shard:
         shard_of(f.shard)
         if not input_of(f).rereadable or f.reference:
@@ -66,24 +73,6 @@ def check_decode_flags(f: flags.FlagValues) -> None:
             CONFIGURATION,
             "several processes need an --input file and an --output file "
             "that all of them can access, and no --reference",
-        )
-
-
-def check_score_flags(f: flags.FlagValues) -> None:
-    """UserError(CONFIGURATION) for flags that are invalid with --mode=score or --mode=align."""
-    formats = chosen_formats(f)
-    for flag, unsupported in (
-        (output_flag(f), not formats.output.can_score),
-        ("--reference", f.reference),
-    ):
-        if unsupported:
-            raise UserError(CONFIGURATION, f"{flag} is not supported with --mode={f.mode}")
-    if not f.target and not formats.input.has_target:
-        names = " or ".join(name for name, one in FORMATS.items() if one.has_target)
-        raise UserError(
-            CONFIGURATION,
-            f"--mode={f.mode} needs translations; give --target=FILE, or an input that holds both "
-            f"sides and --input_format={names}",
         )
 
 
@@ -103,15 +92,6 @@ def input_of(f: flags.FlagValues) -> Input:
     return Input(f.input, f.target, chosen_formats(f).input, f.mode != "translate")
 
 
-def chosen_formats(f: flags.FlagValues) -> Formats:
-    return formats_of(f.format, f.input_format, f.output_format)
-
-
-def output_flag(f: flags.FlagValues) -> str:
-    """The flag that sets the output format, with its value."""
-    return f"--output_format={f.output_format}" if f.output_format else f"--format={f.format}"
-
-
 def options_of(f: flags.FlagValues) -> dict[str, Any]:
     """The fields of config.decoding that are set by flags."""
     names = [field.name for field in fields(DecodingConfig)]
@@ -120,14 +100,7 @@ def options_of(f: flags.FlagValues) -> dict[str, Any]:
 
 def check_flags_with_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
     """UserError(CONFIGURATION) for flags that are invalid with the options of the run."""
-    output = chosen_formats(f).output
-    if f.mode == "translate" and not output.has_nbest and decoding.hypotheses > 1:
-        names = " or ".join(name for name, one in FORMATS.items() if one.has_nbest)
-        raise UserError(
-            CONFIGURATION,
-            f"{output_flag(f)} does not support several translations of a line; give "
-            f"--output_format={names}",
-        )
+    check_nbest_format(f, decoding.hypotheses)
     unused = [
         f"--{name}"
         for name in ("temperature", "top_k", "top_p", "seed")
@@ -158,7 +131,7 @@ def decode(f: flags.FlagValues) -> None:
     """Run the job of the command line. The input is checked before any device is used."""
     runs = [Path(run).expanduser() for run in f.workdir.split(",")]
     references = list(read_lines(f.reference)) if f.reference else None
-    interactive = f.input == "-" and sys.stdin.isatty()
+    interactive = is_interactive(f)
     source, lines = input_of(f), None
     if source.rereadable:
         lines = range(source.count())
@@ -175,7 +148,7 @@ def decode(f: flags.FlagValues) -> None:
         live = sys.stderr.isatty() and not (f.output == "-" and sys.stdout.isatty())
         progress = DecodingProgress(local_lines, not interactive, live)
         formats, keep_texts = chosen_formats(f), references is not None
-        work = Work(translator, f.mode, formats, f.input, progress, keep_texts)
+        work = Work(translator, f.mode, formats, f.input, progress, keep_texts, f.annotate)
         if resumable(f):
             translator.engine.pace = Pace(CALL_SECONDS)
             job = job_fingerprint(translator, runs, f.checkpoint, work.facts)
@@ -247,11 +220,7 @@ def define_flags() -> None:
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
     define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
     define_path("output", "-", "Output file, .gz or not; - is stdout.")
-    flags.DEFINE_enum(
-        "format", "text", FORMATS, "Format of the input and output; see decoding/formats.py."
-    )
-    flags.DEFINE_enum("input_format", None, FORMATS, "Format of the input, if it differs.")
-    flags.DEFINE_enum("output_format", None, FORMATS, "Format of the output, if it differs.")
+    define_format_flags()
     flags.DEFINE_enum(
         "mode",
         "translate",

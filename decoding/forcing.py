@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from data.tokenizer import Tokenizer
 from decoding.batches import by_bucket, distribute, merge_devices, pad
 from decoding.engine import Engine
-from decoding.formats import Scored
+from decoding.formats import Hypothesis, Scored
 from decoding.programs import on_devices
 from model.constraints import make_rules
 from model.hypotheses import length_penalty
@@ -92,6 +92,19 @@ class TeacherForcing:
                     results[i] = one
                 lines = lines[capacity:]
         return results
+
+    def annotated(
+        self, sources: Sequence[Sequence[int]], hypotheses: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each source with the scores of their token ids; without a score if no
+        hypothesis satisfies the constraints."""
+        pairs = [
+            self.pair(source, one.ids) if one.score > float("-inf") else None
+            for source, each in zip(sources, hypotheses, strict=True)
+            for one in each
+        ]
+        scores = iter(self.scores(pairs))
+        return [[one._replace(scored=next(scores)) for one in each] for each in hypotheses]
 
     def _batch(self, bucket: int, capacity: int, pairs: list[EncodedPair]) -> list[Scored]:
         """The scores of at most `capacity` pairs, computed on all devices."""

@@ -46,6 +46,11 @@ class Scored(NamedTuple):
     cut: int  # tokens truncated from the longer side
     source_tokens: list[str]
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The results of --mode=score besides the score, by field name."""
+        return {"log_prob": self.log_prob, "tokens": self.tokens, "log_probs": self.log_probs}
+
 
 class Hypothesis(NamedTuple):
     """One translation; `score` is `log_prob` over a length penalty, and a search sorts by it."""
@@ -55,6 +60,7 @@ class Hypothesis(NamedTuple):
     log_prob: float = 0.0
     length: int = 0  # tokens, with the end token
     ids: Sequence[int] = ()  # without the end token
+    scored: Scored | None = None  # the teacher-forced pass over `ids`, if it was requested
 
 
 class Format:
@@ -64,6 +70,7 @@ class Format:
     can_read = True  # as --input_format; every format can be written
     has_target = False  # input: a line may hold both sides
     has_nbest = False  # output: several translations of a line can be written
+    has_fields = False  # output: further results can be written as fields
     can_score = True  # output: supports --mode=score and --mode=align
 
     def parse(self, line: str, place: str, needs_target: bool = False) -> Item:
@@ -137,7 +144,7 @@ class Jsonl(Format):
     """JSON objects. A score of −inf or NaN is null."""
 
     name = "jsonl"
-    has_target = has_nbest = True
+    has_target = has_nbest = has_fields = True
 
     def parse(self, line, place, needs_target=False):
         if not line.strip():
@@ -166,8 +173,15 @@ class Jsonl(Format):
     def render(self, number, item, hypotheses, truncated, nbest):
         if not item.line.strip():
             return hypotheses[0].text
-        each = [{"translation": one.text, "score": one.score} for one in hypotheses]
-        fields = each[0] | {"truncated": truncated} | ({"nbest": each} if nbest else {})
+        each = [
+            {"translation": one.text, "score": one.score} | annotation(one.scored)
+            for one in hypotheses
+        ]
+        fields = each[0] | {"truncated": truncated}
+        if hypotheses[0].scored:
+            fields["source_tokens"] = hypotheses[0].scored.source_tokens
+        if nbest:
+            fields["nbest"] = each
         return with_fields(item.line, nonfinite_to_null(fields))
 
     def render_score(self, item, score, fields):
@@ -229,6 +243,11 @@ def formats_of(both: str, input_format: str | None, output_format: str | None) -
             f"--input_format={readable}",
         )
     return Formats(FORMATS[input_format], FORMATS[output_format or both])
+
+
+def annotation(scored: Scored | None) -> dict[str, Any]:
+    """The fields that a teacher-forced pass adds to a translation."""
+    return {} if scored is None else scored.fields | {"alignment": scored.links}
 
 
 def one_column(text: str) -> str:

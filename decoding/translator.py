@@ -140,20 +140,23 @@ class Translator:
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return Translator(self._models, tokenizers, options)
 
-    def stream(self, items: Iterable[str | Item], first: int = 0) -> Iterator[Translation]:
+    def stream(
+        self, items: Iterable[str | Item], first: int = 0, annotate: bool = False
+    ) -> Iterator[Translation]:
         """The translations in the order of the lines, in constant memory.
 
         Each is yielded as soon as it and those before it are computed, also while `items` blocks.
         `first` is the number of the first line: samples depend on the line number and the seed.
+        `annotate`: one more pass sets `scored` of each hypothesis, except those of blank lines.
         """
         if isinstance(items, str):
             raise TypeError(
                 f"lines must be an iterable of strings, got the string {items[:20]!r}; pass [text]"
             )
-        return self._stream(items, first)
+        return self._stream(items, first, annotate)
 
-    def _stream(self, items, first):
-        with closing(self.results(enumerate(items, first))) as groups:
+    def _stream(self, items, first, annotate):
+        with closing(self.results(enumerate(items, first), annotate)) as groups:
             yield from in_order(groups, first)
 
     def attention(self, source: str, target: str | None = None, model: int = 0) -> Attention:
@@ -177,7 +180,9 @@ class Translator:
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return attention_of(self.engine, model, self.forcing.pair(ids, target_ids), tokenizers)
 
-    def results(self, lines: Iterable[tuple[int, str | Item]]) -> Iterator[dict[int, Translation]]:
+    def results(
+        self, lines: Iterable[tuple[int, str | Item]], annotate: bool = False
+    ) -> Iterator[dict[int, Translation]]:
         """The translations of (number, line) pairs by number, in the order of the compiled calls;
         {} while the input pauses. Closing the generator does not wait for the input."""
         size = WINDOW * self.decoding.batch_size * jax.local_device_count()
@@ -188,10 +193,14 @@ class Translator:
             for results in self.engine.search(source):
                 source.in_flight -= len(results)
                 translations = source.take_blank()
-                for job, line, hypotheses in results:
+                found = [self._decoded(hypotheses) for *_, hypotheses in results]
+                if annotate:
+                    sources = [job.sources[line] for job, line, _ in results]
+                    found = self.forcing.annotated(sources, found)
+                for (job, line, _), hypotheses in zip(results, found, strict=True):
                     kept = len(job.sources[line]) + 1
                     translations[job.numbers[line]] = Translation(
-                        self._decoded(hypotheses), job.token_counts[line], kept
+                        hypotheses, job.token_counts[line], kept
                     )
                 yield translations
             yield source.take_blank()

@@ -24,11 +24,12 @@ class Work:
         source: str,
         progress: DecodingProgress,
         keep_texts: bool = False,
+        annotate: bool = False,
     ):
         """`source` names the input in messages. `keep_texts` keeps the translations in `texts`, to
-        compare them with references."""
+        compare them with references. `annotate` adds token log-probabilities and alignments."""
         self._translator, self._mode, self._formats = translator, mode, formats
-        self._format = formats.output
+        self._format, self._annotate = formats.output, annotate
         self._scorer = Scorer(translator) if mode != "translate" else None
         self._source, self._progress, self._keep_texts = source, progress, keep_texts
         self.truncated = self.blank = 0
@@ -44,7 +45,8 @@ class Work:
     @property
     def facts(self) -> list[str]:
         """What determines the output for a line besides the translator."""
-        return [self._mode, self._formats.input.name, self._formats.output.name]
+        names = [self._mode, self._formats.input.name, self._formats.output.name]
+        return [*names, "annotate"] if self._annotate else names
 
     def report(self) -> None:
         """Write the last line of a job."""
@@ -58,7 +60,7 @@ class Work:
                 pending[number] = self._formats.output_item(item)
                 yield number, item
 
-        for group in self._translator.results(remembered()):
+        for group in self._translator.results(remembered(), self._annotate):
             outputs = {}
             for number in sorted(group):
                 result, item = group[number], pending.pop(number)
@@ -95,12 +97,7 @@ class Work:
             return self._format.render_unscored(item)
         if self._mode == "align":
             return self._format.render_alignment(item, result.links)
-        fields = {
-            "log_prob": result.log_prob,
-            "tokens": result.tokens,
-            "log_probs": result.log_probs,
-            "truncated": result.cut > 0,
-        }
+        fields = result.fields | {"truncated": result.cut > 0}
         return self._format.render_score(item, result.score, fields)
 
     def _count(self, number, kept, cut):

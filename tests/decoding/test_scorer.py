@@ -33,14 +33,14 @@ def random_params(config, seed):
     )
 
 
-def translator_of(seeds=(0,), **options):
+def translator_of(seeds=(0,), longest=40, **options):
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     config = ModelConfig(
         d_model=32,
         d_ff=64,
         num_heads=2,
         num_layers=2,
-        max_length=40,
+        max_length=longest,
         source_vocab_size=words.size,
         target_vocab_size=words.size,
     )

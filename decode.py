@@ -25,6 +25,7 @@ from decoding.format_flags import (
 )
 from decoding.formats import Item
 from decoding.inputs import Input, check_input, read_lines
+from decoding.interactive import Session, alignment_text
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
 from decoding.progress import DecodingProgress
 from decoding.streaming import in_order
@@ -154,7 +155,10 @@ def decode(f: flags.FlagValues) -> None:
             job = job_fingerprint(translator, runs, f.checkpoint, work.facts)
             open_chunks(f.output, job).run(partial(source.items, lines), work, progress.add_reused)
         elif interactive:
-            write_output(f.output, outputs_of(work, prompted(source.items())))
+            align = partial(alignment_text, translator) if f.mode == "translate" else None
+            session = Session(align)
+            items = source.items(texts=session.sentences(read_lines(f.input)))
+            write_output(f.output, outputs_of(work, session.parts(items)))
         else:
             first = lines.start if lines else 0
             write_output(f.output, outputs_of(work, [(first, source.items(lines))]))
@@ -186,18 +190,6 @@ def write_output(output: str, texts: Iterator[str]) -> None:
         return
     for text in texts:
         print(text, flush=True)
-
-
-def prompted(lines: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, list[tuple[int, Item]]]]:
-    """Parts of one line, each read from a terminal after a prompt."""
-    print("Enter one sentence per line; Ctrl-D ends the session.", file=sys.stderr)
-    while True:
-        print("> ", end="", file=sys.stderr, flush=True)
-        line = next(lines, None)
-        if line is None:
-            print(file=sys.stderr)
-            return
-        yield line[0], [line]
 
 
 def print_scores(texts: list[str], references: list[str], file) -> None:

@@ -5,6 +5,7 @@ import sys
 from absl import flags
 
 from decoding.formats import FORMATS, Formats, formats_of
+from decoding.interactive import Terminal
 from runtime.errors import CONFIGURATION, UserError
 
 
@@ -25,8 +26,12 @@ def is_interactive(f: flags.FlagValues) -> bool:
 
 
 def chosen_formats(f: flags.FlagValues) -> Formats:
-    """The formats of the flags. UserError(CONFIGURATION) for an input format that cannot be read."""
-    return formats_of(f.format, f.input_format, f.output_format)
+    """The formats of the flags. UserError(CONFIGURATION) for an input format that cannot be read.
+    An interactive session shows n-best lists as text."""
+    formats = formats_of(f.format, f.input_format, f.output_format)
+    if is_interactive(f) and f.output == "-" and formats.output is FORMATS["text"]:
+        return formats._replace(output=Terminal())
+    return formats
 
 
 def output_flag(f: flags.FlagValues) -> str:

@@ -11,12 +11,10 @@ Input and output may have different formats. To add a format, derive a class fro
 it in FORMATS.
 """
 
-import json
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
-from decoding.json_lines import JSON, kind_of, nonfinite_to_null, with_fields, without_surrogates
+from decoding.json_lines import JSON, kind_of, nonfinite_to_null, string_field, with_fields
 from runtime.errors import CONFIGURATION, DATA, UserError
 
 
@@ -253,19 +251,3 @@ def annotation(scored: Scored | None) -> dict[str, Any]:
 def one_column(text: str) -> str:
     """Text without the characters that separate columns and lines."""
     return text.replace("\t", " ").replace("\n", " ")
-
-
-def string_field(fields: dict[str, Any], place: str, *names: str) -> str:
-    """The value of the first of these fields that an object has. UserError(DATA), which names the
-    fields found, if it has none of them or the value is not a string."""
-    name = next((name for name in names if name in fields), None)
-    if name is None:
-        wanted = " or ".join(f'"{name}"' for name in names)
-        shown = (json.dumps(without_surrogates(one), ensure_ascii=False) for one in fields)
-        found = ", ".join(islice(shown, 10)) or "no fields"
-        raise UserError(
-            DATA, f"{place}: no {wanted}: expected a field {wanted} with a string, got {found}"
-        )
-    if not isinstance(fields[name], str):
-        raise UserError(DATA, f'{place}: "{name}": expected a string, got {kind_of(fields[name])}')
-    return without_surrogates(fields[name])

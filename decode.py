@@ -16,8 +16,16 @@ from absl import flags
 
 from data.scores import bleu, chrf, tokenized_bleu
 from decoding.calls import Pace
-from decoding.formats import FORMATS, Item
+from decoding.format_flags import (
+    check_format_flags,
+    check_nbest_format,
+    chosen_formats,
+    define_format_flags,
+    is_interactive,
+)
+from decoding.formats import Item
 from decoding.inputs import Input, check_input, read_lines
+from decoding.interactive import Session, alignment_text
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
 from decoding.progress import DecodingProgress
 from decoding.streaming import in_order
@@ -60,8 +68,9 @@ def check_decode_flags(f: flags.FlagValues) -> None:
                 CONFIGURATION,
                 "--target is not supported with --mode=translate; give --mode=score or align",
             )
-    else:
-        check_score_flags(f)
+    elif f.reference:
+        raise UserError(CONFIGURATION, f"--reference is not supported with --mode={f.mode}")
+    check_format_flags(f)
     if f.shard:
         shard_of(f.shard)
         if not input_of(f).rereadable or f.reference:
@@ -71,23 +80,6 @@ def check_decode_flags(f: flags.FlagValues) -> None:
             CONFIGURATION,
             "several processes need an --input file and an --output file "
             "that all of them can access, and no --reference",
-        )
-
-
-def check_score_flags(f: flags.FlagValues) -> None:
-    """UserError(CONFIGURATION) for flags that are invalid with --mode=score or --mode=align."""
-    for flag, unsupported in (
-        (f"--format={f.format}", not FORMATS[f.format].can_score),
-        ("--reference", f.reference),
-    ):
-        if unsupported:
-            raise UserError(CONFIGURATION, f"{flag} is not supported with --mode={f.mode}")
-    if not f.target and not FORMATS[f.format].has_target:
-        formats = " or ".join(name for name, one in FORMATS.items() if one.has_target)
-        raise UserError(
-            CONFIGURATION,
-            f"--mode={f.mode} needs translations; give --target=FILE, or an input that holds both "
-            f"sides and --format={formats}",
         )
 
 
@@ -104,7 +96,7 @@ def resumable(f: flags.FlagValues) -> bool:
 
 
 def input_of(f: flags.FlagValues) -> Input:
-    return Input(f.input, f.target, FORMATS[f.format], f.mode != "translate")
+    return Input(f.input, f.target, chosen_formats(f).input, f.mode != "translate")
 
 
 def options_of(f: flags.FlagValues) -> dict[str, Any]:
@@ -115,13 +107,7 @@ def options_of(f: flags.FlagValues) -> dict[str, Any]:
 
 def check_flags_with_options(f: flags.FlagValues, decoding: DecodingConfig) -> None:
     """UserError(CONFIGURATION) for flags that are invalid with the options of the run."""
-    if f.mode == "translate" and not FORMATS[f.format].has_nbest and decoding.hypotheses > 1:
-        formats = " or ".join(name for name, one in FORMATS.items() if one.has_nbest)
-        raise UserError(
-            CONFIGURATION,
-            f"--format={f.format} does not support several translations of a line; give "
-            f"--format={formats}",
-        )
+    check_nbest_format(f, decoding.hypotheses)
     unused = [
         f"--{name}"
         for name in ("temperature", "top_k", "top_p", "seed")
@@ -152,7 +138,7 @@ def decode(f: flags.FlagValues) -> None:
     """Run the job of the command line. The input is checked before any device is used."""
     runs = [Path(run).expanduser() for run in f.workdir.split(",")]
     references = list(read_lines(f.reference)) if f.reference else None
-    interactive = f.input == "-" and sys.stdin.isatty()
+    interactive = is_interactive(f)
     source, lines = input_of(f), None
     if source.rereadable:
         lines = range(source.count())
@@ -169,14 +155,17 @@ def decode(f: flags.FlagValues) -> None:
         local_lines = sum(map(is_local, lines)) if lines else 0
         live = sys.stderr.isatty() and not (f.output == "-" and sys.stdout.isatty())
         progress = DecodingProgress(local_lines, not interactive, live)
-        line_format, keep_texts = FORMATS[f.format], references is not None
-        work = Work(translator, f.mode, line_format, f.input, progress, keep_texts)
+        formats, keep_texts = chosen_formats(f), references is not None
+        work = Work(translator, f.mode, formats, f.input, progress, keep_texts, f.annotate)
         if resumable(f):
             translator.engine.pace = Pace(CALL_SECONDS)
-            job = job_fingerprint(translator, runs, f.checkpoint, f.mode, f.format)
+            job = job_fingerprint(translator, runs, f.checkpoint, work.facts)
             open_chunks(f.output, job).run(partial(source.items, lines), work, progress.add_reused)
         elif interactive:
-            write_output(f.output, outputs_of(work, prompted(source.items())))
+            align = partial(alignment_text, translator) if f.mode == "translate" else None
+            session = Session(align)
+            items = source.items(texts=session.sentences(read_lines(f.input)))
+            write_output(f.output, outputs_of(work, session.parts(items)))
         else:
             first = lines.start if lines else 0
             write_output(f.output, outputs_of(work, [(first, source.items(lines))]))
@@ -210,18 +199,6 @@ def write_output(output: str, texts: Iterator[str]) -> None:
         print(text, flush=True)
 
 
-def prompted(lines: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, list[tuple[int, Item]]]]:
-    """Parts of one line, each read from a terminal after a prompt."""
-    print("Enter one sentence per line; Ctrl-D ends the session.", file=sys.stderr)
-    while True:
-        print("> ", end="", file=sys.stderr, flush=True)
-        line = next(lines, None)
-        if line is None:
-            print(file=sys.stderr)
-            return
-        yield line[0], [line]
-
-
 def print_scores(texts: list[str], references: list[str], file) -> None:
     if len(texts) != len(references):
         raise UserError(
@@ -242,9 +219,7 @@ def define_flags() -> None:
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
     define_path("output", "-", "Output file, .gz or not; - is stdout.")
-    flags.DEFINE_enum(
-        "format", "text", FORMATS, "Format of the input and output; see decoding/formats.py."
-    )
+    define_format_flags()
     flags.DEFINE_enum(
         "mode",
         "translate",

@@ -3,21 +3,19 @@
     text    a sentence → its translation
     tsv     columns: a sentence, and in the second a translation to score → the line with the result
             as one more column
-    jsonl   {"text": …, other fields} → the object with more fields. Input: "prefix", which the
-            translation must begin with; "target" (else "translation"), to score. Output:
-            "translation", "score", "truncated", and "nbest" if several were requested; "score",
-            "log_prob", "tokens", "log_probs", "truncated" with --mode=score; "alignment" with
-            --mode=align
-    moses   a sentence → the lines of a Moses n-best list, with line numbers from 0:
+    jsonl   {"text": …, other fields} → the object with more fields (docs/DECODING.md lists them)
+    moses   output only: the lines of a Moses n-best list, with line numbers from 0:
             "number ||| translation ||| LogProb= log-probability Length= tokens ||| score"
 
-To add a format, derive a class from `Format` and list it in FORMATS.
+Input and output may have different formats. To add a format, derive a class from `Format` and list
+it in FORMATS.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from decoding.json_lines import JSON, nonfinite_to_null, with_fields, without_surrogates
-from runtime.errors import DATA, UserError
+from decoding.json_lines import JSON, kind_of, nonfinite_to_null, string_field, with_fields
+from runtime.errors import CONFIGURATION, DATA, UserError
 
 
 class Item(NamedTuple):
@@ -29,6 +27,29 @@ class Item(NamedTuple):
     target: str = ""
 
 
+class Scored(NamedTuple):
+    """The score of one pair by teacher forcing; it equals that of a search.
+
+    Suppressed pieces (−inf), renormalization and the repetition penalty apply as in a search.
+    Length limits, n-gram bans and prefixes only restrict the choice of hypotheses; they do not
+    apply. The last token of each side is the end token.
+    """
+
+    log_prob: float
+    score: float
+    tokens: list[str]
+    log_probs: list[float]
+    links: list[tuple[int, int]]  # (i, j): target token j attends most to source token i; no ends
+    kept: int  # tokens of the longer side after truncation
+    cut: int  # tokens truncated from the longer side
+    source_tokens: list[str]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The results of --mode=score besides the score, by field name."""
+        return {"log_prob": self.log_prob, "tokens": self.tokens, "log_probs": self.log_probs}
+
+
 class Hypothesis(NamedTuple):
     """One translation; `score` is `log_prob` over a length penalty, and a search sorts by it."""
 
@@ -36,20 +57,28 @@ class Hypothesis(NamedTuple):
     score: float
     log_prob: float = 0.0
     length: int = 0  # tokens, with the end token
+    ids: Sequence[int] = ()  # without the end token
+    scored: Scored | None = None  # the teacher-forced pass over `ids`, if it was requested
 
 
 class Format:
     """Parses input lines and renders output lines. The methods of this class are those of text."""
 
     name: str
-    has_target = False  # a line may hold both sides
-    has_nbest = False  # several translations of a line can be written
-    can_score = True  # supports --mode=score and --mode=align
+    can_read = True  # as --input_format; every format can be written
+    has_target = False  # input: a line may hold both sides
+    has_nbest = False  # output: several translations of a line can be written
+    has_fields = False  # output: further results can be written as fields
+    can_score = True  # output: supports --mode=score and --mode=align
 
     def parse(self, line: str, place: str, needs_target: bool = False) -> Item:
         """The item of a line. UserError(DATA), which names the place, if it is malformed or
         `needs_target` and it holds no translation to score."""
         return Item(line, line)
+
+    def line_of(self, item: Item) -> str:
+        """A line of this format with the texts of an item of another format."""
+        return item.text
 
     def render(
         self, number: int, item: Item, hypotheses: list[Hypothesis], truncated: bool, nbest: bool
@@ -94,10 +123,13 @@ class Tsv(Format):
             )
         return Item(columns[0], line, target="".join(columns[1:2]))
 
+    def line_of(self, item):
+        return "\t".join(map(one_column, [item.text, *filter(None, [item.target])]))
+
     def render(self, number, item, hypotheses, truncated, nbest):
         if not item.line.strip():
             return item.line
-        return self.add_column(item, hypotheses[0].text.replace("\t", " "))
+        return self.add_column(item, one_column(hypotheses[0].text))
 
     def render_unscored(self, item):
         return item.line
@@ -110,7 +142,7 @@ class Jsonl(Format):
     """JSON objects. A score of −inf or NaN is null."""
 
     name = "jsonl"
-    has_target = has_nbest = True
+    has_target = has_nbest = has_fields = True
 
     def parse(self, line, place, needs_target=False):
         if not line.strip():
@@ -119,25 +151,35 @@ class Jsonl(Format):
             fields = JSON.decode(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                DATA, f"{place}: not JSON ({error}); --format=jsonl expects an object in each line"
+                DATA,
+                f"{place}: not JSON ({error}); the input format jsonl expects an object in each "
+                "line",
             ) from None
-        if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
-            raise UserError(DATA, f'{place}: expected an object with a string "text"')
-        prefix, target = fields.get("prefix"), ""
+        if not isinstance(fields, dict):
+            raise UserError(DATA, f"{place}: expected a JSON object, got {kind_of(fields)}")
+        text, prefix, target = string_field(fields, place, "text"), "", ""
+        if fields.get("prefix") is not None:
+            prefix = string_field(fields, place, "prefix")
         if needs_target:
-            target = fields.get("target", fields.get("translation"))
-            if not isinstance(target, str):
-                raise UserError(DATA, f'{place}: expected a string "target" or "translation"')
-        if not isinstance(prefix, str | None):
-            raise UserError(DATA, f'{place}: "prefix" must be a string')
-        text, prefix, target = map(without_surrogates, (fields["text"], prefix or "", target))
+            target = string_field(fields, place, "target", "translation")
         return Item(text, line, prefix, target)
+
+    def line_of(self, item):
+        target = {"target": item.target} if item.target else {}
+        return with_fields("", {"text": item.text} | target)
 
     def render(self, number, item, hypotheses, truncated, nbest):
         if not item.line.strip():
             return hypotheses[0].text
-        each = [{"translation": one.text, "score": one.score} for one in hypotheses]
-        fields = each[0] | {"truncated": truncated} | ({"nbest": each} if nbest else {})
+        each = [
+            {"translation": one.text, "score": one.score} | annotation(one.scored)
+            for one in hypotheses
+        ]
+        fields = each[0] | {"truncated": truncated}
+        if hypotheses[0].scored:
+            fields["source_tokens"] = hypotheses[0].scored.source_tokens
+        if nbest:
+            fields["nbest"] = each
         return with_fields(item.line, nonfinite_to_null(fields))
 
     def render_score(self, item, score, fields):
@@ -151,9 +193,10 @@ class Jsonl(Format):
 
 
 class Moses(Format):
-    """Text in, Moses n-best lists out; bars in a translation are escaped as Moses does."""
+    """Moses n-best lists; bars in a translation are escaped as Moses does."""
 
     name = "moses"
+    can_read = False
     has_nbest = True
     can_score = False
 
@@ -166,3 +209,45 @@ class Moses(Format):
 
 
 FORMATS = {one.name: one for one in (Text(), Tsv(), Jsonl(), Moses())}
+
+
+class Formats(NamedTuple):
+    """The formats of the input and the output of a job."""
+
+    input: Format
+    output: Format
+
+    def output_item(self, item: Item) -> Item:
+        """The item with the line to which the output adds its results: the input line, or one with
+        its texts if the formats differ."""
+        if self.input is self.output:
+            return item
+        return item._replace(line=self.output.line_of(item))
+
+
+def formats_of(both: str, input_format: str | None, output_format: str | None) -> Formats:
+    """The formats of the flags --format, --input_format and --output_format. A --format that cannot
+    be read is written only, and text is read.
+
+    UserError(CONFIGURATION) for an --input_format that cannot be read.
+    """
+    if input_format is None:
+        input_format = both if FORMATS[both].can_read else Text.name
+    if not FORMATS[input_format].can_read:
+        readable = " or ".join(name for name, one in FORMATS.items() if one.can_read)
+        raise UserError(
+            CONFIGURATION,
+            f"--input_format={input_format} is an output format only; give "
+            f"--input_format={readable}",
+        )
+    return Formats(FORMATS[input_format], FORMATS[output_format or both])
+
+
+def annotation(scored: Scored | None) -> dict[str, Any]:
+    """The fields that a teacher-forced pass adds to a translation."""
+    return {} if scored is None else scored.fields | {"alignment": scored.links}
+
+
+def one_column(text: str) -> str:
+    """Text without the characters that separate columns and lines."""
+    return text.replace("\t", " ").replace("\n", " ")

@@ -5,7 +5,7 @@ used.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
@@ -30,16 +30,20 @@ class Input:
         """Whether it consists of regular files, which can be read again."""
         return all(os.path.isfile(expand_path(path)) for path in (self.path, self.target) if path)
 
-    def items(self, lines: range | None = None, warn: bool = True) -> Iterator[tuple[int, Item]]:
+    def items(
+        self, lines: range | None = None, warn: bool = True, texts: Iterable[str] | None = None
+    ) -> Iterator[tuple[int, Item]]:
         """(number from 0, item) of all lines or of the range `lines`. `warn`: report lines that are
-        changed on stderr.
+        changed on stderr. `texts` are read in place of the lines of `path`.
 
         UserError(DATA) for a malformed line, and if the two files are not parallel.
         """
         needs_target = self.scored and not self.target
         items: Iterator[Item] = (
             self.line_format.parse(line, f"{self.path}:{number}", needs_target)
-            for number, line in enumerate(read_lines(self.path, warn), start=1)
+            for number, line in enumerate(
+                read_lines(self.path, warn) if texts is None else texts, start=1
+            )
         )
         if self.target:
             items = with_targets(items, read_lines(self.target, warn), self.path, self.target)

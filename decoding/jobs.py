@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -65,16 +65,16 @@ def is_local(number: int) -> bool:
 
 
 def job_fingerprint(
-    translator: Translator, runs: Iterable[Path], checkpoint: str, mode: str, format_name: str
+    translator: Translator, runs: Iterable[Path], checkpoint: str, work: Sequence[str]
 ) -> str:
     """sha256 of everything that determines the output for a line, except the line: options, models,
-    vocabularies, versions of this project and of libraries, machine, device."""
+    vocabularies, versions of this project and of libraries, machine, device, and the facts of the
+    work."""
     device = jax.local_devices()[0]
     facts = [
         asdict(translator.decoding),
         [translator.source_tokenizer.kind, translator.target_tokenizer.kind],  # text or pieces
-        mode,
-        format_name,
+        *work,
         __version__,
         [version(name) for name in LIBRARIES],
         platform.machine(),

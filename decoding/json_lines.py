@@ -3,7 +3,10 @@
 import json
 import math
 import re
+from itertools import islice
 from typing import Any, NamedTuple
+
+from runtime.errors import DATA, UserError
 
 SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -15,6 +18,30 @@ class Number(NamedTuple):
 
 
 JSON = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
+
+
+def kind_of(value: Any) -> str:
+    """The JSON type of a decoded value."""
+    if value is None:
+        return "null"
+    kinds = {str: "a string", bool: "a boolean", Number: "a number", list: "an array"}
+    return kinds.get(type(value), "an object")
+
+
+def string_field(fields: dict[str, Any], place: str, *names: str) -> str:
+    """The value of the first of these fields that an object has. UserError(DATA), which names the
+    fields found, if it has none of them or the value is not a string."""
+    name = next((name for name in names if name in fields), None)
+    if name is None:
+        wanted = " or ".join(f'"{name}"' for name in names)
+        shown = (json.dumps(without_surrogates(one), ensure_ascii=False) for one in fields)
+        found = ", ".join(islice(shown, 10)) or "no fields"
+        raise UserError(
+            DATA, f"{place}: no {wanted}: expected a field {wanted} with a string, got {found}"
+        )
+    if not isinstance(fields[name], str):
+        raise UserError(DATA, f'{place}: "{name}": expected a string, got {kind_of(fields[name])}')
+    return without_surrogates(fields[name])
 
 
 def with_fields(line: str, fields: dict[str, Any]) -> str:

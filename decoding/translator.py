@@ -9,16 +9,19 @@ from contextlib import closing
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from data.pieces import with_pieces
 from data.tokenizer import Tokenizer
+from decoding.attention import Attention, attention_of
 from decoding.calls import Job
 from decoding.engine import Engine
+from decoding.forcing import TeacherForcing
 from decoding.formats import Hypothesis, Item
-from decoding.streaming import IDLE, in_order, windows
+from decoding.job_source import JobSource, Translation, as_item
+from decoding.streaming import in_order, windows
 from interop.models import load_params, open_model
 from model.config import ModelConfig
 from runtime.devices import prepare_jax_by_default
@@ -29,18 +32,6 @@ from storage.config import DecodingConfig
 
 OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batch sizes
 WINDOW = 64  # batches of lines that are sorted by length together; bounds memory
-
-
-class Translation(NamedTuple):
-    """The translations of one line, best first (samples: in the order drawn)."""
-
-    hypotheses: list[Hypothesis]
-    tokens: int  # length of the source, with the end token
-    kept: int  # its length after truncation
-
-    @property
-    def text(self) -> str:
-        return self.hypotheses[0].text
 
 
 class Translator:
@@ -55,6 +46,7 @@ class Translator:
         self._models, self.decoding = models, decoding
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self.engine = Engine(models, decoding, self._suppress_ids())
+        self.forcing = TeacherForcing(self.engine, decoding, tokenizers)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
     @classmethod
@@ -144,23 +136,49 @@ class Translator:
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return Translator(self._models, tokenizers, options)
 
-    def stream(self, items: Iterable[str | Item], first: int = 0) -> Iterator[Translation]:
+    def stream(
+        self, items: Iterable[str | Item], first: int = 0, annotate: bool = False
+    ) -> Iterator[Translation]:
         """The translations in the order of the lines, in constant memory.
 
         Each is yielded as soon as it and those before it are computed, also while `items` blocks.
         `first` is the number of the first line: samples depend on the line number and the seed.
+        `annotate`: one more pass sets `scored` of each hypothesis, except those of blank lines.
         """
         if isinstance(items, str):
             raise TypeError(
                 f"lines must be an iterable of strings, got the string {items[:20]!r}; pass [text]"
             )
-        return self._stream(items, first)
+        return self._stream(items, first, annotate)
 
-    def _stream(self, items, first):
-        with closing(self.results(enumerate(items, first))) as groups:
+    def _stream(self, items, first, annotate):
+        with closing(self.results(enumerate(items, first), annotate)) as groups:
             yield from in_order(groups, first)
 
-    def results(self, lines: Iterable[tuple[int, str | Item]]) -> Iterator[dict[int, Translation]]:
+    def attention(self, source: str, target: str | None = None, model: int = 0) -> Attention:
+        """The attention weights of every layer and head for a source and its translation: the one
+        that a search finds, with its token ids, or the text `target`.
+
+        `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
+        models' max_length. TypeError for texts that are not strings; ValueError for `model`.
+        """
+        if not 0 <= model < len(self._models):
+            raise ValueError(f"model must be from 0 to {len(self._models) - 1}, got {model}")
+        for name, text in (("source", source), ("target", target)):
+            if not isinstance(text, str) and (text is not None or name == "source"):
+                raise TypeError(f"{name} must be a string, got {type(text).__name__} ({text!r})")
+        ids = self.source_tokenizer.encode(source.strip())
+        if target is None:
+            (found,) = self.stream([source])
+            target_ids = found.hypotheses[0].ids
+        else:
+            target_ids = self.target_tokenizer.encode(target.strip())
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return attention_of(self.engine, model, self.forcing.pair(ids, target_ids), tokenizers)
+
+    def results(
+        self, lines: Iterable[tuple[int, str | Item]], annotate: bool = False
+    ) -> Iterator[dict[int, Translation]]:
         """The translations of (number, line) pairs by number, in the order of the compiled calls;
         {} while the input pauses. Closing the generator does not wait for the input."""
         size = WINDOW * self.decoding.batch_size * jax.local_device_count()
@@ -171,10 +189,14 @@ class Translator:
             for results in self.engine.search(source):
                 source.in_flight -= len(results)
                 translations = source.take_blank()
-                for job, line, hypotheses in results:
+                found = [self._decoded(hypotheses) for *_, hypotheses in results]
+                if annotate:
+                    sources = [job.sources[line] for job, line, _ in results]
+                    found = self.forcing.annotated(sources, found)
+                for (job, line, _), hypotheses in zip(results, found, strict=True):
                     kept = len(job.sources[line]) + 1
                     translations[job.numbers[line]] = Translation(
-                        self._decoded(hypotheses), job.token_counts[line], kept
+                        hypotheses, job.token_counts[line], kept
                     )
                 yield translations
             yield source.take_blank()
@@ -186,7 +208,7 @@ class Translator:
 
     def _decoded(self, hypotheses):
         return [
-            Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1)
+            Hypothesis(self.target_tokenizer.decode(ids), score, log_prob, len(ids) + 1, ids)
             for ids, score, log_prob in hypotheses
         ]
 
@@ -210,55 +232,6 @@ class Translator:
                     "--max_extra_length or --max_length",
                 )
         return Job(kept, prefixes, numbers, [len(ids) + bool(ids) for ids in encoded])
-
-
-class JobSource:
-    """The jobs for `Engine.search`, and the translations of blank lines, which are not searched.
-
-    An iterator over the jobs as they are read. While none is available it gives None: at once if
-    lines are in flight or blank lines wait to be yielded, else every IDLE seconds. An error of the
-    input ends the jobs and is kept in `error`, so that the lines before it are translated first.
-    """
-
-    def __init__(self, jobs: Prefetched):
-        self.in_flight = 0  # lines given to the engine without a result yet; the caller subtracts
-        self.error: Exception | None = None
-        self._jobs = jobs
-        self._blank: dict[int, Translation] = {}
-
-    def take_blank(self) -> dict[int, Translation]:
-        """The translations of the blank lines read since the last call, by line number."""
-        blank, self._blank = self._blank, {}
-        return blank
-
-    def __iter__(self) -> Iterator[Job | None]:
-        while True:
-            if not self._jobs.ready(0 if self.in_flight or self._blank else IDLE):
-                yield None
-                continue
-            try:
-                job = next(self._jobs)
-            except StopIteration:
-                return
-            except Exception as error:  # noqa: BLE001 – raised by the caller
-                self.error = error
-                return
-            for number, ids, tokens in zip(job.numbers, job.sources, job.token_counts, strict=True):
-                if ids:
-                    self.in_flight += 1
-                else:
-                    self._blank[number] = Translation([Hypothesis("", 0.0)], tokens, 0)
-            yield job
-
-
-def as_item(line: tuple[int, str | Item]) -> tuple[int, Item]:
-    """A numbered line as an item. TypeError if it is neither a string nor an item."""
-    number, item = line
-    if isinstance(item, str):
-        item = Item(item, item)
-    if not isinstance(item, Item):
-        raise TypeError(f"lines[{number}] must be a string, got {type(item).__name__} ({item!r})")
-    return number, item
 
 
 def check_option_names(given: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from math import isnan
 
 from decoding.calls import nonfinite_error
-from decoding.formats import Format, Item
+from decoding.formats import Formats, Item
 from decoding.progress import DecodingProgress, note
 from decoding.scorer import Scorer
 from decoding.translator import Translator
@@ -20,15 +20,17 @@ class Work:
         self,
         translator: Translator,
         mode: str,
-        line_format: Format,
+        formats: Formats,
         source: str,
         progress: DecodingProgress,
         keep_texts: bool = False,
+        annotate: bool = False,
     ):
         """`source` names the input in messages. `keep_texts` keeps the translations in `texts`, to
-        compare them with references."""
-        self._translator, self._mode, self._format = translator, mode, line_format
-        self._scorer = Scorer(translator, mode == "align") if mode != "translate" else None
+        compare them with references. `annotate` adds token log-probabilities and alignments."""
+        self._translator, self._mode, self._formats = translator, mode, formats
+        self._format, self._annotate = formats.output, annotate
+        self._scorer = Scorer(translator) if mode != "translate" else None
         self._source, self._progress, self._keep_texts = source, progress, keep_texts
         self.truncated = self.blank = 0
         self.texts: dict[int, str] = {}  # by line number
@@ -40,6 +42,12 @@ class Work:
             self._progress.add_done(len(group))
             yield group
 
+    @property
+    def facts(self) -> list[str]:
+        """What determines the output for a line besides the translator."""
+        names = [self._mode, self._formats.input.name, self._formats.output.name]
+        return [*names, "annotate"] if self._annotate else names
+
     def report(self) -> None:
         """Write the last line of a job."""
         self._progress.report(self.blank, self.truncated)
@@ -49,10 +57,10 @@ class Work:
 
         def remembered():
             for number, item in lines:
-                pending[number] = item
+                pending[number] = self._formats.output_item(item)
                 yield number, item
 
-        for group in self._translator.results(remembered()):
+        for group in self._translator.results(remembered(), self._annotate):
             outputs = {}
             for number in sorted(group):
                 result, item = group[number], pending.pop(number)
@@ -74,7 +82,7 @@ class Work:
 
         def pairs():
             for number, item in lines:
-                pending.append((number, item))
+                pending.append((number, self._formats.output_item(item)))
                 yield item.text, item.target
 
         for result in self._scorer.stream(pairs()):
@@ -89,12 +97,7 @@ class Work:
             return self._format.render_unscored(item)
         if self._mode == "align":
             return self._format.render_alignment(item, result.links)
-        fields = {
-            "log_prob": result.log_prob,
-            "tokens": result.tokens,
-            "log_probs": result.log_probs,
-            "truncated": result.cut > 0,
-        }
+        fields = result.fields | {"truncated": result.cut > 0}
         return self._format.render_score(item, result.score, fields)
 
     def _count(self, number, kept, cut):

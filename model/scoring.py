@@ -1,6 +1,6 @@
-"""Teacher forcing of given pairs: log-probabilities of the target, and cross-attention.
+"""Teacher forcing of given pairs: log-probabilities of the target, and attention weights.
 
-Axes: B sentences · S source · T target · H heads.
+Axes: B sentences · S source · T target · H heads · V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,47 @@ class TargetScores(NamedTuple):
     attention: Float[Array, "B T S"]  # cross-attention weights when each token is predicted
 
 
+class AttentionWeights(NamedTuple):
+    """The attention weights of each layer. The weights of a query are 0 for keys that it may not
+    attend to, and all 0 for a query beyond the length of its sequence."""
+
+    encoder: tuple[Float[Array, "B H S S"], ...]
+    decoder: tuple[Float[Array, "B H T T"], ...]  # self-attention; keys: the start token, then T−1
+    cross: tuple[Float[Array, "B H T S"], ...]
+
+
+def teacher_forcing(
+    model: Transformer,
+    variables: Any,
+    source: Int[Array, "B S"],
+    lengths: Int[Array, " B"],
+    target: Int[Array, "B T"],
+    target_lengths: Int[Array, " B"],
+) -> tuple[Float[Array, "B T V"], AttentionWeights]:
+    """The logits and the attention weights of a model when each target token is predicted. Source,
+    target and lengths include the end tokens. Under jit, unused weights cost nothing."""
+    start = jnp.full((len(target), 1), model.config.start_id, target.dtype)
+    inputs = jnp.concatenate([start, target[:, :-1]], axis=1)
+    source_segments, target_segments = (
+        (jnp.arange(x.shape[1]) < n[:, None]).astype(jnp.int32)
+        for x, n in ((source, lengths), (target, target_lengths))
+    )
+    logits, sown = model.apply(
+        variables, source, inputs, source_segments, target_segments, mutable="intermediates"
+    )
+    stacks, config = sown["intermediates"], model.config
+    return logits, AttentionWeights(
+        layer_weights(stacks["encoder"], config.num_layers, "self_attention"),
+        layer_weights(stacks["decoder"], config.decoder_layers, "self_attention"),
+        layer_weights(stacks["decoder"], config.decoder_layers, "cross_attention"),
+    )
+
+
+def layer_weights(stack: Any, layers: int, name: str) -> tuple[Array, ...]:
+    """The weights that the attention `name` of each layer of a stack has sown."""
+    return tuple(stack[f"layers_{layer}"][name]["weights"][0] for layer in range(layers))
+
+
 def score_targets(
     models: Sequence[tuple[Transformer, Any]],
     source: Int[Array, "B S"],
@@ -40,30 +81,15 @@ def score_targets(
     """
     check_pairs(source, lengths, target, target_lengths)
     logits, attention = [], []
-    start = jnp.full((len(target), 1), models[0][0].config.start_id, target.dtype)
-    inputs = jnp.concatenate([start, target[:, :-1]], axis=1)
-    source_segments, target_segments = (
-        (jnp.arange(x.shape[1]) < n[:, None]).astype(jnp.int32)
-        for x, n in ((source, lengths), (target, target_lengths))
-    )
     for model, variables in models:
-        model_logits, sown = model.apply(
-            variables, source, inputs, source_segments, target_segments, mutable="intermediates"
+        model_logits, weights = teacher_forcing(
+            model, variables, source, lengths, target, target_lengths
         )
         logits.append(model_logits)
-        layer = f"layers_{max(0, model.config.decoder_layers - 2)}"
-        weights = cross_attention_weights(sown, layer)
-        attention.append(weights.mean(axis=1))
+        attention.append(weights.cross[max(0, model.config.decoder_layers - 2)].mean(axis=1))
     log_probs = target_log_probs(mixture_logits(logits), target, rules)
-    return TargetScores(
-        jnp.where(target_segments > 0, log_probs, 0.0), sum(attention) / len(models)
-    )
-
-
-def cross_attention_weights(sown: Any, layer: str) -> Float[Array, "B H T S"]:
-    """The weights of decoder layer `layer` in the collections that `apply` returned with
-    mutable="intermediates"."""
-    return sown["intermediates"]["decoder"][layer]["cross_attention"]["weights"][0]
+    inside = jnp.arange(target.shape[1]) < target_lengths[:, None]
+    return TargetScores(jnp.where(inside, log_probs, 0.0), sum(attention) / len(models))
 
 
 def target_log_probs(

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from decoding.formats import FORMATS, Hypothesis, Item
-from runtime.errors import DATA, UserError
+from decoding.formats import FORMATS, Formats, Hypothesis, Item, formats_of
+from runtime.errors import CONFIGURATION, DATA, UserError
 
 TEXTS = ["", "a b", "tab\there", 'quote " and \\', "three ||| bars", "\u2028 שלום 🙂"]
 HYPOTHESES = [Hypothesis("x ||| y", -0.5, -1.5, 4), Hypothesis("z", -1.25, -2.5, 2)]
@@ -189,6 +189,114 @@ def test_scores_and_links_come_as_numbers_or_fields():
     assert json.loads(render_alignment("jsonl", item, [(2, 1)]))["alignment"] == [[2, 1]]
 
 
+def test_the_error_for_an_object_without_a_text_names_its_fields():
+    for line, fields in (
+        ('{"txt": "a", "id": 1, "a\\nb": 2}', '"txt", "id", "a\\nb"'),
+        (json.dumps({f"f{i}": i for i in range(20)}), ", ".join(f'"f{i}"' for i in range(10))),
+        ("{}", "no fields"),
+    ):
+        with pytest.raises(UserError) as caught:
+            parse("jsonl", line)
+        expected = f'file:7: no "text": expected a field "text" with a string, got {fields}'
+        assert str(caught.value) == expected
+    with pytest.raises(UserError, match='no "target" or "translation".*, got "text", "prefix"$'):
+        parse("jsonl", '{"text": "a", "prefix": "b"}', True)
+
+
+def test_the_error_for_a_value_that_is_not_a_string_names_its_type():
+    values = {"null": "null", "true": "a boolean", "-1e9": "a number", "NaN": "a number",
+              "[1]": "an array", "{}": "an object"}  # fmt: skip
+    for value, kind in values.items():
+        for name in ("text", "target", "translation"):
+            line = (
+                f'{{"{name}": {value}, "text": "a"}}' if name != "text" else f'{{"text": {value}}}'
+            )
+            with pytest.raises(
+                UserError, match=f'^file:7: "{name}": expected a string, got {kind}$'
+            ):
+                parse("jsonl", line, True)
+        if value == "null":
+            assert parse("jsonl", '{"text": "a", "prefix": null}').prefix == ""
+        else:
+            with pytest.raises(UserError, match=f'"prefix": expected a string, got {kind}$'):
+                parse("jsonl", f'{{"text": "a", "prefix": {value}}}')
+        if value != "{}":
+            with pytest.raises(UserError, match=f"^file:7: expected a JSON object, got {kind}$"):
+                parse("jsonl", value)
+
+
+# Different formats of input and output.
+
+SIDES = {
+    "text": "a  b",
+    "tsv": "a  b\tc\td",
+    "jsonl": '{"id": 7, "text": "a  b", "target": "c"}',
+}  # the same pair, in formats that can hold it
+
+
+def test_input_and_output_formats_default_to_the_format_of_both():
+    text, tsv, jsonl, moses = (FORMATS[name] for name in ("text", "tsv", "jsonl", "moses"))
+    assert formats_of("jsonl", None, None) == (jsonl, jsonl)
+    assert formats_of("jsonl", "text", None) == (text, jsonl)
+    assert formats_of("jsonl", None, "tsv") == (jsonl, tsv)
+    assert formats_of("jsonl", "tsv", "moses") == (tsv, moses)
+    assert formats_of("moses", None, None) == (text, moses)  # moses is written only
+    assert formats_of("moses", "jsonl", None) == (jsonl, moses)
+    with pytest.raises(
+        UserError, match="^--input_format=moses is an output format only;"
+    ) as caught:
+        formats_of("text", "moses", None)
+    assert caught.value.code == CONFIGURATION
+
+
+@pytest.mark.parametrize("input_format", SIDES)
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_any_input_format_can_be_written_in_any_output_format(input_format, output_format):
+    formats = formats_of("text", input_format, output_format)
+    needs_target = formats.input.has_target
+    item = formats.input.parse(SIDES[input_format], "file:7", needs_target)
+    found = formats.output_item(item)
+    assert found._replace(line="") == item._replace(line="")
+    out = formats.output.render(3, found, HYPOTHESES[1:], False, False)
+    if input_format == output_format:
+        assert found is item
+    elif output_format == "tsv":
+        assert out.split("\t") == ["a  b", *(["c"] if needs_target else []), "z"]
+    elif output_format == "jsonl":
+        pair = {"text": "a  b"} | ({"target": "c"} if needs_target else {})
+        results = {"translation": "z", "score": -1.25, "truncated": False}
+        assert json.loads(out) == pair | results
+    else:
+        (alone,) = (parse("text", "a  b"),)
+        assert out == render(output_format, 3, alone, HYPOTHESES[1:], False, False)
+    if formats.output.can_score and needs_target:
+        links = formats.output.render_alignment(found, [(2, 1)])
+        assert links.endswith({"jsonl": '"alignment": [[2, 1]]}'}.get(output_format, "2-1"))
+
+
+def test_separators_in_a_text_become_spaces_in_columns():
+    item = parse("jsonl", json.dumps({"text": "a\tb\nc", "target": "\td"}), True)
+    found = Formats(FORMATS["jsonl"], FORMATS["tsv"]).output_item(item)
+    assert render_score("tsv", found, -1.0, {}) == "a b c\t d\t-1.000000"
+    only_target = Formats(FORMATS["text"], FORMATS["tsv"]).output_item(Item("", "", target="b"))
+    assert only_target.line == "\tb"
+
+
+def test_a_blank_line_of_another_format_becomes_an_object_and_no_columns():
+    for name, expected in (("tsv", ""), ("text", ""), ("jsonl", '{"text": ""}')):
+        for blank in ("", '{"text": ""}'):
+            other = FORMATS["jsonl"] if blank else FORMATS["text"]
+            if other is FORMATS[name]:
+                continue
+            item = Formats(other, FORMATS[name]).output_item(other.parse(blank, "file:7"))
+            assert FORMATS[name].render_unscored(item) == expected
+            out = render(name, 0, item, [Hypothesis("", 0.0)], False, False)
+            if name == "jsonl":
+                assert json.loads(out)["translation"] == ""
+            else:
+                assert out == ""
+
+
 def test_formats_support_what_they_declare():
     both_sides = {"tsv": "a\tb", "jsonl": '{"text": "a", "target": "b"}'}
     for name, one in FORMATS.items():
@@ -198,6 +306,7 @@ def test_formats_support_what_they_declare():
         written = render(name, 0, parse(name, line), HYPOTHESES, False, True)
         assert ("-1.25" in written) == one.has_nbest
     assert [name for name, one in FORMATS.items() if not one.can_score] == ["moses"]
+    assert [name for name, one in FORMATS.items() if not one.can_read] == ["moses"]
 
 
 def test_a_pair_of_blank_lines_has_no_score():

@@ -216,12 +216,12 @@ def run(tmp_path):
     return path
 
 
-def fingerprint_of(run, mode="translate", format_name="text", kinds=("bpe", "bpe"), **options):
+def fingerprint_of(run, *facts, kinds=("bpe", "bpe"), **options):
     source, target = (SimpleNamespace(kind=kind) for kind in kinds)
     translator = SimpleNamespace(
         decoding=DecodingConfig(**options), source_tokenizer=source, target_tokenizer=target
     )
-    return job_fingerprint(translator, [run], "best", mode, format_name)
+    return job_fingerprint(translator, [run], "best", facts)
 
 
 def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run):
@@ -244,7 +244,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         fingerprint_of(run),
         fingerprint_of(run, beam_size=5),
         fingerprint_of(run, "score"),
-        fingerprint_of(run, format_name="jsonl"),
+        fingerprint_of(run, "score", "jsonl"),
         fingerprint_of(run, kinds=("pieces of bpe", "bpe")),
         fingerprint_of(run, kinds=("bpe", "pieces of bpe")),
     }

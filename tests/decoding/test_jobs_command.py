@@ -45,7 +45,7 @@ def test_json_keeps_its_fields_and_can_be_scored(run):
     fields = [{"id": i, "text": line} for i, line in enumerate(lines)]
     text = "".join(json.dumps(one) + "\n" for one in fields)
     flags = ("--format=jsonl", "--beam_size=3", "--suppress=<pad> <s> <unk>")
-    code, out, _ = decode(path, *flags, "--nbest=2", stdin=text.encode())
+    code, out, _ = decode(path, *flags, "--nbest=2", "--annotate", stdin=text.encode())
     found = [json.loads(line) for line in out.split("\n")[:-1]]
     assert code == 0
     assert [{"id": one["id"], "text": one["text"]} for one in found] == fields
@@ -58,12 +58,13 @@ def test_json_keeps_its_fields_and_can_be_scored(run):
         assert again["id"] == one["id"]
         if one["text"].strip():
             assert again["score"] == pytest.approx(one["score"], abs=1e-4)
+            assert again["log_probs"] == one["log_probs"]
             assert sum(again["log_probs"]) == pytest.approx(again["log_prob"], abs=1e-4)
     code, links, _ = decode(path, *flags, "--mode=align", stdin=out.encode())
     assert code == 0
-    assert [len(json.loads(line).get("alignment", [])) for line in links.split("\n")[:-1]] == [
-        len(one["translation"].split()) for one in found
-    ]
+    aligned = [json.loads(line).get("alignment", []) for line in links.split("\n")[:-1]]
+    assert [len(one) for one in aligned] == [len(one["translation"].split()) for one in found]
+    assert aligned == [one.get("alignment", []) for one in found]
 
 
 @pytest.mark.slow
@@ -166,7 +167,16 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
     [
         (("--mode=score",), "give --target=FILE, or an input"),
         (("--nbest=2",), "--format=text does not support several translations of a line"),
-        (("--nbest=2", "--format=tsv"), "give --format=jsonl or moses"),
+        (("--nbest=2", "--format=tsv"), "give --output_format=jsonl or moses"),
+        (("--nbest=2", "--output_format=tsv"), "--output_format=tsv does not support several"),
+        (
+            ("--annotate",),
+            "--annotate is not supported with --format=text; give --output_format=js",
+        ),
+        (("--annotate", "--format=jsonl", "--mode=score"), "--annotate is not supported with --mo"),
+        (("--input_format=moses",), "give --input_format=text or tsv or jsonl"),
+        (("--mode=align", "--target={d}/in.txt", "--output_format=moses"), "--output_format=moses"),
+        (("--mode=score", "--format=jsonl", "--input_format=text"), "and --input_format=tsv or j"),
         (("--mode=score", "--target={d}/in.txt", "--format=moses"), "moses is not supported with"),
         (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "--reference is not"),
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),

@@ -16,7 +16,7 @@ from tiny import write_run
 
 from decoding import programs
 from decoding import translator as module
-from decoding.formats import FORMATS, Item
+from decoding.formats import Item, formats_of
 from decoding.progress import DecodingProgress
 from decoding.translator import Translator
 from decoding.work import Work
@@ -154,7 +154,8 @@ def test_scores_that_are_not_finite_name_the_line(options):
         list(translator.stream(["", "eins"], first=10))
     assert caught.value.code == DIVERGED
     items = [(20, Item("", "")), (22, Item("eins", "eins", target="zwei"))]
-    work = Work(translator, "score", FORMATS["text"], "in.txt", DecodingProgress(0, False, False))
+    formats = formats_of("text", None, None)
+    work = Work(translator, "score", formats, "in.txt", DecodingProgress(0, False, False))
     with pytest.raises(UserError, match="^line 23: ") as caught:
         list(work(items))
     assert caught.value.code == DIVERGED

@@ -5,7 +5,7 @@ import json
 import pytest
 from echo import echoing_translator
 
-from decoding.formats import FORMATS, Item
+from decoding.formats import Item, formats_of
 from decoding.progress import DecodingProgress
 from decoding.work import Work
 
@@ -17,9 +17,8 @@ def translator(monkeypatch):
 
 def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):
     """The model's max_length is 70 tokens, with the end token."""
-    work = Work(
-        translator, "translate", FORMATS["jsonl"], "in.txt", DecodingProgress(4, True, False)
-    )
+    formats = formats_of("jsonl", None, None)
+    work = Work(translator, "translate", formats, "in.txt", DecodingProgress(4, True, False))
     texts = ["eins", "zwei " * 69, "zwei " * 70, ""]
     lines = {}
     for group in work((i, Item(text, json.dumps({"text": text}))) for i, text in enumerate(texts)):

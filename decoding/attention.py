@@ -1,0 +1,58 @@
+"""The attention weights of one pair as arrays.
+
+Axes: L layers · H heads · S source · T target.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from data.tokenizer import Tokenizer
+from decoding.batches import pad
+from decoding.engine import Engine
+from decoding.forcing import EncodedPair
+from model.scoring import teacher_forcing
+
+
+class Attention(NamedTuple):
+    """The attention weights of one model for one pair, float32. Each row sums to 1.
+
+    The last token of each side is the end token. Row t of `decoder` and `cross` has the weights of
+    the pass that predicts target token t.
+    """
+
+    source: list[str]  # S tokens
+    target: list[str]  # T tokens
+    encoder: np.ndarray  # [L, H, S, S]: queries, keys
+    decoder: np.ndarray  # [L, H, T, T]: key 0 is the start token, key u is target token u − 1
+    cross: np.ndarray  # [L, H, T, S]: target, source
+
+
+def attention_of(
+    engine: Engine, model: int, pair: EncodedPair, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> Attention:
+    """The attention weights of model number `model` of an engine for a pair."""
+    module, variables = engine.models[model], engine.variables[model]
+    source, target = len(pair.source), len(pair.target)
+    bucket = next(size for size in engine.buckets if size >= max(source, target))
+    arrays = [pad([ids], 1, bucket, module.config.pad_id) for ids in pair[:2]]
+    weights = jax.device_get(attention_weights(module, variables, *arrays[0], *arrays[1]))
+
+    def stacked(layers, rows, keys):
+        return np.stack([one[0, :, :rows, :keys] for one in layers])
+
+    return Attention(
+        [tokenizers[0].piece(token) for token in pair.source],
+        [tokenizers[1].piece(token) for token in pair.target],
+        stacked(weights.encoder, source, source),
+        stacked(weights.decoder, target, target),
+        stacked(weights.cross, target, source),
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def attention_weights(module, variables, *arrays):
+    """The weights of `teacher_forcing`, compiled once for each model and length bucket."""
+    return teacher_forcing(module, variables, *arrays)[1]

@@ -1,0 +1,143 @@
+"""Annotated translations: the numbers of --mode=score and --mode=align, for the generated ids."""
+
+import json
+
+import pytest
+from test_scorer import LINES, translator_of
+from tiny import WORDS
+
+from data.tokenizer import ListTokenizer
+from decoding.forcing import TeacherForcing
+from decoding.formats import Hypothesis, formats_of
+from decoding.progress import DecodingProgress
+from decoding.scorer import Scorer
+from decoding.work import Work
+
+TEXTS = [*LINES, "zehn " * 60]  # one is blank, the last is truncated
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """An ensemble with rules that change scores; sources of at most 16 tokens."""
+    options = dict(repetition_penalty=1.3, renormalize=True, min_length=5)
+    return translator_of((0, 1), longest=16, nbest=3, **options)
+
+
+@pytest.fixture(scope="module")
+def found(translator):
+    return list(translator.stream(TEXTS, annotate=True))
+
+
+def test_each_hypothesis_has_the_numbers_of_its_text_given_to_the_scorer(translator, found):
+    assert [one.hypotheses[0].text for one in found] == [
+        one.hypotheses[0].text for one in translator.stream(TEXTS)
+    ]
+    pairs = [
+        (text, one)
+        for text, line in zip(TEXTS, found, strict=True)
+        for one in line.hypotheses
+        if text
+    ]
+    scored = list(Scorer(translator).stream([(text, one.text) for text, one in pairs]))
+    assert len(pairs) == 3 * (len(TEXTS) - 1) and any(len(set(x.links)) > 2 for x in scored)
+    for (text, one), expected in zip(pairs, scored, strict=True):
+        assert one.scored._replace(cut=expected.cut) == expected  # every bit
+        assert one.scored.tokens == [*one.text.split(), "</s>"]
+        assert one.scored.source_tokens == [*text.split()[:15], "</s>"]
+        assert one.scored.score == pytest.approx(one.score, abs=1e-4)
+        assert len(one.scored.log_probs) == one.length == len(one.ids) + 1
+    assert found[LINES.index("")].hypotheses == [Hypothesis("", 0.0)]
+
+
+def outputs(translator, mode, lines, annotate=False):
+    """The output objects of a job with --format=jsonl, None for a blank line."""
+    formats = formats_of("jsonl", None, None)
+    progress = DecodingProgress(0, False, False)
+    work, found = Work(translator, mode, formats, "in", progress, annotate=annotate), {}
+    items = (formats.input.parse(line, "in:1", mode != "translate") for line in lines)
+    for group in work(enumerate(items)):
+        found |= group
+    return [found[i] for i in range(len(lines))]
+
+
+def test_annotated_json_equals_the_output_of_the_other_modes(translator):
+    lines = ["", *(json.dumps({"text": text, "id": i}) for i, text in enumerate(TEXTS))]
+    annotated = outputs(translator, "translate", lines, annotate=True)
+    plain = outputs(translator, "translate", lines)
+    scores, links = (outputs(translator, mode, annotated) for mode in ("score", "align"))
+    assert annotated[0] == plain[0] == scores[0] == links[0] == ""
+    new = ["log_prob", "tokens", "log_probs", "alignment"]
+    for text, *each in zip(TEXTS, annotated[1:], plain[1:], scores[1:], links[1:], strict=True):
+        one, usual, scored, aligned = map(json.loads, each)
+        if not text:
+            assert one == usual  # as in the other modes, a blank text has no numbers
+            continue
+        assert {name: scored[name] for name in new[:3]} == {name: one[name] for name in new[:3]}
+        assert aligned["alignment"] == one["alignment"]
+        assert one["source_tokens"] == [*text.split()[:15], "</s>"]
+        assert one["truncated"] == (len(text.split()) > 15)
+        best, *others = one["nbest"]
+        assert {name: best[name] for name in new} == {name: one[name] for name in new}
+        assert len(others) == 2 and all(other.keys() == best.keys() for other in others)
+        for added in (one, *one["nbest"]):
+            for name in new:
+                del added[name]
+        del one["source_tokens"]
+        assert one == usual
+
+
+def test_the_numbers_refer_to_the_generated_ids_also_if_the_text_splits_differently(translator):
+    """The same model with a vocabulary that has the piece "eins zwei"."""
+    words = ListTokenizer("words", "\n".join([*WORDS[:-1], "eins zwei"]).encode())
+    forcing = TeacherForcing(translator.engine, translator.decoding, (words, words))
+    ids = [words.id_of("eins zwei"), words.id_of("drei")]
+    source, text = words.encode("drei vier"), words.decode(ids)
+    ((found,),) = forcing.annotated([source], [[Hypothesis(text, -1.0, -1.0, 3, ids)]])
+    assert text == "eins zwei drei" and found.scored.tokens == ["eins zwei", "drei", "</s>"]
+    assert forcing.scores([forcing.pair(source, ids)]) == [found.scored]
+    (split_again,) = forcing.scores(forcing.pairs([("drei vier", text)]))
+    assert split_again.tokens == ["eins", "zwei", "drei", "</s>"]
+    assert split_again.log_prob != found.scored.log_prob
+
+
+def test_without_annotations_there_is_no_further_pass(translator, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("a teacher-forced pass")
+
+    monkeypatch.setattr(TeacherForcing, "_batch", refuse)
+    assert all(one.scored is None for line in translator.stream(LINES) for one in line.hypotheses)
+    with pytest.raises(AssertionError, match="a teacher-forced pass"):
+        list(translator.stream(LINES, annotate=True))
+
+
+def test_a_line_without_a_valid_hypothesis_has_no_numbers(translator):
+    impossible = Hypothesis("", float("-inf"), float("-inf"), 1, [])
+    good = Hypothesis("elf", -1.0, -1.0, 2, translator.target_tokenizer.encode("elf"))
+    sources = [translator.source_tokenizer.encode(text) for text in ("eins", "zwei drei")]
+    first, second = translator.forcing.annotated(sources, [[impossible], [good, good]])
+    assert first == [impossible]
+    (expected,) = Scorer(translator).stream([("zwei drei", "elf")])
+    assert second == [good._replace(scored=expected)] * 2
+    jsonl = formats_of("jsonl", None, None)
+    item = jsonl.input.parse('{"text": "eins"}', "in:1")
+    written = json.loads(jsonl.output.render(0, item, first, False, False))
+    assert written == {"text": "eins", "translation": "", "score": None, "truncated": False}
+
+
+def test_saved_results_depend_on_mode_formats_and_annotations(translator):
+    def facts(mode, *formats, annotate=False):
+        progress = DecodingProgress(0, False, False)
+        return tuple(
+            Work(translator, mode, formats_of(*formats), "in", progress, False, annotate).facts
+        )
+
+    jsonl = ("jsonl", None, None)
+    found = {
+        facts("translate", *jsonl),
+        facts("score", *jsonl),
+        facts("translate", *jsonl, annotate=True),
+        facts("translate", "jsonl", "text", None),
+        facts("translate", "jsonl", None, "text"),
+    }
+    assert len(found) == 5
+    assert facts("translate", "text", "jsonl", "jsonl") == facts("translate", *jsonl)

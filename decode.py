@@ -14,12 +14,13 @@ from typing import Any
 
 from absl import flags
 
-from data.scores import bleu, chrf, tokenized_bleu
+from data.scores import METRICS
 from decoding.calls import Pace
 from decoding.formats import FORMATS, Item
-from decoding.inputs import Input, check_input, read_lines
+from decoding.inputs import Input, check_input
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
 from decoding.progress import DecodingProgress
+from decoding.references import DEFAULT_METRICS, read_references
 from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
@@ -42,9 +43,10 @@ def check_decode_flags(f: flags.FlagValues) -> None:
     """UserError for flags that are invalid for any run; nothing is loaded yet."""
     if not f.workdir:
         raise UserError(CHECKPOINT, "--workdir=RUN is required: the directory that train.py wrote")
-    for path in (f.input, *filter(None, (f.reference, f.target))):
+    files = (f.input, f.reference, f.baseline, f.target)
+    for path in (f.input, *filter(None, files[1:])):
         check_input(path)
-    if f.input == "-" and "-" in (f.reference, f.target):
+    if files.count("-") > 1:
         raise UserError(DATA, "only one input can be stdin; give the name of the other file")
     if f.output != "-":
         check_outputs([f.output], f.overwrite)
@@ -145,11 +147,13 @@ def main() -> None:
 def decode(f: flags.FlagValues) -> None:
     """Run the job of the command line. The input is checked before any device is used."""
     runs = [Path(run).expanduser() for run in f.workdir.split(",")]
-    references = list(read_lines(f.reference)) if f.reference else None
+    references = read_references(f.reference, f.metric, f.baseline)
     interactive = f.input == "-" and sys.stdin.isatty()
     source, lines = input_of(f), None
     if source.rereadable:
         lines = range(source.count())
+        if references is not None:
+            references.check_parallel(len(lines), "give one reference for each input line")
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
     processes.connect(f)
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
@@ -176,7 +180,8 @@ def decode(f: flags.FlagValues) -> None:
         work.report()
     if references is not None:
         texts = [work.texts[number] for number in sorted(work.texts)]
-        print_scores(texts, references, sys.stderr if f.output == "-" else sys.stdout)
+        for result in references.results(texts):
+            print(result, file=sys.stderr if f.output == "-" else sys.stdout)
 
 
 def open_chunks(output: str, fingerprint: str) -> Chunks:
@@ -215,17 +220,6 @@ def prompted(lines: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, list[tupl
         yield line[0], [line]
 
 
-def print_scores(texts: list[str], references: list[str], file) -> None:
-    if len(texts) != len(references):
-        raise UserError(
-            DATA,
-            f"--reference is not parallel to --input: expected {len(texts)} lines, got "
-            f"{len(references)}; the translations are written, but not scored",
-        )
-    for metric in (bleu, tokenized_bleu, chrf) if texts else ():
-        print(metric(texts, references), file=file)
-
-
 def define_flags() -> None:
     define_path(
         "workdir",
@@ -245,9 +239,10 @@ def define_flags() -> None:
         "translate; score: score given translations; align: align their tokens with the source.",
     )
     define_path("target", "", "File with the translations to score or align, parallel to --input.")
-    define_path(
-        "reference", "", "File with reference translations: print BLEU and chrF against them."
-    )
+    define_path("reference", "", "File with reference translations: print scores.")
+    metrics = f"Scores to print: {', '.join(METRICS)}; by default {DEFAULT_METRICS}."
+    flags.DEFINE_string("metric", None, metrics)
+    define_path("baseline", "", "File with translations of another system, to compare scores with.")
     flags.DEFINE_string("shard", "", "PART/PARTS, for example 2/8: only this part of the input.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
     define_options()

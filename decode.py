@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from data.scores import METRICS
 from decoding.calls import Pace
+from decoding.ensembles import members_of
 from decoding.formats import FORMATS, Item
 from decoding.inputs import Input, check_input
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
@@ -146,7 +146,7 @@ def main() -> None:
 
 def decode(f: flags.FlagValues) -> None:
     """Run the job of the command line. The input is checked before any device is used."""
-    runs = [Path(run).expanduser() for run in f.workdir.split(",")]
+    runs = f.workdir.split(",")
     references = read_references(f.reference, f.metric, f.baseline)
     interactive = f.input == "-" and sys.stdin.isatty()
     source, lines = input_of(f), None
@@ -170,7 +170,8 @@ def decode(f: flags.FlagValues) -> None:
         work = Work(translator, f.mode, line_format, f.input, progress, keep_texts)
         if resumable(f):
             translator.engine.pace = Pace(CALL_SECONDS)
-            job = job_fingerprint(translator, runs, f.checkpoint, f.mode, f.format)
+            members = members_of(runs, f.checkpoint)
+            job = job_fingerprint(translator, members, f.mode, f.format)
             open_chunks(f.output, job).run(partial(source.items, lines), work, progress.add_reused)
         elif interactive:
             write_output(f.output, outputs_of(work, prompted(source.items())))
@@ -226,7 +227,11 @@ def define_flags() -> None:
         None,
         "The run directory that train.py wrote; several, separated by commas, form an ensemble.",
     )
-    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step.")
+    flags.DEFINE_string(
+        "checkpoint",
+        "best",
+        "best | latest | average | a step; several, separated by commas, form an ensemble.",
+    )
     define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
     define_path("output", "-", "Output file, .gz or not; - is stdout.")
     flags.DEFINE_enum(

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import jax
 
+from decoding.ensembles import Member
 from decoding.formats import Item
 from decoding.translator import Translator
 from interop.models import find_params
@@ -65,7 +66,7 @@ def is_local(number: int) -> bool:
 
 
 def job_fingerprint(
-    translator: Translator, runs: Iterable[Path], checkpoint: str, mode: str, format_name: str
+    translator: Translator, members: Iterable[Member], mode: str, format_name: str
 ) -> str:
     """sha256 of everything that determines the output for a line, except the line: options, models,
     vocabularies, versions of this project and of libraries, machine, device."""
@@ -81,9 +82,9 @@ def job_fingerprint(
         device.device_kind,
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for run in runs:
-        for path in model_files(run, checkpoint):
-            digest.update(f"{path.relative_to(run)}\n".encode())
+    for member in members:
+        for path in model_files(*member):
+            digest.update(f"{path.relative_to(member.directory)}\n".encode())
             digest.update(bytes.fromhex(file_sha256(path)))
     return digest.hexdigest()
 

@@ -16,14 +16,13 @@ import jax
 from data.tokenizer import Tokenizer
 from decoding.calls import Job
 from decoding.engine import Engine
+from decoding.ensembles import members_of, open_ensemble
 from decoding.formats import Hypothesis, Item
 from decoding.streaming import IDLE, in_order, windows
-from interop.models import load_params, open_model
 from model.config import ModelConfig
 from runtime.devices import prepare_jax_by_default
-from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.prefetch import Prefetched
-from storage.checkpoint import require_finite
 from storage.config import DecodingConfig
 
 OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batch sizes
@@ -60,10 +59,10 @@ class Translator:
     def load(
         cls,
         run: str | Path | Sequence[str | Path],
-        checkpoint: str | int = "best",
+        checkpoint: str | int | Sequence[str | int] = "best",
         **decoding: Any,
     ) -> "Translator":
-        """Load a run directory, or an ensemble of several with the same vocabulary.
+        """Load a run directory, or an ensemble with one vocabulary (`members_of`).
 
         `decoding` overrides fields of the (first) run's config.decoding. Raises
         UserError(CHECKPOINT) if a run or checkpoint is missing or vocabularies differ,
@@ -72,21 +71,13 @@ class Translator:
         """
         check_option_names(decoding)
         prepare_jax_by_default()
-        given = [run] if isinstance(run, str | Path) else run
-        runs = [Path(one).expanduser() for one in given]
-        checked = [open_model(one, str(checkpoint)) for one in runs]
-        config, tokenizers = checked[0]
-        for path, (other, _) in zip(runs, checked, strict=True):
-            if other.data.vocab_sha256 != config.data.vocab_sha256:
-                raise UserError(
-                    CHECKPOINT,
-                    f"{path}: the vocabulary differs from that of {runs[0]}: an ensemble needs "
-                    "the same one; train the models on the same data, or with init_from",
-                )
+        members = members_of(run, checkpoint)
+        configs, tokenizers = open_ensemble(members)
+        config = configs[0]
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
-        translator = cls([other.model for other, _ in checked], tokenizers, config.decoding)
-        translator.use(*(require_finite(load_params(path, str(checkpoint)), path) for path in runs))
+        translator = cls([one.model for one in configs], tokenizers, config.decoding)
+        translator.use(*(member.load() for member in members))
         return translator
 
     def use(self, *params: Any) -> None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from decoding import jobs
+from decoding.ensembles import members_of
 from decoding.formats import Item
 from decoding.jobs import Chunks, job_fingerprint, shard_lines, shard_of
 from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
@@ -216,9 +217,9 @@ def run(tmp_path):
     return path
 
 
-def fingerprint_of(run, mode="translate", format_name="text", **options):
+def fingerprint_of(run, mode="translate", format_name="text", checkpoint="best", **options):
     translator = SimpleNamespace(decoding=DecodingConfig(**options))
-    return job_fingerprint(translator, [run], "best", mode, format_name)
+    return job_fingerprint(translator, members_of(run, checkpoint), mode, format_name)
 
 
 def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run):
@@ -242,6 +243,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         fingerprint_of(run, beam_size=5),
         fingerprint_of(run, "score"),
         fingerprint_of(run, format_name="jsonl"),
+        *(fingerprint_of(run, checkpoint=one) for one in ("7", "7,average", "average,7")),
     }
     real = jobs.jax.local_devices()[0]
     device = SimpleNamespace(platform=real.platform, device_kind=real.device_kind)
@@ -256,7 +258,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
             patch.setattr(jobs.jax, "local_devices", lambda: [device])
             patch.setattr(place, name, value)
             found.add(fingerprint_of(run))
-    assert len(found) == 9
+    assert len(found) == 12
     assert fingerprint_of(run) in found
 
 

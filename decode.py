@@ -159,7 +159,7 @@ def decode(f: flags.FlagValues) -> None:
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
         prepare_jax(f.compilation_cache, 1 if interactive else 0)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
-        translator = Translator.load(runs, f.checkpoint, **options)
+        translator = Translator.load(runs, f.checkpoint, f.weights, **options)
         check_flags_with_options(f, translator.decoding)
         if f.mode == "translate" and not interactive:
             print(translator.engine.description(), file=sys.stderr)
@@ -232,6 +232,7 @@ def define_flags() -> None:
         "best",
         "best | latest | average | a step; several, separated by commas, form an ensemble.",
     )
+    flags.DEFINE_string("weights", None, "Weights of the models of an ensemble, such as 0.7,0.3.")
     define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
     define_path("output", "-", "Output file, .gz or not; - is stdout.")
     flags.DEFINE_enum(

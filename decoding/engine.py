@@ -37,13 +37,19 @@ class Engine:
     """Models of one vocabulary with one set of options; all local devices share each call."""
 
     def __init__(
-        self, models: Sequence[ModelConfig], decoding: DecodingConfig, suppress: tuple[int, ...]
+        self,
+        models: Sequence[ModelConfig],
+        decoding: DecodingConfig,
+        suppress: tuple[int, ...],
+        weights: tuple[float, ...] | None = None,
     ):
-        """`suppress` are the ids of tokens that no hypothesis may hold."""
+        """`suppress` are the ids of tokens that no hypothesis may hold; `weights` sum to one."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         self.models = [Transformer(model) for model in models]
         self._decoding, self._halvings = decoding, 0
-        self._search_options, self._values = search_of(decoding, suppress), values_of(decoding)
+        self._search_options = search_of(decoding, suppress)
+        self.weights = None if weights is None else np.array(weights, np.float32)
+        self._values = values_of(decoding, self.weights)
         self.rules = with_values(self._search_options.rules, self._values)
         longest = min(model.max_length for model in models)
         # One compiled shape for each bucket: short sentences are not padded to the longest length.

@@ -1,5 +1,6 @@
-"""Ensembles: the checkpoints of one or several runs that are searched together."""
+"""Ensembles: the checkpoints of one or several runs that are searched together, and weights."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +47,29 @@ def members_of(
             f"{len(names)} ({', '.join(names)}); list a run once for each of its checkpoints",
         )
     return list(map(Member, runs, names))
+
+
+def normalized_weights(weights: str | Sequence[float], count: int) -> tuple[float, ...]:
+    """The weights of `count` members, divided by their sum. Commas separate those of a string.
+
+    UserError(CONFIGURATION) unless there are `count` positive finite numbers.
+    """
+    given = weights.split(",") if isinstance(weights, str) else weights
+    try:
+        numbers = list(map(float, given))
+    except (TypeError, ValueError):
+        numbers = [math.nan]
+    if not all(0 < number < math.inf for number in numbers):
+        raise UserError(
+            CONFIGURATION, f"--weights: expected positive numbers such as 0.7,0.3; got {weights!r}"
+        )
+    if len(numbers) != count:
+        raise UserError(
+            CONFIGURATION,
+            f"--weights: expected as many weights as models, {count}, got {len(numbers)}",
+        )
+    shares = [number / max(numbers) for number in numbers]  # their sum is finite
+    return tuple(share / sum(shares) for share in shares)
 
 
 def open_ensemble(

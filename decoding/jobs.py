@@ -68,11 +68,12 @@ def is_local(number: int) -> bool:
 def job_fingerprint(
     translator: Translator, members: Iterable[Member], mode: str, format_name: str
 ) -> str:
-    """sha256 of everything that determines the output for a line, except the line: options, models,
-    vocabularies, versions of this project and of libraries, machine, device."""
+    """sha256 of everything that determines the output for a line, except the line: options, models
+    and their weights, vocabularies, versions of this project and of libraries, machine, device."""
     device = jax.local_devices()[0]
     facts = [
         asdict(translator.decoding),
+        translator.weights,
         mode,
         format_name,
         __version__,

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -31,6 +32,7 @@ class Values(NamedTuple):
     top_p: float
     repetition_penalty: float
     seed: int
+    weights: np.ndarray | None  # of an ensemble
 
 
 class Program(NamedTuple):
@@ -43,11 +45,10 @@ class Program(NamedTuple):
     lanes: int  # sentences searched at once
 
 
-def values_of(options: DecodingConfig) -> Values:
+def values_of(options: DecodingConfig, weights: np.ndarray | None) -> Values:
     o = options
-    return Values(
-        float(o.alpha), float(o.temperature), float(o.top_p), float(o.repetition_penalty), o.seed
-    )
+    numbers = map(float, (o.alpha, o.temperature, o.top_p, o.repetition_penalty))
+    return Values(*numbers, o.seed, weights)
 
 
 def search_of(options: DecodingConfig, suppress: tuple[int, ...]) -> Search:
@@ -55,7 +56,8 @@ def search_of(options: DecodingConfig, suppress: tuple[int, ...]) -> Search:
     penalty = 1.0 if options.repetition_penalty == 1.0 else None
     rules = with_fields_of(options, RuleOptions, suppress=suppress, repetition_penalty=penalty)
     top_p = 1.0 if options.top_p == 1.0 else None
-    return with_fields_of(options, Search, rules=rules, alpha=None, temperature=None, top_p=top_p)
+    values = dict(alpha=None, temperature=None, top_p=top_p, weights=None)
+    return with_fields_of(options, Search, rules=rules, **values)
 
 
 def with_fields_of(options: DecodingConfig, kind: type[Any], **given: Any) -> Any:

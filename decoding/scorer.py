@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from decoding.batches import by_bucket, distribute, merge_devices, pad
@@ -53,10 +54,11 @@ class Scorer:
         self._translator, self._align = translator, align
         engine = translator.engine
         rules = make_rules(engine.models[0].config.end_id, engine.rules.for_scoring())
+        weights = None if engine.weights is None else jnp.array(engine.weights)
 
         def run(variables, *arrays):
             models = list(zip(engine.models, variables, strict=True))
-            forced = score_targets(models, *arrays, rules=rules)
+            forced = score_targets(models, *arrays, rules=rules, weights=weights)
             return forced if align else forced.log_probs
 
         self._force = on_devices(run, (None, 0, 0, 0, 0))

@@ -16,7 +16,7 @@ import jax
 from data.tokenizer import Tokenizer
 from decoding.calls import Job
 from decoding.engine import Engine
-from decoding.ensembles import members_of, open_ensemble
+from decoding.ensembles import members_of, normalized_weights, open_ensemble
 from decoding.formats import Hypothesis, Item
 from decoding.streaming import IDLE, in_order, windows
 from model.config import ModelConfig
@@ -49,10 +49,12 @@ class Translator:
         models: Sequence[ModelConfig],
         tokenizers: tuple[Tokenizer, Tokenizer],
         decoding: DecodingConfig,
+        weights: tuple[float, ...] | None = None,
     ):
-        self._models, self.decoding = models, decoding
+        """`weights` are those of an ensemble and sum to one; None: equal weights."""
+        self._models, self.decoding, self.weights = models, decoding, weights
         self.source_tokenizer, self.target_tokenizer = tokenizers
-        self.engine = Engine(models, decoding, self._suppress_ids())
+        self.engine = Engine(models, decoding, self._suppress_ids(), weights)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
     @classmethod
@@ -60,23 +62,27 @@ class Translator:
         cls,
         run: str | Path | Sequence[str | Path],
         checkpoint: str | int | Sequence[str | int] = "best",
+        weights: str | Sequence[float] | None = None,
         **decoding: Any,
     ) -> "Translator":
         """Load a run directory, or an ensemble with one vocabulary (`members_of`).
 
-        `decoding` overrides fields of the (first) run's config.decoding. Raises
-        UserError(CHECKPOINT) if a run or checkpoint is missing or vocabularies differ,
-        UserError(CONFIGURATION) for invalid options, TypeError for an unknown option. Configures
-        JAX (runtime.devices.prepare_jax) unless a backend is initialised already.
+        `weights` are those of its models, by default equal. `decoding` overrides fields of the
+        (first) run's config.decoding. Raises UserError(CHECKPOINT) if a run or checkpoint is
+        missing or vocabularies differ, UserError(CONFIGURATION) for invalid options, TypeError for
+        an unknown option. Configures JAX (runtime.devices.prepare_jax) unless a backend is
+        initialised already.
         """
         check_option_names(decoding)
         prepare_jax_by_default()
         members = members_of(run, checkpoint)
+        shares = None if weights is None else normalized_weights(weights, len(members))
         configs, tokenizers = open_ensemble(members)
         config = configs[0]
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
-        translator = cls([one.model for one in configs], tokenizers, config.decoding)
+        models = [one.model for one in configs]
+        translator = cls(models, tokenizers, config.decoding, shares)
         translator.use(*(member.load() for member in members))
         return translator
 
@@ -126,7 +132,7 @@ class Translator:
 
     def _new_translator(self, options: DecodingConfig) -> "Translator":
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return Translator(self._models, tokenizers, options)
+        return Translator(self._models, tokenizers, options, self.weights)
 
     def stream(self, items: Iterable[str | Item], first: int = 0) -> Iterator[Translation]:
         """The translations in the order of the lines, in constant memory.

@@ -244,6 +244,8 @@ BAD_DECODING = {
     "--workdir={d}": (4, "not a run directory"),
     "--checkpoint=5": (4, "2, 4, 6 and the average"),
     "--checkpoint=2,5": (4, "no checkpoint '5' in"),
+    "--weights=1,0": (2, "--weights: expected positive numbers such as 0.7,0.3; got '1,0'"),
+    "--weights=1,2": (2, "expected as many weights as models, 1, got 2"),
     "--workdir={d},{d} --checkpoint=1,2,3": (2, "one for each of 2 runs, got 3 (1, 2, 3)"),
     "--input={d}/no": (3, "no such file: "),
     "--output={d}/no/where": (6, "cannot write "),

@@ -8,7 +8,7 @@ import orbax.checkpoint as ocp
 import pytest
 from tiny import write_run
 
-from decoding.ensembles import members_of
+from decoding.ensembles import members_of, normalized_weights
 from decoding.translator import Translator
 from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from storage.checkpoint import restore_params
@@ -69,3 +69,36 @@ def test_a_missing_checkpoint_of_an_ensemble_is_refused(runs):
     with pytest.raises(UserError, match="no checkpoint '3' in .*steps 2, 4 and the av") as caught:
         Translator.load(runs[0], checkpoint=[2, 3])
     assert caught.value.code == CHECKPOINT
+
+
+def test_weights_are_divided_by_their_sum():
+    assert normalized_weights("3,1", 2) == normalized_weights([3, 1], 2) == (0.75, 0.25)
+    assert normalized_weights([1e308] * 4, 4) == (0.25,) * 4
+    assert normalized_weights((1e-320, 1), 2)[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    "weights, part",
+    [
+        ("0.7,x", "expected positive numbers such as 0.7,0.3; got '0.7,x'"),
+        ([0.0, 1.0], "positive numbers"),
+        ([-1.0, 2.0], "positive numbers"),
+        (["nan", 1], "positive numbers"),
+        ([1, float("inf")], "positive numbers"),
+        ([None, 1], "positive numbers"),
+        ("0.5", "as many weights as models, 2, got 1"),
+        ([1, 1, 1], "as many weights as models, 2, got 3"),
+    ],
+    ids=str,
+)
+def test_invalid_weights_are_refused_before_parameters_are_read(runs, weights, part):
+    with pytest.raises(UserError, match=f"^--weights: .*{part}") as caught:
+        Translator.load(runs[:2], checkpoint="3", weights=weights)
+    assert caught.value.code == CONFIGURATION
+
+
+def test_a_translator_with_other_options_keeps_the_weights(runs):
+    translator = Translator.load(runs[:2], weights=(1, 3))
+    other = translator.with_options(alpha=1.0)
+    assert translator.weights == other.weights == (0.25, 0.75)
+    assert translator.engine.weights.tolist() == other.engine.weights.tolist() == [0.25, 0.75]

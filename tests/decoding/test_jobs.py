@@ -218,7 +218,8 @@ def run(tmp_path):
 
 
 def fingerprint_of(run, mode="translate", format_name="text", checkpoint="best", **options):
-    translator = SimpleNamespace(decoding=DecodingConfig(**options))
+    weights = options.pop("weights", None)
+    translator = SimpleNamespace(decoding=DecodingConfig(**options), weights=weights)
     return job_fingerprint(translator, members_of(run, checkpoint), mode, format_name)
 
 
@@ -244,6 +245,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         fingerprint_of(run, "score"),
         fingerprint_of(run, format_name="jsonl"),
         *(fingerprint_of(run, checkpoint=one) for one in ("7", "7,average", "average,7")),
+        *(fingerprint_of(run, weights=one) for one in ((0.7, 0.3), (0.3, 0.7))),
     }
     real = jobs.jax.local_devices()[0]
     device = SimpleNamespace(platform=real.platform, device_kind=real.device_kind)
@@ -258,7 +260,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
             patch.setattr(jobs.jax, "local_devices", lambda: [device])
             patch.setattr(place, name, value)
             found.add(fingerprint_of(run))
-    assert len(found) == 12
+    assert len(found) == 14
     assert fingerprint_of(run) in found
 
 

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from data.scores import bleu, chrf, tokenized_bleu
+from data.scores import METRICS
 from decoding.calls import Pace
+from decoding.ensembles import members_of
 from decoding.format_flags import (
     check_format_flags,
     check_nbest_format,
@@ -28,6 +28,7 @@ from decoding.inputs import Input, check_input, read_lines
 from decoding.interactive import Session, alignment_text
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
 from decoding.progress import DecodingProgress
+from decoding.references import DEFAULT_METRICS, read_references
 from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
@@ -50,9 +51,10 @@ def check_decode_flags(f: flags.FlagValues) -> None:
     """UserError for flags that are invalid for any run; nothing is loaded yet."""
     if not f.workdir:
         raise UserError(CHECKPOINT, "--workdir=RUN is required: the directory that train.py wrote")
-    for path in (f.input, *filter(None, (f.reference, f.target))):
+    files = (f.input, f.reference, f.baseline, f.target)
+    for path in (f.input, *filter(None, files[1:])):
         check_input(path)
-    if f.input == "-" and "-" in (f.reference, f.target):
+    if files.count("-") > 1:
         raise UserError(DATA, "only one input can be stdin; give the name of the other file")
     if f.output != "-":
         check_outputs([f.output], f.overwrite)
@@ -136,19 +138,21 @@ def main() -> None:
 
 def decode(f: flags.FlagValues) -> None:
     """Run the job of the command line. The input is checked before any device is used."""
-    runs = [Path(run).expanduser() for run in f.workdir.split(",")]
-    references = list(read_lines(f.reference)) if f.reference else None
+    runs = f.workdir.split(",")
+    references = read_references(f.reference, f.metric, f.baseline)
     interactive = is_interactive(f)
     source, lines = input_of(f), None
     if source.rereadable:
         lines = range(source.count())
+        if references is not None:
+            references.check_parallel(len(lines), "give one reference for each input line")
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
     processes.connect(f)
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
         prepare_jax(f.compilation_cache, 1 if interactive else 0)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
         pieces = {"source_pieces": f.source_pieces, "target_pieces": f.target_pieces}
-        translator = Translator.load(runs, f.checkpoint, **pieces, **options)
+        translator = Translator.load(runs, f.checkpoint, weights=f.weights, **pieces, **options)
         check_flags_with_options(f, translator.decoding)
         if f.mode == "translate" and not interactive:
             print(translator.engine.description(), file=sys.stderr)
@@ -159,7 +163,7 @@ def decode(f: flags.FlagValues) -> None:
         work = Work(translator, f.mode, formats, f.input, progress, keep_texts, f.annotate)
         if resumable(f):
             translator.engine.pace = Pace(CALL_SECONDS)
-            job = job_fingerprint(translator, runs, f.checkpoint, work.facts)
+            job = job_fingerprint(translator, members_of(runs, f.checkpoint), work.facts)
             open_chunks(f.output, job).run(partial(source.items, lines), work, progress.add_reused)
         elif interactive:
             align = partial(alignment_text, translator) if f.mode == "translate" else None
@@ -172,7 +176,8 @@ def decode(f: flags.FlagValues) -> None:
         work.report()
     if references is not None:
         texts = [work.texts[number] for number in sorted(work.texts)]
-        print_scores(texts, references, sys.stderr if f.output == "-" else sys.stdout)
+        for result in references.results(texts):
+            print(result, file=sys.stderr if f.output == "-" else sys.stdout)
 
 
 def open_chunks(output: str, fingerprint: str) -> Chunks:
@@ -199,24 +204,19 @@ def write_output(output: str, texts: Iterator[str]) -> None:
         print(text, flush=True)
 
 
-def print_scores(texts: list[str], references: list[str], file) -> None:
-    if len(texts) != len(references):
-        raise UserError(
-            DATA,
-            f"--reference is not parallel to --input: expected {len(texts)} lines, got "
-            f"{len(references)}; the translations are written, but not scored",
-        )
-    for metric in (bleu, tokenized_bleu, chrf) if texts else ():
-        print(metric(texts, references), file=file)
-
-
 def define_flags() -> None:
     define_path(
         "workdir",
         None,
         "The run directory that train.py wrote; several, separated by commas, form an ensemble.",
     )
-    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
+    flags.DEFINE_string(
+        "checkpoint",
+        "best",
+        "best | latest | average | a step | a named average; several, separated by commas, form an "
+        "ensemble.",
+    )
+    flags.DEFINE_string("weights", None, "Weights of the models of an ensemble, such as 0.7,0.3.")
     define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
     define_path("output", "-", "Output file, .gz or not; - is stdout.")
     define_format_flags()
@@ -227,9 +227,10 @@ def define_flags() -> None:
         "translate; score: score given translations; align: align their tokens with the source.",
     )
     define_path("target", "", "File with the translations to score or align, parallel to --input.")
-    define_path(
-        "reference", "", "File with reference translations: print BLEU and chrF against them."
-    )
+    define_path("reference", "", "File with reference translations: print scores.")
+    metrics = f"Scores to print: {', '.join(METRICS)}; by default {DEFAULT_METRICS}."
+    flags.DEFINE_string("metric", None, metrics)
+    define_path("baseline", "", "File with translations of another system, to compare scores with.")
     flags.DEFINE_bool(
         "source_pieces",
         False,

@@ -1,11 +1,15 @@
-"""Translation quality: BLEU and chrF of sacreBLEU with their signatures, and exact match."""
+"""Translation quality: BLEU, chrF and TER of sacreBLEU with their signatures, and exact match.
+
+METRICS lists the metrics of sacreBLEU by name. To add one, add a `Metric` to it.
+"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 
 class Score(NamedTuple):
-    """A corpus score from 0 to 100 with the signature of its settings."""
+    """A corpus score in percent with the signature of its settings."""
 
     name: str
     value: float
@@ -15,33 +19,84 @@ class Score(NamedTuple):
         return f"{self.name} {self.value:.2f} ({self.signature})"
 
 
-def bleu(texts: Sequence[str], references: Sequence[str]) -> Score:
-    """Cased sacreBLEU of detokenised text (Post 2018)."""
-    from sacrebleu.metrics import BLEU
+class ResampledScore(NamedTuple):
+    """A corpus score, and the mean ± half width of the 95 % interval of its resamples."""
 
-    return _score(BLEU(), texts, references)
+    value: float
+    mean: float
+    half_width: float
 
-
-def tokenized_bleu(texts: Sequence[str], references: Sequence[str]) -> Score:
-    """Lower-cased BLEU of text split at spaces. Not comparable to `bleu`; some papers report it."""
-    from sacrebleu.metrics import BLEU
-
-    score = _score(BLEU(lowercase=True, tokenize="none", force=True), texts, references)
-    return score._replace(name="lower-cased tokenised BLEU")
+    def __str__(self) -> str:
+        return f"{self.value:8.2f} {self.mean:8.2f} ± {self.half_width:5.2f}"
 
 
-def chrf(texts: Sequence[str], references: Sequence[str]) -> Score:
-    """chrF2: F-score of character n-grams (Popović 2015)."""
-    from sacrebleu.metrics import CHRF
+class Comparison(NamedTuple):
+    """The scores of two outputs, and the p-value of their difference."""
 
-    return _score(CHRF(), texts, references)
+    name: str
+    baseline: ResampledScore
+    output: ResampledScore
+    p_value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} ({self.signature})\n"
+            f"{'':9}    score   95 % interval  p-value\n"
+            f"baseline {self.baseline}\n"
+            f"output   {self.output}  {self.p_value:7.4f}"
+        )
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of sacreBLEU; called with texts and references it returns their score."""
+
+    kind: str  # a class of sacrebleu.metrics
+    options: dict[str, Any] = field(default_factory=dict)  # its arguments
+    label: str = ""  # instead of its name
+
+    def __call__(self, texts: Sequence[str], references: Sequence[str]) -> Score:
+        metric = self._new()
+        score = metric.corpus_score(texts, [references])
+        return Score(self.label or score.name, score.score, str(metric.get_signature()))
+
+    def compare(
+        self, texts: Sequence[str], baseline: Sequence[str], references: Sequence[str]
+    ) -> Comparison:
+        """The paired bootstrap test of sacreBLEU (Koehn 2004): 1,000 resamples of the lines, equal
+        for both outputs. Its seed is the environment variable SACREBLEU_SEED, by default 12345."""
+        from sacrebleu.significance import PairedTest
+
+        systems = [("baseline", baseline), ("output", texts)]
+        test = PairedTest(systems, {self.kind: self._new()}, [references], test_type="bs")
+        signatures, columns = test()  # the first column holds the names of the systems
+        ((name, signature),) = signatures.items()
+        first, second = columns[name]
+        scores = [
+            ResampledScore(*map(float, (one.score, one.mean, one.ci))) for one in (first, second)
+        ]
+        return Comparison(self.label or name, *scores, second.p_value, str(signature))
+
+    def _new(self) -> Any:
+        from sacrebleu import metrics
+
+        return getattr(metrics, self.kind)(**self.options)
+
+
+bleu = Metric("BLEU")  # cased, of detokenised text (Post 2018)
+# Of text split at spaces. Not comparable to `bleu`; some papers report it.
+tokenized_bleu = Metric(
+    "BLEU",
+    {"lowercase": True, "tokenize": "none", "force": True},
+    "lower-cased tokenised BLEU",
+)
+chrf = Metric("CHRF")  # chrF2: F-score of character n-grams (Popović 2015)
+ter = Metric("TER")  # edits per word of the reference (Snover et al. 2006); lower is better
+
+METRICS = {"bleu": bleu, "tokenized_bleu": tokenized_bleu, "chrf": chrf, "ter": ter}
 
 
 def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:
     """The percentage of texts that equal their reference."""
     return 100.0 * sum(map(str.__eq__, texts, references)) / len(references)
-
-
-def _score(metric, texts, references):
-    score = metric.corpus_score(texts, [references])
-    return Score(score.name, score.score, str(metric.get_signature()))

@@ -78,6 +78,20 @@ def unigram_sample(
     return pieces[::-1]
 
 
+def segmentations(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """The ids of every sequence of pieces whose concatenation is `word`, exponential in its length.
+
+    In text, ▁ stands for the space before a word. [] if no pieces cover the word.
+    """
+    found: list[list[tuple[int, ...]]] = [[()], *([] for _ in word)]
+    for end in range(1, len(word) + 1):
+        for start in range(end):
+            token = tokenizer.id_of(word[start:end])
+            if token is not None:
+                found[end] += [(*before, token) for before in found[start]]
+    return found[-1]
+
+
 class _SideSampler:
     """Samples the pieces of one side: its sentences as indices of distinct words."""
 

@@ -96,7 +96,8 @@ class TeacherForcing:
         source = pad([pair.source for pair in pairs], capacity, bucket, pad_id)
         target = pad([pair.target for pair in pairs], capacity, bucket, pad_id)
         arrays = map(distribute, (*source, *target))
-        forced = jax.device_get(self._run(self._engine.variables, *arrays))
+        engine = self._engine
+        forced = jax.device_get(self._run(engine.variables, engine.weights, *arrays))
         log_probs, attended = map(merge_devices, forced)
         return [self._scored(pair, log_probs[row], attended[row]) for row, pair in enumerate(pairs)]
 
@@ -120,19 +121,19 @@ class TeacherForcing:
 
 @lru_cache(PROGRAMS)
 def scoring_program(models: tuple[Transformer, ...], options: RuleOptions) -> Callable[..., Any]:
-    """(variables, source, lengths, target, target lengths) → the log-probability of each target
-    token, and the source token that it attends to most, without the end token. Arrays have a
-    leading axis of devices.
+    """(variables, ensemble weights, source, lengths, target, target lengths) → the log-probability
+    of each target token, and the source token that it attends to most, without the end token.
+    Arrays have a leading axis of devices.
 
     One program computes both, so that all numbers of a pair are equal in every mode.
     """
     rules = make_rules(models[0].config.end_id, options)
 
-    def run(variables, source, lengths, target, target_lengths):
+    def run(variables, weights, source, lengths, *targets):
         pairs = list(zip(models, variables, strict=True))
-        forced = score_targets(pairs, source, lengths, target, target_lengths, rules=rules)
+        forced = score_targets(pairs, source, lengths, *targets, rules=rules, weights=weights)
         inside = jnp.arange(source.shape[1]) < lengths[:, None] - 1
         attended = jnp.where(inside[:, None], forced.attention, -1.0).argmax(axis=2)
         return forced.log_probs, attended
 
-    return on_devices(run, (None, 0, 0, 0, 0))
+    return on_devices(run, (None, None, 0, 0, 0, 0))

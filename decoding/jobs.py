@@ -21,6 +21,7 @@ from pathlib import Path
 
 import jax
 
+from decoding.ensembles import Member
 from decoding.formats import Item
 from decoding.translator import Translator
 from interop.models import find_params
@@ -64,15 +65,14 @@ def is_local(number: int) -> bool:
     return number // CHUNK % processes.count() == processes.index()
 
 
-def job_fingerprint(
-    translator: Translator, runs: Iterable[Path], checkpoint: str, work: Sequence[str]
-) -> str:
-    """sha256 of everything that determines the output for a line, except the line: options, models,
-    vocabularies, versions of this project and of libraries, machine, device, and the facts of the
-    work."""
+def job_fingerprint(translator: Translator, members: Iterable[Member], work: Sequence[str]) -> str:
+    """sha256 of everything that determines the output for a line, except the line: options, models
+    and their weights, vocabularies, versions of this project and of libraries, machine, device, and
+    the facts of the work."""
     device = jax.local_devices()[0]
     facts = [
         asdict(translator.decoding),
+        translator.weights,
         [translator.source_tokenizer.kind, translator.target_tokenizer.kind],  # text or pieces
         *work,
         __version__,
@@ -82,9 +82,9 @@ def job_fingerprint(
         device.device_kind,
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for run in runs:
-        for path in model_files(run, checkpoint):
-            digest.update(f"{path.relative_to(run)}\n".encode())
+    for member in members:
+        for path in model_files(*member):
+            digest.update(f"{path.relative_to(member.directory)}\n".encode())
             digest.update(bytes.fromhex(file_sha256(path)))
     return digest.hexdigest()
 

@@ -18,16 +18,17 @@ from data.tokenizer import Tokenizer
 from decoding.attention import Attention, attention_of
 from decoding.calls import Job
 from decoding.engine import Engine
+from decoding.ensembles import members_of, normalized_weights, open_ensemble
 from decoding.forcing import TeacherForcing
 from decoding.formats import Hypothesis, Item
 from decoding.job_source import JobSource, Translation, as_item
+from decoding.programs import check_rules
 from decoding.streaming import in_order, windows
-from interop.models import load_params, open_model
 from model.config import ModelConfig
+from model.constraints import Rules
 from runtime.devices import prepare_jax_by_default
-from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.prefetch import Prefetched
-from storage.checkpoint import require_finite
 from storage.config import DecodingConfig
 
 OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batch sizes
@@ -42,10 +43,14 @@ class Translator:
         models: Sequence[ModelConfig],
         tokenizers: tuple[Tokenizer, Tokenizer],
         decoding: DecodingConfig,
+        weights: tuple[float, ...] | None = None,
+        rules: Rules | None = None,
     ):
-        self._models, self.decoding = models, decoding
+        """`weights` are those of an ensemble and sum to one; None: equal weights. `rules` are a
+        caller's own, which are applied before those of `decoding`."""
+        self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self.source_tokenizer, self.target_tokenizer = tokenizers
-        self.engine = Engine(models, decoding, self._suppress_ids())
+        self.engine = Engine(models, decoding, self._suppress_ids(), weights, rules)
         self.forcing = TeacherForcing(self.engine, decoding, tokenizers)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
@@ -53,39 +58,37 @@ class Translator:
     def load(
         cls,
         run: str | Path | Sequence[str | Path],
-        checkpoint: str | int = "best",
+        checkpoint: str | int | Sequence[str | int] = "best",
         *,
+        weights: str | Sequence[float] | None = None,
+        rules: Rules | None = None,
         source_pieces: bool = False,
         target_pieces: bool = False,
         **decoding: Any,
     ) -> "Translator":
-        """Load a run directory, or an ensemble of several with the same vocabulary.
+        """Load a run directory, or an ensemble with one vocabulary (`members_of`).
 
-        With `source_pieces` the lines, with `target_pieces` translations, prefixes and given
-        targets are pieces of the vocabulary, separated by spaces, instead of text.
-        `decoding` overrides fields of the (first) run's config.decoding. Raises
+        `weights` are those of its models, by default equal. `rules` are a caller's own search
+        rules (docs/DECODING.md). With `source_pieces` the lines, with `target_pieces` translations,
+        prefixes and given targets are pieces of the vocabulary, separated by spaces, instead of
+        text. `decoding` overrides fields of the (first) run's config.decoding. Raises
         UserError(CHECKPOINT) if a run or checkpoint is missing or vocabularies differ,
         UserError(CONFIGURATION) for invalid options, TypeError for an unknown option. Configures
         JAX (runtime.devices.prepare_jax) unless a backend is initialised already.
         """
         check_option_names(decoding)
+        check_rules(rules)
         prepare_jax_by_default()
-        given = [run] if isinstance(run, str | Path) else run
-        runs = [Path(one).expanduser() for one in given]
-        checked = [open_model(one, str(checkpoint)) for one in runs]
-        config, tokenizers = checked[0]
-        for path, (other, _) in zip(runs, checked, strict=True):
-            if other.data.vocab_sha256 != config.data.vocab_sha256:
-                raise UserError(
-                    CHECKPOINT,
-                    f"{path}: the vocabulary differs from that of {runs[0]}: an ensemble needs "
-                    "the same one; train the models on the same data, or with init_from",
-                )
+        members = members_of(run, checkpoint)
+        shares = None if weights is None else normalized_weights(weights, len(members))
+        configs, tokenizers = open_ensemble(members)
+        config = configs[0]
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
         tokenizers = with_pieces(tokenizers, config.special, source_pieces, target_pieces)
-        translator = cls([other.model for other, _ in checked], tokenizers, config.decoding)
-        translator.use(*(require_finite(load_params(path, str(checkpoint)), path) for path in runs))
+        models = [one.model for one in configs]
+        translator = cls(models, tokenizers, config.decoding, shares, rules)
+        translator.use(*(member.load() for member in members))
         return translator
 
     def use(self, *params: Any) -> None:
@@ -106,35 +109,41 @@ class Translator:
             ids.append(id_)
         return tuple(ids)
 
-    def translate(self, lines: Iterable[str], **decoding: Any) -> list:
+    def translate(self, lines: Iterable[str], rules: Rules | None = None, **decoding: Any) -> list:
         """The translation of each line, in order; that of a blank line is blank.
 
-        `decoding` overrides options for this call. If it asks for several hypotheses, a line has a
-        list of translations. TypeError for an unknown option or a line that is not a string.
+        `rules` and `decoding` override rules and options for this call. If it asks for several
+        hypotheses, a line has a list of translations. TypeError for an unknown option or a line
+        that is not a string.
         """
-        translator = self.with_options(**decoding) if decoding else self
+        translator = self.with_options(rules, **decoding)
         translations = translator.stream(lines)
         if translator.decoding.hypotheses == 1:
             return [translation.text for translation in translations]
         return [[one.text for one in translation.hypotheses] for translation in translations]
 
-    def with_options(self, **decoding: Any) -> "Translator":
-        """A translator with the same models and other options. TypeError for an unknown option."""
+    def with_options(self, rules: Rules | None = None, **decoding: Any) -> "Translator":
+        """A translator with the same models and other options. TypeError for an unknown option.
+
+        `rules` replace those of this translator; None: keep them.
+        """
         check_option_names(decoding)
+        check_rules(rules)
+        rules = self.rules if rules is None else rules
         options = replace(self.decoding, **decoding)
         try:
             options.validate()
         except ValueError as error:
             raise UserError(CONFIGURATION, str(error)) from None
-        if options == self.decoding:
+        if options == self.decoding and rules == self.rules:
             return self
-        translator = self._translator_for(options)
+        translator = self._translator_for(options, rules)
         translator.engine.variables = self.engine.variables
         return translator
 
-    def _new_translator(self, options: DecodingConfig) -> "Translator":
+    def _new_translator(self, options: DecodingConfig, rules: Rules | None) -> "Translator":
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return Translator(self._models, tokenizers, options)
+        return Translator(self._models, tokenizers, options, self.weights, rules)
 
     def stream(
         self, items: Iterable[str | Item], first: int = 0, annotate: bool = False

@@ -1,6 +1,6 @@
 """Teacher forcing of given pairs: log-probabilities of the target, and attention weights.
 
-Axes: B sentences · S source · T target · H heads · V vocabulary.
+Axes: B sentences · S source · T target · H heads · V vocabulary · M models.
 """
 
 from collections.abc import Sequence
@@ -71,25 +71,31 @@ def score_targets(
     target: Int[Array, "B T"],
     target_lengths: Int[Array, " B"],
     rules: Rules | None = None,
+    weights: Float[Array, " M"] | None = None,
 ) -> TargetScores:
     """Score each target by teacher forcing. Source, target and lengths include the end tokens.
 
-    Several models form an ensemble: the mean of their probabilities. `rules` are the rules of a
-    search that change scores: suppressed tokens (−inf), renormalisation, repetition penalty. The
-    attention is the mean over the heads of the second to last layer (Garg et al. 2019, section 4.1)
-    and over the models.
+    Several models form an ensemble: the mean of their probabilities, with `weights` as in
+    `mixture_logits`. `rules` are the rules of a search that change scores: suppressed tokens
+    (−inf), renormalisation, repetition penalty. The attention is the mean over the heads of the
+    second to last layer (Garg et al. 2019, section 4.1) and, with the same weights, over the
+    models.
     """
     check_pairs(source, lengths, target, target_lengths)
     logits, attention = [], []
     for model, variables in models:
-        model_logits, weights = teacher_forcing(
+        model_logits, attended = teacher_forcing(
             model, variables, source, lengths, target, target_lengths
         )
         logits.append(model_logits)
-        attention.append(weights.cross[max(0, model.config.decoder_layers - 2)].mean(axis=1))
-    log_probs = target_log_probs(mixture_logits(logits), target, rules)
+        attention.append(attended.cross[max(0, model.config.decoder_layers - 2)].mean(axis=1))
+    log_probs = target_log_probs(mixture_logits(logits, weights), target, rules)
+    if weights is None:
+        mean_attention = sum(attention) / len(models)
+    else:
+        mean_attention = jnp.tensordot(weights, jnp.stack(attention), axes=1)
     inside = jnp.arange(target.shape[1]) < target_lengths[:, None]
-    return TargetScores(jnp.where(inside, log_probs, 0.0), sum(attention) / len(models))
+    return TargetScores(jnp.where(inside, log_probs, 0.0), mean_attention)
 
 
 def target_log_probs(

@@ -1,6 +1,7 @@
 """Encode once, then search: the whole decoding as one function for one compiled graph.
 
-Axes: B sentences · S source · N beams · V vocabulary · T steps · P prefix · C cache slots.
+Axes: B sentences · S source · N beams · V vocabulary · T steps · P prefix · C cache slots ·
+M models.
 """
 
 from collections.abc import Sequence
@@ -26,8 +27,9 @@ CPU_TOKENS = 512  # encoded together on a CPU; more exceed a core's cache (1024:
 class Search(NamedTuple):
     """The options of a search; the defaults are the paper's. Pass them by keyword.
 
-    `samples` > 0 draws that many hypotheses (model/sampling.py) instead of a beam search. alpha,
-    temperature, top_p and rules.repetition_penalty may be traced; the others are static.
+    `samples` > 0 draws that many hypotheses (model/sampling.py) instead of a beam search. `weights`
+    are those of an ensemble (`mixture_logits`). alpha, temperature, top_p, weights and
+    rules.repetition_penalty may be traced; the others are static.
     """
 
     beam_size: int = 4
@@ -39,6 +41,7 @@ class Search(NamedTuple):
     temperature: float | Array = 1.0
     top_k: int = 0
     top_p: float | Array = 1.0
+    weights: Float[Array, " M"] | None = None
     rules: RuleOptions = NO_RULES
 
 
@@ -130,7 +133,7 @@ def search_step(model: Transformer, variables: Any) -> Step:
     return step
 
 
-def ensemble(steps: Sequence[Step]) -> Step:
+def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
     """The steps as one, with `mixture_logits`; its state is the tuple of their states."""
 
     def step(tokens, states, t, parents, ancestry):
@@ -139,20 +142,25 @@ def ensemble(steps: Sequence[Step]) -> Step:
             for one, state in zip(steps, states, strict=True)
         ]
         logits, states = zip(*results, strict=True)
-        return mixture_logits(logits), states
+        return mixture_logits(logits, weights), states
 
     return step
 
 
-def mixture_logits(logits: Sequence[Float[Array, "B N V"]]) -> Float[Array, "B N V"]:
+def mixture_logits(
+    logits: Sequence[Float[Array, "B N V"]], weights: Float[Array, " M"] | None = None
+) -> Float[Array, "B N V"]:
     """Logits of the mean of the models' probabilities, up to a constant.
 
-    The logits of a single model are returned unchanged, so their consumers (rules, temperature,
-    nucleus) must depend on the softmax only.
+    `weights` are positive and sum to one; None: equal weights. The logits of a single model are
+    returned unchanged, so their consumers (rules, temperature, nucleus) must depend on the softmax
+    only.
     """
     if len(logits) == 1:
         return logits[0]
-    return jax.nn.logsumexp(jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits]), axis=0)
+    log_probs = jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits])
+    factors = None if weights is None else weights[:, None, None, None]
+    return jax.nn.logsumexp(log_probs, axis=0, b=factors)
 
 
 def translate(
@@ -172,7 +180,7 @@ def translate(
     sentences, config = len(request.source), models[0][0].config
     slots = search.samples or search.beam_size
     lanes = sentences if search.samples else min(lanes, sentences)
-    step = ensemble([search_step(*one) for one in models])
+    step = ensemble([search_step(*one) for one in models], search.weights)
     memories = [encode_sources(*one, request, lanes) for one in models]
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
@@ -241,5 +249,10 @@ def check_request(
         if (x := getattr(request, name)) is not None:
             check_array(f"request.{name}", x, "integer", "B")
             check_shape(f"request.{name}", x, (sentences,), "one for each source")
+    if search.weights is not None and len(search.weights) != len(models):
+        raise ValueError(
+            f"search.weights must hold one weight for each of {len(models)} models; got "
+            f"{len(search.weights)}"
+        )
     if search.samples and request.keys is None:
         raise ValueError("request.keys must hold a PRNG key for each source; got None")

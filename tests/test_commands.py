@@ -304,6 +304,10 @@ def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
 BAD_DECODING = {
     "--workdir={d}": (4, "not a run directory"),
     "--checkpoint=5": (4, "2, 4, 6 and the average"),
+    "--checkpoint=2,5": (4, "no checkpoint '5' in"),
+    "--weights=1,0": (2, "--weights: expected positive numbers such as 0.7,0.3; got '1,0'"),
+    "--weights=1,2": (2, "expected as many weights as models, 1, got 2"),
+    "--workdir={d},{d} --checkpoint=1,2,3": (2, "one for each of 2 runs, got 3 (1, 2, 3)"),
     "--input={d}/no": (3, "no such file: "),
     "--output={d}/no/where": (6, "cannot write "),
     "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
@@ -315,7 +319,7 @@ BAD_DECODING = {
 
 @pytest.mark.parametrize("flag", BAD_DECODING)
 def test_invalid_decoding_input_is_one_line_before_any_device_is_used(flag, trained, tmp_path):
-    code, out, err = decode(trained, flag.format(d=tmp_path), devices=False)
+    code, out, err = decode(trained, *flag.format(d=tmp_path).split(), devices=False)
     expected_code, part = BAD_DECODING[flag]
     assert (code, out, len(err)) == (expected_code, "", 1), err
     assert err[0].startswith("error: ") and part in err[0]

@@ -3,9 +3,9 @@
 import jax
 
 from data.batches import Batches, num_batches, pairs_left_out, useful_share
+from data.corpus import Corpus
 from data.held_out import qualified
 from data.scores import bleu, chrf, exact_match, tokenized_bleu
-from data.text_files import Corpus
 from model.config import num_parameters
 from runtime import processes
 from storage.checkpoint import read_best

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from decoding import jobs
+from decoding.ensembles import members_of
 from decoding.formats import Item
 from decoding.jobs import Chunks, job_fingerprint, shard_lines, shard_of
 from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
@@ -216,12 +217,15 @@ def run(tmp_path):
     return path
 
 
-def fingerprint_of(run, *facts, kinds=("bpe", "bpe"), **options):
+def fingerprint_of(run, *facts, kinds=("bpe", "bpe"), checkpoint="best", weights=None, **options):
     source, target = (SimpleNamespace(kind=kind) for kind in kinds)
     translator = SimpleNamespace(
-        decoding=DecodingConfig(**options), source_tokenizer=source, target_tokenizer=target
+        decoding=DecodingConfig(**options),
+        source_tokenizer=source,
+        target_tokenizer=target,
+        weights=weights,
     )
-    return job_fingerprint(translator, [run], "best", facts)
+    return job_fingerprint(translator, members_of(run, checkpoint), facts)
 
 
 def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run):
@@ -247,6 +251,8 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         fingerprint_of(run, "score", "jsonl"),
         fingerprint_of(run, kinds=("pieces of bpe", "bpe")),
         fingerprint_of(run, kinds=("bpe", "pieces of bpe")),
+        *(fingerprint_of(run, checkpoint=one) for one in ("7", "7,average", "average,7")),
+        *(fingerprint_of(run, weights=one) for one in ((0.7, 0.3), (0.3, 0.7))),
     }
     real = jobs.jax.local_devices()[0]
     device = SimpleNamespace(platform=real.platform, device_kind=real.device_kind)
@@ -261,7 +267,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
             patch.setattr(jobs.jax, "local_devices", lambda: [device])
             patch.setattr(place, name, value)
             found.add(fingerprint_of(run))
-    assert len(found) == 11
+    assert len(found) == 16
     assert fingerprint_of(run) in found
 
 

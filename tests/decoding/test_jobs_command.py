@@ -16,6 +16,8 @@ import pytest
 from forked import call_forked
 from tiny import WORDS, write_run
 
+from data.scores import bleu, ter
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
@@ -182,6 +184,8 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
         (("--shard=1/2",), "--input file"),
         (("--target={d}/in.txt",), "give --mode=score or align"),
+        (("--baseline={d}/in.txt",), "--baseline has no effect without --reference"),
+        (("--metric=bleu,x", "--reference={d}/in.txt"), "--metric: unknown metric 'x': expected"),
         (("--suppress=nowhere",), "'nowhere' cannot be suppressed: expected pieces"),
         (("--temperature=0",), "above 0"),
         (("--top_p=90",), "at most 1"),
@@ -239,12 +243,42 @@ def test_a_pipe_is_read_once_and_an_output_pipe_is_not_replaced(run, tmp_path):
     assert (tmp_path / "out").is_fifo()
 
 
-def test_an_output_named_gz_is_compressed_also_with_reference(run, tmp_path):
-    path, _ = run
-    source = f"--input={path / 'in.txt'}"
-    flags = (f"--output={tmp_path / 'out.gz'}", f"--reference={path / 'in.txt'}")
-    assert decode(path, source, *flags)[0] == 0
-    assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode() == decode(path, source)[1]
+def test_an_output_named_gz_is_compressed_and_compared_with_a_baseline(run, tmp_path):
+    """The scores are those of the text, for any format; they are printed where no output is."""
+    path, lines = run
+    source, compared = (
+        f"--input={path / 'in.txt'}",
+        ("--metric=bleu,ter", f"--baseline={tmp_path}/b"),
+    )
+    (tmp_path / "b").write_text("".join(f"{line[:-1]}\n" for line in lines))
+    flags = (f"--reference={path / 'in.txt'}", *compared)
+    code, scores, _ = decode(path, source, *flags, f"--output={tmp_path / 'out.gz'}")
+    assert code == 0
+    code, whole, err = decode(path, source, *flags)
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode() == whole
+    texts, baseline = whole.split("\n")[:-1], [line[:-1] for line in lines]
+    expected = "".join(f"{metric.compare(texts, baseline, lines)}\n" for metric in (bleu, ter))
+    assert scores == expected and err[-8:] == expected.split("\n")[:-1]
+    form = ("--format=moses", f"--output={tmp_path / 'moses'}")
+    assert decode(path, source, *flags, *form)[:2] == (0, expected)
+
+
+@pytest.mark.parametrize("short", ["reference", "baseline"])
+def test_references_and_a_baseline_that_are_not_parallel_are_refused_before_any_device_is_used(
+    run, tmp_path, short
+):
+    path, lines = run
+    for name in ("reference", "baseline"):
+        (tmp_path / name).write_text("eins\n" * (len(lines) - 4 * (name == short)))
+    flags = [f"--{name}={tmp_path / name}" for name in ("reference", "baseline")]
+    flags += [f"--input={path / 'in.txt'}", f"--output={tmp_path / 'out'}"]
+    if short == "reference":
+        flags.pop(1)
+    code, out, err = call_forked(command(path, *flags)[1:], devices=0)[:3]
+    other = "--input" if short == "reference" else "--reference"
+    assert (code, out, len(err)) == (3, "", 1), err
+    assert f"--{short} is not parallel to {other}: expected 13 lines, got 9" in err[0]
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_line_without_an_allowed_translation_is_blank_and_reported(run):

@@ -30,7 +30,8 @@ from storage.config import DecodingConfig
 def test_a_search_and_config_decoding_have_the_same_defaults():
     search = Search()
     defaults = {**search._asdict(), **search.rules._asdict()}
-    del defaults["rules"], defaults["suppress"]  # token ids, which are pieces in the config
+    del defaults["rules"], defaults["weights"]  # not options of a config
+    del defaults["suppress"]  # token ids, which are pieces in the config
     assert {name: getattr(DecodingConfig(), name) for name in defaults} == defaults
     assert DecodingConfig().suppress == "" and search.rules.suppress == ()
 
@@ -89,6 +90,15 @@ def test_new_values_compile_nothing_and_give_the_results_of_constants(traced, va
             first = traced_now
     assert traced_now == first + 1  # only the constants of the second
     assert found[0] != found[1]
+
+
+def test_other_weights_of_an_ensemble_compile_nothing():
+    first, second, usual = (
+        translator_of((0, 1), weights).engine for weights in ((0.9, 0.1), (0.2, 0.8), None)
+    )
+    assert first._program(16) == second._program(16)
+    shapes = [jax.tree.map(np.shape, one._values) for one in (first, second, usual)]
+    assert shapes[0] == shapes[1] != shapes[2]
 
 
 def test_the_least_recently_used_program_is_released(traced):

@@ -33,7 +33,7 @@ def random_params(config, seed):
     )
 
 
-def translator_of(seeds=(0,), longest=40, **options):
+def translator_of(seeds=(0,), longest=40, weights=None, **options):
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     config = ModelConfig(
         d_model=32,
@@ -45,7 +45,7 @@ def translator_of(seeds=(0,), longest=40, **options):
         target_vocab_size=words.size,
     )
     translator = Translator(
-        [config] * len(seeds), (words, words), DecodingConfig(**(OPTIONS | options))
+        [config] * len(seeds), (words, words), DecodingConfig(**(OPTIONS | options)), weights
     )
     translator.use(*(random_params(config, seed) for seed in seeds))
     return translator
@@ -60,9 +60,9 @@ def test_each_pair_is_scored_once_also_at_the_boundary_of_a_bucket(translator, m
     scorer, lengths = Scorer(translator), []
     run = translator.forcing._run
 
-    def counted(variables, source, source_lengths, target, target_lengths):
+    def counted(variables, weights, source, source_lengths, *target):
         lengths.extend(np.asarray(source_lengths).ravel().tolist())
-        return run(variables, source, source_lengths, target, target_lengths)
+        return run(variables, weights, source, source_lengths, *target)
 
     monkeypatch.setattr(translator.forcing, "_run", counted)
     first = translator.engine.buckets[0]
@@ -74,11 +74,12 @@ def test_each_pair_is_scored_once_also_at_the_boundary_of_a_bucket(translator, m
 SCORED = {
     "defaults": {},
     "ensemble": dict(seeds=(1, 2)),
+    "weights": dict(seeds=(1, 2), weights=(0.8, 0.2)),
     "renormalized": dict(seeds=(1, 2), renormalize=True),
     "suppressed": dict(suppress="<pad> <s> <unk> vier elf", alpha=1.3, power_penalty=True),
     "repetition": dict(repetition_penalty=1.6, suppress="<pad> <s> <unk> vier"),
-    "all": dict(seeds=(1, 2), repetition_penalty=1.6, renormalize=True, no_repeat_ngram=3,
-                min_length=4, suppress="<pad> <s> <unk> vier"),
+    "all": dict(seeds=(1, 2), weights=(0.3, 0.7), repetition_penalty=1.6, renormalize=True,
+                no_repeat_ngram=3, min_length=4, suppress="<pad> <s> <unk> vier"),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from test_constraints import (
 from model.beam_search import beam_search
 from model.constraints import penalize_repetition
 from model.sampling import SamplingOptions, sample
-from model.translate import ensemble
+from model.translate import ensemble, mixture_logits
 
 RULES = {
     "none": {},
@@ -47,9 +47,10 @@ SAMPLES = {
 }  # fmt: skip
 
 
-def ensemble_of(models, beams):
+def ensemble_of(models, beams, weights=None):
     """The step of an ensemble of tables, and its initial state."""
-    return ensemble([step_of(one) for one in models]), (jnp.full((B, beams), START),) * len(models)
+    state = (jnp.full((B, beams), START),) * len(models)
+    return ensemble([step_of(one) for one in models], weights), state
 
 
 def logits_of(seed):
@@ -60,9 +61,9 @@ def logits_of(seed):
 @cache
 def searcher(name):
     @jax.jit
-    def search(models, limits, min_lengths, prefix):
+    def search(models, limits, min_lengths, prefix, weights=None):
         return beam_search(
-            *ensemble_of(models, 3),
+            *ensemble_of(models, 3, weights),
             jnp.full(B, START),
             limits,
             beam_size=3,
@@ -82,13 +83,29 @@ def test_an_ensemble_searches_like_one_model_or_like_the_mean_of_two(name):
     limits = np.random.default_rng(1).integers(1, LIMIT + 1, B)
     min_lengths, prefix = per_sentence(2)
     one, other = logits_of(3), logits_of(4)
-    single, twice, both = (
-        searcher(name)(models, limits, min_lengths, prefix)
-        for models in ((one,), (one, one), (one, other))
+    single, twice = (
+        searcher(name)(models, limits, min_lengths, prefix) for models in ((one,), (one, one))
     )
     np.testing.assert_array_equal(single.tokens, twice.tokens)
     np.testing.assert_allclose(single.scores, twice.scores, rtol=1e-5, atol=1e-5)
-    mean = np.log((np.asarray(jax.nn.softmax(one)) + np.asarray(jax.nn.softmax(other))) / 2)
+    check_mixture_of_two(name, limits, min_lengths, prefix, one, other)
+
+
+@pytest.mark.parametrize("name", slow_except(["together"], RULES))
+def test_an_ensemble_with_weights_searches_like_the_weighted_mean(name):
+    limits = np.random.default_rng(1).integers(1, LIMIT + 1, B)
+    check_mixture_of_two(
+        name, limits, *per_sentence(2), logits_of(3), logits_of(4), np.float32([0.8, 0.2])
+    )
+
+
+def check_mixture_of_two(name, limits, min_lengths, prefix, one, other, weights=None):
+    """Assert that the search equals the slow search with the mean of the models' probabilities."""
+    given = ((one, other), limits, min_lengths, prefix)
+    both = searcher(name)(*given) if weights is None else searcher(name)(*given, weights)
+    mean = np.log(
+        np.average([np.asarray(jax.nn.softmax(x)) for x in (one, other)], axis=0, weights=weights)
+    )
     for row, limit in enumerate(limits):
         model, allowed = defined_model(
             RULES[name], mean[row], min_lengths[row], prefix[0][row], prefix[1][row]
@@ -98,6 +115,28 @@ def test_an_ensemble_searches_like_one_model_or_like_the_mean_of_two(name):
         assert [h.tokens for h in found] == [h.tokens for h in expected]
         for h, e in zip(found, expected, strict=True):
             np.testing.assert_allclose(h[1:], e[1:], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", [(0.7, 0.3), (0.2, 0.5, 0.3)], ids=str)
+def test_a_weighted_mixture_is_the_log_of_the_weighted_mean_of_probabilities(weights):
+    logits = np.random.default_rng(7).normal(2, 3, (len(weights), 2, 3, V)).astype(np.float32)
+    probabilities = np.exp(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
+    expected = np.log(np.tensordot(weights, probabilities, axes=1))
+    found = jax.jit(mixture_logits)(list(logits), np.float32(weights))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_equal_weights_give_the_probabilities_of_no_weights_and_extreme_ones_those_of_one_model():
+    logits = list(np.random.default_rng(8).normal(0, 3, (3, 2, 3, V)).astype(np.float32))
+    usual, equal, extreme = (
+        np.asarray(jax.nn.softmax(jax.jit(mixture_logits)(logits, weights)))
+        for weights in (None, np.float32([1 / 3] * 3), np.float32([1e-30, 1, 1e-30]))
+    )
+    np.testing.assert_allclose(equal, usual, rtol=1e-5)
+    np.testing.assert_allclose(extreme, jax.nn.softmax(logits[1]), rtol=1e-5)
+    assert np.abs(usual - extreme).max() > 0.1
+    single = jax.jit(mixture_logits)(logits[:1], np.ones(1, np.float32))
+    np.testing.assert_array_equal(single, logits[0])
 
 
 @pytest.mark.parametrize("options", slow_except(["plain", "all"], SAMPLES))

@@ -35,13 +35,16 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
 
 
 @partial(jax.jit, static_argnums=0)
-def attention(config, params):
+def attention(config, params, weights=None):
     lengths = jnp.array([7, 5])
     models = [
         (Transformer(config), {"params": one})
         for one in (params if isinstance(params, list) else [params])
     ]
-    return score_targets(models, ids(2, 7), lengths, ids(2, 6), jnp.array([6, 4])).attention
+    target, target_lengths = ids(2, 6), jnp.array([6, 4])
+    return score_targets(
+        models, ids(2, 7), lengths, target, target_lengths, weights=weights
+    ).attention
 
 
 def changed(params, layer, name):
@@ -57,6 +60,8 @@ def test_the_attention_of_an_ensemble_is_the_mean_of_its_models():
     one, other = (attention(SMALL, each) for each in models)
     assert not np.allclose(one, other, atol=1e-2)
     np.testing.assert_allclose(attention(SMALL, models), (one + other) / 2, atol=1e-6)
+    weighted = attention(SMALL, models, jnp.array([0.8, 0.2]))
+    np.testing.assert_allclose(weighted, 0.8 * one + 0.2 * other, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (3, 1)])

@@ -1,0 +1,104 @@
+"""Ensembles of runs and checkpoints: members, their order, and what is refused."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from tiny import write_run
+
+from decoding.ensembles import members_of, normalized_weights
+from decoding.translator import Translator
+from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from storage.checkpoint import restore_params
+from storage.manifest import write_manifest
+
+
+def add_checkpoint(run: Path, step: int, params) -> None:
+    directory = run.absolute() / "checkpoints" / str(step)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(directory / "params", params)
+    write_manifest(directory)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs; the steps 2 and 4 of the first are scaled copies of its average."""
+    path = tmp_path_factory.mktemp("ensembles")
+    for seed, name in enumerate("ab"):
+        write_run(path / name, seed)
+    average = restore_params(path / "a", "average")
+    for step in (2, 4):
+        add_checkpoint(path / "a", step, jax.tree.map(lambda x, n=step: x * n, average))
+    return path / "a", path / "b", average
+
+
+def test_one_checkpoint_is_taken_of_each_run_and_several_checkpoints_of_one_run():
+    assert members_of("a", "best") == [(Path("a"), "best")]
+    assert members_of(["a", "b"], 7) == [(Path("a"), "7"), (Path("b"), "7")]
+    for checkpoint in ("2000,2100", [2000, 2100], ("2000", 2100)):
+        assert members_of(Path("a"), checkpoint) == [(Path("a"), "2000"), (Path("a"), "2100")]
+    assert members_of("~/a,b", "best")[0].directory == Path.home() / "a,b"  # one path
+
+
+def test_as_many_checkpoints_as_runs_are_taken_in_pairs():
+    found = members_of(["a", "a", "b"], "2,4,average")
+    assert found == [(Path("a"), "2"), (Path("a"), "4"), (Path("b"), "average")]
+
+
+@pytest.mark.parametrize("run, checkpoint", [(["a", "b"], "1,2,3"), (["a", "b", "c"], [1, 2])])
+def test_other_numbers_of_checkpoints_and_runs_are_refused(run, checkpoint):
+    message = f"--checkpoint: expected one .* for each of {len(run)} runs, got {5 - len(run)} "
+    with pytest.raises(UserError, match=message) as caught:
+        members_of(run, checkpoint)
+    assert caught.value.code == CONFIGURATION
+
+
+def test_the_checkpoints_of_an_ensemble_are_loaded_in_the_given_order(runs):
+    run, other, average = runs
+    translator = Translator.load([run, run, other], checkpoint="4,2,average", beam_size=3)
+    assert translator.decoding.beam_size == 3 and len(translator.engine.models) == 3
+    first, second, third = (one["params"] for one in translator.engine.variables)
+    for found, factor in ((first, 4), (second, 2)):
+        jax.tree.map(lambda x, y, n=factor: np.testing.assert_array_equal(x, y * n), found, average)
+    jax.tree.map(np.testing.assert_array_equal, third, restore_params(other, "best"))
+
+
+def test_a_missing_checkpoint_of_an_ensemble_is_refused(runs):
+    with pytest.raises(UserError, match="no checkpoint '3' in .*steps 2, 4 and the av") as caught:
+        Translator.load(runs[0], checkpoint=[2, 3])
+    assert caught.value.code == CHECKPOINT
+
+
+def test_weights_are_divided_by_their_sum():
+    assert normalized_weights("3,1", 2) == normalized_weights([3, 1], 2) == (0.75, 0.25)
+    assert normalized_weights([1e308] * 4, 4) == (0.25,) * 4
+    assert normalized_weights((1e-320, 1), 2)[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    "weights, part",
+    [
+        ("0.7,x", "expected positive numbers such as 0.7,0.3; got '0.7,x'"),
+        ([0.0, 1.0], "positive numbers"),
+        ([-1.0, 2.0], "positive numbers"),
+        (["nan", 1], "positive numbers"),
+        ([1, float("inf")], "positive numbers"),
+        ([None, 1], "positive numbers"),
+        ("0.5", "as many weights as models, 2, got 1"),
+        ([1, 1, 1], "as many weights as models, 2, got 3"),
+    ],
+    ids=str,
+)
+def test_invalid_weights_are_refused_before_parameters_are_read(runs, weights, part):
+    with pytest.raises(UserError, match=f"^--weights: .*{part}") as caught:
+        Translator.load(runs[:2], checkpoint="3", weights=weights)
+    assert caught.value.code == CONFIGURATION
+
+
+def test_a_translator_with_other_options_keeps_the_weights(runs):
+    translator = Translator.load(runs[:2], weights=(1, 3))
+    other = translator.with_options(alpha=1.0)
+    assert translator.weights == other.weights == (0.25, 0.75)
+    assert translator.engine.weights.tolist() == other.engine.weights.tolist() == [0.25, 0.75]

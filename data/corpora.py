@@ -5,17 +5,20 @@
     tsv:FILE                  one file of source<TAB>target
     tfds:NAME[/CONFIG][:SPLIT]  a TFDS data set prepared as array_record; never downloaded here
     2*ONE + 0.5*OTHER         a mixture: an epoch takes each pair of ONE twice and half of OTHER
+    tag:>>deu<<:ONE           each source begins with the tag ">>deu<<" and a space
 
 KINDS registers the kinds; corpus_kinds.py defines their interface. The checks need neither TFDS nor
 TensorFlow.
 """
 
 import re
+from typing import NamedTuple
 
 from data.config import DataConfig
 from data.corpus_kinds import CorpusKind, TextCorpus, TsvCorpus
 from data.text_files import Corpus, concatenate_corpora
 from data.tfds_corpora import BuiltinCorpus, TfdsCorpus
+from data.tokenizer import LIST_SPECIALS
 from runtime.errors import CONFIGURATION, UserError
 from runtime.notices import Log, no_log
 
@@ -23,8 +26,24 @@ KINDS: dict[str, CorpusKind] = {
     kind.name: kind for kind in (BuiltinCorpus(), TextCorpus(), TsvCorpus(), TfdsCorpus())
 }
 # The separator of a mixture: a plus sign followed by a corpus, with or without a weight.
-PLUS = re.compile(rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:{'|'.join(KINDS)}):)")
+PLUS = re.compile(rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:tag|{'|'.join(KINDS)}):)")
+# A part of a mixture: weight, tag and corpus.
+PART = re.compile(r"(?:([^*:]*)\*\s*)?(?:tag:([^:]*):)?(.*)", re.DOTALL)
 MAX_WEIGHT = 1000.0  # a larger weight is a typing error
+
+
+class Part(NamedTuple):
+    """A part of a mixture, `WEIGHT*tag:TAG:NAME:REST`."""
+
+    weight: float
+    tag: str  # "" if the part has none
+    kind: CorpusKind
+    rest: str  # the text after the name of the kind
+
+    @property
+    def spec(self) -> str:
+        """The specification of the part without its weight."""
+        return f"tag:{self.tag}:" * bool(self.tag) + f"{self.kind.name}:{self.rest}"
 
 
 def read_split(config: DataConfig, split: str, log: Log = no_log) -> Corpus | None:
@@ -45,11 +64,8 @@ def split_spec(config: DataConfig, split: str) -> str:
     given = {"train": config.corpus, "valid": config.valid, "test": config.test}[split]
     if given:
         return given
-    specs = []
-    for _, spec in mixture(config.corpus):
-        kind, rest = parse_spec(spec)
-        if kind.has_split(rest, split, config):
-            specs.append(spec)
+    parts = mixture(config.corpus)
+    specs = [part.spec for part in parts if part.kind.has_split(part.rest, split, config)]
     return " + ".join(dict.fromkeys(specs))
 
 
@@ -58,14 +74,13 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
 
     UserError(CONFIGURATION) if `spec` is malformed, UserError(DATA) if the data is missing.
     """
-    for weight, part in mixture(spec):
-        if split != "train" and weight != 1.0:
+    for part in mixture(spec):
+        if split != "train" and part.weight != 1.0:
             raise UserError(
                 CONFIGURATION,
                 f"data.{split} has a weight, got {spec!r}; weights are for training data only",
             )
-        kind, rest = parse_spec(part)
-        kind.check_data(rest, split, config)
+        part.kind.check_data(part.rest, split, config)
 
 
 def read_corpus(spec: str, split: str, config: DataConfig, log: Log = no_log) -> Corpus:
@@ -74,36 +89,51 @@ def read_corpus(spec: str, split: str, config: DataConfig, log: Log = no_log) ->
     Raises UserError as `check_corpus` does, and UserError(DATA) if the content is invalid.
     """
     check_corpus(spec, split, config)
-    corpora, weights = [], []
-    for weight, part in mixture(spec):
-        kind, rest = parse_spec(part)
-        corpus = kind.read(rest, split, config, log)
-        corpora.append(corpus.reversed() if config.reverse else corpus)
-        weights.append(weight)
-    return concatenate_corpora(corpora, weights)
+    corpora, parts = [], mixture(spec)
+    for part in parts:
+        corpus = part.kind.read(part.rest, split, config, log)
+        if config.reverse:
+            corpus = corpus.reversed()
+        corpora.append(corpus.tagged(part.tag) if part.tag else corpus)
+    return concatenate_corpora(corpora, [part.weight for part in parts])
 
 
-def mixture(spec: str) -> list[tuple[float, str]]:
-    """The weight and the specification of each part of "2*tsv:a.tsv + tsv:b.tsv".
+def corpus_tags(spec: str) -> tuple[str, ...]:
+    """The distinct tags of a corpus or a mixture; `spec` may be "".
 
     UserError(CONFIGURATION) if a part is malformed.
     """
-    parts = []
-    for part in PLUS.split(spec.strip()):
-        weight, one = re.fullmatch(r"(?:([^*:]*)\*\s*)?(.*)", part, re.DOTALL).groups()
-        try:
-            weight = 1.0 if weight is None else float(weight)
-        except ValueError:
-            weight = 0.0
-        if not 0.0 < weight <= MAX_WEIGHT:
-            raise UserError(
-                CONFIGURATION,
-                f"a corpus's weight must be a number above 0 and at most {MAX_WEIGHT:g}, as in "
-                f"0.5*tsv:FILE; got {part!r}",
-            )
-        parse_spec(one)
-        parts.append((weight, one))
-    return parts
+    parts = mixture(spec) if spec else []
+    return tuple(dict.fromkeys(part.tag for part in parts if part.tag))
+
+
+def mixture(spec: str) -> list[Part]:
+    """The parts of "2*tsv:a.tsv + tag:>>deu<<:tsv:b.tsv".
+
+    UserError(CONFIGURATION) if a part is malformed.
+    """
+    return [_parse_part(part) for part in PLUS.split(spec.strip())]
+
+
+def _parse_part(part: str) -> Part:
+    weight, tag, corpus = PART.fullmatch(part).groups()
+    try:
+        weight = 1.0 if weight is None else float(weight)
+    except ValueError:
+        weight = 0.0
+    if not 0.0 < weight <= MAX_WEIGHT:
+        raise UserError(
+            CONFIGURATION,
+            f"a corpus's weight must be a number above 0 and at most {MAX_WEIGHT:g}, as in "
+            f"0.5*tsv:FILE; got {part!r}",
+        )
+    if tag is not None and (not re.fullmatch(r"\S+", tag) or tag in LIST_SPECIALS):
+        raise UserError(
+            CONFIGURATION,
+            f"a corpus's tag must be text without spaces and none of {', '.join(LIST_SPECIALS)}, "
+            f"as in tag:>>deu<<:tsv:FILE; got {part!r}",
+        )
+    return Part(weight, tag or "", *parse_spec(corpus))
 
 
 def parse_spec(spec: str) -> tuple[CorpusKind, str]:
@@ -113,7 +143,7 @@ def parse_spec(spec: str) -> tuple[CorpusKind, str]:
         raise UserError(
             CONFIGURATION,
             f"a corpus must be one of {', '.join(kind.notation for kind in KINDS.values())}, or a "
-            f"mixture as in 2*tsv:ONE + tsv:OTHER; got {spec!r}",
+            f"mixture as in 2*tsv:ONE + tag:>>deu<<:tsv:OTHER; got {spec!r}",
         )
     KINDS[name].check_notation(rest)
     return KINDS[name], rest

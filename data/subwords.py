@@ -94,9 +94,13 @@ class _SideSampler:
             words = WORD.findall(tokenizer.normalize(text))
             sentences.append([numbers.setdefault(word, len(numbers)) for word in words])
         self._sentences = ragged(sentences)
-        # A word with a character that has no piece keeps its usual ids (a list instead of a str).
+        # A word with a character that has no piece, or with a piece that is never split, keeps its
+        # usual ids (a list instead of a str).
+        whole = tokenizer.user_defined
         self._words = [
-            word if all(c in self._ids for c in word) else tokenizer.encode(word[1:])
+            word
+            if all(c in self._ids for c in word) and not any(piece in word for piece in whole)
+            else tokenizer.encode(word[1:])
             for word in numbers
         ]
 

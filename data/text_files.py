@@ -55,6 +55,10 @@ class Corpus(NamedTuple):
         origins = tuple(one._replace(names=one.names[::-1]) for one in self.origins)
         return self._replace(source=self.target, target=self.source, origins=origins)
 
+    def tagged(self, tag: str) -> "Corpus":
+        """The same pairs with `tag` and a space before each source."""
+        return self._replace(source=[f"{tag} {text}" for text in self.source])
+
 
 def concatenate_corpora(corpora: list[Corpus], weights: list[float]) -> Corpus:
     """The pairs of several corpora in sequence; an epoch takes each pair of corpus i `weights[i]`

@@ -6,6 +6,7 @@ decoding returns normalised text. The result of `decode` has no line feed or car
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -68,6 +69,14 @@ class SentencePieceTokenizer:
         texts = self._processor.id_to_piece(list(ids))
         scores = self._processor.get_score(list(ids))
         return dict(zip(texts, scores, strict=True)), dict(zip(texts, ids, strict=True))
+
+    @cached_property
+    def user_defined(self) -> frozenset[str]:
+        """The pieces that are never split."""
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+        pieces = ModelProto.FromString(self._model).pieces
+        return frozenset(one.piece for one in pieces if one.type == one.USER_DEFINED)
 
     def serialized(self) -> bytes:
         """The content of the .model file, the argument of the constructor."""

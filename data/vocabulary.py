@@ -36,21 +36,26 @@ def tokenizer_sha256(tokenizer: Tokenizer) -> str:
 
 
 def train_tokenizers(
-    config: DataConfig, source: Sequence[str], target: Sequence[str]
+    config: DataConfig,
+    source: Sequence[str],
+    target: Sequence[str],
+    user_defined: Sequence[str] = (),
 ) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers (source, target) trained on the sentences; the same object twice if joint.
 
-    Deterministic. UserError(CONFIGURATION) if the vocabulary is too small for the alphabet,
-    UserError(DATA) if the sentences are blank.
+    `user_defined` are pieces of the source vocabulary that are never split, such as tags; a
+    tokenizer of characters has none. Deterministic. UserError(CONFIGURATION) if the vocabulary is
+    too small for the alphabet, UserError(DATA) if the sentences are blank.
     """
+    kind, size = config.tokenizer, config.vocab_size
     if config.joint_vocab:
-        joint = _train(config.tokenizer, "vocab_size", config.vocab_size, (source, target))
+        joint = _train(kind, "vocab_size", size, (source, target), user_defined)
         return joint, joint
-    size = ("target_vocab_size", config.target_vocab_size)
-    size = size if config.target_vocab_size else ("vocab_size", config.vocab_size)
+    target_size = ("target_vocab_size", config.target_vocab_size)
+    target_size = target_size if config.target_vocab_size else ("vocab_size", size)
     return (
-        _train(config.tokenizer, "vocab_size", config.vocab_size, (source,)),
-        _train(config.target_tokenizer or config.tokenizer, *size, (target,)),
+        _train(kind, "vocab_size", size, (source,), user_defined),
+        _train(config.target_tokenizer or kind, *target_size, (target,), ()),
     )
 
 
@@ -93,17 +98,19 @@ def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
     return loaded[0], loaded[-1]
 
 
-def _train(kind, field, size, corpora):
+def _train(kind, field, size, corpora, user_defined):
     if kind in SUBWORD_TOKENIZERS:
-        return _train_sentencepiece(kind, field, size, corpora)
+        return _train_sentencepiece(kind, field, size, corpora, user_defined)
     counts = Counter(token for text in chain(*corpora) for token in split_tokens(kind, text))
     if not counts:
         raise UserError(DATA, f"no vocabulary of {kind} can be trained: all sentences are blank")
-    ranked = sorted(counts, key=lambda token: (-counts[token], token))[: size - SPECIALS]
-    return ListTokenizer(kind, "\n".join(ranked).encode("utf-8"))
+    ranked = sorted(counts, key=lambda token: (-counts[token], token))
+    if kind == "words":
+        ranked = list(dict.fromkeys([*user_defined, *ranked]))
+    return ListTokenizer(kind, "\n".join(ranked[: size - SPECIALS]).encode("utf-8"))
 
 
-def _train_sentencepiece(kind, field, size, corpora):
+def _train_sentencepiece(kind, field, size, corpora, user_defined):
     from sentencepiece import SentencePieceTrainer
 
     # Every k-th sentence: a deterministic sample.
@@ -123,6 +130,7 @@ def _train_sentencepiece(kind, field, size, corpora):
             # Rare characters, e.g. of Chinese, must not displace the subwords.
             character_coverage=1.0 if 4 * alphabet <= size else 0.9995,
             normalization_rule_name="nmt_nfkc",
+            user_defined_symbols=list(user_defined),
             pad_id=PAD,
             bos_id=START,
             eos_id=END,

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from data.config import DataConfig
+from data.corpora import corpus_tags, split_spec
 from data.text_files import Corpus
 from data.tokenizer import OUR_IDS, Tokenizer
 from data.vocabulary import load_tokenizers, tokenizer_sha256, train_tokenizers
@@ -16,15 +18,20 @@ def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer
     """The tokenizers of a resumed run or of training.init_from, else new ones trained on `corpus`.
 
     Process 0 trains and saves new ones; then the other processes load them. training.init_from
-    also sets the model fields of `config` that have their default values.
+    also sets the model fields of `config` that have their default values. Raises
+    UserError(CONFIGURATION) as `check_tags` does.
     """
     if run.resumed:
-        return load_tokenizers(str(run.path / "vocab"))
-    if config.training.init_from:
-        return initial_tokenizers(config, run)
-    if is_first():
-        return train_tokenizers(config.data, corpus.source, corpus.target)
-    return load_tokenizers(str(run.path / "vocab"))
+        tokenizers = load_tokenizers(str(run.path / "vocab"))
+    elif config.training.init_from:
+        tokenizers = initial_tokenizers(config, run)
+    elif is_first():
+        tags = corpus_tags(config.data.corpus)
+        tokenizers = train_tokenizers(config.data, corpus.source, corpus.target, tags)
+    else:
+        tokenizers = load_tokenizers(str(run.path / "vocab"))
+    check_tags(config.data, tokenizers[0])
+    return tokenizers
 
 
 def initial_tokenizers(config: Config, run: Run) -> tuple[Tokenizer, Tokenizer]:
@@ -46,6 +53,21 @@ def initial_tokenizers(config: Config, run: Run) -> tuple[Tokenizer, Tokenizer]:
             f"another model: {', '.join(differences)}",
         )
     return tokenizers
+
+
+def check_tags(config: DataConfig, tokenizer: Tokenizer) -> None:
+    """Raise UserError(CONFIGURATION) for a tag that is not one piece of the source vocabulary."""
+    for split, field in (("train", "corpus"), ("valid", "valid"), ("test", "test")):
+        for tag in corpus_tags(split_spec(config, split)):
+            ids = tokenizer.encode(tag)
+            if tokenizer.id_of(tag) not in ids:
+                raise UserError(
+                    CONFIGURATION,
+                    f"data.{field}: the tag {tag} is not in the source vocabulary: expected one "
+                    f"piece, got {' '.join(map(tokenizer.piece, ids))}; use tags of data.corpus "
+                    "with data.tokenizer=unigram, bpe or words, or tags that the vocabulary of "
+                    "training.init_from has",
+                )
 
 
 def set_vocabulary(config: Config, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:

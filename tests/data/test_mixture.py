@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from data.config import DataConfig
-from data.corpora import check_corpus, mixture, read_corpus, split_spec
+from data.corpora import check_corpus, corpus_tags, mixture, read_corpus, split_spec
 from data.pairs import Pairs, encode_pairs, pairs_of_epoch, ragged, taken_pairs
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, DATA, UserError
@@ -108,12 +108,13 @@ def test_a_single_corpus_has_its_weight(files):
 
 
 def test_a_mixture_is_parsed_and_a_malformed_one_is_refused(files):
-    assert mixture("2*tsv:a.tsv + text:b*c,d+0.25*tfds:x/y:train") == [
+    parts = mixture("2*tsv:a.tsv + text:b*c,d+0.25*tfds:x/y:train")
+    assert [(part.weight, part.spec) for part in parts] == [
         (2.0, "tsv:a.tsv"),
         (1.0, "text:b*c,d"),
         (0.25, "tfds:x/y:train"),
     ]
-    assert mixture("text:My + Data/a,C++/b") == [(1.0, "text:My + Data/a,C++/b")]
+    assert [part.spec for part in mixture("text:My + Data/a,C++/b")] == ["text:My + Data/a,C++/b"]
     for wrong in ("0*tsv:a", "x*tsv:a", "-1*tsv:a", "1e9*tsv:a", "nan*tsv:a", "*tsv:a"):
         with pytest.raises(UserError, match="weight must be a number above 0") as caught:
             mixture(wrong)
@@ -152,3 +153,56 @@ def test_a_mixture_has_the_held_out_splits_of_its_corpora(files):
     assert split_spec(config, "valid") == split_spec(config, "test") == "builtin:korean_english"
     assert split_spec(config, "train") == config.corpus
     assert split_spec(DataConfig(corpus=f"tsv:{files[0]}"), "valid") == ""
+
+
+def test_the_parts_of_a_mixture_have_weights_and_tags():
+    spec = "2*tag:>>deu<<:text:a,b + tag:>>kor<<:tsv:c:d +0.5* tag:*:tfds:x/y:train+tsv:tag"
+    assert [(part.weight, part.tag, part.kind.name, part.rest) for part in mixture(spec)] == [
+        (2.0, ">>deu<<", "text", "a,b"),
+        (1.0, ">>kor<<", "tsv", "c:d"),
+        (0.5, "*", "tfds", "x/y:train"),
+        (1.0, "", "tsv", "tag"),
+    ]
+    specs = ["tag:>>deu<<:text:a,b", "tag:>>kor<<:tsv:c:d", "tag:*:tfds:x/y:train", "tsv:tag"]
+    assert [part.spec for part in mixture(spec)] == specs
+    assert corpus_tags(f"{spec} + tag:>>deu<<:tsv:e") == (">>deu<<", ">>kor<<", "*")
+    assert corpus_tags("tsv:a") == corpus_tags("") == ()
+
+
+@pytest.mark.parametrize("tag", ["", " ", "to German", "\u3000", "<s>", "<pad>", "</s>", "<unk>"])
+def test_a_tag_with_a_space_or_of_a_special_token_is_refused(tag):
+    with pytest.raises(UserError, match="tag must be text without spaces") as caught:
+        mixture(f"tsv:a + tag:{tag}:tsv:b")
+    assert caught.value.code == CONFIGURATION and repr(f"tag:{tag}:tsv:b") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "spec", ["tag:>>deu<<", "tag:>>deu<<:", "tag:>>deu<<:csv:a", "tag:a:tag:b"]
+)
+def test_a_tag_without_a_corpus_is_refused(spec):
+    with pytest.raises(UserError, match="a corpus must be one of") as caught:
+        mixture(spec)
+    assert caught.value.code == CONFIGURATION
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_each_source_begins_with_the_tag_of_its_part_even_if_reversed(files, reverse, split):
+    one, other = files
+    spec = f"tag:>>x<<:tsv:{one} + tsv:{other} + tag:>>y<<:tsv:{one}"
+    tagged = read_corpus(spec, split, DataConfig(reverse=reverse))
+    plain = read_corpus(
+        spec.replace("tag:>>x<<:", "").replace("tag:>>y<<:", ""), split, DataConfig()
+    )
+    sides = plain.target, plain.source
+    sources, targets = sides if reverse else sides[::-1]
+    tags = [">>x<< "] * 5 + [""] * 8 + [">>y<< "] * 5
+    assert tagged.source == [tag + text for tag, text in zip(tags, sources, strict=True)]
+    assert tagged.target == targets
+    assert [tagged.where(i) for i in range(18)] == [plain.where(i) for i in range(18)]
+    assert tagged.fingerprints == plain.fingerprints
+
+
+def test_held_out_splits_keep_the_tag_of_their_part():
+    config = DataConfig(corpus="2*tag:>>eng<<:builtin:korean_english + tag:>>deu<<:tsv:a")
+    assert split_spec(config, "valid") == "tag:>>eng<<:builtin:korean_english"

@@ -185,6 +185,21 @@ def test_a_word_with_an_unknown_character_keeps_its_usual_ids():
         assert tokenizers[0].decode(sampled) == tokenizers[0].decode(usual)
 
 
+def test_sampling_never_splits_a_user_defined_piece(config):
+    tags = "sehen", "senden"  # all of their letters have pieces
+    corpus = a_corpus()
+    lines = [f"{tags[i % 2]} {text}" for i, text in enumerate(corpus.source)]
+    corpus = corpus._replace(source=lines)
+    tokenizers = train_tokenizers(config, corpus.source, corpus.target, tags)
+    pairs, _, _ = encode_pairs(corpus, *tokenizers, config)
+    sampler = SubwordSampler(pairs, corpus[:2], tokenizers, config, 3)
+    ids = [tokenizers[0].id_of(tag) for tag in tags]
+    for epoch in range(2):
+        for i, sentence in enumerate(as_lists(sampler(epoch).source)):
+            assert [token for token in sentence if token in ids] == [ids[i % 2]]
+            assert tokenizers[0].decode(sentence) == lines[i]
+
+
 def test_a_vocabulary_without_subwords_is_refused():
     with pytest.raises(UserError, match="bpe or unigram") as caught:
         Config(data=DataConfig(tokenizer="words", subword_sampling=0.1)).validate()

@@ -100,6 +100,28 @@ def test_words_are_ranked_by_frequency_then_alphabet():
     assert words == sorted(counts, key=lambda word: (-counts[word], word))[:11]
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "words"])
+def test_a_user_defined_piece_of_the_source_is_one_piece_at_any_place(kind):
+    """Even if the training text does not have it, and in text that normalisation would change."""
+    pieces = [">>deu<<", ">>kor<<", "<ﬀ>"]
+    config = DataConfig(tokenizer=kind, vocab_size=97, joint_vocab=False)
+    source, target = train_tokenizers(config, GERMAN, ENGLISH, pieces)
+    for piece in pieces:
+        for text in (piece, f"{piece} {GERMAN[1]}", f"{GERMAN[1]} {piece} {GERMAN[2]}"):
+            assert source.encode(text).count(source.id_of(piece)) == 1
+            assert source.decode(source.encode(text)) == text
+        assert target.id_of(piece) is None
+    joint, _ = train_tokenizers(DataConfig(tokenizer=kind, vocab_size=97), GERMAN, ENGLISH, pieces)
+    assert None not in map(joint.id_of, pieces)
+    if kind != "words":
+        assert (source.user_defined, target.user_defined) == (set(pieces), set())
+
+
+def test_characters_have_no_user_defined_piece():
+    tokenizer, _ = train_tokenizers(DataConfig(tokenizer="characters"), GERMAN, ENGLISH, ["Hund"])
+    assert tokenizer.id_of("Hund") is None and len(tokenizer.encode("Hund")) == 4
+
+
 def test_characters_are_not_only_letters():
     lines = ["a b\u2028c\0\u0085d", "\u3000e"]
     tokenizer, _ = train_tokenizers(DataConfig(tokenizer="characters"), lines, lines)

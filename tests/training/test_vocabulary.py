@@ -1,0 +1,62 @@
+"""The vocabulary of a run has the tags of its corpora as single pieces."""
+
+from contextlib import closing
+
+import pytest
+from tiny import tiny_config, write_corpus, write_run
+
+from data.corpora import read_split
+from runtime.errors import CONFIGURATION, UserError
+from storage.run import Run
+from training.vocabulary import find_tokenizers
+
+TAGS = ">>rev<<", ">>sw<<"
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A mixture of two corpora with tags."""
+    specs = [write_corpus(tmp_path / f"{n}.tsv", n, seed=n) for n in (23, 31)]
+    mixture = " + ".join(f"tag:{tag}:{spec}" for tag, spec in zip(TAGS, specs, strict=True))
+    return tiny_config(mixture)
+
+
+def tokenizers_of(config, path):
+    with closing(Run(path)) as run:
+        run.resume_config(config)
+        return find_tokenizers(config, run, read_split(config.data, "train"))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "words"])
+def test_each_tag_of_the_training_corpus_is_one_piece_of_the_source_vocabulary(
+    kind, config, tmp_path
+):
+    config.data.tokenizer = kind
+    source, _ = tokenizers_of(config, tmp_path / "run")
+    for tag in TAGS:
+        assert source.encode(f"{tag} eins").count(source.id_of(tag)) == 1
+
+
+def test_a_vocabulary_of_characters_has_no_tags(config, tmp_path):
+    config.data.tokenizer = "characters"
+    with pytest.raises(
+        UserError, match="data.corpus: the tag >>rev<<.* got > > r e v < <; use"
+    ) as e:
+        tokenizers_of(config, tmp_path / "run")
+    assert e.value.code == CONFIGURATION and "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_held_out_tag_without_training_data_is_refused(split, config, tmp_path):
+    setattr(config.data, split, config.data.corpus.replace(">>sw<<", ">>odd<<"))
+    with pytest.raises(UserError, match=f"data.{split}: the tag >>odd<< is not in") as caught:
+        tokenizers_of(config, tmp_path / "run")
+    assert caught.value.code == CONFIGURATION
+
+
+def test_a_tag_that_a_fixed_vocabulary_lacks_is_refused(config, tmp_path):
+    write_run(tmp_path / "first")  # a vocabulary of words without tags
+    config.training.init_from = str(tmp_path / "first")
+    with pytest.raises(UserError, match="tag >>rev<< .* got <unk>; .*training.init_from") as caught:
+        tokenizers_of(config, tmp_path / "run")
+    assert caught.value.code == CONFIGURATION

@@ -6,6 +6,7 @@ from runtime.options import check_options, option
 
 TOKENIZERS = ("unigram", "bpe", "words", "characters")
 BAD_UTF8 = ("error", "replace", "skip")
+BAD_LINE = ("error", "skip")
 SPECIAL_TOKENS = 4  # padding, start, end and unknown
 
 
@@ -36,6 +37,16 @@ class DataConfig:
         "for a line that is not UTF-8: error, replace (invalid bytes become U+FFFD) or skip (drop "
         "the pair)",
         choices=BAD_UTF8,
+    )
+    on_bad_line: str = option(
+        "error",
+        "for a TSV line with a wrong number of columns: error or skip (drop the pair)",
+        choices=BAD_LINE,
+    )
+    deduplicate: bool = option(
+        False,
+        "drop a training pair that is identical to an earlier one of its corpus; pairs of "
+        "different parts of a mixture are not compared",
     )
     tokenizer: str = option(
         "unigram",

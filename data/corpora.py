@@ -15,8 +15,8 @@ import re
 from typing import NamedTuple
 
 from data.config import DataConfig
+from data.corpus import Corpus, concatenate_corpora, without_duplicates
 from data.corpus_kinds import CorpusKind, TextCorpus, TsvCorpus
-from data.text_files import Corpus, concatenate_corpora
 from data.tfds_corpora import BuiltinCorpus, TfdsCorpus
 from data.tokenizer import LIST_SPECIALS
 from runtime.errors import CONFIGURATION, UserError
@@ -92,6 +92,8 @@ def read_corpus(spec: str, split: str, config: DataConfig, log: Log = no_log) ->
     corpora, parts = [], mixture(spec)
     for part in parts:
         corpus = part.kind.read(part.rest, split, config, log)
+        if config.deduplicate and split == "train":
+            corpus = without_duplicates(corpus)
         if config.reverse:
             corpus = corpus.reversed()
         corpora.append(corpus.tagged(part.tag) if part.tag else corpus)

@@ -5,7 +5,8 @@ and add an instance to KINDS in data/corpora.py.
 """
 
 from data.config import DataConfig
-from data.text_files import Corpus, read_text, read_tsv
+from data.corpus import Corpus
+from data.text_files import read_text, read_tsv
 from runtime.errors import CONFIGURATION, UserError
 from runtime.lines import check_file
 from runtime.notices import Log
@@ -48,7 +49,7 @@ class TextCorpus(CorpusKind):
             check_file(path)
 
     def read(self, rest, split, config, log):
-        return read_text(*rest.split(","), config.on_bad_utf8, log)
+        return read_text(*rest.split(","), config, log)
 
 
 class TsvCorpus(CorpusKind):
@@ -60,4 +61,4 @@ class TsvCorpus(CorpusKind):
         check_file(rest)
 
     def read(self, rest, split, config, log):
-        return read_tsv(rest, config.on_bad_utf8, log)
+        return read_tsv(rest, config, log)

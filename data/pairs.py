@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.config import DataConfig
-from data.text_files import Corpus
+from data.corpus import Corpus
 from data.tokenizer import Tokenizer
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.notices import Log, no_log

@@ -11,9 +11,10 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data.collector import PairCollector
 from data.config import DataConfig
+from data.corpus import Corpus
 from data.corpus_kinds import CorpusKind
-from data.text_files import Corpus, PairCollector
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.notices import Log
 from runtime.paths import check_local_path, expand_path
@@ -188,7 +189,7 @@ def read_builder(
     examples = builder.as_data_source(split)
     name = spec if spec.endswith(f":{split}") else f"{spec}:{split}"
     digest = hashlib.sha256()
-    pairs = PairCollector((name, name), config.on_bad_utf8, log)
+    pairs = PairCollector((name, name), config, log)
     total = len(examples)
     for start in range(0, total, READ_AT_ONCE):
         block = range(start, min(start + READ_AT_ONCE, total))

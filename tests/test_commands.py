@@ -209,8 +209,11 @@ BAD_TRAINING = {
     "--config.data.corpus=text:{d}/no,{d}/nope": (3, "/no does not exist"),
     "--config.data.corpus=text:{d}/empty,{d}/three": (3, "is empty"),
     "--config.data.corpus=text:{d}/three,{d}/four": (3, "three has 3 lines, "),
-    "--config.data.corpus=text:{d}/bad,{d}/three": (3, "bad:2: byte 0xff at column 3"),
-    "--config.data.corpus=tsv:{d}/three": (3, "three:1: 1 tab-separated field"),
+    "--config.data.corpus=text:{d}/bad,{d}/three": (3, "byte 0xff in column 3 of "),
+    "--config.data.corpus=tsv:{d}/three": (
+        3,
+        "3 invalid lines: expected 2 tab-separated columns, got 1 at ",
+    ),
     "--config.data.corpus=tsv:{d}/long.tsv": (3, "0 of 2 pairs left"),
     "--workdir={d}/three/run": (6, "three/run"),
 }

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from data.batches import fixed_batches
+from data.corpus import Corpus
 from data.pairs import Pairs
 from data.scores import bleu, exact_match
-from data.text_files import Corpus
 from runtime import processes
 from storage.config import Config
 from storage.run import Run

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from data.corpora import read_split
+from data.corpus import EXAMPLES, Corpus
 from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
 from data.subwords import SubwordSampler
-from data.text_files import EXAMPLES, Corpus
 from data.tokenizer import Tokenizer
 from runtime.notices import throttled
 from storage.config import Config

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from data.config import DataConfig
 from data.corpora import corpus_tags, split_spec
-from data.text_files import Corpus
+from data.corpus import Corpus
 from data.tokenizer import OUR_IDS, Tokenizer
 from data.vocabulary import load_tokenizers, tokenizer_sha256, train_tokenizers
 from interop.models import open_model

@@ -94,8 +94,8 @@ def test_bytes_that_are_not_utf8(tmp_path, record_property):
     corpus = two_files(tmp_path, bad, numbered("word"))
     done = train(corpus, tmp_path / "run", devices=0, cwd=tmp_path)
     message = (
-        "train.de:777: byte 0xff at column 11 is not UTF-8 "
-        "(use --config.data.on_bad_utf8=replace or skip)"
+        "1 invalid line: expected UTF-8, got byte 0xff in column 11 of train.de:777; "
+        "convert the file, or set --config.data.on_bad_utf8=replace or skip"
     )
     assert (done.code, done.error) == (3, message)
     for choice, kept in (

@@ -2,22 +2,26 @@
 
 import pytest
 
-from data.text_files import PairCollector
+from data.collector import PairCollector
+from data.config import DataConfig
 from runtime.errors import DATA, UserError
 
 
 @pytest.mark.parametrize(
     "names, source, target, place",
     [
-        (("a.tsv", "a.tsv"), "äbc".encode(), b"gh\xff", "a.tsv:7: byte 0xff at column 7"),
-        (("a.tsv", "a.tsv"), "ä".encode() + b"\xfe", b"gh", "a.tsv:7: byte 0xfe at column 2"),
-        (("a.de", "a.en"), "äbc".encode(), b"gh\xff", "a.en:7: byte 0xff at column 3"),
-        (("a.de", "a.en"), b"\x80", b"gh", "a.de:7: byte 0x80 at column 1"),
+        (("a.tsv", "a.tsv"), "äbc".encode(), b"gh\xff", "byte 0xff in column 7 of a.tsv:7"),
+        (("a.tsv", "a.tsv"), b"\xfd", b"gh\xff", "byte 0xfd in column 1 of a.tsv:7"),
+        (("a.tsv", "a.tsv"), "ä".encode() + b"\xfe", b"gh", "byte 0xfe in column 2 of a.tsv:7"),
+        (("a.de", "a.en"), "äbc".encode(), b"gh\xff", "byte 0xff in column 3 of a.en:7"),
+        (("a.de", "a.en"), b"\x80", b"gh", "byte 0x80 in column 1 of a.de:7"),
     ],
 )
 def test_the_column_counts_characters_of_the_line_in_its_file(names, source, target, place):
     """The two sides of a tab-separated file share a line."""
+    pairs = PairCollector(names, DataConfig())
+    pairs.add(7, source, target)
     with pytest.raises(UserError) as refused:
-        PairCollector(names, "error").add(7, source, target)
+        pairs.corpus({})
     assert refused.value.code == DATA
-    assert str(refused.value).startswith(place + " is not UTF-8")
+    assert str(refused.value).startswith(f"1 invalid line: expected UTF-8, got {place};")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from data import corpora
+from data.collector import PairCollector
 from data.config import DataConfig
 from data.corpora import check_corpus, read_corpus, read_split, split_spec
 from data.corpus_kinds import CorpusKind
-from data.text_files import PairCollector
 from runtime.errors import CONFIGURATION, DATA, UserError
 
 
@@ -167,7 +167,7 @@ class Numbers(CorpusKind):
     name, notation = "numbers", "numbers:COUNT"
 
     def read(self, rest, split, config, log):
-        pairs = PairCollector((f"numbers:{rest}", f"numbers:{rest}"), config.on_bad_utf8, log)
+        pairs = PairCollector((f"numbers:{rest}", f"numbers:{rest}"), config, log)
         for i in range(int(rest)):
             pairs.add(i + 1, str(i).encode(), str(-i).encode())
         return pairs.corpus({})

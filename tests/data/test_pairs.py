@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from data.config import DataConfig
+from data.corpus import Corpus, Origin
 from data.pairs import encode_pairs, ragged, select_sequences
-from data.text_files import Corpus, Origin
 from data.vocabulary import train_tokenizers
 from runtime.errors import DATA, UserError
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from data.batches import Batches, DataPosition
+from data.collector import PairCollector
 from data.config import DataConfig
 from data.pairs import encode_pairs
 from data.subwords import VARIANTS, SubwordSampler, bpe_dropout, unigram_sample
-from data.text_files import PairCollector
 from data.tokenizer import UNKNOWN
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, UserError
@@ -52,7 +52,7 @@ def config(request):
 
 
 def a_corpus():
-    pairs = PairCollector(("a.de", "a.en"), "error")
+    pairs = PairCollector(("a.de", "a.en"), DataConfig())
     for number, pair in enumerate(zip(GERMAN, ENGLISH, strict=True), start=1):
         pairs.add(number, *(text.encode() for text in pair))
     return pairs.corpus({})
@@ -173,7 +173,7 @@ def test_a_sentence_that_would_no_longer_fit_keeps_its_usual_pieces(config):
 def test_a_word_with_an_unknown_character_keeps_its_usual_ids():
     config = DataConfig(tokenizer="bpe", vocab_size=97, subword_sampling=0.5)
     tokenizers = train_tokenizers(config, GERMAN, ENGLISH)
-    pairs = PairCollector(("a", "a"), "error")
+    pairs = PairCollector(("a", "a"), DataConfig())
     pairs.add(1, "Der ☃mann".encode(), "The ☃".encode())
     corpus = pairs.corpus({})
     encoded, _, _ = encode_pairs(corpus, *tokenizers, config)

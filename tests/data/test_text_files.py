@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 
 import pytest
 
@@ -94,14 +95,31 @@ def test_bytes_that_are_not_utf8_are_refused_with_line_and_column(text):
         "wört 77\n".encode(), "wört 77 zwölf\xff\n".encode("latin-1").replace(b"\xf6", "ö".encode())
     )
     message = refused(DATA, text, source, lines("word"))
-    assert "train.de:78: byte 0xff at column 14 is not UTF-8" in message
-    assert "(use --config.data.on_bad_utf8=replace or skip)" in message
+    assert message == (
+        "1 invalid line: expected UTF-8, got byte 0xff in column 14 of train.de:78; convert the "
+        "file, or set --config.data.on_bad_utf8=replace or skip"
+    )
+
+
+def test_all_lines_that_are_not_utf8_are_reported_at_once(text):
+    """In both files; the first five places in the order of the lines."""
+    source, target = [b"a\n"] * 11, [b"x\n"] * 11
+    for number in (2, 3, 7, 8, 11):
+        source[number - 1] = b"a\xff\n"
+    target[2] = target[3] = b"\xfe\n"
+    message = refused(DATA, text, b"".join(source), b"".join(target))
+    places = "train.de:2 train.de:3 train.en:3 train.en:4 train.de:7".split()
+    assert re.findall(r"byte (\S+) in column (\d) of (\S+)[,;]", message) == [
+        ("0xff", "2", place) if "de" in place else ("0xfe", "1", place) for place in places
+    ]
+    assert message.startswith("7 invalid lines: expected UTF-8, got byte") and ", …; " in message
 
 
 def test_bytes_that_are_not_utf8_can_be_replaced_or_skipped_and_are_counted(text):
     source, target = b"a\nb\xff\nc\n", b"x\ny\nz\n"
     corpus = text(source, target, on_bad_utf8="replace")
     assert (corpus.source, corpus.replaced) == (["a", "b\ufffd", "c"], 1)
+    assert corpus.examples == {"replaced bytes that are not UTF-8": ["train.de:2"]}
     corpus = text(source, target, on_bad_utf8="skip")
     assert (corpus.source, corpus.target) == (["a", "c"], ["x", "z"])
     assert corpus.dropped == {"not UTF-8": 1}
@@ -159,12 +177,51 @@ def test_two_tab_separated_fields_are_a_pair(tmp_path):
     assert corpus.where(1) == f"{path}:3"
 
 
-@pytest.mark.parametrize(("line", "fields"), [(b"one", "1 field"), (b"a\tb\tc", "3 tab")])
-def test_another_number_of_fields_is_refused_with_its_line(tmp_path, line, fields):
+@pytest.mark.parametrize(("line", "columns"), [(b"", 1), (b"one", 1), (b"a\tb\tc", 3)])
+def test_another_number_of_columns_is_refused_with_its_line(tmp_path, line, columns):
     path = tmp_path / "pairs.tsv"
     path.write_bytes(b"a\tb\n" + line + b"\n")
+    assert refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig()) == (
+        f"1 invalid line: expected 2 tab-separated columns, got {columns} at {path}:2; correct "
+        "them, or drop them with --config.data.on_bad_line=skip"
+    )
+
+
+@pytest.fixture
+def invalid(tmp_path):
+    """A TSV file of 31 lines, of which every third one has one to four columns, but not two."""
+    path = tmp_path / "pairs.tsv"
+    columns = {n: (1, 3, 4)[n // 3 % 3] for n in range(3, 32, 3)}
+    path.write_bytes(b"".join(b"\t".join([b"a"] * columns.get(n, 2)) + b"\n" for n in range(1, 32)))
+    return path, columns
+
+
+def test_all_lines_with_a_wrong_number_of_columns_are_reported_at_once(invalid):
+    path, columns = invalid
     message = refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig())
-    assert f"{path}:2: {fields.split()[0]} tab-separated field" in message
+    got = ", ".join(f"{columns[n]} at {path}:{n}" for n in (3, 6, 9, 12, 15))
+    assert message.startswith(
+        f"{len(columns)} invalid lines: expected 2 tab-separated columns, got {got}, …; "
+    )
+    path.write_bytes(path.read_bytes() + b"\xff\ta\n")
+    both = refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig())
+    assert both.startswith(message) and f"got byte 0xff in column 1 of {path}:32;" in both
+
+
+def test_lines_with_a_wrong_number_of_columns_can_be_skipped_and_are_counted(invalid):
+    path, columns = invalid
+    corpus = read_corpus(f"tsv:{path}", "train", DataConfig(on_bad_line="skip"))
+    assert list(corpus.numbers) == [n for n in range(1, 32) if n not in columns]
+    assert corpus.dropped == {"wrong number of columns": len(columns)}
+    places = [f"{path}:{n}" for n in (3, 6, 9, 12, 15)]
+    assert corpus.examples == {"wrong number of columns": places}
+
+
+def test_a_file_of_invalid_lines_only_has_no_pair_left(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(b"a\nb\n")
+    message = refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig(on_bad_line="skip"))
+    assert "0 of 2 pairs left: 2 wrong number of columns" in message
 
 
 def test_missing_empty_and_directory_are_refused_with_the_full_path(tmp_path, monkeypatch):
@@ -197,7 +254,7 @@ def test_a_pipe_is_a_file():
 
 
 def test_the_pair_of_an_extremely_long_line_is_dropped_without_reading_it_whole(text, monkeypatch):
-    for module in ("data.text_files", "runtime.lines"):
+    for module in ("data.text_files", "data.collector", "runtime.lines"):
         monkeypatch.setattr(f"{module}.LONGEST", 11)
     corpus = text(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n", lines("x", 5))
     assert corpus.source == ["a", "c", "e"] and list(corpus.numbers) == [1, 3, 5]
@@ -215,7 +272,7 @@ def test_the_pair_of_an_extremely_long_line_is_dropped_without_reading_it_whole(
 
 
 def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_path, monkeypatch):
-    for module in ("data.text_files", "runtime.lines"):
+    for module in ("data.text_files", "data.collector", "runtime.lines"):
         monkeypatch.setattr(f"{module}.LONGEST", 11)
     (tmp_path / "pairs.tsv").write_bytes(b"abcde\tfghij\nabcde\tfghijk\n")
     corpus = read_corpus(f"tsv:{tmp_path / 'pairs.tsv'}", "train", DataConfig())
@@ -225,7 +282,7 @@ def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_
 
 def test_progress_is_logged_while_a_corpus_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("data.text_files.EVERY", 3)
+    monkeypatch.setattr("data.collector.EVERY", 3)
     (tmp_path / "pairs.tsv").write_bytes(b"a\tx\n" * 7)
     logged = []
     read_corpus("tsv:pairs.tsv", "train", DataConfig(), logged.append)

@@ -67,6 +67,7 @@ BOUNDS = [
     ("data", "subword_sampling", (0.0, 0.5, 1.0), (-TINY, 1 + TINY)),
     ("data", "corpus", ("tsv:a",), ("",)),
     ("data", "on_bad_utf8", ("error", "skip", "replace"), ("", "ignore")),
+    ("data", "on_bad_line", ("error", "skip"), ("", "replace")),
     ("data", "tokenizer", ("unigram", "bpe", "words", "characters"), ("", "spaces")),
     ("data", "target_tokenizer", ("", "unigram", "bpe", "words"), ("spaces",)),
     *(("decoding", name, (1, 2**31 - 1), (0, -1, 2**31)) for name in ("beam_size", "batch_size")),
@@ -210,6 +211,7 @@ def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():
     assert (d.tokenizer, d.target_tokenizer, d.joint_vocab) == ("unigram", "", True)
     assert (d.target_vocab_size, d.max_length_ratio, d.subword_sampling) == (0, 0.0, 0.0)
     assert (d.reverse, d.on_bad_utf8, d.vocab_sha256) == (False, "error", "")
+    assert (d.on_bad_line, d.deduplicate) == ("error", False)
     d.validate()
 
 

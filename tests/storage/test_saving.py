@@ -9,9 +9,8 @@ import pytest
 from runs import run_training
 from tiny import tiny_config, write_corpus, write_run
 
-from data.text_files import read_tsv
 from interop.models import find_params
-from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
+from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from storage import saving
 from storage.checkpoint import read_best, steps, write_best
 from storage.run import Run
@@ -202,13 +201,6 @@ def test_a_run_resumes_with_a_lower_learning_rate(corpus, whole, tmp_path):
     config.training.num_steps += 4
     run_training(path, config)
     assert steps(path)[-1] == config.training.num_steps
-
-
-def test_the_error_for_an_invalid_byte_has_its_place_in_the_line(tmp_path):
-    (tmp_path / "bad.tsv").write_bytes("äbc\tgh".encode() + b"\xff\n")
-    with pytest.raises(UserError, match="bad.tsv:1: byte 0xff at column 7 ") as caught:
-        read_tsv(str(tmp_path / "bad.tsv"), "error")
-    assert caught.value.code == DATA
 
 
 def test_a_step_saved_at_an_interruption_is_kept_while_it_is_the_latest(tmp_path):

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from data.corpus import Corpus, Origin
 from data.pairs import Pairs, ragged
-from data.text_files import Corpus, Origin
 from storage.config import Config, TrainingConfig
 from storage.run import Run
 from training.best import BestCheckpoint

@@ -104,7 +104,7 @@ def test_a_dry_run_reads_all_lines(config, tmp_path, capsys):
     lines = open(path, encoding="utf-8").read() * 362
     with open(path, "w", encoding="utf-8") as file:
         file.write("".join(lines.splitlines(keepends=True)[:10_483]) + "no tab\n")
-    with pytest.raises(UserError, match=r"pairs.tsv:10484: 1 tab-separated field;") as refused:
+    with pytest.raises(UserError, match=r"got 1 at \S+pairs.tsv:10484;") as refused:
         dry_run(config, tmp_path / "run", False, "off")
     assert refused.value.code == DATA
     assert "reads all data" in capsys.readouterr().err

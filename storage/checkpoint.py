@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from data.tokenizer import Tokenizer
 from data.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
 from runtime import processes
-from runtime.errors import CHECKPOINT, UserError
+from runtime.errors import CHECKPOINT, OUTPUT, UserError
 from runtime.files import write_atomic
 from storage.config import Config, load_config, save_config
 from storage.manifest import damage, has_part, write_manifest
@@ -160,7 +160,15 @@ def read_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Token
 def write_run(
     run: Path, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], params: Any
 ) -> None:
-    """Write a run directory with `params` as its average and best checkpoint."""
+    """Write a run directory with `params` as its average and best checkpoint.
+
+    Raises UserError(OUTPUT) if the directory holds a run already.
+    """
+    if (run / "config.json").exists():
+        raise UserError(
+            OUTPUT, f"{run} holds a run already: expected a new directory; choose another one"
+        )
+    run.mkdir(parents=True, exist_ok=True)
     save_config(config, run / "config.json")
     save_tokenizers(str(run / "vocab"), *tokenizers)
     write_best(run, {"checkpoint": "average"})

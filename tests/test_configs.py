@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from data.corpora import mixture
 from storage.config import Config
 
 ROOT = Path(__file__).parent.parent
@@ -46,8 +47,8 @@ def test_no_config_names_a_path_of_one_machine(name):
     assert not re.findall(r"(?<![\w.])/\w\S*|~/\S*|\b[A-Z]:\\\S*", source)
     data = config_of(name).data
     for spec in filter(None, (getattr(data, part) for part in SPECS)):
-        kind, _, rest = spec.partition(":")
-        if kind in ("text", "tsv"):
-            variables = {re.match(r"\$(\w+)/", path)[1] for path in rest.split(",")}
-            assert len(variables) == 1
-            assert f"{variables.pop()}=DIRECTORY" in documentation(name)
+        for part in mixture(spec):
+            if part.kind.name in ("text", "tsv"):
+                variables = {re.match(r"\$(\w+)/", path)[1] for path in part.rest.split(",")}
+                assert len(variables) == 1
+                assert f"{variables.pop()}=DIRECTORY" in documentation(name)

@@ -86,7 +86,6 @@ def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> 
     params = jax.tree.map(
         lambda x: choose.normal(0, 0.5, x.shape).astype(np.float32), shapes["params"]
     )
-    path.mkdir(parents=True)
     write(path, config, (words, words), params)
 
 

@@ -93,14 +93,16 @@ def loss_sums(
 
 
 def make_train_step(
-    model: Transformer, optimizer: optax.GradientTransformationExtraArgs, config: TrainingConfig
+    model: Transformer, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Float[Array, ""]]]]:
     """train_step(state, batch [M, B, …]) → (state, metrics), for pmap or shard_map over AXIS.
 
     Metrics: loss and nll per target token (nats), accuracy, tokens, gradient_norm (before
     clipping). With loss weights the first three are weighted means. If the loss or the gradient is
-    not finite, only the step number changes. The learning rate is a function of the step number.
+    not finite, only the step number changes. The optimizer receives the step number as the argument
+    `step` if it takes extra arguments.
     """
+    optimizer = optax.with_extra_args_support(optimizer)
 
     def train_step(state: TrainState, batch: Batch):
         key = jax.random.fold_in(state.key, state.step)

@@ -82,9 +82,9 @@ def at(point, call, name):
     return "signal", point, str(call), name
 
 
-def last_step(lines, begin):
-    """The number after the prefix `begin` in the last line with it; 0 without such a line."""
-    found = [line.removeprefix(begin).split()[0] for line in lines if line.startswith(begin)]
+def last_step(lines, prefix):
+    """The number after a prefix in the last line that has it; 0 without such a line."""
+    found = [line.removeprefix(prefix).split()[0] for line in lines if line.startswith(prefix)]
     return int(found[-1].split("/")[0]) if found else 0
 
 
@@ -139,12 +139,12 @@ def batches_of(lines):
     return [line for line in lines if line.startswith("batch ") and len(line) == 70]
 
 
-def wait_for(process, begin):
-    """Read stderr up to a line with the prefix `begin`; returns the lines."""
+def wait_for(process, prefix):
+    """Read stderr up to a line with this prefix; returns the lines."""
     lines = []
     for line in process.stderr:
         lines.append(line.rstrip("\n"))
-        if line.startswith(begin):
+        if line.startswith(prefix):
             return lines
     raise AssertionError(lines)
 

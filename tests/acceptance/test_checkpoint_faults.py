@@ -21,19 +21,19 @@ FLIP = row(
 LOSS = row(
     13,
     "each file deleted, halved, emptied; an empty 9/, foreign files, temporary files only",
-    "as row 12; other names ignored; no silent restart from scratch",
+    "as in row 12; other names ignored; no silent restart from scratch",
 )
-ALL = row(14, "every step damaged", "rc 4 with each step and reason; --overwrite restarts")
+ALL = row(14, "every step damaged", "exit 4 with each step and reason; --overwrite restarts")
 FULL = row(
     15,
     "disk full during a save",
     "the failed save reports needed and free bytes; earlier "
-    "checkpoints intact, temporary files deleted; a later save succeeds, else rc 6 at the end",
+    "checkpoints intact, temporary files deleted; a later save succeeds, else exit 6 at the end",
 )
 WORKDIR = row(
     16,
     "run directory unwritable, relative, without parents",
-    "rc 6 before any device; relative paths become absolute, parents are created",
+    "exit 6 before any device; relative paths become absolute, parents are created",
 )
 NAN = row(17, "a state with NaN passed to save", "refused; latest and best unchanged")
 
@@ -65,8 +65,8 @@ def test_every_flipped_bit_is_detected(run, record_property, request):
         file = files[number % len(files)]
         before = file.read_bytes()
         flip(file, choose.randrange(8 * len(before)))
-        why = damage(newest)
-        assert file.name in why or str(file.relative_to(newest)) in why, (file, why)
+        found = damage(newest)
+        assert file.name in found or str(file.relative_to(newest)) in found, (file, found)
         file.write_bytes(before)
         flips += 1
     assert not damage(newest)
@@ -98,7 +98,7 @@ def test_decoding_refuses_a_damaged_checkpoint(bench, run, record_property):
     flip(max(files_of(run / "average"), key=lambda path: path.stat().st_size), 77)
     code, out, lines = bench.decode(run, "--checkpoint=average", devices=0)
     assert code == 4 and "average is damaged" in error_of(lines)
-    record_property("seen", "decoding: rc 4, names the file and the whole steps")
+    record_property("seen", "decoding: exit 4, names the file and the intact steps")
 
 
 @LOSS
@@ -139,11 +139,11 @@ def test_training_does_not_restart_silently_without_checkpoints(bench, run, reco
     (run / "checkpoints" / "12.tmp").mkdir(parents=True)
     code, lines = bench.train(run)
     assert code == 4 and "no checkpoint in" in error_of(lines), lines
-    record_property("seen", "temporary files only: rc 4")
+    record_property("seen", "temporary files only: exit 4")
 
 
 @ALL
-def test_all_damaged(bench, run, record_property):
+def test_a_run_with_damaged_checkpoints_only_is_refused(bench, run, record_property):
     for step, file in ((8, "params/_METADATA"), (10, "data/metadata"), (12, NAME)):
         flip(run / "checkpoints" / str(step) / file, 9)
     before = contents(run)
@@ -157,28 +157,29 @@ def test_all_damaged(bench, run, record_property):
     assert code == 0 and steps(run) == [2], lines
     record_property(
         "seen",
-        "rc 4: 12, 10 and 8, each with its file; nothing trained or changed; --overwrite rc 0",
+        "exit 4: 12, 10 and 8, each with its file; nothing trained or changed; --overwrite exit 0",
     )
 
 
 BIG = ["--config.model.d_model=64", "--config.model.d_ff=512", "--config.training.num_steps=100000"]
 
 
-def check_failed_save(bench, run, take, give, record_property, how):
-    """A save fails with a warning and leaves no files; a later one succeeds."""
+def check_failed_save(bench, run, fill, free, record_property, cause):
+    """After fill(process) a save fails with a warning and leaves no files; after free(process) a
+    later one succeeds."""
     process = bench.start(run, *BIG)
     try:
         lines = wait_for(process, "saved step ")
         forecast = next(line for line in lines if line.startswith("checkpoints: "))
         needed = forecast.split()[1]
         assert float(needed) > 1 and "3 kept" in forecast and "MB free" in forecast
-        take(process)
+        fill(process)
         lines = wait_for(process, "warning: ")
         assert f"could not be saved: it needs {needed} MB" in lines[-1], lines
         assert "training continues" in lines[-1]
-        there = sorted((run / "checkpoints").iterdir())
-        assert all(not damage(path) for path in there if path.name.isdigit())
-        give(process)
+        checkpoints = sorted((run / "checkpoints").iterdir())
+        assert all(not damage(path) for path in checkpoints if path.name.isdigit())
+        free(process)
         later = wait_for(process, "saved step ")
         assert last_step(later, "saved step ") > last_step(lines, "saved step ")
     finally:
@@ -188,7 +189,7 @@ def check_failed_save(bench, run, take, give, record_property, how):
     assert not any("Traceback" in line for line in lines + rest)
     record_property(
         "seen",
-        f"{how}: “{lines[-1].split(': ', 2)[2].split('(')[0].strip()}”, "
+        f"{cause}: “{lines[-1].split(': ', 2)[2].split('(')[0].strip()}”, "
         "saved once space was available",
     )
 
@@ -208,7 +209,7 @@ def test_a_limit_on_the_size_of_files(bench, tmp_path, record_property):
         limit(100_000),
         limit(resource.RLIM_INFINITY),
         record_property,
-        "a limit on files",
+        "a limit on the file size",
     )
 
 
@@ -259,7 +260,7 @@ def test_no_space_until_the_end(bench, tmp_path, record_property):
     assert last_step(lines, "saved step ") == 20
     code, lines = bench.train(tmp_path / "run", *flags)
     assert code == 0 and last_step(lines, "resumed at step ") == 20, lines
-    record_property("seen", "no space until the end: rc 6, step 20 intact and resumed")
+    record_property("seen", "no space until the end: exit 6, step 20 intact and resumed")
 
 
 @WORKDIR
@@ -269,7 +270,7 @@ def test_a_run_directory_that_cannot_be_created(bench, tmp_path, record_property
     path = f"{parent.format(d=tmp_path)}/run"
     code, lines = bench.train(path, devices=0)
     assert code == 6 and f"cannot write the run directory {path}" in error_of(lines)
-    record_property("seen", "rc 6 before any device")
+    record_property("seen", "exit 6 before any device")
 
 
 @WORKDIR
@@ -287,4 +288,4 @@ def test_nan_is_not_saved(bench, tmp_path, record_property):
     assert steps(tmp_path / "run") == [2, 4]
     assert not any(damage(tmp_path / "run" / "checkpoints" / step) for step in ("2", "4"))
     assert sorted(os.listdir(tmp_path / "run" / "checkpoints")) == ["2", "4"]
-    record_property("seen", f"rc 5: {error.split(';')[0]}; steps 2 and 4 unchanged")
+    record_property("seen", f"exit 5: {error.split(';')[0]}; steps 2 and 4 unchanged")

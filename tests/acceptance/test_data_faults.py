@@ -22,7 +22,7 @@ def get_config():
     def broken(pairs, plan, index, *shape):
         made.append(index)
         if len(made) == 3:
-            raise RuntimeError("the disk is gone")
+            raise RuntimeError("the disk failed")
         return make_batch(pairs, plan, index, *shape)
     data.batches.make_batch = broken
     return Config()
@@ -119,10 +119,10 @@ def test_bytes_that_are_not_utf8(tmp_path, record_property):
     "CRLF, lone CR, BOM, NUL, U+2028/2029/0085/VT/FF/FS, no final newline",
     "lines end at \\n only; pairs stay aligned; one CR and the BOM are removed",
 )
-def test_odd_characters_in_lines(tmp_path, record_property):
-    odd = "\u2028 \u2029 \u0085 \v \f \x1c \0 \r".split(" ")
-    source = [f"wort {i}{odd[i % len(odd)]} x" for i in range(LINES)]
-    target = [f"word {odd[-1 - i % len(odd)]} {i}" for i in range(LINES)]
+def test_unusual_characters_in_lines(tmp_path, record_property):
+    unusual = "\u2028 \u2029 \u0085 \v \f \x1c \0 \r".split(" ")
+    source = [f"wort {i}{unusual[i % len(unusual)]} x" for i in range(LINES)]
+    target = [f"word {unusual[-1 - i % len(unusual)]} {i}" for i in range(LINES)]
     corpus = two_files(
         tmp_path,
         "\ufeff".encode() + "\r\n".join(source).encode(),
@@ -138,7 +138,7 @@ def test_odd_characters_in_lines(tmp_path, record_property):
 
 @pytest.mark.row(
     26,
-    "blank lines, 1 MB line, 10 MB without a space, TSV of 1 or 3 fields, cut .gz",
+    "blank lines, 1 MB line, 10 MB without a space, TSV of 1 or 3 fields, truncated .gz",
     "pairs dropped, counted by reason with 5 places; TSV, .gz: exit 3 with the place; "
     "memory below twice that of the clean file",
 )
@@ -172,10 +172,10 @@ def test_lines_that_are_not_sentences(tmp_path, record_property):
         done = train("tsv:bad.tsv", tmp_path / "run", devices=0, cwd=tmp_path)
         assert done.code == 3 and done.error.startswith(f"bad.tsv:2: {count}-separated field")
     whole = gzip.compress(b"".join(b"%d\t%d\n" % (i, i * i) for i in range(997)))
-    (tmp_path / "cut.tsv.gz").write_bytes(whole[:-100])
-    done = train("tsv:cut.tsv.gz", tmp_path / "run", devices=0, cwd=tmp_path)
+    (tmp_path / "truncated.tsv.gz").write_bytes(whole[:-100])
+    done = train("tsv:truncated.tsv.gz", tmp_path / "run", devices=0, cwd=tmp_path)
     assert done.code == 3 and re.match(
-        r"cut.tsv.gz is damaged or cut off after line \d+", done.error
+        r"truncated.tsv.gz is damaged or cut off after line \d+", done.error
     )
     record_property("seen", seen)
 
@@ -212,7 +212,7 @@ def test_an_exception_in_the_loader(tmp_path, record_property):
         tmp_path / "run",
         first=[f"--config={tmp_path / 'broken.py'}"],
     )
-    message = "RuntimeError: the disk is gone, while making batch 2 of epoch 0"
+    message = "RuntimeError: the disk failed, while making batch 2 of epoch 0"
     assert done.code == 1 and done.error.startswith(message)
     log = (tmp_path / "run" / "train.log").read_text()
     assert "Traceback" in log and "in broken" in log and "while making batch 2 of epoch 0" in log

@@ -1,24 +1,28 @@
-"""Rows 29 to 34: batch decoding with decode.py and a run of train.py."""
+"""Rows 29 to 34: unusual input, interruptions and memory limits of decode.py."""
 
 import random
 import signal
 import subprocess
 import sys
 import time
+from io import BytesIO
 from itertools import groupby
 
 import pytest
 from command_line import DECODE, ENVIRONMENT, decode, trained
+from sentencepiece import SentencePieceTrainer
 from tiny import UNUSUAL_LINES, WORDS, write_run
 
-# decode.py whose devices have room for one sentence at a time, {room}, or for none.
-SMALL_DEVICES = """
+from data.tokenizer import SentencePieceTokenizer
+
+# decode.py on devices that run out of memory with more than {capacity} sentences in a batch.
+OUT_OF_MEMORY = """
 import runpy, sys
 import jax
 from decoding.engine import Engine
 search = Engine._search
 def search_or_fail(self, bucket):
-    if self.lanes(bucket) > {room}:
+    if self.lanes(bucket) > {capacity}:
         def fail(*_):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return fail
@@ -30,6 +34,7 @@ runpy.run_path({decode!r}, run_name="__main__")
 
 
 def mixed_lines(count, seed=0):
+    """Random lines of words, a tenth of them unusual: blank, very long, other scripts."""
     choose = random.Random(seed)
     return [
         choose.choice(UNUSUAL_LINES)
@@ -40,71 +45,77 @@ def mixed_lines(count, seed=0):
 
 
 def text_of(lines):
+    """The bytes of a file with these lines."""
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def translated(lines, *flags, **options):
-    """The output lines for input lines; the process must end well."""
+    """The output lines of decode.py for input lines; fails unless it exits with code 0."""
     done = decode(trained(), *flags, stdin=text_of(lines), **options)
     assert done.code == 0, done.err
     assert done.out.endswith("\n") or not done.out
     return done.out.split("\n")[:-1]
 
 
+def moses_fields(lines):
+    """The fields of each line of --format=moses: number, text, features, score."""
+    return [line.split(" ||| ") for line in lines]
+
+
 @pytest.mark.row(
     29,
-    "10,000 lines, some blank, of one character, of 20,000 characters, emoji, "
-    "RTL, |||, tabs, U+2028",
-    "as many lines out, in order; blank stays blank; n-best numbers are line numbers",
+    "10,000 lines, some of them blank, one character, 20,000 characters, emoji, right-to-left, "
+    "|||, tabs, U+2028",
+    "one output line per input line, in order; a blank line gives a blank line; n-best numbers are "
+    "line numbers",
 )
-def test_lines_of_all_kinds(record_property):
+def test_every_input_line_gives_one_output_line(record_property):
     lines = mixed_lines(10_000)
     out = translated(lines, "--beam_size=1", "--max_extra_length=2")
     blank = [not line.strip() for line in lines]
     assert len(out) == len(lines)
-    assert all(not one for one, is_blank in zip(out, blank, strict=True) if is_blank)
-    some = mixed_lines(400, seed=1)
-    fields = [line.split(" ||| ") for line in translated(some, "--format=moses", "--nbest=2")]
-    assert all(len(one) == 4 for one in fields)
-    numbers = [int(number) for number, _ in groupby(fields, lambda one: one[0])]
-    assert numbers == list(range(len(some)))
-    record_property("seen", f"10,000 of 10,000 lines, {sum(blank)} blank; n-best of 400 numbered")
+    assert all(not line for line, is_blank in zip(out, blank, strict=True) if is_blank)
+    few = mixed_lines(400, seed=1)
+    rows = moses_fields(translated(few, "--format=moses", "--nbest=2"))
+    assert all(len(row) == 4 for row in rows)
+    numbers = [int(number) for number, _ in groupby(rows, lambda row: row[0])]
+    assert numbers == list(range(len(few)))
+    record_property(
+        "seen", f"10,000 of 10,000 lines, {sum(blank)} blank; n-best lists of 400 lines numbered"
+    )
 
 
 @pytest.mark.row(
     30,
-    "batch 1, 7, 64; lines shuffled; file in 3 parts; 1 and 4 devices; beam 1; "
-    "n-best; a beam beyond the vocabulary",
-    "byte-identical at one compiled shape; "
-    "across batch sizes scores to 1e-4, near-ties counted; beam 1 is greedy",
+    "batch sizes 1, 7, 64; shuffled lines; the file in 3 parts; 1 and 4 devices; beam 1; n-best; "
+    "a beam wider than the vocabulary",
+    "byte-identical at one compiled shape; across batch sizes scores agree to 1e-4 and near-ties "
+    "are counted; beam 1 is greedy search",
 )
-def test_what_must_not_matter(record_property):
+def test_translations_do_not_depend_on_batches_or_devices(record_property):
     lines = mixed_lines(300, seed=2)
-    usual = translated(lines)
-    assert len(set(usual)) > 100  # not one answer to all
-    assert translated(lines, devices=4) == usual
+    expected = translated(lines)
+    assert len(set(expected)) > 100  # the model does not give one translation for all lines
+    assert translated(lines, devices=4) == expected
     order = random.Random(3).sample(range(len(lines)), len(lines))
-    assert translated([lines[i] for i in order]) == [usual[i] for i in order]
-    parts = [translated(lines[at : at + 100]) for at in (0, 100, 200)]
-    assert sum(parts, []) == usual
-    best = [line.split(" ||| ") for line in translated(lines, "--format=moses")]
-    assert [text.replace("&#124;" * 3, "|||") for _, text, *_ in best] == usual
+    assert translated([lines[i] for i in order]) == [expected[i] for i in order]
+    parts = [translated(lines[start : start + 100]) for start in (0, 100, 200)]
+    assert sum(parts, []) == expected
+    best = moses_fields(translated(lines, "--format=moses"))
+    assert [text.replace("&#124;" * 3, "|||") for _, text, *_ in best] == expected
     scores, ties = [float(score) for *_, score in best], 0
     for size in (1, 7, 64):
-        found = [
-            line.split(" ||| ")
-            for line in translated(lines, "--format=moses", f"--batch_size={size}")
-        ]
-        assert [float(one[3]) for one in found] == pytest.approx(scores, abs=1e-4)
-        ties += sum(one[1] != other[1] for one, other in zip(found, best, strict=True))
+        found = moses_fields(translated(lines, "--format=moses", f"--batch_size={size}"))
+        assert [float(row[3]) for row in found] == pytest.approx(scores, abs=1e-4)
+        ties += sum(row[1] != other[1] for row, other in zip(found, best, strict=True))
     assert ties <= 9
-    fields = [line.split(" ||| ") for line in translated(lines, "--format=moses", "--nbest=2")]
-    first = [next(group)[1] for _, group in groupby(fields, lambda one: one[0])]
-    assert first == [one[1] for one in best]
+    rows = moses_fields(translated(lines, "--format=moses", "--nbest=2"))
+    first = [next(group)[1] for _, group in groupby(rows, lambda row: row[0])]
+    assert first == [row[1] for row in best]
     greedy = translated(lines, "--beam_size=1")
-    assert greedy == translated(lines, "--samples=1", "--top_k=1")  # always the likeliest token
-    wide = [line.split(" ||| ") for line in translated(lines, "--format=moses", "--beam_size=40")]
-    assert all(float(one[3]) >= score - 1e-4 for one, score in zip(wide, scores, strict=True))
+    assert greedy == translated(lines, "--samples=1", "--top_k=1")  # the most probable token
+    wide = moses_fields(translated(lines, "--format=moses", "--beam_size=40"))
+    assert all(float(row[3]) >= score - 1e-4 for row, score in zip(wide, scores, strict=True))
     record_property(
         "seen",
         "identical for 1 and 4 devices, shuffled, in parts; "
@@ -113,9 +124,11 @@ def test_what_must_not_matter(record_property):
 
 
 @pytest.mark.row(
-    31, "an over-long line", "cut, named on stderr with its line and length, counted; exit 0"
+    31,
+    "an over-long line",
+    "truncated, reported on stderr with its line and length, counted; exit 0",
 )
-def test_an_over_long_line(tmp_path, record_property):
+def test_an_over_long_line_is_truncated_and_reported(tmp_path, record_property):
     (tmp_path / "in.txt").write_text("zwei\n" + "eins " * 200 + "\n" + "z" * 3_000_000 + "\ndrei\n")
     done = decode(trained(), f"--input={tmp_path / 'in.txt'}")
     message = f"{tmp_path / 'in.txt'}:2: 201 tokens > 32, truncated"
@@ -127,11 +140,11 @@ def test_an_over_long_line(tmp_path, record_property):
 
 @pytest.mark.row(
     32,
-    "SIGKILL and SIGTERM in the middle of a job; then other flags",
-    "finished chunks reused, output byte-equal; no partial file; chunks of another "
-    "command are not taken",
+    "SIGKILL and SIGTERM during a job; then other flags",
+    "finished chunks are reused, the output is byte-identical; no partial output file; chunks of a "
+    "job with other flags are not reused",
 )
-def test_a_job_that_is_stopped(tmp_path, record_property):
+def test_a_stopped_job_is_completed_by_the_same_command(tmp_path, record_property):
     (tmp_path / "in.txt").write_bytes(text_of(mixed_lines(13_000, seed=4)))
     flags = f"--input={tmp_path / 'in.txt'}", "--max_extra_length=2"
     whole = tmp_path / "whole.txt"
@@ -160,18 +173,21 @@ def test_a_job_that_is_stopped(tmp_path, record_property):
         done = decode(trained(), *flags, "--beam_size=1", f"--output={output}")
         assert done.code == 0 and "from an earlier run" in done.err[-1]
         assert output.read_bytes() == whole.read_bytes() and not parts.exists()
-    record_property("seen", "13,000 lines byte-equal after a kill; other flags: nothing reused")
+    record_property(
+        "seen", "13,000 lines byte-identical after SIGKILL; other flags: no chunk reused"
+    )
 
 
 ROW_33 = pytest.mark.row(
     33,
     "input that is not UTF-8; a batch that does not fit into memory; a model that generates \\n",
-    "the line is kept and named; the batch is halved, three times at most; a space for a line feed",
+    "the line is kept and reported; the batch size is halved, at most three times; a line feed "
+    "becomes a space",
 )
 
 
 @ROW_33
-def test_input_that_is_not_utf8(record_property):
+def test_bytes_that_are_not_utf8_are_replaced_and_reported(record_property):
     done = decode(trained(), stdin=b"eins\nzwei \xff\n\ndrei\n")
     assert done.code == 0 and done.out.count("\n") == 4
     message = "-:2: not UTF-8, bytes replaced"
@@ -180,10 +196,10 @@ def test_input_that_is_not_utf8(record_property):
 
 
 @ROW_33
-def test_a_batch_that_does_not_fit_into_memory(tmp_path, record_property):
+def test_a_batch_that_does_not_fit_into_memory_is_halved(tmp_path, record_property):
     lines = mixed_lines(60, seed=5)
-    script = tmp_path / "small_devices.py"
-    script.write_text(SMALL_DEVICES.format(room=1, decode=DECODE))
+    script = tmp_path / "out_of_memory.py"
+    script.write_text(OUT_OF_MEMORY.format(capacity=1, decode=DECODE))
     environment = {"PYTHONPATH": DECODE.rpartition("/")[0]}
     done = decode(
         trained(), "--batch_size=4", script=script, stdin=text_of(lines), environment=environment
@@ -191,20 +207,14 @@ def test_a_batch_that_does_not_fit_into_memory(tmp_path, record_property):
     assert done.code == 0, done.err
     halved = sum("trying half as many" in line for line in done.err)
     assert halved == 2 and done.out.split("\n")[:-1] == translated(lines, "--batch_size=1")
-    script.write_text(SMALL_DEVICES.format(room=0, decode=DECODE))
+    script.write_text(OUT_OF_MEMORY.format(capacity=0, decode=DECODE))
     done = decode(trained(), script=script, stdin=text_of(lines), environment=environment)
     assert done.code == 2 and "lower decoding.batch_size or decoding.beam_size" in done.error
-    record_property("seen", f"halved {halved} times, same output; exit 2 where nothing fits")
+    record_property("seen", f"halved {halved} times, same output; exit 2 if not one sentence fits")
 
 
-@ROW_33
-def test_a_model_that_says_line_feeds(tmp_path, record_property):
-    from io import BytesIO
-
-    from sentencepiece import SentencePieceTrainer
-
-    from data.tokenizer import SentencePieceTokenizer
-
+def byte_pieces():
+    """A vocabulary with a piece for each byte, line feed and carriage return included."""
     model = BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=iter(WORDS),
@@ -219,13 +229,18 @@ def test_a_model_that_says_line_feeds(tmp_path, record_property):
         eos_id=2,
         unk_id=3,
     )
-    pieces = SentencePieceTokenizer("bpe", model.getvalue())
-    write_run(tmp_path / "run", tokenizer=pieces)
-    end = pieces.piece(2)
-    others = [pieces.piece(i) for i in range(pieces.size)]
-    feeds = [piece for piece in others if piece in ("<0x0A>", "<0x0D>")]
-    assert len(feeds) == 2
-    suppressed = " ".join(piece for piece in others if piece not in (*feeds, end))
+    return SentencePieceTokenizer("bpe", model.getvalue())
+
+
+@ROW_33
+def test_a_generated_line_feed_becomes_a_space(tmp_path, record_property):
+    """All other pieces are suppressed, so that the model can generate nothing else."""
+    tokenizer = byte_pieces()
+    write_run(tmp_path / "run", tokenizer=tokenizer)
+    pieces = {tokenizer.piece(i) for i in range(tokenizer.size)}
+    line_breaks = {"<0x0A>", "<0x0D>"}
+    assert line_breaks < pieces
+    suppressed = " ".join(sorted(pieces - line_breaks - {tokenizer.piece(2)}))  # 2: the end token
     (tmp_path / "flags").write_text(f"--suppress={suppressed}\n")
     done = decode(
         tmp_path / "run",
@@ -237,15 +252,16 @@ def test_a_model_that_says_line_feeds(tmp_path, record_property):
     lines = done.out.split("\n")[:-1]
     assert len(lines) == 3 and "\r" not in done.out
     assert lines[0].count(" ") >= 5 and not lines[0].strip() and not lines[1]
-    record_property("seen", "a translation of line feeds alone is one line of spaces")
+    record_property("seen", "a translation of line feeds only is one line of spaces")
 
 
 @pytest.mark.row(
     34,
-    "a reader that goes away; empty stdin; output exists; its directory does not",
-    "quiet, exit 0; empty out; exit 6 unless --overwrite; exit 6 before the model",
+    "stdout closed by its reader; empty stdin; an output file that exists; an output directory "
+    "that does not exist",
+    "no message, exit 0; empty output; exit 6 without --overwrite; exit 6 before the model is read",
 )
-def test_pipes_and_outputs(tmp_path, record_property):
+def test_closed_pipes_empty_input_and_unusable_outputs(tmp_path, record_property):
     command = '"$0" "$1" --workdir="$2"'
     for rest in ("", " --help"):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The frame of the acceptance tests: lines of the table and injection points."""
+"""The tools of the acceptance tests: the table and the injection points."""
 
 import re
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Row 18: damaged or malicious MarianMT directories exit with code 4; nothing in them is run."""
+"""Row 18: damaged and malicious MarianMT directories are refused; nothing in them is executed."""
 
-import json
 import os
 import pickle
 import zipfile
@@ -26,25 +25,28 @@ class Payload:
         return os.mkdir, (str(self.marker),)
 
 
-def truncated(path, marker):
+# Each fault is a function of the model directory and of the path that a payload would create.
+
+
+def half_of_the_weights(path, marker):
     content = (path / "model.safetensors").read_bytes()
     (path / "model.safetensors").write_bytes(content[: len(content) // 2])
 
 
-def header_cut(path, marker):
+def part_of_the_header(path, marker):
     content = (path / "model.safetensors").read_bytes()
     (path / "model.safetensors").write_bytes(content[:100])
 
 
-def empty(path, marker):
+def no_weights(path, marker):
     (path / "model.safetensors").write_bytes(b"")
 
 
-def html_page(path, marker):
+def html_weights(path, marker):
     (path / "model.safetensors").write_text("<!doctype html><title>404</title>" * 9)
 
 
-def lfs_pointer(path, marker):
+def lfs_weights(path, marker):
     (path / "model.safetensors").write_text(
         "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n"
     )
@@ -58,97 +60,107 @@ def lfs_vocabulary(path, marker):
     (path / "vocab.json").write_text("version https://git-lfs.github.com/spec/v1\n")
 
 
-def changed(path, change):
-    there = load_file(path / "model.safetensors")
-    change(there)
-    save_file(there, path / "model.safetensors", {"format": "pt"})
+def changed_tensors(change):
+    """The fault that calls `change` with the dictionary of tensors."""
 
-
-def wrong_shape(path, marker):
-    changed(path, lambda there: there.update({NAME: np.zeros((37, 25), np.float32)}))
-
-
-def transposed(path, marker):
-    changed(path, lambda there: there.update({NAME: np.ascontiguousarray(there[NAME].T)}))
-
-
-def missing_tensor(path, marker):
-    changed(path, lambda there: there.pop(NAME))
-
-
-def extra_tensor(path, marker):
-    changed(path, lambda there: there.update({f"{NAME}_too": np.zeros(3, np.float32)}))
-
-
-def wrong_copy(path, marker):
-    changed(
-        path,
-        lambda there: there.update(
-            {"lm_head.weight": there["model.shared.weight"] + np.float32(1)}
-        ),
-    )
-
-
-def integers(path, marker):
-    changed(path, lambda there: there.update({NAME: there[NAME].astype(np.int8)}))
-
-
-def pickle_of(name, instead=False):
     def fault(path, marker):
-        (path / "model.safetensors").unlink()
-        target = path / ("model.safetensors" if instead else name)
-        if name.endswith(".pt"):  # as torch saves: a zip with a pickle inside
-            with zipfile.ZipFile(target, "w") as file:
-                file.writestr("archive/data.pkl", pickle.dumps(Payload(marker)))
-        else:
-            target.write_bytes(pickle.dumps(Payload(marker)))
+        tensors = load_file(path / "model.safetensors")
+        change(tensors)
+        save_file(tensors, path / "model.safetensors", {"format": "pt"})
 
     return fault
 
 
-FAULTS = {  # the fault, and the part of the error message that names it
-    "truncated safetensors": (truncated, "model.safetensors"),
-    "safetensors cut in its header": (header_cut, "model.safetensors"),
-    "empty safetensors": (empty, "model.safetensors"),
-    "an HTML page as weights": (html_page, "HTML page"),
-    "an LFS pointer as weights": (lfs_pointer, "git lfs pull"),
-    "an HTML page as config.json": (html_config, "config.json"),
-    "an LFS pointer as vocab.json": (lfs_vocabulary, "vocab.json"),
-    "a wrong shape": (wrong_shape, NAME),
-    "a transposed tensor": (transposed, NAME),
-    "a missing tensor": (missing_tensor, NAME),
-    "an extra tensor": (extra_tensor, f"{NAME}_too"),
-    "a quantised tensor": (integers, NAME),
-    "a copy that is none": (wrong_copy, "lm_head.weight"),
-    "a pickle pytorch_model.bin": (pickle_of("pytorch_model.bin"), "pytorch_model.bin"),
-    "a pickle model.pt": (pickle_of("model.pt"), "model.pt"),
-    "a pickle named safetensors": (pickle_of("x.bin", instead=True), "model.safetensors"),
-    "a torch zip named safetensors": (pickle_of("x.pt", instead=True), "model.safetensors"),
+def wrong_shape(tensors):
+    tensors[NAME] = np.zeros((37, 25), np.float32)
+
+
+def transposed(tensors):
+    tensors[NAME] = np.ascontiguousarray(tensors[NAME].T)
+
+
+def missing(tensors):
+    del tensors[NAME]
+
+
+def extra(tensors):
+    tensors[f"{NAME}_too"] = np.zeros(3, np.float32)
+
+
+def quantised(tensors):
+    tensors[NAME] = tensors[NAME].astype(np.int8)
+
+
+def different_copy(tensors):
+    tensors["lm_head.weight"] = tensors["model.shared.weight"] + np.float32(1)
+
+
+def pickled_weights(name, torch=False):
+    """The fault that replaces the weights by a pickle, as torch saves it (a zip archive) or
+    plain."""
+
+    def fault(path, marker):
+        (path / "model.safetensors").unlink()
+        content = pickle.dumps(Payload(marker))
+        if torch:
+            with zipfile.ZipFile(path / name, "w") as file:
+                file.writestr("archive/data.pkl", content)
+        else:
+            (path / name).write_bytes(content)
+
+    return fault
+
+
+FAULTS = {  # description → (fault, the part of the error message that names it)
+    "truncated weights": (half_of_the_weights, "model.safetensors"),
+    "weights truncated in the header": (part_of_the_header, "model.safetensors"),
+    "an empty file of weights": (no_weights, "model.safetensors"),
+    "an HTML page in place of the weights": (html_weights, "HTML page"),
+    "an LFS pointer in place of the weights": (lfs_weights, "git lfs pull"),
+    "an HTML page in place of config.json": (html_config, "config.json"),
+    "an LFS pointer in place of vocab.json": (lfs_vocabulary, "vocab.json"),
+    "a tensor of another shape": (changed_tensors(wrong_shape), NAME),
+    "a transposed tensor": (changed_tensors(transposed), NAME),
+    "a missing tensor": (changed_tensors(missing), NAME),
+    "an extra tensor": (changed_tensors(extra), f"{NAME}_too"),
+    "a quantised tensor": (changed_tensors(quantised), NAME),
+    "a copy with other values": (changed_tensors(different_copy), "lm_head.weight"),
+    "pytorch_model.bin only": (pickled_weights("pytorch_model.bin"), "pytorch_model.bin"),
+    "model.pt only": (pickled_weights("model.pt", torch=True), "model.pt"),
+    "a pickle named model.safetensors": (pickled_weights("model.safetensors"), "model.safetensors"),
+    "a torch archive named model.safetensors": (
+        pickled_weights("model.safetensors", torch=True),
+        "model.safetensors",
+    ),
 }
 
 
 @pytest.mark.row(
     18,
-    "damaged MarianMT directories: safetensors, HTML, LFS, shapes, pickles",
-    "exit code 4 naming file and tensor; a payload never runs",
+    "damaged and malicious MarianMT directories: truncated files, HTML pages, LFS pointers, wrong "
+    "tensors, pickles",
+    "exit 4 naming the file and the tensor; no payload is executed",
 )
-def test_a_damaged_import_is_refused_by_name_and_runs_nothing(tmp_path, record_property):
-    seen, out = {}, tmp_path / "out"
+def test_a_damaged_marian_directory_is_refused_and_nothing_in_it_is_executed(
+    tmp_path, record_property
+):
     pickle.loads(pickle.dumps(Payload(tmp_path / "marker")))
-    assert (tmp_path / "marker").exists()  # so it does something where it is loaded
-    for number, (fault, (damage, named)) in enumerate(FAULTS.items()):
+    assert (tmp_path / "marker").exists()  # the payload works when it is unpickled
+    messages, run = {}, tmp_path / "run"
+    for number, (name, (fault, expected)) in enumerate(FAULTS.items()):
         path, marker = tmp_path / str(number), tmp_path / f"marker{number}"
         write_marian(path)
-        damage(path, marker)
+        fault(path, marker)
         commands = [("decode.py", f"--workdir={path}")]
-        if "pytorch_model" in fault:
-            commands.append(("scripts/convert.py", f"--from_marian={path}", f"--to={out}"))
+        if name == "pytorch_model.bin only":
+            commands.append(("scripts/convert.py", f"--from_marian={path}", f"--to={run}"))
         for script, *arguments in commands:
             done = call_forked([ROOT / script, *arguments], b"a line\n", devices=0)
-            where = f"{fault}, {script}: {done.err}"
-            assert done.code == 4, where
-            assert done.out == "" and len(done.err) == 1, where
-            assert named in done.err[0] and str(path) in done.err[0], where
-            assert not marker.exists() and not out.exists(), where
-        seen[fault] = done.err[0].replace(str(path), "DIR")
-    record_property("seen", json.dumps(seen, ensure_ascii=False))
+            context = f"{script} with {name}: {done.err}"
+            assert done.code == 4, context
+            assert done.out == "" and len(done.err) == 1, context
+            assert expected in done.err[0] and str(path) in done.err[0], context
+            assert not marker.exists() and not run.exists(), context
+        messages[name] = done.err[0].removeprefix("error: ").replace(str(path), "DIRECTORY")
+    example = messages["a tensor of another shape"]
+    record_property("seen", f"{len(messages)} of {len(FAULTS)}, as in “{example}”")

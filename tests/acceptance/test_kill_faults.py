@@ -20,14 +20,19 @@ KILLS = row(
 EVERY_STEP = row(
     2, "stopped at every step of three epochs", "all bits and batches as in an uninterrupted run"
 )
-DRIFT = row(3, "stopped twice and thrice in an epoch; saved again without a step", "no drift")
+STOPS = row(
+    3,
+    "stopped two and three times in an epoch; saved again without a step",
+    "all bits as in an uninterrupted run",
+)
 
 
-def killed(bench, run, flags, begin, jitter):
-    """Kill a training `jitter` seconds after a line of stderr with the prefix `begin`; returns all
-    lines. The training would not end by itself."""
+def killed(bench, run, flags, prefix, jitter):
+    """Kill a training `jitter` seconds after a line of stderr with this prefix; returns all lines.
+
+    The training would not end by itself."""
     process = bench.start(run, *flags, "--config.training.num_steps=1000000")
-    lines = wait_for(process, begin)
+    lines = wait_for(process, prefix)
     time.sleep(jitter)
     code, lines = ended(process, lines, signal.SIGKILL)
     assert code == KILLED, lines
@@ -39,11 +44,11 @@ def kill_loop(bench, run, flags, startups, kills, choose):
     announced, resumed = 0, []
     for number in range(startups + kills):
         if number < startups:
-            begin = choose.choice(["run: ", "train: ", "devices: ", "batch: ", "checkpoints: "])
+            prefix = choose.choice(["run: ", "train: ", "devices: ", "batch: ", "checkpoints: "])
         else:
             step = announced + choose.randint(1, 12)
-            begin = tuple(f"step {step + more}/" for more in range(10))
-        lines = killed(bench, run, flags, begin, choose.uniform(0, 0.1))
+            prefix = tuple(f"step {step + more}/" for more in range(10))
+        lines = killed(bench, run, flags, prefix, choose.uniform(0, 0.1))
         if last_step(lines, "step "):
             resumed.append(last_step(lines, "resumed at step "))
             assert resumed[-1] >= announced, lines
@@ -126,18 +131,18 @@ def test_no_batch_is_repeated_or_skipped(bench, tmp_path, record_property):
     record_property("seen", "12 batches, the same in order over four processes")
 
 
-@DRIFT
+@STOPS
 def test_stopped_twice_in_an_epoch(bench, whole, tmp_path, record_property):
     for call in (1, 1):  # steps 1 and 2 of the four of an epoch
         code, lines = bench.train(tmp_path / "run", fault=at(STEP, call, "TERM"))
         assert code == 143, lines
     code, lines = bench.train(tmp_path / "run")
     assert code == 0 and final_state(tmp_path / "run") == final_state(whole), lines
-    record_property("seen", "twice: all equal")
+    record_property("seen", "two stops: all equal")
 
 
-@DRIFT
-def test_stopped_thrice_and_once_before_any_step(bench, whole, tmp_path, record_property):
+@STOPS
+def test_stopped_three_times_and_once_before_any_step(bench, whole, tmp_path, record_property):
     run = tmp_path / "run"
     for fault in (
         at(STEP, 5, "TERM"),
@@ -147,6 +152,6 @@ def test_stopped_thrice_and_once_before_any_step(bench, whole, tmp_path, record_
     ):
         code, lines = bench.train(run, fault=fault)
         assert code == 143, lines
-    assert steps(run)[-1] == 7  # the second one saved nothing, for nothing was done
+    assert steps(run)[-1] == 7  # the second stop saved nothing: no step was done
     assert bench.train(run)[0] == 0 and final_state(run) == final_state(whole)
-    record_property("seen", "thrice, and once without a step: all equal")
+    record_property("seen", "three stops, and one without a step: all equal")

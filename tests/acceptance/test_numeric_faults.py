@@ -15,7 +15,7 @@ row = pytest.mark.row
 DIVERGED = row(
     19,
     "the loss is NaN at a step that is not logged (a poisoned pair, a learning rate of 1e30)",
-    "rc 5 before a bad state is saved: step, loss, gradient norm, batch, "
+    "exit 5 before a bad state is saved: step, loss, gradient norm, batch, "
     "file:line; skip_nonfinite skips up to this number in a row and never applies them",
 )
 NOTHING = row(
@@ -34,7 +34,7 @@ LINE = 57
 
 @pytest.fixture(scope="module")
 def poisoned(tmp_path_factory):
-    """A bench whose corpus contains the word "gift" in line 57 only."""
+    """Runs of a corpus that contains the word "gift" in line 57 only."""
     path = tmp_path_factory.mktemp("poisoned")
     lines = [f"{a} {b}\t{b} {a}\n" for a in WORDS for b in WORDS]
     lines[LINE - 1] = "gift eins\teins gift\n"
@@ -64,7 +64,7 @@ def test_a_poisoned_pair(poisoned, tmp_path, record_property):
     assert ([0] + steps(tmp_path / "run"))[-1] == step - 1
     record_property(
         "seen",
-        f"poisoned: rc 5 at step {step}, step {step - 1} is the last saved, "
+        f"poisoned: exit 5 at step {step}, step {step - 1} is the last saved, "
         f"line {LINE} among the {len(places)} pairs named",
     )
 
@@ -89,7 +89,9 @@ def test_a_skipped_step_changes_only_the_step_number(poisoned, tmp_path, record_
         changed = {name for name in after if after[name] != before[name]}
         assert (changed == {"rest['step']"}) == (step in skipped), (step, changed)
     assert 1 <= len(skipped) <= 4  # twelve steps are four epochs
-    record_property("seen", f"skip_nonfinite=1: rc 0, steps {skipped} change only the step number")
+    record_property(
+        "seen", f"skip_nonfinite=1: exit 0, steps {skipped} change only the step number"
+    )
 
 
 @DIVERGED
@@ -105,7 +107,7 @@ def test_a_learning_rate_of_1e30(bench, tmp_path, record_property):
     step = bad_step(error_of(lines))
     assert steps(tmp_path / "run")[-1:] in ([], [2])
     assert last_step(lines, "saved step ") <= step
-    record_property("seen", f"1e30 with skip_nonfinite=2: two skipped, then rc 5 at step {step}")
+    record_property("seen", f"1e30 with skip_nonfinite=2: two skipped, then exit 5 at step {step}")
 
 
 V, S, T = 13, 7, 5

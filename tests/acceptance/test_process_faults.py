@@ -27,12 +27,12 @@ row = pytest.mark.row
 TERM = row(
     4,
     "SIGTERM in a step, in the first compilation, in evaluation and decoding, in a save",
-    "rc 143, the last finished step saved, resumed as row 2",
+    "exit 143, the last finished step saved, resumed as in row 2",
 )
 INT = row(
     5,
     "SIGINT once, twice",
-    "once: as row 4 with rc 130; twice: immediately, rc 130, checkpoints intact",
+    "once: as in row 4 with exit 130; twice: immediately, exit 130, checkpoints intact",
 )
 MIDDLE = row(
     6, "SIGKILL inside the write", "the partial checkpoint is ignored and deleted at the next start"
@@ -40,20 +40,20 @@ MIDDLE = row(
 ARCHITECTURE = row(
     7,
     "another architecture on resume",
-    "rc 2, each differing field old → new; harmless ones allowed and listed",
+    "exit 2, each differing field old → new; fields that may change are accepted and listed",
 )
 DATA = row(
     8,
     "changed training data on resume",
-    "rc 3 naming the file; allow_data_change restarts the data with a warning",
+    "exit 3 naming the file; allow_data_change restarts the data with a warning",
 )
 DEVICES = row(9, "1 → 2 → 4 devices on resume", "the same batches; loss to 1e-5; replicas equal")
 SECOND = row(
     10,
     "a second trainer in the run directory",
-    "rc 6, names the holder; a dead holder's lock is taken over",
+    "exit 6 naming the process that holds the lock; the lock of a dead process is replaced",
 )
-COMPLETE = row(11, "a finished run started again", "already complete, rc 0, nothing changed")
+COMPLETE = row(11, "a finished run started again", "already complete, exit 0, nothing changed")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ PLACES = {
 
 @TERM
 @pytest.mark.parametrize("place", PLACES)
-def test_sigterm_while(bench, evaluated, tmp_path, record_property, place):
+def test_sigterm_during(bench, evaluated, tmp_path, record_property, place):
     flags, expected = evaluated
     code, lines = bench.train(tmp_path / "run", *flags, fault=at(*PLACES[place], "TERM"))
     assert code == 143 and lines[-1] == "stopped by SIGTERM; run the same command to resume", lines
@@ -84,7 +84,7 @@ def test_sigterm_while(bench, evaluated, tmp_path, record_property, place):
     code, lines = bench.train(tmp_path / "run", *flags)
     assert code == 0 and last_step(lines, "resumed at step ") == step, lines
     assert final_state(tmp_path / "run") == final_state(expected)
-    record_property("seen", f"in {place}: rc 143, step {step} saved, then all equal")
+    record_property("seen", f"in {place}: exit 143, step {step} saved, then all equal")
 
 
 @TERM
@@ -95,14 +95,14 @@ def test_sigterm_in_the_first_compilation(bench, tmp_path, record_property):
     assert code == 143 and lines[-1].startswith("stopped by SIGTERM"), lines
     assert not any(line.startswith("saved") for line in lines[: lines.index("now TERM at loss")])
     assert last_step(lines, "step ") == last_step(lines, "saved step ") == 1
-    record_property("seen", "in the first compilation: rc 143 after it, step 1 saved")
+    record_property("seen", "in the first compilation: exit 143 after it, step 1 saved")
 
 
 @INT
 def test_sigint_once(bench, tmp_path, record_property):
     code, lines = bench.train(tmp_path / "run", fault=at(STEP, 3, "INT"))
     assert code == 130 and steps(tmp_path / "run") == [2, 3], lines
-    record_property("seen", "once: rc 130, step 3 saved")
+    record_property("seen", "once: exit 130, step 3 saved")
 
 
 @INT
@@ -113,7 +113,7 @@ def test_sigint_twice(bench, tmp_path, record_property):
     assert (tmp_path / "run" / "checkpoints" / "4.tmp").is_dir()
     code, lines = bench.train(tmp_path / "run", "--config.training.num_steps=4")
     assert code == 0 and last_step(lines, "resumed at step ") == 2, lines
-    record_property("seen", "twice: rc 130 inside a save, step 2 intact and resumed")
+    record_property("seen", "twice: exit 130 inside a save, step 2 intact and resumed")
 
 
 @MIDDLE
@@ -147,7 +147,7 @@ def test_another_architecture(bench, whole, tmp_path, record_property):
     assert "changed: training.num_steps 12 → 14" in lines
     record_property(
         "seen",
-        f"rc 2: {error.split(': ')[1].split(';')[0]}; log_every and num_steps allowed and listed",
+        f"exit 2: {error.split(': ')[1].split(';')[0]}; log_every, num_steps accepted, listed",
     )
 
 
@@ -175,7 +175,7 @@ def test_changed_data(bench, whole, tmp_path, record_property):
         (tmp_path / "run" / "run.json").read_text()
     )  # the data of the run from now on
     assert facts["data"][str(tmp_path / "pairs.tsv")] != "0" * 64
-    record_property("seen", f"rc 3: pairs.tsv changed; with the flag, “{warning}”")
+    record_property("seen", f"exit 3: pairs.tsv changed; with the flag, “{warning}”")
 
 
 @DEVICES
@@ -214,7 +214,8 @@ def test_a_second_trainer(bench, tmp_path, record_property):
     assert code == 0, lines
     holder = re.search(r"\((.*)\)", error)[1].replace(os.uname().nodename, "HOST")
     record_property(
-        "seen", f"rc 6: in use by {holder.replace(str(first.pid), 'PID')}; after it was killed rc 0"
+        "seen",
+        f"exit 6: in use by {holder.replace(str(first.pid), 'PID')}; after it was killed exit 0",
     )
 
 
@@ -223,4 +224,4 @@ def test_a_finished_run(bench, whole, record_property):
     before = contents(whole)
     code, lines = bench.train(whole)
     assert code == 0 and "already complete at step 12" in lines and contents(whole) == before
-    record_property("seen", "already complete at step 12, rc 0; no file changed except the logs")
+    record_property("seen", "already complete at step 12, exit 0; no file changed except the logs")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from runs import run_training
-from tiny import tiny_config, write_corpus
+from tiny import tiny_config, write_corpus, write_run
 
 from interop.models import find_params
-from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from storage import saving
 from storage.checkpoint import read_best, steps, write_best
 from storage.run import Run
@@ -210,3 +210,10 @@ def test_a_step_saved_at_an_interruption_is_kept_while_it_is_the_latest(tmp_path
         (tmp_path / "checkpoints" / str(step) / "MANIFEST.sha256").touch()
         assert checkpoints._last_steps() == last
     checkpoints.close()
+
+
+def test_a_run_directory_is_created_with_its_parents_and_never_overwritten(tmp_path):
+    write_run(tmp_path / "new" / "run")
+    with pytest.raises(UserError, match="holds a run already: expected a new directory") as error:
+        write_run(tmp_path / "new" / "run", seed=1)
+    assert error.value.code == OUTPUT

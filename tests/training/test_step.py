@@ -6,6 +6,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
@@ -102,6 +103,23 @@ def one_device(batch):
 @pytest.mark.parametrize("devices, micro", [(4, 1), (1, 4), (2, 2), (3, 1)])
 def test_the_update_is_independent_of_devices_and_micro_batches(batch, one_device, devices, micro):
     assert_close(train(batch, devices, micro), one_device)
+
+
+def test_any_optax_optimizer_can_be_used(batch):
+    """Gradient descent with a rate of 1 subtracts the gradient of the mean loss."""
+    descent = optax.scale(-1.0)
+    params = host_state().params
+    state = host_state()._replace(optimizer=descent.init(params))
+    step = spread_over(make_train_step(model(), descent, TRAINING), 1)
+    trained, _ = step(state, split_rows(batch, 1, 1))
+
+    def mean_loss(params, batch):
+        sums = loss_sums(model(), params, batch, TRAINING, None)
+        return sums.loss / sums.tokens
+
+    gradient = jax.jit(jax.grad(mean_loss))(params, batch)
+    expected = jax.tree.map(jnp.subtract, params, gradient)
+    assert_close(trained.params, expected)
 
 
 def test_dropout_does_not_depend_on_the_devices(batch, one_device):

@@ -16,7 +16,7 @@ from runtime.errors import DATA, UserError
 from runtime.lines import LONGEST, raw_lines
 from runtime.notices import Log, no_log
 
-CORRECT = "correct them, or drop them with --config.data.on_bad_line=skip"
+CORRECT = "correct the file, or drop such lines with --config.data.on_bad_line=skip"
 WRONG_COLUMNS = {
     columns: Problem("wrong number of columns", f"{columns} tab-separated columns", CORRECT)
     for columns in (2, 3)

@@ -26,10 +26,16 @@ PAD, START, END, UNKNOWN = OUR_IDS = Special()
 SPECIALS = 4
 UNKNOWN_TEXT = "⁇"
 LIST_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # as in SentencePiece
+BOUNDARY = "▁"  # precedes each word of a text that SentencePiece has normalised
+TAG = re.compile(r">>.*?<<", re.DOTALL)  # the tag of a target language in MarianMT
 
 
 class SentencePieceTokenizer:
-    """Subwords of a SentencePiece model; `model` is the content of its .model file."""
+    """Subwords of a SentencePiece model; `model` is the content of its .model file.
+
+    A user-defined piece `>>…<<` at the start of a text has no boundary piece before it, as in
+    MarianMT.
+    """
 
     def __init__(self, kind: str, model: bytes):
         from sentencepiece import SentencePieceProcessor
@@ -41,11 +47,11 @@ class SentencePieceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end."""
-        return self._processor.encode(text)
+        return self._without_boundary(self._processor.encode(text))
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
-        return self._processor.encode(list(texts))
+        return list(map(self._without_boundary, self._processor.encode(list(texts))))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids without padding, start and end; the unknown token becomes ⁇."""
@@ -76,6 +82,17 @@ class SentencePieceTokenizer:
         """The pieces that are never split."""
         pieces = read_pieces(self._model)
         return frozenset(one.text for one in pieces if one.type == USER_DEFINED)
+
+    @cached_property
+    def _tags(self) -> frozenset[int]:
+        return frozenset(
+            self._processor.piece_to_id(p) for p in self.user_defined if TAG.fullmatch(p)
+        )
+
+    def _without_boundary(self, ids):
+        """The ids of a text without the boundary before a tag at its start."""
+        starts_with_tag = len(ids) > 1 and ids[1] in self._tags and ids[0] == self.id_of(BOUNDARY)
+        return ids[1:] if starts_with_tag else ids
 
     def serialized(self) -> bytes:
         """The content of the .model file, the argument of the constructor."""

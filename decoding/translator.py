@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from data.pieces import with_pieces
+from data.pieces import tokenizers_for_pieces
 from data.tokenizer import Tokenizer
 from decoding.calls import Job
 from decoding.engine import Engine
@@ -91,7 +91,7 @@ class Translator:
                 )
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
-        tokenizers = with_pieces(tokenizers, config.special, source_pieces, target_pieces)
+        tokenizers = tokenizers_for_pieces(tokenizers, config.special, source_pieces, target_pieces)
         translator = cls([other.model for other, _ in checked], tokenizers, config.decoding)
         translator.use(*(require_finite(load_params(path, str(checkpoint)), path) for path in runs))
         return translator

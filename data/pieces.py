@@ -44,7 +44,7 @@ class PieceTokenizer:
         return " ".join(self.piece(int(i)) for i in ids if int(i) not in self._added)
 
 
-def with_pieces(
+def tokenizers_for_pieces(
     tokenizers: tuple[Tokenizer, Tokenizer],
     special: Special,
     source_pieces: bool,

@@ -16,7 +16,7 @@ MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 # The fields of its TrainerSpec with the id and the text of padding, start, end and unknown.
 SPECIAL_FIELDS = (43, 48), (41, 46), (42, 47), (40, 45)
 SPECIAL_TYPES = CONTROL, CONTROL, CONTROL, UNKNOWN
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
+VARINT, BYTES, FIXED32 = 0, 2, 5  # wire types
 
 
 class Piece(NamedTuple):
@@ -85,7 +85,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes, bytes]]:
             value, at = message[at : at + length], at + length
         elif wire_type == FIXED32:
             (value,), at = struct.unpack_from("<f", message, at), at + 4
-        else:
+        else:  # FIXED64
             value, at = message[at : at + 8], at + 8
         yield number, value, message[start:at]
 

@@ -109,7 +109,8 @@ class ListTokenizer:
         self.kind = kind
         self._tokens = tokens.decode("utf-8").removesuffix("\n").split("\n") if tokens else []
         self._ids = {token: i for i, token in enumerate(self._tokens, start=SPECIALS)}
-        self._user_defined = [token for token in self._tokens if len(token) > 1]
+        in_text = self._tokens if kind == "characters" else []
+        self._user_defined = [token for token in in_text if len(token) > 1]
         self.size = SPECIALS + len(self._tokens)
 
     def encode(self, text: str) -> list[int]:

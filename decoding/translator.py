@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from data.pieces import with_pieces
+from data.pieces import tokenizers_for_pieces
 from data.tokenizer import Tokenizer
 from decoding.attention import Attention, attention_of
 from decoding.calls import Job
@@ -85,7 +85,7 @@ class Translator:
         config = configs[0]
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
-        tokenizers = with_pieces(tokenizers, config.special, source_pieces, target_pieces)
+        tokenizers = tokenizers_for_pieces(tokenizers, config.special, source_pieces, target_pieces)
         models = [one.model for one in configs]
         translator = cls(models, tokenizers, config.decoding, shares, rules)
         translator.use(*(member.load() for member in members))

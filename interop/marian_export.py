@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from data.marian_tokenizer import OLD_PAD, PAD, MarianTokenizer, with_appended_pad
+from data.marian_tokenizer import OLD_PAD, PAD, TAG, MarianTokenizer, with_appended_pad
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from interop.marian import ACTIVATIONS, NOTE, REQUIRED, WEIGHTS
 from interop.marian_tensors import append_start_row, config_with_start_row, tensors_from_params
@@ -59,6 +59,14 @@ def check_expressible(config: Config, tokenizers: tuple[Tokenizer, Tokenizer], r
                 CHECKPOINT,
                 f"{run}: a vocabulary of {tokenizer.kind} is not supported by MarianMT: expected "
                 "unigram or bpe (SentencePiece)",
+            )
+        tags = [piece for piece in getattr(tokenizer, "user_defined", ()) if TAG.fullmatch(piece)]
+        if tags:
+            raise UserError(
+                CHECKPOINT,
+                f"{run}: the user-defined piece {min(tags)} is not supported by MarianMT, which "
+                "reads a tag at the start of a source without the piece ▁ before it: expected no "
+                "user-defined piece of the form >>…<<",
             )
         if tokenizer.id_of(OLD_PAD) is not None:
             raise UserError(

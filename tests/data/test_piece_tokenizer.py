@@ -5,7 +5,7 @@ from tiny_marian import SENTENCES
 
 from data.config import DataConfig
 from data.marian_tokenizer import MarianTokenizer
-from data.pieces import PieceTokenizer, with_pieces
+from data.pieces import PieceTokenizer, tokenizers_for_pieces
 from data.tokenizer import OUR_IDS, Special
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, UserError
@@ -56,9 +56,12 @@ def test_a_vocabulary_with_spaces_in_pieces_is_refused_by_option():
     characters, _ = tokenizer_of("characters")
     for option, sides in (("source_pieces", (True, False)), ("target_pieces", (False, True))):
         with pytest.raises(UserError, match=f"{option} is not supported .* got ' '") as refused:
-            with_pieces((characters, characters), OUR_IDS, *sides)
+            tokenizers_for_pieces((characters, characters), OUR_IDS, *sides)
         assert refused.value.code == CONFIGURATION
     words, _ = tokenizer_of("words")
-    source, target = with_pieces((characters, words), OUR_IDS, False, True)
+    source, target = tokenizers_for_pieces((characters, words), OUR_IDS, False, True)
     assert source is characters and target.kind == "pieces of words"
-    assert with_pieces((words, characters), OUR_IDS, True, False)[0].kind == "pieces of words"
+    assert (
+        tokenizers_for_pieces((words, characters), OUR_IDS, True, False)[0].kind
+        == "pieces of words"
+    )

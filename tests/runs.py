@@ -27,7 +27,7 @@ def run_training(path, config, stop_after=None, overwrite=False):
 
 
 def state_bytes(path):
-    """All arrays of the last checkpoint and the average, and its stored data without the time."""
+    """All arrays of the last checkpoint and the average, and its data without the time."""
     import orbax.checkpoint as ocp
 
     last = path / "checkpoints" / str(steps(path)[-1])
@@ -38,5 +38,5 @@ def state_bytes(path):
             args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             arrays += jax.tree.leaves(checkpointer.restore(directory, restore_args=args))
     data = json.loads((last / "data" / "metadata").read_text())
-    data.pop("seconds", None)
+    del data["seconds"]  # of training
     return [(a.dtype, a.shape, a.tobytes()) for a in map(np.asarray, arrays)], data

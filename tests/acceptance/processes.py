@@ -116,7 +116,8 @@ def final_state(run):
     last = run / "checkpoints" / str(steps(run)[-1])
     found = {"step": last.name, **arrays(last / "params"), **arrays(last / "rest")}
     found |= arrays(run / "average" / "params")
-    found["data"] = (last / "data" / "metadata").read_text()
+    found["data"] = json.loads((last / "data" / "metadata").read_text())
+    del found["data"]["seconds"]  # of training
     found["best"] = (run / "best.json").read_text()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [(line["step"], line["train_loss"]) for line in lines if "train_loss" in line]

@@ -89,13 +89,16 @@ def config_of(corpus, num_steps):
 
 
 def set_version(run, version):
-    """Replace the format_version of config.json and of all checkpoints; None removes it."""
+    """Replace the format_version of config.json and of all checkpoints; None removes it, and the
+    training time, which is newer."""
     files = [run / "config.json", *run.glob("checkpoints/*/data/metadata")]
     for file in files:
         content = json.loads(file.read_text())
         assert content.pop("format_version") == FORMAT_VERSION
         if version is not None:
             content["format_version"] = version
+        else:
+            content.pop("seconds", None)
         file.write_text(json.dumps(content))
     for directory in run.glob("checkpoints/*"):
         (directory / "MANIFEST.sha256").unlink()

@@ -11,6 +11,7 @@ from storage.config import Config
 from storage.run import Run
 from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
+from training.parameters import num_frozen
 
 SAMPLES = 5
 
@@ -25,7 +26,11 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
         f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
         + (f", {processes.count()} processes" if processes.count() > 1 else "")
     )
-    run.log(f"parameters: {num_parameters(config.model):,}")
+    parameters, frozen = num_parameters(config.model), num_frozen(config)
+    run.log(
+        f"parameters: {parameters:,}"
+        + (f", {frozen:,} frozen and {parameters - frozen:,} trained" if frozen else "")
+    )
     run.log(
         f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful (not padding); "
         f"{num_batches(plan, rows)} batches per epoch, {config.training.num_steps:,} steps"

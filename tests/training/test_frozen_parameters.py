@@ -52,10 +52,10 @@ def test_patterns_select_the_frozen_leaves_by_path(freeze, frozen):
 @pytest.mark.parametrize(
     ("freeze", "message"),
     [
-        ("encoder/layer_0/*", "'encoder/layer_0/*' matches no parameter.*such as encoder/layers_0"),
+        ("encoder/layer_0/*", "'encoder/layer_0/.' matches no parameter.*such as encoder/layers_0"),
         ("encoder/*,*embeddings*", r"'\*embeddings\*' matches no parameter"),
         ("encoder", "'encoder' matches no parameter.* encoder/"),
-        ("Encoder/*", "'Encoder/.*' matches no parameter"),
+        ("Encoder/*", "'Encoder/.' matches no parameter"),
         ("encoder/*,", "'' matches no parameter: .* decoder/.* or encoder/.* or target_embedding/"),
         ("*", "freezes all 5 parameters: expected at least one"),
         ("encoder/*,decoder/*,target*", "freezes all 5 parameters"),
@@ -124,6 +124,7 @@ def test_frozen_leaves_keep_their_bits_and_the_others_have_the_updates_of_zeroed
     assert sum(x.size for x in jax.tree.leaves(last.optimizer)) == 2 * size + 2  # and two counts
 
 
+@pytest.mark.slow
 def test_fine_tuning_keeps_frozen_parameters_and_resumes_bit_exactly(tmp_path, monkeypatch):
     """With Adafactor, whose state is factored at these sizes and of the trained part only."""
     monkeypatch.setattr(optimizer, "SMALLEST_FACTORED", 8)

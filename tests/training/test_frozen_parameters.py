@@ -96,8 +96,8 @@ def with_zeroed_gradients(inner):
 def two_steps(batch, training, make=lambda inner: inner):
     """(states before and after, metrics) of two steps on two devices with two micro-batches."""
     made = make(make_optimizer(training, 8))
-    step = spread_over(make_train_step(model(0.3), made, training), 2)
-    first = state = jax.device_get(init_state(model(0.3), made, training))
+    step = spread_over(make_train_step(model(), made, training), 2)
+    first = state = jax.device_get(init_state(model(), made, training))
     for _ in range(2):
         state, metrics = step(state, split_rows(batch, 2, 2))
         state = jax.device_get(state)

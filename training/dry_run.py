@@ -23,7 +23,6 @@ from training.failure import explain_failure
 from training.inputs import encode_corpora, read_corpora
 from training.memory import check_state, check_step, step_memory
 from training.optimizer import make_optimizer
-from training.parameters import check_freeze
 from training.report import announce
 from training.step import TrainState, init_state, make_train_step, pmap_train_step, split_rows
 from training.vocabulary import find_tokenizers, set_vocabulary
@@ -37,7 +36,6 @@ def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str)
         run.log(f"dry run of {path}: reads all data")
         corpora = read_corpora(config, run)
         tokenizers = find_tokenizers(config, run, corpora["train"])
-        check_freeze(config)
         set_vocabulary(config, tokenizers)
         data = encode_corpora(config, run, corpora, tokenizers)
         prepare_jax(compilation_cache, deterministic=config.training.deterministic)

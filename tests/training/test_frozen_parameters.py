@@ -169,4 +169,5 @@ def test_a_wrong_pattern_is_refused_before_a_run_is_written_or_deleted(tmp_path,
         else:
             run_training(path, config, overwrite=start == "overwriting")
     assert error.value.code == CONFIGURATION
-    assert (path / "config.json").exists() == (start == "overwriting")
+    for name in ("config.json", "average"):
+        assert (path / name).exists() == (start == "overwriting")

@@ -29,6 +29,7 @@ from training.config_flag import check_new_run, define_config, parsed_config, ru
 from training.dry_run import dry_run
 from training.failure import explain_failure
 from training.inputs import Data, encode_corpora, read_corpora
+from training.parameters import check_freeze
 from training.report import print_results
 from training.trainer import Trainer
 from training.vocabulary import find_tokenizers, set_vocabulary
@@ -77,6 +78,7 @@ def prepare_data(config: Config, run: Run, overwrite: bool) -> Data:
     corpora = read_corpora(config, run)
     with processes.first_process_first("the vocabulary"):
         tokenizers = find_tokenizers(config, run, corpora.train)
+        check_freeze(config)
         if overwrite:
             run.clear()
         if not run.resumed:

@@ -94,6 +94,11 @@ class TrainingConfig:
         "Fields of config.model at their defaults are taken from that model, except the dropout "
         "rates, dtype and remat; the tokenizer and vocabulary fields of config.data are ignored",
     )
+    freeze: str = option(
+        "",
+        "patterns of paths of parameters that are not trained, separated by commas, as in "
+        "encoder/*,*embedding* (* is any text, ? one character)",
+    )
     seed: int = option(0, "of initialisation, dropout and data order", minimum=0)
     log_every: int = option(100, "steps between two log lines", unit="steps", minimum=1)
     eval_every: int = option(

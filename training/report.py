@@ -13,6 +13,7 @@ from storage.config import Config, TrainingConfig
 from storage.run import Run
 from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
+from training.parameters import num_frozen
 from training.recommendation import size_hint
 
 SAMPLES = 5
@@ -28,7 +29,11 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
         f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
         + (f", {processes.count()} processes" if processes.count() > 1 else "")
     )
-    run.log(f"parameters: {num_parameters(config.model):,}")
+    parameters, frozen = num_parameters(config.model), num_frozen(config)
+    run.log(
+        f"parameters: {parameters:,}"
+        + (f", {frozen:,} frozen and {parameters - frozen:,} trained" if frozen else "")
+    )
     if not run.resumed and (hint := size_hint(config, len(plan.pairs))):
         run.log(hint)
     run.log(

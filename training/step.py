@@ -19,6 +19,7 @@ from model.transformer import Transformer
 from runtime.devices import replicated
 from storage.config import TrainingConfig
 from training.loss import LossSums, blockwise_cross_entropy
+from training.parameters import init_params, merge_params, split_params
 
 AXIS = "devices"
 
@@ -44,11 +45,11 @@ def init_state(
     """A fresh state, replicated on all local devices; otherwise the step would compile twice."""
 
     def init():
-        ids = jnp.ones((1, 2), jnp.int32)
         init_key, key = jax.random.split(jax.random.PRNGKey(config.seed))
-        params = model.init(init_key, ids, ids, ids, ids)["params"]
+        params = init_params(model, init_key)
+        trained, _ = split_params(params, config.freeze)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
-        return TrainState(jnp.array(0), params, optimizer.init(params), key, ema)
+        return TrainState(jnp.array(0), params, optimizer.init(trained), key, ema)
 
     return jax.jit(init, out_shardings=replicated())()
 
@@ -98,24 +99,25 @@ def make_train_step(
     """train_step(state, batch [M, B, …]) → (state, metrics), for pmap or shard_map over AXIS.
 
     Metrics: loss and nll per target token (nats), accuracy, tokens, gradient_norm (before
-    clipping). With loss weights the first three are weighted means. If the loss or the gradient is
-    not finite, only the step number changes. The optimizer receives the step number as the argument
-    `step` if it takes extra arguments.
+    clipping, of the trained parameters). With loss weights the first three are weighted means. If
+    the loss or the gradient is not finite, only the step number changes. The optimizer receives the
+    step number as the argument `step` if it takes extra arguments.
     """
     optimizer = optax.with_extra_args_support(optimizer)
 
     def train_step(state: TrainState, batch: Batch):
         key = jax.random.fold_in(state.key, state.step)
+        trained, frozen = split_params(state.params, config.freeze)
 
-        def loss(params, micro):
-            sums = loss_sums(model, params, micro, config, key)
+        def loss(trained, micro):
+            sums = loss_sums(model, merge_params(trained, frozen), micro, config, key)
             return sums.loss, sums
 
         def add_micro(total, micro):
-            gradients, sums = jax.grad(loss, has_aux=True)(state.params, micro)
+            gradients, sums = jax.grad(loss, has_aux=True)(trained, micro)
             return jax.tree.map(jnp.add, total, (gradients, sums)), None
 
-        zeros = jax.tree.map(jnp.zeros_like, state.params), LossSums(*[jnp.zeros(())] * 4)
+        zeros = jax.tree.map(jnp.zeros_like, trained), LossSums(*[jnp.zeros(())] * 4)
         total, _ = jax.lax.scan(add_micro, zeros, batch)
         gradients, sums = jax.lax.psum(total, AXIS)
         count = jnp.maximum(sums.tokens, 1.0)  # avoids 0 / 0 for a batch of padding only
@@ -130,9 +132,9 @@ def make_train_step(
 
         def updated(gradients):
             updates, optimizer_state = optimizer.update(
-                gradients, state.optimizer, state.params, step=state.step
+                gradients, state.optimizer, trained, step=state.step
             )
-            params = optax.apply_updates(state.params, updates)
+            params = merge_params(optax.apply_updates(trained, updates), frozen)
             ema = moving_average(state.ema, params, state.step, config.ema_decay)
             return state._replace(params=params, optimizer=optimizer_state, ema=ema)
 

@@ -192,7 +192,7 @@ def test_the_defaults_are_those_of_the_paper():
     assert t.optimizer == "adam"
     assert (t.weight_decay, t.ema_decay, t.loss_block, t.accumulate) == (0.0, 0.0, 0, 1)
     assert (t.patience, t.skip_nonfinite, t.deterministic) == (0, 0, False)
-    assert (t.profile, t.init_from, t.best_metric, t.seed) == ("", "", "bleu", 0)
+    assert (t.freeze, t.profile, t.init_from, t.best_metric, t.seed) == ("", "", "", "bleu", 0)
     assert (d.beam_size, d.alpha, d.max_extra_length, d.nbest) == (4, 0.6, 50, 1)
     for part in (t, d, ModelConfig()):
         part.validate()

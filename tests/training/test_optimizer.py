@@ -1,5 +1,6 @@
 """The schedules against their formulas, and AdamW against plain NumPy."""
 
+from dataclasses import fields
 from functools import partial
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from model.config import ModelConfig
 from model.transformer import Transformer
 from storage.config import TrainingConfig
-from training.optimizer import learning_rate_schedule, make_optimizer
+from training.optimizer import SCALINGS, learning_rate_schedule, make_optimizer
 from training.step import init_state
 
 
@@ -139,6 +140,11 @@ def test_weight_decay_does_not_apply_to_biases_and_layer_norms():
         "inner_bias",
         "outer_bias",
     }
+
+
+def test_every_choice_of_the_optimizer_is_implemented():
+    (field,) = (one for one in fields(TrainingConfig) if one.name == "optimizer")
+    assert field.metadata["choices"] == tuple(SCALINGS)
 
 
 def adafactor_config(**changes):

@@ -4,7 +4,7 @@ Axes: B sentences · S source · T target.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -48,12 +48,17 @@ class TeacherForcing:
         self, engine: Engine, decoding: DecodingConfig, tokenizers: tuple[Tokenizer, Tokenizer]
     ):
         self._engine, self._decoding, self._tokenizers = engine, decoding, tokenizers
-        self._run = scoring_program(
+
+    @cached_property
+    def _run(self) -> Callable[..., Any]:
+        """The compiled pass. It is made at the first use, because it needs the devices."""
+        options = self._decoding
+        return scoring_program(
             Scoring(
-                tuple(engine.models),
-                engine.suppress,
-                decoding.renormalize,
-                float(decoding.repetition_penalty),
+                tuple(self._engine.models),
+                self._engine.suppress,
+                options.renormalize,
+                float(options.repetition_penalty),
             )
         )
 

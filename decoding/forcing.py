@@ -4,7 +4,7 @@ Axes: B sentences · S source · T target.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +39,11 @@ class TeacherForcing:
         self, engine: Engine, decoding: DecodingConfig, tokenizers: tuple[Tokenizer, Tokenizer]
     ):
         self._engine, self._decoding, self._tokenizers = engine, decoding, tokenizers
-        self._run = scoring_program(tuple(engine.models), engine.rules.for_scoring())
+
+    @cached_property
+    def _run(self) -> Callable[..., Any]:
+        """The compiled pass. It is made at the first use, because it needs the devices."""
+        return scoring_program(tuple(self._engine.models), self._engine.rules.for_scoring())
 
     def pair(self, source: Sequence[int], target: Sequence[int]) -> EncodedPair:
         """The pair of these token ids without end tokens, truncated to the models' max_length."""

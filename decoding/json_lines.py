@@ -37,7 +37,9 @@ def string_field(fields: dict[str, Any], place: str, *names: str) -> str:
         shown = (json.dumps(without_surrogates(one), ensure_ascii=False) for one in fields)
         found = ", ".join(islice(shown, 10)) or "no fields"
         raise UserError(
-            DATA, f"{place}: no {wanted}: expected a field {wanted} with a string, got {found}"
+            DATA,
+            f"{place}: no {wanted}: expected a field {wanted} with a string, got {found}; add or "
+            "rename a field",
         )
     if not isinstance(fields[name], str):
         raise UserError(DATA, f'{place}: "{name}": expected a string, got {kind_of(fields[name])}')

@@ -91,6 +91,27 @@ def test_joined_shards_and_a_compressed_output_equal_the_whole(run):
     assert gzip.decompress((path / "out.gz").read_bytes()).decode() == whole
 
 
+@pytest.mark.slow
+def test_annotations_do_not_depend_on_devices_or_shards(run, tmp_path):
+    path, lines = run
+    flags = f"--input={path / 'in.txt'}", "--output_format=jsonl", "--annotate", "--nbest=2"
+    flags += "--suppress=<pad> <s> <unk>", "--min_length=3"
+    call = command(path, *flags)[1:]
+    outs = [call_forked(call, devices=devices).out for devices in (1, 4)]
+    assert outs[0] == outs[1]
+    objects = [json.loads(line) for line in outs[0].splitlines()]
+    assert [one["text"] for one in objects] == lines
+    assert [len(one.get("log_probs", [])) > 2 for one in objects] == [
+        bool(x.strip()) for x in lines
+    ]
+    parts = ""
+    for part in (1, 2):
+        out = tmp_path / f"{part}.jsonl"
+        assert decode(path, *flags, f"--shard={part}/2", f"--output={out}")[0] == 0
+        parts += out.read_text(encoding="utf-8")
+    assert parts == outs[0]
+
+
 def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     """A line is corrected before the job resumes; another job is refused while the first runs."""
     (path, lines), long = run, tmp_path / "long.txt"

@@ -16,7 +16,7 @@ from data.collector import PairCollector
 from data.config import DataConfig
 from data.pairs import encode_pairs
 from data.subwords import VARIANTS, SubwordSampler, bpe_dropout, segmentations, unigram_sample
-from data.tokenizer import UNKNOWN
+from data.tokenizer import UNKNOWN, ListTokenizer
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, UserError
 from storage.config import Config
@@ -100,6 +100,14 @@ def test_segmentations_are_all_cuts_of_a_word_into_pieces(kind):
         counts.append(len(found))
     assert max(counts) > 3
     assert segmentations("▁☃", tokenizer) == []
+
+
+def test_segmentations_that_are_too_many_are_refused():
+    """With the pieces a and aa their numbers are Fibonacci's: 6765 for 19 letters."""
+    tokenizer = ListTokenizer("words", b"a\naa")
+    assert len(segmentations("a" * 19, tokenizer)) == 6765
+    with pytest.raises(ValueError, match="has more than 10,000 segmentations"):
+        segmentations("a" * 60, tokenizer)
 
 
 @pytest.mark.parametrize("drop", [0.1, 0.5])

@@ -141,11 +141,6 @@ def test_a_tag_at_the_start_is_one_token_and_the_text_after_it_is_encoded_as_wit
         assert tokenizer.encode(f"{word}{tags[0]}") == ids
 
 
-def test_characters_have_no_user_defined_piece():
-    tokenizer, _ = train_tokenizers(DataConfig(tokenizer="characters"), GERMAN, ENGLISH, ["Hund"])
-    assert tokenizer.id_of("Hund") is None and len(tokenizer.encode("Hund")) == 4
-
-
 def test_characters_are_not_only_letters():
     lines = ["a b\u2028c\0\u0085d", "\u3000e"]
     tokenizer, _ = train_tokenizers(DataConfig(tokenizer="characters"), lines, lines)

@@ -1,6 +1,7 @@
 """A caller's own rules in a Translator: the documented example, samples, and compiled programs."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 from documents import ROOT, fenced
@@ -23,14 +24,14 @@ def rules_for(sequences):
 
 
 def test_the_words_of_the_documented_example_never_occur(tmp_path):
-    """The model is random, so that all pieces occur; the forbidden words are frequent ones."""
+    """In samples of a random model all pieces occur; the forbidden words are frequent ones."""
     ids = dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3)
     pieces = SentencePieceTokenizer("unigram", sentencepiece(SENTENCES, 90, **ids))
     write_run(tmp_path / "run", tokenizer=pieces)
-    options = dict(suppress="<pad> <s> <unk>", nbest=2)
+    options = dict(suppress="<pad> <s> <unk>", samples=8)
     usual = Translator.load(tmp_path / "run").translate(SENTENCES, **options)
     count = Counter(word for each in usual for text in each for word in text.split())
-    words = sorted(count, key=lambda word: -count[word] * (len(word) > 2))[:3]
+    words = sorted(count, key=lambda word: -count[word] * (2 < len(word) < 8))[:3]
     (example,) = (
         code
         for code in fenced((ROOT / "docs" / "DECODING.md").read_text(encoding="utf-8"), "python")
@@ -43,7 +44,7 @@ def test_the_words_of_the_documented_example_never_occur(tmp_path):
     assert max(map(len, names["sequences"])) > 2
     found = names["translator"].translate(SENTENCES, rules=names["without_words"], **options)
     assert not {word for each in found for text in each for word in text.split()} & set(words)
-    assert all(count[word] > 1 for word in words) and found != usual
+    assert all(2 < len(word) < 8 for word in words) and found != usual
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,7 @@ def pairs_in(translations):
     return Counter(pair for words in texts for pair in zip(words, words[1:], strict=False))
 
 
+@pytest.mark.slow
 def test_translations_with_a_rule_have_the_scores_of_the_model(translator):
     """Masks leave log-probabilities unchanged. Rules of a call replace those of the translator."""
     usual = translator.translate(LINES)
@@ -70,13 +72,8 @@ def test_translations_with_a_rule_have_the_scores_of_the_model(translator):
     assert translator.translate(LINES) == usual
     pairs = [(LINES[i], text) for i in (0, 3) for text in texts[i]]
     expected = [one.score for i in (0, 3) for one in found[i].hypotheses]
-    for engine in (translator, constrained):
-        scores = [one.score for one in Scorer(engine).stream(pairs)]
-        assert scores == pytest.approx(expected, abs=1e-4)
-    drawn = translator.translate(LINES, samples=20)
-    assert set(pairs_in(drawn)) & set(frequent)
-    drawn = translator.translate(LINES, rules=rules, samples=20)
-    assert not set(pairs_in(drawn)) & set(frequent)
+    scores = [one.score for one in Scorer(constrained).stream(pairs)]
+    assert scores == pytest.approx(expected, abs=1e-4)
 
 
 def test_programs_are_kept_by_the_identity_of_the_rules(translator):
@@ -89,7 +86,17 @@ def test_programs_are_kept_by_the_identity_of_the_rules(translator):
     assert first.rules is first.with_options(beam_size=5).rules is rules
 
 
-@pytest.mark.parametrize("rules", ["forbid", [1], {}], ids=str)
+@dataclass
+class WithState:
+    """It can change, so it has no hash."""
+
+    words: int = 0
+
+    def __call__(self, logits, normalizer, *_):
+        return logits, normalizer, logits < 0
+
+
+@pytest.mark.parametrize("rules", ["forbid", [1], WithState()], ids=str)
 def test_rules_that_are_not_a_hashable_function_are_refused(translator, rules):
     for call in (lambda: translator.translate(["eins"], rules=rules),
                  lambda: Translator.load("nowhere", rules=rules)):  # fmt: skip

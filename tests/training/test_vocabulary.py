@@ -27,7 +27,7 @@ def tokenizers_of(config, path):
         return find_tokenizers(config, run, read_split(config.data, "train"))
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe", "words"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "words", "characters"])
 def test_each_tag_of_the_training_corpus_is_one_piece_of_the_source_vocabulary(
     kind, config, tmp_path
 ):
@@ -35,15 +35,6 @@ def test_each_tag_of_the_training_corpus_is_one_piece_of_the_source_vocabulary(
     source, _ = tokenizers_of(config, tmp_path / "run")
     for tag in TAGS:
         assert source.encode(f"{tag} eins").count(source.id_of(tag)) == 1
-
-
-def test_a_vocabulary_of_characters_has_no_tags(config, tmp_path):
-    config.data.tokenizer = "characters"
-    with pytest.raises(
-        UserError, match="data.corpus: the tag >>rev<<.* got > > r e v < <; use"
-    ) as e:
-        tokenizers_of(config, tmp_path / "run")
-    assert e.value.code == CONFIGURATION and "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])

@@ -1,6 +1,28 @@
-"""One model for two languages: English → German and English → Korean, with a tag per direction.
+"""One model for two target languages: English → German and English → Korean, by a source tag.
 
-TATOEBA=DIRECTORY KO_EN=DIRECTORY python train.py --config=configs/multilingual.py
+    TATOEBA=DIRECTORY KO_EN=DIRECTORY python train.py --config=configs/multilingual.py
+    zcat DIRECTORY/dev.de.gz > dev.de
+    zcat DIRECTORY/dev.en.gz | sed 's/^/>>deu<< /' | python decode.py \\
+        --workdir=runs/multilingual --output=dev.out --reference=dev.de
+TATOEBA contains train and dev, .en.gz and .de.gz: everyday sentences. KO_EN contains train,
+dev.docs and dev.bible, .en.gz and .ko.gz: documentation, the Bible and everyday sentences. For
+Korean the tag is >>kor<<. 239,573 of 239,930 pairs are kept; an epoch has 1,160 batches.
+
+Recorded scores of the best checkpoint, step 2000, the last one (nrefs:1|case:mixed|tok:13a):
+
+    direction   data                        sacreBLEU   chrF2
+    en → de     Tatoeba dev, 2,000          27.54       48.25
+    en → ko     dev.docs, 1,596             29.50       38.17
+    en → ko     dev.bible, 778               1.53       12.92
+
+400 sentences of the first two sets selected the checkpoint; there is no test set. Their BLEU after
+500, 1000, 1500 and 2000 steps: 15.3, 21.2, 25.1, 27.4. This is a short training of 1.7 epochs: with
+five epochs, configs/tatoeba_en_de.py reaches 39.40 on the same German sentences. The tag is obeyed
+on data like that of its direction; 82 of 200 sentences of documentation, which training has with
+Korean only, contain Korean with >>deu<<.
+
+52 minutes on two CPU cores that other programs used too (AMD EPYC; 22 minutes of processor time,
+2,000 steps of 0.9 s at the least load), jax 0.10.2, seed 0, commit 5ca5d9f.
 """
 
 from data.config import DataConfig

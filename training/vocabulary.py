@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from data.config import DataConfig
-from data.corpora import corpus_tags, split_spec
+from data.corpora import corpus_tags
 from data.corpus import Corpus
+from data.held_out import held_out_specs
 from data.own_vocabulary import read_own_tokenizers
 from data.tokenizer import OUR_IDS, Tokenizer
 from data.vocabulary import load_tokenizers, tokenizer_sha256, train_tokenizers
@@ -78,8 +79,13 @@ def initial_tokenizers(config: Config, run: Run) -> tuple[Tokenizer, Tokenizer]:
 
 def check_tags(config: DataConfig, tokenizer: Tokenizer) -> None:
     """Raise UserError(CONFIGURATION) for a tag that is not one piece of the source vocabulary."""
-    for split, field in (("train", "corpus"), ("valid", "valid"), ("test", "test")):
-        for tag in corpus_tags(split_spec(config, split)):
+    held_out = [
+        (split, spec)
+        for split in ("valid", "test")
+        for spec in held_out_specs(config, split).values()
+    ]
+    for field, spec in [("corpus", config.corpus), *held_out]:
+        for tag in corpus_tags(spec):
             ids = tokenizer.encode(tag)
             if tokenizer.id_of(tag) not in ids:
                 raise UserError(

@@ -37,9 +37,12 @@ def test_each_tag_of_the_training_corpus_is_one_piece_of_the_source_vocabulary(
         assert source.encode(f"{tag} eins").count(source.id_of(tag)) == 1
 
 
+@pytest.mark.parametrize("names", ["{}", "one={}; two={}"])
 @pytest.mark.parametrize("split", ["valid", "test"])
-def test_a_held_out_tag_without_training_data_is_refused(split, config, tmp_path):
-    setattr(config.data, split, config.data.corpus.replace(">>sw<<", ">>odd<<"))
+def test_a_held_out_tag_without_training_data_is_refused(split, names, config, tmp_path):
+    corpus = config.data.corpus
+    odd = corpus.replace(">>sw<<", ">>odd<<")
+    setattr(config.data, split, names.format(*[corpus, odd][-names.count("{}") :]))
     with pytest.raises(UserError, match=f"data.{split}: the tag >>odd<< is not in") as caught:
         tokenizers_of(config, tmp_path / "run")
     assert caught.value.code == CONFIGURATION

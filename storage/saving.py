@@ -6,13 +6,12 @@ directory, with the hashes of its files, and then renamed.
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
 from runtime import processes
@@ -20,6 +19,7 @@ from runtime.devices import replicated
 from runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
 from runtime.files import delete_directory, publish_directory
 from storage.checkpoint import (
+    mean_params,
     read_best,
     restore_params,
     single_process_options,
@@ -235,16 +235,6 @@ class Checkpoints:
 
     def close(self) -> None:
         self._orbax.close()
-
-
-def mean_params(trees: Iterable[Any]) -> Any:
-    """The mean of trees of parameters as float32. It is computed in float64, one tree at a time."""
-    total, count = None, 0
-    for tree in trees:
-        tree = jax.tree.map(lambda x: x.astype(np.float64), tree)
-        total = tree if total is None else jax.tree.map(np.add, total, tree)
-        count += 1
-    return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
 
 
 @jax.jit

@@ -24,6 +24,7 @@ from runtime.path_flags import define_path
 from storage.checkpoint import (
     AVERAGE_NAME,
     RESERVED_NAMES,
+    mean_params,
     named_averages,
     read_best,
     restore_params,
@@ -32,7 +33,7 @@ from storage.checkpoint import (
 from storage.config import load_config
 from storage.manifest import damage
 from storage.run import Run
-from storage.saving import TEMPORARY, Checkpoints, mean_params
+from storage.saving import TEMPORARY, Checkpoints
 
 
 def list_checkpoints(run: Path, _: flags.FlagValues) -> None:

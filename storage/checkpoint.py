@@ -10,6 +10,7 @@ best.json                      the checkpoint with the best validation score, an
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,13 @@ def restore_params(run: Path, checkpoint: str) -> Any:
             return checkpointer.restore(path, like)
     except (ValueError, KeyError, OSError, AttributeError) as error:
         raise UserError(CHECKPOINT, f"{path} cannot be read: {str(error)[:200]}") from None
+
+
+def mean_params(trees: Iterable[Any]) -> Any:
+    """The mean of trees of parameters as float32. It is computed in float64, one tree at a time."""
+    total, count = None, 0
+    for tree in trees:
+        tree = jax.tree.map(lambda x: x.astype(np.float64), tree)
+        total = tree if total is None else jax.tree.map(np.add, total, tree)
+        count += 1
+    return jax.tree.map(lambda x: (x / count).astype(np.float32), total)

@@ -6,14 +6,13 @@ directory, with the hashes of its files, and then renamed.
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
 from runtime import processes
@@ -21,6 +20,7 @@ from runtime.devices import replicated
 from runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
 from runtime.files import delete_directory, publish_directory
 from storage.checkpoint import (
+    mean_params,
     read_best,
     restore_params,
     single_process_options,
@@ -257,16 +257,6 @@ def host_copy(state: Any) -> Any:
     """The arrays of `state` in memory of their own. On a CPU `device_get` returns views of buffers
     that are donated to the next step."""
     return jax.tree.map(np.array, jax.device_get(state))
-
-
-def mean_params(trees: Iterable[Any]) -> Any:
-    """The mean of trees of parameters as float32. It is computed in float64, one tree at a time."""
-    total, count = None, 0
-    for tree in trees:
-        tree = jax.tree.map(lambda x: x.astype(np.float64), tree)
-        total = tree if total is None else jax.tree.map(np.add, total, tree)
-        count += 1
-    return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
 
 
 @jax.jit

@@ -20,6 +20,7 @@ from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from runtime.errors import CONFIGURATION, UserError
 
 VARIANTS = 8  # maximum number of segmentations of a word in one epoch; at most its occurrences
+SEGMENTATIONS = 10_000  # maximum number of segmentations of a word that are listed
 WORD = re.compile("▁[^▁]*")  # in normalised text each word starts with ▁
 
 
@@ -76,6 +77,23 @@ def unigram_sample(
         pieces.append(word[start:end])
         end = start
     return pieces[::-1]
+
+
+def segmentations(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """The ids of every sequence of pieces whose concatenation is `word`; [] if there is none.
+
+    In `word` ▁ stands for a space. The number of sequences is exponential in the length of a word:
+    ValueError if there are more than SEGMENTATIONS.
+    """
+    found: list[list[tuple[int, ...]]] = [[()], *([] for _ in word)]
+    for end in range(1, len(word) + 1):
+        for start in range(end):
+            token = tokenizer.id_of(word[start:end])
+            if token is not None:
+                found[end] += [(*before, token) for before in found[start]]
+        if len(found[end]) > SEGMENTATIONS:
+            raise ValueError(f"{word!r} has more than {SEGMENTATIONS:,} segmentations")
+    return found[-1]
 
 
 class _SideSampler:

@@ -21,6 +21,7 @@ from decoding.batches import by_bucket, distribute, pad
 from decoding.calls import Call, Job, Pace, Result, read_results
 from decoding.programs import Program, compiled, graph, search_of, values_of, with_values
 from model.config import ModelConfig
+from model.constraints import Rules
 from model.hypotheses import Hypotheses
 from model.transformer import Transformer
 from model.translate import Request
@@ -42,12 +43,14 @@ class Engine:
         decoding: DecodingConfig,
         suppress: tuple[int, ...],
         weights: tuple[float, ...] | None = None,
+        rules: Rules | None = None,
     ):
-        """`suppress` are the ids of tokens that no hypothesis may hold; `weights` sum to one."""
+        """`suppress` are the ids of tokens that no hypothesis may hold; `weights` sum to one;
+        `rules` are a caller's own."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         self.models = [Transformer(model) for model in models]
         self._decoding, self._halvings = decoding, 0
-        self._search_options = search_of(decoding, suppress)
+        self._search_options = search_of(decoding, suppress, rules)
         self.weights = None if weights is None else np.array(weights, np.float32)
         self._values = values_of(decoding, self.weights)
         self.rules = with_values(self._search_options.rules, self._values)

@@ -5,7 +5,7 @@ needs no compilation. All engines of a process share the programs; the least rec
 released when there are more than PROGRAMS.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from model.constraints import RuleOptions
+from model.constraints import RuleOptions, Rules
 from model.hypotheses import Hypotheses
 from model.transformer import Transformer
 from model.translate import Search, translate
@@ -46,18 +46,27 @@ class Program(NamedTuple):
 
 
 def values_of(options: DecodingConfig, weights: np.ndarray | None) -> Values:
-    o = options
-    numbers = map(float, (o.alpha, o.temperature, o.top_p, o.repetition_penalty))
-    return Values(*numbers, o.seed, weights)
+    o, penalty = options, float(options.repetition_penalty)
+    return Values(float(o.alpha), float(o.temperature), float(o.top_p), penalty, o.seed, weights)
 
 
-def search_of(options: DecodingConfig, suppress: tuple[int, ...]) -> Search:
+def search_of(options: DecodingConfig, suppress: tuple[int, ...], custom: Rules | None) -> Search:
     """The search of these options. A rule that is disabled is not compiled."""
+    given = dict(suppress=suppress, custom=custom)
     penalty = 1.0 if options.repetition_penalty == 1.0 else None
-    rules = with_fields_of(options, RuleOptions, suppress=suppress, repetition_penalty=penalty)
+    rules = with_fields_of(options, RuleOptions, repetition_penalty=penalty, **given)
     top_p = 1.0 if options.top_p == 1.0 else None
     values = dict(alpha=None, temperature=None, top_p=top_p, weights=None)
     return with_fields_of(options, Search, rules=rules, **values)
+
+
+def check_rules(rules: Any) -> None:
+    """TypeError unless `rules` is None or can be a part of the key of a compiled program."""
+    if rules is not None and not (callable(rules) and isinstance(rules, Hashable)):
+        raise TypeError(
+            "rules must be a hashable function of (logits, normalizer, history, t, sentences), got "
+            f"{type(rules).__name__}"
+        )
 
 
 def with_fields_of(options: DecodingConfig, kind: type[Any], **given: Any) -> Any:

@@ -18,8 +18,10 @@ from decoding.calls import Job
 from decoding.engine import Engine
 from decoding.ensembles import members_of, normalized_weights, open_ensemble
 from decoding.formats import Hypothesis, Item
+from decoding.programs import check_rules
 from decoding.streaming import IDLE, in_order, windows
 from model.config import ModelConfig
+from model.constraints import Rules
 from runtime.devices import prepare_jax_by_default
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.prefetch import Prefetched
@@ -50,11 +52,13 @@ class Translator:
         tokenizers: tuple[Tokenizer, Tokenizer],
         decoding: DecodingConfig,
         weights: tuple[float, ...] | None = None,
+        rules: Rules | None = None,
     ):
-        """`weights` are those of an ensemble and sum to one; None: equal weights."""
-        self._models, self.decoding, self.weights = models, decoding, weights
+        """`weights` are those of an ensemble and sum to one; None: equal weights. `rules` are a
+        caller's own, which are applied before those of `decoding`."""
+        self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self.source_tokenizer, self.target_tokenizer = tokenizers
-        self.engine = Engine(models, decoding, self._suppress_ids(), weights)
+        self.engine = Engine(models, decoding, self._suppress_ids(), weights, rules)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
     @classmethod
@@ -63,17 +67,20 @@ class Translator:
         run: str | Path | Sequence[str | Path],
         checkpoint: str | int | Sequence[str | int] = "best",
         weights: str | Sequence[float] | None = None,
+        rules: Rules | None = None,
         **decoding: Any,
     ) -> "Translator":
         """Load a run directory, or an ensemble with one vocabulary (`members_of`).
 
-        `weights` are those of its models, by default equal. `decoding` overrides fields of the
+        `weights` are those of its models, by default equal. `rules` are a caller's own search
+        rules (docs/DECODING.md). `decoding` overrides fields of the
         (first) run's config.decoding. Raises UserError(CHECKPOINT) if a run or checkpoint is
         missing or vocabularies differ, UserError(CONFIGURATION) for invalid options, TypeError for
         an unknown option. Configures JAX (runtime.devices.prepare_jax) unless a backend is
         initialised already.
         """
         check_option_names(decoding)
+        check_rules(rules)
         prepare_jax_by_default()
         members = members_of(run, checkpoint)
         shares = None if weights is None else normalized_weights(weights, len(members))
@@ -82,7 +89,7 @@ class Translator:
         config.decoding = replace(config.decoding, **decoding)
         config.validate()
         models = [one.model for one in configs]
-        translator = cls(models, tokenizers, config.decoding, shares)
+        translator = cls(models, tokenizers, config.decoding, shares, rules)
         translator.use(*(member.load() for member in members))
         return translator
 
@@ -104,35 +111,41 @@ class Translator:
             ids.append(id_)
         return tuple(ids)
 
-    def translate(self, lines: Iterable[str], **decoding: Any) -> list:
+    def translate(self, lines: Iterable[str], rules: Rules | None = None, **decoding: Any) -> list:
         """The translation of each line, in order; that of a blank line is blank.
 
-        `decoding` overrides options for this call. If it asks for several hypotheses, a line has a
-        list of translations. TypeError for an unknown option or a line that is not a string.
+        `rules` and `decoding` override rules and options for this call. If it asks for several
+        hypotheses, a line has a list of translations. TypeError for an unknown option or a line
+        that is not a string.
         """
-        translator = self.with_options(**decoding) if decoding else self
+        translator = self.with_options(rules, **decoding)
         translations = translator.stream(lines)
         if translator.decoding.hypotheses == 1:
             return [translation.text for translation in translations]
         return [[one.text for one in translation.hypotheses] for translation in translations]
 
-    def with_options(self, **decoding: Any) -> "Translator":
-        """A translator with the same models and other options. TypeError for an unknown option."""
+    def with_options(self, rules: Rules | None = None, **decoding: Any) -> "Translator":
+        """A translator with the same models and other options. TypeError for an unknown option.
+
+        `rules` replace those of this translator; None: keep them.
+        """
         check_option_names(decoding)
+        check_rules(rules)
+        rules = self.rules if rules is None else rules
         options = replace(self.decoding, **decoding)
         try:
             options.validate()
         except ValueError as error:
             raise UserError(CONFIGURATION, str(error)) from None
-        if options == self.decoding:
+        if options == self.decoding and rules == self.rules:
             return self
-        translator = self._translator_for(options)
+        translator = self._translator_for(options, rules)
         translator.engine.variables = self.engine.variables
         return translator
 
-    def _new_translator(self, options: DecodingConfig) -> "Translator":
+    def _new_translator(self, options: DecodingConfig, rules: Rules | None) -> "Translator":
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return Translator(self._models, tokenizers, options, self.weights)
+        return Translator(self._models, tokenizers, options, self.weights, rules)
 
     def stream(self, items: Iterable[str | Item], first: int = 0) -> Iterator[Translation]:
         """The translations in the order of the lines, in constant memory.

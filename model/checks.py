@@ -80,3 +80,27 @@ def checked_step(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
         return logits, after
 
     return call
+
+
+def checked_rules(rules: Callable[..., Any]) -> Callable[..., Any]:
+    """A caller's rules of a search, with checks of their results."""
+
+    def call(logits, normalizer, *rest):
+        result = rules(logits, normalizer, *rest)
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            raise TypeError(
+                f"rules must return (logits, normalizer, mask); got {type(result).__name__}"
+            )
+        for name, x, like in (("logits", result[0], logits), ("normalizer", result[1], normalizer)):
+            check_array(f"{name} of rules", x, "floating", "B N ...")
+            check_shape(f"{name} of rules", x, like.shape, "that of the argument")
+        check_array("mask of rules", result[2], "boolean, True = allowed", "B N V")
+        sizes = zip(result[2].shape, logits.shape, strict=True)
+        if any(own not in (1, other) for own, other in sizes):
+            raise ValueError(
+                f"mask of rules must broadcast to [B, N, V] = {logits.shape}; got shape "
+                f"{result[2].shape}"
+            )
+        return result
+
+    return call

@@ -8,35 +8,40 @@ probabilities only, so an ensemble of a model with itself equals that model.
 `history` holds the tokens of each hypothesis, −1 at later steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .checks import checked_rules
+
 # (logits [B, N, V], normalizer [B, N], history [B, N, T], t [B], sentences [B])
 # → (logits, normalizer, mask [#B, #N, V])
 Rules = Callable[[Array, Array, Array, Array, Array], tuple[Array, Array, Array]]
+Tokens = Sequence[int]
 
 
 class RuleOptions(NamedTuple):
     """The rules with one value for all sentences; each default disables its rule.
 
     `suppress` are tokens that are never generated; `renormalize` shares their probability among the
-    others, after the repetition penalty. A traced `repetition_penalty` is applied for any value;
-    the other fields are static.
+    others, after the repetition penalty. `custom` is a caller's function, which is applied first:
+    the other rules get its results. A traced `repetition_penalty` is applied for any value; the
+    other fields are static.
     """
 
     suppress: tuple[int, ...] = ()
     renormalize: bool = False
     repetition_penalty: float | Array = 1.0
     no_repeat_ngram: int = 0
+    custom: Rules | None = None
 
     def for_scoring(self) -> "RuleOptions":
         """The rules that change log-probabilities. The others only restrict the choice of tokens,
-        so they do not apply to a given target."""
-        return self._replace(no_repeat_ngram=0)
+        so they do not apply to a given target; `custom` is assumed to be such a rule."""
+        return self._replace(no_repeat_ngram=0, custom=None)
 
 
 NO_RULES = RuleOptions()
@@ -73,6 +78,28 @@ def no_repeat_ngram_mask(
     return ~tokens_at(history[..., n - 1 :], repeats, vocab)
 
 
+def forbid_sequences_mask(
+    history: Int[Array, "B N T"], t: Int[Array, " B"], sequences: Sequence[Tokens], vocab: int
+) -> Bool[Array, "B N V"]:
+    """All tokens except those that would complete one of the `sequences`, which are static.
+
+    A sequence of one token forbids this token everywhere. ValueError for an empty sequence or an id
+    beyond the vocabulary.
+    """
+    forbidden = jnp.zeros((*history.shape[:2], vocab), bool)
+    for one in sequences:
+        if not one or not all(0 <= token < vocab for token in one):
+            raise ValueError(f"sequences must hold ids from 0 to {vocab - 1}; got {tuple(one)}")
+    for length in sorted({len(one) for one in sequences}):
+        tokens = jnp.array([one for one in sequences if len(one) == length])  # [sequences, length]
+        at = t[:, None] - jnp.arange(length - 1, 0, -1)  # steps of the tokens before the last
+        before = jnp.take_along_axis(history, jnp.maximum(at, 0)[:, None], axis=-1)
+        equal = before[:, :, None] == tokens[:, :-1]
+        matches = (equal & (at >= 0)[:, None, None]).all(axis=-1)
+        forbidden |= jnp.zeros_like(forbidden).at[..., tokens[:, -1]].max(matches)
+    return ~forbidden
+
+
 def min_length_mask(
     t: Int[Array, " B"], min_lengths: Int[Array, " B"], vocab: int, end_id: int
 ) -> Bool[Array, "B 1 V"]:
@@ -107,18 +134,22 @@ def make_rules(
 ) -> Rules | None:
     """The enabled rules as one function; None if none is enabled, which costs a search nothing.
 
-    `min_lengths` count the end token. `prefix` is the forced
-    first tokens and their number; it may contain tokens that other rules forbid. The limit of a
-    search has precedence over all rules.
+    `min_lengths` count the end token. `prefix` is the forced first tokens and their number; it may
+    contain tokens that other rules forbid. The limit of a search has precedence over all rules.
     """
-    suppress, renormalize, repetition_penalty, no_repeat_ngram = options
+    suppress, renormalize, repetition_penalty, no_repeat_ngram, custom = options
     penalized = isinstance(repetition_penalty, jax.Array) or repetition_penalty != 1.0
-    if not (suppress or penalized or no_repeat_ngram) and min_lengths is prefix is None:
+    enabled = suppress or penalized or no_repeat_ngram or custom is not None
+    if not enabled and min_lengths is prefix is None:
         return None
 
     def rules(logits, normalizer, history, t, sentences):
         vocab = logits.shape[-1]
         allowed = unsuppressed = jnp.ones((1, 1, 1), bool)
+        if custom is not None:
+            logits, normalizer, allowed = checked_rules(custom)(
+                logits, normalizer, history, t, sentences
+            )
         if penalized:
             logits = penalize_repetition(logits, normalizer, history, repetition_penalty)
         if suppress:

@@ -14,9 +14,9 @@ import pytest
 from data.batches import Batches, DataPosition
 from data.config import DataConfig
 from data.pairs import encode_pairs
-from data.subwords import VARIANTS, SubwordSampler, bpe_dropout, unigram_sample
+from data.subwords import VARIANTS, SubwordSampler, bpe_dropout, segmentations, unigram_sample
 from data.text_files import PairCollector
-from data.tokenizer import UNKNOWN
+from data.tokenizer import UNKNOWN, ListTokenizer
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, UserError
 from storage.config import Config
@@ -81,6 +81,33 @@ def test_without_dropout_merges_are_those_of_sentencepiece():
     for text in {*" ".join(GERMAN + ENGLISH).split(), "Königshund", "seekingfishbirds"}:
         pieces = bpe_dropout("▁" + text, scores, 0.0, random.Random(0))
         assert [ids[piece] for piece in pieces] == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_segmentations_are_all_cuts_of_a_word_into_pieces(kind):
+    tokenizer = tokenizer_of(kind)
+    _, ids = tokenizer.pieces()
+    words, counts = {word.strip(".") for text in GERMAN for word in text.split()}, []
+    for word in words:
+        text = "▁" + word
+        cuts = [cut for n in range(len(text)) for cut in combinations(range(1, len(text)), n)]
+        every = [[text[i:j] for i, j in pairwise((0, *cut, len(text)))] for cut in cuts]
+        expected = [tuple(map(ids.get, one)) for one in every if all(piece in ids for piece in one)]
+        found = segmentations(text, tokenizer)
+        assert sorted(found) == sorted(expected)
+        assert tuple(tokenizer.encode(word)) in found
+        assert {tokenizer.decode(one) for one in found} == {word}
+        counts.append(len(found))
+    assert max(counts) > 3
+    assert segmentations("▁☃", tokenizer) == []
+
+
+def test_segmentations_that_are_too_many_are_refused():
+    """With the pieces a and aa their numbers are Fibonacci's: 6765 for 19 letters."""
+    tokenizer = ListTokenizer("words", b"a\naa")
+    assert len(segmentations("a" * 19, tokenizer)) == 6765
+    with pytest.raises(ValueError, match="has more than 10,000 segmentations"):
+        segmentations("a" * 60, tokenizer)
 
 
 @pytest.mark.parametrize("drop", [0.1, 0.5])

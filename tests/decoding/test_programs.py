@@ -30,7 +30,7 @@ from storage.config import DecodingConfig
 def test_a_search_and_config_decoding_have_the_same_defaults():
     search = Search()
     defaults = {**search._asdict(), **search.rules._asdict()}
-    del defaults["rules"], defaults["weights"]  # not options of a config
+    del defaults["rules"], defaults["weights"], defaults["custom"]  # not options of a config
     del defaults["suppress"]  # token ids, which are pieces in the config
     assert {name: getattr(DecodingConfig(), name) for name in defaults} == defaults
     assert DecodingConfig().suppress == "" and search.rules.suppress == ()

@@ -1,0 +1,104 @@
+"""A caller's own rules in a Translator: the documented example, samples, and compiled programs."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from documents import ROOT, fenced
+from test_scorer import LINES, translator_of
+from tiny import write_run
+from tiny_marian import SENTENCES, sentencepiece
+
+from data.tokenizer import SentencePieceTokenizer
+from decoding.scorer import Scorer
+from decoding.translator import Translator
+from model.constraints import forbid_sequences_mask
+
+
+def rules_for(sequences):
+    def rules(logits, normalizer, history, t, sentences):
+        mask = forbid_sequences_mask(history, t, sequences, logits.shape[-1])
+        return logits, normalizer, mask
+
+    return rules
+
+
+def test_the_words_of_the_documented_example_never_occur(tmp_path):
+    """In samples of a random model all pieces occur; the forbidden words are frequent ones."""
+    ids = dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3)
+    pieces = SentencePieceTokenizer("unigram", sentencepiece(SENTENCES, 90, **ids))
+    write_run(tmp_path / "run", tokenizer=pieces)
+    options = dict(suppress="<pad> <s> <unk>", samples=8)
+    usual = Translator.load(tmp_path / "run").translate(SENTENCES, **options)
+    count = Counter(word for each in usual for text in each for word in text.split())
+    words = sorted(count, key=lambda word: -count[word] * (2 < len(word) < 8))[:3]
+    (example,) = (
+        code
+        for code in fenced((ROOT / "docs" / "DECODING.md").read_text(encoding="utf-8"), "python")
+        if "segmentations" in code
+    )
+    changed = example.replace("runs/mine", str(tmp_path / "run"))
+    assert '["Katze", "Hund"]' in changed
+    names = {}
+    exec(changed.replace('["Katze", "Hund"]', repr(words)).rpartition("translator.")[0], names)
+    assert max(map(len, names["sequences"])) > 2
+    found = names["translator"].translate(SENTENCES, rules=names["without_words"], **options)
+    assert not {word for each in found for text in each for word in text.split()} & set(words)
+    assert all(2 < len(word) < 8 for word in words) and found != usual
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return translator_of(nbest=3)
+
+
+def pairs_in(translations):
+    """The counts of two words in a row."""
+    texts = [text.split() for each in translations for text in each]
+    return Counter(pair for words in texts for pair in zip(words, words[1:], strict=False))
+
+
+@pytest.mark.slow
+def test_translations_with_a_rule_have_the_scores_of_the_model(translator):
+    """Masks leave log-probabilities unchanged. Rules of a call replace those of the translator."""
+    usual = translator.translate(LINES)
+    frequent = [pair for pair, _ in pairs_in(usual).most_common(2)]
+    rules = rules_for([translator.target_tokenizer.encode(" ".join(pair)) for pair in frequent])
+    constrained = translator.with_options(rules=rules)
+    found = list(constrained.stream(LINES))
+    texts = [[one.text for one in each.hypotheses] for each in found]
+    assert not set(pairs_in(texts)) & set(frequent)
+    assert texts == translator.translate(LINES, rules=rules) != usual
+    assert translator.translate(LINES) == usual
+    pairs = [(LINES[i], text) for i in (0, 3) for text in texts[i]]
+    expected = [one.score for i in (0, 3) for one in found[i].hypotheses]
+    scores = [one.score for one in Scorer(constrained).stream(pairs)]
+    assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_programs_are_kept_by_the_identity_of_the_rules(translator):
+    rules, equal = rules_for([(4, 5)]), rules_for([(4, 5)])
+    first, again, other = (translator.with_options(rules=one) for one in (rules, rules, equal))
+    assert first is again is first.with_options() and first is not other
+    programs = [one.engine._program(16) for one in (translator, first, other)]
+    assert len(set(programs)) == 3
+    assert first.with_options(alpha=1.0).engine._program(16) == programs[1]
+    assert first.rules is first.with_options(beam_size=5).rules is rules
+
+
+@dataclass
+class WithState:
+    """It can change, so it has no hash."""
+
+    words: int = 0
+
+    def __call__(self, logits, normalizer, *_):
+        return logits, normalizer, logits < 0
+
+
+@pytest.mark.parametrize("rules", ["forbid", [1], WithState()], ids=str)
+def test_rules_that_are_not_a_hashable_function_are_refused(translator, rules):
+    for call in (lambda: translator.translate(["eins"], rules=rules),
+                 lambda: Translator.load("nowhere", rules=rules)):  # fmt: skip
+        with pytest.raises(TypeError, match="^rules must be a hashable function of .*, got "):
+            call()

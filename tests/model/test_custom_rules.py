@@ -1,0 +1,182 @@
+"""A caller's own rules and forbidden sequences, against their definitions in a slow search."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from slow_beam_search import listed, slow_beam_search
+from test_constraints import END, LIMIT, START, B, V, per_sentence, step_of, tables_and_limits
+
+from model.beam_search import beam_search
+from model.constraints import RuleOptions, forbid_sequences_mask, make_rules
+from model.sampling import SamplingOptions, sample
+
+SEQUENCES = [(4,), (3, 5), (5, 5), (3, 3, 6), (6, 5, 3), (6, 6, 6, 6)]
+BIAS = np.random.default_rng(9).normal(0, 1, V).astype(np.float32)
+
+
+def forbid(logits, normalizer, history, t, sentences):
+    return logits, normalizer, forbid_sequences_mask(history, t, SEQUENCES, V)
+
+
+def forbid_suppressed(logits, normalizer, history, t, sentences):
+    return logits, normalizer, forbid_sequences_mask(history, t, [(3, 5), (6, 3, 6)], V)
+
+
+def biased(logits, normalizer, history, t, sentences):
+    return logits + BIAS, normalizer, jnp.ones((1, 1, 1), bool)
+
+
+def completes(written, token):
+    """Whether `token` completes one of SEQUENCES."""
+    tokens = (*written, token)
+    return any(tokens[-len(one) :] == one for one in SEQUENCES)
+
+
+@partial(jax.jit, static_argnames=("options", "beam_size"))
+def search(tables, limits, prefix, options, beam_size):
+    return beam_search(
+        step_of(tables),
+        jnp.full((B, beam_size), START),
+        jnp.full(B, START),
+        limits,
+        beam_size=beam_size,
+        nbest=beam_size,
+        max_length=LIMIT,
+        end_id=END,
+        rules=make_rules(END, options, prefix=prefix),
+    )
+
+
+def assert_searches_agree(found, tables, limits, model_of, allowed_of, beam_size=3):
+    for row, limit in enumerate(limits):
+        expected = slow_beam_search(
+            model_of(tables[row]), limit, beam_size=beam_size, end_id=END, nbest=beam_size,
+            allowed=allowed_of(row),
+        )  # fmt: skip
+        got = listed(found, row)
+        assert [one.tokens for one in got] == [one.tokens for one in expected]
+        for one, other in zip(got, expected, strict=True):
+            np.testing.assert_allclose(one[1:], other[1:], rtol=1e-5, atol=1e-5)
+
+
+def test_a_search_with_forbidden_sequences_equals_the_slow_search_without_them():
+    """Only forced prefixes and limits have precedence."""
+    (tables, limits), prefix = tables_and_limits(5), per_sentence(6)[1]
+    found = jax.device_get(search(tables, limits, prefix, RuleOptions(custom=forbid), 3))
+
+    def model_of(table):
+        return lambda written: log_softmax(table[((START, START, *written)[-2:])])
+
+    def allowed_of(row):
+        tokens, length = prefix[0][row], prefix[1][row]
+
+        def allowed(written, token):
+            if len(written) < length:
+                return token == tokens[len(written)]
+            return not completes(written, token)
+
+        return allowed
+
+    assert_searches_agree(found, tables, limits, model_of, allowed_of)
+
+
+def log_softmax(logits):
+    return logits - np.asarray(jax.nn.logsumexp(logits))
+
+
+def test_a_callers_rules_are_applied_to_the_logits_of_the_model_before_the_other_rules():
+    """The penalty multiplies the changed log-probabilities, and renormalisation follows it."""
+    tables, limits = tables_and_limits(7)
+    options = RuleOptions((3,), renormalize=True, repetition_penalty=1.7, custom=biased)
+    found = jax.device_get(search(tables, limits, None, options, 3))
+
+    def model_of(table):
+        def model(written):
+            log_probs = log_softmax(table[((START, START, *written)[-2:])]) + BIAS
+            log_probs[list(set(written))] *= 1.7
+            log_probs[3] = -np.inf
+            return log_softmax(log_probs)
+
+        return model
+
+    assert_searches_agree(found, tables, limits, model_of, lambda row: lambda *_: True)
+
+
+@pytest.mark.slow
+def test_sequences_that_cannot_occur_change_no_bit():
+    tables, limits = tables_and_limits(8)
+    usual, found = (
+        jax.device_get(search(tables, limits, None, RuleOptions((3,), custom=custom), 1))
+        for custom in (None, forbid_suppressed)
+    )
+    jax.tree.map(np.testing.assert_array_equal, found, usual)
+
+
+def test_no_sample_contains_a_forbidden_sequence():
+    tables, _ = tables_and_limits(9)
+    options = SamplingOptions(samples=20, max_length=LIMIT, end_id=END)
+
+    @partial(jax.jit, static_argnames="custom")
+    def draw(custom):
+        return sample(
+            step_of(jnp.asarray(tables)), jnp.full((B, 20), START), jnp.full(B, START),
+            jnp.full(B, LIMIT), jax.random.split(jax.random.key(0), B), options,
+            make_rules(END, RuleOptions(custom=custom)),
+        )  # fmt: skip
+
+    def completed(custom):
+        """The share of drawn tokens, before the limit, that complete a forbidden sequence."""
+        drawn = jax.device_get(draw(custom))
+        tokens = [one[: length - 1].tolist() for one, length in zip(
+            drawn.tokens.reshape(-1, LIMIT), drawn.lengths.ravel(), strict=True)]  # fmt: skip
+        return np.mean([completes(one[:i], x) for one in tokens for i, x in enumerate(one)])
+
+    assert completed(forbid) == 0 < 0.1 < completed(None)
+
+
+def test_forbid_sequences_mask_equals_a_scan_of_the_history():
+    """Lanes are at different steps; few tokens, so that sequences occur."""
+    random = np.random.default_rng(0)
+    t, history = random.integers(0, LIMIT, B), random.integers(3, V, (B, 2, LIMIT))
+    history = np.where(np.arange(LIMIT) < t[:, None, None], history, -1)
+    mask = partial(forbid_sequences_mask, sequences=SEQUENCES, vocab=V)
+    found = np.asarray(jax.jit(mask)(history, t))
+    seen = set()
+    for b, n in np.ndindex(B, 2):
+        written = tuple(history[b, n, : t[b]].tolist())
+        expected = [not completes(written, token) for token in range(V)]
+        assert found[b, n].tolist() == expected
+        seen.add(tuple(expected))
+    assert len(seen) > 3
+
+
+@pytest.mark.parametrize("sequences", [[()], [(3,), (V,)], [(-1, 3)]], ids=str)
+def test_forbidden_sequences_must_hold_ids_of_the_vocabulary(sequences):
+    history, t = jnp.zeros((1, 1, 3), int), jnp.zeros(1, int)
+    with pytest.raises(ValueError, match="sequences must hold ids from 0 to 6; got"):
+        jax.eval_shape(lambda: forbid_sequences_mask(history, t, sequences, V))
+
+
+MASK = np.ones((1, 1, V), bool)
+WRONG = {
+    r"rules must return \(logits, normalizer, mask\); got": (TypeError, lambda x, z: x),
+    "normalizer, mask.; got tuple": (TypeError, lambda x, z: (x, z)),
+    "logits of rules must be floating": (TypeError, lambda x, z: (x > 0, z, MASK)),
+    "logits of rules must have the shape": (ValueError, lambda x, z: (x[..., :1], z, MASK)),
+    "normalizer of rules must have": (ValueError, lambda x, z: (x, z[..., None], MASK)),
+    "mask of rules must be boolean": (TypeError, lambda x, z: (x, z, jnp.ones((1, 1, V)))),
+    "mask of rules must have the axes": (ValueError, lambda x, z: (x, z, MASK[0])),
+    "mask of rules must broadcast": (ValueError, lambda x, z: (x, z, MASK[..., 1:])),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_an_error_of_a_callers_rules_names_the_wrong_result(message):
+    error, changed = WRONG[message]
+    tables, limits = tables_and_limits(5)
+    options = RuleOptions(custom=lambda logits, normalizer, *_: changed(logits, normalizer))
+    with pytest.raises(error, match=message):
+        jax.eval_shape(partial(search, options=options, beam_size=2), tables, limits, None)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.loss_weights import label_weights
 from data.pairs import Pairs, Ragged, ragged
 from data.tokenizer import OUR_IDS, Special
 from runtime.prefetch import Prefetched
@@ -28,7 +29,7 @@ class Plan(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One global batch, all int32. The labels are the target shifted by one: target + end."""
+    """One global batch, int32. The labels are the target shifted by one: target + end."""
 
     source: np.ndarray  # [B, S] source + end
     source_segments: np.ndarray  # [B, S] 1, 2, 3, … within the row, 0 is padding
@@ -38,6 +39,7 @@ class Batch(NamedTuple):
     target_segments: np.ndarray  # [B, T]
     target_positions: np.ndarray  # [B, T]
     row_ids: np.ndarray  # [B] the row's index in the global batch
+    loss_weights: np.ndarray | None = None  # [B, T] float32, of the labels; None: all are 1
 
 
 class DataPosition(NamedTuple):
@@ -153,7 +155,11 @@ def make_batch(
     rows = rows - rows[0]
     source = pack_side(pairs.source, members, rows, (rows_per_batch, source_capacity), special)
     target = pack_side(pairs.target, members, rows, (rows_per_batch, target_capacity), special)
-    return Batch(source[1], *source[2:], *target, np.arange(rows_per_batch, dtype=np.int32))
+    loss_weights = None
+    if pairs.loss_weights is not None:
+        loss_weights = label_weights(pairs.loss_weights[members], rows, target[2])
+    row_ids = np.arange(rows_per_batch, dtype=np.int32)
+    return Batch(source[1], *source[2:], *target, row_ids, loss_weights)
 
 
 def fixed_batches(

@@ -51,11 +51,17 @@ class PairCollector:
         """`names` are the files or data sets of the two sides, maybe the same."""
         self._names, self._config, self._log = names, config, log
         self._source, self._target, self._numbers = [], [], array("q")
+        self._loss_weights = array("f")
         self._dropped, self._replaced, self._invalid = Tally(), Tally(), Tally()
         self._problems: dict[str, Problem] = {}
 
-    def add(self, number: int, source: bytes, target: bytes) -> None:
-        """Adds pair `number` (from 1), or drops it, or counts its invalid lines."""
+    def add(
+        self, number: int, source: bytes, target: bytes, loss_weight: float | None = None
+    ) -> None:
+        """Adds pair `number` (from 1), or drops it, or counts its invalid lines.
+
+        Either all pairs have a loss weight or none has one.
+        """
         if number % EVERY == 0:
             self._log(f"{self._names[0]}: {number:,} pairs read")
         if max(len(source), len(target)) > LONGEST:  # raw_lines may have truncated it
@@ -70,6 +76,8 @@ class PairCollector:
             self._source.append(pair[0])
             self._target.append(pair[1])
             self._numbers.append(number)
+            if loss_weight is not None:
+                self._loss_weights.append(loss_weight)
 
     def refuse(self, problem: Problem, number: int, got: str) -> None:
         """Counts the invalid line `number` (from 1) of a corpus that is one file."""
@@ -82,11 +90,15 @@ class PairCollector:
         """The pairs added. UserError(DATA) if there are none, or with the invalid lines."""
         if self._problems:
             raise UserError(DATA, "; ".join(map(self._message, self._problems.values())))
+        names = ", ".join(dict.fromkeys(self._names))
         if not self._source:
             total = sum(self._dropped.counts.values())
             reasons = ", ".join(f"{n} {reason}" for reason, n in self._dropped.counts.items())
-            names = ", ".join(dict.fromkeys(self._names))
             raise UserError(DATA, f"{names}: 0 of {total} pairs left: {reasons or 'it is empty'}")
+        if self._loss_weights and not any(self._loss_weights):
+            raise UserError(
+                DATA, f"{names}: all loss weights are 0: expected one above 0; correct column 3"
+            )
         origin = Origin(self._names, len(self._source))
         return Corpus(
             self._source,
@@ -97,6 +109,7 @@ class PairCollector:
             sum(self._replaced.counts.values()),
             self._dropped.examples | self._replaced.examples,
             fingerprints,
+            self._loss_weights or None,
         )
 
     def _decode(self, raw: bytes, side: int, number: int) -> str | None:

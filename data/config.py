@@ -16,11 +16,12 @@ class DataConfig:
 
     corpus: str = option(
         "builtin:korean_english",
-        "training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE (.gz is "
-        "decompressed) or tfds:NAME[/CONFIG][:SPLIT]. A mixture, '2*tsv:a.tsv + 0.5*tsv:b.tsv', "
-        "takes each pair of a.tsv twice and half of the pairs of b.tsv in each epoch, the other "
-        "half in the next; vocabularies are trained on each pair once. 'tag:>>deu<<:tsv:a.tsv' "
-        "puts the tag >>deu<< and a space before each source of a corpus",
+        "training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE, "
+        "weighted_tsv:FILE (.gz is decompressed) or tfds:NAME[/CONFIG][:SPLIT]. A mixture, "
+        "'2*tsv:a.tsv + 0.5*tsv:b.tsv', takes each pair of a.tsv twice and half of the "
+        "pairs of b.tsv in each epoch, the other half in the next; vocabularies are trained on "
+        "each pair once. 'tag:>>deu<<:tsv:a.tsv' puts the tag >>deu<< and a space before each "
+        "source of a corpus",
     )
     valid: str = option(
         "",
@@ -40,7 +41,8 @@ class DataConfig:
     )
     on_bad_line: str = option(
         "error",
-        "for a TSV line with a wrong number of columns: error or skip (drop the pair)",
+        "for a TSV line with a wrong number of columns or an invalid weight: error or skip (drop "
+        "the pair)",
         choices=BAD_LINE,
     )
     deduplicate: bool = option(

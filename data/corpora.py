@@ -3,6 +3,7 @@
     builtin:korean_english    generated here, stored and read through TensorFlow Datasets (TFDS)
     text:SOURCE,TARGET        two files, one sentence per line
     tsv:FILE                  one file of source<TAB>target
+    weighted_tsv:FILE         one file of source<TAB>target<TAB>loss weight
     tfds:NAME[/CONFIG][:SPLIT]  a TFDS data set prepared as array_record; never downloaded here
     2*ONE + 0.5*OTHER         a mixture: an epoch takes each pair of ONE twice and half of OTHER
     tag:>>deu<<:ONE           each source begins with the tag ">>deu<<" and a space
@@ -16,14 +17,15 @@ from typing import NamedTuple
 
 from data.config import DataConfig
 from data.corpus import Corpus, concatenate_corpora, without_duplicates
-from data.corpus_kinds import CorpusKind, TextCorpus, TsvCorpus
+from data.corpus_kinds import CorpusKind, TextCorpus, TsvCorpus, WeightedTsvCorpus
 from data.tfds_corpora import BuiltinCorpus, TfdsCorpus
 from data.tokenizer import LIST_SPECIALS
 from runtime.errors import CONFIGURATION, UserError
 from runtime.notices import Log, no_log
 
 KINDS: dict[str, CorpusKind] = {
-    kind.name: kind for kind in (BuiltinCorpus(), TextCorpus(), TsvCorpus(), TfdsCorpus())
+    kind.name: kind
+    for kind in (BuiltinCorpus(), TextCorpus(), TsvCorpus(), WeightedTsvCorpus(), TfdsCorpus())
 }
 # The separator of a mixture: a plus sign followed by a corpus, with or without a weight.
 PLUS = re.compile(rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:tag|{'|'.join(KINDS)}):)")
@@ -92,7 +94,9 @@ def read_corpus(spec: str, split: str, config: DataConfig, log: Log = no_log) ->
     corpora, parts = [], mixture(spec)
     for part in parts:
         corpus = part.kind.read(part.rest, split, config, log)
-        if config.deduplicate and split == "train":
+        if split != "train":  # held-out pairs count the same
+            corpus = corpus._replace(loss_weights=None)
+        elif config.deduplicate:
             corpus = without_duplicates(corpus)
         if config.reverse:
             corpus = corpus.reversed()

@@ -28,6 +28,7 @@ class Corpus(NamedTuple):
     replaced: int  # number of lines in which invalid UTF-8 was replaced by U+FFFD
     examples: dict[str, list[str]]  # reason → the first few places
     fingerprints: dict[str, str]  # file or data set → sha256 of all its lines
+    loss_weights: array | None = None  # of each pair, float32; None: 1.0 for all
 
     def where(self, index: int) -> str:
         """The origin of pair `index`, as "train.de:777"."""
@@ -75,7 +76,17 @@ def concatenate_corpora(corpora: list[Corpus], weights: list[float]) -> Corpus:
         sum(corpus.replaced for corpus in corpora),
         examples,
         fingerprints,
+        _concatenate_weights(corpora),
     )
+
+
+def _concatenate_weights(corpora: list[Corpus]) -> array | None:
+    if all(corpus.loss_weights is None for corpus in corpora):
+        return None
+    weights = array("f")
+    for corpus in corpora:
+        weights.extend(corpus.loss_weights or array("f", [1.0]) * len(corpus.source))
+    return weights
 
 
 def without_duplicates(corpus: Corpus) -> Corpus:
@@ -92,7 +103,7 @@ def without_duplicates(corpus: Corpus) -> Corpus:
             kept.append(i)
         elif len(places) < EXAMPLES:
             places.append(corpus.where(i))
-    count = len(corpus.source) - len(kept)
+    count, weights = len(corpus.source) - len(kept), corpus.loss_weights
     if not count:
         return corpus
     return corpus._replace(
@@ -102,4 +113,5 @@ def without_duplicates(corpus: Corpus) -> Corpus:
         origins=(origin._replace(count=len(kept)),),
         dropped=corpus.dropped | {"duplicate": count},
         examples=corpus.examples | {"duplicate": places},
+        loss_weights=weights and array("f", (weights[i] for i in kept)),
     )

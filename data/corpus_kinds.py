@@ -62,3 +62,12 @@ class TsvCorpus(CorpusKind):
 
     def read(self, rest, split, config, log):
         return read_tsv(rest, config, log)
+
+
+class WeightedTsvCorpus(TsvCorpus):
+    """One file with lines `source<TAB>target<TAB>loss weight`."""
+
+    name, notation = "weighted_tsv", "weighted_tsv:FILE"
+
+    def read(self, rest, split, config, log):
+        return read_tsv(rest, config, log, weighted=True)

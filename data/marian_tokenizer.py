@@ -5,14 +5,12 @@ The tag of a target language (">>deu<<") at the start of a source is one token.
 
 import base64
 import json
-import re
 from collections.abc import Iterable, Sequence
 
-from data.tokenizer import UNKNOWN_TEXT
+from data.tokenizer import TAG, UNKNOWN_TEXT
 
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # the special tokens of transformers
 OLD_PAD = "<old-pad>"  # the <pad> of an exported run: in MarianMT <pad> is the last piece
-TAG = re.compile(r">>.*?<<", re.DOTALL)
 
 
 class MarianTokenizer:

@@ -40,6 +40,7 @@ class Pairs(NamedTuple):
     # For each corpus of a mixture, in order: its number of pairs, and its weight (how often an
     # epoch takes each of them). Empty: an epoch takes all pairs once.
     weights: tuple[tuple[int, float], ...] = ()
+    loss_weights: np.ndarray | None = None  # of each pair, float32; None: 1.0 for all
 
     @property
     def slots(self) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +113,10 @@ def encode_pairs(
         )
     source = _concatenate([block.source for block in blocks])
     target = _concatenate([block.target for block in blocks])
-    return Pairs(source, target, _weights(corpus, kept)), kept, dropped
+    loss_weights = None
+    if corpus.loss_weights is not None:
+        loss_weights = np.array(corpus.loss_weights, np.float32)[kept]
+    return Pairs(source, target, _weights(corpus, kept), loss_weights), kept, dropped
 
 
 def _encode_block(
@@ -221,7 +225,11 @@ def pairs_of_epoch(pairs: Pairs, seed: int, epoch: int) -> Pairs:
     if all(weight == 1.0 for _, weight in pairs.weights):
         return pairs
     taken = taken_pairs(pairs.weights, seed, epoch)
-    return Pairs(select_sequences(pairs.source, taken), select_sequences(pairs.target, taken))
+    return Pairs(
+        select_sequences(pairs.source, taken),
+        select_sequences(pairs.target, taken),
+        loss_weights=None if pairs.loss_weights is None else pairs.loss_weights[taken],
+    )
 
 
 def _taken_before(epoch, count, weight):

@@ -179,4 +179,5 @@ class SubwordSampler:
             fits = sampled.lengths <= limit
             index = np.where(fits, np.arange(len(fits)), len(fits) + taken)
             sides.append(select_sequences(both, index))
-        return Pairs(*sides)
+        weights = self._pairs.loss_weights
+        return Pairs(*sides, loss_weights=None if weights is None else weights[taken])

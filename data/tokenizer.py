@@ -5,6 +5,7 @@ normalises text with its `nmt_nfkc` rules (NFKC, one space for several, no contr
 decoding returns normalised text. The result of `decode` has no line feed or carriage return.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -24,10 +25,16 @@ SPECIALS = 4
 SUBWORD_TOKENIZERS = ("unigram", "bpe")  # the kinds of SentencePieceTokenizer
 UNKNOWN_TEXT = "⁇"
 LIST_SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # as in SentencePiece
+BOUNDARY = "▁"  # precedes each word of a text that SentencePiece has normalised
+TAG = re.compile(r">>.*?<<", re.DOTALL)  # the tag of a target language in MarianMT
 
 
 class SentencePieceTokenizer:
-    """Subwords of a SentencePiece model; `model` is the content of its .model file."""
+    """Subwords of a SentencePiece model; `model` is the content of its .model file.
+
+    A user-defined piece `>>…<<` at the start of a text has no boundary piece before it, as in
+    MarianMT.
+    """
 
     def __init__(self, kind: str, model: bytes):
         from sentencepiece import SentencePieceProcessor
@@ -39,11 +46,11 @@ class SentencePieceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end."""
-        return self._processor.encode(text)
+        return self._without_boundary(self._processor.encode(text))
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
-        return self._processor.encode(list(texts))
+        return list(map(self._without_boundary, self._processor.encode(list(texts))))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids without padding, start and end; the unknown token becomes ⁇."""
@@ -77,6 +84,17 @@ class SentencePieceTokenizer:
 
         pieces = ModelProto.FromString(self._model).pieces
         return frozenset(one.piece for one in pieces if one.type == one.USER_DEFINED)
+
+    @cached_property
+    def _tags(self) -> frozenset[int]:
+        return frozenset(
+            self._processor.piece_to_id(p) for p in self.user_defined if TAG.fullmatch(p)
+        )
+
+    def _without_boundary(self, ids):
+        """The ids of a text without the boundary before a tag at its start."""
+        starts_with_tag = len(ids) > 1 and ids[1] in self._tags and ids[0] == self.id_of(BOUNDARY)
+        return ids[1:] if starts_with_tag else ids
 
     def serialized(self) -> bytes:
         """The content of the .model file, the argument of the constructor."""

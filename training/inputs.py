@@ -116,6 +116,8 @@ def report_split(run: Run, name: str, corpus: Corpus, encoded: EncodedSplit | No
     if len(corpus.origins) > 1 and encoded:
         for origin, (count, weight) in zip(corpus.origins, encoded.pairs.weights, strict=True):
             run.log(f"  {' '.join(dict.fromkeys(origin.names))}: {count:,} pairs × {weight:g}")
+    if corpus.loss_weights is not None:
+        run.log(f"  loss weights: {min(corpus.loss_weights):g} to {max(corpus.loss_weights):g}")
     for reason, places in examples.items():
         run.log(f"  {reason}: {', '.join(places)}, …")
 

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 
 
 class LossSums(NamedTuple):
-    """Sums over target tokens without padding; they add up over blocks, rows and devices."""
+    """Weighted sums over target tokens; they add up over blocks, rows and devices."""
 
     loss: Float[Array, ""]  # smoothed cross-entropy, in nats
     nll: Float[Array, ""]  # unsmoothed cross-entropy, in nats: perplexity = exp(nll / tokens)
     correct: Float[Array, ""]  # number of tokens whose label has the largest logit
-    tokens: Float[Array, ""]
+    tokens: Float[Array, ""]  # number of tokens: their weights are 1 or have the mean 1
 
 
 def cross_entropy(
@@ -28,7 +28,7 @@ def cross_entropy(
 ) -> LossSums:
     """Cross-entropy against (1 − ε) one-hot + ε / V (section 5.4), without building the targets.
 
-    `weights` is 1 for tokens and 0 for padding.
+    `weights` is 0 for padding; for tokens it is 1 or the loss weight of the pair.
     """
     normalizer = jax.nn.logsumexp(logits, axis=-1)
     # A reduction has an elementwise gradient; the gradient of a gather would be a scatter.

@@ -79,11 +79,14 @@ def loss_sums(
         rngs=None if key is None else {"dropout": key},
         method="hidden",
     )
+    weights = batch.loss_weights
+    if weights is None:
+        weights = (batch.target_segments > 0).astype(jnp.float32)
     return blockwise_cross_entropy(
         hidden,
         lambda x: model.apply(variables, x, method="logits"),
         batch.labels,
-        (batch.target_segments > 0).astype(jnp.float32),
+        weights,
         config.label_smoothing,
         config.loss_block,
     )
@@ -95,8 +98,9 @@ def make_train_step(
     """train_step(state, batch [M, B, …]) → (state, metrics), for pmap or shard_map over AXIS.
 
     Metrics: loss and nll per target token (nats), accuracy, tokens, gradient_norm (before
-    clipping). If the loss or the gradient is not finite, only the step number changes. The
-    optimizer receives the step number as the argument `step` if it takes extra arguments.
+    clipping). With loss weights the first three are weighted means. If the loss or the gradient is
+    not finite, only the step number changes. The optimizer receives the step number as the argument
+    `step` if it takes extra arguments.
     """
     optimizer = optax.with_extra_args_support(optimizer)
 
@@ -174,4 +178,4 @@ def split_rows(batch: Batch, *counts: int) -> Batch:
         padding = [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1)
         return np.pad(x, padding).reshape(*counts, rows // parts, *x.shape[1:])
 
-    return Batch(*map(split, batch))
+    return jax.tree.map(split, batch)

@@ -114,7 +114,8 @@ def reseed():
 def watch():
     def hashed(original):
         def split(batch, *counts):
-            digest = hashlib.sha256(b"".join(part.tobytes() for part in batch)).hexdigest()
+            parts = (part.tobytes() for part in batch if part is not None)
+            digest = hashlib.sha256(b"".join(parts)).hexdigest()
             if len(counts) == 2:  # a training batch: devices and micro-batches
                 print(f"batch {digest}", file=sys.stderr)
             return original(batch, *counts)

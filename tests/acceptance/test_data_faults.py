@@ -167,10 +167,10 @@ def test_lines_that_are_not_sentences(tmp_path, record_property):
         assert any(part in line for line in done.err), part
     assert done.peak < 2 * peak
     seen = f"10 dropped for 3 reasons; {done.peak / peak:.2f} times the memory"
-    for line, count in (("eins", "1 tab"), ("a\tb\tc", "3 tab"), ("a\tb\tc\td", "4 tab")):
+    for line, count in (("eins", 1), ("a\tb\tc", 3), ("a\tb\tc\td", 4)):
         (tmp_path / "bad.tsv").write_text(f"a\tb\n{line}\n")
         done = train("tsv:bad.tsv", tmp_path / "run", devices=0, cwd=tmp_path)
-        assert done.code == 3 and done.error.startswith(f"bad.tsv:2: {count}-separated field")
+        assert done.code == 3 and f"columns, got {count} at bad.tsv:2;" in done.error
     whole = gzip.compress(b"".join(b"%d\t%d\n" % (i, i * i) for i in range(997)))
     (tmp_path / "truncated.tsv.gz").write_bytes(whole[:-100])
     done = train("tsv:truncated.tsv.gz", tmp_path / "run", devices=0, cwd=tmp_path)

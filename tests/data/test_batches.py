@@ -116,8 +116,8 @@ def test_a_batch_equals_that_of_a_loop_over_its_tokens():
                 for position, both in enumerate(zip(inputs, labels, strict=True)):
                     target[:, row, t] = *both, segment, position
                     t += 1
-        assert_same(batch, (*source, *target, np.arange(ROWS)))
-        assert {values.dtype for values in batch} == {np.dtype(np.int32)}
+        assert_same(batch, (*source, *target, np.arange(ROWS), None))
+        assert {values.dtype for values in batch[:8]} == {np.dtype(np.int32)}
 
 
 def test_the_worked_example_of_pack_side_is_right():
@@ -165,7 +165,7 @@ def test_every_batch_has_the_same_shape_and_the_last_is_padded_with_empty_rows()
     assert {batch.source.shape for batch in batches} == {(size, SOURCE)}
     assert {batch.labels.shape for batch in batches} == {(size, TARGET)}
     last = make_batch(pairs, plan, all_batches(plan, size) - 1, size, SOURCE, TARGET)
-    for values in last[:-1]:
+    for values in last[:7]:
         assert not values[rows % size :].any()
     assert last.source_segments[: rows % size].any(axis=1).all()
     with pytest.raises(IndexError):

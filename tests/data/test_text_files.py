@@ -183,7 +183,7 @@ def test_another_number_of_columns_is_refused_with_its_line(tmp_path, line, colu
     path.write_bytes(b"a\tb\n" + line + b"\n")
     assert refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig()) == (
         f"1 invalid line: expected 2 tab-separated columns, got {columns} at {path}:2; correct "
-        "them, or drop them with --config.data.on_bad_line=skip"
+        "the file, or drop such lines with --config.data.on_bad_line=skip"
     )
 
 

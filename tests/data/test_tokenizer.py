@@ -117,6 +117,30 @@ def test_a_user_defined_piece_of_the_source_is_one_piece_at_any_place(kind):
         assert (source.user_defined, target.user_defined) == (set(pieces), set())
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "words"])
+def test_a_tag_at_the_start_is_one_token_and_the_text_after_it_is_encoded_as_without(kind):
+    tags = [">>deu<<", ">>zle_Latn<<"]
+    tokenizer, _ = train_tokenizers(
+        DataConfig(tokenizer=kind, vocab_size=97), GERMAN, ENGLISH, [*tags, "<x>"]
+    )
+    boundary = [] if kind == "words" else [tokenizer.id_of("▁")]
+    x = tokenizer.id_of("<x>")
+    for text in GERMAN:
+        usual = tokenizer.encode(text)
+        for tag in tags:
+            ids = [tokenizer.id_of(tag), *usual]
+            assert tokenizer.encode(f"{tag} {text}") == ids
+            assert tokenizer.encode_many([text, f"{tag} {text}"]) == [usual, ids]
+            assert tokenizer.decode(ids) == f"{tag} {text}"
+            assert tokenizer.encode(f"{text} {tag}") == [*usual, *boundary, ids[0]]
+        assert tokenizer.encode(f"<x> {text}") == [*boundary, x, *usual]
+    if kind != "words":
+        words = [piece[1:] for piece in tokenizer.pieces()[1] if piece[0] == "▁" != piece]
+        word = next(one for one in words if len(tokenizer.encode(one)) == 1)
+        ids = [*tokenizer.encode(word), tokenizer.id_of(tags[0])]
+        assert tokenizer.encode(f"{word}{tags[0]}") == ids
+
+
 def test_characters_have_no_user_defined_piece():
     tokenizer, _ = train_tokenizers(DataConfig(tokenizer="characters"), GERMAN, ENGLISH, ["Hund"])
     assert tokenizer.id_of("Hund") is None and len(tokenizer.encode("Hund")) == 4

@@ -13,10 +13,11 @@ from safetensors.numpy import load_file
 from tiny import tiny_config
 from tiny_marian import SENTENCES, sentencepiece, write_marian
 
+from data.config import DataConfig
 from data.tokenizer import ListTokenizer, SentencePieceTokenizer
-from data.vocabulary import tokenizer_sha256
+from data.vocabulary import tokenizer_sha256, train_tokenizers
 from decoding.translator import Translator
-from interop.marian_export import check_expressible, export_marian, generation_fields
+from interop.marian_export import as_marian, check_expressible, export_marian, generation_fields
 from interop.models import load_params, open_model
 from model.config import ModelConfig
 from model.transformer import Transformer
@@ -268,6 +269,18 @@ def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
         "max_length": 8,
         "renormalize_logits": True,
     }
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_an_exported_vocabulary_has_the_same_tokens_for_a_tagged_line(kind):
+    """`MarianTokenizer` is compared with transformers in its own tests."""
+    config = DataConfig(tokenizer=kind, vocab_size=90)
+    tags = [">>deu<<", "<2kor>"]
+    tokenizer, _ = train_tokenizers(config, SENTENCES, SENTENCES, tags)
+    marian = as_marian(tokenizer)
+    for line in SENTENCES:
+        for text in (line, *(f"{tag} {line}" for tag in tags), f"{line} >>deu<<"):
+            assert marian.encode(text) == tokenizer.encode(text)
 
 
 def test_a_copy_without_its_start_token_is_refused(pair, tmp_path):

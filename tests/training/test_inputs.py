@@ -78,3 +78,18 @@ def test_subword_sampling_with_a_vocabulary_of_words_is_refused(config, tmp_path
     with pytest.raises(UserError, match="bpe or unigram") as caught:
         prepared(config, tmp_path / "run")
     assert caught.value.code == CONFIGURATION
+
+
+def test_the_log_has_the_counts_of_dropped_pairs_and_the_range_of_loss_weights(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    rows = ["eins\tONE\t0.5", "eins\tONE\t7", "zwei", "zwei\tTWO\t3", "eins\tONE\t1", "\tx\t9"]
+    path.write_text("\n".join(rows))
+    config = tiny_config(f"weighted_tsv:{path}")
+    config.data.deduplicate, config.data.on_bad_line = True, "skip"
+    data = prepared(config, tmp_path / "run")
+    log = (tmp_path / "run" / "train.log").read_text()
+    counts = "1 wrong number of columns, 1 blank, 2 duplicate"
+    assert f"train: 2 pairs kept, 4 dropped ({counts})" in log
+    assert f"  duplicate: {path}:2, {path}:5, …" in log
+    assert "  loss weights: 0.5 to 3\n" in log
+    assert data.train(0).loss_weights.tolist() == [0.5, 3.0]

@@ -1,7 +1,7 @@
 """Reading the checkpoints of a run: list them, find the best, restore parameters.
 
 checkpoints/STEP/params, ema   parameters, and their moving average if training.ema_decay is set
-checkpoints/STEP/rest, data    optimizer, key and step; position in the data, training time, best score
+checkpoints/STEP/rest, data    optimizer, key and step; position in the data and best score
 average/params                 the mean of the last k checkpoints, written when training ends
 */MANIFEST.sha256              in each of these directories: the hashes of its files
 best.json                      the checkpoint with the best validation score, and that score

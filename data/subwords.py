@@ -16,7 +16,7 @@ import numpy as np
 
 from data.config import DataConfig
 from data.pairs import Pairs, Ragged, ragged, select_sequences, taken_pairs
-from data.tokenizer import SentencePieceTokenizer, Tokenizer
+from data.tokenizer import BOUNDARY, TAG, SentencePieceTokenizer, Tokenizer
 from runtime.errors import CONFIGURATION, UserError
 
 VARIANTS = 8  # maximum number of segmentations of a word in one epoch; at most its occurrences
@@ -106,22 +106,28 @@ class _SideSampler:
             self._sample_word = bpe_dropout
         else:
             self._sample_word = partial(unigram_sample, longest=max(map(len, self._scores)))
+        user_defined = tokenizer.user_defined
+        tags = tuple(filter(TAG.fullmatch, user_defined))
         numbers = {}  # distinct word → its index
         sentences = []
         for text in texts:
             words = WORD.findall(tokenizer.normalize(text))
+            if words and words[0].startswith(tags, 1):  # a tag at the start has no boundary
+                words[0] = words[0][1:]
             sentences.append([numbers.setdefault(word, len(numbers)) for word in words])
         self._sentences = ragged(sentences)
-        user_defined = tokenizer.user_defined
 
         def has_fixed_ids(word):
             return any(c not in self._ids for c in word) or any(p in word for p in user_defined)
 
+        def fixed_ids(word):
+            if word.startswith(BOUNDARY):
+                return tokenizer.encode_inside(word[1:])
+            return tokenizer.encode(word)
+
         # A word with a character that has no piece, or with a user-defined piece, keeps its usual
         # ids (a list instead of a str).
-        self._words = [
-            tokenizer.encode(word[1:]) if has_fixed_ids(word) else word for word in numbers
-        ]
+        self._words = [fixed_ids(word) if has_fixed_ids(word) else word for word in numbers]
 
     def sample(self, sentences: np.ndarray, generator: np.random.Generator) -> Ragged:
         """Token ids of the given sentences, newly sampled.

@@ -60,14 +60,6 @@ def check_expressible(config: Config, tokenizers: tuple[Tokenizer, Tokenizer], r
                 f"{run}: a vocabulary of {tokenizer.kind} is not supported by MarianMT: expected "
                 "unigram or bpe (SentencePiece)",
             )
-        tags = [piece for piece in getattr(tokenizer, "user_defined", ()) if TAG.fullmatch(piece)]
-        if tags:
-            raise UserError(
-                CHECKPOINT,
-                f"{run}: the user-defined piece {min(tags)} is not supported by MarianMT, which "
-                "reads a tag at the start of a source without the piece ▁ before it: expected no "
-                "user-defined piece of the form >>…<<",
-            )
         if tokenizer.id_of(OLD_PAD) is not None:
             raise UserError(
                 CHECKPOINT,

@@ -94,7 +94,7 @@ def test_new_values_compile_nothing_and_give_the_results_of_constants(traced, va
 
 def test_other_weights_of_an_ensemble_compile_nothing():
     first, second, usual = (
-        translator_of((0, 1), weights).engine for weights in ((0.9, 0.1), (0.2, 0.8), None)
+        translator_of((0, 1), weights=weights).engine for weights in ((0.9, 0.1), (0.2, 0.8), None)
     )
     assert first._program(16) == second._program(16)
     shapes = [jax.tree.map(np.shape, one._values) for one in (first, second, usual)]

@@ -244,24 +244,6 @@ def test_a_run_that_marian_cannot_express_is_refused_by_name(tmp_path, field, va
     assert caught.value.code == CHECKPOINT
 
 
-@pytest.mark.parametrize("piece", [">>deu<<", "<num>"])
-def test_a_tag_as_a_user_defined_piece_is_refused_because_marian_tokenizes_it_differently(
-    tmp_path, piece
-):
-    config = tiny_config("tsv:nowhere")
-    config.model.layer_norm_epsilon = 1e-5
-    options = {"user_defined_symbols": [piece], "pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
-    ours = SentencePieceTokenizer("unigram", sentencepiece(SENTENCES, 90, **options))
-    marian, text = as_marian(ours), f"{piece} {SENTENCES[0]}"
-    assert (marian.encode(text) == ours.encode(text)) == (piece == "<num>")
-    if piece == "<num>":
-        check_expressible(config, (ours, ours), tmp_path)
-        return
-    with pytest.raises(UserError, match="the user-defined piece >>deu<< is not") as caught:
-        check_expressible(config, (ours, ours), tmp_path)
-    assert caught.value.code == CHECKPOINT
-
-
 def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
     _, run, _ = pair
     config, tokenizers = open_model(run, "best")

@@ -50,7 +50,7 @@ def test_the_expected_duration_is_that_of_the_remaining_steps(monkeypatch, log_e
     monkeypatch.setattr("training.progress.time.perf_counter", lambda: clock[0])
     run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
     config = TrainingConfig(num_steps=100, log_every=log_every)
-    progress = Progress(run, config, lambda step: 0.1, start, locate=None)
+    progress = Progress(run, config, start, None, Stopwatch(0))
     metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0)
     for step in range(start + 1, start + 10):
         clock[0] += {start + 1: 60, start + 4: 50}.get(step, 2)

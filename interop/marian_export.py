@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from data.marian_tokenizer import OLD_PAD, PAD, TAG, MarianTokenizer, with_appended_pad
+from data.marian_tokenizer import OLD_PAD, PAD, MarianTokenizer, with_appended_pad
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from interop.marian import ACTIVATIONS, NOTE, REQUIRED, WEIGHTS
 from interop.marian_tensors import append_start_row, config_with_start_row, tensors_from_params

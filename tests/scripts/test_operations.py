@@ -83,8 +83,10 @@ def resumed(directory):
     with subprocess.Popen(
         [sys.executable, *command], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
+        saved = False
         for line in process.stderr:
-            if line.startswith("saved step 4"):
+            saved = saved or line.startswith("saved step 4")
+            if saved and line.startswith("step "):
                 process.send_signal(signal.SIGKILL)
                 break
     code, _, err = call(*command, "--config.training.num_steps=12")
@@ -299,7 +301,7 @@ def test_the_average_of_steps_with_a_moving_average_is_that_of_the_moving_averag
     for step, value in ((1, 3.0), (2, 5.0)):
         params, ema = ({"w": np.full(3, sign * value, np.float32)} for sign in (-1, 1))
         stored.start_save(TrainState(np.array(step), params, {}, np.zeros(2), ema), {"best": {}})
-            stored.wait()
+        stored.wait()
     stored.close()
     flags = f"--workdir={tmp_path / 'run'}", "--steps=1,2", "--output=tmp"
     assert call(ROOT / "scripts" / "checkpoints.py", "average", *flags)[0] == 0

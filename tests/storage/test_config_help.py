@@ -87,7 +87,6 @@ MEANT = {
     "attention_heads": "model.num_heads",
     "dropout_rate": "model.dropout",
     "tie_embeddings": "model.tied_embeddings",
-    "vocab": "data.vocab_size",
     "max_source_length": "data.source_length",
     "dev": "data.valid",
     "bpe_dropout": "data.subword_sampling",

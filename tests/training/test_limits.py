@@ -90,7 +90,7 @@ def test_the_progress_line_has_the_time_left():
     lines = []
     run = SimpleNamespace(log=lines.append, record=lambda *_: None)
     config = TrainingConfig(num_steps=10**9, log_every=1, max_hours=2.0)
-    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0)
+    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0, learning_rate=0.1)
     for config.max_epochs, expected in ((0, "/s  0:30:00 left"), (3, "/s  at most 0:30:00 left")):
         progress = Progress(run, config, 0, None, Stopwatch(1.5 * HOUR))
         progress.report(1, dict(metrics), None)

@@ -51,7 +51,7 @@ def test_the_expected_duration_is_that_of_the_remaining_steps(monkeypatch, log_e
     run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
     config = TrainingConfig(num_steps=100, log_every=log_every)
     progress = Progress(run, config, start, None, Stopwatch(0))
-    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0)
+    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0, learning_rate=0.1)
     for step in range(start + 1, start + 10):
         clock[0] += {start + 1: 60, start + 4: 50}.get(step, 2)
         progress.report(step, dict(metrics), DataPosition())
@@ -69,7 +69,7 @@ def test_no_duration_is_expected_at_the_end_of_a_short_training(num_steps):
     lines = []
     run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
     progress = Progress(run, TrainingConfig(num_steps=num_steps), 0, None, Stopwatch(0))
-    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0)
+    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0, learning_rate=0.1)
     for step in range(1, num_steps + 1):
         progress.report(step, dict(metrics), DataPosition())
     assert not any("expected duration" in line for line in lines)

@@ -41,6 +41,10 @@ class Corpus(NamedTuple):
         """The distinct files and data sets."""
         return list(dict.fromkeys(name for origin in self.origins for name in origin.names))
 
+    def without_text(self) -> "Corpus":
+        """The origins and line numbers of the pairs, for `where`, without their text."""
+        return self._replace(source=[], target=[])
+
     def reversed(self) -> "Corpus":
         """The same pairs with source and target swapped."""
         origins = tuple(one._replace(names=one.names[::-1]) for one in self.origins)

@@ -104,7 +104,7 @@ def encode_corpora(
         valid,
         corpora.test or corpora.valid,
         corpora.files,
-        partial(pair_locations, corpora.train, train, config.training.seed),
+        partial(pair_locations, corpora.train.without_text(), train, config.training.seed),
     )
 
 

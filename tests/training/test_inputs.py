@@ -1,7 +1,10 @@
 """The data of a run: mixtures, subword sampling and the reverse direction."""
 
+import gc
+import weakref
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +56,31 @@ def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
     assert all(count == possible[pair] for pair, count in seen.items())
     assert f"23.tsv: {sum(pair in seen for pair in pairs[:23])} pairs × 2" in log
     assert f"31.tsv: {sum(pair in seen for pair in pairs[23:])} pairs × 0.5" in log
+
+
+class Texts(list):
+    """A list that a weak reference can refer to."""
+
+
+def test_the_text_of_the_training_data_is_released_after_encoding(config, tmp_path, monkeypatch):
+    config.data.subword_sampling = 0.0
+    references, read = [], train.read_corpora
+
+    def watched(*arguments):
+        corpora = read(*arguments)
+        source = Texts(corpora.train.source)
+        references.append(weakref.ref(source))
+        return corpora._replace(train=corpora.train._replace(source=source))
+
+    monkeypatch.setattr(train, "read_corpora", watched)
+    data = prepared(config, tmp_path / "run")
+    gc.collect()
+    assert [one() for one in references] == [None]
+    texts = texts_of(data.train(0).source, data.tokenizers[0])
+    for text, place in zip(texts, data.locate(0, np.arange(len(texts))), strict=True):
+        path, _, number = place.rpartition(":")
+        line = Path(path).read_text(encoding="utf-8").split("\n")[int(number) - 1]
+        assert line.split("\t")[1] == text  # the corpus is reversed
 
 
 def test_sampled_pieces_depend_on_the_epoch_and_not_on_the_run(config, tmp_path):

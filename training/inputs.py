@@ -150,7 +150,8 @@ def report_split(run: Run, title: str, corpus: Corpus, encoded: EncodedSplit | N
     if corpus.loss_weights is not None:
         run.log(f"  loss weights: {min(corpus.loss_weights):g} to {max(corpus.loss_weights):g}")
     for reason, places in examples.items():
-        run.log(f"  {reason}: {', '.join(places)}, …")
+        more = ", …" * (dropped[reason] > len(places))
+        run.log(f"  {reason}: {', '.join(places)}{more}")
 
 
 def report_vocabulary(run: Run, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:

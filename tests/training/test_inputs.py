@@ -158,6 +158,10 @@ def test_the_log_has_the_counts_of_dropped_pairs_and_the_range_of_loss_weights(t
     log = (tmp_path / "run" / "train.log").read_text()
     counts = "1 wrong number of columns, 1 blank, 2 duplicate"
     assert f"train: 2 pairs kept, 4 dropped ({counts})" in log
-    assert f"  duplicate: {path}:2, {path}:5, …" in log
+    assert f"  duplicate: {path}:2, {path}:5\n" in log  # all of them
     assert "  loss weights: 0.5 to 3\n" in log
+    path.write_text("\n".join(rows + rows[:1] * 4))
+    prepared(config, tmp_path / "more")
+    log = (tmp_path / "more" / "train.log").read_text()
+    assert f"  duplicate: {path}:2, {path}:5, {path}:7, {path}:8, {path}:9, …\n" in log
     assert data.train(0).loss_weights.tolist() == [0.5, 3.0]

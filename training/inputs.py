@@ -97,6 +97,8 @@ def encode_corpora(
         report_split(run, qualified("test", name), corpus, None)
     if len(valid) > 1:
         run.log(f"valid: {next(iter(valid))} decides which checkpoint is the best")
+    elif not valid:
+        run.log("valid: no data, so no step is evaluated and training.patience has no effect")
     report_vocabulary(run, tokenizers)
     return Data(
         tokenizers,

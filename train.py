@@ -38,9 +38,9 @@ from training.vocabulary import find_tokenizers, set_vocabulary
 def main() -> None:
     f = flags.FLAGS
     config, path = parsed_config(f), run_path(f)
+    check_new_run(f)
     if f.help_config:
         return print(field_list(config))
-    check_new_run(f)
     if f.dry_run:
         return dry_run(config, path, f.overwrite, f.compilation_cache)
     started = time.perf_counter()

@@ -161,7 +161,8 @@ class DataConfig:
         if len(got) != expected or not all(got):
             raise ValueError(
                 "data.vocab must be one file with data.joint_vocab=true and SOURCE,TARGET with "
-                f"data.joint_vocab=false, got {self.vocab!r} with {self.joint_vocab}"
+                f"data.joint_vocab=false, got {self.vocab!r} with "
+                f"data.joint_vocab={str(self.joint_vocab).lower()}"
             )
         for name in ("user_defined", "byte_fallback"):
             if getattr(self, name):

@@ -7,11 +7,13 @@ news=text:a.de,a.en; web=tsv:b.tsv        a list; paths in it contain no semicol
 import re
 
 from data.config import DataConfig
-from data.corpora import check_corpus, split_spec
+from data.corpora import KINDS, check_corpus, split_spec
 from runtime.errors import CONFIGURATION, UserError
 
 NAME = re.compile(r"[\w-]+", re.ASCII)  # it is part of file names and of metrics
-LIST = re.compile(r"[^:]*=")  # one corpus has a colon before any equals sign
+LIST = re.compile(  # one corpus has a colon before any equals sign, and no other corpus after it
+    rf"[^:]*=|.*;\s*(?:[\w-]+=)?(?:tag|{'|'.join(KINDS)}):", re.DOTALL
+)
 
 
 def held_out_specs(config: DataConfig, split: str) -> dict[str, str]:

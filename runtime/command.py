@@ -1,6 +1,7 @@
 """The frame of all commands: flags, one-line errors and exit codes, warnings and log levels."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,6 +17,12 @@ from runtime.devices import keep_freed_memory
 from runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError
 from runtime.path_flags import define_path
 
+# Messages of Python and absl for a value of another type than that of the flag, and what to print.
+WRONG_TYPES = {
+    r"invalid literal for int\(\) with base 10:": "expected an integer, got",
+    r"could not convert string to float:": "expected a number, got",
+    r"\('Non-boolean argument to boolean flag', (.*)\)": r"expected true or false, got \1",
+}
 FLAX_ERRORS = ("ScopeParamShapeError", "ScopeParamNotFoundError")  # parameters do not fit
 
 
@@ -53,7 +60,10 @@ def run_command(
 def code_and_message(error: Exception) -> tuple[int, str]:
     """The exit code and the one-line message of an error."""
     if isinstance(error, flags.Error):
-        return INTERNAL, f"{' '.join(str(error).split())} (--help lists the flags)"
+        text = " ".join(str(error).split())
+        for cause, printed in WRONG_TYPES.items():
+            text = re.sub(cause, printed, text)
+        return INTERNAL, f"{text} (--help lists the flags)"
     if isinstance(error, UserError):
         return error.code, str(error)
     if isinstance(error, OSError):

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from runtime.paths import check_local_path, expand_path
 
 LONGEST = 1 << 20  # bytes; a longer line is not a sentence and is truncated when it is read
 TOO_LONG = f"longer than {LONGEST:,} bytes"
+VARIABLE = re.compile(r"\$\{?(\w+)")  # that expand_path left, because it is not set
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -28,6 +30,13 @@ def check_file(path: str) -> None:
     check_local_path("the corpus", full)
     shown = path if os.path.abspath(full) == path else f"{path} ({os.path.abspath(full)})"
     if not os.path.exists(full):
+        if unset := VARIABLE.search(full):
+            raise UserError(
+                DATA,
+                f"{path} does not exist: the environment variable {unset[1]} is not set; "
+                "set it, or give other paths (config.data.corpus, config.data.valid, "
+                "config.data.test)",
+            )
         raise UserError(
             DATA,
             f"{shown} does not exist; check the path, relative to the current directory",

@@ -109,7 +109,7 @@ def _read_sections(path: Path) -> dict[str, dict[str, Any]]:
         raise UserError(
             CHECKPOINT,
             f"{path.parent} is not a run directory: it has no {path.name}; "
-            "set --workdir to the directory that train.py wrote",
+            "set --workdir or training.init_from to a directory that train.py wrote",
         ) from None
     except ValueError as error:
         raise UserError(CHECKPOINT, f"{path} is damaged: {error}") from None

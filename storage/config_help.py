@@ -21,8 +21,11 @@ CUTOFF = 0.5  # least similarity of a suggestion
 # Names of other toolkits and of everyday use that share no word with the field.
 OTHER_NAMES = {
     "training.tokens_per_batch": "batch_size max_tokens batch",
-    "training.num_steps": "epochs epoch num_epochs num_train_epochs updates max_update max_updates "
-    "iterations",
+    "training.num_steps": "updates max_update max_updates iterations",
+    "training.max_epochs": "epochs epoch num_epochs num_train_epochs max_epoch",
+    "training.max_hours": "stop_time_hours max_time time_limit",
+    "training.best_metric": "best_checkpoint_metric early_stopping_metric optimized_metric",
+    "training.freeze": "fixed_param_names",
     "training.learning_rate": "lr peak_lr",
     "training.accumulate": "update_freq grad_accum gradient_accumulation_steps",
     "training.clip_norm": "max_grad_norm grad_clip",
@@ -39,6 +42,7 @@ OTHER_NAMES = {
     "model.dtype": "fp16 bf16 amp precision",
     "data.corpus": "train train_data dataset",
     "data.valid": "dev eval_data",
+    "data.vocab": "spm sentencepiece spm_model sentencepiece_model",
     "data.subword_sampling": "bpe_dropout",
     "data.source_length": "max_len max_source_positions max_seq_len",
     "data.target_length": "max_target_positions",

@@ -139,7 +139,7 @@ class Run:
             raise UserError(
                 CONFIGURATION,
                 f"{self.path} was trained with another configuration: {', '.join(refused)}; "
-                "choose another --workdir, or start over with --overwrite",
+                "keep the earlier value, choose another --workdir, or start over with --overwrite",
             )
         for text in changes.values():
             self.log(f"changed: {text}")

@@ -148,6 +148,13 @@ def test_the_config_fields_are_listed_without_a_device():
     assert "  --config.training.num_steps=77" in lines and "  --config.model.d_model=192" in lines
 
 
+def test_the_config_of_a_misspelled_run_is_not_listed(tmp_path):
+    """The listed values would be those of the built-in corpus."""
+    workdir = f"--workdir={tmp_path / 'rnu'}"
+    code, out, err = run(ROOT / "train.py", workdir, "--help_config", devices=False)
+    assert (code, out, len(err)) == (2, "", 1) and "holds no run" in err[0]
+
+
 @pytest.mark.slow
 def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
     path = trained[0]
@@ -249,7 +256,9 @@ def test_empty_input_gives_empty_output(trained):
 
 BAD_TRAINING = {
     "--confg=x": (1, "Did you mean: config"),
-    "--config.model.num_heads=x": (1, "num_heads"),
+    "--config.model.num_heads=x": (1, "num_heads=x: expected an integer, got 'x' (--help"),
+    "--config.model.dropout=x": (1, "dropout=x: expected a number, got 'x' (--help"),
+    "--config.data.reverse=x": (1, "reverse=x: expected true or false, got 'x' (--help"),
     "--lr=1": (1, "unknown flag --lr; did you mean --config.training.learning_rate?"),
     "--xyzzy=1": (1, "Unknown command line flag 'xyzzy'"),
     "--config.batch_tokens=1": (2, "did you mean config.training.tokens_per_batch? --help_config"),

@@ -30,6 +30,7 @@ from forked import call_forked
 from ml_collections import config_flags
 
 from storage.config import Config
+from storage.run import CHANGEABLE
 
 FOLDERS = (
     "runtime|model|data|storage|interop|training|decoding|configs|scripts|examples|benchmarks|"
@@ -261,6 +262,15 @@ def test_the_tables_list_every_flag(script, name):
     rows = table_rows(sections(TEXTS[name])[f"Flags of {script}"])
     listed = {flag for row in rows for flag in re.findall(r"--(\w+)", row[0])}
     assert defined <= listed
+
+
+def test_the_fields_that_a_resumed_run_may_change_are_listed():
+    listed = set(inline_code(sections(TEXTS["docs/TRAINING.md"])["Start and resume"]))
+    names = {name.removeprefix("training.") for name in CHANGEABLE if "decoding." not in name}
+    names = names - {"allow_data_change"} | {"training.allow_data_change", "config.decoding"}
+    assert names <= listed
+    other = {f"training.{one.name}" for one in fields(Config().training)} - CHANGEABLE
+    assert not {name.removeprefix("training.") for name in other} & listed
 
 
 def test_the_readme_is_short():

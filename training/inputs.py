@@ -97,6 +97,8 @@ def encode_corpora(
         report_split(run, qualified("test", name), corpus, None)
     if len(valid) > 1:
         run.log(f"valid: {next(iter(valid))} decides which checkpoint is the best")
+    elif not valid:
+        run.log("valid: no data, so no step is evaluated and training.patience has no effect")
     report_vocabulary(run, tokenizers)
     return Data(
         tokenizers,
@@ -150,7 +152,8 @@ def report_split(run: Run, title: str, corpus: Corpus, encoded: EncodedSplit | N
     if corpus.loss_weights is not None:
         run.log(f"  loss weights: {min(corpus.loss_weights):g} to {max(corpus.loss_weights):g}")
     for reason, places in examples.items():
-        run.log(f"  {reason}: {', '.join(places)}, …")
+        more = ", …" * (dropped[reason] > len(places))
+        run.log(f"  {reason}: {', '.join(places)}{more}")
 
 
 def report_vocabulary(run: Run, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:

@@ -58,8 +58,7 @@ class Progress:
         seconds = now - self._started
         self._measure(step, now)
         values["tokens_per_second"] = self._tokens / seconds
-        left = seconds_left(self._config, step, self._stopwatch.seconds, seconds / self._steps)
-        left = ("at most " if self._config.max_epochs else "") + format_duration(left)
+        left = self._left(step, seconds / self._steps)
         line = (
             f"step {step}/{self._config.num_steps}  loss {values['loss']:.3f}  "
             f"accuracy {values['accuracy']:.3f}  lr {values['learning_rate']:.2e}  "
@@ -87,11 +86,15 @@ class Progress:
         self._durations.append(duration)
         steps, seconds = self._config.num_steps - step, median(self._durations)
         if steps and len(self._durations) == MEASURED:
-            left = seconds_left(self._config, step, self._stopwatch.seconds, seconds)
             self._run.log(
-                f"expected duration: {format_duration(left)} for the remaining {steps:,} "
+                f"expected duration: {self._left(step, seconds)} for the remaining {steps:,} "
                 f"of {self._config.num_steps:,} steps at {seconds:.2g} s each, and the evaluations"
             )
+
+    def _left(self, step: int, seconds_per_step: float) -> str:
+        """The duration of the remaining steps, "at most" if max_epochs may end training earlier."""
+        left = seconds_left(self._config, step, self._stopwatch.seconds, seconds_per_step)
+        return ("at most " if self._config.max_epochs else "") + format_duration(left)
 
     def _report_nonfinite(
         self, step: int, values: dict[str, float], position: DataPosition

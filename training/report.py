@@ -49,9 +49,10 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
 
 def limits(training: TrainingConfig) -> str:
     """The limits of training, as "100,000 steps or 3 epochs": the first one that is reached."""
+    epochs = training.max_epochs
     values = (
         f"{training.num_steps:,} steps",
-        f"{training.max_epochs:,} epochs" * (training.max_epochs > 0),
+        f"{epochs:,} epoch{'s' * (epochs > 1)}" * (epochs > 0),
         f"{training.max_hours:g} hours" * (training.max_hours > 0),
     )
     return " or ".join(filter(None, values))

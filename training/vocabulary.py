@@ -59,7 +59,8 @@ def check_own_vocabulary(config: Config) -> None:
 def initial_tokenizers(config: Config, run: Run) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of training.init_from; its model fields are copied into `config`.
 
-    Raises UserError(CONFIGURATION) if the model differs, or if it is the run itself.
+    Raises UserError(CONFIGURATION) if the model differs, if its vocabulary lacks a piece of
+    data.user_defined, or if it is the run itself.
     """
     path = Path(config.training.init_from).expanduser()
     if path.resolve() == run.path.resolve():
@@ -72,8 +73,16 @@ def initial_tokenizers(config: Config, run: Run) -> tuple[Tokenizer, Tokenizer]:
         raise UserError(
             CONFIGURATION,
             f"training.init_from={config.training.init_from} has "
-            f"another model: {', '.join(differences)}",
+            f"another model: {', '.join(differences)}; remove these fields from the flags and the "
+            "config file",
         )
+    for piece in config.data.user_defined.split():
+        if any(side.id_of(piece) not in side.encode(piece) for side in tokenizers):
+            raise UserError(
+                CONFIGURATION,
+                f"data.user_defined: {piece} is not in the vocabulary of training.init_from: "
+                f"expected one piece; remove it, because {path} determines the vocabulary",
+            )
     return tokenizers
 
 
@@ -91,9 +100,14 @@ def check_tags(config: DataConfig, tokenizer: Tokenizer) -> None:
                 raise UserError(
                     CONFIGURATION,
                     f"data.{field}: the tag {tag} is not in the source vocabulary: expected one "
-                    f"piece, got {' '.join(map(tokenizer.piece, ids))}; use tags of data.corpus, "
-                    "or tags that the vocabulary of training.init_from or data.vocab has",
+                    f"piece, got {' '.join(map(tokenizer.piece, ids))}; {_tag_advice(config)}",
                 )
+
+
+def _tag_advice(config: DataConfig) -> str:
+    if config.vocab:
+        return "train data.vocab with this tag (spm_train --user_defined_symbols), or use its tags"
+    return "use tags of data.corpus, or tags that the vocabulary of training.init_from has"
 
 
 def set_vocabulary(config: Config, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:

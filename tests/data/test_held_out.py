@@ -33,6 +33,8 @@ def test_a_list_may_have_one_entry():
         ("a=tsv:x;", "''"),
         ("a=tsv:x;;b=tsv:y", "''"),
         ("a=tsv:x; tsv:y", "'tsv:y'"),
+        ("tsv:x; tsv:y", "'tsv:x'"),
+        ("text:x,y; b=tag:>>b<<:tsv:y", "'text:x,y'"),
         ("a=tsv:x; b=", "'b='"),
         ("=tsv:x", "'=tsv:x'"),
         ("a b=tsv:x", "'a b=tsv:x'"),

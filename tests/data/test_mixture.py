@@ -1,5 +1,6 @@
 """Mixtures of corpora: pairs are taken according to their weight and keep their file and line."""
 
+import os
 from collections import Counter
 from itertools import pairwise
 
@@ -129,6 +130,17 @@ def test_a_mixture_is_parsed_and_a_malformed_one_is_refused(files):
     with pytest.raises(UserError, match="does not exist") as caught:
         check_corpus(f"tsv:{one} + tsv:{one}x", "train", DataConfig())
     assert caught.value.code == DATA
+
+
+@pytest.mark.parametrize("name", ["$NO_SUCH", "${NO_SUCH}"])
+def test_a_path_with_a_variable_that_is_not_set_names_the_variable(name, files, monkeypatch):
+    folder, file = os.path.split(files[0])
+    spec = f"tsv:{name}/{file}"
+    with pytest.raises(UserError, match="environment variable NO_SUCH is not set; ") as caught:
+        check_corpus(spec, "train", DataConfig())
+    assert caught.value.code == DATA
+    monkeypatch.setenv("NO_SUCH", folder)
+    check_corpus(spec, "train", DataConfig())
 
 
 def encode(spec, **options):

@@ -86,7 +86,7 @@ def test_the_flags_of_a_file_change_the_config_of_the_run(run, tmp_path):
 
 def test_a_flag_that_does_not_fit_the_run_is_refused_without_other_fields(run):
     _, config = parsed(f"--workdir={run}", "--config.model.d_ff=32", "--config.training.keep=9")
-    with pytest.raises(UserError, match=r"configuration: model.d_ff 16 → 32; choose") as refused:
+    with pytest.raises(UserError, match=r"configuration: model.d_ff 16 → 32; keep") as refused:
         resumed(run, config)
     assert refused.value.code == CONFIGURATION
 

@@ -122,12 +122,13 @@ def test_held_out_sets_are_encoded_and_reported_by_name(config, tmp_path):
 def test_the_validation_sets_are_the_test_sets_if_there_are_no_others(config, tmp_path):
     data = prepared(config, tmp_path / "none")
     assert (data.valid, data.test, list(data.files)) == ({}, {}, ["train"])
+    assert "\nvalid: no data, so no step is" in (tmp_path / "none" / "train.log").read_text()
     config.data.valid = write_corpus(tmp_path / "7.tsv", 7)
     data = prepared(config, tmp_path / "run")
     assert data.test == {"": data.valid[""][0]}
     log = (tmp_path / "run" / "train.log").read_text()
     assert "\nvalid: 5 pairs kept, 2 dropped" in log
-    assert "decides" not in log and "\ntest" not in log
+    assert "decides" not in log and "no data" not in log and "\ntest" not in log
 
 
 def test_a_malformed_list_is_refused_before_the_training_data_is_read(
@@ -158,6 +159,10 @@ def test_the_log_has_the_counts_of_dropped_pairs_and_the_range_of_loss_weights(t
     log = (tmp_path / "run" / "train.log").read_text()
     counts = "1 wrong number of columns, 1 blank, 2 duplicate"
     assert f"train: 2 pairs kept, 4 dropped ({counts})" in log
-    assert f"  duplicate: {path}:2, {path}:5, …" in log
+    assert f"  duplicate: {path}:2, {path}:5\n" in log  # all of them
     assert "  loss weights: 0.5 to 3\n" in log
+    path.write_text("\n".join(rows + rows[:1] * 4))
+    prepared(config, tmp_path / "more")
+    log = (tmp_path / "more" / "train.log").read_text()
+    assert f"  duplicate: {path}:2, {path}:5, {path}:7, {path}:8, {path}:9, …\n" in log
     assert data.train(0).loss_weights.tolist() == [0.5, 3.0]

@@ -99,6 +99,7 @@ def test_the_progress_line_has_the_time_left():
 
 def test_the_limits_are_listed_at_start():
     assert listed_limits(TrainingConfig(num_steps=1000)) == "1,000 steps"
+    assert listed_limits(TrainingConfig(num_steps=5, max_epochs=1)) == "5 steps or 1 epoch"
     both = TrainingConfig(num_steps=1000, max_epochs=3, max_hours=1.5)
     assert listed_limits(both) == "1,000 steps or 3 epochs or 1.5 hours"
 

@@ -43,13 +43,15 @@ def test_only_the_first_step_of_a_start_logs_its_time():
 
 
 @pytest.mark.parametrize("log_every", [1, 3, 100])
-@pytest.mark.parametrize("start", [0, 40])
-def test_the_expected_duration_is_that_of_the_remaining_steps(monkeypatch, log_every, start):
+@pytest.mark.parametrize(("start", "max_epochs", "bound"), [(0, 0, ""), (40, 3, "at most ")])
+def test_the_expected_duration_is_that_of_the_remaining_steps(
+    monkeypatch, log_every, start, max_epochs, bound
+):
     """A step takes 2 s. The first one includes the compilation; an evaluation follows the third."""
     clock, lines = [1000.0], []
     monkeypatch.setattr("training.progress.time.perf_counter", lambda: clock[0])
     run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
-    config = TrainingConfig(num_steps=100, log_every=log_every)
+    config = TrainingConfig(num_steps=100, log_every=log_every, max_epochs=max_epochs)
     progress = Progress(run, config, start, None, Stopwatch(0))
     metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0, learning_rate=0.1)
     for step in range(start + 1, start + 10):
@@ -59,8 +61,8 @@ def test_the_expected_duration_is_that_of_the_remaining_steps(monkeypatch, log_e
     left = 100 - (start + 6)
     minutes, seconds = divmod(2 * left, 60)
     assert line == (
-        f"expected duration: 0:{minutes:02}:{seconds:02} for the remaining {left} of 100 steps at "
-        "2 s each, and the evaluations"
+        f"expected duration: {bound}0:{minutes:02}:{seconds:02} for the remaining {left} of 100 "
+        "steps at 2 s each, and the evaluations"
     )
 
 

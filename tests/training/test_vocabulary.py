@@ -1,6 +1,7 @@
 """The vocabulary of a run has the tags of its corpora as single pieces."""
 
 from contextlib import closing
+from copy import deepcopy
 
 import pytest
 from tiny import tiny_config, write_corpus, write_run
@@ -54,3 +55,17 @@ def test_a_tag_that_a_fixed_vocabulary_lacks_is_refused(config, tmp_path):
     with pytest.raises(UserError, match="tag >>rev<< .* got <unk>; .*training.init_from") as caught:
         tokenizers_of(config, tmp_path / "run")
     assert caught.value.code == CONFIGURATION
+
+
+def test_a_user_defined_piece_that_the_initial_vocabulary_lacks_is_refused(config, tmp_path):
+    first, config.data.user_defined = write_corpus(tmp_path / "first.tsv", 7), "<num> <url>"
+    tokenizers = tokenizers_of(deepcopy(config), tmp_path / "other")
+    write_run(tmp_path / "first")  # a vocabulary without these pieces
+    config.data.corpus, config.training.init_from = first, str(tmp_path / "first")
+    second = deepcopy(config)
+    with pytest.raises(UserError, match="data.user_defined: <num> is not in the voc") as caught:
+        tokenizers_of(config, tmp_path / "run")
+    assert caught.value.code == CONFIGURATION
+    write_run(tmp_path / "second", tokenizer=tokenizers[0])
+    second.training.init_from = str(tmp_path / "second")
+    assert tokenizers_of(second, tmp_path / "run")[1].id_of("<url>") is not None

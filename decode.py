@@ -71,7 +71,9 @@ def check_decode_flags(f: flags.FlagValues) -> None:
                 "--target is not supported with --mode=translate; give --mode=score or align",
             )
     elif f.reference:
-        raise UserError(CONFIGURATION, f"--reference is not supported with --mode={f.mode}")
+        raise UserError(
+            CONFIGURATION, f"--reference is not supported with --mode={f.mode}; remove one of them"
+        )
     check_format_flags(f)
     if f.shard:
         shard_of(f.shard)

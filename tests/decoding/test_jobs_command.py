@@ -229,9 +229,15 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
         ),
         (("--annotate", "--format=jsonl", "--mode=score"), "--annotate is not supported with --mo"),
         (("--input_format=moses",), "give --input_format=text or tsv or jsonl"),
-        (("--mode=align", "--target={d}/in.txt", "--output_format=moses"), "--output_format=moses"),
+        (
+            ("--mode=align", "--target={d}/in.txt", "--output_format=moses"),
+            "--output_format=text or",
+        ),
         (("--mode=score", "--format=jsonl", "--input_format=text"), "and --input_format=tsv or j"),
-        (("--mode=score", "--target={d}/in.txt", "--format=moses"), "moses is not supported with"),
+        (
+            ("--mode=score", "--target={d}/in.txt", "--format=moses"),
+            "mode=score; give --output_format=t",
+        ),
         (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "--reference is not"),
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
         (("--shard=1/2",), "--input file"),

@@ -337,6 +337,25 @@ def test_references_and_a_baseline_that_are_not_parallel_are_refused_before_any_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("flag", ["input", "target", "reference", "baseline"])
+def test_an_input_file_is_never_replaced_by_the_output(run, tmp_path, flag):
+    path, lines = run
+    content = (path / "in.txt").read_bytes()
+    (tmp_path / "in.txt").write_bytes(content)
+    (tmp_path / "link").symlink_to("in.txt")
+    flags = {"input": path / "in.txt", "output": tmp_path / "link", flag: tmp_path / "in.txt"}
+    if flag == "target":
+        flags["mode"] = "score"
+    if flag == "baseline":
+        flags["reference"] = path / "in.txt"
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    code, out, err = decode(path, *given, "--overwrite")
+    assert (code, out, len(err)) == (6, "", 1), err
+    assert f"would replace the input file {tmp_path / 'in.txt'}; choose another --output" in err[0]
+    assert (tmp_path / "in.txt").read_bytes() == content
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.txt", "link"]
+
+
 def test_a_line_without_an_allowed_translation_is_blank_and_reported(run):
     """No word twice, and more words than the vocabulary has: a search finds no hypothesis, a sample
     ends early."""

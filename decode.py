@@ -24,7 +24,7 @@ from decoding.format_flags import (
     is_interactive,
 )
 from decoding.formats import Item
-from decoding.inputs import Input, check_input, read_lines
+from decoding.inputs import Input, check_input, check_no_input_is_replaced, read_lines
 from decoding.interactive import Session, alignment_text
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
 from decoding.progress import DecodingProgress
@@ -57,6 +57,7 @@ def check_decode_flags(f: flags.FlagValues) -> None:
     if files.count("-") > 1:
         raise UserError(DATA, "only one input can be stdin; give the name of the other file")
     if f.output != "-":
+        check_no_input_is_replaced(f.output, files)
         check_outputs([f.output], f.overwrite)
     if f.target_pieces and f.reference:
         raise UserError(
@@ -71,7 +72,9 @@ def check_decode_flags(f: flags.FlagValues) -> None:
                 "--target is not supported with --mode=translate; give --mode=score or align",
             )
     elif f.reference:
-        raise UserError(CONFIGURATION, f"--reference is not supported with --mode={f.mode}")
+        raise UserError(
+            CONFIGURATION, f"--reference is not supported with --mode={f.mode}; remove one of them"
+        )
     check_format_flags(f)
     if f.shard:
         shard_of(f.shard)

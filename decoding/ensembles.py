@@ -29,16 +29,22 @@ def members_of(
     """The members of an ensemble: one checkpoint of each run, or several checkpoints of one run.
 
     As many checkpoints as runs are taken in pairs. Commas separate the checkpoints of a string.
-    UserError(CONFIGURATION) for other numbers.
+    UserError(CONFIGURATION) for other numbers and for empty names of runs.
     """
-    given = [run] if isinstance(run, str | Path) else run
+    given = [run] if isinstance(run, str | Path) else list(run)
+    if not given or "" in given:
+        raise UserError(
+            CONFIGURATION,
+            f"--workdir: expected the names of one or several run directories, got {given}; give "
+            "each name, with one comma between two",
+        )
     runs = [Path(one).expanduser() for one in given]
     if isinstance(checkpoint, str | int):
         checkpoint = str(checkpoint).split(",")
     names = list(map(str, checkpoint))
     if len(names) == 1:
         names *= len(runs)
-    elif len(runs) == 1:
+    elif names and len(runs) == 1:
         runs *= len(names)
     if len(names) != len(runs):
         raise UserError(
@@ -66,7 +72,8 @@ def normalized_weights(weights: str | Sequence[float], count: int) -> tuple[floa
     if len(numbers) != count:
         raise UserError(
             CONFIGURATION,
-            f"--weights: expected as many weights as models, {count}, got {len(numbers)}",
+            f"--weights: expected as many weights as models, {count}, got {len(numbers)}; give one "
+            "for each run or checkpoint",
         )
     shares = [number / max(numbers) for number in numbers]  # their sum is finite
     return tuple(share / sum(shares) for share in shares)

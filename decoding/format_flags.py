@@ -56,7 +56,11 @@ def check_format_flags(f: flags.FlagValues) -> None:
             f"--annotate is not supported with --mode={f.mode}; remove it, or --mode",
         )
     if not formats.output.can_score:
-        raise UserError(CONFIGURATION, f"{output_flag(f)} is not supported with --mode={f.mode}")
+        raise UserError(
+            CONFIGURATION,
+            f"{output_flag(f)} is not supported with --mode={f.mode}; give "
+            f"--output_format={names_with('can_score')}",
+        )
     if not f.target and not formats.input.has_target:
         raise UserError(
             CONFIGURATION,

@@ -119,7 +119,9 @@ class Tsv(Format):
         columns = line.split("\t")
         if needs_target and line.strip() and len(columns) < 2:
             raise UserError(
-                DATA, f"{place}: no second column: expected a translation to score in it"
+                DATA,
+                f"{place}: no second column: expected a translation to score in it; add it, or "
+                "give --target=FILE",
             )
         return Item(columns[0], line, target="".join(columns[1:2]))
 

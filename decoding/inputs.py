@@ -11,7 +11,7 @@ from itertools import islice, zip_longest
 
 from decoding.formats import Format, Item
 from decoding.progress import note
-from runtime.errors import DATA, UserError
+from runtime.errors import DATA, OUTPUT, UserError
 from runtime.lines import LONGEST, TOO_LONG, file_lines
 from runtime.paths import expand_path
 
@@ -91,3 +91,16 @@ def check_input(path: str) -> None:
         raise UserError(DATA, f"no such file: {os.path.abspath(full) if path else repr(path)}")
     if path != "-" and not os.access(full, os.R_OK):
         raise UserError(DATA, f"cannot read {path}; check its permissions")
+
+
+def check_no_input_is_replaced(output: str, inputs: Iterable[str]) -> None:
+    """UserError(OUTPUT) if the output file is one of the input files, under any name."""
+    full = expand_path(output)
+    for path in inputs:
+        if path not in ("", "-") and os.path.isfile(full):
+            if os.path.samefile(full, expand_path(path)):
+                raise UserError(
+                    OUTPUT,
+                    f"--output={output} would replace the input file {path}; choose another "
+                    "--output",
+                )

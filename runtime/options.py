@@ -50,7 +50,13 @@ def check_options(section: str, config: Any) -> None:
 def broken_rules(value: Any, rules: Any) -> Iterator[str]:
     """The rules that `value` breaks, as text. NaN breaks every bound."""
     for name, text in rule_texts(rules).items():
-        kept = value in rules[name] if name == "choices" else BOUNDS[name][1](value, rules[name])
+        try:
+            kept = (
+                value in rules[name] if name == "choices" else BOUNDS[name][1](value, rules[name])
+            )
+        except TypeError:
+            yield "a number"
+            return
         if not kept:
             yield text
 

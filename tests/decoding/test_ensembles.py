@@ -55,6 +55,23 @@ def test_other_numbers_of_checkpoints_and_runs_are_refused(run, checkpoint):
     assert caught.value.code == CONFIGURATION
 
 
+@pytest.mark.parametrize(
+    "run, checkpoint, part",
+    [
+        ([], "best", r"--workdir: expected the names of .*, got \[\]; give each name"),
+        (["a", ""], "best", r"--workdir: expected the names of .*, got \['a', ''\]"),
+        ("", "best", "--workdir: expected the names of"),  # not the current directory
+        ("a", [], "--checkpoint: expected one .*, got 0 "),
+        (["a", "b"], [], "--checkpoint: expected one .*, got 0 "),
+    ],
+    ids=str,
+)
+def test_no_run_no_checkpoint_and_an_empty_name_are_refused(run, checkpoint, part):
+    with pytest.raises(UserError, match=part) as caught:
+        members_of(run, checkpoint)
+    assert caught.value.code == CONFIGURATION
+
+
 def test_the_checkpoints_of_an_ensemble_are_loaded_in_the_given_order(runs):
     run, other, average = runs
     translator = Translator.load([run, run, other], checkpoint="4,2,average", beam_size=3)

@@ -112,6 +112,17 @@ def test_annotations_do_not_depend_on_devices_or_shards(run, tmp_path):
     assert parts == outs[0]
 
 
+def job_with_saved_results(path, output, *flags):
+    """A running job that has saved the results of some lines."""
+    process = subprocess.Popen(
+        command(path, *flags, f"--output={output}"), env=ENVIRONMENT, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None and not [*Path(f"{output}.parts").glob("0*[!p]")]:
+        time.sleep(0.01)
+    assert process.poll() is None
+    return process
+
+
 def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     """A line is corrected before the job resumes; another job is refused while the first runs."""
     (path, lines), long = run, tmp_path / "long.txt"
@@ -119,11 +130,7 @@ def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     flags = (f"--input={long}", "--beam_size=1", "--max_extra_length=2")
     killed, whole = tmp_path / "killed.txt", tmp_path / "whole.txt"
     parts = tmp_path / "killed.txt.parts"
-    process = subprocess.Popen(
-        command(path, *flags, f"--output={killed}"), env=ENVIRONMENT, stderr=subprocess.DEVNULL
-    )
-    while process.poll() is None and not [*parts.glob("0*[!p]")]:
-        time.sleep(0.01)
+    process = job_with_saved_results(path, killed, *flags)
     process.send_signal(signal.SIGSTOP)
     code, _, err = decode(path, *flags, f"--output={killed}")
     assert code == 6 and f"(process {process.pid} on " in err[-1]
@@ -140,6 +147,30 @@ def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     assert killed.read_bytes() == whole.read_bytes()
     assert killed.read_bytes().count(b"\n") == 13_000
     assert sorted(one.name for one in tmp_path.iterdir()) == ["killed.txt", "long.txt", "whole.txt"]
+
+
+@pytest.mark.slow
+def test_a_killed_job_with_annotations_resumes_and_its_output_is_byte_identical(run, tmp_path):
+    (path, lines), long = run, tmp_path / "long.txt"
+    long.write_text("".join(f"{line}\n" for line in lines * 600))
+    flags = (f"--input={long}", "--output_format=jsonl", "--annotate", "--nbest=2", "--beam_size=2")
+    flags += "--max_extra_length=2", "--suppress=<pad> <s> <unk>", "--min_length=2"
+    killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
+    process = job_with_saved_results(path, killed, *flags)
+    process.kill()
+    process.wait()
+    assert not killed.exists()
+    code, _, err = decode(path, *flags, f"--output={killed}")
+    assert code == 0 and "more reused from an earlier run)" in err[-1]
+    assert decode(path, *flags, f"--output={whole}")[0] == 0
+    assert killed.read_bytes() == whole.read_bytes()
+    objects = [json.loads(line) for line in killed.read_text(encoding="utf-8").splitlines()]
+    assert [one["text"] for one in objects] == lines * 600
+    assert all(
+        all("alignment" in each and len(each["log_probs"]) > 1 for each in one["nbest"])
+        for one in objects
+        if one["text"].strip()
+    )
 
 
 def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run):
@@ -198,9 +229,15 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
         ),
         (("--annotate", "--format=jsonl", "--mode=score"), "--annotate is not supported with --mo"),
         (("--input_format=moses",), "give --input_format=text or tsv or jsonl"),
-        (("--mode=align", "--target={d}/in.txt", "--output_format=moses"), "--output_format=moses"),
+        (
+            ("--mode=align", "--target={d}/in.txt", "--output_format=moses"),
+            "--output_format=text or",
+        ),
         (("--mode=score", "--format=jsonl", "--input_format=text"), "and --input_format=tsv or j"),
-        (("--mode=score", "--target={d}/in.txt", "--format=moses"), "moses is not supported with"),
+        (
+            ("--mode=score", "--target={d}/in.txt", "--format=moses"),
+            "mode=score; give --output_format=t",
+        ),
         (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "--reference is not"),
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
         (("--shard=1/2",), "--input file"),
@@ -298,6 +335,25 @@ def test_references_and_a_baseline_that_are_not_parallel_are_refused_before_any_
     assert (code, out, len(err)) == (3, "", 1), err
     assert f"--{short} is not parallel to {other}: expected 13 lines, got 9" in err[0]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("flag", ["input", "target", "reference", "baseline"])
+def test_an_input_file_is_never_replaced_by_the_output(run, tmp_path, flag):
+    path, lines = run
+    content = (path / "in.txt").read_bytes()
+    (tmp_path / "in.txt").write_bytes(content)
+    (tmp_path / "link").symlink_to("in.txt")
+    flags = {"input": path / "in.txt", "output": tmp_path / "link", flag: tmp_path / "in.txt"}
+    if flag == "target":
+        flags["mode"] = "score"
+    if flag == "baseline":
+        flags["reference"] = path / "in.txt"
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    code, out, err = decode(path, *given, "--overwrite")
+    assert (code, out, len(err)) == (6, "", 1), err
+    assert f"would replace the input file {tmp_path / 'in.txt'}; choose another --output" in err[0]
+    assert (tmp_path / "in.txt").read_bytes() == content
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.txt", "link"]
 
 
 def test_a_line_without_an_allowed_translation_is_blank_and_reported(run):

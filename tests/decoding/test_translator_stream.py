@@ -15,7 +15,7 @@ from decoding.formats import Item
 from decoding.inputs import read_lines
 from decoding.translator import Translator
 from model.hypotheses import Hypotheses
-from runtime.errors import DATA, UserError
+from runtime.errors import CONFIGURATION, DATA, UserError
 
 
 @pytest.fixture
@@ -139,6 +139,13 @@ def test_lines_that_are_not_strings_are_refused_with_their_index(echo):
     for wrong in (None, 7, b"eins", ["eins"]):
         with pytest.raises(TypeError, match=r"lines\[1\] must be a string, got"):
             translator.translate(["eins", wrong])
+
+
+def test_an_option_that_is_not_a_number_is_refused(echo):
+    for name, wrong in (("beam_size", "4"), ("alpha", None), ("top_p", [0.9])):
+        with pytest.raises(UserError, match=f"decoding.{name} must be a number, got ") as caught:
+            echo[0].translate(["eins"], **{name: wrong})
+        assert caught.value.code == CONFIGURATION
 
 
 def test_an_unknown_option_names_the_nearest_one(echo):

@@ -151,8 +151,8 @@ def report_split(run: Run, title: str, corpus: Corpus, encoded: EncodedSplit | N
             run.log(f"  {' '.join(dict.fromkeys(origin.names))}: {count:,} pairs × {weight:g}")
     if corpus.loss_weights is not None:
         run.log(f"  loss weights: {min(corpus.loss_weights):g} to {max(corpus.loss_weights):g}")
-    for reason, places in examples.items():
-        more = ", …" * (dropped[reason] > len(places))
+    for reason, places in examples.items():  # a line with replaced bytes is not dropped
+        more = ", …" * (dropped.get(reason, corpus.replaced) > len(places))
         run.log(f"  {reason}: {', '.join(places)}{more}")
 
 

@@ -166,3 +166,16 @@ def test_the_log_has_the_counts_of_dropped_pairs_and_the_range_of_loss_weights(t
     log = (tmp_path / "more" / "train.log").read_text()
     assert f"  duplicate: {path}:2, {path}:5, {path}:7, {path}:8, {path}:9, …\n" in log
     assert data.train(0).loss_weights.tolist() == [0.5, 3.0]
+
+
+@pytest.mark.parametrize("count, more", [(2, ""), (5, ""), (6, ", …")])
+def test_the_log_has_the_places_of_replaced_bytes(tmp_path, count, more):
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(b"eins\tONE\n" + b"zw\xffei\tTWO\n" * count)
+    config = tiny_config(f"tsv:{path}")
+    config.data.on_bad_utf8 = "replace"
+    prepared(config, tmp_path / "run")
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert f"{1 + count} pairs kept, 0 dropped, {count} lines with replaced bytes\n" in log
+    places = ", ".join(f"{path}:{line}" for line in range(2, 2 + min(count, 5)))
+    assert f"  replaced bytes that are not UTF-8: {places}{more}\n" in log

@@ -53,7 +53,7 @@ class Engine:
         self._search_options = search_of(decoding, suppress, rules)
         self.weights = None if weights is None else np.array(weights, np.float32)
         self._values = values_of(decoding, self.weights)
-        self.rules = with_values(self._search_options.rules, self._values)
+        self.rule_options = with_values(self._search_options.rules, self._values)
         longest = min(model.max_length for model in models)
         # One compiled shape for each bucket: short sentences are not padded to the longest length.
         self.buckets = [s for s in (16, 32, 64, 128, 256, 512, 1024, 2048) if s < longest]

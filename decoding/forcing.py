@@ -43,7 +43,7 @@ class TeacherForcing:
     @cached_property
     def _run(self) -> Callable[..., Any]:
         """The compiled pass. It is made at the first use, because it needs the devices."""
-        return scoring_program(tuple(self._engine.models), self._engine.rules.for_scoring())
+        return scoring_program(tuple(self._engine.models), self._engine.rule_options.for_scoring())
 
     def pair(self, source: Sequence[int], target: Sequence[int]) -> EncodedPair:
         """The pair of these token ids without end tokens, truncated to the models' max_length."""
@@ -96,11 +96,10 @@ class TeacherForcing:
 
     def _batch(self, bucket: int, capacity: int, pairs: list[EncodedPair]) -> list[Scored]:
         """The scores of at most `capacity` pairs, computed on all devices."""
-        pad_id = self._engine.models[0].config.pad_id
+        engine, pad_id = self._engine, self._engine.models[0].config.pad_id
         source = pad([pair.source for pair in pairs], capacity, bucket, pad_id)
         target = pad([pair.target for pair in pairs], capacity, bucket, pad_id)
         arrays = map(distribute, (*source, *target))
-        engine = self._engine
         forced = jax.device_get(self._run(engine.variables, engine.weights, *arrays))
         log_probs, attended = map(merge_devices, forced)
         return [self._scored(pair, log_probs[row], attended[row]) for row, pair in enumerate(pairs)]

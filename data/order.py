@@ -1,0 +1,101 @@
+"""The order of an epoch, computed and not stored: slot of the epoch → pair of the corpus.
+
+Slots 0, 1, 2, … of an epoch are a permutation of the pairs that the epoch takes. Any slot is
+computed on its own, so a window of slots costs the same at every place, for any size of the corpus.
+
+The permutation is a Feistel network on the smallest even number of bits that can hold the size.
+Values beyond the size are mapped again until they are inside (cycle walking; Black and Rogaway
+2002, section 4), which keeps it a bijection.
+"""
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+ROUNDS = 8  # of the Feistel network; 4 suffice for a pseudorandom permutation (Luby, Rackoff 1988)
+EPOCH, PASS = 0, 1  # the two kinds of permutations, which have different keys
+
+
+class Part(NamedTuple):
+    """One corpus of a mixture: its number of pairs, and how often an epoch takes each of them."""
+
+    count: int
+    weight: float = 1.0
+
+
+class Permutation:
+    """A pseudorandom permutation of 0, …, size − 1 that is determined by `key`."""
+
+    def __init__(self, size: int, key: tuple[int, ...]):
+        self._size = size
+        self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)  # bits of each half
+        self._keys = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64)
+
+    def __call__(self, places: np.ndarray) -> np.ndarray:
+        """The images of `places`, as int64. ValueError for a place outside of the permutation."""
+        places = np.asarray(places)
+        if len(places) and not (0 <= places.min() and places.max() < self._size):
+            raise ValueError(f"places must be from 0 to {self._size - 1}")
+        images = self._network(places.astype(np.uint64))
+        while len(outside := np.flatnonzero(images >= self._size)):
+            images[outside] = self._network(images[outside])
+        return images.astype(np.int64)
+
+    def _network(self, values: np.ndarray) -> np.ndarray:
+        """The Feistel network: a bijection of the values of 2 × `half` bits."""
+        half, mask = np.uint64(self._half), np.uint64((1 << self._half) - 1)
+        left, right = values >> half, values & mask
+        for key in self._keys:
+            left, right = right, left ^ (_mix(right ^ key) & mask)
+        return left << half | right
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """The finalizer of SplitMix64, in which every input bit affects every output bit."""
+    values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return values ^ values >> np.uint64(31)
+
+
+class EpochOrder:
+    """The order of one epoch of a mixture; `order(slots)` are indices of pairs.
+
+    The epochs read each part as one endless stream of passes, each pass in a random order of its
+    own, so no pair is taken again before all others of its part have been taken.
+
+    Example: a part of 3 pairs with weight 0.5. Before epochs 0, 1, 2, 3 its stream is at
+    floor(1.5 · epoch) = 0, 1, 3, 4. If the orders of its passes are [2 0 1] and [1 2 0], epoch 0
+    takes pair 2, epoch 1 pairs 0 and 1, and epoch 2 pair 1 of the second pass.
+    """
+
+    def __init__(self, parts: tuple[Part, ...], seed: int, epoch: int):
+        self._parts, self._seed = parts, seed
+        before = [_taken_before(epoch, part) for part in parts]  # in the stream of each part
+        after = [_taken_before(epoch + 1, part) for part in parts]
+        taken = [stop - start for start, stop in zip(before, after, strict=True)]
+        self._before, self._starts = before, np.cumsum([0, *taken])  # of each part in the epoch
+        self._first_pairs = np.cumsum([0, *(part.count for part in parts)])
+        self.slots = int(self._starts[-1])
+        self._order = Permutation(self.slots, (seed, epoch, EPOCH))
+
+    def __call__(self, slots: np.ndarray) -> np.ndarray:
+        """The pairs in these slots."""
+        places = self._order(slots)
+        part_of = np.searchsorted(self._starts, places, side="right") - 1
+        pairs = np.empty(len(places), np.int64)
+        for number, part in enumerate(self._parts):
+            mine = np.flatnonzero(part_of == number)
+            stream = places[mine] - self._starts[number] + self._before[number]
+            pass_of, place = np.divmod(stream, part.count)
+            for one_pass in np.unique(pass_of).tolist():
+                chosen = pass_of == one_pass
+                order = Permutation(part.count, (self._seed, one_pass, number, PASS))
+                pairs[mine[chosen]] = self._first_pairs[number] + order(place[chosen])
+        return pairs
+
+
+def _taken_before(epoch: int, part: Part) -> int:
+    """How many pairs of a part the epochs before this one took; exact for any weight."""
+    return math.floor(epoch * Fraction(str(part.weight)) * part.count)

@@ -67,9 +67,10 @@ def select_sequences(sequences: Ragged, index: np.ndarray) -> Ragged:
         places      3 4 5  0 1        in `sequences.ids`: 0 1 2 + 3, 3 4 - 3
         ids         5 6 4  7 8
     """
-    lengths = sequences.lengths[index]
+    starts = sequences.offsets[index].astype(np.int64)
+    lengths = sequences.offsets[index + 1] - starts
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    shift = sequences.offsets[index] - offsets[:-1]
+    shift = starts - offsets[:-1]
     places = np.arange(offsets[-1]) + np.repeat(shift, lengths)
     return Ragged(sequences.ids[places], offsets)
 

@@ -69,12 +69,12 @@ def plan_epoch(
     order = random.permutation(len(source_slots))
     longest = np.maximum(source_slots, target_slots)[order]
     order = order[np.lexsort((-longest, np.arange(len(order)) // SORTED_PAIRS))]
-    rows = _first_fit(order, source_slots, target_slots, source_capacity, target_capacity)
+    rows = first_fit(order, source_slots, target_slots, source_capacity, target_capacity)
     rows = ragged([rows[i] for i in random.permutation(len(rows)).tolist()])
     return Plan(rows.ids, rows.offsets)
 
 
-def _first_fit(
+def first_fit(
     order: np.ndarray,
     source_slots: np.ndarray,
     target_slots: np.ndarray,

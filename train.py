@@ -12,6 +12,12 @@ from dataclasses import asdict
 import jax
 from absl import flags
 
+from data.corpus_cache import (
+    CorpusCache,
+    corpus_cache,
+    define_cache_flag,
+    without_damaged_stores,
+)
 from decoding.translator import Translator
 from interop.models import load_params
 from runtime import processes
@@ -28,7 +34,7 @@ from storage.run import Run, flatten
 from training.config_flag import check_new_run, define_config, parsed_config, run_path
 from training.dry_run import dry_run
 from training.failure import explain_failure
-from training.inputs import Data, encode_corpora, read_corpora
+from training.inputs import Data, encode_corpora, open_corpora
 from training.parameters import check_freeze
 from training.report import print_results
 from training.trainer import Trainer
@@ -42,7 +48,8 @@ def main() -> None:
     if f.help_config:
         return print(field_list(config))
     if f.dry_run:
-        return dry_run(config, path, f.overwrite, f.compilation_cache)
+        cache = corpus_cache(f.corpus_cache)
+        return dry_run(config, path, cache, f.overwrite, f.compilation_cache)
     started = time.perf_counter()
     processes.connect(f)
     run, stop = (Run if processes.is_first() else ReadOnlyRun)(path), StopFlag()
@@ -50,11 +57,11 @@ def main() -> None:
         if not f.overwrite:
             run.resume_config(config)
         run.log(f"run: {run.path}")
-        data = prepare_data(config, run, f.overwrite)
+        data = prepare_data(config, run, corpus_cache(f.corpus_cache), f.overwrite)
         run.describe(config, data.file_hashes)
         processes.check_agreement(flatten(asdict(config)) | data.file_hashes)
         prepare_jax(f.compilation_cache, deterministic=config.training.deterministic)
-        with explain_failure(config, run):
+        with explain_failure(config, run), without_damaged_stores():
             train(config, run, data, stop)
         run.log(f"done in {format_duration(time.perf_counter() - started)}")
     except Stopped as stopped:
@@ -69,22 +76,22 @@ def main() -> None:
         run.close()
 
 
-def prepare_data(config: Config, run: Run, overwrite: bool) -> Data:
-    """Read the corpora, load or train the vocabulary, and encode.
+def prepare_data(config: Config, run: Run, cache: CorpusCache | None, overwrite: bool) -> Data:
+    """Open the corpora, load or train the vocabulary, and encode.
 
     `overwrite` deletes the previous run once there is a vocabulary: a misspelled path or an
     unusable corpus deletes nothing.
     """
-    corpora = read_corpora(config, run)
+    corpora = open_corpora(config, run)
     with processes.first_process_first("the vocabulary"):
-        tokenizers = find_tokenizers(config, run, corpora.train)
+        tokenizers = find_tokenizers(config, run, corpora.train, cache)
         check_freeze(config)
         if overwrite:
             run.clear()
         if not run.resumed:
             run.save_vocabulary(tokenizers)
     set_vocabulary(config, tokenizers)
-    return encode_corpora(config, run, corpora, tokenizers)
+    return encode_corpora(config, run, corpora, tokenizers, cache)
 
 
 def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
@@ -109,8 +116,9 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "dry_run",
         False,
-        "Read all data, report memory and disk space, do one step, and keep nothing.",
+        "Read all data, report memory and disk space, do one step, and keep nothing but caches.",
     )
+    define_cache_flag()
     processes.define_flags()
 
 

@@ -96,7 +96,7 @@ def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32")
     import jax
     import numpy as np
 
-    from data.batches import Batch
+    from data.packing import Batch
     from model.config import ModelConfig
     from model.transformer import Transformer
     from storage.config import TrainingConfig

@@ -20,7 +20,7 @@ def get_config() -> Config:
     return Config(
         model=ModelConfig(
             d_model=128, d_ff=512, num_heads=4, num_layers=4, dropout=0.2, norm="pre",
-            max_length=256,
+            max_length=256, dtype="mixed",
         ),
         data=DataConfig(
             corpus="text:$MULTI30K/train.en.gz,$MULTI30K/train.de.gz",

@@ -1,165 +1,65 @@
-"""From pairs of token ids to packed batches. Axes: B rows of the global batch, S source, T target.
+"""Batches of training and of evaluation. Axes: B rows, S source, T target.
 
-Several pairs share a row and are distinguished by segment ids 1, 2, 3, …; 0 is padding. A plan
-assigns the pairs of an epoch to rows. It depends on the lengths, the seed and the epoch only, and a
-batch is a slice of a plan, so any batch can be made at any time on any machine.
+A batch is a slice of the rows of a window (data/windows.py), so any batch can be made at any time
+on any machine. Each process makes its own rows of the global batch only.
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.loss_weights import label_weights
-from data.pairs import Pairs, Ragged, ragged
+from data.loss_weights import loss_weight_scale
+from data.packing import Batch, Plan, pack_pairs, pack_rows
+from data.pairs import Pairs, select_pairs
+from data.planner import Planner
 from data.tokenizer import OUR_IDS, Special
+from data.windows import SAMPLED_WINDOW, WINDOW, PairSource, Sampler, Window, Windows
 from runtime.prefetch import Prefetched
 
-OPEN_ROWS = 32  # more rows pack better, but slower
-SORTED_PAIRS = 256  # pairs sorted by length at a time: 1 to 2 % more useful tokens
-BATCHES_AHEAD = 4
-
-
-class Plan(NamedTuple):
-    """The rows of an epoch: row r holds the pairs `pairs[offsets[r]:offsets[r + 1]]`."""
-
-    pairs: np.ndarray  # int32
-    offsets: np.ndarray  # int64, one more than rows
-
-
-class Batch(NamedTuple):
-    """One global batch, int32. The labels are the target shifted by one: target + end."""
-
-    source: np.ndarray  # [B, S] source + end
-    source_segments: np.ndarray  # [B, S] 1, 2, 3, … within the row, 0 is padding
-    source_positions: np.ndarray  # [B, S] 0, 1, 2, … within the segment
-    target: np.ndarray  # [B, T] start + target: the decoder's input
-    labels: np.ndarray  # [B, T] target + end
-    target_segments: np.ndarray  # [B, T]
-    target_positions: np.ndarray  # [B, T]
-    row_ids: np.ndarray  # [B] the row's index in the global batch
-    loss_weights: np.ndarray | None = None  # [B, T] float32, of the labels; None: all are 1
+BATCHES_AHEAD = 2
 
 
 class DataPosition(NamedTuple):
-    """The position of training in its data: the next batch is batch `index` of `epoch`."""
+    """The position of training in its data: the next batch is batch `index` of a window."""
 
     epoch: int = 0
+    window: int = 0
     index: int = 0
 
 
-def plan_epoch(
-    source_slots: np.ndarray,
-    target_slots: np.ndarray,
-    source_capacity: int,
-    target_capacity: int,
-    seed: int,
-    epoch: int,
-) -> Plan:
-    """Packs every pair once into rows of `source_capacity` and `target_capacity` tokens.
+class EpochSummary(NamedTuple):
+    """What an epoch has; estimated from one of its windows if it has several."""
 
-    `source_slots`, `target_slots`: the tokens of each pair, ends included (`Pairs.slots`).
-    ValueError if a pair is longer than a row.
-    """
-    for slots, capacity in ((source_slots, source_capacity), (target_slots, target_capacity)):
-        if len(slots) and slots.max() > capacity:
-            raise ValueError(f"a pair has {slots.max()} tokens: expected at most {capacity}")
-    random = np.random.Generator(np.random.PCG64([seed, epoch]))
-    order = random.permutation(len(source_slots))
-    longest = np.maximum(source_slots, target_slots)[order]
-    order = order[np.lexsort((-longest, np.arange(len(order)) // SORTED_PAIRS))]
-    rows = first_fit(order, source_slots, target_slots, source_capacity, target_capacity)
-    rows = ragged([rows[i] for i in random.permutation(len(rows)).tolist()])
-    return Plan(rows.ids, rows.offsets)
-
-
-def first_fit(
-    order: np.ndarray,
-    source_slots: np.ndarray,
-    target_slots: np.ndarray,
-    source_capacity: int,
-    target_capacity: int,
-) -> list[list[int]]:
-    """The pairs of each row: a pair goes to the first open row with room on both sides.
-
-    If there is none, a new row is opened; at OPEN_ROWS rows the fullest one is closed first.
-    """
-    source_of, target_of = source_slots.tolist(), target_slots.tolist()  # lists are faster here
-    closed, opened, source_room, target_room = [], [], [], []
-    for pair in order.tolist():
-        source, target = source_of[pair], target_of[pair]
-        for row, room in enumerate(source_room):
-            if source <= room and target <= target_room[row]:
-                break
-        else:
-            if len(opened) == OPEN_ROWS:
-                full = min(range(OPEN_ROWS), key=lambda i: min(source_room[i], target_room[i]))
-                closed.append(opened.pop(full))
-                del source_room[full], target_room[full]
-            row = len(opened)
-            opened.append([])
-            source_room.append(source_capacity)
-            target_room.append(target_capacity)
-        source_room[row] -= source
-        target_room[row] -= target
-        opened[row].append(pair)
-    return closed + opened
+    pairs: int  # that it takes; never estimated
+    batches: int
+    left_out: int  # pairs in the incomplete last batches of its windows
+    useful: float  # share of the rows of both sides that is not padding
+    exact: bool
 
 
 def num_batches(plan: Plan, rows_per_batch: int) -> int:
-    """The number of batches in an epoch of training.
+    """The number of batches in a window of training.
 
     An incomplete last batch is dropped: its gradient would be noisier, and the update no smaller.
-    An epoch smaller than one batch is one batch.
+    A window smaller than one batch is one batch.
     """
-    return max(1, (len(plan.offsets) - 1) // rows_per_batch)
+    return max(1, plan.num_rows // rows_per_batch)
 
 
 def pairs_left_out(plan: Plan, rows_per_batch: int) -> int:
-    """The number of pairs in the incomplete last batch of an epoch, which training drops."""
+    """The number of pairs in the incomplete last batch of a window, which training drops."""
     rows = num_batches(plan, rows_per_batch) * rows_per_batch
-    return int(plan.offsets[-1] - plan.offsets[min(rows, len(plan.offsets) - 1)])
+    return int(plan.offsets[-1] - plan.offsets[min(rows, plan.num_rows)])
 
 
-def useful_share(pairs: Pairs, plan: Plan, source_capacity: int, target_capacity: int) -> float:
-    """The share of the rows of both sides that is not padding."""
-    used = sum(int(slots[plan.pairs].sum()) for slots in pairs.slots)
-    return used / ((len(plan.offsets) - 1) * (source_capacity + target_capacity))
+def own_rows(rows_per_batch: int, parts: int, process: int, processes: int) -> slice:
+    """The rows of one of several processes, of a batch that is padded to a multiple of `parts`.
 
-
-def batch_pairs(plan: Plan, index: int, rows_per_batch: int) -> np.ndarray:
-    """The indices of the pairs of batch `index` of a plan, in the order of its rows."""
-    rows = plan.offsets[index * rows_per_batch : (index + 1) * rows_per_batch + 1]
-    return plan.pairs[rows[0] : rows[-1]]
-
-
-def make_batch(
-    pairs: Pairs,
-    plan: Plan,
-    index: int,
-    rows_per_batch: int,
-    source_capacity: int,
-    target_capacity: int,
-    special: Special = OUR_IDS,
-) -> Batch:
-    """Batch `index` of a plan, `[rows_per_batch, capacity]` per side, padded with empty rows.
-
-    IndexError past the last row.
+    `parts` is a multiple of `processes`: all devices × micro-batches.
     """
-    stop = -(-(len(plan.offsets) - 1) // rows_per_batch)  # an incomplete last batch included
-    if not 0 <= index < stop:
-        raise IndexError(f"batch {index} is not in the plan: expected 0 to {stop - 1}")
-    rows = plan.offsets[index * rows_per_batch : (index + 1) * rows_per_batch + 1]
-    members = batch_pairs(plan, index, rows_per_batch)
-    rows = rows - rows[0]
-    source = pack_side(pairs.source, members, rows, (rows_per_batch, source_capacity), special)
-    target = pack_side(pairs.target, members, rows, (rows_per_batch, target_capacity), special)
-    loss_weights = None
-    if pairs.loss_weights is not None:
-        loss_weights = label_weights(pairs.loss_weights[members], rows, target[2])
-    row_ids = np.arange(rows_per_batch, dtype=np.int32)
-    return Batch(source[1], *source[2:], *target, row_ids, loss_weights)
+    size = -(-rows_per_batch // parts) * parts // processes
+    return slice(process * size, (process + 1) * size)
 
 
 def fixed_batches(
@@ -171,11 +71,15 @@ def fixed_batches(
 ) -> Iterator[Batch]:
     """All pairs once, always in the same batches, for validation; the last one is padded with
     empty rows."""
-    plan = plan_epoch(*pairs.slots, source_capacity, target_capacity, seed=0, epoch=0)
-    for index in range(-(-(len(plan.offsets) - 1) // rows_per_batch)):
-        yield make_batch(
-            pairs, plan, index, rows_per_batch, source_capacity, target_capacity, special
-        )
+    shape = rows_per_batch, source_capacity, target_capacity
+    plan = pack_pairs(pairs.slots, shape[1:], key=(0,))
+    for first in range(0, plan.num_rows, rows_per_batch):
+        offsets = plan.offsets[first : first + rows_per_batch + 1]
+        chosen = select_pairs(pairs, plan.pairs[offsets[0] : offsets[-1]])
+        scale = None
+        if chosen.loss_weights is not None:
+            scale = loss_weight_scale(chosen.loss_weights, chosen.slots[1])
+        yield pack_rows(chosen, offsets - offsets[0], shape, special, weight_scale=scale)
 
 
 class Batches:
@@ -183,108 +87,116 @@ class Batches:
 
     def __init__(
         self,
-        pairs: Callable[[int], Pairs],
+        pairs: PairSource,
         rows_per_batch: int,
         source_capacity: int,
         target_capacity: int,
         seed: int,
         special: Special = OUR_IDS,
+        sampler: Sampler | None = None,
+        rows: slice | None = None,
+        window: int | None = None,
     ):
-        """`pairs(epoch)` returns the pairs of an epoch, which may differ between epochs."""
-        self.special = special
-        self.pairs = lru_cache(maxsize=2)(pairs)
+        """`sampler` segments the pairs of each window anew. Only the `rows` of the global batch
+        are made (None: all); those from `rows_per_batch` on are empty. `window` is the number of
+        slots of a window (None: WINDOW, or SAMPLED_WINDOW with a sampler)."""
+        size = window or (WINDOW if sampler is None else SAMPLED_WINDOW)
         self.shape = rows_per_batch, source_capacity, target_capacity
-        self.plan = lru_cache(maxsize=2)(
-            lambda epoch: plan_epoch(
-                *self.pairs(epoch).slots, source_capacity, target_capacity, seed, epoch
-            )
-        )
+        self._pairs, self._special = pairs, special
+        self._rows = rows or slice(0, rows_per_batch)
+        self._windows = Windows(pairs, self.shape[1:], seed, size, sampler)
+        self._planner = Planner(self._windows)
 
     def __getitem__(self, position: DataPosition) -> Batch:
-        """The batch at a position."""
-        epoch, index = position
-        return make_batch(self.pairs(epoch), self.plan(epoch), index, *self.shape, self.special)
+        """The batch at a position, [rows of this process, …]. IndexError past the last batch."""
+        window = self._planner.window(*position[:2])
+        offsets = self._row_offsets(window, position.index)
+        first, stop = np.minimum([self._rows.start, self._rows.stop], len(offsets) - 1)
+        own = offsets[first : stop + 1]
+        if window.sampled is not None:
+            pairs = select_pairs(window.sampled, np.arange(own[0], own[-1]))
+        else:
+            pairs = self._pairs.select(window.plan.pairs[own[0] : own[-1]])
+        shape = self._rows.stop - self._rows.start, *self.shape[1:]
+        scale = self._weight_scale(window, offsets)
+        return pack_rows(pairs, own - own[0], shape, self._special, self._rows.start, scale)
+
+    def pair_indices(self, position: DataPosition) -> np.ndarray:
+        """The indices in the corpus of the pairs of the global batch, in the order of its rows."""
+        window = self._planner.lookup(*position[:2])
+        offsets = self._row_offsets(window, position.index)
+        return window.plan.pairs[offsets[0] : offsets[-1]]
 
     def next_position(self, position: DataPosition) -> DataPosition:
-        """The position after this one: the next batch, or the first one of the next epoch."""
-        epoch, index = position
-        last = index + 1 >= num_batches(self.plan(epoch), self.shape[0])
-        return DataPosition(epoch + 1, 0) if last else DataPosition(epoch, index + 1)
+        """The position after this one: the next batch, or the first one of the next window."""
+        return self._inside(position._replace(index=position.index + 1))
+
+    def summary(self, position: DataPosition) -> EpochSummary:
+        """The size of the epoch of a position, from the window of this position."""
+        rows, source, target = self.shape
+        window, epoch = self._planner.lookup(*position[:2]), position.epoch
+        slots, exact = self._windows.slots(epoch), self._windows.count(epoch) == 1
+        scale = 1 if exact else slots / window.slots
+        return EpochSummary(
+            slots,
+            round(num_batches(window.plan, rows) * scale),
+            round(pairs_left_out(window.plan, rows) * scale),
+            window.tokens / (window.plan.num_rows * (source + target)),
+            exact,
+        )
 
     def iterate(
         self, position: DataPosition, place: Callable[[Batch], Any] = lambda batch: batch
     ) -> Prefetched[tuple[DataPosition, Any, DataPosition]]:
         """Endless items (position, place(batch), next position), starting at `position`.
 
-        A thread makes the plans and places the batches in advance. An error in the thread is raised
-        here when its batch is due, with its traceback and position. A position past the last batch
-        of its epoch, as in checkpoints of versions that used incomplete batches, is the start of
-        the next epoch.
+        A thread makes and places the batches in advance. An error in the thread is raised here when
+        its batch is due, with its traceback and position. A position past the end of its window is
+        the start of the next window.
         """
         return Prefetched(self._generate(position, place), BATCHES_AHEAD)
+
+    def close(self) -> None:
+        """End the process that plans windows, if there is one."""
+        self._planner.close()
 
     def _generate(self, position, place):
         while True:
             try:
-                if position.index >= num_batches(self.plan(position.epoch), self.shape[0]):
-                    position = DataPosition(position.epoch + 1, 0)
-                item = position, place(self[position]), self.next_position(position)
+                position = self._inside(position)
+                batch = self[position]
+                self._pairs.release()
+                item = position, place(batch), self.next_position(position)
             except Exception as error:
-                error.add_note(f"while making batch {position.index} of epoch {position.epoch}")
+                epoch, window, index = position
+                error.add_note(f"while making batch {index} of window {window} of epoch {epoch}")
                 raise
             yield item
             position = item[2]
 
+    def _inside(self, position: DataPosition) -> DataPosition:
+        """The position itself, or the start of the next window if it is past the end of its own."""
+        epoch, window, index = position
+        if window >= self._windows.count(epoch):
+            return DataPosition(epoch + 1)
+        if index >= num_batches(self._planner.window(epoch, window).plan, self.shape[0]):
+            return DataPosition(*self._planner.following(epoch, window))
+        return position
 
-def pack_side(
-    side: Ragged, members: np.ndarray, rows: np.ndarray, shape: tuple[int, int], special: Special
-) -> list[np.ndarray]:
-    """`[inputs, labels, segments, positions]` of one side, each of `shape` [B, capacity].
+    def _row_offsets(self, window: Window, index: int) -> np.ndarray:
+        """The offsets in `window.plan.pairs` of the rows of its batch `index`."""
+        rows, batches = self.shape[0], num_batches(window.plan, self.shape[0])
+        if not 0 <= index < batches:
+            raise IndexError(f"batch {index} is not in its window: expected 0 to {batches - 1}")
+        return window.plan.offsets[index * rows : (index + 1) * rows + 1]
 
-    Row r holds the pairs `members[rows[r]:rows[r + 1]]`. All pairs are first computed as one
-    stream of tokens, which is then scattered into the rows.
-
-    Example: the targets [7 8], [9], [5 6 4] in rows of capacity 6, pairs 0 and 1 in row 0, pair 2
-    in row 1: members = [0 1 2], rows = [0 2 3]. s is the start token, e the end token, - padding.
-
-        for each pair                      for each token of the stream
-        lengths   3  2  4  (with e)        pair      0 0 0  1 1  2 2 2 2
-        starts    0  3  5  in the stream   position  0 1 2  0 1  0 1 2 3
-        stops     3  5  9                  place     0 1 2  3 4  6 7 8 9  in the flat batch
-        row       0  0  1                  labels    7 8 e  9 e  5 6 4 e
-        column    0  3  0  in the row      inputs    s 7 8  s 9  s 5 6 4
-        segment   1  2  1
-
-        result    inputs     s 7 8 s 9 -   labels     7 8 e 9 e -
-                             s 5 6 4 - -              5 6 4 e - -
-                  segments   1 1 1 2 2 0   positions  0 1 2 0 1 0
-                             1 1 1 1 0 0              0 1 2 3 0 0
-    """
-    num_rows, capacity = shape
-    first_ids = side.offsets[members]
-    lengths = side.offsets[members + 1] - first_ids + 1
-    stops = np.cumsum(lengths)
-    starts = stops - lengths
-    pairs_per_row = np.diff(rows)
-    row = np.repeat(np.arange(len(pairs_per_row)), pairs_per_row)
-    column = starts - starts[rows[:-1]][row]
-    segment = np.arange(len(members)) - rows[:-1][row] + 1
-
-    pair = np.repeat(np.arange(len(members)), lengths)
-    position = np.arange(len(pair)) - starts[pair]
-    place = (row * capacity + column)[pair] + position
-    labels = np.full(len(pair), special.end, np.int32)
-    is_text = np.ones(len(pair), bool)
-    is_text[stops - 1] = False
-    labels[is_text] = side.ids[(first_ids[pair] + position)[is_text]]
-    inputs = np.empty_like(labels)
-    inputs[1:] = labels[:-1]
-    inputs[starts] = special.start
-
-    packed = []
-    pad = special.pad
-    for values, filler in ((inputs, pad), (labels, pad), (segment[pair], 0), (position, 0)):
-        array = np.full(num_rows * capacity, filler, np.int32)
-        array[place] = values
-        packed.append(array.reshape(num_rows, capacity))
-    return packed
+    def _weight_scale(self, window: Window, offsets: np.ndarray) -> float | None:
+        """The scale of the loss weights in the global batch; None without loss weights."""
+        index = window.plan.pairs[offsets[0] : offsets[-1]]
+        weights, sampled = self._pairs.loss_weights(index), window.sampled
+        if weights is None:
+            return None
+        if sampled is None:
+            return loss_weight_scale(weights, self._pairs.slots(index)[1])
+        ends = sampled.target.offsets[offsets[0] : offsets[-1] + 1]
+        return loss_weight_scale(weights, np.diff(ends) + 1)

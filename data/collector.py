@@ -1,32 +1,19 @@
-"""Raw lines of a file or a data set as a Corpus: unusable pairs are dropped, invalid lines refused.
-
-All lines are read before an error is raised, so that it gives the number of invalid lines and the
-first places.
-"""
+"""Raw lines of a file or a data set as text: unusable pairs are dropped, invalid lines counted."""
 
 from array import array
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from data.config import DataConfig
-from data.corpus import EXAMPLES, Corpus, Origin
-from runtime.errors import DATA, UserError
+from data.corpus import CollectedBlock
+from data.counts import EXAMPLES, Counts, Invalid, Problem, value_range
 from runtime.lines import LONGEST, TOO_LONG
-from runtime.notices import EVERY, Log, no_log
-
-
-class Problem(NamedTuple):
-    """A property that makes a line invalid."""
-
-    reason: str  # in the counts of dropped pairs
-    expected: str
-    advice: str
-
 
 NOT_UTF8 = Problem(
     "not UTF-8",
     "UTF-8",
     "convert the file, or set --config.data.on_bad_utf8=replace or skip",
 )
+REPLACED = "replaced bytes that are not UTF-8"
 
 
 class Tally:
@@ -45,11 +32,11 @@ class Tally:
 
 
 class PairCollector:
-    """Collects pairs of raw lines in a Corpus; counts unusable pairs and invalid lines."""
+    """Collects pairs of raw lines as text; counts unusable pairs and invalid lines."""
 
-    def __init__(self, names: tuple[str, str], config: DataConfig, log: Log = no_log):
+    def __init__(self, names: tuple[str, str], config: DataConfig):
         """`names` are the files or data sets of the two sides, maybe the same."""
-        self._names, self._config, self._log = names, config, log
+        self._names, self._config = names, config
         self._source, self._target, self._numbers = [], [], array("q")
         self._loss_weights = array("f")
         self._dropped, self._replaced, self._invalid = Tally(), Tally(), Tally()
@@ -62,22 +49,35 @@ class PairCollector:
 
         Either all pairs have a loss weight or none has one.
         """
-        if number % EVERY == 0:
-            self._log(f"{self._names[0]}: {number:,} pairs read")
-        if max(len(source), len(target)) > LONGEST:  # raw_lines may have truncated it
+        if len(source) > LONGEST or len(target) > LONGEST:  # raw_lines may have truncated it
             self._drop(TOO_LONG, 0 if len(source) > LONGEST else 1, number)
             return
-        pair = [self._decode(raw, side, number) for side, raw in enumerate((source, target))]
-        if None in pair:
-            self._refuse_bytes(number, (source, target), pair.index(None))
-        elif not pair[0].strip() or not pair[1].strip():
+        try:
+            pair = source.decode(), target.decode()
+        except UnicodeDecodeError:
+            pair = self._replace_bytes(number, (source, target))
+            if pair is None:
+                return
+        if not pair[0].strip() or not pair[1].strip():
             self._drop("blank", 0 if not pair[0].strip() else 1, number)
-        else:
-            self._source.append(pair[0])
-            self._target.append(pair[1])
-            self._numbers.append(number)
-            if loss_weight is not None:
-                self._loss_weights.append(loss_weight)
+            return
+        self._source.append(pair[0])
+        self._target.append(pair[1])
+        self._numbers.append(number)
+        if loss_weight is not None:
+            self._loss_weights.append(loss_weight)
+
+    def add_all(self, first: int, sources: Sequence[bytes], targets: Sequence[bytes]) -> None:
+        """Adds pairs `first`, `first` + 1, … as `add` does, in a third of its time if all of them
+        are usable."""
+        sides = [_decoded(sources), _decoded(targets)]
+        if None not in sides and all(map(str.strip, sides[0])) and all(map(str.strip, sides[1])):
+            self._source += sides[0]
+            self._target += sides[1]
+            self._numbers.extend(range(first, first + len(sources)))
+            return
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), first):
+            self.add(number, source, target)
 
     def refuse(self, problem: Problem, number: int, got: str) -> None:
         """Counts the invalid line `number` (from 1) of a corpus that is one file."""
@@ -86,48 +86,38 @@ class PairCollector:
         else:
             self._count_invalid(problem, f"{got} at {self._names[0]}:{number}")
 
-    def corpus(self, fingerprints: dict[str, str]) -> Corpus:
-        """The pairs added. UserError(DATA) if there are none, or with the invalid lines."""
-        if self._problems:
-            raise UserError(DATA, "; ".join(map(self._message, self._problems.values())))
-        names = ", ".join(dict.fromkeys(self._names))
-        if not self._source:
-            total = sum(self._dropped.counts.values())
-            reasons = ", ".join(f"{n} {reason}" for reason, n in self._dropped.counts.items())
-            raise UserError(DATA, f"{names}: 0 of {total} pairs left: {reasons or 'it is empty'}")
-        if self._loss_weights and not any(self._loss_weights):
-            raise UserError(
-                DATA, f"{names}: all loss weights are 0: expected one above 0; correct column 3"
-            )
-        origin = Origin(self._names, len(self._source))
-        return Corpus(
-            self._source,
-            self._target,
-            self._numbers,
-            (origin,),
+    def collected(self) -> CollectedBlock:
+        """The pairs added, and the counts."""
+        weights = self._loss_weights
+        counts = Counts(
+            len(self._source),
             self._dropped.counts,
-            sum(self._replaced.counts.values()),
             self._dropped.examples | self._replaced.examples,
-            fingerprints,
-            self._loss_weights or None,
+            sum(self._replaced.counts.values()),
+            value_range(weights),
+            tuple(
+                Invalid(problem, self._invalid.counts[reason], self._invalid.examples[reason])
+                for reason, problem in self._problems.items()
+            ),
         )
+        return CollectedBlock(self._source, self._target, self._numbers, weights or None, counts)
 
-    def _decode(self, raw: bytes, side: int, number: int) -> str | None:
-        """The text of one side; None if it is not UTF-8 and is not replaced."""
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError:
-            if self._config.on_bad_utf8 != "replace":
-                return None
-            place = f"{self._names[side]}:{number}"
-            self._replaced.add("replaced bytes that are not UTF-8", place)
-            return raw.decode("utf-8", "replace")
-
-    def _refuse_bytes(self, number: int, sides: tuple[bytes, bytes], first: int) -> None:
-        """Drop or refuse a pair with invalid bytes; `first` is the first such side."""
+    def _replace_bytes(self, number: int, sides: tuple[bytes, bytes]) -> tuple[str, str] | None:
+        """The text of a pair with invalid bytes; None if it was dropped or refused."""
+        replaced = [raw.decode("utf-8", "replace") for raw in sides]
+        invalid = [side for side in (0, 1) if replaced[side].encode() != sides[side]]
+        if self._config.on_bad_utf8 == "replace":
+            for side in invalid:
+                self._replaced.add(REPLACED, f"{self._names[side]}:{number}")
+            return replaced[0], replaced[1]
         if self._config.on_bad_utf8 == "skip":
-            self._drop(NOT_UTF8.reason, first, number)
-            return
+            self._drop(NOT_UTF8.reason, invalid[0], number)
+        else:
+            self._refuse_bytes(number, sides)
+        return None
+
+    def _refuse_bytes(self, number: int, sides: tuple[bytes, bytes]) -> None:
+        """Count the invalid lines of a pair, with the column of their first invalid bytes."""
         same_file = self._names[0] == self._names[1]
         lines = [b"\t".join(sides)] if same_file else sides
         for name, line in zip(self._names, lines, strict=not same_file):
@@ -142,14 +132,15 @@ class PairCollector:
         self._problems[problem.reason] = problem
         self._invalid.add(problem.reason, got)
 
-    def _message(self, problem: Problem) -> str:
-        """The error message for all lines with this problem."""
-        count = self._invalid.counts[problem.reason]
-        got = ", ".join(self._invalid.examples[problem.reason])
-        return (
-            f"{count:,} invalid line{'s' * (count > 1)}: expected {problem.expected}, got {got}"
-            f"{', …' * (count > EXAMPLES)}; {problem.advice}"
-        )
-
     def _drop(self, reason: str, side: int, number: int) -> None:
         self._dropped.add(reason, f"{self._names[side]}:{number}")
+
+
+def _decoded(lines: Sequence[bytes]) -> list[str] | None:
+    """The text of all lines; None if one of them is too long or not UTF-8."""
+    if max(map(len, lines)) > LONGEST:
+        return None
+    try:
+        return b"\n".join(lines).decode().split("\n")
+    except UnicodeDecodeError:
+        return None

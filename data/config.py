@@ -95,10 +95,10 @@ class DataConfig:
     )
     subword_sampling: float = option(
         0.0,
-        "subword regularisation: split training text differently in each epoch; 0: off. bpe: the "
+        "subword regularization: split training text differently in each epoch; 0: off. bpe: the "
         "probability of dropping a merge (0.1). unigram: the exponent α of P(pieces)^α (0.2; lower "
-        "varies more). Each epoch draws one segmentation per distinct word; a text without spaces "
-        "is one word",
+        "varies more). Each distinct word of a window is segmented up to 8 times; a text without "
+        "spaces is one word",
         minimum=0,
         maximum=1,
     )

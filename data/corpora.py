@@ -13,11 +13,11 @@ TensorFlow.
 """
 
 import re
-from typing import NamedTuple
 
 from data.config import DataConfig
-from data.corpus import Corpus, concatenate_corpora, without_duplicates
-from data.corpus_kinds import CorpusKind, TextCorpus, TsvCorpus, WeightedTsvCorpus
+from data.corpus import CollectedBlock, Corpus, Origin, corpus_of
+from data.corpus_kinds import CorpusKind, MixturePart, TextCorpus, TsvCorpus, WeightedTsvCorpus
+from data.part_reader import PartReader
 from data.tfds_corpora import BuiltinCorpus, TfdsCorpus
 from data.tokenizer import LIST_SPECIALS
 from runtime.errors import CONFIGURATION, UserError
@@ -32,20 +32,6 @@ PLUS = re.compile(rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:tag|{'|'.join(KINDS)}):
 # A part of a mixture: weight, tag and corpus.
 PART = re.compile(r"(?:([^*:]*)\*\s*)?(?:tag:([^:]*):)?(.*)", re.DOTALL)
 MAX_WEIGHT = 1000.0  # a larger weight is a typing error
-
-
-class Part(NamedTuple):
-    """A part of a mixture, `WEIGHT*tag:TAG:NAME:REST`."""
-
-    weight: float
-    tag: str  # "" if the part has none
-    kind: CorpusKind
-    rest: str  # the text after the name of the kind
-
-    @property
-    def spec(self) -> str:
-        """The specification of the part without its weight."""
-        return f"tag:{self.tag}:" * bool(self.tag) + f"{self.kind.name}:{self.rest}"
 
 
 def read_split(config: DataConfig, split: str, log: Log = no_log) -> Corpus | None:
@@ -85,23 +71,26 @@ def check_corpus(spec: str, split: str, config: DataConfig) -> None:
         part.kind.check_data(part.rest, split, config)
 
 
+def open_parts(spec: str, split: str, config: DataConfig) -> list[PartReader]:
+    """The parts of a corpus or a mixture, in order. Raises UserError as `check_corpus` does."""
+    check_corpus(spec, split, config)
+    return [PartReader(part, split, config) for part in mixture(spec)]
+
+
 def read_corpus(spec: str, split: str, config: DataConfig, log: Log = no_log) -> Corpus:
     """The pairs of a corpus or a mixture; `split` is "train", "valid" or "test".
 
-    Raises UserError as `check_corpus` does, and UserError(DATA) if the content is invalid.
+    `log` receives progress. Raises UserError as `check_corpus` does, and UserError(DATA) if the
+    content is invalid.
     """
-    check_corpus(spec, split, config)
-    corpora, parts = [], mixture(spec)
-    for part in parts:
-        corpus = part.kind.read(part.rest, split, config, log)
-        if split != "train":  # held-out pairs count the same
-            corpus = corpus._replace(loss_weights=None)
-        elif config.deduplicate:
-            corpus = without_duplicates(corpus)
-        if config.reverse:
-            corpus = corpus.reversed()
-        corpora.append(corpus.tagged(part.tag) if part.tag else corpus)
-    return concatenate_corpora(corpora, [part.weight for part in parts])
+    blocks: list[CollectedBlock] = []
+    origins, fingerprints = [], {}
+    for reader in open_parts(spec, split, config):
+        part = list(reader.collected(log))
+        blocks += part
+        origins.append(Origin(reader.names, sum(len(one.source) for one in part), reader.weight))
+        fingerprints |= reader.hashes
+    return corpus_of(blocks, tuple(origins), fingerprints)
 
 
 def corpus_tags(spec: str) -> tuple[str, ...]:
@@ -113,7 +102,7 @@ def corpus_tags(spec: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.tag for part in parts if part.tag))
 
 
-def mixture(spec: str) -> list[Part]:
+def mixture(spec: str) -> list[MixturePart]:
     """The parts of "2*tsv:a.tsv + tag:>>deu<<:tsv:b.tsv".
 
     UserError(CONFIGURATION) if a part is malformed.
@@ -121,7 +110,7 @@ def mixture(spec: str) -> list[Part]:
     return [_parse_part(part) for part in PLUS.split(spec.strip())]
 
 
-def _parse_part(part: str) -> Part:
+def _parse_part(part: str) -> MixturePart:
     weight, tag, corpus = PART.fullmatch(part).groups()
     try:
         weight = 1.0 if weight is None else float(weight)
@@ -139,7 +128,7 @@ def _parse_part(part: str) -> Part:
             f"a corpus's tag must be text without spaces and none of {', '.join(LIST_SPECIALS)}, "
             f"as in tag:>>deu<<:tsv:FILE; got {part!r}",
         )
-    return Part(weight, tag or "", *parse_spec(corpus))
+    return MixturePart(weight, tag or "", *parse_spec(corpus))
 
 
 def parse_spec(spec: str) -> tuple[CorpusKind, str]:

@@ -4,12 +4,18 @@ A corpus is written `NAME:REST` in the configuration. To add a kind, write a sub
 and add an instance to KINDS in data/corpora.py.
 """
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from data.blocks import Block
+from data.collector import PairCollector
 from data.config import DataConfig
-from data.corpus import Corpus
-from data.text_files import read_text, read_tsv
+from data.text_files import add_columns, add_tsv, text_blocks, tsv_blocks
 from runtime.errors import CONFIGURATION, UserError
 from runtime.lines import check_file
-from runtime.notices import Log
+from runtime.paths import expand_path
 
 
 class CorpusKind:
@@ -28,9 +34,48 @@ class CorpusKind:
         """Whether the corpus itself provides "valid" or "test" data."""
         return False
 
-    def read(self, rest: str, split: str, config: DataConfig, log: Log) -> Corpus:
-        """The pairs, source first. `log` receives progress. UserError(DATA) if they are invalid."""
+    def names(self, rest: str, split: str, config: DataConfig) -> tuple[str, str]:
+        """The files or data sets of source and target, maybe the same, for places and hashes."""
+        return (f"{self.name}:{rest}",) * 2
+
+    def files(self, rest: str, split: str, config: DataConfig) -> list[Path]:
+        """The absolute paths of the files that determine the data."""
+        return []
+
+    def absolute(self, rest: str) -> str:
+        """`rest` in a form that does not depend on the current directory."""
+        return rest
+
+    def blocks(
+        self, rest: str, split: str, config: DataConfig, hashes: dict[str, str]
+    ) -> Iterator[Block]:
+        """The raw lines or examples, in order. Sets the sha256 of each name in `hashes` at the end.
+
+        UserError(DATA) if the data cannot be read.
+        """
         raise NotImplementedError
+
+    def add_pairs(self, block: Block, pairs: PairCollector) -> None:
+        """Parses one block: adds its pairs, source first. Pure, so that any process can do it."""
+        add_columns(block, pairs)
+
+
+class MixturePart(NamedTuple):
+    """A part of a mixture, `WEIGHT*tag:TAG:NAME:REST`."""
+
+    weight: float
+    tag: str  # "" if the part has none
+    kind: CorpusKind
+    rest: str  # the text after the name of the kind
+
+    @property
+    def spec(self) -> str:
+        """The specification of the part without its weight."""
+        return f"tag:{self.tag}:" * bool(self.tag) + f"{self.kind.name}:{self.rest}"
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(expand_path(path))
 
 
 class TextCorpus(CorpusKind):
@@ -48,8 +93,18 @@ class TextCorpus(CorpusKind):
         for path in rest.split(","):
             check_file(path)
 
-    def read(self, rest, split, config, log):
-        return read_text(*rest.split(","), config, log)
+    def names(self, rest, split, config):
+        source, target = rest.split(",")
+        return source, target
+
+    def files(self, rest, split, config):
+        return [Path(_absolute(path)) for path in rest.split(",")]
+
+    def absolute(self, rest):
+        return ",".join(map(_absolute, rest.split(",")))
+
+    def blocks(self, rest, split, config, hashes):
+        return text_blocks(*rest.split(","), hashes)
 
 
 class TsvCorpus(CorpusKind):
@@ -60,8 +115,20 @@ class TsvCorpus(CorpusKind):
     def check_data(self, rest, split, config):
         check_file(rest)
 
-    def read(self, rest, split, config, log):
-        return read_tsv(rest, config, log)
+    def names(self, rest, split, config):
+        return rest, rest
+
+    def files(self, rest, split, config):
+        return [Path(_absolute(rest))]
+
+    def absolute(self, rest):
+        return _absolute(rest)
+
+    def blocks(self, rest, split, config, hashes):
+        return tsv_blocks(rest, hashes)
+
+    def add_pairs(self, block, pairs):
+        add_tsv(block, pairs)
 
 
 class WeightedTsvCorpus(TsvCorpus):
@@ -69,5 +136,5 @@ class WeightedTsvCorpus(TsvCorpus):
 
     name, notation = "weighted_tsv", "weighted_tsv:FILE"
 
-    def read(self, rest, split, config, log):
-        return read_tsv(rest, config, log, weighted=True)
+    def add_pairs(self, block, pairs):
+        add_tsv(block, pairs, weighted=True)

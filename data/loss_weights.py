@@ -21,18 +21,26 @@ def parse_loss_weight(text: bytes) -> float | None:
     return weight if 0.0 <= weight <= LARGEST else None
 
 
-def label_weights(weights: np.ndarray, rows: np.ndarray, segments: np.ndarray) -> np.ndarray:
-    """The scaled weight of each label, float32 [B, T]; 0 at padding.
+def loss_weight_scale(weights: np.ndarray, target_slots: np.ndarray) -> float:
+    """The factor that scales the weights of the pairs of a global batch.
 
-    `weights` are those of the pairs of the batch. Row r of `segments` [B, T] holds the pairs
-    `rows[r]` to `rows[r + 1] - 1` as segments 1, 2, …; later rows are padding. If all weights of
-    the batch are 0, so are the scaled ones.
+    `target_slots` are the target tokens of each pair. 0 if all weights are 0.
+    """
+    total = float((weights.astype(np.float64) * target_slots).sum())
+    return int(target_slots.sum()) / total if total else 0.0
+
+
+def label_weights(
+    weights: np.ndarray, rows: np.ndarray, segments: np.ndarray, scale: float
+) -> np.ndarray:
+    """The weight of each label times `scale`, float32 [B, T]; 0 at padding.
+
+    `weights` are those of the pairs of these rows. Row r of `segments` [B, T] holds the pairs
+    `rows[r]` to `rows[r + 1] - 1` as segments 1, 2, …; later rows are padding.
     """
     first = np.zeros((len(segments), 1), np.int64)
     first[: len(rows) - 1, 0] = rows[:-1]
     is_label = segments > 0
-    unscaled = weights[(first + segments - 1)[is_label]].astype(np.float64)
-    total = unscaled.sum()
     scaled = np.zeros(segments.shape, np.float32)
-    scaled[is_label] = unscaled * (len(unscaled) / total if total else 0.0)
+    scaled[is_label] = weights[(first + segments - 1)[is_label]].astype(np.float64) * scale
     return scaled

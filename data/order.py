@@ -86,13 +86,13 @@ class EpochOrder:
         part_of = np.searchsorted(self._starts, places, side="right") - 1
         pairs = np.empty(len(places), np.int64)
         for number, part in enumerate(self._parts):
-            mine = np.flatnonzero(part_of == number)
-            stream = places[mine] - self._starts[number] + self._before[number]
+            of_part = np.flatnonzero(part_of == number)
+            stream = places[of_part] - self._starts[number] + self._before[number]
             pass_of, place = np.divmod(stream, part.count)
             for one_pass in np.unique(pass_of).tolist():
                 chosen = pass_of == one_pass
                 order = Permutation(part.count, (self._seed, one_pass, number, PASS))
-                pairs[mine[chosen]] = self._first_pairs[number] + order(place[chosen])
+                pairs[of_part[chosen]] = self._first_pairs[number] + order(place[chosen])
         return pairs
 
 

@@ -1,18 +1,16 @@
-"""Sentence pairs as token ids: encoding, filtering by length, and the pairs that an epoch takes."""
+"""Sentence pairs as token ids: encoding, and dropping those that do not fit by their length."""
 
-import math
-from collections import Counter
-from fractions import Fraction
+from array import array
+from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from data.config import DataConfig
-from data.corpus import Corpus
+from data.counts import none_left
 from data.tokenizer import Tokenizer
-from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.notices import Log, no_log
+from runtime.errors import DATA, UserError
 
 ENCODE_AT_ONCE = 10_000  # sentences
 # A text with more characters per token of a row than this is dropped before it is tokenized: its
@@ -37,9 +35,6 @@ class Pairs(NamedTuple):
 
     source: Ragged
     target: Ragged
-    # For each corpus of a mixture, in order: its number of pairs, and its weight (how often an
-    # epoch takes each of them). Empty: an epoch takes all pairs once.
-    weights: tuple[tuple[int, float], ...] = ()
     loss_weights: np.ndarray | None = None  # of each pair, float32; None: 1.0 for all
 
     @property
@@ -56,94 +51,120 @@ def ragged(sequences: list[list[int]]) -> Ragged:
 
 
 def select_sequences(sequences: Ragged, index: np.ndarray) -> Ragged:
-    """The sequences `index[0]`, `index[1]`, … in this order.
-
-    Example: the sequences [7 8], [9], [5 6 4] and index = [2 0].
-
-        sequences   ids 7 8 9 5 6 4   offsets 0 2 3 6
-        lengths     3 2               of the selected sequences
-        offsets     0 3 5             of the result
-        shift       3 -3              from the result to `sequences.ids`, for each sequence
-        places      3 4 5  0 1        in `sequences.ids`: 0 1 2 + 3, 3 4 - 3
-        ids         5 6 4  7 8
-    """
+    """The sequences `index[0]`, `index[1]`, … in this order."""
     starts = sequences.offsets[index].astype(np.int64)
     lengths = sequences.offsets[index + 1] - starts
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    shift = starts - offsets[:-1]
-    places = np.arange(offsets[-1]) + np.repeat(shift, lengths)
-    return Ragged(sequences.ids[places], offsets)
+    return Ragged(sequences.ids[range_places(starts, lengths)], offsets)
 
 
-class _Block(NamedTuple):
-    """The encoded pairs of one block of a corpus and their indices in the corpus."""
+def concatenate_sequences(parts: list[Ragged]) -> Ragged:
+    """The sequences of all parts, in order."""
+    parts = parts or [ragged([])]
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Ragged(
+        np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)])
+    )
 
-    source: Ragged
-    target: Ragged
-    kept: np.ndarray
+
+def select_pairs(pairs: Pairs, index: np.ndarray) -> Pairs:
+    """The pairs `index[0]`, `index[1]`, … in this order."""
+    weights = pairs.loss_weights
+    return Pairs(
+        select_sequences(pairs.source, index),
+        select_sequences(pairs.target, index),
+        loss_weights=None if weights is None else weights[index],
+    )
+
+
+def range_places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The integers of the ranges [start, start + length), one range after the other, int64.
+
+    Example: the ranges 3 4 5 and 0 1.
+
+        starts    3 0
+        lengths   3 2
+        offsets   0 3              of the ranges in the result
+        shift     3 -3             from the result to the range, for each range
+        result    3 4 5  0 1       0 1 2 + 3, 3 4 - 3
+    """
+    offsets = np.cumsum(lengths) - lengths
+    return np.arange(np.sum(lengths)) + np.repeat(starts - offsets, lengths)
+
+
+class PairTexts(Protocol):
+    """Text that can be encoded: a CollectedBlock or a Corpus."""
+
+    @property
+    def source(self) -> list[str]: ...
+
+    @property
+    def target(self) -> list[str]: ...
+
+    @property
+    def loss_weights(self) -> array | None: ...
 
 
 def encode_pairs(
-    corpus: Corpus,
+    texts: PairTexts,
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     config: DataConfig,
-    log: Log = no_log,
 ) -> tuple[Pairs, np.ndarray, dict[str, list[int]]]:
-    """Token ids of the pairs that fit, their indices in the corpus, and the indices of the dropped
-    pairs by reason.
-
-    `log` receives progress. UserError(DATA) with the counts if no pair remains,
-    UserError(CONFIGURATION) if an epoch would take no pair of a corpus.
-    """
-    dropped, blocks = {}, []
-    total = len(corpus.source)
+    """Token ids of the pairs that fit, their indices in `texts`, and the indices of the dropped
+    pairs by reason. `check_pairs_left` refuses a corpus of which no pair is kept."""
+    tokenizers = source_tokenizer, target_tokenizer
+    dropped: dict[str, list[int]] = {}
+    parts, total = [], len(texts.source)
     for start in range(0, total, ENCODE_AT_ONCE):
-        log(f"{', '.join(corpus.names)}: {start:,} of {total:,} pairs tokenized")
         indices = range(start, min(start + ENCODE_AT_ONCE, total))
-        tokenizers = source_tokenizer, target_tokenizer
-        blocks.append(_encode_block(corpus, indices, tokenizers, config, dropped))
-    kept = np.concatenate([block.kept for block in blocks])
-    if not len(kept):
-        counts = Counter(corpus.dropped) + Counter({why: len(of) for why, of in dropped.items()})
-        reasons = ", ".join(f"{n} {reason}" for reason, n in counts.items())
+        parts.append(_encode_range(texts, indices, tokenizers, config, dropped))
+    kept = np.concatenate([np.zeros(0, np.int64), *(indices for _, _, indices in parts)])
+    loss_weights = None
+    if texts.loss_weights is not None:
+        loss_weights = np.array(texts.loss_weights, np.float32)[kept]
+    source, target = (concatenate_sequences([part[side] for part in parts]) for side in (0, 1))
+    return Pairs(source, target, loss_weights), kept, dropped
+
+
+def check_pairs_left(names: Sequence[str], kept: int, dropped: dict[str, int]) -> None:
+    """UserError(DATA) with the numbers of dropped pairs by reason if no pair was kept.
+
+    `names` are the files or data sets of the corpus.
+    """
+    if not kept:
         raise UserError(
             DATA,
-            f"{', '.join(corpus.names)}: 0 of {counts.total()} pairs left: "
-            f"{reasons}; see config.data.source_length, target_length, max_length_ratio",
+            f"{none_left(', '.join(dict.fromkeys(names)), dropped)}; "
+            "see config.data.source_length, target_length, max_length_ratio",
         )
-    source = _concatenate([block.source for block in blocks])
-    target = _concatenate([block.target for block in blocks])
-    loss_weights = None
-    if corpus.loss_weights is not None:
-        loss_weights = np.array(corpus.loss_weights, np.float32)[kept]
-    return Pairs(source, target, _weights(corpus, kept), loss_weights), kept, dropped
 
 
-def _encode_block(
-    corpus: Corpus,
+def _encode_range(
+    texts: PairTexts,
     indices: range,
     tokenizers: tuple[Tokenizer, Tokenizer],
     config: DataConfig,
     dropped: dict[str, list[int]],
-) -> _Block:
-    """Encodes the pairs `indices`; adds the indices of those that do not fit to `dropped`."""
+) -> tuple[Ragged, Ragged, np.ndarray]:
+    """Source and target of the pairs `indices` that fit, and their indices; adds the indices of the
+    others to `dropped`."""
     limits = config.source_length - 1, config.target_length - 1  # without the end token
     candidates = []
     for i in indices:
-        if reason := _too_many_characters(len(corpus.source[i]), len(corpus.target[i]), limits):
+        if reason := _too_many_characters(len(texts.source[i]), len(texts.target[i]), limits):
             dropped.setdefault(reason, []).append(i)
         else:
             candidates.append(i)
-    sources = tokenizers[0].encode_many([corpus.source[i] for i in candidates])
-    targets = tokenizers[1].encode_many([corpus.target[i] for i in candidates])
+    sources = tokenizers[0].encode_many([texts.source[i] for i in candidates])
+    targets = tokenizers[1].encode_many([texts.target[i] for i in candidates])
     fitting = []  # indices into `candidates`
     for at, (i, source, target) in enumerate(zip(candidates, sources, targets, strict=True)):
         if reason := _misfit(len(source), len(target), limits, config.max_length_ratio):
             dropped.setdefault(reason, []).append(i)
         else:
             fitting.append(at)
-    return _Block(
+    return (
         ragged([sources[at] for at in fitting]),
         ragged([targets[at] for at in fitting]),
         np.array([candidates[at] for at in fitting], np.int64),
@@ -169,70 +190,3 @@ def _misfit(source, target, limits, max_ratio):
     if max_ratio and max(source, target) > max_ratio * min(source, target):
         return f"length ratio above {max_ratio:g}"
     return None
-
-
-def _concatenate(parts):
-    lengths = np.concatenate([part.lengths for part in parts])
-    return Ragged(
-        np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)])
-    )
-
-
-def _weights(corpus: Corpus, kept: np.ndarray) -> tuple[tuple[int, float], ...]:
-    """`Pairs.weights`. UserError if no pair of a corpus remains or an epoch takes none of them."""
-    ends = np.cumsum([origin.count for origin in corpus.origins])
-    counts = np.diff(np.searchsorted(kept, ends), prepend=0).tolist()
-    for count, origin in zip(counts, corpus.origins, strict=True):
-        names = ", ".join(dict.fromkeys(origin.names))
-        if not count:
-            raise UserError(
-                DATA,
-                f"{names}: none of {origin.count} pairs left; remove it from config.data.corpus, "
-                "or see config.data.source_length, target_length, max_length_ratio",
-            )
-        if _taken_before(1, count, origin.weight) < 1:
-            raise UserError(
-                CONFIGURATION,
-                f"{names}: a weight of {origin.weight:g} takes none of {count} pairs in an epoch; "
-                "raise it",
-            )
-    return tuple(zip(counts, (origin.weight for origin in corpus.origins), strict=True))
-
-
-def taken_pairs(weights: tuple[tuple[int, float], ...], seed: int, epoch: int) -> np.ndarray:
-    """The indices of the pairs that an epoch takes, ascending, repeated as often as taken.
-
-    `weights` as in Pairs. The epochs read a corpus as one endless stream of passes, each pass in a
-    random order of its own, so no pair is taken again before all others have been taken.
-
-    Example: a corpus of 3 pairs with weight 0.5. Before epochs 0, 1, 2, 3 the stream is at
-    floor(1.5 · epoch) = 0, 1, 3, 4. If the orders of its passes are [2 0 1] and [1 2 0], epoch 0
-    takes pair 2, epoch 1 pairs 0 and 1, and epoch 2 pair 1 of the second pass.
-    """
-    taken, offset = [], 0
-    for corpus, (count, weight) in enumerate(weights):
-        first, stop = (_taken_before(e, count, weight) for e in (epoch, epoch + 1))
-        for one_pass in range(first // count, -(-stop // count)):
-            generator = np.random.Generator(np.random.PCG64([seed, one_pass, corpus, 1]))
-            order = generator.permutation(count)
-            start = one_pass * count  # of this pass in the stream
-            taken.append(offset + order[max(0, first - start) : stop - start])
-        offset += count
-    return np.sort(np.concatenate(taken))
-
-
-def pairs_of_epoch(pairs: Pairs, seed: int, epoch: int) -> Pairs:
-    """The pairs that an epoch takes; `pairs` itself if it takes all of them once."""
-    if all(weight == 1.0 for _, weight in pairs.weights):
-        return pairs
-    taken = taken_pairs(pairs.weights, seed, epoch)
-    return Pairs(
-        select_sequences(pairs.source, taken),
-        select_sequences(pairs.target, taken),
-        loss_weights=None if pairs.loss_weights is None else pairs.loss_weights[taken],
-    )
-
-
-def _taken_before(epoch, count, weight):
-    """How many pairs of a corpus the epochs before this one took; exact for any weight."""
-    return math.floor(epoch * Fraction(str(weight)) * count)

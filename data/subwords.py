@@ -1,82 +1,26 @@
-"""Subword sampling: each epoch segments the same words differently (regularisation).
+"""Subword sampling: each window of an epoch segments the same words differently (regularization).
 
-The pieces of a word do not depend on its neighbours, because no piece crosses a space. So an epoch
-samples a few variants of each distinct word, and each occurrence takes one of them. The result
-depends on text, vocabulary, seed and epoch only; SentencePiece's own sampling cannot be seeded
-reproducibly across processes.
+The pieces of a word do not depend on its neighbours, because no piece crosses a space. So a few
+variants of each distinct word are sampled, and each occurrence takes one of them. The words are
+found in the token ids, without the text. SentencePiece's own sampling cannot be seeded reproducibly
+across processes.
 """
 
-import math
-import random
-import re
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
 
+from data.bpe_dropout import BpeDropout
 from data.config import DataConfig
-from data.pairs import Pairs, Ragged, ragged, select_sequences, taken_pairs
-from data.tokenizer import BOUNDARY, TAG, SentencePieceTokenizer, Tokenizer
+from data.pairs import Pairs, Ragged, concatenate_sequences, select_sequences
+from data.piece_table import piece_table
+from data.tokenizer import SentencePieceTokenizer, Tokenizer
+from data.unigram_sampling import UnigramSampling
 from runtime.errors import CONFIGURATION, UserError
 
-VARIANTS = 8  # maximum number of segmentations of a word in one epoch; at most its occurrences
+VARIANTS = 8  # maximum number of segmentations of a word in one window; at most its occurrences
 SEGMENTATIONS = 10_000  # maximum number of segmentations of a word that are listed
-WORD = re.compile("▁[^▁]*")  # in normalised text each word starts with ▁
-
-
-def bpe_dropout(word: str, scores: dict[str, float], drop: float, rng: random.Random) -> list[str]:
-    """Pieces of a word: the best merge first, each dropped with probability `drop`.
-
-    `scores` are those of the vocabulary's pieces. BPE-dropout (Provilkov et al. 2020, algorithm 1),
-    but as in SentencePiece a dropped merge stays dropped; `drop` 0 is plain BPE.
-    """
-    pieces, ends = list(word), list(range(1, len(word) + 1))
-    dropped = set()
-    while True:
-        best, place = -math.inf, -1
-        for i in range(len(pieces) - 1):
-            score = scores.get(pieces[i] + pieces[i + 1], -math.inf)
-            if score > best and (ends[i], ends[i + 1], len(pieces[i])) not in dropped:
-                best, place = score, i
-        if place < 0:
-            return pieces
-        if drop and rng.random() < drop:
-            dropped.add((ends[place], ends[place + 1], len(pieces[place])))
-        else:
-            pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
-            del ends[place]
-
-
-def unigram_sample(
-    word: str, scores: dict[str, float], alpha: float, rng: random.Random, longest: int
-) -> list[str]:
-    """Pieces of a word, sampled with probability ∝ P(pieces)^alpha (Kudo 2018, section 3.2).
-
-    `scores` are the log-probabilities of the vocabulary's pieces; `longest` is the length of the
-    longest piece. ValueError if the pieces do not cover the word. Forward filtering, backward
-    sampling.
-    """
-    total = [0.0] + [-math.inf] * len(word)
-    last = [{} for _ in total]  # for each end: start of the last piece → log of the sum
-    for end in range(1, len(word) + 1):
-        for start in range(max(0, end - longest), end):
-            score = scores.get(word[start:end])
-            if score is not None and total[start] > -math.inf:
-                last[end][start] = total[start] + alpha * score
-        if last[end]:
-            highest = max(last[end].values())
-            total[end] = highest + math.log(
-                sum(math.exp(value - highest) for value in last[end].values())
-            )
-    if total[-1] == -math.inf:
-        raise ValueError(f"no pieces for {word!r}")
-    pieces, end = [], len(word)
-    while end:
-        shares = [math.exp(value - total[end]) for value in last[end].values()]
-        (start,) = rng.choices(list(last[end]), shares)
-        pieces.append(word[start:end])
-        end = start
-    return pieces[::-1]
+CHARACTERS_AT_ONCE = 1 << 17  # of variants, padding included; bounds the memory
 
 
 def segmentations(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
@@ -96,123 +40,163 @@ def segmentations(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     return found[-1]
 
 
+class SubwordSampler:
+    """`sampler(pairs, key)`: the same pairs with other pieces. It can be pickled."""
+
+    def __init__(self, tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig):
+        """UserError(CONFIGURATION) if these tokenizers cannot be sampled from."""
+        source, target = _sampled_tokenizers(tokenizers, config.subword_sampling)
+        self._sides = [_SideSampler(source, config.subword_sampling)]
+        joint = source is target
+        self._sides += self._sides if joint else [_SideSampler(target, config.subword_sampling)]
+        self._limits = config.source_length - 1, config.target_length - 1
+
+    def __call__(self, pairs: Pairs, key: tuple[int, ...]) -> Pairs:
+        """The pairs with newly sampled pieces, a function of `pairs` and `key` (none negative).
+
+        A sentence that would no longer fit into a row keeps its usual pieces.
+        """
+        sides = []
+        for number, (sampler, usual, limit) in enumerate(
+            zip(self._sides, (pairs.source, pairs.target), self._limits, strict=True)
+        ):
+            generator = np.random.Generator(np.random.PCG64([*key, number, 2]))
+            sampled = sampler(usual, generator)
+            sentences = np.arange(len(usual.lengths))
+            fits = sampled.lengths <= limit
+            both = concatenate_sequences([sampled, usual])
+            sides.append(select_sequences(both, sentences + len(sentences) * ~fits))
+        return pairs._replace(source=sides[0], target=sides[1])
+
+
+def _sampled_tokenizers(
+    tokenizers: tuple[Tokenizer, Tokenizer], amount: float
+) -> list[SentencePieceTokenizer]:
+    """The tokenizers. UserError(CONFIGURATION) if they cannot be sampled from."""
+    models = [one for one in tokenizers if isinstance(one, SentencePieceTokenizer)]
+    if len(models) < len(tokenizers):
+        raise UserError(
+            CONFIGURATION,
+            "data.subword_sampling is not supported with this vocabulary: expected bpe or "
+            f"unigram, got {', '.join(one.kind for one in tokenizers)}",
+        )
+    if any(one.normalize("a b") != "▁a▁b" for one in models):
+        raise UserError(
+            CONFIGURATION,
+            "data.subword_sampling is not supported with a SentencePiece model without ▁ "
+            "before each word; train it with add_dummy_prefix, or turn sampling off",
+        )
+    if amount == 1 and any(one.kind == "bpe" for one in models):
+        raise UserError(
+            CONFIGURATION, "data.subword_sampling must be below 1 with a bpe model, got 1.0"
+        )
+    return models
+
+
 class _SideSampler:
-    """Samples the pieces of one side: its sentences as indices of distinct words."""
+    """Samples the pieces of the sentences of one side."""
 
-    def __init__(self, texts: Sequence[str], tokenizer: SentencePieceTokenizer, amount: float):
-        self._scores, self._ids = tokenizer.pieces()
-        self._amount = amount
-        if tokenizer.kind == "bpe":
-            self._sample_word = bpe_dropout
-        else:
-            self._sample_word = partial(unigram_sample, longest=max(map(len, self._scores)))
-        user_defined = tokenizer.user_defined
-        tags = tuple(filter(TAG.fullmatch, user_defined))
-        numbers = {}  # distinct word → its index
-        sentences = []
-        for text in texts:
-            words = WORD.findall(tokenizer.normalize(text))
-            if words and words[0].startswith(tags, 1):  # a tag at the start has no boundary
-                words[0] = words[0][1:]
-            sentences.append([numbers.setdefault(word, len(numbers)) for word in words])
-        self._sentences = ragged(sentences)
+    def __init__(self, tokenizer: SentencePieceTokenizer, amount: float):
+        self._pieces = piece_table(tokenizer)
+        kind = BpeDropout if tokenizer.kind == "bpe" else UnigramSampling
+        self._segment = kind(self._pieces, amount)
 
-        def has_fixed_ids(word):
-            return any(c not in self._ids for c in word) or any(p in word for p in user_defined)
-
-        def fixed_ids(word):
-            if word.startswith(BOUNDARY):
-                return tokenizer.encode_inside(word[1:])
-            return tokenizer.encode(word)
-
-        # A word with a character that has no piece, or with a user-defined piece, keeps its usual
-        # ids (a list instead of a str).
-        self._words = [fixed_ids(word) if has_fixed_ids(word) else word for word in numbers]
-
-    def sample(self, sentences: np.ndarray, generator: np.random.Generator) -> Ragged:
-        """Token ids of the given sentences, newly sampled.
+    def __call__(self, sentences: Ragged, generator: np.random.Generator) -> Ragged:
+        """The token ids of the sentences, newly sampled.
 
         Example: the words a = 0 and b = 1 and the three sentences "a b", "b", "b a".
 
-            words.ids      0 1  1  1 0     words.offsets  0 2 3 5
+            labels         0 1  1  1 0     words_before   0 2 3 5
             counts         2 3             occurrences of a and b: numbers of variants
             variants       a₀ a₁ b₀ b₁ b₂
             first          0 2             index of the first variant of a and b
             drawn          1 0  2  0 1     a variant for each occurrence
             first + drawn  1 2  4  2 1     its index in `variants`: a₁ b₀, b₂, b₀ a₁
         """
-        rng = random.Random(int(generator.integers(2**63)))
-        words = select_sequences(self._sentences, sentences)
-        counts = np.minimum(np.bincount(words.ids, minlength=len(self._words)), VARIANTS)
-        variants = [
-            self._sample_ids(word, rng)
-            for word, count in zip(self._words, counts.tolist(), strict=True)
-            for _ in range(count)
-        ]
-        drawn = (generator.random(len(words.ids)) * counts[words.ids]).astype(np.int64)
-        first = np.cumsum(counts) - counts
-        pieces = select_sequences(ragged(variants), first[words.ids] + drawn)  # one per occurrence
-        return Ragged(pieces.ids, pieces.offsets[words.offsets])
+        words, words_before = self._words(sentences)
+        labels = sequence_labels(words)
+        counts = np.minimum(np.bincount(labels), VARIANTS)
+        occurrence = np.empty(len(counts), np.int64)  # one of each distinct word
+        occurrence[labels] = np.arange(len(labels))
+        variants, counts, first = self._variants(
+            select_sequences(words, occurrence), counts, generator
+        )
+        drawn = (generator.random(len(labels)) * counts[labels]).astype(np.int64)
+        pieces = select_sequences(variants, first[labels] + drawn)  # one per occurrence
+        return Ragged(pieces.ids, pieces.offsets[words_before])
 
-    def _sample_ids(self, word, rng):
-        if not isinstance(word, str):
-            return word
-        pieces = self._sample_word(word, self._scores, self._amount, rng)
-        return [self._ids[piece] for piece in pieces]
+    def _words(self, sentences):
+        """The words of all sentences, and the number of words before each sentence.
+
+        A word begins at a piece that starts with ▁, and at the start of a sentence.
+        """
+        begins = np.append(self._pieces.begins_word[sentences.ids], True)
+        begins[sentences.offsets] = True
+        starts = np.flatnonzero(begins)
+        return Ragged(sentences.ids, starts), np.searchsorted(starts, sentences.offsets)
+
+    def _variants(self, words, counts, generator):
+        """Samples of distinct words, how many there are of each word, and the index of its first.
+
+        There are `counts[i]` samples of word i. A word with a fixed piece keeps its ids: they are
+        its only variant.
+        """
+        pieces = select_sequences(self._pieces.characters, words.ids)
+        characters = Ragged(pieces.ids, pieces.offsets[words.offsets])
+        fixed_before = np.append(0, np.cumsum(self._pieces.fixed[words.ids]))[words.offsets]
+        fixed = np.diff(fixed_before) > 0
+        counts = np.where(fixed, 1, counts)
+        order = np.argsort(np.where(fixed, 0, characters.lengths), kind="stable")
+        num_fixed = int(fixed.sum())
+        variants = [select_sequences(words, order[:num_fixed])]
+        order_of_sampled = order[num_fixed:]
+        for group in _groups(characters.lengths[order_of_sampled], counts[order_of_sampled]):
+            chosen = order_of_sampled[group]
+            one = select_sequences(characters, chosen)
+            variants.append(self._sample_words(one, counts[chosen], generator))
+        first = np.empty(len(counts), np.int64)
+        first[order] = np.cumsum(counts[order]) - counts[order]
+        return concatenate_sequences(variants), counts, first
+
+    def _sample_words(self, characters, counts, generator):
+        """`counts[i]` samples of each word i, in a row."""
+        lengths, padding = characters.lengths, self._pieces.size
+        padded = np.full((len(lengths), lengths.max()), padding, np.int32)
+        padded[np.arange(padded.shape[1]) < lengths[:, None]] = characters.ids
+        sampled = self._segment(padded, counts, generator)
+        is_piece = (sampled >= 0) & (sampled != padding)
+        return Ragged(sampled[is_piece], np.append(0, np.cumsum(is_piece.sum(axis=1))))
 
 
-class SubwordSampler:
-    """`sampler(epoch)`: the pairs that an epoch takes, segmented for that epoch."""
+def sequence_labels(sequences: Ragged) -> np.ndarray:
+    """Numbers 0, 1, …, the same for sequences with the same ids only; no sequence is empty.
 
-    def __init__(
-        self,
-        pairs: Pairs,
-        texts: Sequence[Sequence[str]],
-        tokenizers: tuple[Tokenizer, Tokenizer],
-        config: DataConfig,
-        seed: int,
-    ):
-        """`texts` are the two sides of `pairs`. UserError(CONFIGURATION) if these tokenizers
-        cannot be sampled from."""
-        if not all(isinstance(one, SentencePieceTokenizer) for one in tokenizers):
-            raise UserError(
-                CONFIGURATION,
-                "data.subword_sampling is not supported with this vocabulary: expected bpe or "
-                f"unigram, got {', '.join(one.kind for one in tokenizers)}",
-            )
-        if any(one.normalize("a b") != "▁a▁b" for one in tokenizers):
-            raise UserError(
-                CONFIGURATION,
-                "data.subword_sampling is not supported with a SentencePiece model without ▁ "
-                "before each word; train it with add_dummy_prefix, or turn sampling off",
-            )
-        if config.subword_sampling == 1 and any(one.kind == "bpe" for one in tokenizers):
-            raise UserError(
-                CONFIGURATION, "data.subword_sampling must be below 1 with a bpe model, got 1.0"
-            )
-        self._pairs, self._seed = pairs, seed
-        self._sides = [
-            _SideSampler(*side, config.subword_sampling)
-            for side in zip(texts, tokenizers, strict=True)
-        ]
-        self._limits = config.source_length - 1, config.target_length - 1
+    The labels are made of longer and longer prefixes: of the sequences with the same prefix, those
+    that end there keep its label, and the others get new labels by their next id.
+    """
+    ids, starts, lengths = sequences.ids, sequences.offsets[:-1], sequences.lengths
+    size = int(ids.max(initial=0)) + 1
+    labels = ids[starts].astype(np.int64)
+    used, counts, depth = size, np.bincount(labels), 1
+    rest = np.flatnonzero((lengths > 1) & (counts[labels] > 1))
+    while len(rest):
+        keys = labels[rest] * size + ids[starts[rest] + depth]
+        _, prefixes, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        labels[rest] = used + prefixes
+        used, depth = used + len(counts), depth + 1
+        rest = rest[(lengths[rest] > depth) & (counts[prefixes] > 1)]
+    present = np.bincount(labels) > 0
+    return (np.cumsum(present) - 1)[labels]
 
-    def __call__(self, epoch: int) -> Pairs:
-        """The pairs of an epoch. A sentence that would no longer fit into a row keeps its usual
-        pieces."""
-        taken, sides = taken_pairs(self._pairs.weights, self._seed, epoch), []
-        for number, (side, usual, limit) in enumerate(
-            zip(self._sides, self._pairs[:2], self._limits, strict=True)
-        ):
-            generator = np.random.Generator(np.random.PCG64([self._seed, epoch, number, 2]))
-            sampled = side.sample(taken, generator)
-            # Both in one Ragged: first the sampled sentences, then all usual ones.
-            both = Ragged(
-                np.concatenate([sampled.ids, usual.ids]),
-                np.concatenate([sampled.offsets, len(sampled.ids) + usual.offsets[1:]]),
-            )
-            fits = sampled.lengths <= limit
-            index = np.where(fits, np.arange(len(fits)), len(fits) + taken)
-            sides.append(select_sequences(both, index))
-        weights = self._pairs.loss_weights
-        return Pairs(*sides, loss_weights=None if weights is None else weights[taken])
+
+def _groups(lengths: np.ndarray, counts: np.ndarray) -> Iterator[slice]:
+    """Words, sorted by length, of which samples can be made together with little padding."""
+    samples = np.cumsum(counts)
+    start = 0
+    while start < len(lengths):
+        longest = int(lengths[start]) * 9 // 8
+        before = samples[start] - counts[start]
+        full = np.searchsorted(samples, before + CHARACTERS_AT_ONCE // longest, side="right")
+        stop = max(start + 1, min(int(full), int(np.searchsorted(lengths, longest, side="right"))))
+        yield slice(start, stop)
+        start = stop

@@ -1,4 +1,4 @@
-r"""Parallel text as pairs of strings: two files with a sentence per line, or one with columns.
+r"""Parallel text files: two files with a sentence per line, or one with columns.
 
 A line ends at \n and nowhere else: U+2028, U+0085, form feeds and NULs are text. One \r before the
 \n and a byte order mark at the start of a file are removed. Only whole pairs are dropped, so that
@@ -6,15 +6,15 @@ the sides stay aligned. Every pair keeps its line number.
 """
 
 import hashlib
+from collections.abc import Iterator
 from itertools import zip_longest
 
-from data.collector import PairCollector, Problem
-from data.config import DataConfig
-from data.corpus import Corpus
+from data.blocks import Block, blocks_of
+from data.collector import PairCollector
+from data.counts import Problem
 from data.loss_weights import parse_loss_weight
 from runtime.errors import DATA, UserError
 from runtime.lines import LONGEST, raw_lines
-from runtime.notices import Log, no_log
 
 CORRECT = "correct the file, or drop such lines with --config.data.on_bad_line=skip"
 WRONG_COLUMNS = {
@@ -24,37 +24,56 @@ WRONG_COLUMNS = {
 WRONG_WEIGHT = Problem("invalid loss weight", "a finite loss weight of at least 0", CORRECT)
 
 
-def read_text(source: str, target: str, config: DataConfig, log: Log = no_log) -> Corpus:
-    """The pairs of two files: line i of one is the translation of line i of the other.
+def text_blocks(source: str, target: str, hashes: dict[str, str]) -> Iterator[Block]:
+    """The lines of two files: line i of one is the translation of line i of the other.
 
-    UserError(DATA) if they cannot be read, differ in their number of lines, have invalid lines, or
-    have no pair.
+    Sets the sha256 of both files in `hashes` at the end. UserError(DATA) if they cannot be read or
+    differ in their number of lines.
     """
-    hashes = hashlib.sha256(), hashlib.sha256()
-    sides = [raw_lines(*side) for side in zip((source, target), hashes, strict=True)]
-    pairs = PairCollector((source, target), config, log)
+    digests = hashlib.sha256(), hashlib.sha256()
+    sides = [raw_lines(*side) for side in zip((source, target), digests, strict=True)]
+    yield from blocks_of(_aligned(sides, (source, target)))
+    hashes |= {source: digests[0].hexdigest(), target: digests[1].hexdigest()}
+
+
+def _aligned(sides: list[Iterator[bytes]], names: tuple[str, str]) -> Iterator[tuple[bytes, bytes]]:
+    """The lines of two files side by side. UserError(DATA) if one has more lines."""
+    number = 0
     for number, (one, other) in enumerate(zip_longest(*sides), start=1):
         if one is None or other is None:
             rest = number + sum(1 for side in sides for _ in side)
             counts = (number - 1, rest) if one is None else (rest, number - 1)
             raise UserError(
                 DATA,
-                f"{source} has {counts[0]} lines, {target} has {counts[1]}; line "
+                f"{names[0]} has {counts[0]} lines, {names[1]} has {counts[1]}; line "
                 "i of one must be the translation of line i of the other",
             )
-        pairs.add(number, one, other)
-    return pairs.corpus({source: hashes[0].hexdigest(), target: hashes[1].hexdigest()})
+        yield one, other
 
 
-def read_tsv(path: str, config: DataConfig, log: Log = no_log, weighted: bool = False) -> Corpus:
-    """The pairs of a file with lines `source<TAB>target`, or `source<TAB>target<TAB>loss weight`.
+def tsv_blocks(path: str, hashes: dict[str, str]) -> Iterator[Block]:
+    """The lines of a file, in one column. Sets its sha256 in `hashes` at the end.
 
-    UserError(DATA) as in `read_text`.
+    UserError(DATA) if it cannot be read.
     """
-    columns = 3 if weighted else 2
     digest = hashlib.sha256()
-    pairs = PairCollector((path, path), config, log)
-    for number, line in enumerate(raw_lines(path, digest), start=1):
+    yield from blocks_of(zip(raw_lines(path, digest), strict=True), columns=1)
+    hashes[path] = digest.hexdigest()
+
+
+def add_columns(block: Block, pairs: PairCollector) -> None:
+    """Adds the pairs of a block of sources and targets."""
+    pairs.add_all(block.first, *block.columns)
+
+
+def add_tsv(block: Block, pairs: PairCollector, weighted: bool = False) -> None:
+    """Adds the pairs of lines `source<TAB>target`, or `source<TAB>target<TAB>loss weight`."""
+    columns, (lines,) = 3 if weighted else 2, block.columns
+    if not weighted and all(line.count(b"\t") == 1 and len(line) <= LONGEST for line in lines):
+        fields = b"\t".join(lines).split(b"\t")
+        pairs.add_all(block.first, fields[::2], fields[1::2])
+        return
+    for number, line in enumerate(lines, block.first):
         if len(line) > LONGEST:
             pairs.add(number, line, b"")  # drops it
             continue
@@ -68,4 +87,3 @@ def read_tsv(path: str, config: DataConfig, log: Log = no_log, weighted: bool = 
             pairs.refuse(WRONG_WEIGHT, number, got)
         else:
             pairs.add(number, *fields[:2], weight)
-    return pairs.corpus({path: digest.hexdigest()})

@@ -8,20 +8,20 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.collector import PairCollector
+from data.blocks import Block, blocks_of
 from data.config import DataConfig
-from data.corpus import Corpus
 from data.corpus_kinds import CorpusKind
 from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.notices import Log
+from runtime.lines import LONGEST
 from runtime.paths import check_local_path, expand_path
 
 # Our split → the names that TFDS data sets use for it.
 SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
-READ_AT_ONCE = 10_000  # examples
+READ_AT_ONCE = 4096  # examples
 
 
 class PreparedDataSet(NamedTuple):
@@ -55,15 +55,22 @@ class TfdsCorpus(CorpusKind):
     def has_split(self, rest, split, config):
         return ":" not in rest and find_prepared(rest, split, config).split is not None
 
-    def read(self, rest, split, config, log):
+    def names(self, rest, split, config):
+        name = find_prepared(rest, split, config).split
+        return (_title(f"tfds:{rest}", name),) * 2
+
+    def files(self, rest, split, config):
+        return _files_of(find_prepared(rest, split, config).directory)
+
+    def blocks(self, rest, split, config, hashes):
         import tensorflow_datasets as tfds
 
         prepared = find_prepared(rest, split, config)
         builder = tfds.builder_from_directory(str(prepared.directory))
         spec = f"tfds:{rest}"
-        return read_builder(
-            builder, prepared.split, _languages(builder.info, spec), spec, log, config
-        )
+        languages = _languages(builder.info, spec)
+        name = _title(spec, prepared.split)
+        return builder_blocks(builder, prepared.split, languages, name, hashes)
 
 
 class BuiltinCorpus(CorpusKind):
@@ -71,6 +78,7 @@ class BuiltinCorpus(CorpusKind):
 
     name, notation = "builtin", "builtin:korean_english"
     languages = {"korean_english": ("ko", "en")}
+    splits = {"train": "train", "valid": "validation", "test": "test"}
 
     def check_notation(self, rest):
         if rest not in self.languages:
@@ -82,12 +90,32 @@ class BuiltinCorpus(CorpusKind):
     def has_split(self, rest, split, config):
         return True
 
-    def read(self, rest, split, config, log):
-        from data.korean.corpus import prepare_korean_english
+    def names(self, rest, split, config):
+        return (_title(f"builtin:{rest}", self.splits[split]),) * 2
 
-        builder = prepare_korean_english(_data_dir(config) or None)
-        name = {"train": "train", "valid": "validation", "test": "test"}[split]
-        return read_builder(builder, name, self.languages[rest], f"builtin:{rest}", log, config)
+    def files(self, rest, split, config):
+        return _files_of(Path(_korean_english(config).data_path))
+
+    def blocks(self, rest, split, config, hashes):
+        (name, _), languages = self.names(rest, split, config), self.languages[rest]
+        return builder_blocks(_korean_english(config), self.splits[split], languages, name, hashes)
+
+
+def _korean_english(config: DataConfig) -> Any:
+    """The builder of the only built-in corpus, which is prepared if needed."""
+    from data.korean.corpus import prepare_korean_english
+
+    return prepare_korean_english(_data_dir(config) or None)
+
+
+def _title(spec: str, split: str) -> str:
+    """The name of a split of a data set, for places and fingerprints."""
+    return spec if spec.endswith(f":{split}") else f"{spec}:{split}"
+
+
+def _files_of(directory: Path) -> list[Path]:
+    """The files of a prepared data set."""
+    return sorted(path.absolute() for path in directory.iterdir() if path.is_file())
 
 
 def _data_dir(config: DataConfig) -> str:
@@ -177,26 +205,25 @@ def _languages(info: Any, spec: str) -> tuple[str, str]:
     return keys
 
 
-def read_builder(
-    builder: Any,
-    split: str,
-    languages: tuple[str, str],
-    spec: str,
-    log: Log,
-    config: DataConfig,
-) -> Corpus:
-    """The pairs of a prepared data set in the order of its files (TFDS sorts by a hash)."""
-    examples = builder.as_data_source(split)
-    name = spec if spec.endswith(f":{split}") else f"{spec}:{split}"
+def builder_blocks(
+    builder: Any, split: str, languages: tuple[str, str], name: str, hashes: dict[str, str]
+) -> Iterator[Block]:
+    """The examples of a prepared data set in the order of its files (TFDS sorts by a hash).
+
+    Sets the sha256 of all texts as `hashes[name]` at the end.
+    """
     digest = hashlib.sha256()
-    pairs = PairCollector((name, name), config, log)
-    total = len(examples)
-    for start in range(0, total, READ_AT_ONCE):
-        block = range(start, min(start + READ_AT_ONCE, total))
-        for number, example in zip(block, examples.__getitems__(list(block)), strict=True):
-            # Text files have one sentence per line, so a line feed in a sentence becomes a space.
-            pair = [example[language].replace(b"\n", b" ") for language in languages]
-            for text in pair:
-                digest.update(text + b"\n")
-            pairs.add(number + 1, *pair)
-    return pairs.corpus({name: digest.hexdigest()})
+
+    def pairs() -> Iterator[tuple[bytes, bytes]]:
+        examples = builder.as_data_source(split)
+        for start in range(0, len(examples), READ_AT_ONCE):
+            indices = range(start, min(start + READ_AT_ONCE, len(examples)))
+            for example in examples.__getitems__(list(indices)):
+                # Text files have one sentence per line: a line feed in a sentence becomes a space.
+                pair = [example[language].replace(b"\n", b" ") for language in languages]
+                for text in pair:
+                    digest.update(text + b"\n")
+                yield pair[0][: LONGEST + 1], pair[1][: LONGEST + 1]  # detected as too long
+
+    yield from blocks_of(pairs())
+    hashes[name] = digest.hexdigest()

@@ -1,171 +1,204 @@
-"""Token ids of a corpus in files that are mapped into memory, so that their size does not matter.
+"""Token ids of a corpus, in memory or in files that are mapped into memory.
 
-A store is a directory:
-    store.json            the key of the store, and name, pairs and sha256 of each shard
-    00000.safetensors, …  shards of at most SHARD_PAIRS pairs
-A shard holds the arrays source, source_offsets, target, target_offsets, numbers (the line of each
-pair) and, with loss weights, loss_weights. The source of pair i is
-source[source_offsets[i]:source_offsets[i + 1]], the target likewise. Ids are uint16 if they fit,
-else int32.
+All sequences are one Ragged: sequence 2i is the source of pair i, sequence 2i + 1 its target. The
+files of a store are .npy files of one dimension:
 
-store.json is written last, so a directory with it is complete. A shard is verified when it is first
-read.
+    ids.npy           uint16, or int32 if an id is at least 65,536
+    offsets.npy       int64, 2 · pairs + 1
+    numbers.npy       int64, the line or example of each pair in its corpus
+    loss_weights.npy  float32, of each pair; missing if all are 1
+    store.json        the key, facts and block hashes; written last (`data/store_files.py`)
+    progress.jsonl    the journal of a store that is not complete (`data/store_writer.py`)
 """
 
-import hashlib
 import json
 import os
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from data.pairs import Pairs, Ragged, select_sequences
-from runtime.errors import DATA, UserError
-from runtime.files import file_sha256, write_atomic
+from data.pairs import Pairs, Ragged, range_places
+from data.store_files import (
+    INDEX,
+    MappedArray,
+    MemoryArray,
+    damaged,
+    is_locked,
+    read_index,
+)
 
-SHARD_PAIRS = 1 << 17
-INDEX = "store.json"
-DTYPES = {"U16": np.uint16, "U32": np.uint32, "I32": np.int32, "I64": np.int64, "F32": np.float32}
-
-
-class Shard(NamedTuple):
-    """One file of a store."""
-
-    name: str
-    pairs: int
-    sha256: str
-
-
-def write_shard(directory: Path, number: int, pairs: Pairs, numbers: np.ndarray) -> Shard:
-    """Write one shard; `numbers` are the lines of the pairs. OSError if the disk is full."""
-    from safetensors.numpy import save
-
-    arrays = {
-        "source": _small(pairs.source.ids),
-        "source_offsets": pairs.source.offsets.astype(np.uint32),
-        "target": _small(pairs.target.ids),
-        "target_offsets": pairs.target.offsets.astype(np.uint32),
-        "numbers": numbers.astype(np.int64),
-    }
-    if pairs.loss_weights is not None:
-        arrays["loss_weights"] = pairs.loss_weights
-    content, name = save(arrays), f"{number:05}.safetensors"
-    write_atomic(directory / name, content)
-    return Shard(name, len(numbers), hashlib.sha256(content).hexdigest())
-
-
-def finish_store(directory: Path, key: dict[str, Any], shards: Sequence[Shard]) -> None:
-    """Write store.json: the store is complete."""
-    index = {"key": key, "shards": [shard._asdict() for shard in shards]}
-    write_atomic(directory / INDEX, json.dumps(index, indent=1) + "\n")
+JOURNAL = "progress.jsonl"
+IDS, OFFSETS, NUMBERS, WEIGHTS = "ids.npy", "offsets.npy", "numbers.npy", "loss_weights.npy"
+SLOTS_AT_ONCE = 1 << 17  # pairs; bounds the memory for temporary arrays
+Array = np.ndarray | MappedArray
 
 
 class TokenStore:
-    """The pairs of a complete store; reads only what is asked for."""
+    """The pairs of a corpus as token ids. Picklable; mapped files are sent as their directory."""
 
-    def __init__(self, directory: Path):
-        """UserError(DATA) if store.json is missing or damaged."""
-        self._directory = directory
-        try:
-            index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
-            self.key = index["key"]
-            self._shards = [Shard(**one) for one in index["shards"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._damaged(INDEX, str(error)) from None
-        self._ends = np.cumsum([shard.pairs for shard in self._shards], dtype=np.int64)
-        self._open: dict[int, dict[str, np.ndarray]] = {}
+    def __init__(
+        self, ids: Array, offsets: Array, numbers: Array, loss_weights: Array | None = None
+    ):
+        """Of n pairs: `offsets` [2n + 1], `numbers` [n], `loss_weights` [n] or None: all are 1."""
+        self._ids, self._offsets, self._numbers = map(_readable, (ids, offsets, numbers))
+        self._loss_weights = None if loss_weights is None else _readable(loss_weights)
 
     def __len__(self) -> int:
         """The number of pairs."""
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return len(self._numbers.values)
+
+    @property
+    def has_loss_weights(self) -> bool:
+        """Whether the pairs have loss weights; without, all are 1."""
+        return self._loss_weights is not None
 
     def slots(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of the pairs `index` in a row of either side, the end token included."""
-        source, target = np.empty((2, len(index)), np.int64)
-        for shard, places, local in self._by_shard(index):
-            for lengths, side in ((source, "source"), (target, "target")):
-                offsets = shard[f"{side}_offsets"]
-                lengths[places] = offsets[local + 1].astype(np.int64) - offsets[local] + 1
-        return source, target
+        """The tokens of the pairs `index` in a row of either side, the end token included, int64.
+
+        This and the other methods that read raise DamagedStore if a file was damaged.
+        """
+        slots = np.empty((2, len(index)), np.int64)
+        for start in range(0, len(index), SLOTS_AT_ONCE):
+            some = slice(start, start + SLOTS_AT_ONCE)
+            slots[:, some] = np.diff(self._bounds(index[some]), axis=0) + 1
+        return slots[0], slots[1]
 
     def select(self, index: np.ndarray) -> Pairs:
-        """The pairs `index`, in this order."""
-        parts, order, weights = [], [], []
-        for shard, places, local in self._by_shard(index):
-            sides = [Ragged(shard[side], shard[f"{side}_offsets"]) for side in ("source", "target")]
-            parts.append([select_sequences(side, local) for side in sides])
-            order.append(places)
-            if "loss_weights" in shard:
-                weights.append(shard["loss_weights"][local])
-        back = np.argsort(np.concatenate(order)) if order else np.zeros(0, np.int64)
-        source, target = (
-            select_sequences(_joined([part[side] for part in parts]), back) for side in (0, 1)
-        )
-        return Pairs(
-            source, target, loss_weights=np.concatenate(weights)[back] if weights else None
-        )
+        """The pairs `index`, in this order, with int32 ids."""
+        bounds = self._bounds(index)
+        lengths = np.diff(bounds, axis=0)
+        offsets = np.zeros((2, len(index) + 1), np.int64)
+        np.cumsum(lengths, axis=1, out=offsets[:, 1:])
+        ids = [np.empty(total, np.int32) for total in offsets[:, -1].tolist()]
+        for part in self._ids.parts(bounds[0], bounds[2]):
+            for side in (0, 1):
+                count = lengths[side][part]
+                places = range_places(bounds[side][part], count)
+                ids[side][range_places(offsets[side][:-1][part], count)] = self._ids.values[places]
+        source, target = (Ragged(*side) for side in zip(ids, offsets, strict=True))
+        return Pairs(source, target, loss_weights=self.loss_weights(index))
 
     def numbers(self, index: np.ndarray) -> np.ndarray:
-        """The line of each pair of `index` in its file."""
-        found = np.empty(len(index), np.int64)
-        for shard, places, local in self._by_shard(index):
-            found[places] = shard["numbers"][local]
+        """The line or example of each pair of `index` in its corpus, int64."""
+        return _values(self._numbers, index)
+
+    def loss_weights(self, index: np.ndarray) -> np.ndarray | None:
+        """The loss weight of each pair of `index`, float32; None if all are 1."""
+        return None if self._loss_weights is None else _values(self._loss_weights, index)
+
+    def release(self) -> None:
+        """Unmap the resident pages of mapped files, so that memory use stays bounded."""
+        for array in (self._ids, self._offsets, self._numbers, self._loss_weights):
+            if array is not None:
+                array.release()
+
+    def _bounds(self, index):
+        """[3, pairs]: where each source starts in the ids, where its target starts and ends."""
+        first = 2 * np.asarray(index, np.int64)
+        found = np.empty((3, len(first)), np.int64)
+        for part in self._offsets.parts(first, first + 3):
+            for i in range(3):
+                found[i, part] = self._offsets.values[first[part] + i]
         return found
 
-    def _by_shard(self, index):
-        """(arrays, places in `index`, indices within the shard) of each shard that is needed."""
-        if not len(index):
-            return
-        shard_of = np.searchsorted(self._ends, index, side="right")
-        order = np.argsort(shard_of, kind="stable")
-        needed, starts = np.unique(shard_of[order], return_index=True)
-        for number, places in zip(needed.tolist(), np.split(order, starts[1:]), strict=True):
-            first = int(self._ends[number]) - self._shards[number].pairs
-            yield self._arrays(number), places, index[places] - first
 
-    def _arrays(self, number: int) -> dict[str, np.ndarray]:
-        """The mapped arrays of a shard, which is verified at its first use."""
-        if number not in self._open:
-            shard = self._shards[number]
-            path = self._directory / shard.name
-            try:
-                if file_sha256(path) != shard.sha256:
-                    raise self._damaged(shard.name, f"its sha256 differs from that in {INDEX}")
-                self._open[number] = mapped_arrays(path)
-            except OSError as error:
-                raise self._damaged(shard.name, error.strerror or str(error)) from None
-        return self._open[number]
+class _MappedStore(TokenStore):
+    """A TokenStore of the files of a directory."""
 
-    def _damaged(self, name: str, reason: str) -> UserError:
-        return UserError(
-            DATA,
-            f"{self._directory / name} is damaged ({reason}): expected a complete store of token "
-            "ids; delete the directory, and the next start writes it again",
-        )
+    def __init__(self, directory: Path):
+        self._directory = Path(os.path.abspath(directory))
+        index, file = read_index(self._directory)
+        weakref.finalize(self, os.close, file)
+        files = index["files"]
+        arrays = {
+            name: MappedArray(self._directory / name, one["bytes"], one["sha256"])
+            for name, one in files.items()
+        }
+        super().__init__(arrays[IDS], arrays[OFFSETS], arrays[NUMBERS], arrays.get(WEIGHTS))
+        self.facts = index["facts"]
+        self.digest = index["sha256"]
+        stat = os.fstat(file)
+        self._version = (stat.st_ino, stat.st_mtime_ns)  # differs when the store is built again
+
+    def __reduce__(self):
+        return _opened_once, (self._directory, self.digest, self._version)
 
 
-def mapped_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file, mapped into memory and read-only."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    size = os.path.getsize(path) - 8 - length
-    data = np.memmap(path, np.uint8, "r", 8 + length, (size,)) if size else np.zeros(0, np.uint8)
-    arrays = {}
-    for name, one in header.items():
-        start, stop = one["data_offsets"]
-        arrays[name] = np.asarray(data[start:stop]).view(DTYPES[one["dtype"]])
-    return arrays
+def open_store(directory: Path) -> tuple[TokenStore, dict[str, Any]]:
+    """A complete store whose files are mapped, and the facts that its writer was given.
+
+    DamagedStore if it is missing, incomplete or damaged; OSError if it cannot be read. A block is
+    verified when it is first read.
+    """
+    store = _MappedStore(directory)
+    return store, store.facts
 
 
-def _small(ids: np.ndarray) -> np.ndarray:
-    return ids.astype(np.uint16) if not len(ids) or ids.max() < 1 << 16 else ids.astype(np.int32)
+def read_key(directory: Path) -> Any:
+    """The key of a store or of an unfinished one; None if it cannot be read."""
+    for name in (INDEX, JOURNAL):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            with open(directory / name, encoding="ascii") as file:
+                return json.loads(file.read() if name == INDEX else file.readline())["key"]
+    return None
 
 
-def _joined(parts: list[Ragged]) -> Ragged:
-    """Several Ragged in sequence, with int32 ids."""
-    lengths = [part.lengths for part in parts] or [np.zeros(0, np.int64)]
-    ids = [part.ids.astype(np.int32) for part in parts] or [np.zeros(0, np.int32)]
-    return Ragged(np.concatenate(ids), np.concatenate([[0], np.cumsum(np.concatenate(lengths))]))
+def in_use(directory: Path) -> bool:
+    """Whether a process reads or writes the store, or this is unknown."""
+    return any(is_locked(directory / name) for name in (INDEX, JOURNAL))
+
+
+@lru_cache(maxsize=8)
+def _opened_once(directory: Path, digest: str, version: tuple[int, int]) -> _MappedStore:
+    """The store that another process has open; all its copies in this process are one object."""
+    store = _MappedStore(directory)
+    if store.digest != digest:
+        raise damaged(directory / INDEX, "it was replaced by another store")
+    return store
+
+
+def memory_store(pairs: Sequence[Pairs], numbers: Sequence[np.ndarray]) -> TokenStore:
+    """A TokenStore in memory of several Pairs in sequence, and the numbers of each."""
+    largest = [side.ids.max(initial=0) for one in pairs for side in one[:2]]
+    dtype = id_dtype(max(largest, default=0))
+    sides = [interleaved(one, dtype) for one in pairs]
+    lengths = [np.zeros(1, np.int64), *(one.lengths for one in sides)]
+    weights = [one.loss_weights for one in pairs if one.loss_weights is not None]
+    return TokenStore(
+        np.concatenate([np.zeros(0, dtype), *(one.ids for one in sides)]),
+        np.cumsum(np.concatenate(lengths)),
+        np.concatenate([np.zeros(0, np.int64), *numbers]),
+        np.concatenate(weights) if weights else None,
+    )
+
+
+def id_dtype(largest_id: int) -> np.dtype:
+    """The dtype of stored ids."""
+    return np.dtype("<u2" if largest_id < 1 << 16 else "<i4")
+
+
+def interleaved(pairs: Pairs, dtype: np.dtype) -> Ragged:
+    """Both sides as one Ragged: sequence 2i is source i, sequence 2i + 1 is target i."""
+    lengths = np.stack([pairs.source.lengths, pairs.target.lengths], axis=1).ravel()
+    is_source = np.repeat(np.arange(len(lengths)) % 2 == 0, lengths)
+    ids = np.empty(len(is_source), dtype)
+    ids[is_source], ids[~is_source] = pairs.source.ids, pairs.target.ids
+    return Ragged(ids, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def _readable(array: Array) -> MappedArray | MemoryArray:
+    return array if isinstance(array, MappedArray) else MemoryArray(array)
+
+
+def _values(array: MappedArray | MemoryArray, index: np.ndarray) -> np.ndarray:
+    """The values `index` of an array."""
+    index = np.asarray(index, np.int64)
+    found = np.empty(len(index), array.values.dtype)
+    for part in array.parts(index, index + 1):
+        found[part] = array.values[index[part]]
+    return found

@@ -53,10 +53,6 @@ class SentencePieceTokenizer:
         """`encode` of each text, on all cores."""
         return list(map(self._without_boundary, self._processor.encode(list(texts))))
 
-    def encode_inside(self, text: str) -> list[int]:
-        """`encode` of a text that follows other words: a tag at its start has a boundary too."""
-        return self._processor.encode(text)
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids without padding, start and end; the unknown token becomes ⁇."""
         kept = [int(i) for i in ids if i not in (PAD, START, END)]

@@ -26,9 +26,12 @@ from data.tokenizer import (
 )
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from runtime.files import write_atomic
+from runtime.workers import Workers
 
-TRAINING_SENTENCES = 2_000_000  # more slow the training of SentencePiece down with little gain
 THREADS = 16  # fixed: SentencePiece's result depends on it
+# Characters of text from which SentencePiece is trained in another process, whose memory is
+# returned: up to 30 bytes per character.
+LARGE_TEXT = 5_000_000
 
 
 def tokenizer_sha256(tokenizer: Tokenizer) -> str:
@@ -47,7 +50,38 @@ def train_tokenizers(
     `user_defined` are pieces of the source vocabulary that are never split, such as tags, in
     addition to those of `config`, which are in both. Deterministic. UserError(CONFIGURATION) if the
     vocabulary is too small for the alphabet, UserError(DATA) if the sentences are blank.
+
+    The text is that of `data.sample.sample_texts` or any other. A large text is sent to another
+    process, which trains subwords on it and ends.
     """
+    kinds = {config.tokenizer, config.target_tokenizer or config.tokenizer}
+    size = sum(map(len, source)) + sum(map(len, target))
+    arguments = config, source, target, user_defined
+    if size < LARGE_TEXT or kinds.isdisjoint(SUBWORD_TOKENIZERS):
+        return _train_sides(*arguments)
+    with Workers(1) as workers:
+        serialized = workers.submit(_train_serialized, *arguments).result()
+    sides = [make_tokenizer(*one) for one in serialized]
+    return sides[0], sides[-1]
+
+
+def make_tokenizer(kind: str, serialized: bytes) -> Tokenizer:
+    """The tokenizer with this kind and `serialized()`."""
+    if kind == "marian":  # imported, never trained here
+        return MarianTokenizer.load(serialized)
+    if kind in SUBWORD_TOKENIZERS:
+        return SentencePieceTokenizer(kind, serialized)
+    return ListTokenizer(kind, serialized)
+
+
+def _train_serialized(*arguments) -> list[tuple[str, bytes]]:
+    """`_train_sides` as arguments of `make_tokenizer`: one vocabulary if it is joint, else two."""
+    source, target = _train_sides(*arguments)
+    sides = [source] if source is target else [source, target]
+    return [(one.kind, one.serialized()) for one in sides]
+
+
+def _train_sides(config, source, target, user_defined):
     kind, size, in_both = config.tokenizer, config.vocab_size, config.user_defined.split()
     in_source = list(dict.fromkeys([*in_both, *user_defined]))
     train = partial(_train, byte_fallback=config.byte_fallback)
@@ -122,9 +156,7 @@ def _train(kind, field, size, corpora, user_defined, byte_fallback):
 def _train_sentencepiece(kind, field, size, corpora, user_defined, byte_fallback):
     from sentencepiece import SentencePieceTrainer
 
-    # Every k-th sentence: a deterministic sample.
-    stride = sum(map(len, corpora)) // TRAINING_SENTENCES + 1
-    sentences = [text for corpus in corpora for text in corpus[::stride]]
+    sentences = list(chain(*corpora))
     alphabet = len(set().union(*sentences))
     model = io.BytesIO()
     # An option at its default would be stored in the model, and would change its sha256.
@@ -194,11 +226,7 @@ def _load(directory, side, content):
         serialized = file.read()
     if hashlib.sha256(kind.encode() + b"\n" + serialized).hexdigest() != content["sha256"]:
         raise ValueError(f"the sha256 of {path} has changed")
-    if kind == "marian":  # imported, never trained here
-        return MarianTokenizer.load(serialized)
-    if kind in SUBWORD_TOKENIZERS:
-        return SentencePieceTokenizer(kind, serialized)
-    return ListTokenizer(kind, serialized)
+    return make_tokenizer(kind, serialized)
 
 
 def _path(directory, side, kind):

@@ -7,7 +7,9 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from runtime.paths import cache_directory
 
 if TYPE_CHECKING:
     import jax
@@ -34,8 +36,7 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
     if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", devices or min(usable_cores(), 8))
     if compilation_cache != "off":
-        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        path = Path(compilation_cache or f"{home}/jax-transformer").expanduser()
+        path = Path(compilation_cache or cache_directory()).expanduser()
         shrink_cache(path)
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
@@ -104,6 +105,18 @@ def keep_freed_memory() -> None:
         (trim_threshold, 2**31 - 1),
     ):
         mallopt(parameter, value)
+
+
+def wait_on_cpu(arrays: Any) -> None:
+    """Wait for a tree of arrays on CPU devices, before another program is started.
+
+    CPU devices share threads: two programs with collectives at once can wait for each other. Other
+    devices run programs in the order in which they are started.
+    """
+    import jax
+
+    if jax.default_backend() == "cpu":
+        jax.block_until_ready(arrays)
 
 
 def replicated() -> jax.sharding.NamedSharding:

@@ -1,5 +1,8 @@
 """Exit codes, and the exception that ends a command with one line instead of a traceback."""
 
+import copyreg
+from typing import Any
+
 INTERNAL, CONFIGURATION, DATA, CHECKPOINT, DIVERGED, OUTPUT = 1, 2, 3, 4, 5, 6
 
 
@@ -12,3 +15,7 @@ class UserError(Exception):
     def __init__(self, code: int, message: str):
         super().__init__(" ".join(message.split()))
         self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles without a call of `__init__`: an error in a worker is raised in its parent."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]

@@ -7,12 +7,13 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from runtime.errors import DATA, UserError
 from runtime.paths import check_local_path, expand_path
 
 LONGEST = 1 << 20  # bytes; a longer line is not a sentence and is truncated when it is read
+CHUNK = 1 << 20  # bytes that are read at once
 TOO_LONG = f"longer than {LONGEST:,} bytes"
 VARIABLE = re.compile(r"\$\{?(\w+)")  # that expand_path left, because it is not set
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -78,27 +79,35 @@ def file_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
         raise UserError(DATA, f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def open_binary(path: str) -> BinaryIO:
+def open_binary(path: str) -> io.BufferedReader:
     """A buffered binary file to read, decompressed if its name ends with .gz; "-" is stdin.
 
     A read returns the bytes that a pipe holds; it does not wait until the buffer is full.
     """
     if path == "-":  # not sys.stdin.buffer: a thread that reads it would block the exit
-        return open(sys.stdin.fileno(), "rb", 1 << 20, closefd=False)
+        return io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False), CHUNK)
     if path.endswith(".gz"):
-        return io.BufferedReader(gzip.open(expand_path(path), "rb"), 1 << 20)
-    return open(expand_path(path), "rb", 1 << 20)
+        return io.BufferedReader(gzip.open(expand_path(path), "rb"), CHUNK)
+    return io.BufferedReader(io.FileIO(expand_path(path)), CHUNK)
 
 
-def truncated_lines(file: BinaryIO, digest: Digest | None = None) -> Iterator[bytes]:
+def truncated_lines(file: io.BufferedIOBase, digest: Digest | None = None) -> Iterator[bytes]:
     """The lines of a binary file without their line ends, each truncated as in `raw_lines`.
 
-    At most one truncated line is in memory, even if a compressed file has a line of gigabytes.
+    At most CHUNK bytes and one truncated line are in memory, even if a compressed file has a line
+    of gigabytes.
     """
-    continued = False  # whether the next part continues a line that was truncated
-    while part := file.readline(LONGEST + 8):  # room for a byte order mark and the line end
+    started = b""  # the start of a line whose end is not read yet
+    while chunk := file.read1(CHUNK):
         if digest:
-            digest.update(part)
-        if not continued:
-            yield part.removesuffix(b"\n").removesuffix(b"\r")
-        continued = not part.endswith(b"\n")
+            digest.update(chunk)
+        first, *lines = chunk.split(b"\n")
+        first = started + first[: LONGEST + 8 - len(started)]  # room for a mark and the line end
+        if not lines:
+            started = first
+            continue
+        started = lines.pop()
+        yield first.removesuffix(b"\r")
+        yield from [line.removesuffix(b"\r") for line in lines] if b"\r" in chunk else lines
+    if started:
+        yield started.removesuffix(b"\r")

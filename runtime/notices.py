@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 Log = Callable[[str], None]
-EVERY = 10_000  # pairs between two progress lines, before throttling
 
 
 def throttled(log: Log, seconds: float = 5.0) -> Log:

@@ -1,7 +1,8 @@
-"""Paths given by users: ~ and environment variables are expanded, URLs are refused."""
+"""Paths: those of users are expanded and URLs are refused; the user's cache directory."""
 
 import os
 import re
+from pathlib import Path
 
 from runtime.errors import CONFIGURATION, UserError
 
@@ -11,6 +12,11 @@ REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 def expand_path(path: str) -> str:
     """The path with ~ and environment variables expanded."""
     return os.path.expanduser(os.path.expandvars(path))
+
+
+def cache_directory() -> Path:
+    """The directory of this project in the user's cache directory."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jax-transformer"
 
 
 def check_local_path(name: str, path: str) -> None:

@@ -28,7 +28,9 @@ from absl import flags
 # 0.10.2 to 0.12; pyproject.toml excludes later versions.
 from jax._src import distributed
 
+from runtime.devices import wait_on_cpu
 from runtime.errors import CONFIGURATION, INTERNAL, UserError
+from runtime.workers import close_workers
 
 START_FACTOR = 5  # × --process_timeout: until all processes have started
 WAIT_FACTOR = 60  # × --process_timeout: until a live process arrives at a synchronisation point
@@ -214,12 +216,18 @@ def check_agreement(facts: dict[str, Any]) -> None:
             )
 
 
-def max_over_processes(*values: int) -> list[int]:
-    """The largest of each value in any process; the same in all."""
+def max_over_processes(*values: int) -> np.ndarray | jax.Array:
+    """The largest of each value in any process; the same in all.
+
+    With several processes a program on the devices computes it, in the order of all programs:
+    reading the result waits for the programs before it and not for those after it.
+    """
     if count() == 1:
-        return list(values)
+        return np.array(values, np.int32)
     own = np.full((jax.local_device_count(), len(values)), values, np.int32)
-    return list(map(int, _device_max()(own)))
+    largest = _device_max()(own)
+    wait_on_cpu(largest)
+    return largest
 
 
 @cache
@@ -264,6 +272,7 @@ def stop_all_processes(code: int, message: str) -> None:
 def _exit(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
+    close_workers()
     if is_first():
         time.sleep(1)  # the coordinator ends with this process: the others read the reason first
     os._exit(code)  # exit handlers would wait for the other processes

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple, NoReturn, TypeVar
 
+import jax
+import numpy as np
+
 from runtime import processes
+from runtime.workers import close_workers
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL_SECONDS = 0.1
@@ -42,6 +46,7 @@ class StopFlag:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.deferred = False
+        self._started: list[np.ndarray | jax.Array] = []  # at most one, of `start_agreement`
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         # The interpreter writes the number of each signal to this pipe when it arrives. Python
@@ -74,16 +79,33 @@ class StopFlag:
         """Wait until `ready` in all processes; returns the signal that any of them has received,
         and whether any of them has `finished`.
 
-        `ready(seconds)` waits at most that long. A signal or the end ends the wait. All processes
-        call this at the same step and get the same result: all continue, or all stop.
+        `ready(seconds)` waits at most that long. A signal or `finished` ends the wait. All
+        processes call this at the same step and get the same result: all continue, or all stop. The
+        first comparison is that of `start_agreement`, if it was called since the last call.
         """
         while True:
-            waiting = not (finished or ready(POLL_SECONDS))
-            received, ended, any_waiting = processes.max_over_processes(
-                self.signal or 0, finished, waiting
-            )
+            if not self._started:
+                self._started.append(self._compare(POLL_SECONDS, ready, finished))
+            received, ended, any_waiting = np.asarray(self._started.pop()).tolist()
             if received or ended or not any_waiting:
                 return Status(signal.Signals(received) if received else None, bool(ended))
+
+    def start_agreement(self, ready: Callable[[float], bool], finished: bool) -> None:
+        """Start the comparison of the processes whose result the next `agreed_status` returns.
+
+        Devices run it before the programs that are started after it, and `agreed_status` does not
+        wait for those. All processes call this at the same step. A single process compares nothing:
+        its next `agreed_status` uses the status of that time.
+        """
+        if processes.count() > 1:
+            self._started = [self._compare(0.0, ready, finished)]
+
+    def _compare(
+        self, seconds: float, ready: Callable[[float], bool], finished: bool
+    ) -> np.ndarray | jax.Array:
+        """[signal or 0, finished, waiting], the largest of each in any process."""
+        waiting = not (finished or ready(seconds))
+        return processes.max_over_processes(self.signal or 0, finished, waiting)
 
     def polled(self, function: Callable[..., T]) -> Callable[..., T]:
         """The function with a poll before each call."""
@@ -109,4 +131,5 @@ def _exit_immediately(number: int) -> NoReturn:
         file=sys.stderr,
         flush=True,
     )
+    close_workers()
     os._exit(128 + number)

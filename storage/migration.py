@@ -5,14 +5,15 @@ from typing import Any
 
 from runtime.errors import CHECKPOINT, UserError
 
-FORMAT_VERSION = 1  # raise it with every change that older programs cannot read
+FORMAT_VERSION = 2  # raise it with every change that older programs cannot read
 
 
 def migrate(content: dict[str, Any], path: Path) -> dict[str, Any]:
     """The content of `path` in the current format, without its format_version.
 
     A file without format_version has version 0, the format before versions were written; its
-    fields are those of version 1. Raises UserError(CHECKPOINT) for an unknown version.
+    fields are those of version 1. Checkpoints of version 2 have the field window
+    (training/resume.py). Raises UserError(CHECKPOINT) for an unknown version.
     """
     version = content.get("format_version", 0)
     if type(version) is not int or version < 0:

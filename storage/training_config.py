@@ -136,7 +136,9 @@ class TrainingConfig:
         minimum=0,
     )
     allow_data_change: bool = option(
-        False, "resume although the data files have changed, from epoch 0 of the new data"
+        False,
+        "resume although the data files, or the order in which this version reads them, have "
+        "changed; from epoch 0",
     )
     deterministic: bool = option(
         False,

@@ -12,13 +12,13 @@ from storage.checkpoint import steps
 from storage.run import Run
 
 
-def run_training(path, config, stop_after=None, overwrite=False):
+def run_training(path, config, stop_after=None, overwrite=False, cache=None):
     """Do what train.py does after parsing flags; stop as by SIGTERM after `stop_after` steps."""
     run = Run(path)
     try:
         if not overwrite:
             run.resume_config(config)
-        data = train.prepare_data(config, run, overwrite)
+        data = train.prepare_data(config, run, cache, overwrite)
         run.describe(config, data.files["train"])
         with shared_steps(config):
             train.train(config, run, data, StopAfter(stop_after))

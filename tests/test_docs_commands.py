@@ -48,9 +48,12 @@ def run_command_in(path: Path, command: Command) -> None:
     arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
     if script == "train.py":
         parts = ["model"] if "init_from" not in str(command) else []
-        arguments += tiny_flags(*parts, "data", "training", "decoding")
-        arguments += ["--config.data.tokenizer=bpe", "--config.data.vocab_size=400"]
+        arguments += tiny_flags(*parts, "training", "decoding")
         arguments += ["--config.decoding.beam_size=4"]
+    if script in ("train.py", "scripts/prepare_corpus.py"):
+        arguments += tiny_flags("data")
+        arguments += ["--config.data.tokenizer=bpe", "--config.data.vocab_size=400"]
+        arguments += [f"--corpus_cache={path / 'cache'}"]
     for documented in ("1000,2000,3000", "2000,2100"):
         if any(word.endswith(f"={documented}") for word in arguments):
             saved = ",".join(map(str, steps(path / "runs" / "mine")))
@@ -72,9 +75,10 @@ def run_command_in(path: Path, command: Command) -> None:
 def is_quick(command: Command) -> bool:
     """Whether a command takes seconds with a tiny run: not the main job, not several processes."""
     program, *rest = command.words
-    scripts = ("train.py", "decode.py", "scripts/checkpoints.py", "scripts/convert.py")
+    scripts = ("checkpoints", "convert", "export", "prepare_corpus")
     several = any(word.startswith(("--distributed", "--coordinator")) for word in rest)
-    quick = rest[:1] and rest[0] in (*scripts, "scripts/export.py", "mine.zip")
+    known = ("train.py", "decode.py", "mine.zip", *(f"scripts/{name}.py" for name in scripts))
+    quick = rest[:1] and rest[0] in known
     return program == "python" and bool(quick) and rest != ["train.py"] and not several
 
 

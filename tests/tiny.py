@@ -97,6 +97,7 @@ class StopAfter(StopFlag):
 
     def __init__(self, steps):
         self.steps, self.calls, self.signal, self.deferred = steps, 0, None, False
+        self._started = []
 
     def agreed_status(self, ready=lambda seconds: True, finished=False):
         """Called before training, before each step, and after the loop."""

@@ -4,14 +4,16 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import jax
 
-from data.batches import Batch, Batches, DataPosition
+from data.batches import Batches, DataPosition
+from data.corpus_cache import CorpusCache, without_damaged_stores
+from data.packing import Batch
 from model.transformer import Transformer
 from runtime.devices import prepare_jax
 from runtime.errors import OUTPUT, UserError
@@ -20,7 +22,7 @@ from storage.config import Config
 from storage.run import Run
 from storage.sizes import disk_forecast, megabytes, num_bytes
 from training.failure import explain_failure
-from training.inputs import encode_corpora, read_corpora
+from training.inputs import encode_corpora, open_corpora, training_batches
 from training.memory import check_state, check_step, step_memory
 from training.optimizer import make_optimizer
 from training.report import announce
@@ -28,23 +30,31 @@ from training.step import TrainState, init_state, make_train_step, pmap_train_st
 from training.vocabulary import find_tokenizers, set_vocabulary
 
 
-def dry_run(config: Config, path: Path, overwrite: bool, compilation_cache: str) -> None:
+def dry_run(
+    config: Config,
+    path: Path,
+    cache: CorpusCache | None,
+    overwrite: bool,
+    compilation_cache: str,
+) -> None:
     """Do the same as training at `path` up to the first step; raise the same UserErrors."""
     check_writable(path)
     with temporary_run(path, overwrite) as run:
         run.resume_config(config)
         run.log(f"dry run of {path}: reads all data")
-        corpora = read_corpora(config, run)
-        tokenizers = find_tokenizers(config, run, corpora.train)
+        corpora = open_corpora(config, run)
+        tokenizers = find_tokenizers(config, run, corpora.train, cache)
         set_vocabulary(config, tokenizers)
-        data = encode_corpora(config, run, corpora, tokenizers)
+        data = encode_corpora(config, run, corpora, tokenizers, cache)
         prepare_jax(compilation_cache, deterministic=config.training.deterministic)
-        shape = config.rows_per_batch, config.data.source_length, config.data.target_length
-        batches = Batches(data.train, *shape, config.training.seed, config.special)
-        announce(config, run, batches, 0)
-        with explain_failure(config, run):
+        with (
+            closing(training_batches(config, data)) as batches,
+            explain_failure(config, run),
+            without_damaged_stores(),
+        ):
+            announce(config, run, batches, DataPosition())
             do_one_step(config, run, batches, path)
-        run.log("dry run: successful, nothing was kept")
+        run.log("dry run: successful, nothing was kept but caches")
 
 
 @contextmanager

@@ -1,49 +1,45 @@
 """The data of a run: corpora → token ids, with a report of what was dropped."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
-from data.corpora import read_corpus
-from data.corpus import EXAMPLES, Corpus
+from data.batches import Batches
+from data.corpora import open_parts, read_corpus
+from data.corpus import Corpus
+from data.corpus_cache import CorpusCache
+from data.counts import Counts
+from data.encoded_corpus import encode_parts
+from data.encoding import dropped_counts
 from data.held_out import held_out_specs, qualified
-from data.pairs import Pairs, encode_pairs, pairs_of_epoch, taken_pairs
+from data.pairs import Pairs, check_pairs_left, encode_pairs
+from data.part_reader import PartReader
 from data.subwords import SubwordSampler
 from data.tokenizer import Tokenizer
+from data.training_pairs import TrainingPairs
 from runtime.notices import throttled
 from storage.config import Config
 from storage.run import Run
 
 
 class Corpora(NamedTuple):
-    """The text of a run's data. Held-out corpora have names; the name of a single one is ""."""
+    """The corpora of a run: the training data block by block, the text of held-out data.
 
-    train: Corpus
+    Held-out corpora have names; the name of a single one is "".
+    """
+
+    train: list[PartReader]
     valid: dict[str, Corpus]
     test: dict[str, Corpus]
-
-    @property
-    def files(self) -> dict[str, dict[str, str]]:
-        """Split → file → sha256; without the splits that have no corpus."""
-        splits = {"train": {"": self.train}, "valid": self.valid, "test": self.test}
-        return {
-            split: {file: sha for one in named.values() for file, sha in one.fingerprints.items()}
-            for split, named in splits.items()
-            if named
-        }
 
 
 class Data(NamedTuple):
     """The data of a run: token ids of the training pairs, text and token ids of held-out pairs."""
 
     tokenizers: tuple[Tokenizer, Tokenizer]
-    train: Callable[[int], Pairs]  # epoch → its pairs
+    train: TrainingPairs
+    sampler: SubwordSampler | None  # with data.subword_sampling
     valid: dict[str, tuple[Corpus, Pairs]]  # by name; the first one decides
     test: dict[str, Corpus]  # by name; the validation data if there is no test data
-    files: dict[str, dict[str, str]]  # split → file → sha256
-    locate: Callable[[int, np.ndarray], list[str]]  # (epoch, pairs of it) → "train.de:777", …
+    files: dict[str, dict[str, str]]  # split → file → sha256; without splits that have no corpus
 
     @property
     def file_hashes(self) -> dict[str, str]:
@@ -51,19 +47,11 @@ class Data(NamedTuple):
         return {name: sha for files in self.files.values() for name, sha in files.items()}
 
 
-class EncodedSplit(NamedTuple):
-    """Token ids of a split; pair i of `pairs` is pair `indices[i]` of the corpus."""
-
-    pairs: Pairs
-    indices: np.ndarray
-    dropped: dict[str, list[int]]  # reason → pairs of the corpus that were dropped
-
-
-def read_corpora(config: Config, run: Run) -> Corpora:
-    """The training, validation and test data; logs progress."""
+def open_corpora(config: Config, run: Run) -> Corpora:
+    """The training data, of which only the files are checked, and the text of held-out data."""
     log, data = throttled(run.log), config.data
     specs = {split: held_out_specs(data, split) for split in ("valid", "test")}
-    train = read_corpus(data.corpus, "train", data, log)
+    train = open_parts(data.corpus, "train", data)
     held_out = {
         split: {name: read_corpus(spec, split, data, log) for name, spec in named.items()}
         for split, named in specs.items()
@@ -76,83 +64,68 @@ def encode_corpora(
     run: Run,
     corpora: Corpora,
     tokenizers: tuple[Tokenizer, Tokenizer],
+    cache: CorpusCache | None,
 ) -> Data:
     """Encode the corpora as token ids, and log how many pairs were kept and dropped.
 
     The test data is not encoded: its sentences are truncated at translation, never dropped.
     """
-    log = throttled(run.log)
-
-    def encode(title: str, corpus: Corpus) -> EncodedSplit:
-        encoded = EncodedSplit(*encode_pairs(corpus, *tokenizers, config.data, log))
-        report_split(run, title, corpus, encoded)
-        return encoded
-
-    train = encode("train", corpora.train)
-    valid = {
-        name: (corpus, encode(qualified("valid", name), corpus).pairs)
-        for name, corpus in corpora.valid.items()
-    }
+    sampler = SubwordSampler(tokenizers, config.data) if config.data.subword_sampling else None
+    train = encode_parts(corpora.train, config.data, tokenizers, cache, run.log)
+    report_training_data(run, train)
+    valid = {}
+    for name, corpus in corpora.valid.items():
+        pairs, _, dropped = encode_pairs(corpus, *tokenizers, config.data)
+        counts = corpus.counts.merged(dropped_counts(dropped, corpus.where))
+        check_pairs_left(corpus.names, counts.kept, counts.dropped)
+        report_counts(run, qualified("valid", name), counts)
+        valid[name] = corpus, pairs
     for name, corpus in corpora.test.items():
-        report_split(run, qualified("test", name), corpus, None)
+        report_counts(run, qualified("test", name), corpus.counts)
     if len(valid) > 1:
         run.log(f"valid: {next(iter(valid))} decides which checkpoint is the best")
     elif not valid:
         run.log("valid: no data, so no step is evaluated and training.patience has no effect")
     report_vocabulary(run, tokenizers)
-    return Data(
-        tokenizers,
-        epoch_pairs(config, corpora.train, train, tokenizers),
-        valid,
-        corpora.test or corpora.valid,
-        corpora.files,
-        partial(pair_locations, corpora.train.without_text(), train, config.training.seed),
+    files = {"train": train.hashes}
+    for split, named in (("valid", corpora.valid), ("test", corpora.test)):
+        if named:
+            files[split] = {
+                file: sha for one in named.values() for file, sha in one.fingerprints.items()
+            }
+    return Data(tokenizers, train, sampler, valid, corpora.test or corpora.valid, files)
+
+
+def training_batches(config: Config, data: Data, rows: slice | None = None) -> Batches:
+    """The batches of training, of which only `rows` are made (None: all)."""
+    shape = config.rows_per_batch, config.data.source_length, config.data.target_length
+    return Batches(
+        data.train, *shape, config.training.seed, config.special, sampler=data.sampler, rows=rows
     )
 
 
-def epoch_pairs(
-    config: Config,
-    corpus: Corpus,
-    encoded: EncodedSplit,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-) -> Callable[[int], Pairs]:
-    """The function epoch → training pairs; with data.subword_sampling it tokenizes each epoch."""
-    seed = config.training.seed
-    if not config.data.subword_sampling:
-        return partial(pairs_of_epoch, encoded.pairs, seed)
-    texts = [[side[i] for i in encoded.indices] for side in (corpus.source, corpus.target)]
-    return SubwordSampler(encoded.pairs, texts, tokenizers, config.data, seed)
+def report_training_data(run: Run, pairs: TrainingPairs) -> None:
+    """Log the numbers of kept and dropped pairs of all parts, and the pairs of each."""
+    report_counts(run, "train", pairs.counts)
+    if len(pairs.encoded) > 1:
+        for one in pairs.encoded:
+            names = " ".join(dict.fromkeys(one.names))
+            run.log(f"  {names}: {len(one.store):,} pairs × {one.weight:g}")
 
 
-def pair_locations(
-    corpus: Corpus, encoded: EncodedSplit, seed: int, epoch: int, chosen: np.ndarray
-) -> list[str]:
-    """The file and line of some pairs of an epoch."""
-    taken = taken_pairs(encoded.pairs.weights, seed, epoch)[chosen]
-    return [corpus.where(i) for i in encoded.indices[taken]]
-
-
-def report_split(run: Run, title: str, corpus: Corpus, encoded: EncodedSplit | None) -> None:
+def report_counts(run: Run, title: str, counts: Counts) -> None:
     """Log the numbers of kept and dropped pairs, with examples for each reason."""
-    dropped, examples, kept = dict(corpus.dropped), dict(corpus.examples), len(corpus.source)
-    if encoded:
-        kept = len(encoded.indices)
-        for reason, pairs in encoded.dropped.items():
-            dropped[reason] = len(pairs)
-            examples[reason] = [corpus.where(i) for i in pairs[:EXAMPLES]]
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.dropped.items())
     run.log(
-        f"{title}: {kept:,} pairs kept, {sum(dropped.values()):,} dropped"
+        f"{title}: {counts.kept:,} pairs kept, {sum(counts.dropped.values()):,} dropped"
         + (f" ({reasons})" if reasons else "")
-        + f", {corpus.replaced:,} lines with replaced bytes" * (corpus.replaced > 0)
+        + f", {counts.replaced:,} lines with replaced bytes" * (counts.replaced > 0)
     )
-    if len(corpus.origins) > 1 and encoded:
-        for origin, (count, weight) in zip(corpus.origins, encoded.pairs.weights, strict=True):
-            run.log(f"  {' '.join(dict.fromkeys(origin.names))}: {count:,} pairs × {weight:g}")
-    if corpus.loss_weights is not None:
-        run.log(f"  loss weights: {min(corpus.loss_weights):g} to {max(corpus.loss_weights):g}")
-    for reason, places in examples.items():  # a line with replaced bytes is not dropped
-        more = ", …" * (dropped.get(reason, corpus.replaced) > len(places))
+    if counts.loss_weights:
+        smallest, largest = counts.loss_weights
+        run.log(f"  loss weights: {smallest:g} to {largest:g}")
+    for reason, places in counts.examples.items():  # a line with replaced bytes is not dropped
+        more = ", …" * (counts.dropped.get(reason, counts.replaced) > len(places))
         run.log(f"  {reason}: {', '.join(places)}{more}")
 
 

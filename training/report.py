@@ -2,7 +2,7 @@
 
 import jax
 
-from data.batches import Batches, num_batches, pairs_left_out, useful_share
+from data.batches import Batches, DataPosition
 from data.corpus import Corpus
 from data.held_out import qualified
 from data.scores import bleu, chrf, exact_match, tokenized_bleu
@@ -19,11 +19,11 @@ from training.recommendation import size_hint
 SAMPLES = 5
 
 
-def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
-    """Log the devices, the number of parameters, and the batches of `epoch`."""
+def announce(config: Config, run: Run, batches: Batches, position: DataPosition) -> None:
+    """Log the devices, the number of parameters, and the batches of the epoch of `position`."""
     rows, source, target = batches.shape
-    plan = batches.plan(epoch)
-    share = useful_share(batches.pairs(epoch), plan, source, target)
+    epoch = batches.summary(position)
+    about = "" if epoch.exact else "about "
     kind = jax.devices()[0].device_kind
     run.log(
         f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
@@ -34,16 +34,16 @@ def announce(config: Config, run: Run, batches: Batches, epoch: int) -> None:
         f"parameters: {parameters:,}"
         + (f", {frozen:,} frozen and {parameters - frozen:,} trained" if frozen else "")
     )
-    if not run.resumed and (hint := size_hint(config, len(plan.pairs))):
+    if not run.resumed and (hint := size_hint(config, epoch.pairs)):
         run.log(hint)
     run.log(
-        f"batch: {rows} rows of {source} + {target} tokens, {share:.1%} useful (not padding); "
-        f"{num_batches(plan, rows)} batches per epoch, {limits(config.training)}"
+        f"batch: {rows} rows of {source} + {target} tokens, {epoch.useful:.1%} useful (not "
+        f"padding); {about}{epoch.batches:,} batches per epoch, {limits(config.training)}"
     )
-    if left_out := pairs_left_out(plan, rows):
+    if epoch.left_out:
         run.log(
-            f"epoch {epoch}: {left_out:,} of {len(plan.pairs):,} pairs are left out, because they "
-            "do not fill a last batch; each epoch leaves out other pairs"
+            f"epoch {position.epoch}: {about}{epoch.left_out:,} of {epoch.pairs:,} pairs are left "
+            "out, because they do not fill a last batch; each epoch leaves out other pairs"
         )
 
 

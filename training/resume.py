@@ -10,7 +10,7 @@ import optax
 from data.batches import DataPosition
 from interop.models import load_params
 from runtime import processes
-from runtime.errors import DATA, UserError
+from runtime.errors import CHECKPOINT, DATA, UserError
 from storage.config import Config
 from storage.run import Run, data_change_message
 from storage.saving import Checkpoints
@@ -56,8 +56,10 @@ def resume_or_start(
         if stored["files"].get("valid") != data.files.get("valid"):
             run.log("warning: the validation data has changed: the best score is reset")
             best.reset()
-        if stored["files"]["train"] == data.files["train"]:
-            position = DataPosition(stored["epoch"], stored["index"])
+        if "window" not in stored:
+            check_order_change(config, run)
+        elif stored["files"]["train"] == data.files["train"]:
+            position = DataPosition(stored["epoch"], stored["window"], stored["index"])
         elif config.training.allow_data_change:
             run.log("warning: the training data has changed: reading restarts at epoch 0")
         else:  # Run.describe has not noticed, because run.json is missing or damaged
@@ -65,6 +67,20 @@ def resume_or_start(
         run.log(f"resumed at step {int(state.step)}")
     check_processes_agree(state)
     return Start(state, position, seconds)
+
+
+def check_order_change(config: Config, run: Run) -> None:
+    """UserError(CHECKPOINT) for a checkpoint of a version with another order of the training data,
+    unless training.allow_data_change is set."""
+    if not config.training.allow_data_change:
+        raise UserError(
+            CHECKPOINT,
+            f"the checkpoints of {run.path} are from an earlier version, which read the training "
+            "data in another order, so the run cannot be resumed exactly; resume with that "
+            "version, or continue in the new order from epoch 0: "
+            "--config.training.allow_data_change",
+        )
+    run.log("warning: the order of the training data has changed: reading restarts at epoch 0")
 
 
 def changed_files(stored: dict[str, dict[str, str]], current: dict[str, dict[str, str]]) -> list:

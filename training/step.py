@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from data.batches import Batch
+from data.packing import Batch
 from model.transformer import Transformer
 from runtime.devices import replicated
 from storage.config import TrainingConfig

@@ -5,10 +5,11 @@ from functools import partial
 
 import jax
 
-from data.batches import Batch, Batches, DataPosition, batch_pairs
+from data.batches import DataPosition, own_rows
+from data.packing import Batch
 from model.transformer import Transformer
 from runtime import processes
-from runtime.devices import one_per_device
+from runtime.devices import one_per_device, wait_on_cpu
 from runtime.errors import OUTPUT, UserError
 from runtime.prefetch import Prefetched
 from runtime.signals import Status, StopFlag, Stopped
@@ -17,7 +18,7 @@ from storage.run import Run
 from storage.saving import Checkpoints
 from storage.sizes import disk_forecast
 from training.evaluate import EvaluationTranslator, Evaluator
-from training.inputs import Data
+from training.inputs import Data, training_batches
 from training.limits import Stopwatch, reached_limit
 from training.memory import check_state, with_memory_check
 from training.optimizer import learning_rate_schedule, make_optimizer
@@ -32,6 +33,8 @@ from training.step import (
     pmap_train_step,
     split_rows,
 )
+
+BatchStream = Prefetched[tuple[DataPosition, Batch, DataPosition]]  # Batches.iterate
 
 
 class Trainer:
@@ -55,8 +58,9 @@ class Trainer:
         self.config, self.run, self.data, self.stop = config, run, data, stop
         self.model = Transformer(config.model)
         self.optimizer = make_optimizer(training, config.model.d_model)
-        shape = config.rows_per_batch, config.data.source_length, config.data.target_length
-        self.batches = Batches(data.train, *shape, training.seed, config.special)
+        parts = jax.device_count() * training.accumulate
+        rows = own_rows(config.rows_per_batch, parts, processes.index(), processes.count())
+        self.batches = training_batches(config, data, rows)
         eval_step = stop.polled(pmap_eval_step(self.model, training))
         self.evaluator = Evaluator(config, run, data.valid, eval_step, translator)
         self.checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
@@ -67,29 +71,26 @@ class Trainer:
         )
         self.stopwatch = Stopwatch(seconds)
         self.start_step = self.saved_step = self.step = int(self.state.step)
-        # CPU devices share threads: two programs with collectives at once can wait for each other.
-        # Other devices run programs in the order in which they are started.
-        self._one_at_a_time = jax.default_backend() == "cpu"
         self._running: tuple[int, dict[str, jax.Array], DataPosition] | None = None
         run.open_metrics(self.step)
 
     def train(self) -> None:
         """Train to the end. On a signal, save a checkpoint and raise Stopped."""
         stream = self.batches.iterate(self.position, self._place)
-        with closing(self.checkpoints), closing(stream):
+        with closing(self.checkpoints), closing(self.batches), closing(stream):
             self._train_on(stream)
 
-    def _train_on(self, stream: Prefetched[tuple[DataPosition, Batch, DataPosition]]) -> None:
-        # The plan of the first epoch takes seconds for a large corpus.
+    def _train_on(self, stream: BatchStream) -> None:
+        # The plan of the first window takes seconds for a large corpus.
         raise_if_stopped(self.stop.agreed_status(stream.ready))
-        announce(self.config, self.run, self.batches, self.position.epoch)
+        announce(self.config, self.run, self.batches, self.position)
         self._log_disk_forecast()
         self._prepare_steps()
         was_complete = self.checkpoints.complete
         if not was_complete:
             self._evaluate_if_due()
         while self._continues(stream):
-            self._do_step(*next(stream))
+            self._do_step(stream)
             self._evaluate_if_due()
             self.stopwatch.update()
             self._save_if_due()
@@ -105,8 +106,12 @@ class Trainer:
         else:
             self._complete()
 
-    def _continues(self, stream: Prefetched) -> bool:
-        """Whether to do another step: all processes have a batch, and none a signal or a limit."""
+    def _continues(self, stream: BatchStream) -> bool:
+        """Whether to do another step: all processes have a batch, and none a signal or a limit.
+
+        Several processes compare this at the start of a step, for the end of it: a signal or
+        training.max_hours takes effect one step later than in a single process.
+        """
         status = self.stop.agreed_status(stream.ready, bool(self._reached_limit()))
         return not (status.signal or status.finished)
 
@@ -140,24 +145,25 @@ class Trainer:
 
     def _place(self, batch: Batch) -> Batch:
         """[rows, …] → [devices, micro-batches, B, …], on the devices of this process."""
-        rows = split_rows(batch, jax.device_count(), self.config.training.accumulate)
-        return jax.device_put(processes.local_part(rows), one_per_device())
+        rows = split_rows(batch, jax.local_device_count(), self.config.training.accumulate)
+        return jax.device_put(rows, one_per_device())
 
-    def _do_step(self, taken: DataPosition, batch: Batch, following: DataPosition) -> None:
-        """Start a training step on the batch at position `taken`, then report the step before it;
-        `following` is the position of the next batch."""
+    def _do_step(self, stream: BatchStream) -> None:
+        """Start a training step on the next batch, then report the step before it."""
+        taken, batch, following = next(stream)
         if self.step == self.start_step > 0:  # the average is outdated from here on
             processes.run_on_first(
                 "the first step", self.checkpoints.discard_average, self.evaluator.best.entry
             )
-        if self._one_at_a_time:
-            jax.block_until_ready(self.state)
+        wait_on_cpu(self.state)
         rate = self._learning_rate(self.step)  # before the step, else it would wait for its end
-        self.state, metrics = self._train_step(self.state, batch)
-        if self._one_at_a_time and processes.count() > 1:  # the next program is `agreed_status`
-            jax.block_until_ready(self.state)
-        self._finish_step()
         self.step, self.position = self.step + 1, following
+        if not self._evaluation_is_due():  # it can reach training.patience
+            self.stop.start_agreement(stream.ready, bool(self._reached_limit()))
+        self.state, metrics = self._train_step(self.state, batch)
+        if processes.count() > 1:  # the next program may be one of `agreed_status`
+            wait_on_cpu(self.state)
+        self._finish_step()
         self._running = self.step, {**metrics, "learning_rate": rate}, taken
 
     def _finish_step(self) -> None:
@@ -168,16 +174,17 @@ class Trainer:
 
     def _pair_locations(self, position: DataPosition) -> list[str]:
         """The places of the pairs of a batch in the corpus, such as train.de:777."""
-        plan = self.batches.plan(position.epoch)
-        pairs = batch_pairs(plan, position.index, self.config.rows_per_batch)
-        return self.data.locate(position.epoch, pairs)
+        return self.data.train.locate(self.batches.pair_indices(position))
+
+    def _evaluation_is_due(self) -> bool:
+        return self.step % self.config.training.eval_every == 0
 
     def _evaluate_if_due(self) -> None:
         """Evaluate every training.eval_every steps, once per step.
 
         If a signal interrupts the evaluation, the resumed run repeats it.
         """
-        if self.step % self.config.training.eval_every == 0:
+        if self._evaluation_is_due():
             self._finish_step()
             self._finish_save()
             with suppress(Stopped):

@@ -1,43 +1,91 @@
 """The vocabulary of a run: loaded, copied from another model, or trained."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from data.config import DataConfig
 from data.corpora import corpus_tags
-from data.corpus import Corpus
+from data.corpus_cache import CorpusCache
 from data.held_out import held_out_specs
 from data.own_vocabulary import read_own_tokenizers
+from data.part_reader import PartReader
+from data.sample import sample_texts
 from data.tokenizer import OUR_IDS, Tokenizer
 from data.vocabulary import load_tokenizers, tokenizer_sha256, train_tokenizers
+from data.vocabulary_cache import cached_tokenizers, vocabulary_key
 from interop.models import open_model
 from runtime.errors import CONFIGURATION, DATA, UserError
+from runtime.notices import Log, throttled
 from runtime.paths import expand_path
 from runtime.processes import is_first
 from storage.config import Config, take_model
 from storage.run import Run
 
 
-def find_tokenizers(config: Config, run: Run, corpus: Corpus) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of a resumed run, of training.init_from or of data.vocab, else new ones
-    trained on `corpus`.
+def find_tokenizers(
+    config: Config, run: Run, readers: Sequence[PartReader], cache: CorpusCache | None
+) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of a resumed run, else those that a new one starts with.
 
-    Process 0 makes and saves new ones; then the other processes load them. training.init_from
-    also sets the model fields of `config` that have their default values. Raises
-    UserError(CONFIGURATION) as `check_tags` does.
+    Process 0 makes and saves new ones; then the other processes load them. Raises
+    UserError(CONFIGURATION) as `first_tokenizers` does, and if training.init_from is the run.
     """
     if run.resumed:
         check_own_vocabulary(config)
-    if run.resumed or (not is_first() and not config.training.init_from):
+    init_from = config.training.init_from
+    if run.resumed or (not is_first() and not init_from):
         tokenizers = load_tokenizers(str(run.path / "vocab"))
-    elif config.training.init_from:
-        tokenizers = initial_tokenizers(config, run)
+        check_tags(config.data, tokenizers[0])
+        return tokenizers
+    if init_from and Path(init_from).expanduser().resolve() == run.path.resolve():
+        raise UserError(
+            CONFIGURATION,
+            f"training.init_from={init_from} is the run itself; choose another --workdir",
+        )
+    return first_tokenizers(config, readers, cache, throttled(run.log))
+
+
+def first_tokenizers(
+    config: Config, readers: Sequence[PartReader], cache: CorpusCache | None, log: Log
+) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of training.init_from or of data.vocab, else new ones trained on the training
+    data.
+
+    training.init_from also sets the model fields of `config` that have their default values.
+    Raises UserError(CONFIGURATION) as `initial_tokenizers` and `check_tags` do.
+    """
+    if config.training.init_from:
+        tokenizers = initial_tokenizers(config)
     elif config.data.vocab:
         tokenizers = read_own_tokenizers(config.data.vocab_files)
     else:
-        tags = corpus_tags(config.data.corpus)
-        tokenizers = train_tokenizers(config.data, corpus.source, corpus.target, tags)
+        tokenizers = new_tokenizers(config.data, readers, cache, log)
     check_tags(config.data, tokenizers[0])
     return tokenizers
+
+
+def new_tokenizers(
+    config: DataConfig, readers: Sequence[PartReader], cache: CorpusCache | None, log: Log
+) -> tuple[Tokenizer, Tokenizer]:
+    """Tokenizers trained on a sample of the training data, or those of the cache."""
+    tags = corpus_tags(config.corpus)
+
+    def train() -> tuple[Tokenizer, Tokenizer]:
+        return train_tokenizers(config, *sample_texts(readers, config, log), tags)
+
+    identities = [reader.identity() for reader in readers]
+    is_large = cache and sum(one.num_bytes for one in readers) >= cache.smallest
+    if not (cache and is_large and all(identities)):
+        return train()
+
+    def train_on_unchanged() -> tuple[Tokenizer, Tokenizer]:
+        tokenizers = train()
+        for reader in readers:
+            reader.check_unchanged()
+        return tokenizers
+
+    key = vocabulary_key(identities, config)
+    return cached_tokenizers(cache.vocabularies, key, train_on_unchanged)
 
 
 def check_own_vocabulary(config: Config) -> None:
@@ -56,18 +104,13 @@ def check_own_vocabulary(config: Config) -> None:
         )
 
 
-def initial_tokenizers(config: Config, run: Run) -> tuple[Tokenizer, Tokenizer]:
+def initial_tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of training.init_from; its model fields are copied into `config`.
 
-    Raises UserError(CONFIGURATION) if the model differs, if its vocabulary lacks a piece of
-    data.user_defined, or if it is the run itself.
+    Raises UserError(CONFIGURATION) if the model differs, or if its vocabulary lacks a piece of
+    data.user_defined.
     """
     path = Path(config.training.init_from).expanduser()
-    if path.resolve() == run.path.resolve():
-        raise UserError(
-            CONFIGURATION,
-            f"training.init_from={path} is the run itself; choose another --workdir",
-        )
     initial_config, tokenizers = open_model(path, "best")
     if differences := take_model(config, initial_config):
         raise UserError(

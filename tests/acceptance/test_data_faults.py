@@ -17,14 +17,14 @@ import data.batches
 from storage.config import Config
 
 def get_config():
-    make_batch = data.batches.make_batch
+    pack_rows = data.batches.pack_rows
     made = []
-    def broken(pairs, plan, index, *shape):
-        made.append(index)
+    def broken(*arguments):
+        made.append(1)
         if len(made) == 3:
             raise RuntimeError("the disk failed")
-        return make_batch(pairs, plan, index, *shape)
-    data.batches.make_batch = broken
+        return pack_rows(*arguments)
+    data.batches.pack_rows = broken
     return Config()
 """
 
@@ -212,8 +212,8 @@ def test_an_exception_in_the_loader(tmp_path, record_property):
         tmp_path / "run",
         first=[f"--config={tmp_path / 'broken.py'}"],
     )
-    message = "RuntimeError: the disk failed, while making batch 2 of epoch 0"
+    message = "RuntimeError: the disk failed, while making batch 2 of window 0 of epoch 0"
     assert done.code == 1 and done.error.startswith(message)
     log = (tmp_path / "run" / "train.log").read_text()
-    assert "Traceback" in log and "in broken" in log and "while making batch 2 of epoch 0" in log
+    assert "Traceback" in log and "in broken" in log and message.split(", ")[1] in log
     record_property("seen", f"“{message}”")

@@ -22,6 +22,6 @@ def test_the_column_counts_characters_of_the_line_in_its_file(names, source, tar
     pairs = PairCollector(names, DataConfig())
     pairs.add(7, source, target)
     with pytest.raises(UserError) as refused:
-        pairs.corpus({})
+        pairs.collected().counts.check(names)
     assert refused.value.code == DATA
     assert str(refused.value).startswith(f"1 invalid line: expected UTF-8, got {place};")

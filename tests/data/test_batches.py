@@ -1,21 +1,17 @@
-"""Batches contain every pair once per epoch, contiguous, unchanged and reproducible."""
+"""Batches contain their pairs contiguous, unchanged and reproducible; each process its own rows."""
 
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
+from memory_pairs import MemoryPairs
 
-from data.batches import (
-    batch_pairs,
-    fixed_batches,
-    make_batch,
-    pack_side,
-    plan_epoch,
-    useful_share,
-)
+from data.batches import Batches, DataPosition, fixed_batches, num_batches, own_rows
+from data.order import Part
 from data.pairs import Pairs, ragged
-from data.tokenizer import END, OUR_IDS, PAD, START
+from data.tokenizer import END, PAD, START
+from data.windows import Windows
 
 ROWS, SOURCE, TARGET, SEED = 5, 23, 31, 7
 
@@ -28,6 +24,17 @@ def random_pairs(count, seed=0, source=SOURCE, target=TARGET):
         for capacity in (source, target)
     ]
     return Pairs(ragged(sides[0]), ragged(sides[1]))
+
+
+def weighted(pairs, seed=3):
+    """The pairs with random loss weights."""
+    count = len(pairs.source.offsets) - 1
+    weights = np.random.default_rng(seed).exponential(3.0, count)
+    return pairs._replace(loss_weights=weights.astype(np.float32))
+
+
+def batches_of(pairs, parts=(), **options):
+    return Batches(MemoryPairs(pairs, parts), ROWS, SOURCE, TARGET, SEED, **options)
 
 
 def unpacked(batch):
@@ -62,47 +69,27 @@ def counted(items):
     return Counter(str(item) for item in items)
 
 
-def planned(pairs, epoch=0, seed=SEED):
-    return plan_epoch(*pairs.slots, SOURCE, TARGET, seed, epoch)
-
-
-def all_batches(plan, rows_per_batch=ROWS):
-    """The number of batches, including an incomplete last one."""
-    return -(-(len(plan.offsets) - 1) // rows_per_batch)
-
-
 def assert_same(one, other):
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("count", [1, 2, 37, 997])
-def test_an_epoch_unpacks_to_every_pair_exactly_once(count):
+@pytest.mark.parametrize("count", [1, 2, 37, 497])
+def test_fixed_batches_unpack_to_every_pair_exactly_once(count):
     pairs = random_pairs(count)
-    for epoch in range(2):
-        plan = planned(pairs, epoch)
-        found = [
-            pair
-            for index in range(all_batches(plan))
-            for pair in unpacked(make_batch(pairs, plan, index, ROWS, SOURCE, TARGET))
-        ]
-        assert counted(found) == counted(expected(pairs))
-
-
-def test_rows_never_exceed_either_capacity():
-    pairs = random_pairs(997)
-    plan = planned(pairs)
-    for slots, capacity in zip(pairs.slots, (SOURCE, TARGET), strict=True):
-        assert slots.max() == capacity
-        assert np.add.reduceat(slots[plan.pairs], plan.offsets[:-1]).max() <= capacity
+    batches = list(fixed_batches(pairs, ROWS, SOURCE, TARGET))
+    found = [pair for batch in batches for pair in unpacked(batch)]
+    assert counted(found) == counted(expected(pairs))
+    for batch, again in zip(batches, fixed_batches(pairs, ROWS, SOURCE, TARGET), strict=True):
+        assert_same(batch, again)
 
 
 def test_a_batch_equals_that_of_a_loop_over_its_tokens():
+    """The pairs of each row are those of the plan of its window."""
     pairs = random_pairs(211)
-    plan = planned(pairs)
-    wanted = expected(pairs)
-    for index in range(all_batches(plan)):
-        batch = make_batch(pairs, plan, index, ROWS, SOURCE, TARGET)
+    wanted, batches = expected(pairs), batches_of(pairs)
+    plan = Windows(MemoryPairs(pairs), (SOURCE, TARGET), SEED, 1 << 20).plan(1, 0).plan
+    for index in range(num_batches(plan, ROWS)):
         source = np.zeros((3, ROWS, SOURCE), int)
         target = np.zeros((4, ROWS, TARGET), int)
         source[0], target[0], target[1] = PAD, PAD, PAD
@@ -116,25 +103,13 @@ def test_a_batch_equals_that_of_a_loop_over_its_tokens():
                 for position, both in enumerate(zip(inputs, labels, strict=True)):
                     target[:, row, t] = *both, segment, position
                     t += 1
+        batch = batches[DataPosition(1, 0, index)]
         assert_same(batch, (*source, *target, np.arange(ROWS), None))
         assert {values.dtype for values in batch[:8]} == {np.dtype(np.int32)}
 
 
-def test_the_worked_example_of_pack_side_is_right():
-    """The arrays in its docstring; the special ids start, end and padding are 1, 2 and 0."""
-    side = ragged([[7, 8], [9], [5, 6, 4]])
-    packed = pack_side(side, np.array([0, 1, 2]), np.array([0, 2, 3]), (2, 6), OUR_IDS)
-    assert [array.tolist() for array in packed] == [
-        [[1, 7, 8, 1, 9, 0], [1, 5, 6, 4, 0, 0]],
-        [[7, 8, 2, 9, 2, 0], [5, 6, 4, 2, 0, 0]],
-        [[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 0, 0]],
-        [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]],
-    ]
-
-
 def test_labels_are_the_shifted_input_and_end_within_their_pair():
-    pairs = random_pairs(97)
-    for batch in fixed_batches(pairs, ROWS, SOURCE, TARGET):
+    for batch in fixed_batches(random_pairs(97), ROWS, SOURCE, TARGET):
         same = batch.target_segments[:, 1:] == batch.target_segments[:, :-1]
         same &= batch.target_segments[:, 1:] > 0
         np.testing.assert_array_equal(batch.labels[:, :-1][same], batch.target[:, 1:][same])
@@ -151,75 +126,110 @@ def test_a_pair_does_not_depend_on_the_other_pairs_of_its_row():
             for one, other in zip(single[:2], others[:2], strict=True)
         )
     )
-    for epoch in range(3):
-        plan = planned(combined, epoch)
-        assert expected(single)[0] in unpacked(make_batch(combined, plan, 0, 13, SOURCE, TARGET))
+    (batch,) = fixed_batches(combined, 13, SOURCE, TARGET)
+    assert expected(single)[0] in unpacked(batch)
 
 
-def test_every_batch_has_the_same_shape_and_the_last_is_padded_with_empty_rows():
+def test_fixed_batches_have_one_shape_and_the_last_is_padded_with_empty_rows():
     pairs = random_pairs(53)
-    plan = planned(pairs)
-    rows = len(plan.offsets) - 1
+    rows = sum(batch.target_segments.any(axis=1).sum() for batch in fixed_batches(pairs, 1, 23, 31))
     size = next(size for size in range(2, rows) if rows % size)
     batches = list(fixed_batches(pairs, size, SOURCE, TARGET))
     assert {batch.source.shape for batch in batches} == {(size, SOURCE)}
     assert {batch.labels.shape for batch in batches} == {(size, TARGET)}
-    last = make_batch(pairs, plan, all_batches(plan, size) - 1, size, SOURCE, TARGET)
+    last = batches[-1]
     for values in last[:7]:
         assert not values[rows % size :].any()
     assert last.source_segments[: rows % size].any(axis=1).all()
-    with pytest.raises(IndexError):
-        make_batch(pairs, plan, all_batches(plan, size), size, SOURCE, TARGET)
 
 
-def test_batch_pairs_lists_the_pairs_of_a_batch_in_order():
-    pairs = random_pairs(53)
-    plan = planned(pairs)
-    for index in range(all_batches(plan)):
-        batch = make_batch(pairs, plan, index, ROWS, SOURCE, TARGET)
-        wanted = [expected(pairs)[pair] for pair in batch_pairs(plan, index, ROWS)]
-        assert unpacked(batch) == wanted
+def test_pair_indices_are_those_of_the_pairs_of_a_batch_in_order():
+    pairs = random_pairs(353)
+    batches = batches_of(pairs, window=100)
+    for position, batch, _ in islice(batches.iterate(DataPosition()), 60):
+        indices = batches.pair_indices(position)
+        assert unpacked(batch) == [expected(pairs)[pair] for pair in indices]
+    assert position.epoch == 1
 
 
-def test_the_order_depends_on_seed_and_epoch_only():
-    pairs = random_pairs(211)
-    assert_same(planned(pairs), planned(pairs))
-    for changed in (planned(pairs, epoch=1), planned(pairs, seed=SEED + 1)):
-        assert changed.pairs.tolist() != planned(pairs).pairs.tolist()
+@pytest.mark.parametrize("processes, parts", [(2, 2), (2, 4), (3, 6), (4, 4), (7, 7)])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_batch_does_not_depend_on_the_number_of_processes(processes, parts, sampled):
+    """Their rows in order are the global batch and empty rows, and its tokens are read once."""
+    pairs = weighted(random_pairs(353))
+    options = {"window": 100, "sampler": reversed_pairs if sampled else None}
+    whole = batches_of(pairs, **options)
+    stores = [MemoryPairs(pairs) for _ in range(processes)]
+    own = [
+        Batches(
+            store, ROWS, SOURCE, TARGET, SEED, rows=own_rows(ROWS, parts, i, processes), **options
+        )
+        for i, store in enumerate(stores)
+    ]
+    for position, batch, _ in islice(whole.iterate(DataPosition()), 40):
+        for store in stores:
+            store.selected.clear()
+        parts_of_batch = [one[position] for one in own]
+        together = [np.concatenate(arrays) for arrays in zip(*parts_of_batch, strict=True)]
+        assert len(together[0]) == -(-ROWS // parts) * parts
+        assert_same(batch, [array[:ROWS] for array in together])
+        assert not any(array[ROWS:].any() for array in (*together[:7], together[8]))
+        if not sampled:
+            read = [pair for store in stores for pair in store.selected]
+            assert read == whole.pair_indices(position).tolist()
 
 
-def test_the_pairs_that_share_a_row_change_with_the_epoch():
-    pairs = random_pairs(997)
-
-    def row_mates(plan):
-        return {
-            frozenset(two)
-            for i, j in pairwise(plan.offsets)
-            for two in pairwise(plan.pairs[i:j].tolist())
-        }
-
-    first, second = row_mates(planned(pairs, 0)), row_mates(planned(pairs, 1))
-    assert len(first & second) < 0.1 * len(first)
+def reversed_pairs(pairs, key):
+    """A sampler: the ids of each sentence in reverse order, plus the epoch and the window."""
+    seed, epoch, window = key
+    sides = [
+        ragged([[token + epoch + window for token in one[::-1]] for one in as_lists(side)])
+        for side in pairs[:2]
+    ]
+    return Pairs(*sides, loss_weights=pairs.loss_weights)
 
 
-def test_rows_of_natural_lengths_have_less_than_5_percent_padding():
-    random = np.random.default_rng(0)
-    length = np.exp(random.normal(np.log(23), 0.6, 4999))
-    noise = np.exp(random.normal(0, 0.15, (2, 4999)))
-    slots = np.clip((length * noise).astype(int), 2, 256)
-    plan = plan_epoch(*slots, 256, 256, SEED, 0)
-    pairs = Pairs(*(ragged([[4] * (slot - 1) for slot in side]) for side in slots))
-    assert useful_share(pairs, plan, 256, 256) > 0.95
-    assert len(plan.offsets) - 1 >= max(side.sum() for side in slots) / 256
+def test_a_sampler_segments_the_pairs_of_each_window():
+    pairs = random_pairs(353)
+    batches = batches_of(pairs, window=100, sampler=reversed_pairs)
+    seen = set()
+    for position, batch, _ in islice(batches.iterate(DataPosition()), 60):
+        wanted = expected(reversed_pairs(pairs, (SEED, *position[:2])))
+        indices = batches.pair_indices(position)
+        assert unpacked(batch) == [wanted[pair] for pair in indices]
+        seen.add(position[:2])
+    assert len(seen) > 4
+
+
+@pytest.mark.parametrize("window", [64, 200, 1000])
+def test_an_epoch_takes_each_pair_by_weight_except_those_left_out(window):
+    pairs, parts = random_pairs(353), (Part(150, 2.0), Part(203))
+    batches = batches_of(pairs, parts, window=window)
+    for epoch in range(2):
+        taken, position = Counter(), DataPosition(epoch)
+        number = 0
+        while position.epoch == epoch:
+            taken.update(batches.pair_indices(position).tolist())
+            position, number = batches.next_position(position), number + 1
+        wanted = Counter({pair: 2 if pair < 150 else 1 for pair in range(353)})
+        assert not taken - wanted
+        windows = [batches.summary(DataPosition(epoch, n)) for n in range(-(-503 // window))]
+        missing = (wanted - taken).total()
+        assert missing < len(windows) * ROWS * 12
+        if len(windows) == 1:
+            assert windows[0] == (503, number, missing, windows[0].useful, True)
+        else:
+            assert all(abs(one.batches - number) <= len(windows) + 1 for one in windows)
+            assert {one[:1] + one[4:] for one in windows} == {(503, False)}
 
 
 def test_the_useful_share_is_the_share_of_nonzero_segments():
-    plan = planned(pairs := random_pairs(53))
-    batch = make_batch(pairs, plan, 0, len(plan.offsets) - 1, SOURCE, TARGET)
-    places = np.concatenate([batch.source_segments.ravel(), batch.target_segments.ravel()])
-    assert useful_share(pairs, plan, SOURCE, TARGET) == pytest.approx((places > 0).mean())
-
-
-def test_a_pair_longer_than_a_row_is_refused():
-    with pytest.raises(ValueError, match="24 tokens: expected at most 23"):
-        plan_epoch(np.array([3, 24]), np.array([2, 2]), SOURCE, TARGET, SEED, 0)
+    """In a window of 17 batches of one row."""
+    pairs = random_pairs(53)
+    batches = Batches(MemoryPairs(pairs), 1, SOURCE, TARGET, SEED)
+    summary = batches.summary(DataPosition())
+    found = list(islice(batches.iterate(DataPosition()), summary.batches))
+    places = np.concatenate(
+        [part.ravel() for _, one, _ in found for part in (one.source_segments, one.target_segments)]
+    )
+    assert summary.useful == pytest.approx((places > 0).mean()) and summary.left_out == 0

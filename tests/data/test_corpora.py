@@ -1,15 +1,17 @@
 """Corpora: specifications in the configuration, their data, and the errors of invalid ones."""
 
+import hashlib
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data import corpora
-from data.collector import PairCollector
+from data.blocks import blocks_of
 from data.config import DataConfig
-from data.corpora import check_corpus, read_corpus, read_split, split_spec
+from data.corpora import check_corpus, open_parts, read_corpus, read_split, split_spec
 from data.corpus_kinds import CorpusKind
 from runtime.errors import CONFIGURATION, DATA, UserError
 
@@ -117,6 +119,48 @@ def test_a_prepared_data_set_is_read_in_the_order_of_its_supervised_keys(prepare
     assert read_corpus(config.corpus, "train", config) == corpus
 
 
+def test_a_prepared_data_set_is_the_same_in_blocks_of_any_size(prepared, monkeypatch):
+    config = DataConfig(corpus="tfds:toy_translate", data_dir=prepared)
+    whole = read_split(config, "train")
+    texts = zip(whole.source, whole.target, strict=True)
+    sha256 = hashlib.sha256("".join(f"{en}\n{de}\n" for en, de in texts).encode()).hexdigest()
+    assert whole.fingerprints == {"tfds:toy_translate:train": sha256}
+    for read_at_once, lines, size in ((5, 3, 99), (3, 5, 99), (99, 99, 30)):
+        monkeypatch.setattr("data.tfds_corpora.READ_AT_ONCE", read_at_once)
+        monkeypatch.setattr("data.blocks.BLOCK_LINES", lines)
+        monkeypatch.setattr("data.blocks.BLOCK_BYTES", size)
+        assert read_split(config, "train") == whole
+
+
+def test_a_text_that_is_too_long_is_dropped_from_a_prepared_data_set(prepared, monkeypatch):
+    """No example is in a block as a whole if it is longer; its hash is that of all of it."""
+    config = DataConfig(corpus="tfds:toy_translate", data_dir=prepared)
+    hashes = read_split(config, "train").fingerprints
+    for module in ("data.tfds_corpora", "data.collector"):
+        monkeypatch.setattr(f"{module}.LONGEST", 6)
+    corpus = read_split(config, "train")
+    assert sorted(corpus.source) == [f"word {i}" for i in range(10)]
+    assert list(corpus.counts.dropped.values()) == [3] and corpus.fingerprints == hashes
+    monkeypatch.setattr("data.tfds_corpora.LONGEST", 3)
+    (reader,) = open_parts(config.corpus, "train", config)
+    assert {len(text) for block in reader.blocks() for side in block.columns for text in side} == {
+        4
+    }
+
+
+def test_the_identity_of_a_data_set_is_that_of_its_files(prepared):
+    config = DataConfig(data_dir=prepared)
+    (train,), (valid,) = (
+        open_parts("tfds:toy_translate", split, config) for split in ("train", "valid")
+    )
+    directory = Path(prepared) / "toy_translate/1.0.0"
+    expected = {str(path): path.stat().st_size for path in directory.iterdir()}
+    assert {path: size for path, size, _ in train.identity()["files"]} == expected
+    assert train.num_bytes == sum(expected.values())
+    assert train.identity() != valid.identity()
+    assert train.names == ("tfds:toy_translate:train",) * 2
+
+
 def test_a_named_split_is_the_only_one(prepared):
     config = DataConfig(corpus="tfds:toy_translate:validation", data_dir=prepared)
     assert len(read_split(config, "train").source) == 7
@@ -143,9 +187,14 @@ def test_the_builtin_corpus_has_all_splits_in_korean_and_english(tmp_path):
     pytest.importorskip("data.korean.corpus")
     for split in ("train", "valid", "test"):
         corpus = read_split(DataConfig(data_dir=str(tmp_path)), split)
-        assert not corpus.dropped
+        assert not corpus.counts.dropped
         assert all("가" <= max(text) <= "힣" for text in corpus.source)
         assert all(text.isascii() for text in corpus.target)
+    (reader,) = open_parts("builtin:korean_english", "valid", DataConfig(data_dir=str(tmp_path)))
+    assert reader.names == ("builtin:korean_english:validation",) * 2
+    assert any(
+        "korean_english-validation.array_record" in f for f, *_ in reader.identity()["files"]
+    )
 
 
 def test_the_checks_import_no_large_library():
@@ -166,11 +215,8 @@ class Numbers(CorpusKind):
 
     name, notation = "numbers", "numbers:COUNT"
 
-    def read(self, rest, split, config, log):
-        pairs = PairCollector((f"numbers:{rest}", f"numbers:{rest}"), config, log)
-        for i in range(int(rest)):
-            pairs.add(i + 1, str(i).encode(), str(-i).encode())
-        return pairs.corpus({})
+    def blocks(self, rest, split, config, hashes):
+        yield from blocks_of((b"%d" % i, b"%d" % -i) for i in range(int(rest)))
 
 
 def test_a_registered_kind_can_be_used(monkeypatch):
@@ -179,6 +225,8 @@ def test_a_registered_kind_can_be_used(monkeypatch):
     corpus = read_split(config, "train")
     assert (corpus.source, corpus.target) == (["0", "-1", "-2"], ["0", "1", "2"])
     assert read_split(config, "valid") is None
+    (reader,) = open_parts(config.corpus, "train", config)
+    assert reader.identity() is None and reader.names == ("numbers:3", "numbers:3")
     assert "numbers:COUNT" in refused(CONFIGURATION, read_corpus, "numbers", "train", config)
 
 

@@ -27,16 +27,16 @@ def test_the_first_of_identical_pairs_is_kept_in_its_order_and_the_others_are_co
     corpus = read_corpus(f"tsv:{path}", "train", DataConfig(deduplicate=True))
     assert pairs_of(corpus) == [tuple(LINES[number - 1].split("\t")) for number in KEPT]
     assert [corpus.where(i) for i in range(4)] == [f"{path}:{number}" for number in KEPT]
-    assert corpus.dropped == {"blank": 1, "duplicate": 4}
+    assert corpus.counts.dropped == {"blank": 1, "duplicate": 4}
     places = [f"{path}:{number}" for number in (2, 5, 6, 9)]
-    assert corpus.examples == {"blank": [f"{path}:8"], "duplicate": places}
+    assert corpus.counts.examples == {"blank": [f"{path}:8"], "duplicate": places}
     assert [origin.count for origin in corpus.origins] == [4]
 
 
 def test_all_pairs_are_kept_by_default_and_in_held_out_data(path):
     for split, deduplicate in (("train", False), ("valid", True), ("test", True)):
         corpus = read_corpus(f"tsv:{path}", split, DataConfig(deduplicate=deduplicate))
-        assert len(corpus.source) == len(LINES) - 1 and "duplicate" not in corpus.dropped
+        assert len(corpus.source) == len(LINES) - 1 and "duplicate" not in corpus.counts.dropped
 
 
 def test_a_corpus_without_duplicates_is_unchanged(path):
@@ -52,8 +52,8 @@ def test_pairs_of_different_parts_of_a_mixture_are_not_compared(path):
     corpus = read_corpus(spec, "train", DataConfig(deduplicate=True))
     assert [(origin.count, origin.weight) for origin in corpus.origins] == [(4, 1.0), (4, 2.0)]
     assert corpus.source[4:] == [f">>z<< {text}" for text in corpus.source[:4]]
-    assert corpus.dropped == {"blank": 2, "duplicate": 8}
-    assert len(corpus.examples["duplicate"]) == 5
+    assert corpus.counts.dropped == {"blank": 2, "duplicate": 8}
+    assert len(corpus.counts.examples["duplicate"]) == 5
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -68,5 +68,5 @@ def test_random_pairs_are_those_of_a_dictionary(tmp_path, reverse):
     corpus = read_corpus(f"tsv:{path}", "train", DataConfig(deduplicate=True, reverse=reverse))
     expected = list(dict.fromkeys(pair[::-1] if reverse else pair for pair in pairs))
     assert pairs_of(corpus) == expected
-    assert corpus.dropped == {"duplicate": 97 - len(expected)}
-    assert len(corpus.examples["duplicate"]) == 5
+    assert corpus.counts.dropped == {"duplicate": 97 - len(expected)}
+    assert len(corpus.counts.examples["duplicate"]) == 5

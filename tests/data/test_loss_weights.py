@@ -1,14 +1,16 @@
 """Loss weights of pairs: read from a third column, kept with their pairs, scaled in a batch."""
 
+from itertools import chain, islice
+
 import numpy as np
 import pytest
+from memory_pairs import MemoryPairs
 
-from data.batches import fixed_batches, make_batch, plan_epoch
+from data.batches import Batches, DataPosition, fixed_batches
 from data.config import DataConfig
 from data.corpora import read_corpus
-from data.loss_weights import label_weights, parse_loss_weight
-from data.pairs import Pairs, encode_pairs, pairs_of_epoch, ragged, taken_pairs
-from data.subwords import SubwordSampler
+from data.loss_weights import label_weights, loss_weight_scale, parse_loss_weight
+from data.pairs import Pairs, encode_pairs, ragged
 from data.vocabulary import train_tokenizers
 from runtime.errors import DATA, UserError
 
@@ -26,12 +28,17 @@ def random_pairs(count, seed=0):
     return Pairs(*sides, loss_weights=weights.astype(np.float32))
 
 
-def test_each_label_has_the_weight_of_its_pair_with_the_mean_one():
+def same_pairs(pairs, key):
+    return pairs
+
+
+@pytest.mark.parametrize("sampler", [None, same_pairs])
+def test_each_label_has_the_weight_of_its_pair_with_the_mean_one(sampler):
     """A loop over the tokens; the ids of pair i are i + 4."""
     pairs = random_pairs(211)
-    plan = plan_epoch(*pairs.slots, SOURCE, TARGET, 7, 0)
-    for index in range(-(-(len(plan.offsets) - 1) // ROWS)):
-        batch = make_batch(pairs, plan, index, ROWS, SOURCE, TARGET)
+    batches = Batches(MemoryPairs(pairs), ROWS, SOURCE, TARGET, 7, sampler=sampler, window=80)
+    training = (batch for _, batch, _ in islice(batches.iterate(DataPosition()), 40))
+    for batch in chain(fixed_batches(pairs, ROWS, SOURCE, TARGET), training):
         expected = np.zeros((ROWS, TARGET))
         for row, segments in enumerate(batch.target_segments):
             for column, segment in enumerate(segments):
@@ -52,7 +59,9 @@ def test_equal_weights_become_exactly_one(weight):
 
 
 def test_weights_of_zero_only_stay_zero():
-    found = label_weights(np.zeros(2, np.float32), np.array([0, 2]), np.array([[1, 2, 0], [0] * 3]))
+    weights = np.zeros(2, np.float32)
+    scale = loss_weight_scale(weights, np.array([5, 2]))
+    found = label_weights(weights, np.array([0, 2]), np.array([[1, 2, 0], [0] * 3]), scale)
     np.testing.assert_array_equal(found, np.zeros((2, 3)))
 
 
@@ -86,7 +95,7 @@ def test_the_third_column_is_the_weight_of_the_kept_pairs(path):
     config = DataConfig(deduplicate=True)
     corpus = read_corpus(f"weighted_tsv:{path}", "train", config)
     assert corpus.source == [f"a {weight:.0f}" for weight in corpus.loss_weights]
-    assert corpus.dropped == {"blank": 1, "duplicate": 1} and len(corpus.source) == 23
+    assert corpus.counts.dropped == {"blank": 1, "duplicate": 1} and len(corpus.source) == 23
 
 
 def test_other_corpora_of_a_mixture_have_the_weight_one(path, tmp_path):
@@ -105,28 +114,18 @@ def test_held_out_pairs_have_no_weights(path):
         assert corpus.loss_weights is None and len(corpus.source) == 24
 
 
-@pytest.mark.parametrize("sampling", [0.0, 0.3])
-def test_an_epoch_takes_each_pair_with_its_weight(tmp_path, sampling):
-    """Of a part of the pairs, with some that are too long, and with subword sampling."""
+def test_each_encoded_pair_has_its_weight(tmp_path):
+    """Of a part of the pairs, with some that are too long."""
     path = tmp_path / "weighted.tsv"
     path.write_text("".join(f"a{' a' * (i % 3 == 1) * 9} {i}\tb {i}\t{i}\n" for i in range(31)))
-    config = DataConfig(
-        tokenizer="bpe", vocab_size=30, source_length=8, target_length=8, subword_sampling=sampling
-    )
-    corpus = read_corpus(f"0.5*weighted_tsv:{path}", "train", config)
+    config = DataConfig(tokenizer="words", source_length=8, target_length=8)
+    corpus = read_corpus(f"weighted_tsv:{path}", "train", config)
     tokenizers = train_tokenizers(config, corpus.source, corpus.target)
     pairs, kept, dropped = encode_pairs(corpus, *tokenizers, config)
     assert dropped and kept.tolist() == [i for i in range(31) if i % 3 != 1]
-    for epoch in range(3):
-        if sampling:
-            texts = [[side[i] for i in kept] for side in corpus[:2]]
-            found = SubwordSampler(pairs, texts, tokenizers, config, 5)(epoch)
-        else:
-            found = pairs_of_epoch(pairs, 5, epoch)
-        taken = kept[taken_pairs(pairs.weights, 5, epoch)]
-        assert found.loss_weights.tolist() == [corpus.loss_weights[i] for i in taken]
-        decoded = tokenizers[1].decode(found.target.ids)
-        assert decoded.split() == [word for i in taken for word in corpus.target[i].split()]
+    assert pairs.loss_weights.tolist() == [corpus.loss_weights[i] for i in kept]
+    decoded = tokenizers[1].decode(pairs.target.ids)
+    assert decoded.split() == [word for i in kept for word in corpus.target[i].split()]
 
 
 def test_invalid_weights_are_all_reported_or_skipped(tmp_path):
@@ -143,7 +142,7 @@ def test_invalid_weights_are_all_reported_or_skipped(tmp_path):
     )
     assert str(caught.value).startswith(columns) and weights in str(caught.value)
     corpus = read_corpus(f"weighted_tsv:{path}", "train", DataConfig(on_bad_line="skip"))
-    assert corpus.dropped == {"wrong number of columns": 2, "invalid loss weight": 3}
+    assert corpus.counts.dropped == {"wrong number of columns": 2, "invalid loss weight": 3}
     assert corpus.loss_weights.tolist() == [1.0, 2.0]
 
 

@@ -1,18 +1,14 @@
-"""Mixtures of corpora: pairs are taken according to their weight and keep their file and line."""
+"""Mixtures of corpora: their parts have weights and tags, and pairs keep their file and line."""
 
 import os
-from collections import Counter
-from itertools import pairwise
 
 import pytest
 
 from data.config import DataConfig
 from data.corpora import check_corpus, corpus_tags, mixture, read_corpus, split_spec
-from data.pairs import Pairs, encode_pairs, pairs_of_epoch, ragged, taken_pairs
+from data.pairs import encode_pairs
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, DATA, UserError
-
-SEED = 3
 
 
 @pytest.fixture
@@ -23,50 +19,6 @@ def files(tmp_path):
     lines = [f"b{i}\tB{i}\n" for i in range(7)]
     other.write_text("".join(["\t\n", *lines[:3], "b b b b b\tB\n", *lines[3:]]))
     return one, other
-
-
-def test_an_integer_weight_is_the_number_of_times_an_epoch_takes_each_pair():
-    for epoch in range(4):
-        counts = Counter(taken_pairs(((5, 2.0), (7, 1.0)), SEED, epoch).tolist())
-        assert counts == {**dict.fromkeys(range(5), 2), **dict.fromkeys(range(5, 12), 1)}
-
-
-def test_no_pair_is_taken_again_before_all_others():
-    for count, weight in ((7, 0.5), (11, 0.3), (5, 2.4), (13, 1 / 3)):
-        seen = Counter(range(count))
-        for epoch in range(17):
-            taken = taken_pairs(((count, weight),), SEED, epoch)
-            assert abs(len(taken) - count * weight) < 1
-            seen.update(taken.tolist())
-            assert max(seen.values()) - min(seen.values()) <= 1
-        assert abs(sum(seen.values()) - count - 17 * count * weight) < 1
-
-
-def test_the_taken_pairs_depend_on_seed_and_epoch_only():
-    weights = ((101, 0.5), (53, 1.5))
-    taken = taken_pairs(weights, SEED, 1).tolist()
-    assert taken == taken_pairs(weights, SEED, 1).tolist() == sorted(taken)
-    assert taken != taken_pairs(weights, SEED, 2).tolist()
-    assert taken != taken_pairs(weights, SEED + 1, 1).tolist()
-
-
-def test_each_pass_and_each_corpus_has_its_own_order():
-    halves = [taken_pairs(((97, 0.5), (97, 0.5)), SEED, epoch) for epoch in (0, 2)]
-    taken = [set((half[half // 97 == i] % 97).tolist()) for half in halves for i in (0, 1)]
-    assert all(one != other for i, one in enumerate(taken) for other in taken[:i])
-
-
-def test_pairs_of_epoch_selects_the_taken_pairs():
-    sides = [[[10 * side + i] * (i + 1) for i in range(12)] for side in (1, 2)]
-    pairs = Pairs(ragged(sides[0]), ragged(sides[1]), ((5, 0.5), (7, 3.0)))
-    for epoch in range(3):
-        taken, found = taken_pairs(pairs.weights, SEED, epoch), pairs_of_epoch(pairs, SEED, epoch)
-        for side, expected in zip(found[:2], sides, strict=True):
-            assert [side.ids[i:j].tolist() for i, j in pairwise(side.offsets)] == [
-                expected[i] for i in taken
-            ]
-    once = pairs._replace(weights=((5, 1.0), (7, 1.0)))
-    assert pairs_of_epoch(once, SEED, 1) is once
 
 
 def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
@@ -94,13 +46,14 @@ def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
         f"{other}:2",
         f"{other}:9",
     ]
-    assert corpus.dropped == {"blank": 1}
+    assert corpus.counts.dropped == {"blank": 1}
     assert corpus.fingerprints.keys() == {str(one), str(other)}
     assert corpus.names == [str(one), str(other)]
     tokenizers = train_tokenizers(config, corpus.source, corpus.target)
     pairs, _, dropped = encode_pairs(corpus, *tokenizers, config)
     assert dropped == {"source longer than 6 tokens": [8]}
-    assert pairs.weights == ((5, 2.0), (7, 0.5))
+    assert len(pairs.source.lengths) == 12
+    assert [(one.count, one.weight) for one in corpus.origins] == [(5, 2.0), (8, 0.5)]
 
 
 def test_a_single_corpus_has_its_weight(files):
@@ -141,23 +94,6 @@ def test_a_path_with_a_variable_that_is_not_set_names_the_variable(name, files, 
     assert caught.value.code == DATA
     monkeypatch.setenv("NO_SUCH", folder)
     check_corpus(spec, "train", DataConfig())
-
-
-def encode(spec, **options):
-    config = DataConfig(corpus=spec, tokenizer="characters", **options)
-    corpus = read_corpus(config.corpus, "train", config)
-    return encode_pairs(corpus, *train_tokenizers(config, corpus.source, corpus.target), config)
-
-
-def test_a_corpus_of_which_an_epoch_takes_no_pair_is_refused(files):
-    one, other = files
-    with pytest.raises(UserError, match="0.1 takes none of 5 pairs") as caught:
-        encode(f"0.1*tsv:{one} + tsv:{other}")
-    assert caught.value.code == CONFIGURATION
-    one.write_text("a long line	A\n" * 3)
-    with pytest.raises(UserError, match=f"{one}: none of 3 pairs left") as caught:
-        encode(f"tsv:{one} + tsv:{other}", source_length=7)
-    assert caught.value.code == DATA
 
 
 def test_a_mixture_has_the_held_out_splits_of_its_corpora(files):

@@ -181,7 +181,7 @@ def sampled(tokenizer, directory, amount=0.5):
     config = DataConfig(corpus=spec, vocab="m", subword_sampling=amount)
     corpus = read_split(config, "train")
     encoded, _, _ = encode_pairs(corpus, tokenizer, tokenizer, config)
-    return encoded, SubwordSampler(encoded, corpus[:2], (tokenizer, tokenizer), config, 0)
+    return encoded, SubwordSampler((tokenizer, tokenizer), config)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -190,7 +190,7 @@ def test_subwords_of_a_given_vocabulary_can_be_sampled(kind, tmp_path):
     assert [piece.text for piece in read_pieces(model) if piece.type == USER_DEFINED] == ["haus"]
     tokenizer = read_own_tokenizer(written(tmp_path / "m", model))
     usual, sampler = sampled(tokenizer, tmp_path)
-    source = sampler(0).source
+    source = sampler(usual, (0,)).source
     assert source.ids.tolist() != usual.source.ids.tolist()
     sentences = np.split(source.ids, source.offsets[1:-1])
     assert [tokenizer.decode(ids) for ids in sentences] == LINES

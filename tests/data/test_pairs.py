@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from data.config import DataConfig
-from data.corpus import Corpus, Origin
-from data.pairs import encode_pairs, ragged, select_sequences
+from data.corpus import CollectedBlock, Corpus, Origin
+from data.counts import Counts
+from data.pairs import check_pairs_left, encode_pairs, ragged, select_sequences
 from data.vocabulary import train_tokenizers
 from runtime.errors import DATA, UserError
 
 
 def a_corpus(source, target):
     origin = Origin(("a.de", "a.en"), len(source))
-    return Corpus(source, target, array("q", range(1, len(source) + 1)), (origin,), {}, 0, {}, {})
+    return Corpus(source, target, array("q", range(1, len(source) + 1)), (origin,), Counts(), {})
 
 
 def test_pairs_that_do_not_fit_are_dropped_and_counted():
@@ -52,19 +53,37 @@ def test_pairs_are_the_same_in_blocks_of_any_size(monkeypatch):
     whole = encode_pairs(corpus, *tokenizers, config)
     monkeypatch.setattr("data.pairs.ENCODE_AT_ONCE", 5)
     blocks = encode_pairs(corpus, *tokenizers, config)
-    results = [(*pairs[:3], (kept,)) for pairs, kept, _ in (whole, blocks)]
+    results = [(*pairs[:2], (kept,)) for pairs, kept, _ in (whole, blocks)]
     for one, other in zip(*results, strict=True):
         for left, right in zip(one, other, strict=True):
             np.testing.assert_array_equal(left, right)
 
 
-def test_no_pair_left_is_refused_with_the_counts():
+def test_a_corpus_without_fitting_pairs_has_no_pairs_and_is_refused_with_the_counts():
     config = DataConfig(tokenizer="words", source_length=3)
-    corpus = a_corpus(["a b c"] * 11, ["a"] * 11)._replace(dropped={"blank": 2})
+    corpus = a_corpus(["a b c"] * 11, ["a"] * 11)
     tokenizers = train_tokenizers(config, corpus.source, corpus.target)
-    with pytest.raises(UserError, match="0 of 13 pairs left: 2 blank, 11 source longer") as caught:
-        encode_pairs(corpus, *tokenizers, config)
+    pairs, kept, dropped = encode_pairs(corpus, *tokenizers, config)
+    assert len(kept) == len(pairs.source.ids) == 0 and pairs.target.offsets.tolist() == [0]
+    counts = {"blank": 2} | {reason: len(of) for reason, of in dropped.items()}
+    with pytest.raises(UserError, match="^a: 0 of 13 pairs left: 2 blank, 11 source lo") as caught:
+        check_pairs_left(["a", "a"], len(kept), counts)
     assert caught.value.code == DATA
+    check_pairs_left(["a"], 1, counts)
+
+
+@pytest.mark.parametrize("pairs", [0, 7])
+def test_a_block_is_encoded_with_its_loss_weights(pairs):
+    """Also a block of which no pair is left."""
+    texts = ["a b" if i % 3 else "a b a b" for i in range(pairs)]
+    weights = array("f", [i / 2 for i in range(pairs)])
+    block = CollectedBlock(texts, texts, array("q", range(pairs)), weights, Counts())
+    config = DataConfig(tokenizer="words", source_length=4)
+    tokenizers = train_tokenizers(config, ["a b"], ["a b"])
+    found, kept, _ = encode_pairs(block, *tokenizers, config)
+    assert kept.tolist() == [i for i in range(pairs) if i % 3]
+    assert found.loss_weights.tolist() == [i / 2 for i in kept]
+    assert found.source.lengths.tolist() == [2] * len(kept)
 
 
 def test_very_long_texts_are_dropped_before_they_are_tokenized():

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import os
+import random
 import re
 
 import pytest
@@ -49,7 +50,7 @@ def test_line_i_of_one_file_belongs_to_line_i_of_the_other(text):
         (f"wort {i}", f"word {i}") for i in range(LINES)
     ]
     assert corpus.where(76) == "train.de:77"
-    assert not corpus.dropped
+    assert not corpus.counts.dropped
 
 
 def test_a_last_line_without_a_line_feed_is_a_line(text):
@@ -71,15 +72,15 @@ def test_one_carriage_return_and_one_byte_order_mark_are_stripped(text):
 def test_a_pair_with_a_blank_side_is_dropped_and_counted(text):
     corpus = text(b"a\n \t\nc\n\ne\n", b"v\nw\n\nx\nz\n")
     assert list(zip(corpus.source, corpus.target, strict=True)) == [("a", "v"), ("e", "z")]
-    assert corpus.dropped == {"blank": 3}
-    assert corpus.examples == {"blank": ["train.de:2", "train.en:3", "train.de:4"]}
+    assert corpus.counts.dropped == {"blank": 3}
+    assert corpus.counts.examples == {"blank": ["train.de:2", "train.en:3", "train.de:4"]}
     assert [corpus.where(i) for i in range(2)] == ["train.de:1", "train.de:5"]
 
 
 def test_only_the_first_five_places_of_a_reason_are_recorded(text):
     corpus = text(b"a\n" + 11 * b"\n", lines("b", 12))
-    assert corpus.dropped == {"blank": 11}
-    assert len(corpus.examples["blank"]) == 5
+    assert corpus.counts.dropped == {"blank": 11}
+    assert len(corpus.counts.examples["blank"]) == 5
 
 
 @pytest.mark.parametrize("more", [-7, -1, 1, 7])
@@ -118,12 +119,14 @@ def test_all_lines_that_are_not_utf8_are_reported_at_once(text):
 def test_bytes_that_are_not_utf8_can_be_replaced_or_skipped_and_are_counted(text):
     source, target = b"a\nb\xff\nc\n", b"x\ny\nz\n"
     corpus = text(source, target, on_bad_utf8="replace")
-    assert (corpus.source, corpus.replaced) == (["a", "b\ufffd", "c"], 1)
-    assert corpus.examples == {"replaced bytes that are not UTF-8": ["train.de:2"]}
+    assert (corpus.source, corpus.counts.replaced) == (["a", "b\ufffd", "c"], 1)
+    assert corpus.counts.examples == {"replaced bytes that are not UTF-8": ["train.de:2"]}
     corpus = text(source, target, on_bad_utf8="skip")
     assert (corpus.source, corpus.target) == (["a", "c"], ["x", "z"])
-    assert corpus.dropped == {"not UTF-8": 1}
-    assert corpus.examples == {"not UTF-8": ["train.de:2"]}
+    assert corpus.counts.dropped == {"not UTF-8": 1}
+    assert corpus.counts.examples == {"not UTF-8": ["train.de:2"]}
+    corpus = text(target, source, on_bad_utf8="skip")
+    assert corpus.counts.examples == {"not UTF-8": ["train.en:2"]}
 
 
 def test_a_corpus_of_blank_lines_is_refused_with_the_counts(text):
@@ -212,9 +215,9 @@ def test_lines_with_a_wrong_number_of_columns_can_be_skipped_and_are_counted(inv
     path, columns = invalid
     corpus = read_corpus(f"tsv:{path}", "train", DataConfig(on_bad_line="skip"))
     assert list(corpus.numbers) == [n for n in range(1, 32) if n not in columns]
-    assert corpus.dropped == {"wrong number of columns": len(columns)}
+    assert corpus.counts.dropped == {"wrong number of columns": len(columns)}
     places = [f"{path}:{n}" for n in (3, 6, 9, 12, 15)]
-    assert corpus.examples == {"wrong number of columns": places}
+    assert corpus.counts.examples == {"wrong number of columns": places}
 
 
 def test_a_file_of_invalid_lines_only_has_no_pair_left(tmp_path):
@@ -258,8 +261,8 @@ def test_the_pair_of_an_extremely_long_line_is_dropped_without_reading_it_whole(
         monkeypatch.setattr(f"{module}.LONGEST", 11)
     corpus = text(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n", lines("x", 5))
     assert corpus.source == ["a", "c", "e"] and list(corpus.numbers) == [1, 3, 5]
-    assert list(corpus.dropped.values()) == [2]
-    (places,) = corpus.examples.values()
+    assert list(corpus.counts.dropped.values()) == [2]
+    (places,) = corpus.counts.examples.values()
     assert places == ["train.de:2", "train.de:4"]
     assert (
         corpus.fingerprints["train.de"]
@@ -277,16 +280,36 @@ def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_
     (tmp_path / "pairs.tsv").write_bytes(b"abcde\tfghij\nabcde\tfghijk\n")
     corpus = read_corpus(f"tsv:{tmp_path / 'pairs.tsv'}", "train", DataConfig())
     assert (corpus.source, corpus.target) == (["abcde"], ["fghij"])
-    assert sum(corpus.dropped.values()) == 1
+    assert sum(corpus.counts.dropped.values()) == 1
 
 
 def test_progress_is_logged_while_a_corpus_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("data.collector.EVERY", 3)
+    monkeypatch.setattr("data.blocks.BLOCK_LINES", 3)
     (tmp_path / "pairs.tsv").write_bytes(b"a\tx\n" * 7)
     logged = []
     read_corpus("tsv:pairs.tsv", "train", DataConfig(), logged.append)
-    assert logged == ["pairs.tsv: 3 pairs read", "pairs.tsv: 6 pairs read"]
+    assert logged == [f"pairs.tsv: {count} pairs read" for count in (3, 6, 7)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_lines_are_the_same_in_chunks_of_any_size(seed, monkeypatch):
+    """bytes.split finds the lines; a longer line keeps more than LONGEST bytes."""
+    monkeypatch.setattr("runtime.lines.LONGEST", 5)
+    choose = random.Random(seed)
+    data = bytes(choose.choices(b"ab\r\n", (9, 9, 2, 3), k=choose.randint(0, 400)))
+    expected = [line.removesuffix(b"\r") for line in data.removesuffix(b"\n").split(b"\n")]
+    digest = hashlib.sha256()
+    monkeypatch.setattr("runtime.lines.CHUNK", choose.randint(1, 40))
+    found = list(truncated_lines(io.BytesIO(data), digest))
+    if data:
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert one == other or (len(other) > 5 and other.startswith(one) and len(one) > 5)
+            assert len(one) <= max(5 + 8, 40)
+    else:
+        assert found == []
+    assert digest.digest() == hashlib.sha256(data).digest()
 
 
 def test_lines_of_progress_are_throttled(monkeypatch):

@@ -4,11 +4,12 @@ import random
 import re
 from itertools import product
 
+import numpy as np
 import pytest
 
 from data.config import DataConfig
 from data.corpora import read_split
-from data.pairs import encode_pairs
+from data.pairs import Pairs, encode_pairs, ragged
 from data.subwords import SubwordSampler
 from data.tokenizer import UNKNOWN
 from data.vocabulary import load_tokenizers, save_tokenizers, train_tokenizers
@@ -102,14 +103,29 @@ def test_subword_sampling_never_splits_a_user_defined_piece_and_keeps_the_text(
     tokenizers = train_tokenizers(config, sentences([*WORDS, "0x4"]), [])
     corpus = read_split(config, "train")
     encoded, _, _ = encode_pairs(corpus, *tokenizers, config)
-    sampler = SubwordSampler(encoded, corpus[:2], tokenizers, config, 0)
-    taken = [sampler(epoch).source for epoch in range(4)]
-    assert any((one.ids.tolist() != encoded.source.ids.tolist()) for one in taken)
-    for epoch in taken:
+    sampler = SubwordSampler(tokenizers, config)
+    windows = [sampler(encoded, (key,)).source for key in range(4)]
+    assert any((one.ids.tolist() != encoded.source.ids.tolist()) for one in windows)
+    for window in windows:
         for i, line in enumerate(lines):
-            ids = epoch.ids[epoch.offsets[i] : epoch.offsets[i + 1]]
+            ids = window.ids[window.offsets[i] : window.offsets[i + 1]]
             assert [tokenizers[0].piece(int(j)) for j in ids].count("<num>") == 1
             assert tokenizers[0].decode(ids) == line
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_subword_sampling_puts_no_boundary_before_a_tag_at_the_start(kind):
+    lines = [">>deu<< " + line for line in sentences(WORDS, 20)]
+    lines += [">>deu<<" + line for line in sentences(WORDS, 20)]
+    config = DataConfig(tokenizer=kind, vocab_size=90, user_defined=">>deu<<", subword_sampling=0.3)
+    tokenizers = train_tokenizers(config, lines, [])
+    usual = ragged(tokenizers[0].encode_many(lines))
+    sampled = SubwordSampler(tokenizers, config)(Pairs(usual, usual), (0,)).source
+    assert sampled.ids.tolist() != usual.ids.tolist()
+    tag, first = tokenizers[0].id_of(">>deu<<"), sampled.offsets[:-1]
+    assert np.flatnonzero(sampled.ids == tag).tolist() == first.tolist()
+    found = np.split(sampled.ids, sampled.offsets[1:-1])
+    assert [tokenizers[0].decode(ids) for ids in found] == lines
 
 
 @pytest.mark.parametrize("kind", SUBWORDS)

@@ -97,7 +97,7 @@ def fine_tuned(path, start, **training):
     run = Run(path)
     try:
         run.resume_config(config)
-        data = train.prepare_data(config, run, overwrite=False)
+        data = train.prepare_data(config, run, None, overwrite=False)
         run.describe(config, {})
         train.train(config, run, data, StopAfter(None))
     finally:
@@ -167,5 +167,5 @@ def test_a_model_config_that_differs_from_init_from_is_refused(converted, tmp_pa
     config.training.init_from = str(converted[0])
     run = Run(tmp_path / "run")
     with pytest.raises(UserError, match="another model: model.d_model 26 → 8"):
-        find_tokenizers(config, run, None)
+        find_tokenizers(config, run, [], None)
     run.close()

@@ -161,9 +161,10 @@ def test_all_processes_receive_the_largest_value_of_any(monkeypatch):
         return np.maximum(own.max(axis=0), [9, 0, 1])  # the values of another process
 
     monkeypatch.setattr(processes, "_device_max", lambda: device_max)
-    assert processes.max_over_processes(7, True, False) == [7, 1, 0]  # a single process: no device
+    values = 7, True, False
+    assert processes.max_over_processes(*values).tolist() == [7, 1, 0]  # one process: no device
     monkeypatch.setattr(processes, "count", lambda: 2)
-    assert processes.max_over_processes(7, True, False) == [9, 1, 1]
+    assert processes.max_over_processes(*values).tolist() == [9, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,25 @@ from runs import run_training
 from several import ROOT, TINY, Job, write_data
 from tiny import StopAfter, tiny_config, write_corpus
 
-from data import batches
+from data.planner import Planner
+from data.windows import Windows
 from runtime.signals import Stopped
 from storage.checkpoint import steps
 
 SLOW_PLANS = """
 import sys
 import time
-from data import batches
+from data.windows import Windows
 from storage.config import Config
 
 def get_config():
-    original = batches.plan_epoch
-    def plan_epoch(*arguments):
-        if arguments[-1] == 1:
+    original = Windows.plan
+    def plan(self, epoch, window):
+        if epoch == 1:
             print("planning epoch 1", file=sys.stderr, flush=True)
             time.sleep(600)
-        return original(*arguments)
-    batches.plan_epoch = plan_epoch
+        return original(self, epoch, window)
+    Windows.plan = plan
     return Config()
 """
 
@@ -50,15 +51,21 @@ class StopWhilePlanning(StopAfter):
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_signal_takes_effect_during_the_plan_of_an_epoch(tmp_path, monkeypatch, epoch):
     """During the plan of epoch 1, the four steps of epoch 0 are saved; before, nothing is."""
-    planning, finish, original = threading.Event(), threading.Event(), batches.plan_epoch
+    planning, finish = threading.Event(), threading.Event()
+    plan, lookup = Windows.plan, Planner.lookup
 
-    def plan_epoch(*arguments):
-        if arguments[-1] == epoch:
-            planning.set()
+    def slow_plan(self, *place):
+        if place[0] == epoch:
             finish.wait(60)
-        return original(*arguments)
+        return plan(self, *place)
 
-    monkeypatch.setattr(batches, "plan_epoch", plan_epoch)
+    def needed(self, *place):
+        if place[0] == epoch:
+            planning.set()
+        return lookup(self, *place)
+
+    monkeypatch.setattr(Windows, "plan", slow_plan)
+    monkeypatch.setattr(Planner, "lookup", needed)
     monkeypatch.setattr("runs.StopAfter", lambda _: StopWhilePlanning(planning))
     config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 132))
     try:

@@ -51,7 +51,10 @@ def test_a_saved_config_has_the_current_version_and_the_fields_of_the_old_form(t
 @pytest.mark.parametrize(
     "version, message",
     [
-        (FORMAT_VERSION + 1, f"expected format_version {FORMAT_VERSION} or lower, got 2"),
+        (
+            FORMAT_VERSION + 1,
+            f"expected format_version {FORMAT_VERSION} or lower, got {FORMAT_VERSION + 1}",
+        ),
         ("1", "format_version must be an integer"),
         (True, "format_version must be an integer"),
         (-1, "format_version must be an integer"),

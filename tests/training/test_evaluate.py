@@ -12,6 +12,7 @@ from runs import run_training, state_bytes
 from tiny import tiny_config, write_corpus
 
 from data.corpus import Corpus, Origin
+from data.counts import Counts
 from data.pairs import Pairs, ragged
 from storage.config import Config, TrainingConfig
 from storage.run import Run
@@ -44,7 +45,7 @@ def eval_step(params, rows):
 def held_out():
     ids = ragged([[5, 6, 7]] * 4)
     origins = (Origin(("valid", "valid"), 4),)
-    corpus = Corpus(REFERENCES, REFERENCES, array("q", range(1, 5)), origins, {}, 0, {}, {})
+    corpus = Corpus(REFERENCES, REFERENCES, array("q", range(1, 5)), origins, Counts(), {})
     return corpus, Pairs(ids, ids)
 
 

@@ -165,7 +165,7 @@ def test_a_wrong_pattern_is_refused_before_a_run_is_written_or_deleted(tmp_path,
         write_run(path)
     with pytest.raises(UserError, match=r"training.freeze: .* such as encoder/layers_0/") as error:
         if start == "a dry run":
-            dry_run(config, path, False, "off")
+            dry_run(config, path, None, False, "off")
         else:
             run_training(path, config, overwrite=start == "overwriting")
     assert error.value.code == CONFIGURATION

@@ -12,6 +12,7 @@ from tiny import tiny_config, write_corpus
 
 import train
 from data.corpora import read_corpus, read_split
+from data.order import EpochOrder
 from runtime.errors import CONFIGURATION, UserError
 from storage.run import Run
 
@@ -30,9 +31,18 @@ def config(tmp_path):
 def prepared(config, path):
     run = Run(path)
     try:
-        return train.prepare_data(config, run, overwrite=False)
+        return train.prepare_data(config, run, None, overwrite=False)
     finally:
         run.close()
+
+
+def epoch_pairs(config, data, epoch):
+    """All pairs of an epoch in the order of training, as one window, and their indices."""
+    seed = config.training.seed
+    order = EpochOrder(data.train.parts, seed, epoch)
+    index = order(np.arange(order.slots))
+    pairs = data.train.select(index)
+    return data.sampler(pairs, (seed, epoch, 0)) if data.sampler else pairs, index
 
 
 def texts_of(side, tokenizer):
@@ -45,7 +55,7 @@ def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
     pairs = list(zip(corpus.source, corpus.target, strict=True))
     seen = Counter()
     for epoch in range(2):
-        found = data.train(epoch)
+        found, _ = epoch_pairs(config, data, epoch)
         seen.update(zip(*map(texts_of, found[:2], data.tokenizers), strict=True))
         assert max(max(side.lengths) for side in found[:2]) <= 14
     log = (tmp_path / "run" / "train.log").read_text()
@@ -58,26 +68,21 @@ def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
     assert f"31.tsv: {sum(pair in seen for pair in pairs[23:])} pairs × 0.5" in log
 
 
-class Texts(list):
-    """A list that a weak reference can refer to."""
-
-
 def test_the_text_of_the_training_data_is_released_after_encoding(config, tmp_path, monkeypatch):
-    config.data.subword_sampling = 0.0
-    references, read = [], train.read_corpora
+    references, read = [], train.open_corpora
 
     def watched(*arguments):
         corpora = read(*arguments)
-        source = Texts(corpora.train.source)
-        references.append(weakref.ref(source))
-        return corpora._replace(train=corpora.train._replace(source=source))
+        references.extend(weakref.ref(reader) for reader in corpora.train)
+        return corpora
 
-    monkeypatch.setattr(train, "read_corpora", watched)
+    monkeypatch.setattr(train, "open_corpora", watched)
     data = prepared(config, tmp_path / "run")
     gc.collect()
-    assert [one() for one in references] == [None]
-    texts = texts_of(data.train(0).source, data.tokenizers[0])
-    for text, place in zip(texts, data.locate(0, np.arange(len(texts))), strict=True):
+    assert [one() for one in references] == [None, None]
+    pairs, index = epoch_pairs(config, data, 0)
+    texts = texts_of(pairs.source, data.tokenizers[0])
+    for text, place in zip(texts, data.train.locate(index), strict=True):
         path, _, number = place.rpartition(":")
         line = Path(path).read_text(encoding="utf-8").split("\n")[int(number) - 1]
         assert line.split("\t")[1] == text  # the corpus is reversed
@@ -86,15 +91,18 @@ def test_the_text_of_the_training_data_is_released_after_encoding(config, tmp_pa
 def test_sampled_pieces_depend_on_the_epoch_and_not_on_the_run(config, tmp_path):
     one, other = (prepared(config, tmp_path / name) for name in ("one", "other"))
     for epoch in (0, 1):
-        for left, right in zip(one.train(epoch)[:2], other.train(epoch)[:2], strict=True):
+        pairs = [epoch_pairs(config, data, epoch)[0] for data in (one, other)]
+        for left, right in zip(pairs[0][:2], pairs[1][:2], strict=True):
             np.testing.assert_array_equal(left.ids, right.ids)
-    assert one.train(0).source.ids.tolist() != one.train(2).source.ids.tolist()
+    usual = one.train.select(np.arange(len(one.train)))
+    sampled = [one.sampler(usual, (0, epoch, 0)).source.ids.tolist() for epoch in (0, 1)]
+    assert sampled[0] != sampled[1]
 
 
 def test_without_sampling_the_tokenizer_determines_the_pieces(config, tmp_path):
     config.data.subword_sampling = 0.0
     data = prepared(config, tmp_path / "run")
-    for side, tokenizer in zip(data.train(1)[:2], data.tokenizers, strict=True):
+    for side, tokenizer in zip(epoch_pairs(config, data, 1)[0][:2], data.tokenizers, strict=True):
         pieces = [side.ids[i:j].tolist() for i, j in pairwise(side.offsets)]
         assert pieces == tokenizer.encode_many(texts_of(side, tokenizer))
 
@@ -165,7 +173,7 @@ def test_the_log_has_the_counts_of_dropped_pairs_and_the_range_of_loss_weights(t
     prepared(config, tmp_path / "more")
     log = (tmp_path / "more" / "train.log").read_text()
     assert f"  duplicate: {path}:2, {path}:5, {path}:7, {path}:8, {path}:9, …\n" in log
-    assert data.train(0).loss_weights.tolist() == [0.5, 3.0]
+    assert data.train.select(np.arange(2)).loss_weights.tolist() == [0.5, 3.0]
 
 
 @pytest.mark.parametrize("count, more", [(2, ""), (5, ""), (6, ", …")])

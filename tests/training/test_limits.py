@@ -117,7 +117,13 @@ def test_the_seconds_of_earlier_sessions_are_counted_in_process_0_only(monkeypat
 
 @pytest.mark.parametrize("entry, seconds", [({}, 0.0), ({"seconds": 7.5}, 7.5)])
 def test_a_checkpoint_without_the_training_time_starts_at_0(entry, seconds):
-    stored = {"files": {"train": {}}, "epoch": 1, "index": 2, **BestCheckpoint("loss").to_json()}
+    stored = {
+        "files": {"train": {}},
+        "epoch": 1,
+        "window": 2,
+        "index": 3,
+        **BestCheckpoint("loss").to_json(),
+    }
     state = SimpleNamespace(step=3)
     start = resume_or_start(
         dict,
@@ -127,7 +133,7 @@ def test_a_checkpoint_without_the_training_time_starts_at_0(entry, seconds):
         SimpleNamespace(log=lambda line: None),
         SimpleNamespace(files={"train": {}}),
     )
-    assert start == (state, (1, 2), seconds)
+    assert start == (state, (1, 2, 3), seconds)
 
 
 def test_one_epoch_is_a_training_of_its_number_of_batches(corpus, tmp_path):

@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from memory_pairs import MemoryPairs
 from test_configs import config_of
 
-from data.batches import Batches
+from data.batches import Batches, DataPosition
 from data.pairs import Pairs, ragged
 from model.config import num_parameters
 from storage.config import Config
@@ -53,11 +54,15 @@ def test_a_large_model_with_few_pairs_has_the_hint(name, pairs):
 @pytest.mark.parametrize("resumed", [False, True])
 def test_the_hint_is_logged_once_at_the_start_of_a_run(resumed):
     sides = ragged([[5, 2]] * 30), ragged([[6, 7, 2]] * 30)
-    batches = Batches(lambda epoch: Pairs(*sides), 2, 8, 8, 0)
+    batches = Batches(MemoryPairs(Pairs(*sides)), 2, 8, 8, 0)
     lines = []
     announce(
-        with_vocabulary("base", 8), SimpleNamespace(resumed=resumed, log=lines.append), batches, 0
+        with_vocabulary("base", 8),
+        SimpleNamespace(resumed=resumed, log=lines.append),
+        batches,
+        DataPosition(),
     )
+    batches.close()
     hints = [line for line in lines if line.startswith("hint: 30 pairs")]
     assert len(hints) == (not resumed)
 

@@ -3,13 +3,17 @@
 import json
 import shutil
 import signal
+from copy import deepcopy
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from runs import run_training, state_bytes
-from tiny import tiny_config, write_corpus
+from tiny import WORDS, tiny_config, write_corpus
 
+from data.corpus_cache import CorpusCache
+from data.part_reader import PartReader
 from interop.models import find_params, load_params
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
@@ -17,6 +21,7 @@ from runtime.signals import Stopped
 from storage.checkpoint import steps
 from storage.config import load_config
 from storage.run import Run
+from storage.saving import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +106,93 @@ def test_patience_stops_early(corpus, tmp_path):
     config.training.patience = 1
     run_training(tmp_path / "run", config)
     assert steps(tmp_path / "run")[-1] == 8
+
+
+def save_as_before_windows(monkeypatch):
+    """Save checkpoints as versions did whose epochs had no windows."""
+    start_save = Checkpoints.start_save
+
+    def without_window(self, state, data):
+        start_save(self, state, {name: data[name] for name in data if name != "window"})
+
+    monkeypatch.setattr(Checkpoints, "start_save", without_window)
+
+
+def test_a_checkpoint_of_a_version_with_another_order_is_refused(corpus, tmp_path, monkeypatch):
+    """Unless the change is allowed: then the epochs begin again, and the parameters are kept."""
+    path, config = tmp_path / "run", tiny_config(corpus)
+    config.training.checkpoint_every = config.training.eval_every = 12
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        save_as_before_windows(patch)
+        run_training(path, config, stop_after=5)
+    before = {file: file.read_bytes() for file in (path / "checkpoints").rglob("*")
+              if file.is_file()}  # fmt: skip
+    with pytest.raises(UserError, match="order, so the run cannot be resumed exactly") as refused:
+        run_training(path, config)
+    assert refused.value.code == CHECKPOINT and str(path) in str(refused.value)
+    assert "resume with that version, or" in str(refused.value)
+    assert str(refused.value).endswith(" --config.training.allow_data_change")
+    assert before == {file: file.read_bytes() for file in before} and steps(path)[-1] == 5
+    config.training.allow_data_change = True
+    config.training.num_steps = 11
+    run_training(path, config)
+    assert steps(path)[-1] == 11
+    log = (path / "train.log").read_text()
+    assert "warning: the order of the training data has changed: reading restarts at epoch 0" in log
+    _, data = state_bytes(path)  # 6 batches of 4 per epoch since
+    assert (data["epoch"], data["window"], data["index"]) == (1, 0, 2)
+
+
+def metrics(path):
+    """The lines of metrics.jsonl without what depends on the time or the memory."""
+    lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
+    names = ("step", "epoch", "loss", "norm", "tokens", "rate", "bleu", "chrf")
+    return [{name: one for name, one in line.items() if name.endswith(names) and
+             "per_second" not in name} for line in lines]  # fmt: skip
+
+
+def data_lines(path):
+    """The lines of train.log that describe the data, without the time before each."""
+    lines = (path / "train.log").read_text().splitlines()
+    first = [i for i, line in enumerate(lines) if "train: " in line][0]
+    last = [i for i, line in enumerate(lines) if "vocabulary: " in line][0]
+    return lines[first : last + 1]
+
+
+@pytest.mark.slow
+def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
+    """The text is read once: neither by a new run of the same data, nor to resume."""
+    one, other = (write_corpus(tmp_path / f"{n}.tsv", n, seed=n) for n in (90, 70))
+    path = Path(other.removeprefix("tsv:"))
+    lines = [f"{line}\t{1.5 - i % 2}\n" for i, line in enumerate(path.read_text().splitlines())]
+    path.write_text("".join([*lines, f"\t{WORDS[0]}\t1\n", f"{'eins ' * 40}\tEINS\t1\n"]))
+    config = tiny_config(f"2*tag:>>x<<:{one} + 0.5*weighted_{other}")
+    config.training.num_steps = 6
+    config.training.checkpoint_every = config.training.eval_every = 6
+    config.data.deduplicate, config.data.user_defined = True, ">>x<<"
+    cache = CorpusCache(tmp_path / "cache", 0)
+    runs = {name: tmp_path / name for name in ("memory", "cached", "resumed")}
+    run_training(runs["memory"], deepcopy(config))
+    run_training(runs["cached"], deepcopy(config), cache=cache)
+    assert len(list(cache.corpora.glob("*/store.json"))) == 2
+
+    def refuse(*_):
+        raise AssertionError("the text is read")
+
+    monkeypatch.setattr(PartReader, "blocks", refuse)
+    with pytest.raises(Stopped):
+        run_training(runs["resumed"], deepcopy(config), stop_after=3, cache=cache)
+    run_training(runs["resumed"], deepcopy(config), cache=cache)
+    for name in ("cached", "resumed"):
+        assert state_bytes(runs[name]) == state_bytes(runs["memory"])
+        assert metrics(runs[name]) == metrics(runs["memory"])
+    with_loss = [line for line in metrics(runs["memory"]) if "train_loss" in line]
+    assert [line["step"] for line in with_loss] == list(range(1, 7))
+    (log,) = {tuple(data_lines(runs[name])) for name in runs if name != "cached"}
+    stored = [line for line in data_lines(runs["cached"]) if str(cache.directory) not in line]
+    assert tuple(stored) == log
+    assert "1 blank" in log[0] and "1 source longer than 15 tokens" in log[0]
+    assert "duplicate" in log[0] and any("loss weights: 0.5 to 1.5" in line for line in log)
 
 
 def test_a_different_configuration_is_refused_with_the_fields(corpus, uninterrupted, tmp_path):

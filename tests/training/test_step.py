@@ -10,8 +10,8 @@ import optax
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from data.batches import Batch
 from data.config import DataConfig
+from data.packing import Batch
 from data.pairs import Pairs, ragged
 from model.config import ModelConfig
 from model.transformer import Transformer

@@ -73,7 +73,7 @@ def test_a_step_that_does_not_fit_is_refused_before_it_runs(config, tmp_path, mo
         if start == "a training":
             run_training(tmp_path / "run", config)
         else:
-            dry_run(config, tmp_path / "run", False, "off")
+            dry_run(config, tmp_path / "run", None, False, "off")
     assert refused.value.code == CONFIGURATION
     for part in (
         "a step needs",
@@ -129,6 +129,6 @@ def test_a_dry_run_reads_all_lines(config, tmp_path, capsys):
     with open(path, "w", encoding="utf-8") as file:
         file.write("".join(lines.splitlines(keepends=True)[:10_483]) + "no tab\n")
     with pytest.raises(UserError, match=r"got 1 at \S+pairs.tsv:10484;") as refused:
-        dry_run(config, tmp_path / "run", False, "off")
+        dry_run(config, tmp_path / "run", None, False, "off")
     assert refused.value.code == DATA
     assert "reads all data" in capsys.readouterr().err

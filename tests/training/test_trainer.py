@@ -71,8 +71,7 @@ def test_the_step_receives_arrays_that_are_on_the_devices(config, tmp_path, monk
     run_training(tmp_path / "run", config)
 
 
-@pytest.mark.parametrize("one_at_a_time", [True, False])
-def test_each_step_is_started_before_the_one_before_it_is_reported(one_at_a_time):
+def test_each_step_is_started_before_the_one_before_it_is_reported():
     events = []
 
     def start(state, batch):
@@ -83,14 +82,15 @@ def test_each_step_is_started_before_the_one_before_it_is_reported(one_at_a_time
         assert metrics == {"loss": step, "learning_rate": step / 10} and position == step - 1
         events.append(f"report {step}")
 
-    trainer = SimpleNamespace(
-        step=0, start_step=0, state=np.zeros(()), _running=None, _one_at_a_time=one_at_a_time,
-        _learning_rate=lambda step: (step + 1) / 10, _train_step=start,
-        _progress=SimpleNamespace(report=report),
-    )  # fmt: skip
-    trainer._finish_step = lambda: Trainer._finish_step(trainer)
-    for step in (1, 2, 3):
-        Trainer._do_step(trainer, step - 1, step, step)
+    trainer = object.__new__(Trainer)
+    trainer.step, trainer.start_step, trainer._running = 0, 0, None
+    trainer.state, trainer._train_step = np.zeros(()), start
+    trainer._learning_rate = lambda step: (step + 1) / 10
+    trainer._progress = SimpleNamespace(report=report)
+    trainer.config = SimpleNamespace(training=SimpleNamespace(eval_every=1))
+    batches = ((step - 1, step, step) for step in (1, 2, 3))
+    for _ in range(3):
+        trainer._do_step(batches)
     for _ in range(2):  # the second call has nothing to report
         trainer._finish_step()
     assert events == ["start 1", "start 2", "report 1", "start 3", "report 2", "report 3"]

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from data.batches import Batch
+from data.packing import Batch
 from model.config import ModelConfig
 from model.transformer import Transformer
 from storage.config import TrainingConfig

@@ -1,14 +1,18 @@
 """The vocabulary of a run has the tags of its corpora as single pieces."""
 
+import os
 from contextlib import closing
 from copy import deepcopy
 
 import pytest
 from tiny import tiny_config, write_corpus, write_run
 
-from data.corpora import read_split
-from runtime.errors import CONFIGURATION, UserError
+from data.corpora import open_parts
+from data.corpus_cache import CorpusCache
+from runtime.errors import CONFIGURATION, DATA, UserError
+from runtime.notices import no_log
 from storage.run import Run
+from training import vocabulary
 from training.vocabulary import find_tokenizers
 
 TAGS = ">>rev<<", ">>sw<<"
@@ -25,7 +29,9 @@ def config(tmp_path):
 def tokenizers_of(config, path):
     with closing(Run(path)) as run:
         run.resume_config(config)
-        return find_tokenizers(config, run, read_split(config.data, "train"))
+        return find_tokenizers(
+            config, run, open_parts(config.data.corpus, "train", config.data), None
+        )
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "words", "characters"])
@@ -69,3 +75,22 @@ def test_a_user_defined_piece_that_the_initial_vocabulary_lacks_is_refused(confi
     write_run(tmp_path / "second", tokenizer=tokenizers[0])
     second.training.init_from = str(tmp_path / "second")
     assert tokenizers_of(second, tmp_path / "run")[1].id_of("<url>") is not None
+
+
+def test_the_vocabulary_of_a_corpus_that_changes_is_not_stored(config, tmp_path, monkeypatch):
+    sample_texts, cache = vocabulary.sample_texts, CorpusCache(tmp_path / "cache", 0)
+
+    def changed(readers, *arguments):
+        os.utime(tmp_path / "31.tsv", ns=(0, 5))
+        return sample_texts(readers, *arguments)
+
+    monkeypatch.setattr(vocabulary, "sample_texts", changed)
+    for refused in (True, False):
+        readers = open_parts(config.data.corpus, "train", config.data)
+        if refused:
+            with pytest.raises(UserError, match="31.tsv changed while it was read") as caught:
+                vocabulary.new_tokenizers(config.data, readers, cache, no_log)
+            assert caught.value.code == DATA and not cache.vocabularies.exists()
+        else:  # the second change is none
+            vocabulary.new_tokenizers(config.data, readers, cache, no_log)
+            assert len(list(cache.vocabularies.iterdir())) == 1

@@ -1,0 +1,172 @@
+"""Pairs of token ids packed into rows. Axes: B rows, S source, T target.
+
+Several pairs share a row and are distinguished by segment ids 1, 2, 3, …; 0 is padding. A plan
+assigns pairs to rows. It depends on their lengths and a key only.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from data.loss_weights import label_weights
+from data.pairs import Pairs, Ragged, ragged
+from data.tokenizer import Special
+
+OPEN_ROWS = 32  # more rows pack better, but slower
+SORTED_PAIRS = 256  # pairs sorted by length at a time: 1 to 2 % more useful tokens
+
+Sides = tuple[np.ndarray, np.ndarray]  # of each pair: the tokens in a row of either side
+
+
+class Plan(NamedTuple):
+    """The pairs of each row: row r holds the pairs `pairs[offsets[r]:offsets[r + 1]]`."""
+
+    pairs: np.ndarray  # int64
+    offsets: np.ndarray  # int64, one more than rows
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return len(self.offsets) - 1
+
+
+class Batch(NamedTuple):
+    """Rows of a global batch, int32. The labels are the target shifted by one: target + end."""
+
+    source: np.ndarray  # [B, S] source + end
+    source_segments: np.ndarray  # [B, S] 1, 2, 3, … within the row, 0 is padding
+    source_positions: np.ndarray  # [B, S] 0, 1, 2, … within the segment
+    target: np.ndarray  # [B, T] start + target: the decoder's input
+    labels: np.ndarray  # [B, T] target + end
+    target_segments: np.ndarray  # [B, T]
+    target_positions: np.ndarray  # [B, T]
+    row_ids: np.ndarray  # [B] the row's index in the global batch
+    loss_weights: np.ndarray | None = None  # [B, T] float32, of the labels; None: all are 1
+
+
+def pack_pairs(sides: Sides, capacities: tuple[int, int], key: tuple[int, ...]) -> Plan:
+    """Packs every pair once into rows of `capacities` (source, target) tokens.
+
+    `sides` are the tokens of each pair in a row of either side, ends included. `key` determines the
+    order of the rows. ValueError if a pair is longer than a row.
+    """
+    for tokens, capacity in zip(sides, capacities, strict=True):
+        if len(tokens) and tokens.max() > capacity:
+            raise ValueError(f"a pair has {tokens.max()} tokens: expected at most {capacity}")
+    # Sorted by length in small groups, which packs better than the given order.
+    groups = np.arange(len(sides[0])) // SORTED_PAIRS
+    by_length = np.lexsort((-np.maximum(*sides), groups))
+    rows = first_fit(by_length, *sides, *capacities)
+    shuffled = np.random.Generator(np.random.PCG64(key)).permutation(len(rows))
+    packed = ragged([rows[i] for i in shuffled.tolist()])
+    return Plan(packed.ids.astype(np.int64), packed.offsets)
+
+
+def first_fit(
+    order: np.ndarray,
+    source_slots: np.ndarray,
+    target_slots: np.ndarray,
+    source_capacity: int,
+    target_capacity: int,
+) -> list[list[int]]:
+    """The pairs of each row: a pair goes to the first open row with room on both sides.
+
+    If there is none, a new row is opened; at OPEN_ROWS rows the fullest one is closed first.
+    """
+    source_of, target_of = source_slots.tolist(), target_slots.tolist()  # lists are faster here
+    closed, opened, source_room, target_room = [], [], [], []
+    for pair in order.tolist():
+        source, target = source_of[pair], target_of[pair]
+        for row, room in enumerate(source_room):
+            if source <= room and target <= target_room[row]:
+                break
+        else:
+            if len(opened) == OPEN_ROWS:
+                full = min(range(OPEN_ROWS), key=lambda i: min(source_room[i], target_room[i]))
+                closed.append(opened.pop(full))
+                del source_room[full], target_room[full]
+            row = len(opened)
+            opened.append([])
+            source_room.append(source_capacity)
+            target_room.append(target_capacity)
+        source_room[row] -= source
+        target_room[row] -= target
+        opened[row].append(pair)
+    return closed + opened
+
+
+def pack_rows(
+    pairs: Pairs,
+    offsets: np.ndarray,
+    shape: tuple[int, int, int],
+    special: Special,
+    first_row: int = 0,
+    weight_scale: float | None = None,
+) -> Batch:
+    """The rows `first_row`, `first_row + 1`, … of a global batch, of `shape` (B, S, T).
+
+    Row r of the result holds the pairs `offsets[r]` to `offsets[r + 1] - 1`; later rows are empty.
+    `weight_scale` multiplies the loss weights of the pairs (data/loss_weights.py); None: no
+    weights.
+    """
+    rows, source_capacity, target_capacity = shape
+    source = pack_side(pairs.source, offsets, (rows, source_capacity), special)
+    target = pack_side(pairs.target, offsets, (rows, target_capacity), special)
+    loss_weights = None
+    if weight_scale is not None:
+        loss_weights = label_weights(pairs.loss_weights, offsets, target[2], weight_scale)
+    row_ids = np.arange(first_row, first_row + rows, dtype=np.int32)
+    return Batch(source[1], *source[2:], *target, row_ids, loss_weights)
+
+
+def pack_side(
+    side: Ragged, rows: np.ndarray, shape: tuple[int, int], special: Special
+) -> list[np.ndarray]:
+    """`[inputs, labels, segments, positions]` of one side, each of `shape` [B, capacity].
+
+    Row r holds the sequences `rows[r]` to `rows[r + 1] - 1`. All sequences are first computed as
+    one stream of tokens, which is then scattered into the rows.
+
+    Example: the targets [7 8], [9], [5 6 4] in rows of capacity 6, pairs 0 and 1 in row 0, pair 2
+    in row 1: rows = [0 2 3]. s is the start token, e the end token, - padding.
+
+        for each pair                      for each token of the stream
+        lengths   3  2  4  (with e)        pair      0 0 0  1 1  2 2 2 2
+        starts    0  3  5  in the stream   position  0 1 2  0 1  0 1 2 3
+        stops     3  5  9                  place     0 1 2  3 4  6 7 8 9  in the flat batch
+        row       0  0  1                  labels    7 8 e  9 e  5 6 4 e
+        column    0  3  0  in the row      inputs    s 7 8  s 9  s 5 6 4
+        segment   1  2  1
+
+        result    inputs     s 7 8 s 9 -   labels     7 8 e 9 e -
+                             s 5 6 4 - -              5 6 4 e - -
+                  segments   1 1 1 2 2 0   positions  0 1 2 0 1 0
+                             1 1 1 1 0 0              0 1 2 3 0 0
+    """
+    num_rows, capacity = shape
+    lengths = side.lengths + 1
+    stops = np.cumsum(lengths)
+    starts = stops - lengths
+    pairs_per_row = np.diff(rows)
+    row = np.repeat(np.arange(len(pairs_per_row)), pairs_per_row)
+    first_of_row = rows[:-1][row]
+    column = starts - starts[first_of_row]
+    segment = np.arange(len(lengths)) - first_of_row + 1
+
+    pair = np.repeat(np.arange(len(lengths)), lengths)
+    position = np.arange(len(pair)) - starts[pair]
+    place = (row * capacity + column)[pair] + position
+    labels = np.full(len(pair), special.end, np.int32)
+    is_text = np.ones(len(pair), bool)
+    is_text[stops - 1] = False
+    labels[is_text] = side.ids
+    inputs = np.roll(labels, 1)
+    inputs[starts] = special.start
+
+    packed = []
+    pad = special.pad
+    for values, filler in ((inputs, pad), (labels, pad), (segment[pair], 0), (position, 0)):
+        array = np.full(num_rows * capacity, filler, np.int32)
+        array[place] = values
+        packed.append(array.reshape(num_rows, capacity))
+    return packed

@@ -1,0 +1,227 @@
+"""Files of a token store: one-dimensional .npy files, verified block by block, and store.json.
+
+A block is BLOCK bytes of a file. store.json holds the sha256 of each block, and its own. A block is
+verified when it is first read, so opening a store takes the same time for any size.
+
+    {"sha256": of the rest as one line of JSON,
+     "format_version": 1, "key": …, "facts": …,
+     "files": {"ids.npy": {"bytes": 1234, "sha256": one hexadecimal hash after the other}, …}}
+"""
+
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.errors import DATA, UserError
+from runtime.files import write_atomic
+
+INDEX = "store.json"
+FORMAT_VERSION = 1
+HEADER = 128  # bytes of the header of a .npy file; enough for any number of values
+BLOCK = 1 << 16  # bytes
+# Memory use while many values are read. The kernel maps up to REGION blocks around a page that is
+# read; after PART regions their pages are released.
+REGION = 16
+PART = 32
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class DamagedStore(UserError):
+    """A token store that is incomplete or differs from what was written; delete `directory`.
+
+    `problem` is the message without that advice.
+    """
+
+    def __init__(self, directory: Path, problem: str):
+        super().__init__(DATA, f"{problem}; delete {directory}, and the next start writes it again")
+        self.directory, self.problem = directory, problem
+
+    def __reduce__(self):
+        return DamagedStore, (self.directory, self.problem)
+
+
+def damaged(path: Path, reason: object) -> DamagedStore:
+    """The error for a damaged file of a store."""
+    if isinstance(reason, OSError):
+        reason = reason.strerror
+    return DamagedStore(
+        path.parent,
+        f"{path} is damaged ({reason}): expected a complete store of token ids",
+    )
+
+
+def npy_header(dtype: np.dtype, count: int) -> bytes:
+    """The first HEADER bytes of a .npy file with `count` values."""
+    shape = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
+    magic = b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little")
+    return magic + shape.encode("ascii").ljust(HEADER - 11) + b"\n"
+
+
+class MemoryArray:
+    """Values in memory, with the interface of a MappedArray."""
+
+    def __init__(self, values: np.ndarray):
+        self.values = values
+
+    def parts(self, starts: np.ndarray, stops: np.ndarray) -> Iterator[slice]:
+        """All ranges as one part."""
+        yield slice(None)
+
+    def release(self) -> None:
+        """No effect."""
+
+
+class MappedArray:
+    """The values of a .npy file that is mapped into memory. `parts` verifies what is read."""
+
+    def __init__(self, path: Path, size: int, digests: str):
+        """`size` and `digests` are from store.json. The first block is verified immediately.
+
+        DamagedStore if the file is missing, has another size, or its first block is damaged;
+        OSError if it cannot be opened for another reason.
+        """
+        self._path = path
+        self._digests = bytes.fromhex(digests)
+        self._verified = np.zeros(len(self._digests) // 32, bool)
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+        except MISSING as error:
+            raise damaged(path, error) from None
+        weakref.finalize(self, os.close, self._file)
+        if (found := os.fstat(self._file).st_size) != size:
+            raise damaged(path, f"{found:,} instead of {size:,} bytes")
+        self._map = mmap.mmap(self._file, size, access=mmap.ACCESS_READ)
+        self._map.madvise(mmap.MADV_RANDOM)
+        self._verify_block(0)
+        header = BytesIO(self._map[:HEADER])
+        np.lib.format.read_magic(header)
+        _, _, dtype = np.lib.format.read_array_header_1_0(header)
+        self.values = np.frombuffer(self._map, np.uint8)[HEADER:].view(dtype)
+
+    def parts(self, starts: np.ndarray, stops: np.ndarray) -> Iterator[np.ndarray]:
+        """Divide the ranges of values [start, stop) into parts of about PART regions at most.
+
+        Yields the indices of the ranges of each part, after their blocks are verified. If there are
+        several parts, the pages of one are released before the next. DamagedStore if a block
+        differs from what was written.
+        """
+        order = np.argsort(starts)  # so that each region is in few parts
+        starts, stops = starts[order], stops[order]
+        size = self.values.itemsize
+        last = (HEADER + (stops - 1) * size) // BLOCK
+        # An empty range has no block: its first one is after its last one.
+        first = np.where(stops > starts, (HEADER + starts * size) // BLOCK, last + 1)
+        covered = np.maximum.accumulate(np.concatenate([[-1], last // REGION]))[:-1]
+        added = np.maximum(last // REGION - np.maximum(first // REGION, covered + 1) + 1, 0)
+        ends = np.flatnonzero(np.diff(np.cumsum(added) // PART)) + 1
+        bounds = [0, *ends.tolist(), len(order)]
+        for start, stop in pairwise(bounds if len(order) else []):
+            self._verify(first[start:stop], last[start:stop])
+            yield order[start:stop]
+            if len(bounds) > 2:
+                self.release()
+
+    def release(self) -> None:
+        """Unmap the resident pages; the next use maps them again."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
+    def _verify(self, first: np.ndarray, last: np.ndarray) -> None:
+        """Verify the blocks first[i], …, last[i] of all i that are not yet verified."""
+        lowest = first.min()
+        ends = np.bincount(last + 1 - lowest)
+        open_ranges = np.cumsum(np.bincount(first - lowest, minlength=len(ends)) - ends)
+        blocks = lowest + np.flatnonzero(open_ranges)
+        for block in blocks[~self._verified[blocks]].tolist():
+            self._verify_block(block)
+
+    def _verify_block(self, block: int) -> None:
+        try:  # not through the map, where a read error would end the process
+            content = os.pread(self._file, BLOCK, block * BLOCK)
+        except OSError as error:
+            raise damaged(self._path, error) from None
+        if hashlib.sha256(content).digest() != self._digests[32 * block : 32 * block + 32]:
+            raise damaged(self._path, f"the sha256 of block {block} differs from that in {INDEX}")
+        self._verified[block] = True
+
+
+def write_index(directory: Path, names: list[str], key: Any, facts: dict[str, Any]) -> None:
+    """Write store.json for the complete files `names`. OSError as of any write."""
+    files = {name: _described(directory / name) for name in names}
+    content = {"format_version": FORMAT_VERSION, "key": key, "facts": facts, "files": files}
+    content = json.loads(json.dumps(content))
+    index = {"sha256": _index_digest(content)} | content
+    write_atomic(directory / INDEX, json.dumps(index, indent=1) + "\n")
+
+
+def read_index(directory: Path) -> tuple[dict[str, Any], int]:
+    """The content of store.json, and the file, which is locked as used until it is closed.
+
+    DamagedStore if it is missing, damaged or of another format version.
+    """
+    path = directory / INDEX
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except MISSING as error:
+        raise damaged(path, error) from None
+    try:
+        lock_as_used(file)
+        with open(file, "rb", closefd=False) as opened:
+            index = json.loads(opened.read())
+        if index.pop("sha256") != (found := _index_digest(index)):
+            raise damaged(path, "its sha256 differs")
+        if index["format_version"] != FORMAT_VERSION:
+            raise damaged(path, f"format version {index['format_version']}")
+        return index | {"sha256": found}, file
+    except (ValueError, KeyError, TypeError, AttributeError, *MISSING):
+        os.close(file)
+        raise damaged(path, "invalid content") from None
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def lock_as_used(file: int) -> None:
+    """Mark an open file as used until it is closed or the process ends."""
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a file is marked as used, or this is unknown; False if it is missing."""
+    try:
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+
+
+def _index_digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode("ascii")).hexdigest()
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """The size of a file and the sha256 of each of its blocks."""
+    with open(path, "rb") as file:
+        digests = [
+            hashlib.sha256(block).hexdigest() for block in iter(lambda: file.read(BLOCK), b"")
+        ]
+        return {"bytes": file.tell(), "sha256": "".join(digests)}

@@ -1,0 +1,75 @@
+"""Tokenize a corpus in advance, so that training starts immediately.
+
+    python scripts/prepare_corpus.py --config.data.corpus=text:train.de,train.en
+    python train.py --config.data.corpus=text:train.de,train.en --workdir=runs/de-en
+It trains the vocabulary, or loads that of data.vocab or training.init_from, and writes the token
+ids to the corpus cache, where training with the same data.* fields finds them. It needs no
+accelerator. An interrupted preparation continues where it stopped.
+"""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from data.corpora import open_parts
+from data.corpus_cache import CorpusCache, corpus_cache, define_cache_flag
+from data.encoded_corpus import encode_parts
+from runtime.command import run_command
+from runtime.errors import CONFIGURATION, UserError
+from runtime.notices import throttled
+from runtime.signals import StopFlag, Stopped
+from storage.config import Config
+from storage.config_help import unknown_field
+from training.config_flag import define_config, parsed_config
+from training.vocabulary import first_tokenizers
+
+
+def main() -> None:
+    f = flags.FLAGS
+    cache = corpus_cache(f.corpus_cache)
+    if cache is None:
+        raise UserError(
+            CONFIGURATION,
+            "--corpus_cache=off is not supported here: expected a directory; remove it",
+        )
+    config = parsed_config(f)
+    StopFlag()  # a signal raises Stopped
+    try:
+        prepare_corpus(config, CorpusCache(cache.directory, smallest=0))
+    except Stopped as stopped:
+        log(f"{stopped}; run the same command to continue")
+        sys.exit(128 + stopped.signal)
+
+
+def prepare_corpus(config: Config, cache: CorpusCache) -> None:
+    """Write the vocabulary and the token ids of the training corpus to the cache."""
+    readers = open_parts(config.data.corpus, "train", config.data)
+    for reader in readers:
+        if reader.identity() is None:
+            raise UserError(
+                CONFIGURATION,
+                f"{reader.title} is not a regular file: expected files that can be read "
+                "again; write the lines to a file",
+            )
+    tokenizers = first_tokenizers(config, readers, cache, throttled(log))
+    pairs = encode_parts(readers, config.data, tokenizers, cache, log)
+    for one in pairs.encoded:
+        names = " ".join(dict.fromkeys(one.names))
+        print(f"{names}: {len(one.store):,} pairs in {cache.corpora}")
+
+
+def log(line: str) -> None:
+    """Print a line of progress on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def define_flags() -> None:
+    define_config(sys.argv)
+    define_cache_flag()
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main, unknown_field)

@@ -1,9 +1,9 @@
 """Korean → English on the built-in corpus; the default of train.py.
 
     python train.py
-Two CPU cores, seed 0, commit bf849a0: 3 min 49 s from an empty cache to the last line. The best
-checkpoint by validation BLEU (step 2400) has BLEU 98.61
-(nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0) and 96.4 % exact match on the 1,000
+Two CPU cores, seed 0, commit 3b232e0: 2 min 24 s from an empty cache to the last line. The best
+checkpoint by validation BLEU (step 2400) has BLEU 98.83
+(nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0) and 96.8 % exact match on the 1,000
 sentences of the test split. Half of them combine a verb and an object that training data never
 combines.
 """

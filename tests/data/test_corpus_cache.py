@@ -9,11 +9,18 @@ import os
 import resource
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from absl import flags
 
-from data.corpus_cache import CorpusCache, corpus_cache, without_damaged_stores
+from data.corpus_cache import (
+    CorpusCache,
+    corpus_cache,
+    define_cache_flag,
+    without_damaged_stores,
+)
 from data.pairs import Pairs, ragged
 from data.part_reader import LARGE
 from data.store_writer import StoreWriter
@@ -130,6 +137,12 @@ def test_nothing_is_left_of_an_invalid_text(cache, text):
     with pytest.raises(UserError, match="a.tsv:7 is invalid"):
         cache.find_or_write(key, failing(key, UserError(DATA, "a.tsv:7 is invalid")), no_log)
     assert entries(cache) == [] and cache.find(key) is None
+
+    def refuse(directory):
+        raise UserError(DATA, "invalid before the directory was created")
+
+    with pytest.raises(UserError, match="^invalid before"):
+        cache.find_or_write(key, refuse, no_log)
     cache.find_or_write(key, write, no_log)
     assert write.before == [0]
 
@@ -261,7 +274,9 @@ def test_a_damaged_entry_that_cannot_be_deleted_is_reported(cache, text, monkeyp
     (entry,) = entries(cache)
     path = entry / "numbers.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    for name in ("unlink", "rmdir"):
+        error = PermissionError(errno.EACCES, "Permission denied")
+        monkeypatch.setattr(os, name, Mock(side_effect=error))
     with pytest.raises(UserError, match=f"is damaged .*; delete {entry}, and the next") as caught:
         with without_damaged_stores():
             store.numbers(np.arange(len(store)))
@@ -437,6 +452,9 @@ def test_the_flag(tmp_path, monkeypatch):
         assert (given.directory, given.smallest) == (path, 0)
         assert given.corpora == path / "corpora" and given.vocabularies == path / "vocabularies"
     assert list(tmp_path.iterdir()) == []
+    if "corpus_cache" not in flags.FLAGS:
+        define_cache_flag()
+    assert flags.FLAGS["corpus_cache"].default == ""
 
 
 def test_the_entry_is_a_store(cache, text):

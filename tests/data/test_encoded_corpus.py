@@ -17,6 +17,7 @@ from data.config import DataConfig
 from data.corpora import open_parts, read_corpus
 from data.corpus_cache import CorpusCache
 from data.encoded_corpus import encode_parts, store_key
+from data.encoding import encoded_blocks
 from data.store_writer import StoreWriter
 from data.vocabulary import train_tokenizers
 from runtime.errors import CONFIGURATION, DATA, INTERNAL, OUTPUT, UserError
@@ -129,7 +130,7 @@ class SameProcess:
     """Workers without processes: pickles what is sent, and finishes the last task first."""
 
     def __init__(self, count):
-        self.count, self.tasks = count, []
+        self.count, self.tasks, self.waiting = count, [], 0
 
     def submit(self, function, *arguments):
         future, content = Future(), pickle.dumps((function, arguments))
@@ -138,12 +139,11 @@ class SameProcess:
         return future
 
     def run(self, wanted):
-        results = {}
+        results, self.waiting = {}, max(self.waiting, len(self.tasks))
         for future, content in reversed(self.tasks):
             function, arguments = pickle.loads(content)
             results[future] = pickle.loads(pickle.dumps(function(*arguments)))
         self.tasks = [task for task in self.tasks if task[0] is not wanted]
-        assert len(self.tasks) < encoding.AHEAD * self.count
         return results[wanted]
 
     def __enter__(self):
@@ -206,6 +206,16 @@ def test_the_number_of_workers_is_that_of_the_cores_up_to_a_limit(spec, monkeypa
         monkeypatch.setattr(encoded_corpus, "usable_cores", lambda cores=cores: cores)
         encode(spec)
     assert counts == [3, encoded_corpus.MAX_WORKERS]
+
+
+def test_a_bounded_number_of_blocks_waits_for_the_workers(spec, small):
+    (reader,) = open_parts(spec, "train", config_of(spec))
+    small(1)
+    for count in (1, 3):
+        workers = SameProcess(count)
+        task = reader, config_of(spec), tokenizers(), workers, 0, no_log
+        assert sum(one.counts.kept for one in encoded_blocks(*task)) == len(encode(spec))
+        assert workers.waiting == encoding.AHEAD * count
 
 
 def no_reading(monkeypatch):
@@ -355,6 +365,16 @@ def test_a_pipe_is_never_cached(spec, cache):
     os.close(read)
     assert found[:3] == wanted[:3] and found[3]["dropped"] == wanted[3]["dropped"]
     assert not cache.directory.exists()
+
+
+def test_the_largest_id_is_that_of_the_larger_vocabulary(spec, cache, monkeypatch):
+    largest = []
+    monkeypatch.setattr(
+        encoded_corpus, "StoreWriter", lambda *args: largest.append(args[2]) or StoreWriter(*args)
+    )
+    encode(spec, cache)
+    (one,) = {one.size for one in tokenizers()}
+    assert largest == [one - 1]
 
 
 # Interrupted writes
@@ -529,7 +549,7 @@ def test_loss_weights_of_0_are_refused(tmp_path, cache):
 
 
 def test_progress_has_the_throughput_and_events_are_never_dropped(spec, cache, small, monkeypatch):
-    now = [0.0]
+    now = [7.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     encode_block = encoding.encode_block
@@ -540,11 +560,13 @@ def test_progress_has_the_throughput_and_events_are_never_dropped(spec, cache, s
 
     monkeypatch.setattr(encoding, "encode_block", slow)
     logged = []
-    encode(spec, cache, logged.append)
+    pairs = encode(spec, cache, logged.append)
     blocks = -(-len(Path(spec[4:]).read_text().splitlines()) // 5)
     progress = [line for line in logged if line.endswith("pairs/s")]
     assert len(progress) == blocks // 3 and len(logged) == len(progress) + 1
     title, kept, _, _, rate, _ = progress[0].split()
+    places = pairs.locate(np.arange(len(pairs)))
+    assert int(kept) == sum(int(place.rpartition(":")[2]) <= 15 for place in places)
     assert title == f"{spec[4:]}:" and abs(int(rate) - int(kept) / 6) <= 0.5
     assert logged[-1].startswith(f"{spec[4:]}: ")
     assert logged[-1].endswith(f" pairs in {entries(cache)[0]} after {2 * blocks} s")

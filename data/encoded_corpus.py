@@ -56,11 +56,12 @@ def encode_part(
 ) -> EncodedPart:
     """The token ids of one part; raises as `encode_parts`."""
     key, found = store_key(reader, config, tokenizers), None
-    if cache and key and reader.num_bytes >= cache.smallest:
-        write = partial(_write, reader, config, tokenizers, key, log)
-        found = cache.find_or_write(key, write, log)
-    elif cache and key:
-        found = cache.find(key)
+    if cache and key:
+        if found := cache.find(key):
+            log(f"{reader.title}: {len(found[0]):,} pairs from the corpus cache {cache.directory}")
+        elif reader.num_bytes >= cache.smallest:
+            write = partial(_write, reader, config, tokenizers, key, log)
+            found = cache.find_or_write(key, write, log)
     if found:
         store, facts = found
         counts, hashes = _from_facts(reader, facts)

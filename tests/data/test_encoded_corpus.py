@@ -236,7 +236,10 @@ def test_a_cached_corpus_is_used_without_reading_the_text(tmp_path, spec, cache,
     other = write_text(tmp_path / "b.tsv", seed=1)
     pairs = listed(encode(f"{spec} + 2*{other}", cache))
     no_reading(monkeypatch)
-    assert listed(encode(f"{spec} + 2*{other}", cache)) == pairs
+    logged = []
+    assert listed(encode(f"{spec} + 2*{other}", cache, logged.append)) == pairs
+    assert len(logged) == 2 and all(str(cache.directory) in line for line in logged)
+    assert spec[4:] in logged[0] and other[4:] in logged[1]
     small_only = CorpusCache(cache.directory, 1 << 40)  # prepared in advance
     assert listed(encode(f"{spec} + 2*{other}", small_only)) == pairs
 

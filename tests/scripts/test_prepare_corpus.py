@@ -137,8 +137,9 @@ def test_a_corpus_is_prepared_once(spec, tmp_path):
     assert err[0].startswith(f"{spec[4:]}: {PAIRS} pairs in {entry} after ")
     assert_is_prepared(spec, cache)
     before = {path: path.stat().st_mtime_ns for path in entry.iterdir()}
-    assert call(spec, cache, "--config.training.seed=5") == (0, out, [])
-    assert call("3*" + spec, cache) == (0, out, [])
+    used = [f"{spec[4:]}: {PAIRS} pairs from the corpus cache {cache}"]
+    assert call(spec, cache, "--config.training.seed=5") == (0, out, used)
+    assert call("3*" + spec, cache) == (0, out, used)
     assert {path: path.stat().st_mtime_ns for path in entry.iterdir()} == before
     assert {path.name for path in cache.iterdir()} == {"corpora", "vocabularies"}
     assert {path.name for path in Path(spec[4:]).parent.iterdir()} == {"pairs.tsv"}

@@ -46,10 +46,13 @@ def vocabulary_key(identities: Sequence[Mapping[str, Any]], config: DataConfig) 
 
 
 def cached_tokenizers(
-    directory: Path, key: dict[str, Any], train: Callable[[], tuple[Tokenizer, Tokenizer]]
+    directory: Path,
+    key: dict[str, Any],
+    train: Callable[[], tuple[Tokenizer, Tokenizer]],
+    store: bool = True,
 ) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers (source, target) of `key` from the cache, else those of `train()`, which are
-    stored there.
+    stored there if `store`.
 
     A damaged entry is replaced. If the entry cannot be written, the next run trains again. Several
     processes may use one directory at the same time.
@@ -59,8 +62,9 @@ def cached_tokenizers(
     if found := _load_entry(entry, canonical):
         return found
     tokenizers = train()
-    with suppress(OSError):
-        _write_entry(entry, canonical, tokenizers)
+    if store:
+        with suppress(OSError):
+            _write_entry(entry, canonical, tokenizers)
     return tokenizers
 
 

@@ -73,9 +73,8 @@ def new_tokenizers(
     def train() -> tuple[Tokenizer, Tokenizer]:
         return train_tokenizers(config, *sample_texts(readers, config, log), tags)
 
-    identities = [reader.identity() for reader in readers]
-    is_large = cache and sum(one.num_bytes for one in readers) >= cache.smallest
-    if not (cache and is_large and all(identities)):
+    identities = [one for reader in readers if (one := reader.identity())]
+    if not cache or len(identities) < len(readers):
         return train()
 
     def train_on_unchanged() -> tuple[Tokenizer, Tokenizer]:
@@ -85,7 +84,9 @@ def new_tokenizers(
         return tokenizers
 
     key = vocabulary_key(identities, config)
-    return cached_tokenizers(cache.vocabularies, key, train_on_unchanged)
+    if sum(one.num_bytes for one in readers) >= cache.smallest:
+        return cached_tokenizers(cache.vocabularies, key, train_on_unchanged)
+    return cached_tokenizers(cache.vocabularies, key, train, store=False)
 
 
 def check_own_vocabulary(config: Config) -> None:

@@ -94,3 +94,21 @@ def test_the_vocabulary_of_a_corpus_that_changes_is_not_stored(config, tmp_path,
         else:  # the second change is none
             vocabulary.new_tokenizers(config.data, readers, cache, no_log)
             assert len(list(cache.vocabularies.iterdir())) == 1
+
+
+def test_a_small_corpus_uses_a_vocabulary_that_was_prepared_but_stores_none(
+    config, tmp_path, monkeypatch
+):
+    prepared, small_only = (CorpusCache(tmp_path / "cache", size) for size in (0, 1 << 40))
+
+    def found(cache):
+        readers = open_parts(config.data.corpus, "train", config.data)
+        return vocabulary.vocabulary_sha256(
+            vocabulary.new_tokenizers(config.data, readers, cache, no_log)
+        )
+
+    trained = found(small_only)
+    assert not prepared.directory.exists()
+    assert found(prepared) == trained
+    monkeypatch.delattr(vocabulary, "train_tokenizers")
+    assert found(small_only) == trained

@@ -152,7 +152,7 @@ def decode(f: flags.FlagValues) -> None:
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
     processes.connect(f)
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
-        prepare_jax(f.compilation_cache, 1 if interactive else 0)
+        prepare_jax(f.compilation_cache, 1 if interactive else 0, f.deterministic)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
         pieces = {"source_pieces": f.source_pieces, "target_pieces": f.target_pieces}
         translator = Translator.load(runs, f.checkpoint, weights=f.weights, **pieces, **options)
@@ -247,6 +247,11 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("shard", "", "PART/PARTS, for example 2/8: only this part of the input.")
     flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
+    flags.DEFINE_bool(
+        "deterministic",
+        False,
+        "Identical bits on a GPU too, slower; a CPU is always deterministic.",
+    )
     define_options()
     processes.define_flags()
 

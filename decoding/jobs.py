@@ -26,6 +26,7 @@ from decoding.formats import Item
 from decoding.translator import Translator
 from interop.models import find_params
 from runtime import processes
+from runtime.devices import is_deterministic
 from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from runtime.files import (
     delete_directory,
@@ -67,8 +68,8 @@ def is_local(number: int) -> bool:
 
 def job_fingerprint(translator: Translator, members: Iterable[Member], work: Sequence[str]) -> str:
     """sha256 of everything that determines the output for a line, except the line: options, models
-    and their weights, vocabularies, versions of this project and of libraries, machine, device, and
-    the facts of the work."""
+    and their weights, vocabularies, versions of this project and of libraries, machine, device, the
+    deterministic flag, and the facts of the work."""
     device = jax.local_devices()[0]
     facts = [
         asdict(translator.decoding),
@@ -80,6 +81,7 @@ def job_fingerprint(translator: Translator, members: Iterable[Member], work: Seq
         platform.machine(),
         device.platform,
         device.device_kind,
+        is_deterministic(),
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for member in members:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .checks import check_array, check_mask, check_shape
 from .config import ModelConfig
 from .layers import Dropout
-from .matmul import cast_weights, matmul
+from .matmul import FULL, activations_precision, cast_weights, matmul
 from .positions import rotate
 
 
@@ -68,18 +68,19 @@ def dot_product_attention(
     values: Float[Array, "B H S K"],
     mask: Bool[Array, "#B #H #T S"] | None = None,
     drop: Callable[[Array], Array] | None = None,
+    precision: jax.lax.Precision = FULL,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """softmax(Q Kᵀ / √d_k + M) V (equation 1); returns the output and the softmax weights.
 
     `mask` is True where a query may attend. Scores and softmax are float32. A query that may
     attend to nothing has weights and output 0. Under jit, unused weights cost nothing. `drop` is a
     function on the weights that multiply V, for dropout; the returned weights are those before it.
+    `precision` is that of both products if they are of float32; bfloat16 is not affected.
     """
     check_attention(queries, keys, values, mask)
     scale = queries.shape[-1] ** -0.5
-    scores = jnp.einsum(
-        "bhtk,bhsk->bhts", queries * scale, keys, preferred_element_type=jnp.float32
-    )
+    multiply = partial(jnp.einsum, precision=precision)
+    scores = multiply("bhtk,bhsk->bhts", queries * scale, keys, preferred_element_type=jnp.float32)
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf)
     largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
@@ -87,7 +88,7 @@ def dot_product_attention(
     total = exponentials.sum(axis=-1, keepdims=True)
     weights = exponentials / jnp.where(total == 0.0, 1.0, total)
     factors = weights if drop is None else drop(weights)
-    output = jnp.einsum("bhts,bhsk->bhtk", factors.astype(values.dtype), values)
+    output = multiply("bhts,bhsk->bhtk", factors.astype(values.dtype), values)
     return output, weights
 
 
@@ -134,14 +135,16 @@ def multi_head_attention(
     """Concat(head_1, …, head_h) W^O (section 3.2.2); returns the output and the weights.
 
     With `positions`, queries are rotated (rotary positions); the keys must be rotated too. `drop`
-    is that of `dot_product_attention`.
+    is that of `dot_product_attention`. With bfloat16 weights, float32 queries, keys and values are
+    multiplied in JAX's default precision (`activations_precision`).
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
     queries = project(x, params.query, params.query_bias)
     if positions is not None:
         queries = rotate(queries, positions)
-    heads, weights = dot_product_attention(queries, *keys_values, mask, drop)
+    precision = activations_precision(params.query)
+    heads, weights = dot_product_attention(queries, *keys_values, mask, drop, precision)
     output = params.output.reshape(-1, x.shape[-1])
     concatenated = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:-1], len(output))
     return matmul(concatenated, output, params.output_bias), weights

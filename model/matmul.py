@@ -1,6 +1,8 @@
 """The matmul of activations with weights, in the dtype of the weights, forward and backward.
 
 Axes: D the contracted axis · F the weight's other axes.
+By default JAX multiplies float32 in TF32 on a GPU and in bfloat16 on a TPU. Here products of
+float32 have the precision FULL. Gradients inherit the precision of their product.
 """
 
 from collections.abc import Iterable
@@ -9,6 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+FULL = jax.lax.Precision.HIGHEST  # float32 on every platform; no effect on a CPU
 
 
 def matmul(
@@ -20,11 +24,26 @@ def matmul(
     bfloat16 weights, float32 activations are multiplied in bfloat16, at half the cost if the
     hardware supports it.
     """
-    if jnp.finfo(weight.dtype).bits < 32:
+    if is_narrow(weight):
         result = narrow_matmul(x, weight)
     else:
-        result = jnp.tensordot(x.astype(weight.dtype), weight, 1).astype(x.dtype)
+        result = jnp.tensordot(x.astype(weight.dtype), weight, 1, precision=FULL).astype(x.dtype)
     return result if bias is None else result + bias.astype(x.dtype)
+
+
+def is_narrow(weight: Array) -> bool:
+    """Whether products with this weight have less precision than float32."""
+    return jnp.finfo(weight.dtype).bits < 32
+
+
+def activations_precision(weight: Array) -> jax.lax.Precision:
+    """The precision of products of two float32 activations in a layer with this weight.
+
+    FULL if the weight is float32. In a layer with bfloat16 weights it is JAX's default, which uses
+    the matrix units of GPU and TPU: activations there are results of products in bfloat16, so
+    rounding them to TF32 or bfloat16 does not add an error of another order.
+    """
+    return jax.lax.Precision.DEFAULT if is_narrow(weight) else FULL
 
 
 def contract(

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .checks import check_array, check_shape
 from .constraints import Rules
+from .matmul import FULL
 from .transformer import Transformer
 from .translate import mixture_logits
 
@@ -93,7 +94,7 @@ def score_targets(
     if weights is None:
         mean_attention = sum(attention) / len(models)
     else:
-        mean_attention = jnp.tensordot(weights, jnp.stack(attention), axes=1)
+        mean_attention = jnp.tensordot(weights, jnp.stack(attention), 1, precision=FULL)
     inside = jnp.arange(target.shape[1]) < target_lengths[:, None]
     return TargetScores(jnp.where(inside, log_probs, 0.0), mean_attention)
 

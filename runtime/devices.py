@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import jax
 
 DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 CACHE_BYTES = 2_000_000_000
 CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # names of jax's entries
 
@@ -28,9 +29,7 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
     `deterministic` makes GPUs add in a fixed order.
     """
     if deterministic:
-        os.environ["XLA_FLAGS"] = (
-            os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-        )
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}"
     import jax
 
     if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
@@ -41,6 +40,11 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def is_deterministic() -> bool:
+    """Whether GPUs add in a fixed order: `prepare_jax` or XLA_FLAGS asks for it."""
+    return DETERMINISTIC in os.environ.get("XLA_FLAGS", "").split()
 
 
 def prepare_jax_by_default() -> None:

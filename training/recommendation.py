@@ -1,4 +1,5 @@
-"""When configs/small.py is recommended: for a large model with few pairs or too little memory."""
+"""Recommendations: configs/small.py for a large model with few pairs or too little memory, mixed
+for float32 on an accelerator."""
 
 from model.config import num_parameters
 from storage.config import Config
@@ -16,6 +17,17 @@ def size_hint(config: Config, pairs: int) -> str:
     return (
         f"hint: {pairs:,} pairs are few for a model of {parameters:,} parameters; {SMALL} is for "
         "20 thousand to a million pairs"
+    )
+
+
+def precision_hint(dtype: str, platform: str) -> str:
+    """The recommendation of mixed for a model of float32 on a GPU or TPU; else "". `platform` is
+    jax.default_backend()."""
+    if dtype != "float32" or platform == "cpu":
+        return ""
+    return (
+        "hint: products of float32 are several times as slow as those of bfloat16 on a "
+        f"{platform.upper()}; --config.model.dtype=mixed is recommended for a new run"
     )
 
 

@@ -14,7 +14,7 @@ from storage.run import Run
 from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
 from training.parameters import num_frozen
-from training.recommendation import size_hint
+from training.recommendation import precision_hint, size_hint
 
 SAMPLES = 5
 
@@ -24,11 +24,13 @@ def announce(config: Config, run: Run, batches: Batches, position: DataPosition)
     rows, source, target = batches.shape
     epoch = batches.summary(position)
     about = "" if epoch.exact else "about "
-    kind = jax.devices()[0].device_kind
+    kind, platform = jax.devices()[0].device_kind, jax.default_backend()
     run.log(
-        f"devices: {jax.device_count()} × {kind} ({jax.default_backend()})"
+        f"devices: {jax.device_count()} × {kind} ({platform})"
         + (f", {processes.count()} processes" if processes.count() > 1 else "")
     )
+    if hint := precision_hint(config.model.dtype, platform):
+        run.log(hint)
     parameters, frozen = num_parameters(config.model), num_frozen(config)
     run.log(
         f"parameters: {parameters:,}"

@@ -16,6 +16,7 @@ from decoding import jobs
 from decoding.ensembles import members_of
 from decoding.formats import Item
 from decoding.jobs import Chunks, job_fingerprint, shard_lines, shard_of
+from runtime.devices import DETERMINISTIC
 from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from runtime.version import __version__
 from storage.config import DecodingConfig
@@ -267,7 +268,10 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
             patch.setattr(jobs.jax, "local_devices", lambda: [device])
             patch.setattr(place, name, value)
             found.add(fingerprint_of(run))
-    assert len(found) == 16
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + f" {DETERMINISTIC}")
+        found.add(fingerprint_of(run))
+    assert len(found) == 17
     assert fingerprint_of(run) in found
 
 

@@ -3,6 +3,8 @@
 Axes: B batch · T queries · S keys · D model width · H heads · K head width.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +13,14 @@ from jaxtyping import TypeCheckError
 
 from model.attention import (
     AttentionParams,
+    KeysValues,
     MultiHeadAttention,
     dot_product_attention,
     multi_head_attention,
     project_keys_values,
 )
 from model.config import ModelConfig
+from model.matmul import cast_weights
 from model.positions import rotate
 
 B, H, T, S, K = 2, 3, 5, 7, 11
@@ -124,6 +128,38 @@ def test_the_softmax_of_bfloat16_inputs_is_float32():
     assert weights.dtype == jnp.float32 and output.dtype == jnp.bfloat16
     np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
     np.testing.assert_allclose(output.astype(np.float32), expected, atol=2e-2)
+
+
+def lowered_gradient(loss, *given):
+    """The lowered program of the gradient with respect to all arguments."""
+    return jax.jit(jax.grad(loss, tuple(range(len(given))))).lower(*given).as_text()
+
+
+def test_products_of_float32_have_full_precision_unless_another_is_given():
+    """Two products forward, and two gradients of each."""
+
+    def loss(*given, **options):
+        return jnp.square(dot_product_attention(*given, **options)[0]).sum()
+
+    text = lowered_gradient(loss, *queries_keys_values())
+    assert text.count("dot_general") == text.count("[HIGHEST, HIGHEST]") == 6
+    precision = jax.lax.Precision.DEFAULT
+    text = lowered_gradient(partial(loss, precision=precision), *queries_keys_values())
+    assert text.count("dot_general") == text.count("[DEFAULT, DEFAULT]") == 6
+
+
+@pytest.mark.parametrize("dtype, full", [("float32", 12), ("bfloat16", 0)])
+def test_attention_beside_bfloat16_weights_has_the_default_precision(dtype, full):
+    """Two products with weights and two of activations, and two gradients of each."""
+    params = cast_weights(random_params(bias=False), dtype)
+
+    def loss(x, query, output, *keys_values):
+        own = params._replace(query=query, output=output)
+        return jnp.square(multi_head_attention(own, x, KeysValues(*keys_values))[0]).sum()
+
+    given = normal(B, T, D), params.query, params.output, *queries_keys_values()[1:]
+    text = lowered_gradient(loss, *given)
+    assert text.count("dot_general") == 12 and text.count("[HIGHEST, HIGHEST]") == full
 
 
 def test_scores_have_variance_near_one_at_initialisation_because_of_the_scale():

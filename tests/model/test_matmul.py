@@ -61,6 +61,17 @@ def test_bfloat16_weights_leave_no_product_of_float32_in_either_direction():
     assert all(operands.count("xbf16>") == 2 and operands.endswith("xf32>") for operands in types)
 
 
+@pytest.mark.parametrize("weights", [F32, BF16])
+def test_products_of_float32_have_full_precision_in_either_direction(weights):
+    def loss(x, weight):
+        return jnp.square(matmul(x, weight)).sum()
+
+    given = normal(B, T, D), normal(D, K).astype(weights)
+    text = jax.jit(jax.grad(loss, (0, 1))).lower(*given).as_text()
+    full = text.count("precision = [HIGHEST, HIGHEST]")
+    assert text.count("stablehlo.dot_general") == 3 and full == (3 if weights == F32 else 0)
+
+
 def test_a_float32_matmul_has_forward_mode_derivatives():
     x, weight, direction = normal(B, T, D), normal(D, K, seed=1), normal(B, T, D, seed=2)
     _, tangent = jax.jvp(lambda x: matmul(x, weight), (x,), (direction,))

@@ -1,48 +1,53 @@
-"""training.deterministic is passed to XLA before the backend starts, as XLA's dump shows."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""training.deterministic and decode.py --deterministic are passed to XLA before the backend starts,
+as XLA's dump shows."""
 
 import pytest
+from forked import ROOT, call_forked
 from several import TINY
 from tiny import write_corpus
 
-ROOT = Path(__file__).parents[2]
-# train.py with one small program instead of the training, so that XLA dumps its options.
+# The command with one small program in place of its work, so that XLA dumps its options.
 SCRIPT = """
-import train
+import sys
+import COMMAND
 from runtime.command import run_command
 
-def compile_something(*_):
+def compile_something(*_, **__):
     import jax
     jax.jit(lambda x: x + 1.0)(1.0)
+    sys.exit(7)
 
-train.train = compile_something
-run_command(train.define_flags, train.main)
+COMMAND.WORK = compile_something
+run_command(COMMAND.define_flags, COMMAND.main)
 """
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_xla_is_deterministic_on_a_gpu_if_the_field_is_set(asked, tmp_path):
-    corpus = write_corpus(tmp_path / "pairs.tsv", 61)
-    flags = [
+def train_flags(path, asked):
+    corpus = write_corpus(path / "pairs.tsv", 61)
+    return "train", [
         *TINY,
         f"--config.data.corpus={corpus}",
-        f"--workdir={tmp_path / 'run'}",
         f"--config.training.deterministic={asked}",
-        "--compilation_cache=off",
     ]
-    environment = {**os.environ, "XLA_FLAGS": f"--xla_dump_to={tmp_path / 'xla'}"}
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    subprocess.run(
-        [sys.executable, "-c", SCRIPT, *flags],
-        env=environment,
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
+
+
+def decode_flags(path, asked):
+    (path / "in.txt").write_text("eins\n")
+    return "Translator.load", [f"--input={path / 'in.txt'}", *["--deterministic"] * asked]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("command, flags", [("train", train_flags), ("decode", decode_flags)])
+def test_xla_is_deterministic_on_a_gpu_if_it_is_asked_for(command, flags, asked, tmp_path):
+    work, given = flags(tmp_path, asked)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("COMMAND", command).replace("WORK", work))
+    environment = {"XLA_FLAGS": f"--xla_dump_to={tmp_path / 'xla'}", "PYTHONPATH": str(ROOT)}
+    done = call_forked(
+        [script, *given, f"--workdir={tmp_path / 'run'}", "--compilation_cache=off"],
+        environment=environment,
     )
+    assert done.code == 7, done
     written = [path.read_text() for path in (tmp_path / "xla").glob("*debug_options")]
     assert written
     assert all(("xla_gpu_deterministic_ops: true" in text) == asked for text in written)

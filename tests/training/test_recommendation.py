@@ -12,7 +12,7 @@ from model.config import num_parameters
 from storage.config import Config
 from training.failure import out_of_memory_message
 from training.recommendation import LARGE, size_hint
-from training.report import announce
+from training.report import announce, jax
 
 # The recorded numbers of training pairs, and of entries of the joint vocabulary.
 RECORDED = {
@@ -51,20 +51,32 @@ def test_a_large_model_with_few_pairs_has_the_hint(name, pairs):
     assert "configs/small.py" in hint and f"{pairs:,} pairs" in hint and "\n" not in hint
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_the_hint_is_logged_once_at_the_start_of_a_run(resumed):
+def announced(config: Config, resumed: bool = False) -> list[str]:
+    """The lines that `announce` logs for 30 pairs."""
     sides = ragged([[5, 2]] * 30), ragged([[6, 7, 2]] * 30)
     batches = Batches(MemoryPairs(Pairs(*sides)), 2, 8, 8, 0)
-    lines = []
-    announce(
-        with_vocabulary("base", 8),
-        SimpleNamespace(resumed=resumed, log=lines.append),
-        batches,
-        DataPosition(),
-    )
+    lines: list[str] = []
+    announce(config, SimpleNamespace(resumed=resumed, log=lines.append), batches, DataPosition())
     batches.close()
-    hints = [line for line in lines if line.startswith("hint: 30 pairs")]
-    assert len(hints) == (not resumed)
+    return lines
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_hint_is_logged_once_at_the_start_of_a_run(resumed):
+    lines = announced(with_vocabulary("base", 8), resumed)
+    assert sum(line.startswith("hint: 30 pairs") for line in lines) == (not resumed)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+def test_mixed_is_recommended_for_float32_on_an_accelerator(dtype, platform, resumed, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    config = with_vocabulary("small", 8)
+    config.model.dtype = dtype
+    hints = [line for line in announced(config, resumed) if "model.dtype=mixed" in line]
+    assert len(hints) == (dtype == "float32" and platform != "cpu")
+    assert all(platform.upper() in line and "\n" not in line for line in hints)
 
 
 def test_a_fine_tuned_model_may_be_large():

@@ -117,13 +117,15 @@ def reseed():
 
 def watch():
     def hashed(original):
-        def step(self, taken, batch, following):
+        def step(self, stream):
+            item = next(stream)
+            stream._next.append(item)  # back into the stream
             digest = hashlib.sha256()
-            for part in map(np.asarray, jax.tree.leaves(batch)):  # [devices, micro, rows, …]
+            for part in map(np.asarray, jax.tree.leaves(item[1])):  # [devices, micro, rows, …]
                 rows = part.reshape(-1, *part.shape[3:])
                 digest.update(rows[: self.config.rows_per_batch].tobytes())
             print(f"batch {digest.hexdigest()}", file=sys.stderr)
-            return original(self, taken, batch, following)
+            return original(self, stream)
 
         return step
 

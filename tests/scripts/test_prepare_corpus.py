@@ -274,7 +274,9 @@ def test_training_uses_a_prepared_corpus_and_deletes_it_if_it_is_damaged(tmp_pat
         return call_forked([*command, *flags, "--config.training.num_steps=4"])
 
     done = train("run")
-    assert done.code == 0 and not any(str(cache) in line for line in done.err), done.err
+    used = [line for line in done.err if str(cache) in line]
+    assert done.code == 0, done.err
+    assert used == [f"{spec[4:]}: 12,000 pairs from the corpus cache {cache}"]
     path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     done = train("damaged")
     errors = [line for line in done.err if line.startswith("error: ")]

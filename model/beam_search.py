@@ -146,7 +146,7 @@ def beam_search(
 def refill(
     search: SearchState,
     present: Int[Array, ""],
-    start_tokens: Int[Array, " Q+B"],
+    start_tokens: Int[Array, " rows"],
     load: Load,
     most: int,
 ) -> SearchState:

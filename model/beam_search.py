@@ -5,7 +5,7 @@ K candidates.
 Two ideas. First, reordering beams moves neither the caller's cache nor the record of tokens: both
 are appended to once per step, and only the ancestry indices that mask the cache are gathered. A
 finished hypothesis is a (step, slot) pair, from which its tokens are read after the loop. Second,
-no lane idles while sentences wait: with a `Queue`, a lane whose sentence is done takes the next
+lanes do not idle while sentences wait: with a `Queue`, a lane whose sentence is done takes the next
 one, so each lane counts its own steps.
 """
 

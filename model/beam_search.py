@@ -5,7 +5,7 @@ K candidates.
 Two ideas. First, reordering beams moves neither the caller's cache nor the record of tokens: both
 are appended to once per step, and only the ancestry indices that mask the cache are gathered. A
 finished hypothesis is a (step, slot) pair, from which its tokens are read after the loop. Second,
-no lane idles while sentences wait: with a `Queue`, a lane whose sentence is done takes the next
+lanes do not idle while sentences wait: with a `Queue`, a lane whose sentence is done takes the next
 one, so each lane counts its own steps.
 """
 
@@ -39,14 +39,19 @@ from .hypotheses import (
 
 # (tokens [B, N], state, t [B], parents [B, N], ancestry [B, N, T]) → (logits [B, N, V], state)
 Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
+# (state, lanes [R], sentences [R]) → state
 Load = Callable[[Any, Array, Array], Any]
+
+REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled after a step: `load` copies no more
 
 
 class Queue(NamedTuple):
     """Lets Q sentences share fewer `lanes`: a lane that is done takes the next sentence.
 
-    `load(state, lane, sentence)` returns the step's state with `sentence` at the start in `lane`.
-    The first sentences are loaded in the same way, so the initial state needs no sentence.
+    `load(state, lanes, sentences)` returns the step's state with each of the sentences at the start
+    in its lane. The lanes are distinct. It must ignore lanes beyond the last one, as
+    `x.at[lanes].set` does. The first sentences are loaded in the same way, so the initial state
+    needs no sentence.
     """
 
     lanes: int
@@ -119,48 +124,59 @@ def beam_search(
         raise ValueError(f"max_length must be at least 1; got {max_length}")
     check_sentences(start_tokens, limits)
     step, total = checked_step(step, end_id), len(start_tokens)
-    lanes, load = queue or Queue(total, lambda state, lane, sentence: state)
+    lanes, load = queue or Queue(total, lambda state, lanes, sentences: state)
     options = Options(beam_size, max_length, end_id, alpha, power_penalty, nbest, rules, horizon)
-    # One entry more: the dummy sentence of idle lanes, of limit 0.
-    start_tokens, limits = (jnp.append(x, 0) for x in (start_tokens, limits))
+    # Entries for the dummy sentences of idle lanes, of limit 0.
+    start_tokens, limits = (jnp.pad(x, (0, lanes)) for x in (start_tokens, limits))
     limits = jnp.minimum(limits, max_length)
     present = (limits > 0).sum()
-
-    def waiting(search: SearchState) -> Array:
-        return (search.next_sentence < present) & search.done.any()
-
-    def unfinished(search: SearchState) -> Array:
-        return (search.next_sentence < present) | ~search.done.all()
+    fill = partial(refill, present=present, start_tokens=start_tokens, load=load)
 
     def advance(search: SearchState) -> SearchState:
-        next_one = partial(refill, start_tokens=start_tokens, load=load)
-        search = jax.lax.while_loop(waiting, next_one, search)
-        return take_step(search, step, limits[search.sentences], options)
+        search = take_step(search, step, limits[search.sentences], options)
+        waiting = search.done.any() & (search.next_sentence < present)
+        some = partial(fill, most=-(-lanes // REFILL_SHARE))
+        return jax.lax.cond(waiting, some, lambda search: search, search)
 
-    search = idle_search(lanes, total, beam_size, max_length, state)
-    search = jax.lax.while_loop(unfinished, advance, search)
-    return walk_back(store_finished(search), nbest, end_id)
+    search = fill(idle_search(lanes, total, beam_size, max_length, state), most=lanes)
+    search = jax.lax.while_loop(lambda search: ~search.done.all(), advance, search)
+    return walk_back(store_finished(search), total, nbest, end_id)
 
 
-def refill(search: SearchState, start_tokens: Int[Array, " Q"], load: Load) -> SearchState:
-    """Store the results of one lane that is done and give the lane the next sentence."""
-    lane, sentence = jnp.argmax(search.done), search.next_sentence
+def refill(
+    search: SearchState,
+    present: Int[Array, ""],
+    start_tokens: Int[Array, " rows"],
+    load: Load,
+    most: int,
+) -> SearchState:
+    """Store the results of all lanes; the first `most` that are done take the next sentences.
+
+    The first `present` sentences are not padding.
+    """
+    order = jnp.cumsum(search.done)  # 1, 2, … at the lanes that are done
+    number = jnp.minimum(jnp.minimum(order[-1], most), present - search.next_sentence)
+    refilled = search.done & (order <= number)
+    sentences = jnp.where(refilled, search.next_sentence + order - 1, search.sentences)
+    index = jnp.arange(most)
+    lanes = jnp.searchsorted(order, index + 1, method="compare_all")
+    lanes = jnp.where(index < number, lanes, len(order) + index)
     beam_size, max_length = search.live.ancestry.shape[1:]
-    start = first_live(start_tokens[sentence], beam_size, max_length)
-    none = Finished(*(x[0] for x in no_finished(1, beam_size)))
+    start = first_live(start_tokens[sentences], beam_size, max_length)
+    none = no_finished(1, beam_size)
 
-    def put(old, new):
-        return old.at[lane].set(new)
+    def replace(old, new):
+        return jnp.where(jnp.expand_dims(refilled, tuple(range(1, old.ndim))), new, old)
 
     return SearchState(
-        next_sentence=sentence + 1,
-        sentences=put(search.sentences, sentence),
-        t=put(search.t, 0),
-        live=Live(*map(put, search.live, start)),
-        finished=Finished(*map(put, search.finished, none)),
-        done=put(search.done, False),
+        next_sentence=search.next_sentence + number,
+        sentences=sentences,
+        t=replace(search.t, 0),
+        live=Live(*map(replace, search.live, start)),
+        finished=Finished(*map(replace, search.finished, none)),
+        done=search.done & ~refilled,
         record=store_finished(search),
-        step_state=load(search.step_state, lane, sentence),
+        step_state=load(search.step_state, lanes, search.next_sentence + index),
     )
 
 
@@ -251,8 +267,11 @@ def stopped(
 
 def append(search: SearchState, live: Live) -> Record:
     """The record with the tokens and parents chosen at step t."""
-    place = search.sentences, search.t
+
+    def put(old, new):
+        return old.at[search.sentences, search.t].set(new, unique_indices=True)
+
     return search.record._replace(
-        tokens=search.record.tokens.at[place].set(live.tokens),
-        parents=search.record.parents.at[place].set(live.parents),
+        tokens=put(search.record.tokens, live.tokens),
+        parents=put(search.record.parents, live.parents),
     )

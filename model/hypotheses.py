@@ -45,10 +45,13 @@ class Finished(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is stored of each sentence; the last row is a dummy for idle lanes."""
+    """What is stored of each sentence; the last B rows are dummies, one for each idle lane.
 
-    tokens: Int[Array, "Q+1 T N"]  # chosen at step t for slot n
-    parents: Int[Array, "Q+1 T N"]  # the slot that slot n continued at step t
+    Lanes therefore write to distinct rows, so a deterministic GPU can write them in parallel.
+    """
+
+    tokens: Int[Array, "Q+B T N"]  # chosen at step t for slot n
+    parents: Int[Array, "Q+B T N"]  # the slot that slot n continued at step t
     finished: Finished
 
 
@@ -72,14 +75,15 @@ def idle_live(lanes: int, beam_size: int, max_length: int) -> Live:
     return Live(slots, slots, ancestry, jnp.zeros((lanes, beam_size), jnp.float32))
 
 
-def first_live(start_token: Int[Array, ""], beam_size: int, max_length: int) -> Live:
-    """The start of one sentence, without the axis B: slot 0 has probability 1, the others 0."""
+def first_live(start_tokens: Int[Array, " B"], beam_size: int, max_length: int) -> Live:
+    """The start of sentences: slot 0 has probability 1, the others 0. Arrays that are equal for all
+    sentences have an axis B of size 1."""
     slots = jnp.arange(beam_size)
     return Live(
-        start_token,
-        slots,
-        jnp.full((beam_size, max_length), -1).at[:, 0].set(slots),
-        jnp.full(beam_size, -jnp.inf).at[0].set(0.0),
+        start_tokens[:, None],
+        slots[None],
+        jnp.where(jnp.arange(max_length) == 0, slots[:, None], -1)[None],
+        jnp.where(slots == 0, 0.0, -jnp.inf)[None],
     )
 
 
@@ -91,18 +95,17 @@ def no_finished(rows: int, beam_size: int) -> Finished:
 def idle_search(
     lanes: int, sentences: int, beam_size: int, max_length: int, step_state: Any
 ) -> SearchState:
-    """The state before the first sentence: every lane is done and writes to the dummy row."""
+    """The state before the first sentence: every lane is done and writes to its dummy row."""
     live = idle_live(lanes, beam_size, max_length)
-    empty = jnp.zeros((sentences + 1, max_length, beam_size), int)
-    dummy, t = jnp.full(lanes, sentences), jnp.zeros(lanes, int)
+    empty = jnp.zeros((sentences + lanes, max_length, beam_size), int)
     return SearchState(
         next_sentence=jnp.array(0),
-        sentences=dummy,
-        t=t,
+        sentences=sentences + jnp.arange(lanes),
+        t=jnp.zeros(lanes, int),
         live=live,
         finished=no_finished(lanes, beam_size),
-        done=dummy == sentences,
-        record=Record(empty, empty, no_finished(sentences + 1, beam_size)),
+        done=jnp.ones(lanes, bool),
+        record=Record(empty, empty, no_finished(sentences + lanes, beam_size)),
         step_state=step_state,
     )
 
@@ -133,7 +136,9 @@ def merge_finished(finished: Finished, ended: Finished, failed: Bool[Array, " B"
 def store_finished(search: SearchState) -> Record:
     """The record with the finished hypotheses of the sentence in each lane."""
     pairs = zip(search.record.finished, search.finished, strict=True)
-    finished = Finished(*(old.at[search.sentences].set(new) for old, new in pairs))
+    finished = Finished(
+        *(old.at[search.sentences].set(new, unique_indices=True) for old, new in pairs)
+    )
     return search.record._replace(finished=finished)
 
 
@@ -145,10 +150,11 @@ def token_history(search: SearchState) -> Int[Array, "B N T"]:
     return jnp.where(slots < 0, -1, chosen)
 
 
-def walk_back(record: Record, nbest: int, end_id: int) -> Hypotheses:
-    """Read the n best finished hypotheses from their (step, slot) back to the start."""
-    tokens, parents = (jnp.moveaxis(x[:-1], 1, 0) for x in (record.tokens, record.parents))
-    finished = Finished(*(x[:-1, :nbest] for x in record.finished))
+def walk_back(record: Record, sentences: int, nbest: int, end_id: int) -> Hypotheses:
+    """Read the n best finished hypotheses of the first `sentences` rows from their (step, slot)
+    back to the start."""
+    tokens, parents = (jnp.moveaxis(x[:sentences], 1, 0) for x in (record.tokens, record.parents))
+    finished = Finished(*(x[:sentences, :nbest] for x in record.finished))
 
     def previous_step(slots, written):
         t, tokens, parents = written

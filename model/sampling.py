@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from . import candidates
 from .beam_search import Step
 from .checks import check_sentences, check_shape, checked_step
 from .constraints import Rules
@@ -61,11 +62,13 @@ def top_k_top_p_mask(
     At least one token remains (nucleus sampling, Holtzman et al. 2020, section 3.1). Tokens that
     tie with the last one are included.
     """
-    ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
-    taken = jnp.arange(logits.shape[-1]) < (top_k or logits.shape[-1])
-    share = jax.nn.softmax(jnp.where(taken, ordered, -jnp.inf), axis=-1)
+    if 0 < top_k < logits.shape[-1]:
+        ordered, _ = candidates.top_k(logits, top_k)  # without a sort of the vocabulary
+    else:
+        ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
+    share = jax.nn.softmax(ordered, axis=-1)
     before = jnp.cumsum(share, axis=-1) - share
-    taken &= (before < top_p) | (jnp.arange(logits.shape[-1]) == 0)
+    taken = (before < top_p) | (jnp.arange(ordered.shape[-1]) == 0)
     smallest = jnp.where(taken, ordered, jnp.inf).min(axis=-1, keepdims=True)
     return logits >= smallest
 

@@ -205,24 +205,24 @@ def translate(
         step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
         end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
         nbest=search.nbest, rules=rules, horizon=search.horizon,
-        queue=Queue(lanes, partial(load_sentence, memories, request.lengths)),
+        queue=Queue(lanes, partial(load_sentences, memories, request.lengths)),
     )  # fmt: skip
 
 
-def load_sentence(
+def load_sentences(
     memories: Sequence[tuple[Cache, ...]],
     lengths: Int[Array, " Q"],
     states: tuple[DecoderState, ...],
-    lane: Int[Array, ""],
-    sentence: Int[Array, ""],
+    lanes: Int[Array, " R"],
+    sentences: Int[Array, " R"],
 ) -> tuple[DecoderState, ...]:
-    """Copy the memory of a sentence into a lane, once instead of a gather in each step.
+    """Copy the memory of sentences into lanes, once instead of a gather in each step.
 
     The caches keep their values: stale slots are in no ancestry, so they stay masked.
     """
 
     def copy(old, new):
-        return old.at[lane].set(new[sentence])
+        return old.at[lanes].set(new[sentences], unique_indices=True)
 
     return tuple(
         DecoderState(

@@ -44,8 +44,8 @@ def searcher(kind):
             logits, states = ensemble([own] * models)(tokens, states, t, parents, ancestry)
             return logits, (sentences, steps + 1, states)
 
-        def load(state, row, sentence):
-            return state[0].at[row].set(sentence), *state[1:]
+        def load(state, lanes, sentences):
+            return state[0].at[lanes].set(sentences), *state[1:]
 
         start = jnp.full(B, START)
         return beam_search(

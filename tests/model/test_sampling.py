@@ -140,6 +140,20 @@ def test_top_k_top_p_mask_is_the_nucleus_of_the_best_tokens():
             )
 
 
+@pytest.mark.parametrize("top_k, top_p", [(5, 1.0), (5, 0.6), (40, 0.9)])
+def test_top_k_of_a_large_vocabulary_includes_ties_and_sorts_no_vocabulary(top_k, top_p):
+    vocab, random = 4001, np.random.default_rng(4)
+    logits = random.integers(0, 3000, (7, vocab)).astype(np.float32) / 250  # with ties
+    find = partial(top_k_top_p_mask, top_k=top_k, top_p=top_p)
+    for row, mask in zip(logits, np.asarray(find(jnp.asarray(logits))), strict=True):
+        probabilities = np.exp(row.astype(np.float64))
+        last = min(row[kept(probabilities.tolist(), top_k, top_p)])
+        np.testing.assert_array_equal(mask, row >= last)
+    program = jax.jit(find).lower(logits).as_text().splitlines()
+    ordered = [line for line in program if "@sort(" in line or "top_k(" in line]
+    assert ordered and not any(f"x{vocab}x" in line for line in ordered)
+
+
 def test_the_history_for_rules_holds_only_drawn_tokens():
     """The end token is by far the most probable, and a rule forbids repetitions. So each sample
     ends at once, unless the history holds an end token that was not drawn."""

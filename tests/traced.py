@@ -13,7 +13,7 @@ STEPS = {}
 def shared_steps(config):
     """A context in which a Trainer reuses the steps of earlier ones with the same configuration."""
     with ExitStack() as stack:
-        for name in ("pmap_train_step", "pmap_eval_step"):
+        for name in ("parallel_train_step", "pmap_eval_step"):
             stack.enter_context(mock.patch.object(trainer, name, memoised(name, config)))
         yield
 

@@ -9,7 +9,7 @@ from data.batches import DataPosition, own_rows
 from data.packing import Batch
 from model.transformer import Transformer
 from runtime import processes
-from runtime.devices import one_per_device, wait_on_cpu
+from runtime.devices import wait_on_cpu
 from runtime.errors import OUTPUT, UserError
 from runtime.prefetch import Prefetched
 from runtime.signals import Status, StopFlag, Stopped
@@ -22,6 +22,7 @@ from training.inputs import Data, training_batches
 from training.limits import Stopwatch, reached_limit
 from training.memory import check_state, with_memory_check
 from training.optimizer import learning_rate_schedule, make_optimizer
+from training.parallel import local_copy, parallel_train_step, place_batch, place_state
 from training.profile import with_profile
 from training.progress import Progress
 from training.report import announce
@@ -30,7 +31,6 @@ from training.step import (
     init_state,
     make_train_step,
     pmap_eval_step,
-    pmap_train_step,
     split_rows,
 )
 
@@ -71,6 +71,7 @@ class Trainer:
         )
         self.stopwatch = Stopwatch(seconds)
         self.start_step = self.saved_step = self.step = int(self.state.step)
+        self.state = place_state(self.state)
         self._running: tuple[int, dict[str, jax.Array], DataPosition] | None = None
         run.open_metrics(self.step)
 
@@ -133,7 +134,7 @@ class Trainer:
     def _prepare_steps(self) -> None:
         """Make the training step and the progress report."""
         config, training = self.config, self.config.training
-        step = pmap_train_step(make_train_step(self.model, self.optimizer, training))
+        step = parallel_train_step(make_train_step(self.model, self.optimizer, training))
         step = with_memory_check(step, config)
         self._train_step = with_profile(
             step, training.profile, self.run.path / "profile", self.step
@@ -146,7 +147,7 @@ class Trainer:
     def _place(self, batch: Batch) -> Batch:
         """[rows, …] → [devices, micro-batches, B, …], on the devices of this process."""
         rows = split_rows(batch, jax.local_device_count(), self.config.training.accumulate)
-        return jax.device_put(rows, one_per_device())
+        return place_batch(rows)
 
     def _do_step(self, stream: BatchStream) -> None:
         """Start a training step on the next batch, then report the step before it."""
@@ -194,7 +195,8 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate the parameters of this step, unless they have been evaluated."""
         if self.evaluator.best.evaluated_step < self.step:
-            self.evaluator.evaluate(self.step, self.step, self.state.eval_params)
+            params = local_copy(self.state.eval_params)
+            self.evaluator.evaluate(self.step, self.step, params)
 
     def _save_if_due(self) -> None:
         """Save every training.checkpoint_every steps, except at the end."""
@@ -225,7 +227,8 @@ class Trainer:
             "seconds": self.stopwatch.seconds,
             "files": self.data.files,
         }
-        processes.run_on_first("the state", self.checkpoints.start_save, self.state, facts)
+        state = local_copy(self.state)
+        processes.run_on_first("the state", self.checkpoints.start_save, state, facts)
         self.saved_step = self.step
 
     def _complete(self) -> None:

@@ -39,13 +39,13 @@ from storage.config import Config
 from training import trainer
 
 def get_config():
-    def pmap_train_step(_):
+    def parallel_train_step(_):
         def step(state, batch):
             raise jax.errors.JaxRuntimeError(
                 "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.")
         step.lower = step
         return step
-    trainer.pmap_train_step = pmap_train_step
+    trainer.parallel_train_step = parallel_train_step
     return Config()
 """
 

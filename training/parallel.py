@@ -1,8 +1,9 @@
 """The training step on all devices of all processes.
 
 In one process it runs under pmap. With several, pmap would convert each array of the state between
-the process and all processes at each call (26 ms for 600 arrays), so the same function runs under
-jit(shard_map) on global arrays: the state is replicated, each process provides its rows of a batch.
+the process and all processes in each step (measured in docs/SCALING.md). The same function then
+runs under jit(shard_map) on global arrays: the state is replicated, each process provides its rows
+of a batch.
 """
 
 from collections.abc import Callable

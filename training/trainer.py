@@ -27,12 +27,7 @@ from training.profile import with_profile
 from training.progress import Progress
 from training.report import announce
 from training.resume import resume_or_start
-from training.step import (
-    init_state,
-    make_train_step,
-    pmap_eval_step,
-    split_rows,
-)
+from training.step import init_state, make_train_step, pmap_eval_step, split_rows
 
 BatchStream = Prefetched[tuple[DataPosition, Batch, DataPosition]]  # Batches.iterate
 

@@ -32,7 +32,7 @@ from decoding.references import DEFAULT_METRICS, read_references
 from decoding.streaming import in_order
 from decoding.translator import Translator
 from decoding.work import MODES, Work
-from runtime import processes
+from runtime import connection, processes
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
@@ -135,7 +135,7 @@ def main() -> None:
     except Stopped as stopped:
         sys.stdout.flush()
         print(f"error: {stopped}", file=sys.stderr, flush=True)
-        processes.stop_all_processes(128 + stopped.signal, str(stopped))
+        connection.stop_all_processes(128 + stopped.signal, str(stopped))
         os._exit(128 + stopped.signal)  # a normal exit would wait for the calls in flight
 
 
@@ -150,7 +150,7 @@ def decode(f: flags.FlagValues) -> None:
         if references is not None:
             references.check_parallel(len(lines), "give one reference for each input line")
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
-    processes.connect(f)
+    connection.connect(f)
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
         prepare_jax(f.compilation_cache, 1 if interactive else 0, f.deterministic)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
@@ -253,7 +253,7 @@ def define_flags() -> None:
         "Identical bits on a GPU too, slower; a CPU is always deterministic.",
     )
     define_options()
-    processes.define_flags()
+    connection.define_flags()
 
 
 def define_options() -> None:

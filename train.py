@@ -20,7 +20,7 @@ from data.corpus_cache import (
 )
 from decoding.translator import Translator
 from interop.models import load_params
-from runtime import processes
+from runtime import connection, processes
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.durations import format_duration
@@ -51,7 +51,7 @@ def main() -> None:
         cache = corpus_cache(f.corpus_cache)
         return dry_run(config, path, cache, f.overwrite, f.compilation_cache)
     started = time.perf_counter()
-    processes.connect(f)
+    connection.connect(f)
     run, stop = (Run if processes.is_first() else ReadOnlyRun)(path), StopFlag()
     try:
         if not f.overwrite:
@@ -67,7 +67,7 @@ def main() -> None:
     except Stopped as stopped:
         run.log(f"{stopped}; run the same command to resume")
         if not stop.deferred:
-            processes.stop_all_processes(128 + stopped.signal, str(stopped))
+            connection.stop_all_processes(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
     except UserError as error:
         run.note(f"error: {error}")
@@ -119,7 +119,7 @@ def define_flags() -> None:
         "Read all data, report memory and disk space, do one step, and keep nothing but caches.",
     )
     define_cache_flag()
-    processes.define_flags()
+    connection.define_flags()
 
 
 if __name__ == "__main__":

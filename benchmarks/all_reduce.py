@@ -22,7 +22,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime import processes
+from runtime import connection, processes
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 
@@ -62,7 +62,7 @@ def main() -> None:
     if f.processes > 1:
         start_local_processes(f.processes)
     prepare_jax(f.compilation_cache, 1)
-    processes.connect(f)
+    connection.connect(f)
     n = jax.device_count()
     if processes.is_first():
         print(
@@ -82,7 +82,7 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "megabytes", "4,64,252", "Sizes; 252 is the size of the gradients of base in float32."
     )
-    processes.define_flags()
+    connection.define_flags()
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def exit_with_error(code: int, message: str, error: Exception | None = None) -> 
 
     With --debug, raises `error` itself, if it is given.
     """
-    from runtime.processes import stop_all_processes  # imports jax: not before flags are parsed
+    from runtime.connection import stop_all_processes  # imports jax: not before flags are parsed
 
     if error is not None and not isinstance(error, flags.Error) and debugging():
         raise error

@@ -1,27 +1,20 @@
-"""Several processes of one job: they connect, synchronise, compare settings and stop together.
+"""Several processes of one job: they synchronise, compare settings and exchange values.
 
 Each process runs the same command on its own devices and sees the same files. Values of a batch are
 summed by the devices (training/step.py); text is exchanged through the coordinator in process 0,
-which can name a missing process. With a single process these functions start no service and return
-at once.
+which can name a missing process. With a single process these functions return at once.
 """
 
-import atexit
 import itertools
 import json
-import os
 import re
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 
 # Private: jax has no public API for the process index before the backend starts (jax.process_index
 # starts it), nor for the key-value store of the coordinator. The names used here are those of jax
@@ -30,105 +23,10 @@ from jax._src import distributed
 
 from runtime.devices import wait_on_cpu
 from runtime.errors import CONFIGURATION, INTERNAL, UserError
-from runtime.workers import close_workers
 
-START_FACTOR = 5  # × --process_timeout: until all processes have started
-WAIT_FACTOR = 60  # × --process_timeout: until a live process arrives at a synchronisation point
 LOST = re.compile("gloo|nccl|connection|socket|unavailable|peer", re.IGNORECASE)
 _rounds = itertools.count()  # of all_gather: the same in all processes
 _timeout = 0  # milliseconds that `all_gather` waits for another process
-
-
-def define_flags() -> None:
-    """Define --distributed, or --coordinator with --num_processes and --process_id."""
-    flags.DEFINE_bool(
-        "distributed",
-        False,
-        "Run as one of several processes of a TPU pod, Slurm or Open MPI job; their number is read "
-        "from the cluster.",
-    )
-    flags.DEFINE_string(
-        "coordinator", "", "HOST:PORT of process 0 on other clusters; the same in all processes."
-    )
-    flags.DEFINE_integer("num_processes", None, "Number of processes, with --coordinator.")
-    flags.DEFINE_integer("process_id", None, "Index of this process from 0, with --coordinator.")
-    flags.DEFINE_integer(
-        "process_timeout",
-        60,
-        "Seconds without a heartbeat after which a process is lost and all stop.",
-        lower_bound=1,
-    )
-
-
-def connect(f: flags.FlagValues) -> None:
-    """Connect to the other processes, if the flags name any, before any device is used.
-
-    Raises UserError(CONFIGURATION) for inconsistent flags or if the processes cannot connect.
-    """
-    check_process_flags(f)
-    if not (f.distributed or f.coordinator):
-        return
-    global _timeout
-    _timeout = WAIT_FACTOR * f.process_timeout * 1000
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it would intercept SIGTERM
-    redirect_native_stdout()
-    limit = START_FACTOR * f.process_timeout
-    address = f.coordinator or "the coordinator of the cluster"
-    message = (
-        f"not all processes connected to {address} within {limit} s; start all of them with the "
-        "same flags"
-    )
-    timer = threading.Timer(limit, _exit_unconnected, [message])
-    timer.daemon = True
-    timer.start()
-    try:
-        jax.distributed.initialize(
-            f.coordinator or None,
-            f.num_processes,
-            f.process_id,
-            initialization_timeout=2 * limit,  # jax aborts after it; the timer above prints a line
-            heartbeat_timeout_seconds=f.process_timeout,
-            shutdown_timeout_seconds=f.process_timeout,
-        )
-    except (ValueError, RuntimeError) as error:
-        raise UserError(CONFIGURATION, f"the processes could not connect: {error}") from error
-    finally:
-        timer.cancel()
-    (listener := threading.Thread(target=_await_stop, daemon=True)).start()
-    atexit.register(_end_listener, listener)  # runs before jax's handler, registered earlier
-
-
-def _exit_unconnected(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr, flush=True)
-    os._exit(INTERNAL)
-
-
-def check_process_flags(f: flags.FlagValues) -> None:
-    """Raise UserError(CONFIGURATION) for incomplete or invalid flags of `define_flags`."""
-    given = f.num_processes is not None, f.process_id is not None
-    if any(given) and not f.coordinator or f.coordinator and not all(given):
-        raise UserError(
-            CONFIGURATION,
-            "--coordinator=HOST:PORT, --num_processes and --process_id "
-            "belong together; set all three, or --distributed alone on a known cluster",
-        )
-    if f.coordinator and not re.fullmatch(r".+:\d+", f.coordinator):
-        raise UserError(CONFIGURATION, f"--coordinator must be HOST:PORT, got {f.coordinator!r}")
-    if f.coordinator and not 0 <= f.process_id < f.num_processes:
-        raise UserError(
-            CONFIGURATION,
-            "--process_id must be from 0 to --num_processes − 1, got "
-            f"{f.process_id} of {f.num_processes}",
-        )
-
-
-def redirect_native_stdout() -> None:
-    """Send file descriptor 1 to stderr and keep stdout for Python: Gloo prints a banner to it."""
-    sys.stdout.flush()
-    stdout = os.dup(1)
-    os.dup2(2, 1)
-    sys.stdout = open(stdout, "w", encoding="utf-8", errors="backslashreplace")
 
 
 def index() -> int:
@@ -146,9 +44,15 @@ def is_first() -> bool:
     return index() == 0
 
 
-def _client() -> Any:
+def store() -> Any:
     """The connection to the key-value store of the coordinator; None in a single process."""
     return distributed.global_state.client
+
+
+def set_timeout(seconds: int) -> None:
+    """Set how long `all_gather` waits for another process."""
+    global _timeout
+    _timeout = seconds * 1000
 
 
 def all_gather(name: str, value: Any) -> list[Any]:
@@ -158,7 +62,7 @@ def all_gather(name: str, value: Any) -> list[Any]:
     """
     if count() == 1:
         return [value]
-    client, current, values = _client(), next(_rounds), []
+    client, current, values = store(), next(_rounds), []
     client.key_value_set(f"{current}/{index()}", json.dumps(value))
     for process in range(count()):
         try:
@@ -251,50 +155,3 @@ def is_lost_process(error: Exception) -> bool:
         and isinstance(error, jax.errors.JaxRuntimeError | ValueError)
         and bool(LOST.search(str(error)))
     )
-
-
-def stop_all_processes(code: int, message: str) -> None:
-    """Exit with `code`, and make the other processes print `message` and exit with the same code.
-
-    Returns if this is the only process.
-    """
-    client = _client()
-    if client is None:
-        return
-    for process in range(count()):
-        try:
-            client.key_value_set(f"stop/{process}", json.dumps([code, index(), message]))
-        except jax.errors.JaxRuntimeError:
-            pass  # another process was faster, or the coordinator and all others have ended
-    _exit(code)
-
-
-def _exit(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    close_workers()
-    if is_first():
-        time.sleep(1)  # the coordinator ends with this process: the others read the reason first
-    os._exit(code)  # exit handlers would wait for the other processes
-
-
-def _await_stop() -> None:
-    """Exit when another process has called `stop_all_processes`."""
-    own, client = index(), _client()
-    try:
-        text = client.blocking_key_value_get(f"stop/{own}", 2**31 - 1)
-    except jax.errors.JaxRuntimeError:
-        return
-    code, process, message = json.loads(text)
-    if code is not None and process != own:
-        print(f"error: process {process} stopped: {message}", file=sys.stderr)
-        _exit(code)
-
-
-def _end_listener(listener: threading.Thread) -> None:
-    """At a normal exit, end the thread of `_await_stop`, which must not outlive jax's client."""
-    try:
-        _client().key_value_set(f"stop/{index()}", "[null, 0, null]")
-    except jax.errors.JaxRuntimeError:
-        return
-    listener.join()

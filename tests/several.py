@@ -1,4 +1,4 @@
-"""Several processes of one job on this machine, for tests of runtime/processes.py."""
+"""Several processes of one job on this machine, for tests."""
 
 import os
 import socket
@@ -87,12 +87,17 @@ def write_data(path):
     return path
 
 
-def training(path, processes, devices, run, *flags, num_steps=4, apart=()):
+def training(path, processes, devices, run, *flags, config=None, num_steps=4, apart=()):
+    """A `Job` that trains on the data of `write_data` in the run directory `run`.
+
+    `config` is the path of a config file. Its flag must precede those of single fields.
+    """
     return Job(
         path,
         processes,
         devices,
         ROOT / "train.py",
+        *([f"--config={config}"] if config else []),
         *TINY,
         f"--workdir={run}",
         f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",

@@ -254,7 +254,7 @@ def test_the_tables_list_every_config_field_with_its_default(part):
 def test_the_tables_list_every_flag(script, name):
     """Flags of libraries and search options, which have their own table, are not included."""
     options = {one.name for one in fields(Config().decoding)}
-    files = [script, "runtime/command.py", "runtime/processes.py"]
+    files = [script, "runtime/command.py", "runtime/connection.py"]
     files.append("decoding/format_flags.py" if script == "decode.py" else "data/corpus_cache.py")
     source = "".join((ROOT / file).read_text(encoding="utf-8") for file in files)
     defined = set(re.findall(r'(?:DEFINE_\w+|define_path)\(\s*"(\w+)"', source)) - options

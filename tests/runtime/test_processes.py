@@ -17,8 +17,8 @@ from several import ROOT, Job, training, write_data
 from tiny import WORDS, write_run
 
 from interop.models import load_params
+from runtime.connection import check_process_flags
 from runtime.errors import CONFIGURATION, UserError
-from runtime.processes import check_process_flags
 from storage.checkpoint import steps
 
 

@@ -12,7 +12,7 @@ import pytest
 from several import ROOT, TINY, Job, training, write_data
 from tiny import StopAfter
 
-from runtime import processes
+from runtime import connection, processes
 from runtime.errors import UserError
 from storage.checkpoint import steps
 
@@ -131,10 +131,10 @@ def test_the_timeout_of_missing_processes_names_the_coordinator(monkeypatch, coo
     def time_out(*_, **options):
         raise RuntimeError("deadline")
 
-    monkeypatch.setattr(processes.threading, "Timer", timer)
-    monkeypatch.setattr(processes.jax.distributed, "initialize", time_out)
-    monkeypatch.setattr(processes.jax.config, "update", lambda *_: None)
-    monkeypatch.setattr(processes, "redirect_native_stdout", lambda: None)
+    monkeypatch.setattr(connection.threading, "Timer", timer)
+    monkeypatch.setattr(connection.jax.distributed, "initialize", time_out)
+    monkeypatch.setattr(connection.jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(connection, "redirect_native_stdout", lambda: None)
     monkeypatch.setattr(processes, "_timeout", 0)
     given = SimpleNamespace(
         coordinator=coordinator,
@@ -144,7 +144,7 @@ def test_the_timeout_of_missing_processes_names_the_coordinator(monkeypatch, coo
         process_timeout=7,
     )
     with pytest.raises(UserError, match="could not connect: deadline"):
-        processes.connect(given)
+        connection.connect(given)
     assert timers == [
         (
             35,

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from runs import run_training
-from several import ROOT, TINY, Job, write_data
+from several import training, write_data
 from tiny import StopAfter, tiny_config, write_corpus
 
 from data.planner import Planner
@@ -81,17 +81,7 @@ def test_a_signal_takes_effect_during_the_plan_of_an_epoch(tmp_path, monkeypatch
 def test_two_processes_stop_together_during_a_plan(tmp_path):
     path, run = write_data(tmp_path), tmp_path / "run"
     (path / "plans.py").write_text(SLOW_PLANS)
-    job = Job(
-        path,
-        2,
-        1,
-        ROOT / "train.py",
-        f"--config={path / 'plans.py'}",
-        *TINY,
-        f"--workdir={run}",
-        f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
-        "--config.training.num_steps=100000",
-    )
+    job = training(path, 2, 1, run, config=path / "plans.py", num_steps=100_000)
     job.wait_for("planning epoch 1")
     job.wait_for("step 1/")
     job.processes[1].send_signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from several import ROOT, TINY, Job, write_data
+from several import training, write_data
 from tiny import StopAfter
 
 from data.batches import DataPosition
@@ -266,17 +266,7 @@ def get_config():
 def test_two_processes_stop_together_while_one_waits_for_a_batch(tmp_path, receiver):
     path, run = write_data(tmp_path), tmp_path / "run"
     (path / "batches.py").write_text(SLOW_BATCHES)
-    job = Job(
-        path,
-        2,
-        1,
-        ROOT / "train.py",
-        f"--config={path / 'batches.py'}",
-        *TINY,
-        f"--workdir={run}",
-        f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
-        "--config.training.num_steps=100000",
-    )
+    job = training(path, 2, 1, run, config=path / "batches.py", num_steps=100_000)
     job.wait_for("step 6/")
     job.processes[receiver].send_signal(signal.SIGTERM)
     assert job.codes() == [143, 143], job.texts(1)

@@ -13,6 +13,7 @@ from flax import linen as nn
 from model.attention import segment_mask
 from model.config import ModelConfig
 from model.layers import Embedding
+from model.matmul import FULL
 from model.transformer import Stack, default_positions
 
 CLS, FIRST, WORDS, LONGEST = 1, 2, 12, 8
@@ -29,7 +30,7 @@ class Bert(nn.Module):
     def setup(self):
         self.embedding = Embedding(self.config, FIRST + WORDS)
         self.stack = Stack(self.config, self.config.num_layers)
-        self.head = nn.Dense(self.classes)
+        self.head = nn.Dense(self.classes, precision=FULL)
 
     def __call__(self, tokens, segments):
         """Logits [B, classes]. Segment 0 is padding, for any tokens."""

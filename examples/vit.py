@@ -11,6 +11,7 @@ import optax
 from flax import linen as nn
 
 from model.config import ModelConfig
+from model.matmul import FULL
 from model.transformer import Stack
 
 SIZE, PATCH, STROKE = 12, 4, 7
@@ -35,10 +36,10 @@ class VisionTransformer(nn.Module):
     @nn.compact
     def __call__(self, pictures):
         """Logits [B, classes]. There is no mask: every patch attends to every patch."""
-        x = nn.Dense(self.config.d_model)(patches(pictures))
+        x = nn.Dense(self.config.d_model, precision=FULL)(patches(pictures))
         positions = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
         x, _ = Stack(self.config, self.config.num_layers)(x, None, positions)
-        return nn.Dense(self.classes)(x.mean(axis=1))
+        return nn.Dense(self.classes, precision=FULL)(x.mean(axis=1))
 
 
 def strokes(random: np.random.Generator, number: int) -> tuple[np.ndarray, np.ndarray]:

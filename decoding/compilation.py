@@ -5,14 +5,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import jax
 
-from runtime.devices import usable_cores
-
-THREADS = 8  # at most; a compilation takes hundreds of MB
 POLL_SECONDS = 0.1
 
 
 class CompilationAhead:
-    """Compiles programs by key, each once, on a thread per core. XLA compiles without the GIL."""
+    """Compiles programs by key, each once, in threads. XLA compiles without the GIL."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -22,8 +19,9 @@ class CompilationAhead:
         """Whether a program of this key was started."""
         return key in self._started
 
-    def start(self, key: Hashable, lower: Callable[[], jax.stages.Lowered]) -> None:
-        """Compile the program of `lower`, the method of a function of `jit` with its arguments.
+    def start(self, key: Hashable, lower: Callable[[], jax.stages.Lowered], threads: int) -> None:
+        """Compile the program of `lower`, the method of a function of `jit` with its arguments, one
+        of at most `threads` at once.
 
         `jit` keeps the program for its next call. An error is dropped: that call compiles again and
         raises it.
@@ -33,9 +31,7 @@ class CompilationAhead:
             lower().compile()
 
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(
-                int(__import__("os").environ.get("CT") or min(usable_cores(), THREADS)), "compile"
-            )
+            self._pool = ThreadPoolExecutor(threads, "compile")
         self._started[key] = self._pool.submit(compile_program)
 
     def wait(self, key: Hashable, poll: Callable[[], None]) -> None:

@@ -161,7 +161,7 @@ class Engine:
 
     def _compile_ahead(self, job: Job, groups: Sequence[tuple[int, list[int]]]) -> None:
         """Start to compile the program of the first call of each bucket, in the order of calls."""
-        started = []
+        started, threads = [], self.sizes.compilations
         for bucket, lines in groups:
             lines = lines[: self._call_size(bucket)]
             if (key := self._call_key(job, bucket, lines)) in self._ahead:
@@ -169,7 +169,7 @@ class Engine:
             # One line, with a prefix if any has one, gives arrays of the same shapes.
             line = next((i for i in lines if i in job.prefixes), lines[0])
             arguments = self.variables, *self._inputs(job, bucket, [line]), self._values
-            self._ahead.start(key, partial(compiled(key[0]).lower, *arguments))
+            self._ahead.start(key, partial(compiled(key[0]).lower, *arguments), threads)
             started.append(f"{bucket} × {self.lanes(bucket)}")
         if started:
             self.log(f"compiling the search, source tokens × sentences: {', '.join(started)}")
@@ -236,9 +236,8 @@ class Engine:
         """Wait for the hypotheses of a call; None if the devices ran out of memory."""
         if call.hypotheses is None:
             return None
-        hypotheses = self.batches.run_or_halve(
-            call.lanes, call.bucket, jax.device_get, call.hypotheses
-        )
+        run = self.batches.run_or_halve
+        hypotheses = run(call.lanes, call.bucket, jax.device_get, call.hypotheses)
         if hypotheses is not None and self.pace:
             batch = self._batch_size(call.bucket)
             batches = -(-len(call.lines) // batch)

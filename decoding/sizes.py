@@ -25,6 +25,7 @@ class Sizes(NamedTuple):
     in_flight: int  # calls submitted before the results of the first are read
     window: int  # lines that are sorted by length together
     chunk: int  # consecutive lines that a process of a job takes in turn
+    compilations: int  # programs compiled at once
 
 
 def sizes_of(
@@ -51,6 +52,7 @@ def sizes_of(
         choices.in_flight,
         choices.window * lines,
         max(choices.chunk, lines),
+        choices.compilations,
     )
 
 

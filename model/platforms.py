@@ -20,6 +20,7 @@ class Choices(NamedTuple):
     hypotheses: int  # the most that a device extends in one step; also limited by its memory
     encoder_tokens: int  # the most source tokens that are encoded together
     window: int  # batches of lines that are sorted by length together; bounds memory of the host
+    compilations: int  # programs that are compiled at once, while others run
     queue: int = 16  # batches in one call of a device
     in_flight: int = 2  # calls submitted while the host prepares the next and reads results
     chunk: int = 4096  # the fewest lines that a process of a job takes in turn
@@ -37,7 +38,8 @@ CPU = Choices(
     sentences=32,  # measured: the matrices of larger batches exceed the caches of a core
     hypotheses=2**31,  # no limit: sentences limits them
     encoder_tokens=512,  # measured: 1,024 exceed a core's cache and take twice as long per token
-    window=64,  # measured: four full calls, one for each of the usual length buckets
+    window=64,  # derived: four full calls, one for each of the usual length buckets
+    compilations=1,  # measured on two cores: 2 double the time to the first results, equal in total
 )
 # A step reads all weights once, whatever the number of hypotheses, and starts some hundred kernels
 # of a few µs each. From about 300 hypotheses on, the products take longer than reading the weights
@@ -48,6 +50,7 @@ GPU = Choices(
     hypotheses=4096,
     encoder_tokens=32_768,  # far above what fills the device; more would only take memory
     window=32,  # a line takes about 1 kB of the host: 0.3 GB for 8 devices with beam size 4
+    compilations=8,  # the host has nothing else to do; each takes some hundred MB
 )
 # As GPU: 200 TFLOP/s and 0.8 TB/s (v5e) give the same ratio of products to reading weights. A
 # device has less memory, which limits the hypotheses (decoding/sizes.py).

@@ -21,8 +21,9 @@ def free_memory() -> int | None:
 def device_memory() -> int | None:
     """Bytes of each local device that JAX may use, free or not; None if unknown (CPU)."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    limits = [one.get("bytes_limit") for one in stats]
-    return None if None in limits else min(limits)
+    if not all("bytes_limit" in one for one in stats):
+        return None
+    return min(one["bytes_limit"] for one in stats)
 
 
 def free_host_memory(root: Path = Path("/")) -> int | None:

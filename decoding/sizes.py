@@ -11,7 +11,7 @@ import numpy as np
 
 from decoding.length_limits import length_buckets, max_lengths
 from model.config import ModelConfig, num_parameters
-from model.platforms import choices_of
+from model.platforms import Choices, choices_of
 from storage.config import DecodingConfig
 
 USABLE = 0.5  # of the memory for a search; the rest is for copies that XLA makes
@@ -37,14 +37,7 @@ def sizes_of(
 ) -> Sizes:
     """The sizes for `devices` devices of a platform, each with `memory` bytes (None: unknown)."""
     choices = choices_of(platform)
-    batch_size = options.batch_size
-    if not batch_size:
-        hypotheses = choices.hypotheses // (options.samples or options.beam_size)
-        batch_size = min(choices.sentences, max(1, hypotheses))
-        if memory is not None:
-            batch_size = min(batch_size, sentences_in(memory, models, options, choices.queue))
-        # Devices of slightly different memory get the same programs, so the same bytes.
-        batch_size = 1 << batch_size.bit_length() - 1
+    batch_size = options.batch_size or automatic_batch_size(models, options, choices, memory)
     lines = batch_size * devices
     return Sizes(
         batch_size,
@@ -54,6 +47,19 @@ def sizes_of(
         max(choices.chunk, lines),
         choices.compilations,
     )
+
+
+def automatic_batch_size(
+    models: Sequence[ModelConfig], options: DecodingConfig, choices: Choices, memory: int | None
+) -> int:
+    """The batch size for devices with `memory` bytes (None: unknown)."""
+    if not choices.hypotheses:
+        return choices.sentences
+    most = max(1, choices.hypotheses // (options.samples or options.beam_size))
+    if memory is not None:
+        most = min(most, sentences_in(memory, models, options, choices.queue))
+    # A power of two: devices of slightly different memory get the same programs, so the same bytes.
+    return min(choices.sentences, 1 << most.bit_length() - 1)
 
 
 def sentences_in(

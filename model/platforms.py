@@ -1,7 +1,7 @@
 """Platforms: one table of the choices that depend on the device, with the reason for each value.
 
-The values of the CPU are measured. Those of GPU and TPU are derived; docs/SCALING.md lists what is
-not yet measured there. The layout of a cache (`Cache` in model/attention.py) is the same on all
+Those of the CPU are measured where the comment says so. Those of GPU and TPU are derived, and none
+is measured yet (docs/SCALING.md). The layout of a cache (`Cache` in model/attention.py) is the same on all
 platforms, because the programs of several platforms can share one file (scripts/export.py). A CPU
 reads it as it is stored; on GPU and TPU, XLA chooses the order of the axes in memory.
 """
@@ -17,7 +17,7 @@ class Choices(NamedTuple):
     """What suits the devices of a platform."""
 
     sentences: int  # the most that a device searches at once, if they have up to 32 source tokens
-    hypotheses: int  # the most that a device extends in one step; also limited by its memory
+    hypotheses: int  # the most that a device extends in a step, if its memory suffices; 0: no limit
     encoder_tokens: int  # the most source tokens that are encoded together
     window: int  # batches of lines that are sorted by length together; bounds memory of the host
     compilations: int  # programs that are compiled at once, while others run
@@ -28,15 +28,16 @@ class Choices(NamedTuple):
 
 
 # Equal on all platforms:
-# queue: the lanes of a device idle at the end of a call only, for about one sentence of 16.
-# in_flight: one call runs while the host reads the results of the one before it.
-# chunk: a process writes its results every 4,096 lines; with fewer lines, opening and writing files
-#   takes longer than the search of a fast device. A chunk is never smaller than a batch.
+# queue: derived. Lanes idle at the end of a call only, for about one sentence of 16.
+# in_flight: derived. One call runs while the host reads the results of the one before it.
+# chunk: derived. Results are saved after as many lines, so a fast device writes few files a second.
+#   A chunk is never smaller than a batch (decoding/sizes.py).
 # two_stages: measured on a CPU. The first stage is a maximum, one pass over the logits that GPU and
 #   TPU can compute at their memory bandwidth; lax.top_k may sort instead.
+# Figures of the CPU: benchmarks/decode_speed.md.
 CPU = Choices(
-    sentences=32,  # measured: the matrices of larger batches exceed the caches of a core
-    hypotheses=2**31,  # no limit: sentences limits them
+    sentences=32,  # measured: 16, 24, 40 and 48 are not faster
+    hypotheses=0,  # the number of sentences decides, whatever the beam size
     encoder_tokens=512,  # measured: 1,024 exceed a core's cache and take twice as long per token
     window=64,  # derived: four full calls, one for each of the usual length buckets
     compilations=1,  # measured on two cores: 2 double the time to the first results, equal in total
@@ -50,7 +51,7 @@ GPU = Choices(
     hypotheses=4096,
     encoder_tokens=32_768,  # far above what fills the device; more would only take memory
     window=32,  # a line takes about 1 kB of the host: 0.3 GB for 8 devices with beam size 4
-    compilations=8,  # the host has nothing else to do; each takes some hundred MB
+    compilations=8,  # the cores of the host are free; each takes some hundred MB
 )
 # As GPU: 200 TFLOP/s and 0.8 TB/s (v5e) give the same ratio of products to reading weights. A
 # device has less memory, which limits the hypotheses (decoding/sizes.py).

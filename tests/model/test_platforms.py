@@ -46,7 +46,7 @@ def test_equal_values_give_a_program_without_branches():
 )
 def test_the_encoder_takes_as_many_sentences_as_fit_into_its_tokens(monkeypatch, lanes, length):
     taken = []
-    monkeypatch.setattr(translate, "encode_batches", lambda *a: taken.append(a[-1]) or jnp.zeros(1))
+    monkeypatch.setattr(translate, "encode_batches", lambda *a: taken.append(a[-1]) or ())
     request = Request(*(np.zeros(shape, np.int32) for shape in ((lanes, length), lanes, lanes)))
     translate.encode_sources(Transformer(SMALL), {"params": shapes(SMALL)}, request, lanes)
     expected = set()

@@ -36,6 +36,7 @@ def compiled_on():
 def test_only_the_programs_of_the_lines_are_compiled_in_threads_and_once(compiled_on):
     translator, logged = translator_of(), []
     translator.engine.log = logged.append
+    compiled_on.clear()  # programs that make the parameters
     first = translator.translate([SHORT, "", SHORT])
     assert [name.startswith("compile") for name in compiled_on] == [True]
     assert logged == ["compiling the search, source tokens × sentences: 16 × 3"]
@@ -49,6 +50,7 @@ def test_only_the_programs_of_the_lines_are_compiled_in_threads_and_once(compile
 def test_lines_with_a_prefix_need_a_program_of_their_own_which_is_compiled_ahead(compiled_on):
     translator, logged = translator_of(), []
     translator.engine.log = logged.append
+    compiled_on.clear()  # programs that make the parameters
     lines = [Item(SHORT, SHORT), Item(SHORT, SHORT, prefix="vier")]
     (_, found) = translator.stream(lines)
     assert found.text.startswith("vier") and len(logged) == len(compiled_on) == 1

@@ -27,7 +27,7 @@ from decoding.formats import Item
 from decoding.inputs import Input, check_input, check_no_input_is_replaced, read_lines
 from decoding.interactive import Session, alignment_text
 from decoding.jobs import Chunks, is_local, job_fingerprint, shard_lines, shard_of
-from decoding.progress import DecodingProgress
+from decoding.progress import DecodingProgress, note
 from decoding.references import DEFAULT_METRICS, read_references
 from decoding.streaming import in_order
 from decoding.translator import Translator
@@ -159,7 +159,9 @@ def decode(f: flags.FlagValues) -> None:
         check_flags_with_options(f, translator.decoding)
         if f.mode == "translate" and not interactive:
             print(translator.engine.description(), file=sys.stderr)
-        local_lines = sum(map(is_local, lines)) if lines else 0
+            translator.engine.log = note
+        chunk = translator.engine.sizes.chunk
+        local_lines = sum(is_local(line, chunk) for line in lines or ())
         live = sys.stderr.isatty() and not (f.output == "-" and sys.stdout.isatty())
         progress = DecodingProgress(local_lines, not interactive, live)
         formats, keep_texts = chosen_formats(f), references is not None
@@ -167,7 +169,8 @@ def decode(f: flags.FlagValues) -> None:
         if resumable(f):
             translator.engine.pace = Pace(CALL_SECONDS)
             job = job_fingerprint(translator, members_of(runs, f.checkpoint), work.facts)
-            open_chunks(f.output, job).run(partial(source.items, lines), work, progress.add_reused)
+            chunks = open_chunks(f.output, job, chunk)
+            chunks.run(partial(source.items, lines), work, progress.add_reused)
         elif interactive:
             align = partial(alignment_text, translator) if f.mode == "translate" else None
             session = Session(align)
@@ -183,11 +186,13 @@ def decode(f: flags.FlagValues) -> None:
             print(result, file=sys.stderr if f.output == "-" else sys.stdout)
 
 
-def open_chunks(output: str, fingerprint: str) -> Chunks:
-    """The saved results of the job with this fingerprint, which must be equal in all processes."""
-    processes.check_agreement({"the job (run, options, versions, device)": fingerprint})
+def open_chunks(output: str, fingerprint: str, chunk: int) -> Chunks:
+    """The saved results of the job with this fingerprint, which must be equal in all processes, as
+    must be the lines of a chunk."""
+    facts = {"the job (run, options, versions, device)": fingerprint}
+    processes.check_agreement(facts | {"the lines of a chunk (devices × batch size)": str(chunk)})
     with processes.first_process_first("the saved results"):
-        return Chunks(output, fingerprint)
+        return Chunks(output, fingerprint, chunk)
 
 
 def outputs_of(

@@ -44,5 +44,5 @@ def get_config() -> Config:
             keep=3,
             eval_sentences=200,
         ),
-        decoding=DecodingConfig(max_extra_length=20, batch_size=32),
+        decoding=DecodingConfig(max_extra_length=20),
     )

@@ -34,5 +34,5 @@ def get_config() -> Config:
             warmup_steps=600, log_every=100, eval_every=600, checkpoint_every=100, keep=6,
             eval_sentences=0,
         ),
-        decoding=DecodingConfig(beam_size=5, alpha=1.0, batch_size=32),
+        decoding=DecodingConfig(beam_size=5, alpha=1.0),
     )  # fmt: skip

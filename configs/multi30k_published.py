@@ -43,5 +43,5 @@ def get_config() -> Config:
             learning_rate=0.005 * (128 * 2000) ** 0.5, warmup_steps=2000,
             log_every=100, eval_every=1000, checkpoint_every=50, keep=10, eval_sentences=0,
         ),
-        decoding=DecodingConfig(beam_size=5, alpha=1.0, batch_size=32),
+        decoding=DecodingConfig(beam_size=5, alpha=1.0),
     )  # fmt: skip

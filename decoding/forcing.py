@@ -73,7 +73,8 @@ class TeacherForcing:
                 lanes = engine.lanes(bucket)
                 capacity = lanes * jax.local_device_count()
                 batch = [pairs[i] for i in lines[:capacity]]
-                scored = engine.run_or_halve(lanes, bucket, self._batch, bucket, capacity, batch)
+                run = engine.batches.run_or_halve
+                scored = run(lanes, bucket, self._batch, bucket, capacity, batch)
                 if scored is None:
                     continue  # out of memory: a smaller batch
                 for i, one in zip(lines, scored, strict=False):

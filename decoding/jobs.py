@@ -38,7 +38,6 @@ from runtime.files import (
 from runtime.paths import expand_path
 from runtime.version import __version__
 
-CHUNK = 4096  # consecutive lines of a process, and the number of results that are saved at once
 SAVE_INTERVAL = 10.0  # seconds after which results are saved even if they are fewer
 
 LIBRARIES = ("jax", "jaxlib", "sentencepiece")
@@ -61,18 +60,19 @@ def shard_lines(lines: int, part: int, parts: int) -> range:
     return range((part - 1) * lines // parts, part * lines // parts)
 
 
-def is_local(number: int) -> bool:
+def is_local(number: int, chunk: int) -> bool:
     """Whether this process computes line `number`: several processes take chunks in turn."""
-    return number // CHUNK % processes.count() == processes.index()
+    return number // chunk % processes.count() == processes.index()
 
 
 def job_fingerprint(translator: Translator, members: Iterable[Member], work: Sequence[str]) -> str:
     """sha256 of everything that determines the output for a line, except the line: options, models
     and their weights, vocabularies, versions of this project and of libraries, machine, device, the
     deterministic flag, and the facts of the work."""
-    device = jax.local_devices()[0]
+    device, batch_size = jax.local_devices()[0], translator.engine.sizes.batch_size
     facts = [
-        asdict(translator.decoding),
+        # Not an automatic batch size: a line's bytes depend on the one that is compiled.
+        asdict(translator.decoding) | {"batch_size": batch_size},
         translator.weights,
         [translator.source_tokenizer.kind, translator.target_tokenizer.kind],  # text or pieces
         *work,
@@ -109,8 +109,13 @@ def hash_of(item: Item) -> str:
 class Chunks:
     """The finished results of one output file."""
 
-    def __init__(self, output: str, fingerprint: str):
-        """Keeps the results of a job with the same fingerprint, and removes those of another."""
+    def __init__(self, output: str, fingerprint: str, chunk: int):
+        """Keeps the results of a job with the same fingerprint, and removes those of another.
+
+        `chunk` is the number of consecutive lines that a process takes in turn, and of results that
+        are saved at once.
+        """
+        self._chunk = chunk
         self._output = os.path.realpath(expand_path(output))
         self._directory, self._temporary = f"{self._output}.parts", f"{self._output}.parts.tmp"
         mark = os.path.join(self._directory, "fingerprint")
@@ -139,7 +144,7 @@ class Chunks:
     ) -> None:
         """Compute the missing results with `work`, then write the whole output file.
 
-        `lines` returns a new iterator over the input. Several processes compute CHUNK lines in
+        `lines` returns a new iterator over the input. Several processes compute chunks in
         turn. `reused` is called with a count of results of an earlier run, as they are found.
         """
         hashes: dict[int, str] = {}
@@ -149,7 +154,7 @@ class Chunks:
         def missing() -> Lines:
             find = self._finder()
             for number, item in lines():
-                if not is_local(number):
+                if not is_local(number, self._chunk):
                     continue
                 if find(number, key := hash_of(item)) is not None:
                     reused(1)
@@ -160,7 +165,7 @@ class Chunks:
         try:
             for group in work(missing()):
                 unsaved |= {number: (hashes.pop(number), text) for number, text in group.items()}
-                if len(unsaved) >= CHUNK or time.monotonic() - saved > SAVE_INTERVAL:
+                if len(unsaved) >= self._chunk or time.monotonic() - saved > SAVE_INTERVAL:
                     self._save(unsaved)
                     unsaved, saved = {}, time.monotonic()
         finally:  # also after a signal

@@ -96,12 +96,12 @@ def graph(program: Program) -> Callable[..., Hypotheses]:
 
 
 @lru_cache(PROGRAMS)
-def compiled(program: Program) -> Callable[..., Any]:
+def compiled(program: Program) -> jax.stages.Wrapped:
     """`graph` on all local devices; requests and line numbers have a leading axis of devices."""
     return on_devices(graph(program), (None, 0, 0, None))
 
 
-def on_devices(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Callable[..., Any]:
+def on_devices(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> jax.stages.Wrapped:
     """`jax.pmap(function, in_axes=in_axes)` on the local devices, for axes 0 and None.
 
     pmap itself never releases its compiled programs.

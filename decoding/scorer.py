@@ -6,11 +6,9 @@ It uses the models, tokenizers and buckets of a Translator.
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
-import jax
-
 from decoding.formats import Scored
 from decoding.streaming import windows
-from decoding.translator import WINDOW, Translator
+from decoding.translator import Translator
 from runtime.prefetch import Prefetched
 
 
@@ -23,7 +21,7 @@ class Scorer:
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Scored | None]:
         """The score of each pair, in order; None if both sides are blank. A score is NaN if the
         models' logits are not finite."""
-        size = WINDOW * self._translator.decoding.batch_size * jax.local_device_count()
+        size = self._translator.engine.sizes.window
         with closing(Prefetched(pairs, size)) as prefetched:
             for window in windows(prefetched, size):
                 yield from self._forcing.scores(self._forcing.pairs(window))

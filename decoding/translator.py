@@ -11,8 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from data.pieces import tokenizers_for_pieces
 from data.tokenizer import Tokenizer
 from decoding.attention import Attention, attention_of
@@ -32,7 +30,6 @@ from runtime.prefetch import Prefetched
 from storage.config import DecodingConfig
 
 OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batch sizes
-WINDOW = 64  # batches of lines that are sorted by length together; bounds memory
 
 
 class Translator:
@@ -190,7 +187,7 @@ class Translator:
     ) -> Iterator[dict[int, Translation]]:
         """The translations of (number, line) pairs by number, in the order of the compiled calls;
         {} while the input pauses. Closing the generator does not wait for the input."""
-        size = WINDOW * self.decoding.batch_size * jax.local_device_count()
+        size = self.engine.sizes.window
         items = Prefetched(map(as_item, lines), size)
         jobs = Prefetched(map(self._tokenized, windows(items, size)), 1)
         source = JobSource(jobs)

@@ -7,19 +7,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .platforms import by_platform
+
 
 def top_k(x: Float[Array, "... V"], k: int) -> tuple[Float[Array, "... k"], Int[Array, "... k"]]:
-    """Equal to `lax.top_k` (ties go to the lower index), in two stages if V is large.
+    """Equal to `lax.top_k` (ties go to the lower index), in two stages if V is large."""
+    size = x.shape[-1]
+    chunk = 1 << max(0, int((size / k) ** 0.5).bit_length() - 1)
+    large = chunk >= 4 and -(-size // chunk) > k
+    return by_platform(
+        lambda choices: large and choices.two_stages,
+        lambda two: top_k_of_chunks(x, k, chunk) if two else tuple(jax.lax.top_k(x, k)),
+    )
+
+
+def top_k_of_chunks(
+    x: Float[Array, "... V"], k: int, chunk: int
+) -> tuple[Float[Array, "... k"], Int[Array, "... k"]]:
+    """`top_k` in two stages, with chunks of `chunk` values; there must be more than `k` of them.
 
     The k largest values lie in the k chunks with the largest maxima. The chunks are kept in the
     order of their index, so ties are resolved as in `lax.top_k`.
     """
     size = x.shape[-1]
-    chunk = 1 << max(0, int((size / k) ** 0.5).bit_length() - 1)
     chunks = -(-size // chunk)
-    if chunk < 4 or chunks <= k:
-        values, indices = jax.lax.top_k(x, k)
-        return values, indices
     padding = [(0, 0)] * (x.ndim - 1) + [(0, chunks * chunk - size)]
     x = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*x.shape[:-1], chunks, chunk)
     _, best = jax.lax.top_k(x.max(axis=-1), k)

@@ -18,10 +18,9 @@ from .checks import check_array, check_shape
 from .config import ModelConfig
 from .constraints import NO_RULES, RuleOptions, make_rules
 from .hypotheses import Hypotheses
+from .platforms import Choices, by_platform
 from .sampling import SamplingOptions, sample
 from .transformer import Transformer
-
-CPU_TOKENS = 512  # encoded together on a CPU; more exceed a core's cache (1024: half the speed)
 
 
 class Search(NamedTuple):
@@ -107,13 +106,12 @@ def encode_batches(
 def encode_sources(
     model: Transformer, variables: Any, request: Request, lanes: int
 ) -> tuple[Cache, ...]:
-    """`encode_batches` in batches of `lanes`, or of at most CPU_TOKENS tokens on a CPU."""
-    encoded = partial(encode_batches, model, variables, request)
-    fewer = max(1, min(lanes, CPU_TOKENS // request.source.shape[1]))
-    if fewer == lanes:
-        return encoded(lanes)
-    # The platform is known at lowering, possibly for several platforms (scripts/export.py).
-    return jax.lax.platform_dependent(cpu=lambda: encoded(fewer), default=lambda: encoded(lanes))
+    """`encode_batches` in batches of `lanes`, or of fewer that the platform encodes together."""
+
+    def batch(choices: Choices) -> int:
+        return max(1, min(lanes, choices.encoder_tokens // request.source.shape[1]))
+
+    return by_platform(batch, partial(encode_batches, model, variables, request))
 
 
 def search_step(model: Transformer, variables: Any) -> Step:

@@ -1,4 +1,4 @@
-"""Free memory of the devices. CPU devices share the memory of the host."""
+"""Memory of the devices, total and free. CPU devices share the memory of the host."""
 
 import ctypes
 from pathlib import Path
@@ -16,6 +16,14 @@ def free_memory() -> int | None:
         return None
     free = free_host_memory()
     return None if free is None else free // len(devices)
+
+
+def device_memory() -> int | None:
+    """Bytes of each local device that JAX may use, free or not; None if unknown (CPU)."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    if not all("bytes_limit" in one for one in stats):
+        return None
+    return min(one["bytes_limit"] for one in stats)
 
 
 def free_host_memory(root: Path = Path("/")) -> int | None:

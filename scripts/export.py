@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from data.tokenizer import SentencePieceTokenizer, Tokenizer
 from decode import define_options, options_of
 from decoding.engine import Engine
+from decoding.sizes import sizes_of
 from decoding.translator import Translator
 from interop.models import find_params, load_params, open_model
 from runtime.command import run_command
@@ -120,6 +121,9 @@ def main() -> None:
     config.decoding = replace(config.decoding, **options_of(f))
     config.validate()
     check_export_flags(f, config, tokenizers)
+    # The devices that will run the file are unknown here, and so is their memory.
+    sizes = sizes_of([config.model], config.decoding, f.platforms[0], None, 1)
+    config.decoding = replace(config.decoding, batch_size=sizes.batch_size)
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1)

@@ -104,10 +104,10 @@ class DecodingConfig:
     )
     seed: int = option(0, "seed of sampling", minimum=0, below=INT32_LIMIT)
     batch_size: int = option(
-        32,
-        "sentences per device in one compiled batch",
+        0,
+        "sentences per device in one compiled batch; 0: 32 on a CPU, more on a GPU or TPU",
         unit="sentences",
-        minimum=1,
+        minimum=0,
         below=INT32_LIMIT,
     )
     dtype: str = option(

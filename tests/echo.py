@@ -8,18 +8,14 @@ import numpy as np
 from tiny import WORDS
 
 from data.tokenizer import ListTokenizer
-from decoding import engine
-from decoding import translator as module
 from decoding.translator import Translator
 from model.config import ModelConfig
 from model.hypotheses import Hypotheses
 from storage.config import DecodingConfig
 
 
-def echoing_translator(monkeypatch):
+def echoing_translator():
     """(translator, list of the (bucket, lengths) of its calls). Windows and queues: two batches."""
-    monkeypatch.setattr(module, "WINDOW", 2)
-    monkeypatch.setattr(engine, "QUEUE", 2)
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     translator = Translator(
         [ModelConfig(d_model=8, num_heads=2, max_length=70)],
@@ -27,6 +23,8 @@ def echoing_translator(monkeypatch):
         DecodingConfig(batch_size=3, max_extra_length=5),
     )
     translator.use({})
+    window = 2 * 3 * jax.local_device_count()
+    translator.engine.sizes = translator.engine.sizes._replace(queue=2, window=window)
     seen = []
 
     def search(bucket):

@@ -63,9 +63,9 @@ def run_session(translator, lines, align, capsys):
 
 
 def test_each_sentence_is_answered_before_the_next_prompt_and_commands_are_not_translated(
-    monkeypatch, capsys
+    capsys,
 ):
-    translator, aligned = echoing_translator(monkeypatch)[0], []
+    translator, aligned = echoing_translator()[0], []
 
     def align(number, item):
         aligned.append((number, item.text))
@@ -86,8 +86,8 @@ def test_each_sentence_is_answered_before_the_next_prompt_and_commands_are_not_t
     assert aligned == [(0, "eins"), (2, "zwei drei"), (2, "zwei drei")]
 
 
-def test_without_alignment_the_command_is_a_sentence(monkeypatch, capsys):
-    out, err = run_session(echoing_translator(monkeypatch)[0], [":align"], None, capsys)
+def test_without_alignment_the_command_is_a_sentence(capsys):
+    out, err = run_session(echoing_translator()[0], [":align"], None, capsys)
     assert out == "⁇\n" and ":align" not in "".join(err)
 
 

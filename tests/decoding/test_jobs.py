@@ -21,10 +21,7 @@ from runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from runtime.version import __version__
 from storage.config import DecodingConfig
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(jobs, "CHUNK", 7)
+CHUNK = 7  # lines
 
 
 class Killed(BaseException):
@@ -78,10 +75,10 @@ def test_results_before_a_kill_are_not_computed_again(tmp_path, killed_at):
     output, reused = tmp_path / "out.txt", []
     first, second = Worker(killed_at), Worker()
     with pytest.raises(Killed):
-        Chunks(str(output), "same").run(source(), first)
+        Chunks(str(output), "same", CHUNK).run(source(), first)
     assert not output.exists()
     assert first.seen == list(range(killed_at // 3 * 3))
-    Chunks(str(output), "same").run(source(), second, reused.append)
+    Chunks(str(output), "same", CHUNK).run(source(), second, reused.append)
     assert first.seen + second.seen == list(range(31))
     assert sum(reused) == len(first.seen)
     assert output.read_bytes() == WHOLE
@@ -101,16 +98,16 @@ def test_even_a_few_results_are_on_disk_after_thirty_seconds_of_work(tmp_path, m
             clock.now += 8.0
             yield {number: item.line.upper()}
 
-    Chunks(str(tmp_path / "out.txt"), "same").run(source(), work)
+    Chunks(str(tmp_path / "out.txt"), "same", CHUNK).run(source(), work)
     assert (tmp_path / "out.txt").read_bytes() == WHOLE
 
 
 def test_of_the_saved_lines_only_a_corrected_one_is_computed_again(tmp_path):
     output, resumed = tmp_path / "out.txt", Worker()
     with pytest.raises(Killed):
-        Chunks(str(output), "same").run(source(), Worker(killed_at=27))
+        Chunks(str(output), "same", CHUNK).run(source(), Worker(killed_at=27))
     corrected = [*LINES[:5], "corrected", *LINES[6:]]
-    Chunks(str(output), "same").run(source(corrected), resumed)
+    Chunks(str(output), "same", CHUNK).run(source(corrected), resumed)
     assert resumed.seen == [5, 27, 28, 29, 30]
     assert output.read_text() == "".join(f"{line.upper()}\n" for line in corrected)
 
@@ -124,15 +121,15 @@ def test_the_hash_of_an_item_includes_its_target():
 def test_an_input_that_changes_while_the_job_runs_is_refused(tmp_path):
     output, reads = tmp_path / "out.txt", iter([LINES, ["changed", *LINES[1:]], LINES])
     with pytest.raises(UserError, match="line 1 of the input has changed") as caught:
-        Chunks(str(output), "same").run(lambda: source(next(reads))(), Worker())
+        Chunks(str(output), "same", CHUNK).run(lambda: source(next(reads))(), Worker())
     assert caught.value.code == DATA and not output.exists()
 
 
 def test_results_of_another_command_are_not_used(tmp_path):
     output, worker = tmp_path / "out.txt", Worker()
     with pytest.raises(Killed):
-        Chunks(str(output), "other").run(source(), Worker(16))
-    Chunks(str(output), "same").run(source(), worker)
+        Chunks(str(output), "other", CHUNK).run(source(), Worker(16))
+    Chunks(str(output), "same", CHUNK).run(source(), worker)
     assert worker.seen == list(range(31))
     assert output.read_bytes() == WHOLE
 
@@ -141,12 +138,12 @@ def test_results_of_another_command_are_not_used(tmp_path):
 def test_a_damaged_file_of_results_is_computed_again(tmp_path, content):
     output, worker = tmp_path / "out.txt", Worker()
     with pytest.raises(Killed):
-        Chunks(str(output), "same").run(source(), Worker(16))
+        Chunks(str(output), "same", CHUNK).run(source(), Worker(16))
     parts = tmp_path / "out.txt.parts"
     first = min(path for path in parts.iterdir() if path.name[0] == "0")
     first.write_bytes(content)
     (parts / "000000000020-abc.tmp").write_bytes(content)  # left by a kill during a write
-    Chunks(str(output), "same").run(source(), worker)
+    Chunks(str(output), "same", CHUNK).run(source(), worker)
     assert 0 in worker.seen
     assert output.read_bytes() == WHOLE
 
@@ -170,13 +167,13 @@ def test_a_job_resumes_after_a_kill_while_its_directory_is_created_or_removed(
 ):
     output = tmp_path / "out.txt"
     with pytest.raises(Killed):
-        Chunks(str(output), "other").run(source(["x"] * 31), Worker(16))
+        Chunks(str(output), "other", CHUNK).run(source(["x"] * 31), Worker(16))
     for survived in range(4):
         with monkeypatch.context() as patch:
             kill_at(patch, operation, survived)
             with contextlib.suppress(Killed):
-                Chunks(str(output), f"same {survived}").run(source(), Worker())
-    Chunks(str(output), "same").run(source(), Worker())
+                Chunks(str(output), f"same {survived}", CHUNK).run(source(), Worker())
+    Chunks(str(output), "same", CHUNK).run(source(), Worker())
     assert output.read_bytes() == WHOLE
 
 
@@ -184,7 +181,7 @@ def test_a_directory_that_is_not_of_a_job_is_not_changed(tmp_path):
     (tmp_path / "out.txt.parts").mkdir()
     (tmp_path / "out.txt.parts" / "mine").write_text("mine")
     with pytest.raises(UserError, match="is not a directory of a decoding job") as caught:
-        Chunks(str(tmp_path / "out.txt"), "same")
+        Chunks(str(tmp_path / "out.txt"), "same", CHUNK)
     assert caught.value.code == OUTPUT
     assert (tmp_path / "out.txt.parts" / "mine").read_text() == "mine"
 
@@ -192,7 +189,7 @@ def test_a_directory_that_is_not_of_a_job_is_not_changed(tmp_path):
 def test_an_output_named_gz_is_compressed_to_the_same_bytes_each_time(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        Chunks(str(tmp_path / name / "out.gz"), "same").run(source(), Worker())
+        Chunks(str(tmp_path / name / "out.gz"), "same", CHUNK).run(source(), Worker())
     one, other = ((tmp_path / name / "out.gz").read_bytes() for name in ("a", "b"))
     assert gzip.decompress(one) == WHOLE
     assert one == other
@@ -218,13 +215,18 @@ def run(tmp_path):
     return path
 
 
-def fingerprint_of(run, *facts, kinds=("bpe", "bpe"), checkpoint="best", weights=None, **options):
+def fingerprint_of(
+    run, *facts, kinds=("bpe", "bpe"), checkpoint="best", weights=None, automatic=32, **options
+):
     source, target = (SimpleNamespace(kind=kind) for kind in kinds)
     translator = SimpleNamespace(
         decoding=DecodingConfig(**options),
         source_tokenizer=source,
         target_tokenizer=target,
         weights=weights,
+        engine=SimpleNamespace(
+            sizes=SimpleNamespace(batch_size=options.get("batch_size") or automatic)
+        ),
     )
     return job_fingerprint(translator, members_of(run, checkpoint), facts)
 
@@ -273,6 +275,12 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         found.add(fingerprint_of(run))
     assert len(found) == 17
     assert fingerprint_of(run) in found
+
+
+def test_a_fingerprint_depends_on_the_batch_size_that_is_compiled(run):
+    assert fingerprint_of(run) == fingerprint_of(run, batch_size=32)
+    assert len({fingerprint_of(run, automatic=size) for size in (32, 64)}) == 2
+    assert fingerprint_of(run, automatic=64) == fingerprint_of(run, batch_size=64)
 
 
 def test_the_version_equals_that_of_the_package():

@@ -11,7 +11,6 @@ from tiny import WORDS
 
 from data.tokenizer import ListTokenizer
 from decoding import engine
-from decoding import translator as module
 from decoding.translator import Translator
 from model.config import CHOICES, ModelConfig
 from model.hypotheses import Hypotheses
@@ -20,8 +19,8 @@ from storage.config import DecodingConfig
 
 
 @pytest.fixture
-def echo(monkeypatch):
-    return echoing_translator(monkeypatch)
+def echo():
+    return echoing_translator()
 
 
 @pytest.mark.parametrize("trained", ["float32", "bfloat16"])
@@ -61,8 +60,8 @@ def test_only_the_lines_of_a_few_windows_are_read_ahead(echo):
     first = [next(stream).text for _ in range(3)]
     assert first == WORDS[:3]
     # Windows of one call each: those in flight, the next, one tokenized ahead, one read ahead.
-    window = 3 * jax.local_device_count() * module.WINDOW
-    assert len(read) <= (engine.IN_FLIGHT + 3) * window
+    sizes = translator.engine.sizes
+    assert len(read) <= (sizes.in_flight + 3) * sizes.window
 
 
 def test_a_translation_records_the_length_of_its_source_before_and_after_truncation(echo):
@@ -81,11 +80,12 @@ def small_memory(echo):
     models = [model.config for model in translator.engine.models]
     new = engine.Engine(models, translator.decoding, ())
     new.use({})
+    new.sizes = new.sizes._replace(queue=2, window=2 * 8 * jax.local_device_count())
     tried, memory = [], {"room": 2}
 
     def search(bucket):
         def run(variables, request, numbers):
-            rows = request.source.shape[1] // engine.QUEUE
+            rows = request.source.shape[1] // new.sizes.queue
             tried.append(rows)
             if rows > memory["room"]:
                 raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
@@ -118,7 +118,7 @@ def test_memory_may_run_out_while_results_are_fetched(small_memory, capsys, monk
     device_get, fetched = jax.device_get, []
 
     def fetch(hypotheses):
-        fetched.append(hypotheses.tokens.shape[1] // engine.QUEUE)
+        fetched.append(hypotheses.tokens.shape[1] // translator.engine.sizes.queue)
         if fetched[-1] > 2:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return device_get(hypotheses)

@@ -8,8 +8,7 @@ import pytest
 from echo import echoing_translator, in_time
 from tiny import WORDS
 
-from decoding import calls, engine
-from decoding import translator as module
+from decoding import calls
 from decoding.calls import Pace
 from decoding.formats import Item
 from decoding.inputs import read_lines
@@ -19,8 +18,8 @@ from runtime.errors import CONFIGURATION, DATA, UserError
 
 
 @pytest.fixture
-def echo(monkeypatch):
-    return echoing_translator(monkeypatch)
+def echo():
+    return echoing_translator()
 
 
 def test_a_line_in_an_open_pipe_is_answered_before_the_next_one_is_written(echo):
@@ -67,13 +66,14 @@ def test_results_have_the_numbers_of_their_lines(echo):
     assert found == lines
 
 
-def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo, monkeypatch):
+def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo):
     """Too fast a pace: one batch per call; a slow one: as many batches as a call can hold."""
-    monkeypatch.setattr(module, "WINDOW", 8)  # a window is larger than a call
     translator, seen = echo
     lines = [WORDS[i % 11] for i in range(200)]
     batch = 3 * jax.local_device_count()
-    for seconds, most in ((1e-9, 1), (1e9, engine.QUEUE)):
+    sizes = translator.engine.sizes._replace(window=8 * batch)  # a window is larger than a call
+    translator.engine.sizes = sizes
+    for seconds, most in ((1e-9, 1), (1e9, sizes.queue)):
         seen.clear()
         translator.engine.pace = Pace(seconds)
         assert translator.translate(lines) == lines

@@ -11,8 +11,8 @@ from decoding.work import Work
 
 
 @pytest.fixture
-def translator(monkeypatch):
-    return echoing_translator(monkeypatch)[0]
+def translator():
+    return echoing_translator()[0]
 
 
 def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):

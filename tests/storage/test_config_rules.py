@@ -76,7 +76,8 @@ BOUNDS = [
     ("data", "on_bad_line", ("error", "skip"), ("", "replace")),
     ("data", "tokenizer", ("unigram", "bpe", "words", "characters"), ("", "spaces")),
     ("data", "target_tokenizer", ("", "unigram", "bpe", "words"), ("spaces",)),
-    *(("decoding", name, (1, 2**31 - 1), (0, -1, 2**31)) for name in ("beam_size", "batch_size")),
+    ("decoding", "beam_size", (1, 2**31 - 1), (0, -1, 2**31)),
+    ("decoding", "batch_size", (0, 1, 2**31 - 1), (-1, 2**31)),
     ("decoding", "nbest", (1, 4), (0, -1, 5)),
     *(
         ("decoding", name, (0, 1), (-1, 2**31))

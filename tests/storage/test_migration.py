@@ -44,8 +44,18 @@ def test_a_saved_config_has_the_current_version_and_the_fields_of_the_old_form(t
     save_config(load_config(WITHOUT_VERSION), tmp_path / "config.json")
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved.pop("format_version") == FORMAT_VERSION
-    for name, section in json.loads(WITHOUT_VERSION.read_text()).items():
+    old = json.loads(WITHOUT_VERSION.read_text())
+    assert old["decoding"].pop("batch_size") == 32 and saved["decoding"]["batch_size"] == 0
+    for name, section in old.items():
         assert section.items() <= saved[name].items()
+
+
+def test_the_former_default_batch_size_becomes_automatic_and_other_sizes_are_kept():
+    for version, given, expected in ((0, 32, 0), (2, 32, 0), (2, 64, 64), (2, 1, 1), (3, 32, 32)):
+        content = {"decoding": {"batch_size": given, "beam_size": 32}, "format_version": version}
+        expected_section = {"batch_size": expected, "beam_size": 32}
+        assert migrate(content, Path("a")) == {"decoding": expected_section}
+        assert content["decoding"]["batch_size"] == given  # the argument is not changed
 
 
 @pytest.mark.parametrize(

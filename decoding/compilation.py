@@ -1,0 +1,52 @@
+"""Compilation ahead: threads compile the programs that are needed soon, while others run."""
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import jax
+
+POLL_SECONDS = 0.1
+
+
+class CompilationAhead:
+    """Compiles programs by key, each once, in threads. XLA compiles without the GIL."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._started: dict[Hashable, Future[object]] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether a program of this key was started."""
+        return key in self._started
+
+    def start(self, key: Hashable, lower: Callable[[], jax.stages.Lowered], threads: int) -> None:
+        """Compile the program of `lower`, the method of a function of `jit` with its arguments, one
+        of at most `threads` at once.
+
+        `jit` keeps the program for its next call. An error is dropped: that call compiles again and
+        raises it.
+        """
+
+        def compile_program() -> None:  # a result in the future would never be released
+            lower().compile()
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads, "compile")
+        self._started[key] = self._pool.submit(compile_program)
+
+    def wait(self, key: Hashable, poll: Callable[[], None]) -> None:
+        """Wait until the program of this key, if it was started, is compiled or has failed. `poll`
+        is called meanwhile and may raise."""
+        future = self._started.get(key)
+        while future is not None and not future.done():
+            wait([future], POLL_SECONDS)
+            poll()
+
+    def cancel(self) -> None:
+        """Cancel the compilations that wait for a thread; those that run continue."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+        for key, future in list(self._started.items()):
+            if future.cancelled():
+                del self._started[key]

@@ -1,0 +1,97 @@
+"""Sizes of batches, calls, windows and chunks: options, platform and memory decide them.
+
+The sizes are known when the devices are. The options are checked before, on the config alone.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from decoding.length_limits import length_buckets, max_lengths
+from model.config import ModelConfig, num_parameters
+from model.platforms import Choices, choices_of
+from storage.config import DecodingConfig
+
+USABLE = 0.5  # of the memory for a search; the rest is for copies that XLA makes
+
+
+class Sizes(NamedTuple):
+    """The sizes of one process."""
+
+    batch_size: int  # sentences that a device searches at once, for sources of up to 32 tokens
+    queue: int  # batches in one call of a device
+    in_flight: int  # calls submitted before the results of the first are read
+    window: int  # lines that are sorted by length together
+    chunk: int  # consecutive lines that a process of a job takes in turn
+    compilations: int  # programs compiled at once
+
+
+def sizes_of(
+    models: Sequence[ModelConfig],
+    options: DecodingConfig,
+    platform: str,
+    memory: int | None,
+    devices: int,
+) -> Sizes:
+    """The sizes for `devices` devices of a platform, each with `memory` bytes (None: unknown)."""
+    choices = choices_of(platform)
+    batch_size = options.batch_size or automatic_batch_size(models, options, choices, memory)
+    lines = batch_size * devices
+    return Sizes(
+        batch_size,
+        choices.queue,
+        choices.in_flight,
+        choices.window * lines,
+        max(choices.chunk, lines),
+        choices.compilations,
+    )
+
+
+def automatic_batch_size(
+    models: Sequence[ModelConfig], options: DecodingConfig, choices: Choices, memory: int | None
+) -> int:
+    """The batch size for devices with `memory` bytes (None: unknown)."""
+    if not choices.hypotheses:
+        return choices.sentences
+    most = max(1, choices.hypotheses // (options.samples or options.beam_size))
+    if memory is not None:
+        most = min(most, sentences_in(memory, models, options, choices.queue))
+    # A power of two: devices of slightly different memory get the same programs, so the same bytes.
+    return min(choices.sentences, 1 << most.bit_length() - 1)
+
+
+def sentences_in(
+    memory: int, models: Sequence[ModelConfig], options: DecodingConfig, queue: int
+) -> int:
+    """The largest batch size whose searches fit into `memory` bytes of a device; at least 1."""
+    longest = min(model.max_length for model in models)
+    # In the order of a batch size: a bucket of twice the length has half as many lanes.
+    each = max(
+        sum(lane_bytes(model, options, bucket, longest, queue) for model in models)
+        * 32
+        / max(32, bucket)
+        for bucket in length_buckets(longest)
+    )
+    parameters = 4 * sum(map(num_parameters, models))
+    return max(1, int(USABLE * max(0, memory - parameters) / each))
+
+
+def lane_bytes(
+    model: ModelConfig, options: DecodingConfig, source: int, longest: int, queue: int
+) -> int:
+    """The bytes of a model in a lane that searches a bucket of `source` tokens.
+
+    The sum of the caches of the decoder, the memory of the sentences in the lane and in its part of
+    the queue, and the largest intermediate values: of a step of the search, of the encoder, or of
+    teacher forcing.
+    """
+    target = int(max_lengths(options, np.array(source), longest))
+    slots = options.samples or options.beam_size
+    keys_values = 2 * model.decoder_layers * model.d_model * jnp.dtype(model.values_dtype).itemsize
+    stored = keys_values * (target * slots + source * (queue + 1))
+    step = slots * (3 * model.target_vocab_size + 2 * model.num_heads * target * slots)
+    encoder = 2 * source * (model.num_heads * source + model.d_ff)
+    forced = 2 * source * model.target_vocab_size
+    return stored + 4 * max(step, encoder, forced)

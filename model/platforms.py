@@ -1,0 +1,80 @@
+"""Platforms: one table of the choices that depend on the device, with the reason for each value.
+
+Those of the CPU are measured where the comment says so. Those of GPU and TPU are derived, and none
+is measured yet (docs/SCALING.md). The layout of a cache (`Cache` in model/attention.py) is the same
+on all platforms, because the programs of several platforms can share one file (scripts/export.py).
+A CPU reads it as it is stored; on GPU and TPU, XLA chooses the order of the axes in memory.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Choices(NamedTuple):
+    """What suits the devices of a platform."""
+
+    sentences: int  # the most that a device searches at once, if they have up to 32 source tokens
+    hypotheses: int  # the most that a device extends in a step, if its memory suffices; 0: no limit
+    encoder_tokens: int  # the most source tokens that are encoded together
+    window: int  # batches of lines that are sorted by length together; bounds memory of the host
+    compilations: int  # programs that are compiled at once, while others run
+    queue: int = 16  # batches in one call of a device
+    in_flight: int = 2  # calls submitted while the host prepares the next and reads results
+    chunk: int = 4096  # the fewest lines that a process of a job takes in turn
+    two_stages: bool = True  # top-k of a vocabulary in two stages (model/candidates.py)
+
+
+# Equal on all platforms:
+# queue: derived. Lanes idle at the end of a call only, for about one sentence of 16.
+# in_flight: derived. One call runs while the host reads the results of the one before it.
+# chunk: derived. Results are saved after as many lines, so a fast device writes few files a second.
+#   A chunk is never smaller than a batch (decoding/sizes.py).
+# two_stages: measured on a CPU. The first stage is a maximum, one pass over the logits that GPU and
+#   TPU can compute at their memory bandwidth; lax.top_k may sort instead.
+# Figures of the CPU: benchmarks/decode_speed.md.
+CPU = Choices(
+    sentences=32,  # measured: 16, 24, 40 and 48 are not faster
+    hypotheses=0,  # the number of sentences decides, whatever the beam size
+    encoder_tokens=512,  # measured: 1,024 exceed a core's cache and take twice as long per token
+    window=64,  # derived: four full calls, one for each of the usual length buckets
+    compilations=1,  # measured on two cores: 2 double the time to the first results, equal in total
+)
+# A step reads all weights once, whatever the number of hypotheses, and starts some hundred kernels
+# of a few µs each. From about 300 hypotheses on, the products take longer than reading the weights
+# in bfloat16 (1,000 TFLOP/s, 3.4 TB/s). At 4,096, reading the caches of the base model (some GB)
+# takes longer than starting the kernels, so more hypotheses bring little.
+GPU = Choices(
+    sentences=4096,  # beam size 1
+    hypotheses=4096,
+    encoder_tokens=32_768,  # far above what fills the device; more would only take memory
+    window=32,  # a line takes about 1 kB of the host: 0.3 GB for 8 devices with beam size 4
+    compilations=8,  # the cores of the host are free; each takes some hundred MB
+)
+# As GPU: 200 TFLOP/s and 0.8 TB/s (v5e) give the same ratio of products to reading weights. A
+# device has less memory, which limits the hypotheses (decoding/sizes.py).
+TPU = GPU
+
+
+def choices_of(platform: str) -> Choices:
+    """The choices of a platform by JAX's name of it: cpu, tpu, gpu, cuda, rocm, …"""
+    return {"cpu": CPU, "tpu": TPU}.get(platform, GPU)
+
+
+def by_platform(choose: Callable[[Choices], Any], run: Callable[[Any], Any]) -> Any:
+    """run(choose(choices)) with the choices of the platform for which the program is lowered.
+
+    The platform is known at lowering, possibly for several platforms (scripts/export.py). Equal
+    values give one program without branches.
+    """
+    cpu, tpu, default = map(choose, (CPU, TPU, GPU))
+    branches = {
+        name: partial(run, value)
+        for name, value in (("cpu", cpu), ("tpu", tpu))
+        if value != default
+    }
+    if not branches:
+        return run(default)
+    return jax.lax.platform_dependent(default=partial(run, default), **branches)

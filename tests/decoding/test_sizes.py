@@ -1,0 +1,87 @@
+"""Sizes of batches, windows and chunks by platform, memory and number of devices."""
+
+import itertools
+
+import jax
+import pytest
+
+from decoding.lanes import lanes_of
+from decoding.length_limits import length_buckets, max_lengths
+from decoding.sizes import sizes_of
+from model.config import ModelConfig
+from model.platforms import CPU, GPU, TPU
+from model.translate import empty_caches
+from storage.config import DecodingConfig
+
+MODEL = ModelConfig(source_vocab_size=37_000, target_vocab_size=37_000, max_length=512)
+GB = 10**9
+
+
+def sizes(platform="gpu", memory=None, devices=1, models=(MODEL,), **options):
+    return sizes_of(models, DecodingConfig(**options), platform, memory, devices)
+
+
+def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
+    """The bytes of the caches and of the encoded sentences in a search, from the real arrays."""
+    lanes = lanes_of(batch_size, bucket)
+    target = int(max_lengths(DecodingConfig(), jax.numpy.array(bucket), model.max_length))
+    trees = [
+        jax.eval_shape(lambda shape=shape: empty_caches(model, *shape))
+        for shape in ((lanes, target * beam_size), (lanes * (queue + 1), bucket))
+    ]
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))
+
+
+@pytest.mark.parametrize("beam_size", [1, 4, 100])
+@pytest.mark.parametrize("memory", [None, 10**6])
+def test_on_a_cpu_a_device_searches_32_sentences(beam_size, memory):
+    found = sizes("cpu", memory, devices=2, beam_size=beam_size)
+    assert found.batch_size == 32 and found.window == 2 * 32 * CPU.window
+    assert found == sizes("cpu", memory, devices=2, beam_size=beam_size, batch_size=32)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_a_given_batch_size_is_used_on_any_platform(platform):
+    for given in (1, 3, 64, 10**6):
+        assert sizes(platform, memory=GB, batch_size=given).batch_size == given
+
+
+@pytest.mark.parametrize("platform, choices", [("gpu", GPU), ("tpu", TPU)])
+def test_an_accelerator_of_large_memory_extends_thousands_of_hypotheses(platform, choices):
+    """A power of two: devices of slightly different memory have the same programs."""
+    for slots in (1, 2, 3, 4, 5, 12, 10_000):
+        for options in (dict(beam_size=slots), dict(samples=slots)):
+            found = sizes(platform, memory=10**15, **options).batch_size
+            assert found & (found - 1) == 0
+            assert found * slots <= choices.hypotheses < 2 * found * slots or found == 1
+            assert found == sizes(platform, memory=None, **options).batch_size
+
+
+@pytest.mark.parametrize("memory, beam_size", itertools.product((8, 16, 80), (1, 4, 12)))
+def test_the_caches_of_all_buckets_fit_into_half_of_the_memory(memory, beam_size):
+    found = sizes(memory=memory * GB, beam_size=beam_size)
+    used = [
+        cache_bytes(found.batch_size, bucket, beam_size, found.queue)
+        for bucket in length_buckets(MODEL.max_length)
+    ]
+    assert memory * GB / 16 < max(used) < memory * GB / 2 or found.batch_size * beam_size == 4096
+
+
+def test_more_memory_never_gives_a_smaller_batch_and_more_work_never_a_larger_one():
+    memories = [0, 10**6, GB, 4 * GB, 16 * GB, 80 * GB, 10**15]
+    found = [sizes(memory=memory).batch_size for memory in memories]
+    assert found == sorted(found) and found[0] == 1 < found[-1]
+    usual = sizes(memory=16 * GB).batch_size
+    assert sizes(memory=16 * GB, models=(MODEL,) * 4).batch_size <= usual / 4
+    assert sizes(memory=16 * GB, max_extra_length=400).batch_size < usual
+    large = ModelConfig(source_vocab_size=10**6, target_vocab_size=10**6, max_length=512)
+    assert sizes(memory=16 * GB, models=(large,)).batch_size < usual
+
+
+def test_windows_and_chunks_follow_the_number_of_devices_and_lanes():
+    """A process takes at least a batch for each of its devices in turn."""
+    for platform, choices in (("cpu", CPU), ("gpu", GPU)):
+        for devices, batch_size in ((1, 32), (8, 32), (8, 1024), (64, 4096)):
+            found = sizes(platform, devices=devices, batch_size=batch_size)
+            assert found.window == choices.window * devices * batch_size
+            assert found.chunk == max(4096, devices * batch_size)

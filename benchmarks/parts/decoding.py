@@ -100,7 +100,7 @@ def search_row(
     compiling = time.perf_counter() - start
     calls = {name: lambda one=one: program(variables, one) for name, one in requests.items()}
     seconds = call_seconds(calls, sizes.seconds, jax.device_get)
-    step = (seconds["batch"] - seconds["half"]) / (length - length // 2)
+    step = max(0.0, seconds["batch"] - seconds["half"]) / (length - length // 2)
     # The steps of the difference run while the cache holds length / 2 … length steps.
     slots = (length // 2 + 1 + length) / 2
     steps = search_steps(varied, lanes)
@@ -112,8 +112,8 @@ def search_row(
         "varied_per_second": sentences / seconds["varied"], "step_seconds": step,
         "step_bytes": sum(step_bytes(config, lanes, beams, sizes.source_length, slots)),
         "steps": steps.steps, "refill_steps": steps.refills / steps.steps,
-        "refill_time": max(0.0, refill_time),
-        "occupied": steps.occupied, "compile_seconds": compiling,
+        "refill_time": max(0.0, refill_time), "occupied": steps.occupied,
+        "compile_seconds": compiling,
     }  # fmt: skip
 
 

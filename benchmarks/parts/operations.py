@@ -48,6 +48,7 @@ def operations_rows(
         "products": names.count("dot_general"), "moves": sum(name in MOVES for name in names),
         "in_branches": len(branches),
         "product_bytes": sum(count for name, count in always if name == "dot_general"),
+        "convert_bytes": sum(count for name, count in always if name == "convert"),
         "must_read": sum(
             step_bytes(config, lanes, beams, sizes.source_length, sizes.output_length / 2)
         ),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.parts.catalog import Part
-from benchmarks.parts.peak import BANDWIDTH, PRODUCTS
+from benchmarks.parts.peak import BANDWIDTH
 from benchmarks.parts.peers import missing_packages
 from benchmarks.parts.processes import can_run
 from benchmarks.parts.results import Results
@@ -93,7 +93,7 @@ def training_cells(row: Row, peaks: dict[str, float]) -> list[str]:
     return [
         row["size"], row["program"], row["dtype"], number(row["tokens"]),
         number(row["tokens_per_second"]),
-        share(row.get("flops"), peaks.get(next(iter(PRODUCTS)))),
+        share(row.get("flops"), peaks.get("bfloat16")),
         number(row["memory"], 1e9, 2), number(row.get("compile_seconds"), digits=1),
         ", ".join(map(number, row["tried"])),
     ]  # fmt: skip
@@ -128,6 +128,7 @@ def operations_cells(row: Row, peaks: dict[str, float]) -> list[str]:
         row["size"], number(row["beams"]), row["dtype"], number(row["batch"]),
         number(row["operations"]), number(row["products"]), number(row["moves"]),
         number(row["in_branches"]), number(row["product_bytes"], 1e6, 2),
+        number(row["convert_bytes"], 1e6, 2),
         number(row["must_read"], 1e6, 2),
     ]  # fmt: skip
 
@@ -153,7 +154,7 @@ COLUMNS: dict[str, tuple[list[str], Callable[[Row, dict[str, float]], list[str]]
     ),
     "operations": (
         ["size", "beams", "dtype", "lanes", "operations", "products", "gathers and copies",
-         "in branches", "read by products, MB", "must be read, MB"],
+         "in branches", "read by products, MB", "read by conversions, MB", "must be read, MB"],
         operations_cells,
     ),
 }  # fmt: skip

@@ -291,7 +291,9 @@ def cells(lines, title):
 @pytest.mark.slow
 def test_the_command_measures_every_part_on_a_cpu(tmp_path):
     command = [sys.executable, ROOT / "benchmarks" / "accelerator.py", f"--results={tmp_path}"]
-    options = dict(capture_output=True, text=True, env={**os.environ, "XLA_FLAGS": ""}, check=True)
+    # One device; PYTHONPATH would hide torch.
+    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": ""}
+    options = dict(capture_output=True, text=True, env=environment, check=True)
     done = subprocess.run(command, **options)
     lines = done.stdout.splitlines()
     installed = [part for part in PARTS if not missing_packages(part.program)]

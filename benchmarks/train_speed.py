@@ -16,6 +16,8 @@ from pathlib import Path
 
 from absl import app, flags
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 # d_model, d_ff, heads, layers, vocabulary, rows of a step, tokens of a row on each side
 SIZES = {
     "korean": (128, 512, 4, 2, 1500, 16, 64),
@@ -40,22 +42,37 @@ VARIANTS = {
 WARM_UP, STEPS = 3, 12
 
 
-def ids_of(size: str):
-    """Source, decoder input and labels [3, rows, length]: random ids without padding."""
-    import numpy as np
+def config_of(size: str, **options):
+    """The ModelConfig of a size."""
+    from model.config import ModelConfig
 
-    _, _, _, _, vocab, rows, length = SIZES[size]
-    return np.random.default_rng(0).integers(4, vocab, (3, rows, length))
+    d_model, d_ff, heads, layers, vocab, _, length = SIZES[size]
+    return ModelConfig(
+        source_vocab_size=vocab,
+        target_vocab_size=vocab,
+        d_model=d_model,
+        d_ff=d_ff,
+        num_heads=heads,
+        num_layers=layers,
+        max_length=length,
+        **options,
+    )
+
+
+def batch_of(size: str):
+    """Random rows without padding, one pair in each."""
+    from benchmarks.parts.training import packed_batch
+
+    rows, length = SIZES[size][-2:]
+    return packed_batch(config_of(size), rows, length, length)
 
 
 def step_flops(size: str) -> float:
-    """Floating-point operations of the matmuls of a step; the backward pass takes twice those of
-    the forward pass."""
-    d_model, d_ff, _, layers, vocab, rows, length = SIZES[size]
-    attention = 4 * d_model**2 + 2 * length * d_model  # projections; scores and weighted values
-    feed_forward = 2 * d_model * d_ff
-    a_token = layers * (3 * attention + 2 * feed_forward) + d_model * vocab
-    return 3 * 2 * rows * length * a_token
+    """Floating-point operations of the matmuls of a step."""
+    from benchmarks.parts.counts import training_flops
+
+    rows, length = SIZES[size][-2:]
+    return rows * training_flops(config_of(size), length, length)
 
 
 def matmul(size: str) -> float:
@@ -93,122 +110,33 @@ def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32")
     if keep:
         keep_freed_memory()
     prepare_jax("off", devices)
-    import jax
-    import numpy as np
+    from benchmarks.parts.training import FullStep
 
-    from data.packing import Batch
-    from model.config import ModelConfig
-    from model.transformer import Transformer
-    from storage.config import TrainingConfig
-    from training.optimizer import make_optimizer
-    from training.step import init_state, make_train_step, pmap_train_step, split_rows
-
-    d_model, d_ff, heads, layers, vocab, rows, length = SIZES[size]
-    model = Transformer(
-        ModelConfig(
-            source_vocab_size=vocab,
-            target_vocab_size=vocab,
-            d_model=d_model,
-            d_ff=d_ff,
-            num_heads=heads,
-            num_layers=layers,
-            max_length=length,
-            dtype=dtype,
-        )
-    )
-    training = TrainingConfig()
-    optimizer = make_optimizer(training, d_model)
-    train_step = pmap_train_step(make_train_step(model, optimizer, training))
-    state = init_state(model, optimizer, training)
-    source, target, labels = ids_of(size).astype(np.int32)
-    ones = np.ones((rows, length), np.int32)
-    positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    indices = np.arange(rows, dtype=np.int32)
-    batch = Batch(source, ones, positions, target, labels, ones, positions, indices)
-    batch = split_rows(batch, jax.local_device_count(), 1)
-
-    def step():
-        nonlocal state
-        state, metrics = train_step(state, batch)
-        metrics["loss"].block_until_ready()
-
-    return median_seconds(step)
+    full_step = FullStep(config_of(size, dtype=dtype))
+    batch = full_step.place(batch_of(size))
+    return median_seconds(lambda: full_step(batch).block_until_ready())
 
 
 def torch(size: str, marian: bool = False, autocast: bool = False) -> float:
     """Seconds per step in PyTorch: tied embeddings, dropout 0.1, clipping, Adam."""
     import torch
-    from torch import nn
+
+    from benchmarks.parts.peers import marian_model, torch_transformer
+    from benchmarks.parts.training_peer import torch_step
 
     torch.set_num_threads(os.cpu_count())
-    source, target, labels = torch.from_numpy(ids_of(size))
-    model, logits = marian_model(size) if marian else torch_transformer(size)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
-    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
-    model.train()
+    config, length, batch = config_of(size), SIZES[size][-1], batch_of(size)
+    if marian:
+        model = marian_model(config, use_cache=False)
 
-    def step():
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            outputs = logits(source, target)
-            loss = criterion(outputs.reshape(-1, outputs.shape[-1]), labels.reshape(-1))
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        def logits(source, target):
+            return model(input_ids=source, decoder_input_ids=target).logits
 
-    return median_seconds(step)
-
-
-def marian_model(size: str):
-    """(module, function of source and target that gives logits) of MarianMT of transformers."""
-    from transformers import MarianConfig, MarianMTModel
-
-    d_model, d_ff, heads, layers, vocab, _, length = SIZES[size]
-    model = MarianMTModel(
-        MarianConfig(
-            vocab_size=vocab,
-            d_model=d_model,
-            encoder_layers=layers,
-            decoder_layers=layers,
-            encoder_attention_heads=heads,
-            decoder_attention_heads=heads,
-            encoder_ffn_dim=d_ff,
-            decoder_ffn_dim=d_ff,
-            dropout=0.1,
-            activation_function="relu",
-            pad_token_id=0,
-            decoder_start_token_id=1,
-            eos_token_id=2,
-            max_position_embeddings=length,
-            scale_embedding=True,
-            use_cache=False,
-        )
-    )
-    return model, lambda source, target: model(input_ids=source, decoder_input_ids=target).logits
-
-
-def torch_transformer(size: str):
-    """(module, function of source and target that gives logits) of nn.Transformer."""
-    import torch
-    from torch import nn
-
-    d_model, d_ff, heads, layers, vocab, _, length = SIZES[size]
-    transformer = nn.Transformer(
-        d_model, heads, layers, layers, d_ff, dropout=0.1, batch_first=True
-    )
-    model = nn.ModuleDict({"embedding": nn.Embedding(vocab, d_model), "transformer": transformer})
-    dropout = nn.Dropout(0.1)
-    causal = nn.Transformer.generate_square_subsequent_mask(length)
-    positions = torch.randn(length, d_model)
-
-    def logits(source, target):
-        embedded = [
-            dropout(model["embedding"](x) * d_model**0.5 + positions) for x in (source, target)
-        ]
-        x = transformer(*embedded, tgt_mask=causal, tgt_is_causal=True)
-        return x @ model["embedding"].weight.T
-
-    return model, logits
+    else:
+        model, logits = torch_transformer(config, length)
+    step = torch_step(model, logits, "cpu", autocast)
+    ids = [torch.from_numpy(x).long() for x in (batch.source, batch.target, batch.labels)]
+    return median_seconds(lambda: step(*ids))
 
 
 def measured(f, name: str) -> float | None:

@@ -1,0 +1,95 @@
+"""Counts that need no device: operations of a training step, bytes and steps of a search.
+
+Axes: S source · T target · N beams.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from model.beam_search import REFILL_SHARE
+from model.config import ModelConfig
+
+FLOAT32 = 4  # bytes
+ITEM_BYTES = {"float32": FLOAT32, "bfloat16": 2}
+
+
+def training_flops(config: ModelConfig, source_length: int, target_length: int) -> float:
+    """Floating-point operations of the matmuls of a training step on one row.
+
+    2 per weight and token in the forward pass and twice as many in the backward pass: encoder and
+    cross-attention keys and values for each source token, the rest of the decoder and the output
+    matrix for each target token. Attention counts all S or T keys of a row for each query, masked
+    or not. Recomputation, norms, softmax and the optimizer are not counted.
+    """
+    d, s, t = config.d_model, source_length, target_length
+    feed_forward = 2 * d * config.d_ff
+    encoder = s * (4 * d**2 + 2 * s * d + feed_forward)
+    self_attention = t * (4 * d**2 + 2 * t * d)
+    cross_attention = 2 * d**2 * (s + t) + 2 * s * t * d
+    decoder = self_attention + cross_attention + t * feed_forward
+    output = t * d * config.target_vocab_size
+    return 3 * 2 * (config.num_layers * encoder + config.decoder_layers * decoder + output)
+
+
+class StepBytes(NamedTuple):
+    """The bytes that one decode step must read, by kind."""
+
+    decoder: int
+    output_matrix: int
+    memory: int
+    cache: int
+
+
+def step_bytes(
+    config: ModelConfig, lanes: int, beams: int, source_length: int, slots: float
+) -> StepBytes:
+    """The bytes that a decode step of all lanes must read, each once.
+
+    The decoder's parameters, without the cross-attention projections of keys and values, which run
+    once per sentence: weights in the dtype of the products, biases and norms in float32. The output
+    matrix and bias. Cross-attention keys and values of `source_length` tokens per lane. Keys and
+    values of the `slots` steps that the self-attention cache holds, for every beam. Activations,
+    logits and embeddings of single tokens are not counted.
+    """
+    d, f = config.d_model, config.d_ff
+    weight, value = ITEM_BYTES[config.weights_dtype], ITEM_BYTES[config.values_dtype]
+    biases = f + d + (6 * d if config.attention_bias else 0)
+    norms = 3 * 2 * d
+    layer = (6 * d**2 + 2 * d * f) * weight + (biases + norms) * FLOAT32
+    last_norm = 2 * d * FLOAT32 if config.norm == "pre" else 0
+    output_bias = config.target_vocab_size * FLOAT32 if config.output_bias else 0
+    keys_values = config.decoder_layers * lanes * 2 * d * value
+    return StepBytes(
+        config.decoder_layers * layer + last_norm,
+        config.target_vocab_size * d * weight + output_bias,
+        keys_values * source_length,
+        int(keys_values * beams * slots),
+    )
+
+
+class SearchSteps(NamedTuple):
+    """The steps of a search with a queue, how many of them end with a refill, and the mean share of
+    lanes that hold a sentence."""
+
+    steps: int
+    refills: int
+    occupied: float
+
+
+def search_steps(lengths: np.ndarray, lanes: int) -> SearchSteps:
+    """What a search with queue refill does for sentences of forced output lengths, in this order
+    (model/beam_search.py): at most 1 / REFILL_SHARE of the lanes are refilled after a step."""
+    left = np.zeros(lanes, int)
+    started = min(lanes, len(lengths))
+    left[:started] = lengths[:started]
+    steps = refills = occupied = 0
+    while left.any():
+        occupied += np.count_nonzero(left)
+        steps += 1
+        left = np.maximum(left - 1, 0)
+        free = np.flatnonzero(left == 0)[: min(-(-lanes // REFILL_SHARE), len(lengths) - started)]
+        refills += len(free) > 0
+        left[free] = lengths[started : started + len(free)]
+        started += len(free)
+    return SearchSteps(steps, refills, occupied / (steps * lanes) if steps else 0.0)

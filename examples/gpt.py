@@ -12,11 +12,12 @@ from flax import linen as nn
 
 from model.attention import causal_mask
 from model.beam_search import beam_search
+from model.cache import empty_caches
 from model.config import ModelConfig
 from model.constraints import make_rules
 from model.layers import Embedding
 from model.transformer import Stack, default_positions
-from model.translate import ancestry_mask, empty_caches
+from model.translate import ancestry_mask
 
 START, END, EQUALS, FIRST, DIGITS, BEAMS = 1, 2, 3, 4, 4, 2  # a digit is FIRST … FIRST + 9
 CONFIG = ModelConfig(target_vocab_size=14, d_model=32, d_ff=64, num_heads=4, num_layers=2,
@@ -69,7 +70,7 @@ def main() -> float:
     rows, length = test.shape
     found = jax.jit(lambda params: beam_search(
         lambda *inputs: model.apply(params, *inputs, method="step"),
-        empty_caches(CONFIG, rows, length * BEAMS),
+        empty_caches(CONFIG, rows, length, BEAMS),
         jnp.full(rows, START), jnp.full(rows, length), beam_size=BEAMS, max_length=length,
         end_id=END, rules=make_rules(END, prefix=(jnp.array(test), jnp.full(rows, DIGITS + 1))),
     ))(params)  # fmt: skip

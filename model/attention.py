@@ -7,7 +7,7 @@ cross-attention, the cache in search. One function serves all three.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -127,16 +127,18 @@ def project_keys_values(
 def multi_head_attention(
     params: AttentionParams,
     x: Float[Array, "B T D"],
-    keys_values: KeysValues,
+    keys_values: KeysValues | tuple[Any, ...],
     mask: Bool[Array, "#B #H #T S"] | None = None,
     positions: Int[Array, "B T"] | None = None,
     drop: Callable[[Array], Array] | None = None,
+    attend: Callable[..., tuple[Array, Array]] = dot_product_attention,
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
     """Concat(head_1, …, head_h) W^O (section 3.2.2); returns the output and the weights.
 
     With `positions`, queries are rotated (rotary positions); the keys must be rotated too. `drop`
     is that of `dot_product_attention`. With bfloat16 weights, float32 queries, keys and values are
-    multiplied in JAX's default precision (`activations_precision`).
+    multiplied in JAX's default precision (`activations_precision`). `attend` is called with the
+    queries, the entries of `keys_values`, mask, drop and precision (`attend_to_cache`: a Cache).
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
@@ -144,35 +146,10 @@ def multi_head_attention(
     if positions is not None:
         queries = rotate(queries, positions)
     precision = activations_precision(params.query)
-    heads, weights = dot_product_attention(queries, *keys_values, mask, drop, precision)
+    heads, weights = attend(queries, *keys_values, mask, drop, precision)
     output = params.output.reshape(-1, x.shape[-1])
     concatenated = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:-1], len(output))
     return matmul(concatenated, output, params.output_bias), weights
-
-
-class Cache(NamedTuple):
-    """Keys and values that are read many times; keys are stored transposed, as Q Kᵀ reads them
-    (4 × as fast on a CPU)."""
-
-    keys: Float[Array, "B H K S"]
-    values: Float[Array, "B H S K"]
-
-    @property
-    def keys_values(self) -> KeysValues:
-        return KeysValues(jnp.swapaxes(self.keys, 2, 3), self.values)
-
-
-def to_cache(new: KeysValues) -> Cache:
-    return Cache(jnp.swapaxes(new.keys, 2, 3), new.values)
-
-
-def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cache:
-    """Write `new` into the cache at key position `index` of each row."""
-    check_array("index", index, "integer", "B")
-    check_shape("index", index, cache.keys.shape[:1], "one for each row of the cache")
-    keys, values = to_cache(new)
-    write = jax.vmap(jax.lax.dynamic_update_slice_in_dim, (0, 0, 0, None))
-    return Cache(write(cache.keys, keys, index, 2), write(cache.values, values, index, 1))
 
 
 class MultiHeadAttention(nn.Module):
@@ -203,8 +180,12 @@ class MultiHeadAttention(nn.Module):
     def keys_values(self, x, positions=None) -> KeysValues:
         return project_keys_values(self.params, x, positions)
 
-    def __call__(self, x, keys_values, mask=None, positions=None, row_ids=None):
+    def __call__(
+        self, x, keys_values, mask=None, positions=None, row_ids=None, attend=dot_product_attention
+    ):
         drop = partial(self.dropout, row_ids=row_ids)
-        output, weights = multi_head_attention(self.params, x, keys_values, mask, positions, drop)
+        output, weights = multi_head_attention(
+            self.params, x, keys_values, mask, positions, drop, attend
+        )
         self.sow("intermediates", "weights", weights)
         return output

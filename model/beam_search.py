@@ -195,7 +195,7 @@ def take_step(
     return SearchState(
         next_sentence=search.next_sentence,
         sentences=search.sentences,
-        t=t + 1,
+        t=t + ~search.done,  # a lane that is done does not make others read more of their cache
         live=live._replace(log_probs=jnp.where(done[:, None], -jnp.inf, live.log_probs)),
         finished=finished,
         done=done,

@@ -12,13 +12,13 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from .attention import (
-    Cache,
     KeysValues,
     MultiHeadAttention,
     causal_mask,
-    extend_cache,
+    dot_product_attention,
     segment_mask,
 )
+from .cache import Cache, attend_to_cache, extend_cache
 from .config import ModelConfig
 from .layers import Dropout, Embedding, FeedForward, LayerNorm
 from .positions import PositionTable
@@ -67,11 +67,11 @@ class Layer(nn.Module):
 
     def __call__(self, x, mask, rotary, memory, memory_mask, cache, index, row_ids):
         y = self.around_self.enter(x)
-        keys_values = self.self_attention.keys_values(y, rotary)
+        keys_values, attend = self.self_attention.keys_values(y, rotary), dot_product_attention
         if cache is not None:
             cache = extend_cache(cache, keys_values, index)
-            keys_values = cache.keys_values
-        y = self.self_attention(y, keys_values, mask, rotary, row_ids)
+            keys_values, attend = cache, attend_to_cache
+        y = self.self_attention(y, keys_values, mask, rotary, row_ids, attend)
         x = self.around_self.leave(x, y, row_ids)
         if memory is not None:
             y = self.around_cross.enter(x)

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .attention import Cache, KeysValues, to_cache
 from .beam_search import Queue, Step, beam_search
+from .cache import Cache, StoredKeysValues, empty_caches, empty_memory, stored
 from .checks import check_array, check_shape
-from .config import ModelConfig
 from .constraints import NO_RULES, RuleOptions, make_rules
 from .hypotheses import Hypotheses
 from .platforms import Choices, by_platform
@@ -62,15 +61,9 @@ class Request(NamedTuple):
 class DecoderState(NamedTuple):
     """The state of one model's step: the encoded sentences in its lanes, and the caches."""
 
-    memory: tuple[Cache, ...]  # keys and values of each layer's cross-attention
+    memory: tuple[StoredKeysValues, ...]  # of each layer's cross-attention
     lengths: Int[Array, " B"]  # of the sources
-    caches: tuple[Cache, ...]  # [B, H, K, T·N] and [B, H, T·N, K] of each layer's self-attention
-
-
-def empty_caches(config: ModelConfig, rows: int, slots: int) -> tuple[Cache, ...]:
-    """Space for `slots` keys and values in every decoder layer."""
-    zeros = jnp.zeros((rows, config.num_heads, slots, config.head_size), config.values_dtype)
-    return (to_cache(KeysValues(zeros, zeros)),) * config.decoder_layers
+    caches: tuple[Cache, ...]  # of T·N slots, of each layer's self-attention
 
 
 def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
@@ -84,7 +77,7 @@ def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
 
 def encode_batches(
     model: Transformer, variables: Any, request: Request, batch: int
-) -> tuple[Cache, ...]:
+) -> tuple[StoredKeysValues, ...]:
     """Cross-attention keys and values of every sentence, encoded `batch` sentences at a time."""
     sentences, length = request.source.shape
 
@@ -95,17 +88,17 @@ def encode_batches(
         memory = model.apply(
             variables, cut(request.source), segments.astype(jnp.int32), method="encode"
         )
-        memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
+        memory = map(stored, model.apply(variables, memory, method="memory_keys_values"))
         write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         return jax.tree.map(write, memories, tuple(memory))
 
     batches = -(-(request.lengths > 0).sum() // batch)
-    return jax.lax.fori_loop(0, batches, encode, empty_caches(model.config, sentences, length))
+    return jax.lax.fori_loop(0, batches, encode, empty_memory(model.config, sentences, length))
 
 
 def encode_sources(
     model: Transformer, variables: Any, request: Request, lanes: int
-) -> tuple[Cache, ...]:
+) -> tuple[StoredKeysValues, ...]:
     """`encode_batches` in batches of `lanes`, or of fewer that the platform encodes together."""
 
     def batch(choices: Choices) -> int:
@@ -188,7 +181,7 @@ def translate(
     state = tuple(
         DecoderState(
             jax.tree.map(lambda x: x[:lanes], memory), request.lengths[:lanes],
-            empty_caches(model.config, lanes, max_length * slots),
+            empty_caches(model.config, lanes, max_length, slots),
         )
         for (model, _), memory in zip(models, memories, strict=True)
     )  # fmt: skip
@@ -208,7 +201,7 @@ def translate(
 
 
 def load_sentences(
-    memories: Sequence[tuple[Cache, ...]],
+    memories: Sequence[tuple[StoredKeysValues, ...]],
     lengths: Int[Array, " Q"],
     states: tuple[DecoderState, ...],
     lanes: Int[Array, " R"],

@@ -21,8 +21,8 @@ from benchmarks.parts.operations import search_loop, type_bytes
 from benchmarks.parts.peers import missing_packages
 from benchmarks.parts.results import Results
 from model.beam_search import Queue, beam_search
+from model.cache import empty_memory
 from model.transformer import Transformer
-from model.translate import empty_caches
 from runtime.errors import DATA, UserError
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_the_bytes_of_a_step_are_those_of_the_arrays_that_it_reads(config):
     assert found.output_matrix == table.size * (2 if narrow else 4) + bias
 
     def allocated(slots):
-        return sum(x.nbytes for x in jax.tree.leaves(empty_caches(config, lanes, slots)))
+        return sum(x.nbytes for x in jax.tree.leaves(empty_memory(config, lanes, slots)))
 
     assert found.memory == allocated(source)
     assert found.cache == allocated(slots * beams)

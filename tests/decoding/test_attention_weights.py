@@ -10,7 +10,8 @@ import pytest
 from test_scorer import translator_of
 
 from decoding.scorer import Scorer
-from model.translate import ancestry_mask, empty_caches
+from model.cache import empty_caches
+from model.translate import ancestry_mask
 
 SOURCE, TARGET = "eins zwei drei", "vier fünf sechs elf zehn"
 S, T = 4, 6  # tokens of them, with end tokens

@@ -8,9 +8,9 @@ import pytest
 from decoding.lanes import lanes_of
 from decoding.length_limits import length_buckets, max_lengths
 from decoding.sizes import sizes_of
+from model.cache import empty_memory
 from model.config import ModelConfig
 from model.platforms import CPU, GPU, TPU
-from model.translate import empty_caches
 from storage.config import DecodingConfig
 
 MODEL = ModelConfig(source_vocab_size=37_000, target_vocab_size=37_000, max_length=512)
@@ -26,7 +26,7 @@ def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
     lanes = lanes_of(batch_size, bucket)
     target = int(max_lengths(DecodingConfig(), jax.numpy.array(bucket), model.max_length))
     trees = [
-        jax.eval_shape(lambda shape=shape: empty_caches(model, *shape))
+        jax.eval_shape(lambda shape=shape: empty_memory(model, *shape))
         for shape in ((lanes, target * beam_size), (lanes * (queue + 1), bucket))
     ]
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))

@@ -1,16 +1,11 @@
-"""Attention masks, and the cache to which keys and values are appended.
+"""Attention masks. Axes: B batch · T queries · S keys."""
 
-Axes: B batch · T queries · S keys · H heads · K head width.
-"""
-
-import jax
 import jax.numpy as jnp
 import numpy as np
-from test_attention import normal
 
-from model.attention import KeysValues, causal_mask, extend_cache, segment_mask, to_cache
+from model.attention import causal_mask, segment_mask
 
-B, H, T, S, K = 2, 3, 5, 7, 11
+T = 5
 
 
 def test_the_causal_mask_allows_the_past_and_the_present():
@@ -26,17 +21,3 @@ def test_the_segment_mask_allows_equal_segments_but_no_padding():
     assert mask.shape == (2, 1, 5, 3)
     for (b, t, s), got in np.ndenumerate(mask[:, 0]):
         assert got == (queries[b, t] == keys[b, s] != 0)
-
-
-def test_extending_the_cache_writes_at_the_index_of_each_row_only():
-    old = KeysValues(normal(B, H, S, K, seed=1), normal(B, H, S, K, seed=2))
-    new = KeysValues(normal(B, H, 2, K, seed=3), normal(B, H, 2, K, seed=4))
-    index = np.arange(B) % (S - 1)
-    assert len(set(index.tolist())) > 1
-    cache = jax.jit(extend_cache)(to_cache(old), new, jnp.asarray(index))
-    assert cache.keys.shape == (B, H, K, S)
-    for before, part, got in zip(old, new, cache.keys_values, strict=True):
-        expected = np.array(before)
-        for row, at in enumerate(index):
-            expected[row, :, at : at + 2] = part[row]
-        assert np.array_equal(got, expected)

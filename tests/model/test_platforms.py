@@ -7,7 +7,7 @@ import pytest
 from small_transformer import SMALL
 
 from model import candidates, platforms, translate
-from model.attention import Cache
+from model.cache import StoredKeysValues
 from model.platforms import CPU, GPU, TPU, by_platform, choices_of
 from model.transformer import Transformer
 from model.translate import Request
@@ -46,7 +46,7 @@ def test_equal_values_give_a_program_without_branches():
     "lanes, length", [(64, 16), (64, 32), (16, 32), (5, 200), (1, 16), (3, 600)]
 )
 def test_the_encoder_takes_as_many_sentences_as_fit_into_its_tokens(monkeypatch, lanes, length):
-    taken, memory = [], (Cache(jnp.zeros(1), jnp.zeros(1)),)
+    taken, memory = [], (StoredKeysValues(jnp.zeros(1), jnp.zeros(1)),)
     monkeypatch.setattr(translate, "encode_batches", lambda *a: taken.append(a[-1]) or memory)
     request = Request(*(np.zeros(shape, np.int32) for shape in ((lanes, length), lanes, lanes)))
     model, variables = Transformer(SMALL), {"params": {}}

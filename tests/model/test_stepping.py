@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from small_transformer import POSITIONS, SMALL, V, ids, variables_of
 
-from model.attention import to_cache
+from model.cache import empty_caches, stored
 from model.config import CHOICES
 from model.transformer import Stack, Transformer
-from model.translate import DecoderState, ancestry_mask, empty_caches, search_step
+from model.translate import DecoderState, ancestry_mask, search_step
 
 # Random histories: each slot continues a random slot with a random token.
 
@@ -60,8 +60,8 @@ def test_stepping_with_the_cache_equals_teacher_forcing(norm, positions, dtype):
     def stepping(variables, histories):
         memory = model.apply(variables, source, segments, method="encode")
         memory = model.apply(variables, memory, method="memory_keys_values")
-        caches = empty_caches(config, SENTENCES, STEPS * BEAMS)
-        state = DecoderState(tuple(map(to_cache, memory)), segments.sum(axis=1), caches)
+        caches = empty_caches(config, SENTENCES, STEPS, BEAMS)
+        state = DecoderState(tuple(map(stored, memory)), segments.sum(axis=1), caches)
         step = search_step(model, variables)
 
         def one(state, inputs):

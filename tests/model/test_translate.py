@@ -252,10 +252,14 @@ def test_the_graph_encodes_and_projects_the_memory_once_before_the_search_loop()
     encoder = LAYERS * (4 + 2 + 2)  # projections, attention, feed-forward
     memory = LAYERS * 2  # cross-attention keys and values
     assert dots(encode) == encoder + memory
-    self_attention, cross_attention, feed_forward, logits = 4 + 2, 2 + 2, 2, 1
+    blocks = 1 + 2 + 3 + 4  # one branch for each number of blocks of the cache
+    self_attention, cross_attention, feed_forward, logits = 4 + 2 * blocks, 2 + 2, 2, 1
     assert dots(search) == LAYERS * (self_attention + cross_attention + feed_forward) + logits
     assert not any(e.primitive.name == "while" for e in equations(search))
-    (refill,) = (e for e in equations(search) if e.primitive.name == "cond")
+    *attention, refill = (e for e in equations(search) if e.primitive.name == "cond")
+    for equation in attention:
+        assert [dots(branch.jaxpr) for branch in equation.params["branches"]] == [2, 4, 6, 8]
+    assert len(attention) == LAYERS
     for branch in refill.params["branches"]:
         assert dots(branch.jaxpr) == 0  # lanes are refilled by copying
     # A deterministic GPU writes in parallel only if places are distinct.

@@ -70,6 +70,24 @@ def test_early_stopping_follows_the_bound_and_does_not_change_results(alpha, end
         assert len(steps) < longest
 
 
+def test_a_lane_that_is_done_counts_no_more_steps():
+    """Attention reads a cache up to the slot of the largest t of any lane."""
+    counted = []
+
+    def step_of(tables):
+        def step(tokens, state, t, parents, ancestry):
+            jax.debug.callback(lambda t: counted.append(t.tolist()), t)
+            return bigram_step(tables)(tokens, state, t, parents, ancestry)
+
+        return step
+
+    limits = np.array([2, 5, 3])
+    search = searcher(step_of, max_length=6, beam_size=2, alpha=0.6, nbest=1, power_penalty=False)
+    search(random_tables(0, end=-30.0)[:3], limits)
+    jax.effects_barrier()
+    assert sorted(counted, key=max) == [np.minimum(t, limits).tolist() for t in range(5)]
+
+
 @pytest.mark.parametrize("horizon", [1, 3])
 def test_a_horizon_stops_when_no_hypothesis_within_it_could_win(horizon):
     longest, options = 31, dict(beam_size=3, alpha=1.3, nbest=2, power_penalty=False)

@@ -1,0 +1,89 @@
+"""Attention weights as the data of a page: multiples of 0.0001, with the mean over the heads.
+
+Axes: L layers · H heads · R rows (queries) · C columns (keys).
+"""
+
+import base64
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from decoding.attention import Attention
+from scripts.pages.template import json_element, text
+
+LEVELS = 10_000  # a weight w is stored as the integer nearest to LEVELS · w
+START = "<s>"  # the label of the start token, which each vocabulary names in its own way
+
+
+class Kind(NamedTuple):
+    """One of the three attentions of a model."""
+
+    name: str  # the name of its array in Attention
+    label: str
+    rows: str  # what its rows are
+    columns: str
+    help: str
+
+
+KINDS = (
+    Kind(
+        "encoder",
+        "Encoder self-attention",
+        "source",
+        "source",
+        "Each source piece attends to all source pieces.",
+    ),
+    Kind(
+        "decoder",
+        "Decoder self-attention",
+        "target",
+        "target",
+        f"To predict a target piece, the decoder attends to the start token {START} and the target "
+        "pieces before it.",
+    ),
+    Kind(
+        "cross",
+        "Cross-attention",
+        "target",
+        "source",
+        "To predict a target piece, the decoder attends to the source pieces.",
+    ),
+)
+
+
+def view_data(found: Attention, source: str, target: str) -> dict[str, Any]:
+    """The JSON data of attention.js for a pair and its texts. An attention without layers is left
+    out."""
+    pieces = {"source": found.source, "target": found.target}
+    kinds = []
+    for kind in KINDS:
+        weights = getattr(found, kind.name)
+        if not len(weights):
+            continue
+        columns = pieces[kind.columns]
+        columns = [START, *columns[:-1]] if kind.name == "decoder" else columns
+        layers, heads = weights.shape[:2]
+        kinds.append(
+            kind._asdict()
+            | {"layers": layers, "heads": heads, "row_side": kind.rows, "column_side": kind.columns}
+            | {"rows": pieces[kind.rows], "columns": columns, "weights": encoded_weights(weights)}
+        )
+    return {"source": source, "target": target, "levels": LEVELS, "kinds": kinds}
+
+
+def encoded_weights(weights: np.ndarray) -> str:
+    """Weights [L, H, R, C] and their mean over the heads as head number H, as base64 of
+    little-endian 16-bit integers, LEVELS for 1."""
+    mean = weights.mean(axis=1, keepdims=True, dtype=np.float64)
+    stored = np.rint(np.concatenate([weights, mean], axis=1) * LEVELS)
+    return base64.b64encode(stored.astype("<u2").tobytes()).decode("ascii")
+
+
+def attention_section(data: dict[str, Any]) -> str:
+    """The HTML that attention.js fills with the views of `view_data`."""
+    sides = "".join(f"<dt>{side}</dt><dd>{text(data[side])}</dd>" for side in ("source", "target"))
+    return (
+        f'<div class="attention">\n<dl class="texts">{sides}</dl>\n'
+        f"{json_element(data, 'attention-data')}\n<noscript>The maps need JavaScript.</noscript>"
+        "\n</div>"
+    )

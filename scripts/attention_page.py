@@ -14,30 +14,22 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from decoding.attention import Attention
-from decoding.translator import Translator
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, DATA, UserError
 from runtime.files import check_outputs, open_atomic
 from runtime.path_flags import define_path
-from scripts.pages.attention_data import attention_section, view_data
+from scripts.pages.attention_data import Example, attention_section, load_example
 from scripts.pages.template import page, text
 
 STYLES = ("page.css", "attention.css")
 SCRIPTS = ("attention_maps.js", "attention.js")
 
 
-def attention_html(name: str, found: Attention, source: str, target: str) -> str:
-    """The page of the weights of a pair, whose model has a name."""
-    body = f"<h1>Attention of {text(name)}</h1>\n"
-    body += attention_section(view_data(found, source, target))
+def attention_html(name: str, example: Example) -> str:
+    """The page of an example of a model with a name."""
+    body = f"<h1>Attention of {text(name)}</h1>\n{attention_section(example)}"
     return page(f"Attention of {name}", body, STYLES, SCRIPTS)
-
-
-def target_text(translator: Translator, found: Attention) -> str:
-    """The text of the target pieces of `found`."""
-    ids = [translator.target_tokenizer.id_of(piece) for piece in found.target[:-1]]
-    return translator.target_tokenizer.decode([one for one in ids if one is not None])
 
 
 def write_arrays(path: str, found: Attention) -> None:
@@ -65,15 +57,13 @@ def main() -> None:
     check_flags(f)
     prepare_jax(f.compilation_cache, 1)
     run = Path(f.workdir).expanduser().absolute()
-    translator = Translator.load(run, f.checkpoint, nbest=1, samples=0)
-    found = translator.attention(f.source, f.target)
-    target = target_text(translator, found) if f.target is None else f.target
-    content = attention_html(f"{run.name} ({f.checkpoint})", found, f.source, target).encode()
+    example = load_example(run, f.checkpoint, f.source, f.target)
+    content = attention_html(f"{run.name} ({f.checkpoint})", example).encode()
     with open_atomic(f.output) as file:
         file.write(content)
     print(f"{f.output}: {len(content) / 1000:,.0f} kB", file=sys.stderr)
     if f.npz:
-        write_arrays(f.npz, found)
+        write_arrays(f.npz, example.found)
 
 
 def define_flags() -> None:

@@ -4,11 +4,13 @@ Axes: L layers · H heads · R rows (queries) · C columns (keys).
 """
 
 import base64
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from decoding.attention import Attention
+from decoding.translator import Translator
 from scripts.pages.template import json_element, text
 
 LEVELS = 10_000  # a weight w is stored as the integer nearest to LEVELS · w
@@ -51,9 +53,30 @@ KINDS = (
 )
 
 
-def view_data(found: Attention, source: str, target: str) -> dict[str, Any]:
-    """The JSON data of attention.js for a pair and its texts. An attention without layers is left
-    out."""
+class Example(NamedTuple):
+    """The attention weights of a model for a pair of texts."""
+
+    found: Attention
+    source: str
+    target: str
+
+
+def load_example(directory: Path, checkpoint: str, source: str, target: str | None) -> Example:
+    """The example of a run or a MarianMT directory; without a target that of its translation.
+
+    Raises UserError as Translator.load does.
+    """
+    translator = Translator.load(directory, checkpoint, nbest=1, samples=0)
+    found = translator.attention(source, target)
+    if target is None:
+        ids = [translator.target_tokenizer.id_of(piece) for piece in found.target[:-1]]
+        target = translator.target_tokenizer.decode([one for one in ids if one is not None])
+    return Example(found, source, target)
+
+
+def view_data(example: Example) -> dict[str, Any]:
+    """The JSON data of attention.js. An attention without layers is left out."""
+    found, source, target = example
     pieces = {"source": found.source, "target": found.target}
     kinds = []
     for kind in KINDS:
@@ -79,8 +102,9 @@ def encoded_weights(weights: np.ndarray) -> str:
     return base64.b64encode(stored.astype("<u2").tobytes()).decode("ascii")
 
 
-def attention_section(data: dict[str, Any]) -> str:
-    """The HTML that attention.js fills with the views of `view_data`."""
+def attention_section(example: Example) -> str:
+    """The HTML that attention.js fills with the views of an example."""
+    data = view_data(example)
     sides = "".join(f"<dt>{side}</dt><dd>{text(data[side])}</dd>" for side in ("source", "target"))
     return (
         f'<div class="attention">\n<dl class="texts">{sides}</dl>\n'

@@ -1,4 +1,4 @@
-"""HTML pages in one file: the skeleton, embedded data, and the styles and scripts of this directory.
+"""HTML pages in one file: the skeleton, embedded data, styles and scripts of this directory.
 
 A page loads nothing: its Content-Security-Policy forbids every request.
 """

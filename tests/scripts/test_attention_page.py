@@ -13,7 +13,7 @@ from tiny import write_run
 
 from decoding.translator import Translator
 from scripts.attention_page import attention_html
-from scripts.pages.attention_data import view_data
+from scripts.pages.attention_data import Example, view_data
 from scripts.pages.template import json_element
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ class Elements(HTMLParser):
 
 def test_stored_weights_are_the_arrays_and_their_means_to_four_decimals():
     found = made_attention(3, 2, SOURCE, TARGET)
-    for kind in view_data(found, "a", "b")["kinds"]:
+    for kind in view_data(Example(found, "a", "b"))["kinds"]:
         array = getattr(found, kind["name"]).astype(np.float64)
         stored = np.frombuffer(base64.b64decode(kind["weights"]), "<u2") / 10_000
         layers, heads, rows, columns = array.shape
@@ -56,7 +56,7 @@ def test_stored_weights_are_the_arrays_and_their_means_to_four_decimals():
 
 
 def test_the_keys_of_the_decoder_are_the_start_token_and_the_pieces_before():
-    kinds = view_data(made_attention(1, 1, SOURCE, TARGET), "", "")["kinds"]
+    kinds = view_data(Example(made_attention(1, 1, SOURCE, TARGET), "", ""))["kinds"]
     axes = {kind["name"]: (kind["rows"], kind["columns"]) for kind in kinds}
     assert axes["encoder"] == (SOURCE, SOURCE) and axes["cross"] == (TARGET, SOURCE)
     assert axes["decoder"] == (TARGET, ["<s>", *TARGET[:-1]])
@@ -65,14 +65,15 @@ def test_the_keys_of_the_decoder_are_the_start_token_and_the_pieces_before():
 def test_an_attention_without_layers_is_left_out():
     found = made_attention(1, 1, SOURCE, TARGET)
     found = found._replace(encoder=found.encoder[:0], decoder=found.decoder[:0])
-    assert [kind["name"] for kind in view_data(found, "", "")["kinds"]] == ["cross"]
+    assert [kind["name"] for kind in view_data(Example(found, "", ""))["kinds"]] == ["cross"]
 
 
 @pytest.mark.parametrize("value", ["</script>", "<!--", "\u2028\u2029", "a\\\"'&", "\ud800", "밥ß"])
 def test_embedded_data_is_one_script_element_with_the_same_value(value):
     html = json_element({"key": [value]}, "kind")
     elements = Elements(html)
-    assert elements.names == ["script"] and not set("\u2028\u2029") & set(html)
+    assert elements.names == ["script"] and html.count("<") == 2
+    assert not set("\u2028\u2029") & set(html)
     expected = value.replace("\ud800", "\ufffd")
     assert json.loads(elements.scripts[0]) == {"key": [expected]}
     html.encode("utf-8")
@@ -80,15 +81,15 @@ def test_embedded_data_is_one_script_element_with_the_same_value(value):
 
 def test_a_page_shows_markup_in_texts_as_text_and_loads_nothing():
     found, hostile = made_attention(2, 2, SOURCE, TARGET), "</title><script>x</script><img src=y>"
-    usual = Elements(attention_html("run", found, "source", "target"))
-    elements = Elements(attention_html(hostile, found, hostile, hostile))
+    usual = Elements(attention_html("run", Example(found, "source", "target")))
+    elements = Elements(attention_html(hostile, Example(found, hostile, hostile)))
     assert elements.names == usual.names and elements.links == ["data:,"]
     assert json.loads(elements.scripts[0])["kinds"][0]["rows"] == SOURCE
 
 
 def test_a_page_of_30_pieces_with_6_layers_and_8_heads_has_less_than_1_mb():
     pieces = [*["▁국제연합교육과학문화기구"] * 30, "</s>"]
-    page = attention_html("run", made_attention(6, 8, pieces, pieces), "a", "b")
+    page = attention_html("run", Example(made_attention(6, 8, pieces, pieces), "a", "b"))
     assert len(page.encode()) < 1_000_000
 
 

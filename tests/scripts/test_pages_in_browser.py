@@ -11,6 +11,7 @@ from made_attention import SOURCE, TARGET, made_attention
 
 from runtime.errors import UserError
 from scripts.attention_page import attention_html
+from scripts.pages.attention_data import Example
 from scripts.pages.browser import chromium
 
 KINDS = {
@@ -37,7 +38,7 @@ def found():
 @pytest.fixture(scope="module")
 def path(found, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "attention.html"
-    html = attention_html("run", found, "나는 </script> 밥", "größer <b>")
+    html = attention_html("run", Example(found, "나는 </script> 밥", "größer <b>"))
     path.write_text(html, encoding="utf-8")
     return path
 
@@ -192,10 +193,11 @@ def luminance(color):
 
 
 CONTRASTS = """elements => elements.map(element => {
-  const style = getComputedStyle(element), color = element.namespaceURI.endsWith("svg") ? style.fill : style.color;
+  const style = getComputedStyle(element), is_svg = element.namespaceURI.endsWith("svg");
+  const background = (one) => getComputedStyle(one).backgroundColor;
   let behind = element;
-  while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
-  return [color, getComputedStyle(behind).backgroundColor];
+  while (background(behind) === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+  return [is_svg ? style.fill : style.color, background(behind)];
 })"""
 
 
@@ -220,7 +222,7 @@ def test_a_narrow_screen_scrolls_sideways_inside_the_drawing_only(open_page, pat
     page.get_by_text(view, exact=True).click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     labels = page.locator(".stage .label").evaluate_all(
-        "all => all.map(one => { const box = one.getBoundingClientRect(); return [box.left, box.top]; })"
+        "all => all.map(one => one.getBoundingClientRect()).map(box => [box.left, box.top])"
     )
     stage = page.locator(".stage svg").bounding_box()
     assert all(x >= stage["x"] - 1 and y >= stage["y"] - 1 for x, y in labels)  # none is cut off

@@ -2,7 +2,8 @@
 
     python scripts/screenshot.py --page=a.html --output=a.png [--dark] [--width=1280] [--height=800]
 --click=TEXT,TEXT clicks on elements first: the text of a choice, or the label of a head such as
-"layer 1; head 2". --hover=X,Y points at a place of the page. Needs pip install -e '.[test]'.
+"layer 1; head 2". --point=ROW,COLUMN points at a cell of the large map.
+Needs pip install -e '.[test]'.
 """
 
 import sys
@@ -30,8 +31,11 @@ def main() -> None:
             page.get_by_role("button", name=name, exact=True).or_(
                 page.get_by_text(name, exact=True)
             ).first.click()
-        if f.hover:
-            page.mouse.move(*map(int, f.hover))
+        if f.point:
+            row, column = map(int, f.point)
+            size = float(page.locator(".cursor").get_attribute("width"))
+            place = {"x": (column + 0.5) * size, "y": (row + 0.5) * size}
+            page.locator(".frame").hover(position=place, force=True)
         page.screenshot(path=f.output, full_page=f.full)
 
 
@@ -43,7 +47,7 @@ def define_flags() -> None:
     flags.DEFINE_bool("dark", False, "Dark mode.")
     flags.DEFINE_bool("full", False, "The whole page instead of the window.")
     flags.DEFINE_list("click", [], "Elements to click first; ; stands for a comma in a name.")
-    flags.DEFINE_list("hover", [], "X,Y: the place of the pointer.")
+    flags.DEFINE_list("point", [], "ROW,COLUMN: the cell of the large map under the pointer.")
 
 
 if __name__ == "__main__":

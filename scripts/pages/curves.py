@@ -80,10 +80,10 @@ def _drawing(name: str, curves: Sequence[Curve]) -> str:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.axisbelow": True,
-        "font.size": 11,
+        "font.size": 10,
     }
     with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(5.6, 3.1), layout="tight")
+        figure = Figure(figsize=(5.0, 2.8), layout="tight")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         axes.grid(True)

@@ -9,7 +9,16 @@ from scripts.pages.template import text
 
 SENTENCES = 5  # of the samples
 CHECKPOINTS = 8  # of each sentence
-SCORES = ("bleu", "chrf", "exact_match", "loss", "nll", "perplexity", "accuracy")
+SCORES = {  # metric of an evaluation → its name
+    "bleu": "BLEU",
+    "chrf": "chrF2",
+    "exact_match": "exact match (%)",
+    "loss": "loss",
+    "nll": "negative log-likelihood",
+    "perplexity": "perplexity",
+    "accuracy": "next-token accuracy",
+}
+SET_BY_TRAINING = ("model.source_vocab_size", "model.target_vocab_size", "data.vocab_sha256")
 CURVES = (  # title, unit, metrics; the second one of a pair is dashed
     ("Loss", "nats per target token", ("train_loss", "valid_loss")),
     ("Validation BLEU", "", ("valid_bleu",)),
@@ -91,14 +100,15 @@ def scores_section(runs: Sequence[RunRecords]) -> str:
         body += "<h3>Held-out data, at the end of training</h3>\n"
         body += table(["score", *headings(runs)], cells)
     else:
-        body += '<p class="muted">No final scores: the training has not ended yet.</p>\n'
+        reason = "the training has not ended, or an earlier version trained this run"
+        body += f'<p class="muted">No scores.json: {reason}.</p>\n'
     best = [run.best_scores() for run in runs]
     names = sorted(set().union(*best), key=_score_order)
     if names:
         body += "<h3>Validation data, best checkpoint</h3>\n"
         cells = [
             [
-                text(name.replace("_", " ")),
+                text(_score_name(name)),
                 *(f"{one[name]:.4g}" if name in one else "–" for one in best),
             ]
             for name in names
@@ -109,7 +119,12 @@ def scores_section(runs: Sequence[RunRecords]) -> str:
 
 def _score_order(name: str) -> tuple[str, int]:
     group, _, metric = name.rpartition("/")
-    return group, SCORES.index(metric) if metric in SCORES else len(SCORES)
+    return group, [*SCORES, metric].index(metric)
+
+
+def _score_name(name: str) -> str:
+    group, _, metric = name.rpartition("/")
+    return f"{group} {SCORES.get(metric, metric)}".strip()
 
 
 def _cells(found: dict[int, str], count: int) -> list[str]:
@@ -142,11 +157,22 @@ def samples_section(runs: Sequence[RunRecords]) -> str:
     for i, run in enumerate(runs):
         for sample in run.samples:
             sentences.setdefault((sample.name, sample.source), []).append((i, sample))
-    # Sentences of all runs first, then those with the most checkpoints.
-    chosen = sorted(sentences.values(), key=lambda one: (-len({i for i, _ in one}), -len(one)))
+    chosen = first_of_each(sentences.values(), len(runs))
     if not chosen:
         return '<p class="muted">No samples yet.</p>'
     return "".join(_sentence(runs, one) for one in chosen[:SENTENCES])
+
+
+def first_of_each(
+    sentences: Iterable[list[tuple[int, Sample]]], count: int
+) -> list[list[tuple[int, Sample]]]:
+    """Sentences that several runs share first, then those of the runs in turn."""
+    places, ranked = [0] * count, []
+    for one in sentences:
+        run = one[0][0]
+        ranked.append((-len({i for i, _ in one}), places[run], run, one))
+        places[run] += 1
+    return [one for *_, one in sorted(ranked, key=lambda rank: rank[:3])]
 
 
 def _sentence(runs: Sequence[RunRecords], found: list[tuple[int, Sample]]) -> str:
@@ -183,7 +209,11 @@ def config_section(runs: Sequence[RunRecords]) -> str:
         body += "<h3>Differences between the runs</h3>\n"
         body += _fields(runs, {k: v for k, v in values.items() if len(set(map(repr, v))) > 1})
     body += "<h3>Differences from the defaults</h3>\n"
-    other = {k: v for k, v in values.items() if any(one != defaults[k] for one in v)}
+
+    def differs(name, each):
+        return name not in SET_BY_TRAINING and any(one != defaults[name] for one in each)
+
+    other = {k: v for k, v in values.items() if differs(k, v)}
     body += _fields(runs, other, defaults)
     return body + f"<details><summary>All fields</summary>\n{_fields(runs, values)}</details>\n"
 
@@ -193,7 +223,11 @@ def _fields(runs, values: dict[str, list[Any]], defaults: dict[str, Any] | None 
     if not values:
         return '<p class="muted">none</p>\n'
     rows = [
-        [text(name), *([_value(defaults[name])] if defaults else []), *map(_value, each)]
+        [
+            text(name).replace(".", ".<wbr>"),
+            *([_value(defaults[name])] if defaults else []),
+            *map(_value, each),
+        ]
         for name, each in values.items()
     ]
     return table(["field", *(["default"] if defaults else []), *headings(runs)], rows)

@@ -8,11 +8,14 @@ import re
 import numpy as np
 import pytest
 from made_attention import SOURCE, TARGET, made_attention
+from made_run import REFERENCE, made_run
 
 from runtime.errors import UserError
 from scripts.attention_page import attention_html
-from scripts.pages.attention_data import Example
+from scripts.pages.attention_data import Example, attention_section
 from scripts.pages.browser import chromium
+from scripts.pages.run_records import read_records
+from scripts.report import report_html
 
 KINDS = {
     "encoder": "Encoder self-attention",
@@ -226,3 +229,49 @@ def test_a_narrow_screen_scrolls_sideways_inside_the_drawing_only(open_page, pat
     )
     stage = page.locator(".stage svg").bounding_box()
     assert all(x >= stage["x"] - 1 and y >= stage["y"] - 1 for x, y in labels)  # none is cut off
+
+
+@pytest.fixture(scope="module")
+def report(found, tmp_path_factory):
+    """A report of two runs, each with the same attention weights."""
+    path = tmp_path_factory.mktemp("report")
+    runs = [read_records(made_run(path / name, scale)) for name, scale in (("a", 3), ("b", 6))]
+    attention = attention_section(Example(found, "source", "target")) * 2
+    (path / "report.html").write_text(report_html(runs, attention), encoding="utf-8")
+    return path / "report.html"
+
+
+def test_the_report_shows_tables_curves_samples_and_attention_of_both_runs(
+    open_page, found, report
+):
+    page = open_page(report)
+    page.get_by_role("link", name="Curves").click()
+    charts = page.get_by_role("img", name="over the steps")
+    assert charts.count() == 4
+    for chart in charts.all():
+        box = chart.locator("svg").bounding_box()
+        assert box["width"] > 300 and 0.3 < box["height"] / box["width"] < 0.8
+    label = charts.first.get_attribute("aria-label")
+    assert "a, training: 0.5" in label and "b, validation: 2" in label  # 3 / 6, 6 / 6 + 1
+    assert page.get_by_role("row", name=f"a · 6 {REFERENCE} = reference").first.is_visible()
+    assert not page.get_by_text("model.attention_bias").first.is_visible()
+    page.get_by_text("All fields").click()
+    assert page.get_by_text("model.attention_bias").first.is_visible()
+    second = page.locator(".attention").nth(1)
+    second.get_by_text("Encoder self-attention").click()
+    second.get_by_role("button", name="layer 0, head 2").click()
+    second.locator(".stage svg").focus()
+    page.keyboard.press("ArrowDown")
+    weight = float(second.locator(".weight").text_content())
+    assert abs(weight - found.encoder[0, 2, 0, 0]) <= 0.5e-4 + 1e-9
+    assert page.locator(".attention").first.locator("h3").last.text_content().startswith("Layer 1")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_is_legible_on_a_narrow_screen(open_page, report, scheme):
+    page = open_page(report, width=360, scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    texts = page.locator("h1, h2, h3, p, a, th, td, small, .same, pre, summary, .legend li")
+    for pair in texts.evaluate_all(CONTRASTS):
+        low, high = sorted(map(luminance, pair))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, pair

@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from decoding.attention import Attention
 from runtime.command import run_command
 from runtime.devices import prepare_jax
-from runtime.errors import CONFIGURATION, DATA, UserError
+from runtime.errors import CONFIGURATION, UserError
 from runtime.files import check_outputs, open_atomic
 from runtime.path_flags import define_path
-from scripts.pages.attention_data import Example, attention_section, load_example
+from scripts.pages.attention_data import Example, attention_section, check_sentence, load_example
 from scripts.pages.template import page, text
 
 STYLES = ("page.css", "attention.css")
@@ -40,11 +40,8 @@ def write_arrays(path: str, found: Attention) -> None:
 
 def check_flags(f: flags.FlagValues) -> None:
     """UserError for flags that are invalid for any model; nothing is loaded yet."""
-    for name, value in (("source", f.source), ("target", f.target)):
-        if value is not None and (not value.strip() or "\n" in value.strip()):
-            raise UserError(
-                DATA, f"--{name} is invalid: expected one sentence, got {value[:40]!r}; give a text"
-            )
+    check_sentence("source", f.source)
+    check_sentence("target", f.target)
     if f.npz and not f.npz.endswith(".npz"):
         raise UserError(
             CONFIGURATION, f"--npz is invalid: expected FILE.npz, got {f.npz!r}; rename the file"

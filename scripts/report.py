@@ -20,10 +20,10 @@ from runtime.errors import CONFIGURATION, UserError
 from runtime.files import check_outputs, open_atomic
 from runtime.path_flags import define_path
 from scripts.pages import report_sections as sections
-from scripts.pages.attention_data import attention_section, load_example
+from scripts.pages.attention_data import attention_section, check_sentence, load_example
 from scripts.pages.run_records import RunRecords, read_records
 from scripts.pages.template import page, text
-from storage.checkpoint import named_averages, steps
+from storage.checkpoint import steps
 
 STYLES = ("page.css", "attention.css", "report.css")
 SCRIPTS = ("attention_maps.js", "attention.js")
@@ -58,7 +58,9 @@ def attention_html(runs: list[RunRecords], source: str | None) -> str:
     body = ""
     for run, heading in zip(runs, sections.headings(runs), strict=True):
         sentence = source or next((one.source for one in run.samples), None)
-        if sentence and (steps(run.path) or named_averages(run.path) or run.best):
+        if run.config.get("model.kind", "transformer") != "transformer":
+            body += f'<h3>{heading}</h3>\n<p class="muted">The model is not a Transformer.</p>\n'
+        elif sentence and (steps(run.path) or (run.path / "average").exists()):
             example = load_example(run.path, "best", sentence, None)
             body += f"<h3>{heading}</h3>\n{attention_section(example)}\n"
     return body
@@ -80,6 +82,7 @@ def main() -> None:
             f"--workdir is invalid: expected different run directories, got {f.workdir!r}; "
             "give each once, with one comma between two",
         )
+    check_sentence("source", f.source)
     check_outputs([f.output], f.overwrite)
     runs = with_unique_names([read_records(Path(name)) for name in names])
     attention = ""

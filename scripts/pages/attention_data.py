@@ -11,6 +11,7 @@ import numpy as np
 
 from decoding.attention import Attention
 from decoding.translator import Translator
+from runtime.errors import DATA, UserError
 from scripts.pages.template import json_element, text
 
 LEVELS = 10_000  # a weight w is stored as the integer nearest to LEVELS · w
@@ -22,8 +23,8 @@ class Kind(NamedTuple):
 
     name: str  # the name of its array in Attention
     label: str
-    rows: str  # what its rows are
-    columns: str
+    row_side: str  # source or target: the side of its queries
+    column_side: str  # of its keys
     help: str
 
 
@@ -61,6 +62,14 @@ class Example(NamedTuple):
     target: str
 
 
+def check_sentence(flag: str, value: str | None) -> None:
+    """UserError(DATA) for the value of a flag that is blank or has several lines."""
+    if value is not None and (not value.strip() or "\n" in value.strip()):
+        raise UserError(
+            DATA, f"--{flag} is invalid: expected one sentence, got {value[:40]!r}; give a text"
+        )
+
+
 def load_example(directory: Path, checkpoint: str, source: str, target: str | None) -> Example:
     """The example of a run or a MarianMT directory; without a target that of its translation.
 
@@ -75,21 +84,19 @@ def load_example(directory: Path, checkpoint: str, source: str, target: str | No
 
 
 def view_data(example: Example) -> dict[str, Any]:
-    """The JSON data of attention.js. An attention without layers is left out."""
+    """The JSON data of attention.js."""
     found, source, target = example
     pieces = {"source": found.source, "target": found.target}
     kinds = []
     for kind in KINDS:
         weights = getattr(found, kind.name)
-        if not len(weights):
-            continue
-        columns = pieces[kind.columns]
+        columns = pieces[kind.column_side]
         columns = [START, *columns[:-1]] if kind.name == "decoder" else columns
         layers, heads = weights.shape[:2]
         kinds.append(
             kind._asdict()
-            | {"layers": layers, "heads": heads, "row_side": kind.rows, "column_side": kind.columns}
-            | {"rows": pieces[kind.rows], "columns": columns, "weights": encoded_weights(weights)}
+            | {"layers": layers, "heads": heads, "rows": pieces[kind.row_side], "columns": columns}
+            | {"weights": encoded_weights(weights)}
         )
     return {"source": source, "target": target, "levels": LEVELS, "kinds": kinds}
 

@@ -62,12 +62,6 @@ def test_the_keys_of_the_decoder_are_the_start_token_and_the_pieces_before():
     assert axes["decoder"] == (TARGET, ["<s>", *TARGET[:-1]])
 
 
-def test_an_attention_without_layers_is_left_out():
-    found = made_attention(1, 1, SOURCE, TARGET)
-    found = found._replace(encoder=found.encoder[:0], decoder=found.decoder[:0])
-    assert [kind["name"] for kind in view_data(Example(found, "", ""))["kinds"]] == ["cross"]
-
-
 @pytest.mark.parametrize("value", ["</script>", "<!--", "\u2028\u2029", "a\\\"'&", "\ud800", "밥ß"])
 def test_embedded_data_is_one_script_element_with_the_same_value(value):
     html = json_element({"key": [value]}, "kind")

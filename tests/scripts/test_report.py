@@ -15,7 +15,7 @@ from runtime.errors import UserError
 from scripts.pages.curves import Curve, chart
 from scripts.pages.report_sections import config_section, evenly_spaced
 from scripts.pages.run_records import read_records
-from scripts.report import report_html, with_unique_names
+from scripts.report import attention_html, report_html, with_unique_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -160,6 +160,13 @@ def test_ids_of_two_drawings_differ():
     curves = [Curve("run", [1, 2], [1, 2], 0, 0)]
     first, second = (Tables(chart(name, "t", "", curves)).ids for name in ("a", "b"))
     assert first and not set(first) & set(second)
+
+
+def test_runs_of_other_models_and_without_a_checkpoint_have_no_attention_weights(runs):
+    rnn = runs[1]._replace(config=runs[1].config | {"model.kind": "rnn"})
+    section = attention_html([runs[0], rnn], None)
+    assert Tables(section).text.split("\n")[:2] == ["two", "The model is not a Transformer."]
+    assert attention_html(runs[:1], None) == ""
 
 
 def test_evenly_spaced_items_include_both_ends():

@@ -43,11 +43,14 @@ def chart(name: str, title: str, unit: str, curves: Sequence[Curve]) -> str:
     Raises UserError(CONFIGURATION) if Matplotlib is missing.
     """
     last = ", ".join(f"{one.label}: {one.values[-1]:.4g}" for one in curves)
-    legend = "".join(f"<li>{_line(one)}{text(one.label)}</li>" for one in curves)
+    legend = ""
+    if len(curves) > 1:
+        items = "".join(f"<li>{_line(one)}{text(one.label)}</li>" for one in curves)
+        legend = f'<ul class="legend">{items}</ul>'
     return (
         f'<figure class="chart"><figcaption>{text(title)} <span class="muted">{text(unit)}</span>'
         f'</figcaption>\n<div role="img" aria-label="{text(title)} over the steps; last values: '
-        f'{text(last)}">\n{_drawing(name, curves)}</div>\n<ul class="legend">{legend}</ul></figure>'
+        f'{text(last)}">\n{_drawing(name, curves)}</div>\n{legend}</figure>'
     )
 
 

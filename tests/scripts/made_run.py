@@ -47,7 +47,7 @@ def made_run(path: Path, scale: float = 3.0, **training) -> Path:
         (path / "samples" / f"{name}.txt").write_text(sample, encoding="utf-8")
     (path / "samples" / "nonfinite-3.txt").write_text("a.tsv:3\n")
     (path / "best.json").write_text(json.dumps({"checkpoint": 4, "bleu": 40.0}))
-    score = {"name": "BLEU", "value": 12.345 * scale, "signature": SIGNATURE}
+    score = {"name": "BLEU", "value": 12.25 * scale, "signature": SIGNATURE}
     sets = {"": {"sentences": 7, "scores": [score]}}
     (path / "scores.json").write_text(json.dumps({"checkpoint": 4, "sets": sets}))
     return path

@@ -70,7 +70,7 @@ def _facts(runs: Sequence[RunRecords]) -> list[list[Any]]:
         row("directory", lambda run: run.path),
         row("command", lambda run: " ".join(map(str, run.facts.get("command", "–")))),
         row("started", lambda run: run.facts.get("started", "–")),
-        row("resumed", lambda run: f"{len(run.facts.get('resumed', []))} times"),
+        row("times resumed", lambda run: len(run.facts.get("resumed", []))),
         row("commit", lambda run: str(run.facts.get("commit", ""))[:10] or "–"),
         row("JAX", lambda run: run.facts.get("versions", {}).get("jax", "–")),
         row("devices", logged("devices: ")),

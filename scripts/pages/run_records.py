@@ -56,14 +56,16 @@ class RunRecords(NamedTuple):
         return found
 
     def best_scores(self) -> dict[str, float]:
-        """Metric → value of the best checkpoint on the validation data, "" without one."""
+        """Metric, or NAME/metric, → value of the best checkpoint on the validation data; {} if there is
+        none."""
         checkpoint = self.best.get("checkpoint")
         prefix = "average_" if checkpoint == "average" else "valid_"
         for entry in reversed(self.metrics):
+            parts = [(key.rpartition("/"), value) for key, value in entry.items()]
             found = {
-                key.replace(prefix, ""): value
-                for key, value in entry.items()
-                if key.rpartition("/")[2].startswith(prefix)
+                f"{name}{slash}{metric.removeprefix(prefix)}": value
+                for (name, slash, metric), value in parts
+                if metric.startswith(prefix)
             }
             if found and checkpoint in ("average", entry["step"]):
                 return found

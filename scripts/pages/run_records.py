@@ -56,8 +56,8 @@ class RunRecords(NamedTuple):
         return found
 
     def best_scores(self) -> dict[str, float]:
-        """Metric, or NAME/metric, → value of the best checkpoint on the validation data; {} if there is
-        none."""
+        """Metric, or NAME/metric, → value of the best checkpoint on the validation data; {} without
+        one."""
         checkpoint = self.best.get("checkpoint")
         prefix = "average_" if checkpoint == "average" else "valid_"
         for entry in reversed(self.metrics):

@@ -42,7 +42,7 @@ def made_run(path: Path, scale: float = 3.0, **training) -> Path:
     (path / "metrics.jsonl").write_text("\n".join(lines))
     (path / "samples").mkdir()
     for name in (*STEPS, "average"):
-        output = REFERENCE if name == 6 else f"output of {name} <{scale}>"
+        output = REFERENCE if name == 6 else f"output of {name} <b{scale}>"
         sample = f"source    {SOURCE}\nreference {REFERENCE}\nmodel     {output}\n\n"
         (path / "samples" / f"{name}.txt").write_text(sample, encoding="utf-8")
     (path / "samples" / "nonfinite-3.txt").write_text("a.tsv:3\n")

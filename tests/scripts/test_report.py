@@ -92,7 +92,7 @@ def test_the_best_scores_are_those_of_the_best_checkpoint(runs, tmp_path):
 def test_samples_are_in_the_order_of_the_checkpoints(runs):
     found = [(one.checkpoint, one.output) for one in runs[0].samples]
     assert [name for name, _ in found] == ["2", "4", "6", "average"]
-    assert found[0][1] == "output of 2 <3.0>" and found[2][1] == REFERENCE
+    assert found[0][1] == "output of 2 <b3.0>" and found[2][1] == REFERENCE
     assert {(one.source, one.reference) for one in runs[0].samples} == {(SOURCE, REFERENCE)}
 
 
@@ -112,7 +112,7 @@ def test_the_page_of_a_comparison_has_scores_with_signatures_samples_and_data(ru
     assert [f"BLEU{SIGNATURE}", "36.75", "73.50"] in found.rows  # 12.25 × 3, × 6
     assert ["loss", f"{loss_at(4, 3.0) + 1:.4g}", f"{loss_at(4, 6.0) + 1:.4g}"] in found.rows
     assert ["one · 6", f"{REFERENCE} = reference"] in found.rows
-    assert ["two · average", "output of average <6.0>"] in found.rows
+    assert ["two · average", "output of average <b6.0>"] in found.rows
     assert ["times resumed", "1", "1"] in found.rows
     assert ["command"] + ["train.py --x=<y>"] * 2 in found.rows
     assert ["duration", "0:00:07", "0:00:07"] in found.rows

@@ -75,7 +75,7 @@ def run_command_in(path: Path, command: Command) -> None:
 def is_quick(command: Command) -> bool:
     """Whether a command takes seconds with a tiny run: not the main job, not several processes."""
     program, *rest = command.words
-    scripts = ("checkpoints", "convert", "export", "prepare_corpus")
+    scripts = ("attention_page", "checkpoints", "convert", "export", "prepare_corpus", "report")
     several = any(word.startswith(("--distributed", "--coordinator")) for word in rest)
     known = ("train.py", "decode.py", "mine.zip", *(f"scripts/{name}.py" for name in scripts))
     quick = rest[:1] and rest[0] in known

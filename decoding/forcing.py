@@ -16,9 +16,9 @@ from decoding.engine import Engine
 from decoding.formats import Hypothesis, Scored
 from decoding.programs import on_devices
 from model.constraints import RuleOptions, make_rules
+from model.encoder_decoder import EncoderDecoder
 from model.hypotheses import length_penalty
 from model.scoring import score_targets
-from model.transformer import Transformer
 from storage.config import DecodingConfig
 
 PROGRAMS = 8  # kept, one for each set of models and of rules that change scores
@@ -123,7 +123,7 @@ class TeacherForcing:
 
 
 @lru_cache(PROGRAMS)
-def scoring_program(models: tuple[Transformer, ...], options: RuleOptions) -> Callable[..., Any]:
+def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) -> Callable[..., Any]:
     """(variables, ensemble weights, source, lengths, target, target lengths) → the log-probability
     of each target token, and the source token that it attends to most, without the end token.
     Arrays have a leading axis of devices.

@@ -4,7 +4,7 @@ Axes: B sentences · S source · N beams · V vocabulary · T steps · P prefix 
 M models.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,9 @@ from .beam_search import Queue, Step, beam_search
 from .checks import check_array, check_shape
 from .config import ModelConfig
 from .constraints import NO_RULES, RuleOptions, make_rules
+from .encoder_decoder import EncoderDecoder
 from .hypotheses import Hypotheses
+from .rnn import RnnMemory, empty_rnn_memory, empty_rnn_states, encode_rnn, rnn_step
 from .sampling import SamplingOptions, sample
 from .transformer import Transformer
 
@@ -63,9 +65,9 @@ class Request(NamedTuple):
 class DecoderState(NamedTuple):
     """The state of one model's step: the encoded sentences in its lanes, and the caches."""
 
-    memory: tuple[Cache, ...]  # keys and values of each layer's cross-attention
+    memory: Any  # keys and values of each layer's cross-attention, or RnnMemory
     lengths: Int[Array, " B"]  # of the sources
-    caches: tuple[Cache, ...]  # [B, H, K, T·N] and [B, H, T·N, K] of each layer's self-attention
+    caches: tuple[Any, ...]  # of each decoder layer: a Cache of its T·N slots, or an RNN's state
 
 
 def empty_caches(config: ModelConfig, rows: int, slots: int) -> tuple[Cache, ...]:
@@ -83,30 +85,36 @@ def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
     return own.reshape(*ancestry.shape[:2], -1)[:, None]
 
 
-def encode_batches(
-    model: Transformer, variables: Any, request: Request, batch: int
+def encode_memory(
+    model: Transformer, variables: Any, source: Int[Array, "B S"], segments: Int[Array, "B S"]
 ) -> tuple[Cache, ...]:
-    """Cross-attention keys and values of every sentence, encoded `batch` sentences at a time."""
-    sentences, length = request.source.shape
+    """Cross-attention keys and values of every decoder layer."""
+    memory = model.apply(variables, source, segments, method="encode")
+    return tuple(map(to_cache, model.apply(variables, memory, method="memory_keys_values")))
+
+
+def encode_batches(
+    model: EncoderDecoder, variables: Any, request: Request, batch: int
+) -> tuple[Cache, ...] | RnnMemory:
+    """The memory of every sentence, encoded `batch` sentences at a time."""
+    functions, (sentences, length) = SEARCH_FUNCTIONS[model.config.kind], request.source.shape
 
     def encode(i, memories):
         start = jnp.minimum(i * batch, sentences - batch)
         cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
         segments = jnp.arange(length) < cut(request.lengths)[:, None]
-        memory = model.apply(
-            variables, cut(request.source), segments.astype(jnp.int32), method="encode"
-        )
-        memory = map(to_cache, model.apply(variables, memory, method="memory_keys_values"))
+        memory = functions.encode(model, variables, cut(request.source), segments.astype(jnp.int32))
         write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
-        return jax.tree.map(write, memories, tuple(memory))
+        return jax.tree.map(write, memories, memory)
 
     batches = -(-(request.lengths > 0).sum() // batch)
-    return jax.lax.fori_loop(0, batches, encode, empty_caches(model.config, sentences, length))
+    empty = functions.empty_memory(model.config, sentences, length)
+    return jax.lax.fori_loop(0, batches, encode, empty)
 
 
 def encode_sources(
-    model: Transformer, variables: Any, request: Request, lanes: int
-) -> tuple[Cache, ...]:
+    model: EncoderDecoder, variables: Any, request: Request, lanes: int
+) -> tuple[Cache, ...] | RnnMemory:
     """`encode_batches` in batches of `lanes`, or of at most CPU_TOKENS tokens on a CPU."""
     encoded = partial(encode_batches, model, variables, request)
     fewer = max(1, min(lanes, CPU_TOKENS // request.source.shape[1]))
@@ -131,6 +139,28 @@ def search_step(model: Transformer, variables: Any) -> Step:
         return logits, state._replace(caches=caches)
 
     return step
+
+
+class SearchFunctions(NamedTuple):
+    """What a search needs of one kind of model. A lane's state is not read at t = 0."""
+
+    encode: Callable[..., Any]  # (model, variables, source, segments) → memory, leading axis B
+    empty_memory: Callable[..., Any]  # (config, sentences, source length) → memory
+    empty_caches: Callable[..., Any]  # (config, lanes, beams, steps) → DecoderState.caches
+    step: Callable[..., Step]  # (model, variables) → Step
+
+
+RNN = SearchFunctions(encode_rnn, empty_rnn_memory, empty_rnn_states, rnn_step)
+SEARCH_FUNCTIONS = {
+    "transformer": SearchFunctions(
+        encode_memory,
+        empty_caches,
+        lambda config, lanes, beams, steps: empty_caches(config, lanes, steps * beams),
+        search_step,
+    ),
+    "rnn_attention": RNN,
+    "rnn": RNN,
+}
 
 
 def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
@@ -164,7 +194,7 @@ def mixture_logits(
 
 
 def translate(
-    models: Sequence[tuple[Transformer, Any]],
+    models: Sequence[tuple[EncoderDecoder, Any]],
     request: Request,
     search: Search,
     max_length: int,
@@ -180,7 +210,9 @@ def translate(
     sentences, config = len(request.source), models[0][0].config
     slots = search.samples or search.beam_size
     lanes = sentences if search.samples else min(lanes, sentences)
-    step = ensemble([search_step(*one) for one in models], search.weights)
+    functions = [SEARCH_FUNCTIONS[model.config.kind] for model, _ in models]
+    steps = [one.step(*model) for one, model in zip(functions, models, strict=True)]
+    step = ensemble(steps, search.weights)
     memories = [encode_sources(*one, request, lanes) for one in models]
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
@@ -190,9 +222,9 @@ def translate(
     state = tuple(
         DecoderState(
             jax.tree.map(lambda x: x[:lanes], memory), request.lengths[:lanes],
-            empty_caches(model.config, lanes, max_length * slots),
+            one.empty_caches(model.config, lanes, slots, max_length),
         )
-        for (model, _), memory in zip(models, memories, strict=True)
+        for one, (model, _), memory in zip(functions, models, memories, strict=True)
     )  # fmt: skip
     if search.samples:
         options = SamplingOptions(
@@ -210,7 +242,7 @@ def translate(
 
 
 def load_sentences(
-    memories: Sequence[tuple[Cache, ...]],
+    memories: Sequence[Any],
     lengths: Int[Array, " Q"],
     states: tuple[DecoderState, ...],
     lanes: Int[Array, " R"],
@@ -218,7 +250,8 @@ def load_sentences(
 ) -> tuple[DecoderState, ...]:
     """Copy the memory of sentences into lanes, once instead of a gather in each step.
 
-    The caches keep their values: stale slots are in no ancestry, so they stay masked.
+    The caches keep their values: stale slots are in no ancestry, so they stay masked, and an RNN
+    does not read its state at t = 0.
     """
 
     def copy(old, new):
@@ -233,7 +266,7 @@ def load_sentences(
 
 
 def check_request(
-    models: Sequence[tuple[Transformer, Any]], request: Request, search: Search, max_length: int
+    models: Sequence[tuple[EncoderDecoder, Any]], request: Request, search: Search, max_length: int
 ) -> None:
     """Raises TypeError or ValueError that names an argument of `translate`."""
     if not models:

@@ -300,9 +300,9 @@ class RnnEncoder(nn.Module):
 
     def __call__(self, x, segments, row_ids=None) -> Float[Array, "B S D"]:
         x = self.dropout(x, row_ids)
-        for directions in zip(self.forward, self.backward or self.forward, strict=True):
-            # One direction if both names are those of one list.
-            states = [layer(x, segments) for layer in dict.fromkeys(directions)]
+        directions = (self.forward, self.backward) if self.backward else (self.forward,)
+        for layers in zip(*directions, strict=True):
+            states = [layer(x, segments) for layer in layers]
             x = self.dropout(jnp.concatenate(states, axis=-1), row_ids)
         return x
 

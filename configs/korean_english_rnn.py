@@ -1,0 +1,18 @@
+"""Korean → English with an RNN and one context vector; as configs/korean_english.py otherwise."""
+
+from configs import korean_english
+from model.config import ModelConfig
+from storage.config import Config
+
+
+def get_config() -> Config:
+    config = korean_english.get_config()
+    config.model = ModelConfig(
+        kind="rnn",
+        d_model=180,
+        num_layers=2,
+        dropout=0.0,
+        max_length=128,
+    )
+    config.training.num_steps = 2400
+    return config

@@ -1,4 +1,8 @@
-"""Korean → English with an RNN and one context vector; as configs/korean_english.py otherwise."""
+"""Korean → English with an RNN of one context vector: the size and the minutes of configs/korean_english.py.
+
+    python train.py --config=configs/korean_english_rnn.py
+Not trained yet: no score is recorded.
+"""
 
 from configs import korean_english
 from model.config import ModelConfig

@@ -1,4 +1,4 @@
-"""Korean → English with an RNN of one context vector: the size and the minutes of configs/korean_english.py.
+"""Korean → English with an RNN of one context vector, as large as configs/korean_english.py.
 
     python train.py --config=configs/korean_english_rnn.py
 Not trained yet: no score is recorded.

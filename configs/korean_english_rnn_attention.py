@@ -1,4 +1,4 @@
-"""Korean → English with an RNN with additive attention: the size and the minutes of configs/korean_english.py.
+"""Korean → English with an RNN with additive attention, as large as configs/korean_english.py.
 
     python train.py --config=configs/korean_english_rnn_attention.py
 Not trained yet: no score is recorded.

@@ -182,7 +182,7 @@ def decoder_cell(
 ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"] | None, Float[Array, "B N S"] | None]:
     """The next state of a decoder layer, the context and the attention weights. With attention the
     query is the state before the token, and the context is an input of the gates."""
-    if params.attention is None:
+    if params.attention is None or keys_values is None:
         return gru_cell(params.gru, projected, state), None, None
     context, weights = additive_attention(params.attention, state, *keys_values, mask)
     projected = projected + matmul(context, params.context)
@@ -427,7 +427,7 @@ def encode_rnn(
 ) -> RnnMemory:
     """The memory of each source."""
     states = model.apply(variables, source, segments, method="encode")
-    return model.apply(variables, states, segments, method="memory")
+    return RnnMemory(*model.apply(variables, states, segments, method="memory"))
 
 
 def empty_rnn_memory(config: ModelConfig, sentences: int, length: int) -> RnnMemory:

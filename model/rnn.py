@@ -153,10 +153,8 @@ def context_vectors(
     With `both_directions` the second half of a state is that of the backward direction, which is
     taken at the first token.
     """
-    own, index = (
-        target_segments[:, :, None] == source_segments[:, None],
-        jnp.arange(states.shape[1]),
-    )
+    own = target_segments[:, :, None] == source_segments[:, None]
+    index = jnp.arange(states.shape[1])
     last = jnp.where(own, index, 0).max(axis=2)[..., None]
     if not both_directions:
         return jnp.take_along_axis(states, last, axis=1)

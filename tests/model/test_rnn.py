@@ -26,7 +26,7 @@ from model.rnn import (
     segment_starts,
 )
 from model.scoring import score_targets
-from model.translate import DecoderState, Request, Search, translate
+from model.translate import Request, Search, translate
 
 D, STEPS, BEAMS, SENTENCES = 30, 5, 3, 2
 KINDS = ("rnn", "rnn_attention")
@@ -249,7 +249,7 @@ SEARCH = dict(beam_size=3, alpha=0.6, nbest=2)
 LENGTHS, LIMITS = np.array([4, 2, 5]), np.array([6, 4, 5])
 
 
-def tiny(kind, **options):
+def tiny(kind):
     sizes = dict(source_vocab_size=11, target_vocab_size=11, d_model=16, max_length=9)
     return ModelConfig(
         kind=kind, num_layers=2, num_decoder_layers=1, tied_embeddings="three-way", **sizes
@@ -380,8 +380,3 @@ def test_recomputation_does_not_change_gradients():
             loss = lambda v, model=model: (model.apply(v, *BATCH[:4], method="hidden") ** 3).sum()  # noqa: E731
             gradients.append(jax.jit(jax.grad(loss))(variables_of(small(kind))))
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), *gradients)
-
-
-def test_the_state_of_a_search_has_the_structure_that_a_step_returns():
-    """`beam_search` checks it; here for a search of one beam with the names of DecoderState."""
-    assert DecoderState._fields == ("memory", "lengths", "caches")

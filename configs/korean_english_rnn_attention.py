@@ -18,5 +18,5 @@ def get_config() -> Config:
         dropout=0.0,
         max_length=128,
     )
-    config.training.num_steps = 2400
+    config.training.num_steps = 1400
     return config

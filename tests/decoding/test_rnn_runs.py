@@ -13,6 +13,7 @@ from decoding.scorer import Scorer
 from decoding.translator import Translator
 from model.config import ModelConfig
 from runtime.errors import CONFIGURATION, UserError
+from runtime.signals import Stopped
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("rnn", "rnn_attention")
@@ -77,7 +78,8 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(kind, tmp_path):
         return config
 
     run_training(tmp_path / "one", config())
-    run_training(tmp_path / "two", config(), stop_after=5)
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "two", config(), stop_after=5)
     run_training(tmp_path / "two", config())
     assert state_bytes(tmp_path / "one") == state_bytes(tmp_path / "two")
 

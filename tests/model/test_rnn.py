@@ -201,6 +201,15 @@ def test_stepping_equals_teacher_forcing_for_any_parents(kind, dtype):
         np.testing.assert_allclose(stepped[t], forced[t, :, :, t], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_of_float32_have_full_precision_on_a_tpu(kind):
+    traced = jax.jit(make_model(small(kind)).apply).trace(variables_of(small(kind)), *BATCH[:4])
+    text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    dots = [line for line in text.split("\n") if "stablehlo.dot_general" in line]
+    assert len(dots) > 5 and all("precision = [HIGHEST, HIGHEST]" in dot for dot in dots)
+    assert "f64>" not in text
+
+
 def decode(config, states, batch=BATCH):
     source, target, source_segments, target_segments = batch[:4]
     return make_model(config).apply(

@@ -1,0 +1,58 @@
+"""The document of the claims, docs/CLAIMS.md: its table and one section for each experiment."""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+
+from scripts.experiments.outcome import Experiment, Outcome, read_outcome, verdict
+
+INTRODUCTION = """\
+# The textbook's claims as experiments
+
+Texts about the Transformer make claims about its parts. Here each claim is one experiment: a
+module of `scripts/experiments/` that measures it on a generated task or on the built-in corpus, with
+the project's own model, training step and search. The rule that decides whether a claim holds is
+part of the module and was written before the run.
+
+```
+python scripts/claims.py all
+python scripts/claims.py softmax_scaling
+```
+
+Numbers are means ± sample standard deviations over the seeds. "In part" means that some of the
+checks of a claim hold and others do not; the section of the claim lists them. The models are small
+(one to four layers of width 32 to 128), so a claim that fails here may hold for larger ones.
+This file is written by the command; do not edit it.
+"""
+
+
+def claims_page(experiments: Mapping[str, Experiment], directory: Path) -> str:
+    """The text of CLAIMS.md from the results in `directory`/claims."""
+    ordered = sorted(experiments.items(), key=lambda item: item[1].NUMBER)
+    rows, sections = [], []
+    for name, experiment in ordered:
+        row, section = describe(name, experiment, directory)
+        rows.append(row)
+        sections.append(section)
+    table = "| | claim | measured | holds |\n|---|---|---|---|\n" + "".join(rows)
+    return "\n".join([INTRODUCTION, table, *sections])
+
+
+def describe(name: str, experiment: Experiment, directory: Path) -> tuple[str, str]:
+    """The row and the section of an experiment."""
+    number, claim = experiment.NUMBER, experiment.CLAIM
+    title, _, text = inspect.cleandoc(experiment.__doc__ or "").partition("\n")
+    section = f"## {number}. {title}\n{text}\n\nModule: `scripts/experiments/{name}.py`\n"
+    path = directory / "claims" / f"{name}.json"
+    if not path.exists():
+        return f"| {number} | {claim} | not measured yet | |\n", section
+    content = read_outcome(path)
+    results = Outcome(path, content["size"]).results
+    checks = experiment.judge(results)
+    measured = "; ".join(check.measured for check in checks)
+    lines = "".join(f"- {'yes' if c.holds else '**no**'}: {c.measured}\n" for c in checks)
+    seeds = min(map(len, results.values()))
+    size = "" if content["size"] == "full" else f" at the size {content['size']}"
+    run = f"{seeds} seeds{size}, {content['seconds']} s"
+    section += f"\n![{title}](claims/{name}.svg)\n\nHolds: **{verdict(checks)}** ({run}).\n{lines}"
+    return f"| {number} | {claim} | {measured} | {verdict(checks)} |\n", section

@@ -9,10 +9,10 @@ from scripts.experiments.outcome import Experiment, Outcome, read_outcome, verdi
 INTRODUCTION = """\
 # The textbook's claims as experiments
 
-Texts about the Transformer make claims about its parts. Here each claim is one experiment: a
-module of `scripts/experiments/` that measures it on a generated task or on the built-in corpus, with
-the project's own model, training step and search. The rule that decides whether a claim holds is
-part of the module and was written before the run.
+Texts about the Transformer make claims about its parts. Here each claim is one experiment: a module
+of `scripts/experiments/` that measures it on a generated task or on the built-in corpus, with the
+project's own model, training step and search. The rule that decides whether a claim holds is part
+of the module.
 
 ```
 python scripts/claims.py all

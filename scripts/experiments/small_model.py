@@ -90,8 +90,17 @@ def batch_of(task: Task, sources: Sequences, targets: Sequences) -> Batch:
     return pack_rows(pairs, np.arange(len(sources) + 1), shape, OUR_IDS)
 
 
-def train(model: Any, task: Task, seed: int, steps: int, rows: int = 64, **choices: Any) -> Trained:
-    """Train on new pairs in each step. `choices` replace fields of the TrainingConfig."""
+def train_model(
+    model: Any,
+    task: Task,
+    seed: int,
+    steps: int,
+    rows: int = 64,
+    feed: Callable[[Any, Batch], Batch] = lambda params, batch: batch,
+    **choices: Any,
+) -> Trained:
+    """Train on new pairs in each step. `choices` replace fields of the TrainingConfig; `feed`
+    returns the batch of a step, given the parameters before it."""
     config = TrainingConfig(
         num_steps=steps, seed=seed, schedule="cosine", learning_rate=3e-3,
         warmup_steps=max(1, steps // 10), label_smoothing=0.0,
@@ -102,7 +111,7 @@ def train(model: Any, task: Task, seed: int, steps: int, rows: int = 64, **choic
     state, random = init_state(model, optimizer, config), np.random.default_rng(seed)
     losses = []
     for _ in range(steps):
-        batch = batch_of(task, *task.sample(random, rows))
+        batch = feed(state.params, batch_of(task, *task.sample(random, rows)))
         state, metrics = step(state, split_rows(batch, jax.local_device_count(), 1))
         losses.append(metrics["nll"])
     return Trained(model, state.params, np.array(jax.device_get(losses)))
@@ -116,7 +125,7 @@ def padded(sequences: Sequences, length: int) -> tuple[np.ndarray, np.ndarray]:
     return ids, np.array([len(one) + 1 for one in sequences], np.int32)
 
 
-def decode(
+def best_hypotheses(
     trained: Trained, task: Task, sources: Sequences, beam_size: int = 1, alpha: float = 0.6
 ) -> tuple[Sequences, np.ndarray]:
     """The best hypothesis of each source, without its end token, and their log-probabilities."""
@@ -137,13 +146,13 @@ def decode(
     return tokens, best.log_probs[:, 0]
 
 
-def exact_match(trained: Trained, task: Task, sources: Sequences, targets: Sequences) -> float:
+def exact_share(trained: Trained, task: Task, sources: Sequences, targets: Sequences) -> float:
     """The share of sources whose greedy translation is the target."""
-    found, _ = decode(trained, task, sources)
+    found, _ = best_hypotheses(trained, task, sources)
     return sum(map(list.__eq__, found, targets)) / len(targets)
 
 
-def forced(trained: Trained, task: Task, sources: Sequences, targets: Sequences):
+def forced_pass(trained: Trained, task: Task, sources: Sequences, targets: Sequences):
     """The logits [B, T, V] and the attention weights when each target token is predicted."""
     inputs = (*padded(sources, task.source_length), *padded(targets, task.target_length))
     run = jax.jit(partial(teacher_forcing, trained.model))
@@ -151,8 +160,8 @@ def forced(trained: Trained, task: Task, sources: Sequences, targets: Sequences)
 
 
 def token_accuracy(trained: Trained, task: Task, sources: Sequences, targets: Sequences) -> float:
-    """The share of target tokens, end tokens included, that are predicted given those before."""
-    logits, _ = forced(trained, task, sources, targets)
+    """The share of target tokens without end tokens that are predicted given those before."""
+    logits, _ = forced_pass(trained, task, sources, targets)
     labels, lengths = padded(targets, task.target_length)
-    inside = np.arange(task.target_length) < lengths[:, None]
+    inside = np.arange(task.target_length) < lengths[:, None] - 1
     return float((logits.argmax(axis=-1) == labels)[inside].mean())

@@ -20,7 +20,7 @@ from model.attention import MultiHeadAttention, dot_product_attention, multi_hea
 from model.transformer import Transformer
 from scripts.experiments.figures import curve, panels, smoothed
 from scripts.experiments.outcome import Check, Result, Results, spread, values
-from scripts.experiments.small_model import Variant, is_call, small_config, train
+from scripts.experiments.small_model import Variant, is_call, small_config, train_model
 from scripts.experiments.tasks import reversal
 
 NUMBER = 1
@@ -28,7 +28,7 @@ CLAIM = "Without 1/√d_k the softmax saturates and gradients vanish as d_k grow
 ARMS = ("scaled", "unscaled")
 WIDTHS = (1, 4, 16, 64, 256, 1024, 4096)  # d_k
 ROWS, QUERIES, KEYS = 16, 32, 64
-STEPS = {"tiny": 100, "full": 800}
+STEPS = {"tiny": 100, "full": 500}
 
 
 def measure(arm: str, seed: int, size: str) -> Result:
@@ -36,7 +36,9 @@ def measure(arm: str, seed: int, size: str) -> Result:
     result = score_statistics(arm, seed)
     task = reversal()
     model = Transformer(small_config(task, d_model=128, num_heads=1))
-    trained = train(model if arm == "scaled" else Variant(model, unscaled), task, seed, STEPS[size])
+    trained = train_model(
+        model if arm == "scaled" else Variant(model, unscaled), task, seed, STEPS[size]
+    )
     tail = len(trained.losses) // 10
     result["losses"] = smoothed(trained.losses)
     result["loss"] = trained.losses[-tail:].mean()

@@ -4,8 +4,8 @@ Claim: the model contains no recurrence and no convolution; to use the order of 
 needs positional encodings (Vaswani et al. 2017, section 3.5).
 
 Measurement: Korean → English sentences of a subject, an object and a verb from the grammar of the
-built-in corpus. Particles mark the roles: 나는 밥을 먹었다 is *I ate the rice*, 밥이 나를 먹었다 is
-*the rice ate me*. With hidden particles (나 밥 먹었다) only the order tells who ate. The test
+built-in corpus. Particles mark the roles: 나는 밥을 먹었다 is *I ate rice*, 밥이 나를 먹었다 is
+*rice ate me*. With hidden particles (나 밥 먹었다) only the order tells who ate. The test
 contains unseen combinations of two nouns and a verb, each in both orders.
 
 Rule, in each seed: with hidden particles at least 90 % of the translations are correct with
@@ -29,16 +29,16 @@ from scripts.experiments.outcome import Check, Result, Results, spread, values
 from scripts.experiments.small_model import (
     Sequences,
     Task,
-    decode,
-    exact_match,
+    best_hypotheses,
+    exact_share,
     small_config,
-    train,
+    train_model,
 )
 
 NUMBER = 4
 CLAIM = "Without positions word order is lost."
 ARMS = ("sinusoidal, hidden", "none, hidden", "none, visible")
-STEPS = {"tiny": 250, "full": 1200}
+STEPS = {"tiny": 250, "full": 600}
 KINDS = {"tiny": ("animal", "food"), "full": ("animal", "food", "person", "thing")}
 EXAMPLE = ("먹다", "나", "밥")
 EVERY = 10  # one of ten combinations is for the test
@@ -96,17 +96,17 @@ def measure(arm: str, seed: int, size: str) -> Result:
     corpus = corpus_of(size, particles == "visible")
     task = corpus.task()
     model = Transformer(small_config(task, d_model=64, positions=positions))
-    trained = train(model, task, seed, STEPS[size], rows=128)
+    trained = train_model(model, task, seed, STEPS[size], rows=128)
     random = np.random.default_rng(seed)
     chosen = random.choice(len(corpus.test) // 2, min(256, len(corpus.test) // 2), replace=False)
     pairs = [corpus.test[i] for k in chosen for i in (2 * k, 2 * k + 1)]
     (verb,) = (one for one in UNRESTRICTED if one.ko == EXAMPLE[0])
     both = [one for one in (*PRONOUNS, *nouns("food")) if one.ko in EXAMPLE]
     examples = [sentence(verb, *order, particles == "visible") for order in (both, both[::-1])]
-    found, _ = decode(trained, task, corpus.encoded(examples)[0])
+    found, _ = best_hypotheses(trained, task, corpus.encoded(examples)[0])
     return {
         "losses": smoothed(trained.losses),
-        "correct": exact_match(trained, task, *corpus.encoded(pairs)),
+        "correct": exact_share(trained, task, *corpus.encoded(pairs)),
         "examples": {ko: corpus.tokenizer.decode(ids) for (ko, _), ids in zip(examples, found,
                                                                               strict=True)},
     }  # fmt: skip

@@ -1,0 +1,167 @@
+"""One attention head and eight
+
+Claim: several heads attend to different positions, which averaging in one head inhibits (Vaswani et
+al. 2017, section 3.2.2); different heads learn different tasks (section 4, Attention
+visualisations). Of trained heads many can be removed at little cost (Michel et al. 2019).
+
+Measurement: models of width 64 with 1 and with 8 heads on the built-in corpus: BLEU and the loss on
+test sentences. For each head of the encoder, the decoder and the cross-attention: the entropy of
+its weights, the mean offset of the attended position, and the weight within one position of the
+diagonal (diagonality); the spread of these over the heads of a layer, before and after training.
+Each of the heads is then removed once: the increase of the loss.
+
+Rule, in each seed: eight heads have a higher BLEU than one; the standard deviation of the mean
+offset over the heads of a layer is at least three times that before training; the most important
+head costs at least five times the median head.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.scores import bleu
+from model.attention import MultiHeadAttention, multi_head_attention
+from model.scoring import target_log_probs, teacher_forcing
+from scripts.experiments.figures import bars, panels
+from scripts.experiments.korean_model import korean_task, trained_korean, untrained_korean
+from scripts.experiments.outcome import Check, Result, Results, spread, values
+from scripts.experiments.small_model import (
+    Trained,
+    Variant,
+    best_hypotheses,
+    forced_pass,
+    is_call,
+    padded,
+)
+from scripts.experiments.softmax_scaling import entropy
+
+NUMBER = 8
+CLAIM = "Several heads are better than one at equal width, and they specialise."
+ARMS = ("1 head", "8 heads")
+SENTENCES = {"tiny": 64, "full": 256}
+KINDS = ("encoder", "decoder", "cross")  # the attentions
+
+
+def measure(arm: str, seed: int, size: str) -> Result:
+    """BLEU, loss, statistics of each head [kind, layer, head], and the cost of its removal."""
+    heads, known = int(arm.split()[0]), korean_task(size)
+    trained = trained_korean(size, seed, heads)
+    test = known.test[:: len(known.test) // SENTENCES[size]][: SENTENCES[size]]
+    pairs = known.encoded(test)
+    found, _ = best_hypotheses(trained, known.task, pairs[0])
+    texts = [known.target.decode(ids) for ids in found]
+    before = head_statistics(untrained_korean(size, seed, heads), known.task, pairs)
+    losses = ablated_losses(trained, known.task, pairs)
+    return {
+        "bleu": bleu(texts, [target for _, target in test]).value,
+        "loss": losses[0],
+        "before": before,
+        "heads": head_statistics(trained, known.task, pairs),
+        "costs": losses[1:] - losses[0],
+    }
+
+
+def head_statistics(trained: Trained, task, pairs) -> dict[str, np.ndarray]:
+    """Entropy, mean offset and diagonality of each head [kind, layer, head] over all queries."""
+    _, attention = forced_pass(trained, task, *pairs)
+    found: dict[str, list] = {"entropy": [], "offset": [], "diagonality": []}
+    sides = {"encoder": pairs[0], "decoder": pairs[1], "cross": pairs[1]}
+    for kind in KINDS:
+        layers = np.stack(getattr(attention, kind))  # [L, B, H, T, S]
+        lengths = np.array([len(one) + 1 for one in sides[kind]])
+        inside = np.arange(layers.shape[3]) < lengths[:, None]
+        offsets = np.arange(layers.shape[4]) - np.arange(layers.shape[3])[:, None]
+        each = {
+            "entropy": entropy(layers),
+            "offset": (layers * offsets).sum(axis=-1),
+            "diagonality": (layers * (np.abs(offsets) <= 1)).sum(axis=-1),
+        }
+        for name, value in each.items():  # the mean over the queries of all sentences
+            found[name].append((value * inside[:, None]).sum(axis=(1, 3)) / inside.sum())
+    return {name: np.array(value) for name, value in found.items()}
+
+
+def ablated_losses(trained: Trained, task, pairs) -> np.ndarray:
+    """The loss in nats per token: of the model, then without one head after the other."""
+    config, model = trained.model.config, trained.model
+    inputs = (*padded(pairs[0], task.source_length), *padded(pairs[1], task.target_length))
+    inside = np.arange(task.target_length) < inputs[3][:, None]
+    shape = len(KINDS), config.num_layers, config.num_heads
+
+    @jax.jit
+    def loss(variables, kept):
+        variant = Variant(model, partial(remove_heads, kept))
+        logits, _ = teacher_forcing(variant, variables, *inputs)
+        return -(target_log_probs(logits, inputs[2], None) * inside).sum() / inside.sum()
+
+    whole = np.ones(shape, np.float32)
+    masks = [whole]
+    for place in np.ndindex(shape):
+        masks.append(whole.copy())
+        masks[-1][place] = 0.0
+    return np.array([float(loss(trained.variables, kept)) for kept in masks])
+
+
+def remove_heads(kept, original, arguments, options, context):
+    """An interceptor: the output of each head is multiplied by `kept` [kind, layer, head]."""
+    if not is_call(context, MultiHeadAttention):
+        return original(*arguments, **options)
+    stack, layer, name = context.module.path
+    kind = "cross" if name == "cross_attention" else stack
+    factors = kept[KINDS.index(kind), int(layer.removeprefix("layers_"))]
+    x, keys_values, mask = (*arguments, None)[:3]
+    params = context.module.params
+    params = params._replace(output=params.output * jnp.reshape(factors, (-1, 1, 1)))
+    output, weights = multi_head_attention(params, x, keys_values, mask)
+    context.module.sow("intermediates", "weights", weights)
+    return output
+
+
+def offset_spread(result: Result, when: str) -> float:
+    """The standard deviation of the mean offset over the heads, mean over kinds and layers."""
+    return float(np.std(result[when]["offset"], axis=-1).mean())
+
+
+def judge(results: Results) -> list[Check]:
+    one, eight = (values(results, arm, "bleu") for arm in ARMS)
+    loss = [values(results, arm, "loss") for arm in ARMS]
+    runs = results["8 heads"]
+    before, after = ([offset_spread(run, when) for run in runs] for when in ("before", "heads"))
+    most = [float(np.max(run["costs"])) for run in runs]
+    median = [float(np.median(run["costs"])) for run in runs]
+    return [
+        Check(
+            f"BLEU is {spread(one, 1)} with one head and {spread(eight, 1)} with eight (loss "
+            f"{spread(loss[0])} and {spread(loss[1])} nats)",
+            all(a < b for a, b in zip(one, eight, strict=True)),
+        ),
+        Check(
+            f"mean offsets of the heads of a layer deviate by {spread(after)} positions "
+            f"({spread(before)} before training)",
+            all(b >= 3 * a and b > 0 for a, b in zip(before, after, strict=True)),
+        ),
+        Check(
+            f"without the most important head the loss rises by {spread(most)} nats, without the "
+            f"median head by {spread(median, 4)}",
+            len(runs[0]["costs"]) > 6
+            and all(a >= 5 * b for a, b in zip(most, median, strict=True)),
+        ),
+    ]
+
+
+def draw(results: Results):
+    figure, axes = panels("BLEU", "heads (seed 0)", "cost of the removal of a head, nats")
+    bars(axes[0], ARMS, [values(results, arm, "bleu") for arm in ARMS])
+    run = results["8 heads"][0]
+    for place, kind in enumerate(KINDS):
+        offset, width = (np.ravel(run["heads"][n][place]) for n in ("offset", "entropy"))
+        axes[1].plot(offset, width, "o", ms=4, label=kind)
+    axes[1].set_xlabel("mean offset, positions")
+    axes[1].set_ylabel("entropy, nats")
+    axes[1].legend()
+    for costs in (run["costs"] for run in results["8 heads"]):
+        axes[2].plot(np.sort(costs)[::-1], marker=".")
+    axes[2].set_xlabel("heads in order of their cost, one line per seed")
+    return figure

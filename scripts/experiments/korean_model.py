@@ -1,0 +1,92 @@
+"""Models of the built-in corpus, Korean → English, which several experiments share.
+
+The tokens are words and punctuation marks, so that a token of either side is a word of the grammar.
+"""
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from data.korean.corpus import generate_corpus
+from data.tokenizer import UNKNOWN, ListTokenizer
+from model.transformer import Transformer
+from scripts.experiments.small_model import Sequences, Task, Trained, small_config, train_model
+from training.parameters import init_params
+
+TOKEN = re.compile(r"[^\s.,?]+|[.,?]")
+LONGEST = {"tiny": 5, "full": 13}  # Korean words of a sentence
+STEPS = {"tiny": 300, "full": 1200}
+Texts = list[tuple[str, str]]
+
+
+class KoreanTask(NamedTuple):
+    """The training task, the two tokenizers, and the training and test pairs as words with spaces
+    between them."""
+
+    task: Task
+    source: ListTokenizer
+    target: ListTokenizer
+    train: Texts
+    test: Texts
+
+    def encoded(self, pairs: Texts) -> tuple[Sequences, Sequences]:
+        sources, targets = zip(*pairs, strict=True)
+        return self.source.encode_many(sources), self.target.encode_many(targets)
+
+    def is_known(self, pair: tuple[str, str]) -> bool:
+        """Whether a pair fits and all its words are in the vocabularies."""
+        source, target = (ids[0] for ids in self.encoded([pair]))
+        fits = len(source) < self.task.source_length and len(target) < self.task.target_length
+        return fits and UNKNOWN not in source + target
+
+
+def spaced(text: str) -> str:
+    """A text with spaces around its punctuation marks."""
+    return " ".join(TOKEN.findall(text))
+
+
+@cache
+def korean_task(size: str) -> KoreanTask:
+    """The pairs of the built-in corpus; of size tiny, the short ones."""
+    splits = {
+        name: [(spaced(ko), spaced(en)) for ko, en in pairs if len(ko.split()) <= LONGEST[size]]
+        for name, pairs in generate_corpus().items()
+    }
+    source, target = (
+        ListTokenizer("words", "\n".join(sorted({w for pair in splits["train"]
+                                                 for w in pair[side].split()})).encode())
+        for side in (0, 1)
+    )  # fmt: skip
+    found = KoreanTask(Task(source.size, 0, 0, None), source, target, **{
+        name: splits[name] for name in ("train", "test")})  # fmt: skip
+    sources, targets = found.encoded(splits["train"])
+
+    def sample(random: np.random.Generator, count: int):
+        chosen = random.integers(0, len(sources), count)
+        return [sources[i] for i in chosen], [targets[i] for i in chosen]
+
+    lengths = (max(map(len, side)) + 1 for side in (sources, targets))
+    return found._replace(task=Task(source.size, *lengths, sample))
+
+
+def korean_transformer(size: str, heads: int) -> Transformer:
+    """A model of two layers of width 64."""
+    known = korean_task(size)
+    choices = {"d_model": 64, "num_heads": heads, "tied_embeddings": "two-way"}
+    return Transformer(small_config(known.task, target_vocab_size=known.target.size, **choices))
+
+
+@cache
+def trained_korean(size: str, seed: int, heads: int = 4) -> Trained:
+    """A trained model, kept for the next experiment."""
+    model = korean_transformer(size, heads)
+    return train_model(model, korean_task(size).task, seed, STEPS[size])
+
+
+def untrained_korean(size: str, seed: int, heads: int = 4) -> Trained:
+    """A model with random parameters."""
+    model = korean_transformer(size, heads)
+    return Trained(model, init_params(model, jax.random.key(seed)), np.zeros(0))

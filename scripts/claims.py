@@ -30,7 +30,15 @@ NAMES = (
     "causal_masking",
     "mask_before_softmax",
     "word_order",
+    "longer_sequences",
     "relative_positions",
+    "attention_heads",
+    "residual_connections",
+    "feed_forward_layers",
+    "teacher_forcing",
+    "beam_sizes",
+    "word_vectors",
+    "word_alignment",
 )
 COMMANDS = {"all": NAMES, **{name: (name,) for name in NAMES}}
 

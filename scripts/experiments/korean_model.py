@@ -18,7 +18,7 @@ from training.parameters import init_params
 
 TOKEN = re.compile(r"[^\s.,?]+|[.,?]")
 LONGEST = {"tiny": 5, "full": 13}  # Korean words of a sentence
-STEPS = {"tiny": 300, "full": 1200}
+STEPS = {"tiny": 600, "full": 1200}
 Texts = list[tuple[str, str]]
 
 

@@ -4,14 +4,15 @@ Claim: residual connections and layer normalisation (Vaswani et al. 2017, sectio
 gradient of deep stacks in range. Post-norm needs a warm-up of the learning rate, pre-norm does not
 (Xiong et al. 2020).
 
-Measurement: the gradient norm of each of 8 encoder layers at random parameters, with and without
-residual connections, and without layer norms. Then models of 6 layers learn to reverse sequences
-with a constant learning rate of 0.003, with a warm-up over a quarter of the steps and without.
+Measurement: the gradient norm of each of 8 encoder layers at random parameters: with post-norm and
+with pre-norm, and of post-norm without residual connections, without norms, and without both. Then
+models with 6 encoder layers learn to reverse sequences at a constant learning rate of 0.003: all
+with a warm-up over a quarter of the steps, and post-norm and pre-norm without it.
 
-Rule, in each seed: with both, the gradients of the layers differ by less than a factor of 10;
-without residual connections, and without norms, by more than 10, or they differ from those with
-both by more than 100. Without warm-up, post-norm ends above 1 nat per token; with warm-up, and with
-pre-norm in both cases, training ends below 0.5.
+Rule, in each seed: with both parts, the gradient norms of the layers differ by less than a factor
+of 10; without either part, and without both, by more than 10. With warm-up, post-norm and pre-norm
+end below 0.5 nats per token, and models without either part, and without both, above 0.5. Without
+warm-up, post-norm ends above 0.5 and pre-norm below it.
 """
 
 import jax
@@ -31,33 +32,39 @@ from training.step import loss_sums
 
 NUMBER = 9
 CLAIM = "Residual connections and layer norm carry the gradient; post-norm needs warm-up."
-ARMS = ("post", "pre", "no residuals", "no norms")
+ARMS = ("post", "pre", "no residuals", "no norms", "neither")
 LAYERS = 8
-DEPTH, STEPS = {"tiny": 1, "full": 6}, {"tiny": 30, "full": 600}
-TRAINED = ("no_warmup", "warmup")
+DEPTH, STEPS = {"tiny": 1, "full": 6}, {"tiny": 30, "full": 400}
+LEARNED = 0.5  # nats per token: the task is learned
 
 
 def measure(arm: str, seed: int, size: str) -> Result:
-    """The gradient norms of the layers; of post and pre also the losses of trainings."""
+    """The gradient norms of the layers, and the losses of trainings with and without warm-up."""
     result: Result = {"gradients": gradient_norms(arm, seed)}
     task, steps = reversal(), STEPS[size]
-    for name in TRAINED if arm in ARMS[:2] else ():
-        model = Transformer(small_config(task, norm=arm, num_layers=DEPTH[size]))
-        warmup = steps // 4 if name == "warmup" else 1
+    warmups = {"warmup": steps // 4} | ({"no_warmup": 1} if arm in ARMS[:2] else {})
+    for name, warmup in warmups.items():
+        model = encoder_variant(arm, DEPTH[size])
         trained = train_model(model, task, seed, steps, schedule="constant", warmup_steps=warmup)
         result[name] = float(trained.losses[-steps // 10 :].mean())
         result[f"{name}_losses"] = smoothed(trained.losses)
     return result
 
 
+def encoder_variant(arm: str, layers: int):
+    """The model of an arm; two decoder layers with both parts."""
+    norm = "pre" if arm == "pre" else "post"
+    config = small_config(reversal(), norm=norm, num_layers=layers, num_decoder_layers=2)
+    model = Transformer(config)
+    if arm in ("no residuals", "neither"):
+        model = Variant(model, without_residuals)
+    return Variant(model, without_norms) if arm in ("no norms", "neither") else model
+
+
 def gradient_norms(arm: str, seed: int) -> list[float]:
     """The gradient norm of each encoder layer's parameters before training."""
     task = reversal()
-    norm = "pre" if arm == "pre" else "post"
-    config = small_config(task, norm=norm, num_layers=LAYERS, num_decoder_layers=1)
-    model = Transformer(config)
-    if arm not in ARMS[:2]:
-        model = Variant(model, without_residuals if arm == "no residuals" else without_norms)
+    model = encoder_variant(arm, LAYERS)
     batch = batch_of(task, *task.sample(np.random.default_rng(seed), 64))
     params = init_params(model, jax.random.key(seed))
 
@@ -96,33 +103,33 @@ def judge(results: Results) -> list[Check]:
         factors[arm] = gradients.max(axis=1) / np.maximum(gradients.min(axis=1), 1e-30)
         sizes[arm] = gradients.mean(axis=1)
 
-    def is_out_of_range(arm: str) -> bool:
-        ratio = sizes[arm] / sizes["post"]
-        return bool(((factors[arm] > 10) | (ratio > 100) | (ratio < 0.01)).all())
-
     def measured(arm: str) -> str:
-        return f"by a factor of {np.mean(factors[arm]):.3g} (mean {np.mean(sizes[arm]):.2g})"
+        return f"by a factor of {np.mean(factors[arm]):.3g} (mean norm {np.mean(sizes[arm]):.2g})"
 
-    ends = {(arm, name): values(results, arm, name) for arm in ARMS[:2] for name in TRAINED}
+    warm = {arm: values(results, arm, "warmup") for arm in ARMS}
+    post, pre = (values(results, arm, "no_warmup") for arm in ARMS[:2])
     return [
         Check(
-            f"gradients of {LAYERS} layers differ {measured('post')} with post-norm and "
+            f"gradient norms of {LAYERS} layers differ {measured('post')} with post-norm and "
             f"{measured('pre')} with pre-norm",
             bool(max(factors["post"].max(), factors["pre"].max()) < 10),
         ),
         *(
-            Check(f"with {arm} they differ {measured(arm)}", is_out_of_range(arm))
+            Check(
+                f"{arm}: they differ {measured(arm)}; training with warm-up ends at "
+                f"{spread(warm[arm])} nats",
+                bool(factors[arm].min() > 10) and min(warm[arm]) > LEARNED,
+            )
             for arm in ARMS[2:]
         ),
         Check(
-            f"post-norm ends at {spread(ends['post', 'no_warmup'])} nats without and "
-            f"{spread(ends['post', 'warmup'])} with warm-up",
-            min(ends["post", "no_warmup"]) > 1 and max(ends["post", "warmup"]) < 0.5,
+            f"post-norm ends at {spread(warm['post'])} nats with and {spread(post)} without "
+            "warm-up",
+            max(warm["post"]) < LEARNED < min(post),
         ),
         Check(
-            f"pre-norm ends at {spread(ends['pre', 'no_warmup'])} without and "
-            f"{spread(ends['pre', 'warmup'])} with warm-up",
-            max(ends["pre", "no_warmup"] + ends["pre", "warmup"]) < 0.5,
+            f"pre-norm ends at {spread(warm['pre'])} with and {spread(pre)} without warm-up",
+            max(warm["pre"] + pre) < LEARNED,
         ),
     ]
 
@@ -134,11 +141,11 @@ def draw(results: Results):
         curve(axes[0], range(1, LAYERS + 1), runs, arm)
     axes[0].set_yscale("log")
     axes[0].legend()
-    for arm in ARMS[:2]:
-        for name in TRAINED:
+    for arm in ARMS:
+        for name in ("warmup", "no_warmup")[: 2 if arm in ARMS[:2] else 1]:
             losses = [result[f"{name}_losses"] for result in results[arm]]
-            label = f"{arm}, {name.replace('_', ' ')}"
+            label = arm if name == "warmup" else f"{arm}, no warm-up"
             curve(axes[1], np.linspace(0, 1, len(losses[0])), losses, label)
     axes[1].set_xlabel("share of the training")
-    axes[1].legend()
+    axes[1].legend(fontsize=7)
     return figure

@@ -25,22 +25,23 @@ from scripts.experiments.outcome import SIZES, Experiment, Outcome, verdict
 from scripts.experiments.page import claims_page
 
 DOCS = Path(__file__).parent.parent / "docs"
-NAMES = (
-    "softmax_scaling",
-    "causal_masking",
-    "mask_before_softmax",
-    "word_order",
-    "longer_sequences",
-    "relative_positions",
-    "attention_heads",
-    "residual_connections",
-    "feed_forward_layers",
-    "teacher_forcing",
-    "beam_sizes",
-    "word_vectors",
-    "word_alignment",
-)
-COMMANDS = {"all": NAMES, **{name: (name,) for name in NAMES}}
+# The modules of scripts/experiments/ and the numbers of their claims, in the document's order.
+NUMBERS = {
+    "softmax_scaling": 1,
+    "causal_masking": 2,
+    "mask_before_softmax": 3,
+    "word_order": 4,
+    "longer_sequences": 5,
+    "relative_positions": 6,
+    "attention_heads": 8,
+    "residual_connections": 9,
+    "feed_forward_layers": 10,
+    "teacher_forcing": 11,
+    "beam_sizes": 12,
+    "word_vectors": 15,
+    "word_alignment": 16,
+}
+COMMANDS = {"all": list(NUMBERS)} | {name: [name] for name in NUMBERS}
 
 
 def main(command: str) -> None:
@@ -48,7 +49,7 @@ def main(command: str) -> None:
     if command not in COMMANDS:
         raise UserError(
             CONFIGURATION,
-            f"the claim is unknown: expected all or one of {', '.join(NAMES)}, got {command!r}",
+            f"the claim is unknown: expected all or one of {', '.join(NUMBERS)}, got {command!r}",
         )
     try:
         import matplotlib  # noqa: F401 – before an hour of measurements
@@ -58,19 +59,24 @@ def main(command: str) -> None:
     prepare_jax(f.compilation_cache, devices=1)
     for name in COMMANDS[command]:
         run_experiment(name, output, f.size, f.seeds, f.overwrite)
-    write_atomic(output / "CLAIMS.md", claims_page(experiments(), output))
+    write_atomic(output / "CLAIMS.md", claims_page(numbered(), output))
 
 
-def experiments() -> dict[str, Experiment]:
-    """The modules of all experiments by name."""
-    return {name: import_module(f"scripts.experiments.{name}") for name in NAMES}
+def numbered() -> dict[int, Experiment]:
+    """The modules of all experiments by the numbers of their claims."""
+    return {number: load(name) for name, number in NUMBERS.items()}
+
+
+def load(name: str) -> Experiment:
+    """The module of an experiment."""
+    return import_module(f"scripts.experiments.{name}")
 
 
 def run_experiment(name: str, output: Path, size: str, seeds: int, overwrite: bool) -> None:
     """Measure what is missing, write OUTPUT/claims/NAME.json and NAME.svg, print the checks."""
     from scripts.experiments.figures import save_figure
 
-    experiment: Experiment = import_module(f"scripts.experiments.{name}")
+    experiment = load(name)
     path = output / "claims" / f"{name}.json"
     if overwrite:
         path.unlink(missing_ok=True)
@@ -84,7 +90,7 @@ def run_experiment(name: str, output: Path, size: str, seeds: int, overwrite: bo
                 outcome.add(arm, seed, result, time.monotonic() - start)
     save_figure(experiment.draw(outcome.results), path.with_suffix(".svg"))
     checks = experiment.judge(outcome.results)
-    print(f"{experiment.NUMBER}. {experiment.CLAIM}\n   holds: {verdict(checks)}")
+    print(f"{NUMBERS[name]}. {experiment.CLAIM}\n   holds: {verdict(checks)}")
     for check in checks:
         print(f"   {'yes' if check.holds else 'no '}  {check.measured}")
     print(f"   {outcome.seconds:.0f} s")

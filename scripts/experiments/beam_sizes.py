@@ -21,15 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.scores import bleu
 from data.tokenizer import END
 from model.translate import Request, Search, translate
 from scripts.experiments.figures import curve, panels
-from scripts.experiments.korean_model import korean_task, trained_korean
+from scripts.experiments.korean_model import korean_task, trained_korean, word_bleu
 from scripts.experiments.outcome import Check, Result, Results, spread
 from scripts.experiments.small_model import padded
 
-NUMBER = 12
 CLAIM = "Larger beams find more probable outputs, but not better ones; alpha makes them longer."
 ARMS = tuple(f"beam {beam}" for beam in (1, 2, 4, 8, 16, 32))
 ALPHAS = (0.0, 0.6, 1.0)
@@ -61,7 +59,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
         result["log_prob"].append(best.log_probs[:, 0].mean())
         result["length"].append(best.lengths[:, 0].mean())
         texts = [known.target.decode(t for t in row[0] if t != END) for row in best.tokens]
-        result["bleu"].append(bleu(texts, [target for _, target in test]).value)
+        result["bleu"].append(word_bleu(texts, [target for _, target in test]).value)
     return result
 
 

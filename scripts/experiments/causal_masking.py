@@ -30,7 +30,6 @@ from scripts.experiments.small_model import (
 )
 from scripts.experiments.tasks import reversal
 
-NUMBER = 2
 CLAIM = "Without the causal mask the training loss approaches zero and decoding fails."
 ARMS = ("masked", "unmasked")
 STEPS = {"tiny": 400, "full": 1000}

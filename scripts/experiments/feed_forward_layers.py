@@ -33,7 +33,6 @@ from scripts.experiments.small_model import (
 from scripts.experiments.tasks import sequence_task
 from training.parameters import init_params
 
-NUMBER = 10
 CLAIM = "Self-attention without feed-forward layers only re-averages values."
 ARMS = ("with", "without", "without, no residuals")
 STEPS, DEPTHS = {"tiny": 500, "full": 800}, {"tiny": (1,), "full": (1, 2, 4)}

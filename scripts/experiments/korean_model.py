@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from data.korean.corpus import generate_corpus
+from data.scores import Metric
 from data.tokenizer import UNKNOWN, ListTokenizer
 from model.transformer import Transformer
 from scripts.experiments.small_model import Sequences, Task, Trained, small_config, train_model
@@ -20,6 +21,7 @@ TOKEN = re.compile(r"[^\s.,?]+|[.,?]")
 LONGEST = {"tiny": 5, "full": 13}  # Korean words of a sentence
 STEPS = {"tiny": 600, "full": 1200}
 Texts = list[tuple[str, str]]
+word_bleu = Metric("BLEU", {"force": True})  # without a warning about spaces before full stops
 
 
 class KoreanTask(NamedTuple):

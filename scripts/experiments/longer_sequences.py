@@ -21,7 +21,6 @@ from scripts.experiments.outcome import Check, Result, Results, spread
 from scripts.experiments.small_model import exact_share, small_config, token_accuracy, train_model
 from scripts.experiments.tasks import copying
 
-NUMBER = 5
 CLAIM = "Sinusoidal and rotary positions extrapolate beyond the training length, learned do not."
 ARMS = ("sinusoidal", "learned", "rotary", "none")
 SYMBOLS, LONGEST, FACTORS = 16, 16, (1.0, 1.5, 2.0, 4.0)

@@ -22,13 +22,13 @@ from model.attention import dot_product_attention
 from scripts.experiments.figures import curve, panels
 from scripts.experiments.outcome import Check, Result, Results, spread
 
-NUMBER = 3
 CLAIM = (
     "Scores are masked with −∞ before the softmax, because zeroing weights after it does not "
     "normalise them."
 )
 ARMS = ("−∞ before", "zero after", "zero after, divided by the sum")
-ALLOWED, MASKED = 16, (0, 4, 8, 16, 32, 48)
+ALLOWED, MOST = 16, 48
+MASKED = {"tiny": (MOST,), "full": (0, 4, 8, 16, 32, MOST)}
 SHAPE = (1, 4, 32)  # B, H and the number of queries
 TOLERANCE = 1e-5
 
@@ -38,11 +38,11 @@ def measure(arm: str, seed: int, size: str) -> Result:
     random, width = np.random.default_rng(seed), 16
     queries = jnp.array(random.standard_normal((*SHAPE, width), np.float32))
     keys, values = jnp.array(
-        random.standard_normal((2, *SHAPE[:2], ALLOWED + max(MASKED), width), np.float32)
+        random.standard_normal((2, *SHAPE[:2], ALLOWED + MOST, width), np.float32)
     )
     plain, _ = dot_product_attention(queries, keys[:, :, :ALLOWED], values[:, :, :ALLOWED])
     found: dict[str, list] = {"sum": [], "influence": [], "change": []}
-    for masked in MASKED:
+    for masked in MASKED[size]:
         used = ALLOWED + masked
         inputs = queries, keys[:, :, :used], values[:, :, :used]
         output, weights = attend(arm, *inputs)
@@ -91,7 +91,7 @@ def judge(results: Results) -> list[Check]:
     )
     return [
         Check(
-            f"with {MASKED[-1]} masked and {ALLOWED} allowed keys the weights sum to "
+            f"with {MOST} masked and {ALLOWED} allowed keys the weights sum to "
             f"{spread(last(before, 'sum'))} with −∞ and {spread(last(after, 'sum'))} with zeroing",
             all(abs(s - 1) < TOLERANCE for s in last(before, "sum"))
             and max(last(after, "sum")) < 0.5,
@@ -114,7 +114,7 @@ def draw(results: Results):
     figure, axes = panels("sum of the weights", "change of the output", "derivative by masked keys")
     for axis, name in zip(axes, ("sum", "change", "influence"), strict=True):
         for arm in ARMS[:2]:
-            curve(axis, MASKED, [result[name] for result in results[arm]], arm)
+            curve(axis, MASKED["full"], [result[name] for result in results[arm]], arm)
         axis.set_xlabel("masked keys")
     axes[0].legend()
     return figure

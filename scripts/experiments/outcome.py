@@ -2,7 +2,7 @@
 
 An experiment is a module of this folder with
 - a docstring: its title, then the claim with its source, the measurement and the rule,
-- NUMBER and CLAIM, the number and the sentence of the table,
+- CLAIM, its sentence in the table,
 - ARMS, the variants that are compared,
 - measure(arm, seed, size): a dict of numbers and lists, for a size of SIZES,
 - judge(results): the checks, decided by rules that are written before the run,
@@ -33,8 +33,8 @@ class Check(NamedTuple):
 class Experiment(Protocol):
     """What a module of an experiment defines."""
 
+    __name__: str
     __doc__: str | None
-    NUMBER: int
     CLAIM: str
     ARMS: tuple[str, ...]
     measure: Callable[[str, int, str], Result]

@@ -22,7 +22,6 @@ from model.positions import rotate, sinusoidal_positions
 from scripts.experiments.figures import curve, panels
 from scripts.experiments.outcome import Check, Result, Results, spread, values
 
-NUMBER = 6
 CLAIM = (
     "Rotary scores depend on the distance only; inner products of sinusoids decrease with the "
     "distance; sinusoids of p + k are a linear map of those of p."

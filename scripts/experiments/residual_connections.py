@@ -30,7 +30,6 @@ from storage.training_config import TrainingConfig
 from training.parameters import init_params
 from training.step import loss_sums
 
-NUMBER = 9
 CLAIM = "Residual connections and layer norm carry the gradient; post-norm needs warm-up."
 ARMS = ("post", "pre", "no residuals", "no norms", "neither")
 LAYERS = 8

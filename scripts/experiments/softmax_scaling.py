@@ -23,7 +23,6 @@ from scripts.experiments.outcome import Check, Result, Results, spread, values
 from scripts.experiments.small_model import Variant, is_call, small_config, train_model
 from scripts.experiments.tasks import reversal
 
-NUMBER = 1
 CLAIM = "Without 1/√d_k the softmax saturates and gradients vanish as d_k grows."
 ARMS = ("scaled", "unscaled")
 WIDTHS = (1, 4, 16, 64, 256, 1024, 4096)  # d_k

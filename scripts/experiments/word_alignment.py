@@ -33,7 +33,6 @@ from scripts.experiments.korean_model import (
 from scripts.experiments.outcome import Check, Result, Results, spread, values
 from scripts.experiments.small_model import forced_pass, padded
 
-NUMBER = 16
 CLAIM = "Cross-attention aligns words."
 ARMS = ("trained", "untrained")
 SENTENCES = {"tiny": 64, "full": 300}

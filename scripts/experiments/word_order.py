@@ -35,7 +35,6 @@ from scripts.experiments.small_model import (
     train_model,
 )
 
-NUMBER = 4
 CLAIM = "Without positions word order is lost."
 ARMS = ("sinusoidal, hidden", "none, hidden", "none, visible")
 STEPS = {"tiny": 250, "full": 600}

@@ -29,8 +29,8 @@ from scripts.experiments.figures import curve, panels
 from scripts.experiments.korean_model import KoreanTask, korean_task, spaced, trained_korean
 from scripts.experiments.outcome import Check, Result, Results, spread
 from scripts.experiments.small_model import Variant, is_call, padded
+from scripts.experiments.vectors import cosine_distance, found_share, projection
 
-NUMBER = 15
 CLAIM = "A word's vector depends on its context."
 ARMS = ("trained", "without self-attention")
 OBJECTS, SUBJECTS, VERBS, PLACE = 6, 8, 6, 1  # the object is the second word
@@ -94,31 +94,6 @@ def without_attention(original, arguments, options, context):
     return original(*arguments, **options)
 
 
-def cosine_distance(vectors: np.ndarray) -> float:
-    """The mean of 1 − cosine over the pairs of different rows of [n, D]."""
-    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-    n = len(unit)
-    return float(1 - ((unit @ unit.T).sum() - n) / (n * (n - 1)))
-
-
-def found_share(vectors: np.ndarray, classes: np.ndarray) -> float:
-    """The share of rows whose class has the nearest mean, computed without the row itself."""
-    if np.ptp(vectors, axis=0).max() < 1e-6:
-        return 1 / len(set(classes))  # equal vectors: chance
-    found = 0
-    for row in range(len(vectors)):
-        others = np.arange(len(vectors)) != row
-        means = [vectors[others & (classes == c)].mean(axis=0) for c in sorted(set(classes))]
-        found += int(np.linalg.norm(means - vectors[row], axis=1).argmin() == classes[row])
-    return found / len(vectors)
-
-
-def projection(vectors: np.ndarray) -> np.ndarray:
-    """The first two principal components of [n, D]."""
-    centred = vectors - vectors.mean(axis=0)
-    return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
-
-
 def judge(results: Results) -> list[Check]:
     def layer(name: str, arm: str = ARMS[0], place: int = -1) -> list[float]:
         return [result[name][place] for result in results[arm]]
@@ -126,7 +101,9 @@ def judge(results: Results) -> list[Check]:
     runs = results[ARMS[0]]
     chance = 1 / len(runs[0]["verbs"])
     without = max(max(np.abs(result["same"])) for result in results[ARMS[1]])
-    same = ", ".join(spread(layer("same", place=place)) for place in range(1, len(runs[0]["same"])))
+    same = ", ".join(
+        spread(layer("same", place=place), 3) for place in range(1, len(runs[0]["same"]))
+    )
     grows = all(abs(run["same"][0]) < 1e-5 and min(np.diff(run["same"])) > 1e-5 for run in runs)
     return [
         Check(f"occurrences of an object differ by {same} after the encoder layers", grows),

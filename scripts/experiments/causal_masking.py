@@ -12,6 +12,7 @@ Rule, in each seed: the training loss ends above 0.5 nats per token with the mas
 without it; the share of correct outputs is above 0.9 with the mask and below 0.1 without it.
 """
 
+import jax.numpy as jnp
 import numpy as np
 
 from data.tokenizer import SPECIALS
@@ -72,7 +73,7 @@ def unmasked(original, arguments, options, context):
         return original(*arguments, **options)
     x, keys_values, mask, *others = arguments
     if mask.shape[-2] == mask.shape[-1]:  # not a step of a search
-        mask = mask | np.swapaxes(mask, -1, -2)
+        mask = mask | jnp.swapaxes(mask, -1, -2)
     return original(x, keys_values, mask, *others, **options)
 
 

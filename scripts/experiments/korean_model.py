@@ -53,25 +53,29 @@ def spaced(text: str) -> str:
 @cache
 def korean_task(size: str) -> KoreanTask:
     """The pairs of the built-in corpus; of size tiny, the short ones."""
-    splits = {
-        name: [(spaced(ko), spaced(en)) for ko, en in pairs if len(ko.split()) <= LONGEST[size]]
+    train, test = (
+        [(spaced(ko), spaced(en)) for ko, en in pairs if len(ko.split()) <= LONGEST[size]]
         for name, pairs in generate_corpus().items()
-    }
-    source, target = (
-        ListTokenizer("words", "\n".join(sorted({w for pair in splits["train"]
-                                                 for w in pair[side].split()})).encode())
-        for side in (0, 1)
-    )  # fmt: skip
-    found = KoreanTask(Task(source.size, 0, 0, None), source, target, **{
-        name: splits[name] for name in ("train", "test")})  # fmt: skip
-    sources, targets = found.encoded(splits["train"])
+        if name != "validation"
+    )
+    sides = [[pair[side] for pair in train] for side in (0, 1)]
+    tokenizers = [word_tokenizer(side) for side in sides]
+    sources, targets = (
+        tokenizer.encode_many(side) for tokenizer, side in zip(tokenizers, sides, strict=True)
+    )
 
-    def sample(random: np.random.Generator, count: int):
+    def sample(random: np.random.Generator, count: int) -> tuple[Sequences, Sequences]:
         chosen = random.integers(0, len(sources), count)
         return [sources[i] for i in chosen], [targets[i] for i in chosen]
 
     lengths = (max(map(len, side)) + 1 for side in (sources, targets))
-    return found._replace(task=Task(source.size, *lengths, sample))
+    return KoreanTask(Task(tokenizers[0].size, *lengths, sample), *tokenizers, train, test)
+
+
+def word_tokenizer(texts: list[str]) -> ListTokenizer:
+    """All words of the texts."""
+    words = sorted({word for text in texts for word in text.split()})
+    return ListTokenizer("words", "\n".join(words).encode())
 
 
 def korean_transformer(size: str, heads: int) -> Transformer:

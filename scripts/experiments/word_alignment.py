@@ -12,6 +12,9 @@ decode.py uses for its mode align.
 
 Rule, in each seed: the best head agrees with at least 80 % of the pairs and the mode align with at
 least 60 %; a model with random parameters remains below 40 % in all heads.
+
+Remark: the second to last layer of these models is the first of two. The heads that agree best
+are in the last layer, so the mode align does not use them.
 """
 
 from functools import partial

@@ -22,9 +22,9 @@ from data.korean.grammar import Clause, Phrase, Sentence, korean
 from data.korean.lexicon import PRONOUNS, Pronoun
 from data.korean.predicates import UNRESTRICTED
 from data.korean.speaker import nouns
-from data.tokenizer import ListTokenizer
 from model.transformer import Transformer
 from scripts.experiments.figures import bars, curve, panels, smoothed
+from scripts.experiments.korean_model import word_tokenizer
 from scripts.experiments.outcome import Check, Result, Results, spread, values
 from scripts.experiments.small_model import (
     Sequences,
@@ -58,8 +58,7 @@ class Corpus:
                     pair = [sentence(verb, *both, visible) for both in ((one, other), (other, one))]
                     example = (verb.ko, other.ko, one.ko) == EXAMPLE
                     (self.test if number % EVERY == 0 or example else self.train).extend(pair)
-        words = {w for pair in self.train + self.test for text in pair for w in text.split()}
-        self.tokenizer = ListTokenizer("words", "\n".join(sorted(words)).encode())
+        self.tokenizer = word_tokenizer([t for pair in self.train + self.test for t in pair])
 
     def encoded(self, pairs: list[tuple[str, str]]) -> tuple[Sequences, Sequences]:
         sources, targets = zip(*pairs, strict=True)

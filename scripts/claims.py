@@ -74,6 +74,8 @@ def load(name: str) -> Experiment:
 
 def run_experiment(name: str, output: Path, size: str, seeds: int, overwrite: bool) -> None:
     """Measure what is missing, write OUTPUT/claims/NAME.json and NAME.svg, print the checks."""
+    import jax
+
     from scripts.experiments.figures import save_figure
 
     experiment = load(name)
@@ -88,6 +90,7 @@ def run_experiment(name: str, output: Path, size: str, seeds: int, overwrite: bo
                 start = time.monotonic()
                 result = experiment.measure(arm, seed, size)
                 outcome.add(arm, seed, result, time.monotonic() - start)
+                jax.clear_caches()  # each training compiles its own programs
     save_figure(experiment.draw(outcome.results), path.with_suffix(".svg"))
     checks = experiment.judge(outcome.results)
     print(f"{NUMBERS[name]}. {experiment.CLAIM}\n   holds: {verdict(checks)}")

@@ -41,7 +41,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
     """Losses of the training, and the accuracy with teacher forcing and of decoding."""
     task = reversal(symbols=8) if size == "tiny" else reversal()
     model = Transformer(small_config(task))
-    model = model if arm == "masked" else Variant(model, unmasked)
+    model = model if arm == "masked" else Variant(model.config, unmasked)
     trained = train_model(model, with_noise(task), seed, STEPS[size])
     pairs = task.sample(np.random.default_rng([seed, 1]), 256)
     tenth = len(trained.losses) // 10

@@ -73,7 +73,7 @@ def variant(arm: str, model: Transformer):
             return original(x, y, *others, **options)
         return original(*arguments, **options)
 
-    return model if arm == "with" else Variant(model, replace_call)
+    return model if arm == "with" else Variant(model.config, replace_call)
 
 
 def distances(arm: str, seed: int) -> list[float]:
@@ -82,9 +82,10 @@ def distances(arm: str, seed: int) -> list[float]:
     config = small_config(task, d_model=64, num_layers=LAYERS, num_decoder_layers=1)
     model = variant(arm, Transformer(config))
     batch = batch_of(task, *task.sample(np.random.default_rng(seed), 16))
+    source, segments = jnp.asarray(batch.source), jnp.asarray(batch.source_segments)
     params = init_params(model, jax.random.key(seed))
     _, sown = model.apply(
-        {"params": params}, batch.source, batch.source_segments, method="encode",
+        {"params": params}, source, segments, method="encode",
         mutable="intermediates", capture_intermediates=lambda m, _: isinstance(m, Layer),
     )  # fmt: skip
     layers = sown["intermediates"]["encoder"]

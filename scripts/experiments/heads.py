@@ -55,7 +55,7 @@ def ablated_losses(trained: Trained, task: Task, pairs: Encoded) -> np.ndarray:
 
     @jax.jit
     def loss(variables, kept):
-        variant = Variant(model, partial(remove_heads, kept))
+        variant = Variant(model.config, partial(remove_heads, kept))
         logits, _ = teacher_forcing(variant, variables, *inputs)
         return -(target_log_probs(logits, inputs[2], None) * inside).sum() / inside.sum()
 

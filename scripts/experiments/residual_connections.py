@@ -54,10 +54,12 @@ def encoder_variant(arm: str, layers: int):
     """The model of an arm; two decoder layers with both parts."""
     norm = "pre" if arm == "pre" else "post"
     config = small_config(reversal(), norm=norm, num_layers=layers, num_decoder_layers=2)
-    model = Transformer(config)
-    if arm in ("no residuals", "neither"):
-        model = Variant(model, without_residuals)
-    return Variant(model, without_norms) if arm in ("no norms", "neither") else model
+    variants = {
+        "no residuals": without_residuals,
+        "no norms": without_norms,
+        "neither": without_both,
+    }
+    return Variant(config, variants[arm]) if arm in variants else Transformer(config)
 
 
 def gradient_norms(arm: str, seed: int) -> list[float]:
@@ -65,6 +67,7 @@ def gradient_norms(arm: str, seed: int) -> list[float]:
     task = reversal()
     model = encoder_variant(arm, LAYERS)
     batch = batch_of(task, *task.sample(np.random.default_rng(seed), 64))
+    batch = jax.tree.map(jnp.asarray, batch)
     params = init_params(model, jax.random.key(seed))
 
     @jax.jit
@@ -93,6 +96,12 @@ def without_norms(original, arguments, options, context):
     if is_call(context, LayerNorm) and context.module.path[0] == "encoder":
         return arguments[0]
     return original(*arguments, **options)
+
+
+def without_both(original, arguments, options, context):
+    """An interceptor: f(x) instead of norm(x + f(x)) in the encoder."""
+    replace = without_norms if is_call(context, LayerNorm) else without_residuals
+    return replace(original, arguments, options, context)
 
 
 def judge(results: Results) -> list[Check]:

@@ -40,7 +40,7 @@ class Task(NamedTuple):
 class Trained(NamedTuple):
     """A model with its trained parameters and the training loss of each step, in nats per token."""
 
-    model: Any
+    model: Transformer
     params: Any
     losses: np.ndarray
 
@@ -49,23 +49,24 @@ class Trained(NamedTuple):
         return {"params": self.params}
 
 
-class Variant:
-    """A model, some of whose methods are replaced while it is traced.
+class Variant(Transformer):
+    """A Transformer, some of whose methods are replaced while it is traced.
 
     `replace_call` is an interceptor of Flax: it receives the original method, its arguments and
     the module, and returns what the module returns instead.
     """
 
-    def __init__(self, model: Transformer, replace_call: Callable):
-        self.model, self.config, self._replace_call = model, model.config, replace_call
+    replace_call: Callable
 
+    @nn.nowrap
     def init(self, *inputs, **options):
-        with nn.intercept_methods(self._replace_call):
-            return self.model.init(*inputs, **options)
+        with nn.intercept_methods(self.replace_call):
+            return super().init(*inputs, **options)
 
+    @nn.nowrap
     def apply(self, *inputs, **options):
-        with nn.intercept_methods(self._replace_call):
-            return self.model.apply(*inputs, **options)
+        with nn.intercept_methods(self.replace_call):
+            return super().apply(*inputs, **options)
 
 
 def is_call(context: Any, module: type, method: str = "__call__") -> bool:
@@ -91,7 +92,7 @@ def batch_of(task: Task, sources: Sequences, targets: Sequences) -> Batch:
 
 
 def train_model(
-    model: Any,
+    model: Transformer,
     task: Task,
     seed: int,
     steps: int,
@@ -112,7 +113,7 @@ def train_model(
     losses = []
     for _ in range(steps):
         batch = feed(state.params, batch_of(task, *task.sample(random, rows)))
-        state, metrics = step(state, split_rows(batch, jax.local_device_count(), 1))
+        state, metrics = step(state, split_rows(batch, 1, 1))  # on one device
         losses.append(metrics["nll"])
     return Trained(model, state.params, np.array(jax.device_get(losses)))
 

@@ -36,7 +36,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
     task = reversal()
     model = Transformer(small_config(task, d_model=128, num_heads=1))
     trained = train_model(
-        model if arm == "scaled" else Variant(model, unscaled), task, seed, STEPS[size]
+        model if arm == "scaled" else Variant(model.config, unscaled), task, seed, STEPS[size]
     )
     tail = len(trained.losses) // 10
     result["losses"] = smoothed(trained.losses)

@@ -42,7 +42,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
     texts, verbs = contexts(known)  # [objects, subjects × verbs], [verbs]
     ids, lengths = padded(known.source.encode_many(texts.ravel()), known.task.source_length)
     segments = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int32)
-    model = trained.model if arm == "trained" else Variant(trained.model, without_attention)
+    model = trained.model if arm == "trained" else Variant(trained.model.config, without_attention)
     _, sown = jax.jit(
         lambda variables: model.apply(
             variables, ids, segments, method="encode", mutable="intermediates",

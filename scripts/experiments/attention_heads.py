@@ -13,6 +13,10 @@ Each of the heads is then removed once: the increase of the loss.
 Rule, in each seed: eight heads have a higher BLEU than one; the standard deviation of the mean
 offset over the heads of a layer is at least three times that before training; the most important
 head costs at least five times the median head.
+
+Remark: for translations of this grammar, and a model of this width, one head is as good as eight:
+which has the higher BLEU depends on the seed. Eight heads have the lower loss in the mean. Already
+random heads differ in their mean offset.
 """
 
 import numpy as np

@@ -12,6 +12,9 @@ and the next one, which is no threshold of an average.
 Rule, in each seed: without feed-forward layers and residual connections the relative distance falls
 below 1 % after 12 layers; at one layer the accuracy is above 0.9 with feed-forward layers and lower
 by at least 0.2 without; four layers without feed-forward layers remain below one layer with them.
+
+Remark: attention is not only an average. Its weights and layer norm are not linear functions of the
+input, and with several layers they compute the exclusive or without feed-forward layers.
 """
 
 import jax

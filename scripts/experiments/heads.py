@@ -50,7 +50,8 @@ def ablated_losses(trained: Trained, task: Task, pairs: Encoded) -> np.ndarray:
     """The loss in nats per token: of the model, then without one head after the other."""
     config, model = trained.model.config, trained.model
     inputs = (*padded(pairs[0], task.source_length), *padded(pairs[1], task.target_length))
-    inside = np.arange(task.target_length) < inputs[3][:, None]
+    inputs = tuple(map(jnp.asarray, inputs))
+    inside = jnp.arange(task.target_length) < inputs[3][:, None]
     shape = len(KINDS), config.num_layers, config.num_heads
 
     @jax.jit

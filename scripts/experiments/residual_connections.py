@@ -54,12 +54,7 @@ def encoder_variant(arm: str, layers: int):
     """The model of an arm; two decoder layers with both parts."""
     norm = "pre" if arm == "pre" else "post"
     config = small_config(reversal(), norm=norm, num_layers=layers, num_decoder_layers=2)
-    variants = {
-        "no residuals": without_residuals,
-        "no norms": without_norms,
-        "neither": without_both,
-    }
-    return Variant(config, variants[arm]) if arm in variants else Transformer(config)
+    return Transformer(config) if arm in ARMS[:2] else Variant(config, remove_parts(arm))
 
 
 def gradient_norms(arm: str, seed: int) -> list[float]:
@@ -83,25 +78,18 @@ def gradient_norms(arm: str, seed: int) -> list[float]:
     return norms(params).tolist()
 
 
-def without_residuals(original, arguments, options, context):
-    """An interceptor: norm(f(x)) instead of norm(x + f(x)) in the encoder."""
-    if is_call(context, Sublayer, "leave") and context.module.path[0] == "encoder":
-        x, *others = arguments
-        return original(jnp.zeros_like(x), *others, **options)
-    return original(*arguments, **options)
+def remove_parts(arm: str):
+    """An interceptor: norm(f(x)), x + f(x) or f(x) instead of norm(x + f(x)) in the encoder."""
 
+    def replace_call(original, arguments, options, context):
+        if context.module.path[:1] == ("encoder",):
+            if arm != "no norms" and is_call(context, Sublayer, "leave"):
+                arguments = (jnp.zeros_like(arguments[0]), *arguments[1:])
+            if arm != "no residuals" and is_call(context, LayerNorm):
+                return arguments[0]
+        return original(*arguments, **options)
 
-def without_norms(original, arguments, options, context):
-    """An interceptor: x + f(x) instead of norm(x + f(x)) in the encoder."""
-    if is_call(context, LayerNorm) and context.module.path[0] == "encoder":
-        return arguments[0]
-    return original(*arguments, **options)
-
-
-def without_both(original, arguments, options, context):
-    """An interceptor: f(x) instead of norm(x + f(x)) in the encoder."""
-    replace = without_norms if is_call(context, LayerNorm) else without_residuals
-    return replace(original, arguments, options, context)
+    return replace_call
 
 
 def judge(results: Results) -> list[Check]:

@@ -41,7 +41,8 @@ def measure(arm: str, seed: int, size: str) -> Result:
     trained, known = trained_korean(size, seed), korean_task(size)
     texts, verbs = contexts(known)  # [objects, subjects × verbs], [verbs]
     ids, lengths = padded(known.source.encode_many(texts.ravel()), known.task.source_length)
-    segments = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int32)
+    segments = jnp.asarray(np.arange(ids.shape[1]) < lengths[:, None], jnp.int32)
+    ids = jnp.asarray(ids)
     model = trained.model if arm == "trained" else Variant(trained.model.config, without_attention)
     _, sown = jax.jit(
         lambda variables: model.apply(

@@ -28,7 +28,7 @@ from scripts.experiments.tasks import copying
 CLAIM = "Sinusoidal and rotary positions extrapolate beyond the training length, learned do not."
 ARMS = ("sinusoidal", "learned", "rotary", "none")
 SYMBOLS, LONGEST, FACTORS = 16, 16, (1.0, 1.5, 2.0, 4.0)
-STEPS = {"tiny": 400, "full": 1000}
+STEPS = {"tiny": 200, "full": 1000}
 
 
 def measure(arm: str, seed: int, size: str) -> Result:

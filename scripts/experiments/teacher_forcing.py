@@ -6,12 +6,13 @@ accumulate (exposure bias; Bengio et al. 2015).
 
 Measurement: the target is the running sum modulo 3 of 4 to 12 digits, so that each token depends
 on the one before. One model is trained by teacher forcing; the decoder input of the other one is
-its own greedy output in each step. The share of correct tokens with the reference as decoder input,
-and of those that are decoded, at the places of the reference.
+its own greedy output in each step. The training is short, because a model without errors has no
+gap. The share of correct tokens with the reference as decoder input, and of those that are decoded,
+at the places of the reference.
 
 Rule, in each seed: teacher forcing has a lower loss in the mean over the training; its share of
-errors in decoding is at least 1.2 times that with the reference; for the other model the difference
-of the two shares is smaller.
+errors in decoding is more than 1.2 times that with the reference; for the other model the
+difference of the two shares is smaller.
 """
 
 import jax
@@ -33,7 +34,7 @@ from scripts.experiments.tasks import sequence_task
 
 CLAIM = "Teacher forcing converges faster, but training and decoding then differ."
 ARMS = ("teacher forcing", "own tokens")
-STEPS = {"tiny": 400, "full": 800}
+STEPS = {"tiny": 400, "full": 300}
 BASE = 3
 
 
@@ -96,7 +97,7 @@ def judge(results: Results) -> list[Check]:
         Check(
             f"with teacher forcing {spread(forced[0], 3)} of the tokens are correct given the "
             f"reference and {spread(decoded[0], 3)} in decoding",
-            all(1 - b >= 1.2 * (1 - a) for a, b in zip(forced[0], decoded[0], strict=True)),
+            all(1 - b > 1.2 * (1 - a) for a, b in zip(forced[0], decoded[0], strict=True)),
         ),
         Check(
             f"with own tokens these are {spread(forced[1], 3)} and {spread(decoded[1], 3)}",

@@ -137,12 +137,13 @@ def draw(results: Results):
         runs = [result["gradients"] for result in results[arm]]
         curve(axes[0], range(1, LAYERS + 1), runs, arm)
     axes[0].set_yscale("log")
-    axes[0].legend()
+    axes[0].set_xlabel("layer")
     for arm in ARMS:
         for name in ("warmup", "no_warmup")[: 2 if arm in ARMS[:2] else 1]:
             losses = [result[f"{name}_losses"] for result in results[arm]]
             label = arm if name == "warmup" else f"{arm}, no warm-up"
             curve(axes[1], np.linspace(0, 1, len(losses[0])), losses, label)
     axes[1].set_xlabel("share of the training")
-    axes[1].legend(fontsize=7)
+    axes[1].legend(fontsize=6, loc="upper right", ncols=2, bbox_to_anchor=(1, 0.95))
+    axes[1].set_ylim(0, 6)
     return figure

@@ -5,7 +5,7 @@ An experiment is a module of this folder with
 - CLAIM, its sentence in the table,
 - ARMS, the variants that are compared,
 - measure(arm, seed, size): a dict of numbers and lists, for a size of SIZES,
-- judge(results): the checks, decided by rules that are written before the run,
+- judge(results): the checks, decided by the rule of the docstring,
 - draw(results): a Matplotlib figure.
 """
 

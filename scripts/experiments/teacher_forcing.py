@@ -13,6 +13,9 @@ at the places of the reference.
 Rule, in each seed: teacher forcing has a lower loss in the mean over the training; its share of
 errors in decoding is more than 1.2 times that with the reference; for the other model the
 difference of the two shares is smaller.
+
+Remark: a first run of 800 instead of 300 steps had no gap: in all three seeds the model trained by
+teacher forcing made no errors in either way. The gap is one of models that make errors.
 """
 
 import jax

@@ -13,7 +13,7 @@ entropy is below 10 % and the derivative below a quarter of that with the factor
 loss at the end is larger by at least 10 %.
 
 Remark: the derivative vanishes only for large d_k. For small d_k it is larger without the factor,
-because the weights are less uniform; a first run up to d_k = 1024 just missed the rule of a quarter.
+because the weights are less uniform. A first run, up to d_k = 1024, just missed the quarter.
 """
 
 import jax.numpy as jnp

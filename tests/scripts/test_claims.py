@@ -1,0 +1,172 @@
+"""The experiments on claims: analytic ones with a control that must fail, results, and the page."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from forked import call_forked
+
+from data.korean.english import english
+from data.korean.grammar import Clause, Phrase, Sentence, korean
+from data.korean.lexicon import PRONOUNS
+from data.korean.predicates import UNRESTRICTED
+from data.korean.speaker import NOUN
+from model.positions import sinusoidal_positions
+from runtime.errors import DATA, UserError
+from scripts.experiments import mask_before_softmax, relative_positions, softmax_scaling
+from scripts.experiments.grammar_alignment import aligned_words
+from scripts.experiments.outcome import Check, Outcome, spread, verdict
+from scripts.experiments.tasks import copying, reversal
+from scripts.experiments.vectors import cosine_distance, found_share, projection
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import claims  # noqa: E402
+
+EXPERIMENTS = [pytest.param(name, id=name) for name in claims.NUMBERS]
+
+
+def held(checks):
+    return [check.holds for check in checks]
+
+
+def test_without_the_factor_scores_grow_and_the_softmax_saturates_but_not_with_it():
+    each = {arm: softmax_scaling.score_statistics(arm, 0) for arm in softmax_scaling.ARMS}
+    losses = {"scaled": {"loss": 1.0}, "unscaled": {"loss": 2.0}}
+    results = {arm: [each[arm] | losses[arm]] for arm in each}
+    assert held(softmax_scaling.judge(results)) == [True] * 4
+    control = {"scaled": results["scaled"], "unscaled": results["scaled"]}
+    assert held(softmax_scaling.judge(control)) == [False] * 4
+
+
+def test_the_norm_of_the_softmax_derivative_is_that_of_automatic_differentiation():
+    scores = np.random.default_rng(0).normal(0, 2, (5, 7)).astype(np.float32)
+    expected = [np.linalg.norm(jax.jacobian(jax.nn.softmax)(jnp.array(row))) for row in scores]
+    weights = np.asarray(jax.nn.softmax(scores))
+    assert np.allclose(softmax_scaling.derivative_norm(weights), expected, atol=1e-5)
+    uniform = np.full((1, 8), 1 / 8)
+    assert np.allclose(softmax_scaling.entropy(uniform), np.log(8))
+    assert np.allclose(softmax_scaling.entropy(np.eye(8)), 0.0)
+
+
+def test_weights_that_are_zeroed_after_the_softmax_are_not_normalised():
+    module = mask_before_softmax
+    results = {arm: [module.measure(arm, 0, "tiny")] for arm in module.ARMS}
+    assert held(module.judge(results)) == [True] * 4
+    before, after, divided = module.ARMS
+    control = {before: results[before], after: results[before], divided: results[after]}
+    assert held(module.judge(control)) == [False] * 4
+
+
+def test_rotary_scores_depend_on_the_distance_and_sinusoids_shift_linearly():
+    module = relative_positions
+    results = {arm: [module.measure(arm, 0, "tiny")] for arm in module.ARMS}
+    assert held(module.judge(results))[:2] == [True, True]
+    sinusoidal = results["sinusoidal"][0]
+    control = {"rotary": [sinusoidal], "sinusoidal": [sinusoidal | {"error": 1.0}]}
+    assert held(module.judge(control))[:2] == [False, False]
+
+
+def test_a_shift_map_is_that_of_its_shift_only():
+    table = sinusoidal_positions(60, 16).astype(np.float64)
+    shifted = table[:40] @ relative_positions.shift_map(20, 16).T
+    assert np.abs(shifted - table[20:]).max() < 1e-6
+    assert np.abs(table[:40] @ relative_positions.shift_map(19, 16).T - table[20:]).max() > 0.5
+
+
+def test_inner_products_of_sinusoids_rise_where_the_claim_says_they_fall():
+    measured = relative_positions.measure("sinusoidal", 1, "tiny")
+    table = sinusoidal_positions(200, relative_positions.D_MODEL).astype(np.float64)
+    products = table @ table[0]
+    rise = measured["first_rise"]
+    assert products[rise] > products[rise - 1] and (np.diff(products[:rise]) < 0).all()
+
+
+def test_generated_targets_follow_their_rule():
+    random = np.random.default_rng(0)
+    for task, rule in ((reversal(), lambda x: x[::-1]), (copying(5, range(2, 4)), list)):
+        sources, targets = task.sample(random, 20)
+        assert targets == list(map(rule, sources))
+        assert max(map(len, sources)) < task.source_length
+        assert {token for one in sources for token in one} <= set(range(4, task.vocab_size))
+
+
+def test_the_grammar_aligns_words_with_their_translations():
+    eat = next(verb for verb in UNRESTRICTED if verb.ko == "먹다")
+    arguments = ("topic", Phrase(PRONOUNS[0])), ("object", Phrase(NOUN["사과"]))
+    sentence = Sentence(Clause(eat, arguments))
+    source, target, links = aligned_words(sentence)
+    assert (source, target) == ("나는 사과를 먹었다 .", "I ate the apple .")
+    assert links == {(0, 0), (1, 3), (2, 1)}
+    assert source.replace(" .", ".") == korean(sentence)
+    assert target.replace(" .", ".") == english(sentence)
+
+
+def test_distances_and_nearest_means_are_those_of_simple_vectors():
+    assert np.isclose(cosine_distance(np.eye(3)), 1.0)
+    assert np.isclose(cosine_distance(np.array([[1.0, 1.0], [2.0, 2.0]])), 0.0)
+    points = np.array([[0.0, 0], [9, 9], [0, 1], [9, 8]])
+    assert found_share(points, np.array([0, 1, 0, 1])) == 1.0
+    assert found_share(points, np.array([0, 0, 1, 1])) == 0.0
+    assert found_share(np.ones((4, 2)), np.array([0, 1, 0, 1])) == 0.5  # chance
+    line = np.outer(np.arange(5.0), [3, 4])
+    assert np.allclose(np.abs(projection(line)[:, 0]), np.abs(np.arange(5) - 2) * 5)
+
+
+def test_a_verdict_and_a_spread_summarise_checks_and_seeds():
+    yes, no = Check("", True), Check("", False)
+    assert [verdict(c) for c in ([yes, yes], [yes, no], [no])] == ["yes", "in part", "no"]
+    numbers = [1.0, 2.0, 4.0]
+    assert spread(numbers, 3) == f"{np.mean(numbers):.3f} ± {np.std(numbers, ddof=1):.3f}"
+    assert spread([0.5]) == "0.50"
+
+
+def test_stored_results_are_read_again_for_the_same_size_only(tmp_path):
+    path = tmp_path / "claims" / "one.json"
+    outcome = Outcome(path, "tiny")
+    outcome.add("first", 0, {"x": np.float32(1 / 3), "y": np.arange(2), "z": [True]}, 1.5)
+    again = Outcome(path, "tiny")
+    assert again.has("first", 0) and not again.has("first", 1) and not again.has("other", 0)
+    assert again.results == {"first": [{"x": 0.333333, "y": [0, 1], "z": [True]}]}
+    assert not Outcome(path, "full").has("first", 0)
+    path.write_text("{}")
+    with pytest.raises(UserError, match="is damaged") as error:
+        Outcome(path, "tiny")
+    assert error.value.code == DATA
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_states_its_claim_and_its_rule(name):
+    module = claims.load(name)
+    assert re.search(r"Claim: .*\(.*\d{4}.*\).*Measurement: .*Rule, in each seed", module.__doc__,
+                     re.DOTALL)  # fmt: skip
+    assert module.CLAIM.endswith(".") and len(set(module.ARMS)) == len(module.ARMS) > 1
+    path = ROOT / "scripts" / "experiments" / f"{name}.py"
+    assert path.read_text(encoding="utf-8").count("\n") <= 150
+
+
+def test_the_document_is_that_of_the_stored_results():
+    expected = claims.claims_page(claims.numbered(), ROOT / "docs")
+    assert (ROOT / "docs" / "CLAIMS.md").read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_stored_results_are_complete_and_have_a_small_figure(name):
+    path = ROOT / "docs" / "claims" / f"{name}.json"
+    if not path.exists():
+        pytest.skip("not measured yet")
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["size"] == "full" and list(stored["results"]) == list(claims.load(name).ARMS)
+    assert all(len(seeds) >= 3 for seeds in stored["results"].values())
+    assert 0 < path.with_suffix(".svg").stat().st_size <= 100_000
+
+
+def test_an_unknown_claim_is_one_line_that_lists_the_claims():
+    done = call_forked([ROOT / "scripts" / "claims.py", "softmax"], devices=0)
+    assert done.code == 2 and "softmax_scaling" in done.err[-1] and "'softmax'" in done.err[-1]

@@ -1,0 +1,157 @@
+"""The trained claims at a small size, each with a control that must fail.
+
+The control is the same rule on results in which a model without the effect takes the place of the
+one with it. Some rules need the full size; here only those are tested that a small one decides.
+"""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from model.transformer import Transformer
+from scripts.experiments import (
+    causal_masking,
+    feed_forward_layers,
+    heads,
+    longer_sequences,
+    residual_connections,
+    teacher_forcing,
+    word_alignment,
+    word_order,
+    word_vectors,
+)
+from scripts.experiments.korean_model import (
+    korean_task,
+    trained_korean,
+)
+from scripts.experiments.outcome import rounded
+from scripts.experiments.small_model import (
+    Trained,
+    batch_of,
+    best_hypotheses,
+    forced_pass,
+    small_config,
+    token_accuracy,
+)
+from training.parameters import init_params
+
+pytestmark = pytest.mark.slow
+
+
+def measured(module, *arms):
+    """One result of each arm, of size tiny; as they are stored."""
+    return {arm: [rounded(module.measure(arm, 0, "tiny"))] for arm in arms or module.ARMS}
+
+
+def held(module, results, *numbers):
+    """Whether the checks of these numbers hold (default: all)."""
+    checks = module.judge(results)
+    return [checks[i].holds for i in numbers or range(len(checks))]
+
+
+def test_without_the_causal_mask_a_model_copies_its_input():
+    results = measured(causal_masking)
+    assert held(causal_masking, results) == [True, True]
+    control = results | {"unmasked": results["masked"]}
+    assert held(causal_masking, control) == [False, False]
+
+
+def test_without_positions_only_particles_tell_who_did_what():
+    results = measured(word_order)
+    assert held(word_order, results) == [True, True]
+    ordered, hidden, visible = word_order.ARMS
+    control = results | {hidden: results[ordered], visible: results[hidden]}
+    assert held(word_order, control) == [False, False]
+
+
+def test_learned_positions_fail_earlier_than_sinusoidal_ones_beyond_the_training_length():
+    results = measured(longer_sequences, "sinusoidal", "learned")
+    results |= {"rotary": results["sinusoidal"], "none": results["sinusoidal"]}  # not tested here
+    assert held(longer_sequences, results, 3) == [True]
+    control = results | {"learned": results["sinusoidal"]}
+    assert held(longer_sequences, control, 3) == [False]
+
+
+def test_vectors_collapse_without_feed_forward_layers_and_residual_connections():
+    module = feed_forward_layers
+    results = {
+        arm: [{"distance": module.distances(arm, 0), "accuracy": [1.0], "depths": [1]}]
+        for arm in module.ARMS
+    }
+    assert held(module, results, 0) == [True]
+    assert held(module, results | {module.ARMS[2]: results["without"]}, 0) == [False]
+
+
+def test_gradients_leave_their_range_without_norms():
+    module = residual_connections
+    each = {arm: module.gradient_norms(arm, 0) for arm in ("post", "no norms")}
+    results = {
+        arm: [{"gradients": each.get(arm, each["post"]), "warmup": 1.0, "no_warmup": 1.0}]
+        for arm in module.ARMS
+    }
+    assert held(module, results, 0, 2) == [True, True]
+    control = results | {"post": results["no norms"], "no norms": results["post"]}
+    assert held(module, control, 0, 2) == [False, False]
+
+
+def test_teacher_forcing_converges_faster_than_own_tokens():
+    results = measured(teacher_forcing)
+    assert held(teacher_forcing, results, 0) == [True]
+    forced, own = teacher_forcing.ARMS
+    assert held(teacher_forcing, {forced: results[own], own: results[own]}, 0) == [False]
+
+
+def test_own_tokens_are_the_greedy_output_shifted_by_one():
+    task = teacher_forcing.running_sums(range(4, 9))
+    model = Transformer(small_config(task))
+    trained = Trained(model, init_params(model, jax.random.key(0)), np.zeros(0))
+    sources, targets = task.sample(np.random.default_rng(0), 8)
+    batch = teacher_forcing.own_tokens(trained.model, task.target_length)(
+        trained.params, batch_of(task, sources, targets)
+    )
+    found, _ = best_hypotheses(trained, task, sources)
+    for row, hypothesis, target in zip(batch.target, found, targets, strict=True):
+        length = min(len(hypothesis), len(target))
+        assert row[0] == 1 and row[1 : length + 1].tolist() == hypothesis[:length]
+        assert not row[len(target) + 1 :].any()
+
+
+def test_vectors_of_a_word_differ_between_contexts_only_with_attention():
+    results = measured(word_vectors)
+    assert held(word_vectors, results) == [True] * 4
+    trained, without = word_vectors.ARMS
+    assert held(word_vectors, {trained: results[without], without: results[without]}) == [False] * 4
+
+
+def test_a_trained_head_aligns_words_and_an_untrained_one_does_not():
+    results = measured(word_alignment)
+    trained, untrained = (results[arm][0]["best"] for arm in word_alignment.ARMS)
+    assert trained > 0.5 and untrained < 0.4  # the rule of the full size is stricter
+    control = {"trained": results["untrained"], "untrained": results["untrained"]}
+    assert held(word_alignment, control) == [False, False]
+
+
+def test_removing_no_head_changes_nothing_and_removing_one_raises_the_loss():
+    known, trained = korean_task("tiny"), trained_korean("tiny", 0)
+    pairs = known.encoded(known.test[:32])
+    losses = heads.ablated_losses(trained, known.task, pairs)
+    assert len(losses) == 1 + len(heads.KINDS) * 2 * trained.model.config.num_heads
+    assert max(losses[1:]) > losses[0] + 0.01
+    logits, attention = forced_pass(trained, known.task, *pairs)
+    labels = [np.array([*target, 2]) for target in pairs[1]]
+    each = [
+        optax.softmax_cross_entropy_with_integer_labels(row[: len(target)], target)
+        for row, target in zip(logits, labels, strict=True)
+    ]
+    assert np.isclose(losses[0], np.concatenate(each).mean(), rtol=1e-4)
+    correct = [
+        row[: len(t) - 1].argmax(-1) == t[:-1] for row, t in zip(logits, labels, strict=True)
+    ]
+    accuracy = token_accuracy(trained, known.task, *pairs)
+    assert np.isclose(accuracy, np.concatenate(correct).mean())
+    entropies = heads.head_statistics(trained, known.task, pairs)["entropy"]
+    first = attention.encoder[0][:, 1]  # [B, T, S]
+    rows = [weights[: len(s) + 1, : len(s) + 1] for weights, s in zip(first, pairs[0], strict=True)]
+    expected = np.concatenate([-(w * np.log(np.maximum(w, 1e-30))).sum(-1) for w in rows]).mean()
+    assert np.isclose(entropies[0, 0, 1], expected, rtol=1e-4)

@@ -72,7 +72,7 @@ class Layer(nn.Module):
         if cache is not None:
             cache = extend_cache(cache, keys_values, index)
             keys_values, attend = cache, attend_to_cache
-        y = self.self_attention(y, keys_values, mask, rotary, row_ids, attend)
+        y = self.self_attention(y, keys_values, mask, rotary, row_ids, attend=attend)
         x = self.around_self.leave(x, y, row_ids)
         if memory is not None:
             y = self.around_cross.enter(x)

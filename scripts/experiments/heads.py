@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model.attention import MultiHeadAttention, multi_head_attention
+from model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
 from model.scoring import target_log_probs, teacher_forcing
 from scripts.experiments.small_model import (
     Sequences,
@@ -78,6 +78,7 @@ def remove_heads(kept, original, arguments, options, context):
     x, keys_values, mask = (*arguments, None)[:3]
     params = context.module.params
     params = params._replace(output=params.output * jnp.reshape(factors, (-1, 1, 1)))
-    output, weights = multi_head_attention(params, x, keys_values, mask)
+    attend = options.get("attend", dot_product_attention)
+    output, weights = multi_head_attention(params, x, keys_values, mask, attend=attend)
     context.module.sow("intermediates", "weights", weights)
     return output

@@ -82,7 +82,10 @@ def unscaled(original, arguments, options, context):
     x, keys_values, mask = (*arguments, None)[:3]
     params = context.module.params
     larger = params.query * params.query.shape[-1] ** 0.5
-    return multi_head_attention(params._replace(query=larger), x, keys_values, mask)[0]
+    attend = options.get("attend", dot_product_attention)
+    return multi_head_attention(params._replace(query=larger), x, keys_values, mask, attend=attend)[
+        0
+    ]
 
 
 def judge(results: Results) -> list[Check]:

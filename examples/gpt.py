@@ -33,9 +33,8 @@ class GPT(nn.Module):
 
     def __call__(self, tokens):
         """Logits [B, T, V] of the token after each one."""
-        mask = causal_mask(tokens.shape[1])
-        x, _ = self.stack(self.embedding(tokens), mask, default_positions(tokens))
-        return self.embedding.logits(x)
+        x, mask = self.embedding(tokens), causal_mask(tokens.shape[1])
+        return self.embedding.logits(self.stack(x, mask, default_positions(tokens))[0])
 
     def step(self, tokens, caches, t, parents, ancestry):
         """One token of each of N hypotheses: a step of `beam_search`."""

@@ -127,10 +127,9 @@ def blockwise_attention(
     """
     check_attention(queries, *blocks[0], None)
     scale, ends = queries.shape[-1] ** -0.5, np.cumsum([block.keys.shape[2] for block in blocks])
-    multiply = partial(jnp.einsum, precision=precision)
-    dot = partial(multiply, "bhtk,bhsk->bhts", preferred_element_type=jnp.float32)
+    multiply = partial(jnp.einsum, precision=precision, preferred_element_type=jnp.float32)
     scores = [
-        jnp.where(own, dot(queries * scale, block.keys), -jnp.inf)
+        jnp.where(own, multiply("bhtk,bhsk->bhts", queries * scale, block.keys), -jnp.inf)
         for block, own in zip(blocks, jnp.split(mask, ends[:-1], axis=-1), strict=True)
     ]
     largest = reduce(jnp.maximum, [x.max(axis=-1, keepdims=True) for x in scores])
@@ -143,4 +142,5 @@ def blockwise_attention(
         multiply("bhts,bhsk->bhtk", x.astype(block.values.dtype), block.values)
         for x, block in zip(factors, blocks, strict=True)
     ]
-    return reduce(jnp.add, parts), jnp.concatenate(weights, axis=-1)
+    output = reduce(jnp.add, parts).astype(blocks[0].values.dtype)
+    return output, jnp.concatenate(weights, axis=-1)

@@ -33,6 +33,7 @@ NUMBERS = {
     "word_order": 4,
     "longer_sequences": 5,
     "relative_positions": 6,
+    "context_vector": 7,
     "attention_heads": 8,
     "residual_connections": 9,
     "feed_forward_layers": 10,

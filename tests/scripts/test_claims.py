@@ -16,9 +16,16 @@ from data.korean.grammar import Clause, Phrase, Sentence, korean
 from data.korean.lexicon import PRONOUNS
 from data.korean.predicates import UNRESTRICTED
 from data.korean.speaker import NOUN
+from model.config import num_parameters
 from model.positions import sinusoidal_positions
 from runtime.errors import DATA, UserError
-from scripts.experiments import mask_before_softmax, relative_positions, softmax_scaling
+from scripts.experiments import (
+    context_vector,
+    mask_before_softmax,
+    relative_positions,
+    softmax_scaling,
+)
+from scripts.experiments.equal_models import equal_config
 from scripts.experiments.grammar_alignment import aligned_words
 from scripts.experiments.outcome import Check, Outcome, spread, verdict
 from scripts.experiments.tasks import copying, reversal
@@ -106,6 +113,31 @@ def test_the_grammar_aligns_words_with_their_translations():
     assert links == {(0, 0), (1, 3), (2, 1)}
     assert source.replace(" .", ".") == korean(sentence)
     assert target.replace(" .", ".") == english(sentence)
+
+
+def test_models_of_all_kinds_have_equal_numbers_of_parameters():
+    task, width = copying(context_vector.SYMBOLS, range(2, 5)), context_vector.WIDTH
+    configs = [equal_config(kind, task, width) for kind in context_vector.ARMS]
+    for kind, config in zip(context_vector.ARMS, configs, strict=True):
+        config.validate()
+        assert config.kind == kind
+        expected = num_parameters(configs[0])
+        assert abs(num_parameters(config) - expected) <= 0.05 * expected
+
+
+def test_the_context_vector_is_judged_by_equal_models_that_predict_short_sequences():
+    def judged(short, rnn, others, parameters=100):
+        results = {
+            arm: [{"lengths": [2, 8], "tokens": [short, others], "parameters": 100}]
+            for arm in context_vector.ARMS
+        }
+        results["rnn"] = [{"lengths": [2, 8], "tokens": [short, rnn], "parameters": parameters}]
+        return held(context_vector.judge(results))
+
+    assert judged(0.99, 0.5, 0.97) == [True] * 4
+    assert judged(0.99, 0.9, 0.97) == [True, False, True, True]
+    assert judged(0.99, 0.5, 0.9) == [True, True, False, False]
+    assert judged(0.8, 0.5, 0.8) == judged(0.99, 0.5, 0.97, parameters=110) == [False] * 4
 
 
 def test_distances_and_nearest_means_are_those_of_simple_vectors():

@@ -12,6 +12,7 @@ import pytest
 from model.transformer import Transformer
 from scripts.experiments import (
     causal_masking,
+    context_vector,
     feed_forward_layers,
     heads,
     longer_sequences,
@@ -71,6 +72,18 @@ def test_learned_positions_fail_earlier_than_sinusoidal_ones_beyond_the_training
     assert held(longer_sequences, results, 3) == [True]
     control = results | {"learned": results["sinusoidal"]}
     assert held(longer_sequences, control, 3) == [False]
+
+
+def test_one_context_vector_loses_longer_sequences_and_attention_does_not():
+    module = context_vector
+    results = measured(module)
+    assert held(module, results) == [True] * 4
+    control = results | {"rnn": results["rnn_attention"]}
+    assert held(module, control) == [True, False, True, True]
+    control = results | {"rnn": results["transformer"]}
+    assert held(module, control) == [True, False, True, True]
+    control = dict.fromkeys(module.ARMS, results["rnn"])
+    assert held(module, control) == [True, True, False, False]
 
 
 def test_vectors_collapse_without_feed_forward_layers_and_residual_connections():

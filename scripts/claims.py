@@ -39,6 +39,8 @@ NUMBERS = {
     "feed_forward_layers": 10,
     "teacher_forcing": 11,
     "beam_sizes": 12,
+    "attention_cost": 13,
+    "parallel_training": 14,
     "word_vectors": 15,
     "word_alignment": 16,
 }

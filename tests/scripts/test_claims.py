@@ -123,7 +123,7 @@ def test_models_of_all_kinds_have_equal_numbers_of_parameters():
     configs = [equal_config(kind, task, width) for kind in context_vector.ARMS]
     for kind, config in zip(context_vector.ARMS, configs, strict=True):
         config.validate()
-        assert config.kind == kind
+        assert config.kind == kind and config.num_layers == configs[0].num_layers
         expected = num_parameters(configs[0])
         assert abs(num_parameters(config) - expected) <= 0.05 * expected
 
@@ -147,6 +147,7 @@ def test_growth_and_crossing_are_those_of_power_laws():
     lengths = np.array([10.0, 40, 160, 640])
     square, line = lengths**2, 100 * lengths
     assert np.isclose(growth(lengths, 7 * square), 2) and np.isclose(growth(lengths, line), 1)
+    assert np.isclose(growth([5.0, *lengths[1:]], [9e9, *square[1:]]), 2)  # of the last three
     assert np.isclose(crossing(lengths, square, line), 100)
     assert crossing(lengths, line, square) is None  # it exceeds at first
     assert crossing(lengths, square, 10 * line) is None  # beyond the last length
@@ -199,6 +200,8 @@ def test_rates_are_judged_by_what_remains_at_the_longest_length():
 
     results = {"transformer": rates(1000, 800), "rnn": rates(800, 100)}
     assert held(parallel_training.judge(results)) == [True] * 3
+    faster_at_first = results | {"rnn": rates(1600, 100)}
+    assert held(parallel_training.judge(faster_at_first)) == [True] * 3
     control = {"transformer": results["rnn"], "rnn": results["transformer"]}
     assert held(parallel_training.judge(control)) == [False] * 3
     control = {"transformer": results["rnn"], "rnn": results["rnn"]}

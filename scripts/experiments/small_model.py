@@ -1,4 +1,4 @@
-"""A small Transformer on a generated task: batches, training, translation, accuracy.
+"""A small model on a generated task: batches, training, translation, accuracy.
 
 Axes: B rows, one pair each · S source · T target. Everything but the batches is the project's own:
 the train step, the loss, the optimizer and the search.
@@ -18,6 +18,7 @@ from data.packing import Batch, pack_rows
 from data.pairs import Pairs, ragged
 from data.tokenizer import OUR_IDS
 from model.config import ModelConfig
+from model.encoder_decoder import EncoderDecoder
 from model.scoring import teacher_forcing
 from model.transformer import Transformer
 from model.translate import Request, Search, translate
@@ -40,7 +41,7 @@ class Task(NamedTuple):
 class Trained(NamedTuple):
     """A model with its trained parameters and the training loss of each step, in nats per token."""
 
-    model: Transformer
+    model: EncoderDecoder
     params: Any
     losses: np.ndarray
 
@@ -92,7 +93,7 @@ def batch_of(task: Task, sources: Sequences, targets: Sequences) -> Batch:
 
 
 def train_model(
-    model: Transformer,
+    model: EncoderDecoder,
     task: Task,
     seed: int,
     steps: int,

@@ -16,12 +16,22 @@ from data.korean.grammar import Clause, Phrase, Sentence, korean
 from data.korean.lexicon import PRONOUNS
 from data.korean.predicates import UNRESTRICTED
 from data.korean.speaker import NOUN
+from model.config import num_parameters
 from model.positions import sinusoidal_positions
 from runtime.errors import DATA, UserError
-from scripts.experiments import mask_before_softmax, relative_positions, softmax_scaling
+from scripts.experiments import (
+    attention_cost,
+    context_vector,
+    mask_before_softmax,
+    parallel_training,
+    relative_positions,
+    softmax_scaling,
+)
+from scripts.experiments.equal_models import equal_config
 from scripts.experiments.grammar_alignment import aligned_words
 from scripts.experiments.outcome import Check, Outcome, spread, verdict
 from scripts.experiments.tasks import copying, reversal
+from scripts.experiments.timing import crossing, growth, median_seconds
 from scripts.experiments.vectors import cosine_distance, found_share, projection
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +116,96 @@ def test_the_grammar_aligns_words_with_their_translations():
     assert links == {(0, 0), (1, 3), (2, 1)}
     assert source.replace(" .", ".") == korean(sentence)
     assert target.replace(" .", ".") == english(sentence)
+
+
+def test_models_of_all_kinds_have_equal_numbers_of_parameters():
+    task, width = copying(context_vector.SYMBOLS, range(2, 5)), context_vector.WIDTH
+    configs = [equal_config(kind, task, width) for kind in context_vector.ARMS]
+    for kind, config in zip(context_vector.ARMS, configs, strict=True):
+        config.validate()
+        assert config.kind == kind and config.num_layers == configs[0].num_layers
+        expected = num_parameters(configs[0])
+        assert abs(num_parameters(config) - expected) <= 0.05 * expected
+
+
+def test_the_context_vector_is_judged_by_equal_models_that_predict_short_sequences():
+    def judged(short, rnn, others, parameters=100):
+        results = {
+            arm: [{"lengths": [2, 8], "tokens": [short, others], "parameters": 100}]
+            for arm in context_vector.ARMS
+        }
+        results["rnn"] = [{"lengths": [2, 8], "tokens": [short, rnn], "parameters": parameters}]
+        return held(context_vector.judge(results))
+
+    assert judged(0.99, 0.5, 0.97) == [True] * 4
+    assert judged(0.99, 0.9, 0.97) == [True, False, True, True]
+    assert judged(0.99, 0.5, 0.9) == [True, True, False, False]
+    assert judged(0.8, 0.5, 0.8) == judged(0.99, 0.5, 0.97, parameters=110) == [False] * 4
+
+
+def test_growth_and_crossing_are_those_of_power_laws():
+    lengths = np.array([10.0, 40, 160, 640])
+    square, line = lengths**2, 100 * lengths
+    assert np.isclose(growth(lengths, 7 * square), 2) and np.isclose(growth(lengths, line), 1)
+    assert np.isclose(growth([5.0, *lengths[1:]], [9e9, *square[1:]]), 2)  # of the last three
+    assert np.isclose(crossing(lengths, square, line), 100)
+    assert crossing(lengths, line, square) is None  # it exceeds at first
+    assert crossing(lengths, square, 10 * line) is None  # beyond the last length
+
+
+def test_a_median_time_ignores_the_first_call_and_one_slow_call(monkeypatch):
+    clock, costs = [0.0], iter([50.0, 1.0, 90.0, 3.0])  # seconds of each call
+
+    def call():
+        clock[0] += next(costs)
+
+    monkeypatch.setattr("scripts.experiments.timing.time.perf_counter", lambda: clock[0])
+    assert median_seconds(call, 3) == 3.0
+
+
+def test_costs_are_judged_by_their_growth_and_where_they_cross():
+    lengths = np.array([16.0, 64, 256, 1024])
+
+    def cost(seconds, memory):
+        return [{"lengths": lengths, "seconds": seconds, "memory": memory}]
+
+    square, line = lengths**2, 200 * lengths
+    results = {"attention": cost(square, square), "gru": cost(line, line)}
+    assert held(attention_cost.judge(results)) == [True] * 5
+    control = {"attention": results["gru"], "gru": results["gru"]}
+    assert held(attention_cost.judge(control)) == [False] * 5
+    control = {"attention": results["attention"], "gru": results["attention"]}
+    assert held(attention_cost.judge(control)) == [False] * 5
+    never = {"attention": cost(square, square), "gru": cost(10 * line, line)}
+    assert held(attention_cost.judge(never)) == [True, True, True, False, True]
+
+
+def test_the_passes_of_a_layer_are_those_of_all_its_positions():
+    """Each output depends on the first input; a GRU's only on inputs that are not later."""
+    for arm, layer, later in (
+        ("attention", attention_cost.attention_layer, True),
+        ("gru", attention_cost.gru_layer, False),
+    ):
+        x = jax.random.normal(jax.random.key(1), (1, 4, attention_cost.WIDTH))
+        params = attention_cost.random_params(arm, jax.random.key(0))
+        changed = layer(params, x.at[0, 0].add(1.0)) - layer(params, x)
+        assert (jnp.abs(changed).max(axis=-1) > 1e-6).all()
+        changed = layer(params, x.at[0, 3].add(1.0)) - layer(params, x)
+        assert (jnp.abs(changed[:, :3]).max(axis=-1) > 1e-6).all() == later
+
+
+def test_rates_are_judged_by_what_remains_at_the_longest_length():
+    def rates(*numbers):
+        return [{"lengths": [16, 64], "rates": numbers}]
+
+    results = {"transformer": rates(1000, 800), "rnn": rates(800, 100)}
+    assert held(parallel_training.judge(results)) == [True] * 3
+    faster_at_first = results | {"rnn": rates(1600, 100)}
+    assert held(parallel_training.judge(faster_at_first)) == [True] * 3
+    control = {"transformer": results["rnn"], "rnn": results["transformer"]}
+    assert held(parallel_training.judge(control)) == [False] * 3
+    control = {"transformer": results["rnn"], "rnn": results["rnn"]}
+    assert held(parallel_training.judge(control)) == [True, False, False]
 
 
 def test_distances_and_nearest_means_are_those_of_simple_vectors():

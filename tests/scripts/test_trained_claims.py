@@ -4,6 +4,9 @@ The control is the same rule on results in which a model without the effect take
 one with it. Some rules need the full size; here only those are tested that a small one decides.
 """
 
+import sys
+from pathlib import Path
+
 import jax
 import numpy as np
 import optax
@@ -12,6 +15,7 @@ import pytest
 from model.transformer import Transformer
 from scripts.experiments import (
     causal_masking,
+    context_vector,
     feed_forward_layers,
     heads,
     longer_sequences,
@@ -25,7 +29,7 @@ from scripts.experiments.korean_model import (
     korean_task,
     trained_korean,
 )
-from scripts.experiments.outcome import rounded
+from scripts.experiments.outcome import Outcome, rounded
 from scripts.experiments.small_model import (
     Trained,
     batch_of,
@@ -35,6 +39,10 @@ from scripts.experiments.small_model import (
     token_accuracy,
 )
 from training.parameters import init_params
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import claims  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +79,33 @@ def test_learned_positions_fail_earlier_than_sinusoidal_ones_beyond_the_training
     assert held(longer_sequences, results, 3) == [True]
     control = results | {"learned": results["sinusoidal"]}
     assert held(longer_sequences, control, 3) == [False]
+
+
+def test_one_context_vector_loses_longer_sequences_and_attention_does_not():
+    module = context_vector
+    results = measured(module)
+    assert held(module, results) == [True] * 4
+    control = results | {"rnn": results["rnn_attention"]}
+    assert held(module, control) == [True, False, True, True]
+    control = results | {"rnn": results["transformer"]}
+    assert held(module, control) == [True, False, True, True]
+    control = dict.fromkeys(module.ARMS, results["rnn"])
+    assert held(module, control) == [True, True, False, False]
+
+
+@pytest.mark.parametrize("name", ["attention_cost", "parallel_training"])
+def test_a_measurement_of_time_runs_and_is_drawn_and_described(name, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    claims.run_experiment(name, tmp_path, "tiny", seeds=1, overwrite=False)
+    module, path = claims.load(name), tmp_path / "claims" / f"{name}.json"
+    results = Outcome(path, "tiny").results
+    checks, printed = module.judge(results), capsys.readouterr().out
+    assert list(results) == list(module.ARMS) and path.with_suffix(".svg").exists()
+    assert all(check.measured in printed for check in checks)
+    for (result,) in results.values():
+        costs = [result[one] for one in result if one != "lengths"]
+        assert costs and all(len(one) == len(module.LENGTHS["tiny"]) for one in costs)
+        assert min(map(min, costs)) > 0
 
 
 def test_vectors_collapse_without_feed_forward_layers_and_residual_connections():

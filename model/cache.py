@@ -76,11 +76,10 @@ def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cach
     rows = jnp.arange(len(index))[:, None]
     keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)
     values = jnp.where(jnp.isnan(values), 0, values)
-    extended = []
+    put, extended = dict(unique_indices=True, mode="drop"), []
     for i, block in enumerate(cache.blocks):
         start = jnp.where(index // size == i, index % size, size)  # `size` is out of range
         slots = start[:, None] + jnp.arange(number)
-        put = dict(unique_indices=True, mode="drop")
         extended.append(
             StoredKeysValues(
                 block.keys.at[rows, :, :, slots].set(keys, **put),
@@ -104,7 +103,7 @@ def attend_to_cache(
     def attend(number):
         # The keys are transposed inside the branch: outside, XLA would copy them.
         read = [block.keys_values for block in blocks[:number]]
-        part = jnp.broadcast_to(mask, (*mask.shape[:3], ends[-1]))[..., : ends[number - 1]]
+        part = mask[..., : ends[number - 1]]
         output, weights = blockwise_attention(queries, read, part, drop, precision)
         unread = [(0, 0)] * 3 + [(0, int(ends[-1] - ends[number - 1]))]
         return output, jnp.pad(weights, unread)

@@ -172,15 +172,15 @@ class Translator:
 
         `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
         models' max_length. TypeError for texts that are not strings; ValueError for `model`;
-        UserError(CONFIGURATION) for an RNN, which has no self-attention.
+        UserError(CONFIGURATION) for an RNN without attention.
         """
         if not 0 <= model < len(self._models):
             raise ValueError(f"model must be from 0 to {len(self._models) - 1}, got {model}")
-        if (kind := self._models[model].kind) != "transformer":
+        if self._models[model].kind == "rnn":
             raise UserError(
                 CONFIGURATION,
-                "attention weights are those of every layer and head of a Transformer: expected "
-                f"model.kind=transformer, got {kind}; use the run of a Transformer",
+                "attention weights: expected model.kind=transformer or rnn_attention, got rnn, "
+                "which has no attention; use another run",
             )
         for name, text in (("source", source), ("target", target)):
             if not isinstance(text, str) and (text is not None or name == "source"):

@@ -58,8 +58,8 @@ def attention_html(runs: list[RunRecords], source: str | None) -> str:
     body = ""
     for run, heading in zip(runs, sections.headings(runs), strict=True):
         sentence = source or next((one.source for one in run.samples), None)
-        if run.config.get("model.kind", "transformer") != "transformer":
-            body += f'<h3>{heading}</h3>\n<p class="muted">The model is not a Transformer.</p>\n'
+        if run.config.get("model.kind") == "rnn":
+            body += f'<h3>{heading}</h3>\n<p class="muted">The model has no attention.</p>\n'
         elif sentence and (steps(run.path) or (run.path / "average").exists()):
             example = load_example(run.path, "best", sentence, None)
             body += f"<h3>{heading}</h3>\n{attention_section(example)}\n"

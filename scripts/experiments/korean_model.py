@@ -19,7 +19,7 @@ from training.parameters import init_params
 
 TOKEN = re.compile(r"[^\s.,?]+|[.,?]")
 LONGEST = {"tiny": 5, "full": 13}  # Korean words of a sentence
-STEPS = {"tiny": 600, "full": 1200}
+STEPS = {"tiny": 600, "full": 3000}
 Texts = list[tuple[str, str]]
 word_bleu = Metric("BLEU", {"force": True})  # without a warning about spaces before full stops
 

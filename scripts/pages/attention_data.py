@@ -60,6 +60,7 @@ class Example(NamedTuple):
     found: Attention
     source: str
     target: str
+    truncated: tuple[str, ...] = ()  # the sides whose weights are those of their first pieces
 
 
 def check_sentence(flag: str, value: str | None) -> None:
@@ -77,15 +78,19 @@ def load_example(directory: Path, checkpoint: str, source: str, target: str | No
     """
     translator = Translator.load(directory, checkpoint, nbest=1, samples=0)
     found = translator.attention(source, target)
+    tokens = {"source": translator.source_tokenizer.encode(source.strip())}
     if target is None:
         ids = [translator.target_tokenizer.id_of(piece) for piece in found.target[:-1]]
         target = translator.target_tokenizer.decode([one for one in ids if one is not None])
-    return Example(found, source, target)
+    else:
+        tokens["target"] = translator.target_tokenizer.encode(target.strip())
+    truncated = [side for side, ids in tokens.items() if len(ids) >= len(getattr(found, side))]
+    return Example(found, source, target, tuple(truncated))
 
 
 def view_data(example: Example) -> dict[str, Any]:
-    """The JSON data of attention.js."""
-    found, source, target = example
+    """The JSON data of attention.js: of the kinds of attention that the model has."""
+    found, source, target = example[:3]
     pieces = {"source": found.source, "target": found.target}
     kinds = []
     for kind in KINDS:
@@ -93,6 +98,8 @@ def view_data(example: Example) -> dict[str, Any]:
         columns = pieces[kind.column_side]
         columns = [START, *columns[:-1]] if kind.name == "decoder" else columns
         layers, heads = weights.shape[:2]
+        if not layers:
+            continue  # an RNN has cross-attention only
         kinds.append(
             kind._asdict()
             | {"layers": layers, "heads": heads, "rows": pieces[kind.row_side], "columns": columns}
@@ -112,7 +119,10 @@ def encoded_weights(weights: np.ndarray) -> str:
 def attention_section(example: Example) -> str:
     """The HTML that attention.js fills with the views of an example."""
     data = view_data(example)
-    sides = "".join(f"<dt>{side}</dt><dd>{text(data[side])}</dd>" for side in ("source", "target"))
+    sides = "".join(
+        f"<dt>{side}{' (truncated)' * (side in example.truncated)}</dt><dd>{text(data[side])}</dd>"
+        for side in ("source", "target")
+    )
     return (
         f'<div class="attention">\n<dl class="texts">{sides}</dl>\n'
         f"{json_element(data, 'attention-data')}\n<noscript>The maps need JavaScript.</noscript>"

@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from runs import run_training, state_bytes
 from tiny import WORDS, tiny_config, tiny_rnn, write_corpus, write_run
@@ -14,6 +15,7 @@ from decoding.translator import Translator
 from model.config import ModelConfig
 from runtime.errors import CONFIGURATION, UserError
 from runtime.signals import Stopped
+from scripts.pages.attention_data import Example, view_data
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("rnn", "rnn_attention")
@@ -41,11 +43,22 @@ def test_searched_translations_have_the_scores_of_given_ones_also_in_an_ensemble
             assert best.scored.links == scored.links == []  # one of the models cannot align
 
 
-def test_attention_weights_of_every_layer_and_head_are_those_of_a_transformer(runs):
-    for run in runs:
-        with pytest.raises(UserError, match="expected model.kind=transformer, got rnn") as caught:
-            Translator.load(run).attention("eins")
-        assert caught.value.code == CONFIGURATION
+def test_attention_weights_of_an_rnn_are_those_that_its_decoder_computes(runs):
+    with pytest.raises(UserError, match="transformer or rnn_attention, got rnn") as caught:
+        Translator.load(runs[0]).attention("eins")
+    assert caught.value.code == CONFIGURATION
+    translator = Translator.load(runs[1])
+    found = translator.attention("eins zwei drei", "FÜNF VIER")
+    source, target = len(found.source), len(found.target)
+    assert found.encoder.shape == (0, 1, source, source)
+    assert found.decoder.shape == (0, 1, target, target)
+    assert found.cross.shape == (1, 1, target, source) and found.cross.std() > 0
+    np.testing.assert_allclose(found.cross.sum(axis=-1), 1, atol=1e-6)
+    (scored,) = Scorer(translator).stream([("eins zwei drei", "FÜNF VIER")])
+    links = [(int(i), j) for j, i in enumerate(found.cross[0, 0, :-1, :-1].argmax(axis=-1))]
+    assert scored.links == links
+    (kind,) = view_data(Example(found, "a", "b"))["kinds"]
+    assert (kind["name"], kind["layers"], kind["heads"]) == ("cross", 1, 1)
 
 
 def command(*words, input=""):

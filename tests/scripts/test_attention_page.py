@@ -13,7 +13,7 @@ from tiny import write_run
 
 from decoding.translator import Translator
 from scripts.attention_page import attention_html
-from scripts.pages.attention_data import Example, view_data
+from scripts.pages.attention_data import Example, attention_section, load_example, view_data
 from scripts.pages.template import json_element
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +115,17 @@ def test_the_command_writes_a_page_and_the_arrays_of_the_translator(run, tmp_pat
     data = json.loads(Elements(page.read_text(encoding="utf-8")).scripts[0])
     assert [data["source"], data["target"]] == [source, *translator.translate([source])]
     assert call(*flags, devices=0).code == 6  # the page exists
+
+
+def test_a_page_states_which_texts_are_truncated(run):
+    long = "eins " * 100
+    assert load_example(run, "best", "eins zwei", "vier").truncated == ()
+    assert load_example(run, "best", long, None).truncated == ("source",)
+    example = load_example(run, "best", "eins", long)
+    assert "<dt>source</dt>" in attention_section(example)
+    assert "<dt>target (truncated)</dt>" in attention_section(example)
+    full = " ".join(["eins"] * (len(example.found.target) - 1))  # with the end token
+    assert load_example(run, "best", full, full).truncated == ()
 
 
 @pytest.mark.slow

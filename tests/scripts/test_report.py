@@ -163,10 +163,10 @@ def test_ids_of_two_drawings_differ():
     assert first and not set(first) & set(second)
 
 
-def test_runs_of_other_models_and_without_a_checkpoint_have_no_attention_weights(runs):
+def test_runs_without_attention_or_a_checkpoint_have_no_attention_weights(runs):
     rnn = runs[1]._replace(config=runs[1].config | {"model.kind": "rnn"})
     section = attention_html([runs[0], rnn], None)
-    assert Tables(section).text.split("\n")[:2] == ["two", "The model is not a Transformer."]
+    assert Tables(section).text.split("\n")[:2] == ["two", "The model has no attention."]
     assert attention_html(runs[:1], None) == ""
 
 

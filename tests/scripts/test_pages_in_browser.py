@@ -17,6 +17,8 @@ from scripts.pages.browser import chromium
 from scripts.pages.run_records import read_records
 from scripts.report import report_html
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",

@@ -59,9 +59,11 @@ def tiny_rnn(kind: str) -> ModelConfig:
     return ModelConfig(kind=kind, d_model=8, num_layers=1, max_length=32)
 
 
-def tiny_flags(*parts: str) -> list[str]:
+def tiny_flags(*parts: str, kind: str = "transformer") -> list[str]:
     """The flags of train.py that set these parts of the config as `tiny_config` does."""
     config, default = tiny_config(corpus=Config().data.corpus), Config()
+    if kind != "transformer":
+        config.model = tiny_rnn(kind)
     return [
         f"--config.{part}.{name}={value}"
         for part in parts

@@ -152,7 +152,7 @@ def decode(f: flags.FlagValues) -> None:
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
     connection.connect(f)
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
-        prepare_jax(f.compilation_cache, 1 if interactive else 0, f.deterministic)
+        prepare_jax(f.compilation_cache, 1, f.deterministic)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
         pieces = {"source_pieces": f.source_pieces, "target_pieces": f.target_pieces}
         translator = Translator.load(runs, f.checkpoint, weights=f.weights, **pieces, **options)

@@ -29,7 +29,7 @@ from scripts.experiments.korean_model import (
     korean_task,
     trained_korean,
 )
-from scripts.experiments.outcome import Outcome, rounded
+from scripts.experiments.outcome import by_arm, read_outcome, rounded
 from scripts.experiments.small_model import (
     Trained,
     batch_of,
@@ -98,7 +98,7 @@ def test_a_measurement_of_time_runs_and_is_drawn_and_described(name, tmp_path, c
     pytest.importorskip("matplotlib")
     claims.run_experiment(name, tmp_path, "tiny", seeds=1, overwrite=False)
     module, path = claims.load(name), tmp_path / "claims" / f"{name}.json"
-    results = Outcome(path, "tiny").results
+    results = by_arm(read_outcome(path)["results"])
     checks, printed = module.judge(results), capsys.readouterr().out
     assert list(results) == list(module.ARMS) and path.with_suffix(".svg").exists()
     assert all(check.measured in printed for check in checks)

@@ -64,8 +64,8 @@ def main(command: str) -> None:
     if f.size != "full" and output.resolve() == DOCS.resolve():
         raise UserError(
             CONFIGURATION,
-            f"--size={f.size} would replace the results in {DOCS.name}/claims: expected --size=full "
-            "there; add --output=DIRECTORY",
+            f"--size={f.size} would replace the results in {DOCS.name}/claims: expected another "
+            "--output; add --output=DIRECTORY",
         )
     prepare_jax(f.compilation_cache, devices=1)
     for name in COMMANDS[command]:

@@ -109,9 +109,14 @@ def judge(results: Results) -> list[Check]:
     warm = {arm: values(results, arm, "warmup") for arm in ARMS}
     cold = {arm: values(results, arm, "no_warmup") for arm in ARMS[:2]}
     # NaN < LEARNED is false: a training that has diverged has not learned the task.
-    learned, without = (
-        {arm: [loss < LEARNED for loss in one[arm]] for arm in one} for one in (warm, cold)
-    )
+    learned = {arm: [loss < LEARNED for loss in losses] for arm, losses in warm.items()}
+    without = {arm: [loss < LEARNED for loss in losses] for arm, losses in cold.items()}
+
+    def described(arm: str) -> str:
+        with_it, without_it = spread(warm[arm]), spread(cold[arm])
+        return f"{arm}-norm ends at {with_it} nats with and {without_it} without warm-up"
+
+    ends = ", ".join(f"{spread(warm[arm])} nats ({arm})" for arm in ARMS[2:])
     return [
         Check(
             f"gradient norms of {LAYERS} layers differ {measured('post')} with post-norm and "
@@ -122,21 +127,9 @@ def judge(results: Results) -> list[Check]:
             Check(f"{arm}: they differ {measured(arm)}", bool(factors[arm].min() > 10))
             for arm in ARMS[2:]
         ),
-        Check(
-            "training with warm-up ends at "
-            + ", ".join(f"{spread(warm[arm])} nats ({arm})" for arm in ARMS[2:]),
-            not any(any(learned[arm]) for arm in ARMS[2:]),
-        ),
-        Check(
-            f"post-norm ends at {spread(warm['post'])} nats with and {spread(cold['post'])} "
-            "without warm-up",
-            all(learned["post"]) and not any(without["post"]),
-        ),
-        Check(
-            f"pre-norm ends at {spread(warm['pre'])} with and {spread(cold['pre'])} without "
-            "warm-up",
-            all(learned["pre"] + without["pre"]),
-        ),
+        Check(f"training with warm-up ends at {ends}", not any(any(learned[a]) for a in ARMS[2:])),
+        Check(described("post"), all(learned["post"]) and not any(without["post"])),
+        Check(described("pre"), all(learned["pre"] + without["pre"])),
     ]
 
 

@@ -5,6 +5,7 @@ one with it. Some rules need the full size; here only those are tested that a sm
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -12,8 +13,11 @@ import numpy as np
 import optax
 import pytest
 
+from decoding.forcing import scoring_program
 from model.transformer import Transformer
 from scripts.experiments import (
+    attention_heads,
+    beam_sizes,
     causal_masking,
     context_vector,
     feed_forward_layers,
@@ -35,6 +39,7 @@ from scripts.experiments.small_model import (
     batch_of,
     best_hypotheses,
     forced_pass,
+    padded,
     small_config,
     token_accuracy,
 )
@@ -130,6 +135,39 @@ def test_gradients_leave_their_range_without_norms():
     assert held(module, control, 0, 2) == [False, False]
 
 
+def test_residual_connections_norms_and_warm_up_decide_what_is_learned(monkeypatch):
+    """At the size of the rule's trainings in depth; fewer steps."""
+    module = residual_connections
+    monkeypatch.setitem(module.STEPS, "tiny", 150)
+    results = measured(module)
+    losses = {arm: results[arm][0]["warmup"] for arm in module.ARMS}
+    assert max(losses["post"], losses["pre"]) < losses["no residuals"] - 0.5, losses
+    assert set(results["neither"][0]) == {"gradients", "warmup", "warmup_losses"}
+    assert results["post"][0]["warmup_losses"] != results["post"][0]["no_warmup_losses"]
+
+
+def test_several_heads_differ_and_one_head_does_not():
+    module = attention_heads
+    results = measured(module)
+    assert np.shape(results["8 heads"][0]["costs"]) == (3, 2, 8)
+    assert held(module, results, 1) == [True]
+    assert held(module, dict.fromkeys(module.ARMS, results["1 head"])) == [False] * 5
+    if not find_spec("matplotlib"):
+        return
+    module.draw(results)
+
+
+def test_a_larger_beam_finds_more_probable_outputs_and_takes_longer():
+    module = beam_sizes
+    results = measured(module)
+    assert held(module, results, 0, 4) == [True, True]
+    assert held(module, dict.fromkeys(module.ARMS, results["beam 1"])) == [False] * 3 + held(
+        module, results | {"beam 8": results["beam 1"]}, 3
+    ) + [False]
+    if find_spec("matplotlib"):
+        module.draw(results)
+
+
 def test_teacher_forcing_converges_faster_than_own_tokens():
     results = measured(teacher_forcing)
     assert held(teacher_forcing, results, 0) == [True]
@@ -165,6 +203,20 @@ def test_a_trained_head_aligns_words_and_an_untrained_one_does_not():
     assert trained > 0.5 and untrained < 0.4  # the rule of the full size is stricter
     control = {"trained": results["untrained"], "untrained": results["untrained"]}
     assert held(word_alignment, control) == [False, False]
+
+
+def test_the_agreement_of_the_mode_align_is_that_of_its_links():
+    """The source token of each target token, computed by the program of decode.py."""
+    known, trained = korean_task("tiny"), trained_korean("tiny", 0)
+    pairs, links = word_alignment.new_sentences(known, 16, 0)
+    sides = zip(known.encoded(pairs), (known.task.source_length, known.task.target_length),
+                strict=True)  # fmt: skip
+    inputs = [x for side, length in sides for x in padded(side, length)]
+    run = scoring_program((trained.model,), RuleOptions())
+    _, attended = run((trained.variables,), None, *(x[None] for x in inputs))
+    found = [attended[0][row][j] == i for row, each in enumerate(links) for i, j in each]
+    weights = word_alignment.run_score(trained.model, trained.variables, *inputs)
+    assert word_alignment.agreement(weights, inputs[1], links) == np.mean(found)
 
 
 def test_removing_no_head_changes_nothing_and_removing_one_raises_the_loss():

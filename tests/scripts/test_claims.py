@@ -326,7 +326,8 @@ def test_a_subset_of_the_test_pairs_covers_the_whole_list():
 
 def test_a_digest_changes_with_measuring_code_only(monkeypatch):
     sources = {
-        "one": '"""Claim"""\nfrom scripts.experiments.two import x\ndef judge():\n    return 1\nA = 1\n',
+        "one": '"""Claim"""\nfrom scripts.experiments.two import x\ndef judge():\n    return 1\n'
+        "A = 1\n",
         "two": '"""Two"""\nfrom scripts.experiments.figures import curve\nx = 2\n',
     }
     monkeypatch.setattr(source_digest, "read", lambda name: sources[name])

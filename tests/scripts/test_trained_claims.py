@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from decoding.forcing import scoring_program
+from model.constraints import RuleOptions
 from model.transformer import Transformer
 from scripts.experiments import (
     attention_heads,
@@ -152,18 +153,16 @@ def test_several_heads_differ_and_one_head_does_not():
     assert np.shape(results["8 heads"][0]["costs"]) == (3, 2, 8)
     assert held(module, results, 1) == [True]
     assert held(module, dict.fromkeys(module.ARMS, results["1 head"])) == [False] * 5
-    if not find_spec("matplotlib"):
-        return
-    module.draw(results)
+    if find_spec("matplotlib"):
+        module.draw(results)
 
 
 def test_a_larger_beam_finds_more_probable_outputs_and_takes_longer():
     module = beam_sizes
     results = measured(module)
     assert held(module, results, 0, 4) == [True, True]
-    assert held(module, dict.fromkeys(module.ARMS, results["beam 1"])) == [False] * 3 + held(
-        module, results | {"beam 8": results["beam 1"]}, 3
-    ) + [False]
+    control = dict.fromkeys(module.ARMS, results["beam 1"])
+    assert held(module, control, 0, 1, 2, 4) == [False] * 4
     if find_spec("matplotlib"):
         module.draw(results)
 

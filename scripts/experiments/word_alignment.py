@@ -19,6 +19,7 @@ Remark: the second to last layer of these models is the first of two.
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from data.korean.speaker import Speaker
@@ -84,7 +85,7 @@ def new_sentences(known: KoreanTask, count: int, seed: int):
 def agreement(weights, lengths: np.ndarray, links: list[set[tuple[int, int]]]) -> float:
     """The share of pairs (source i, target j) whose target token j attends most to i. Weights
     [B, T, S]; the lengths include the end tokens."""
-    chosen = np.asarray(attended_tokens(weights, lengths))
+    chosen = np.asarray(attended_tokens(jnp.asarray(weights), jnp.asarray(lengths)))
     found = [chosen[row, j] == i for row, pairs in enumerate(links) for i, j in pairs]
     return float(np.mean(found))
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -212,7 +213,7 @@ def test_the_agreement_of_the_mode_align_is_that_of_its_links():
     pairs, links = word_alignment.new_sentences(known, 16, 0)
     sides = zip(known.encoded(pairs), (known.task.source_length, known.task.target_length),
                 strict=True)  # fmt: skip
-    inputs = [x for side, length in sides for x in padded(side, length)]
+    inputs = [jnp.asarray(x) for side, length in sides for x in padded(side, length)]
     run = scoring_program((trained.model,), RuleOptions())
     devices = jax.local_device_count()
     arrays = [x.reshape(devices, -1, *x.shape[1:]) for x in inputs]

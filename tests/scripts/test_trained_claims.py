@@ -20,6 +20,7 @@ from scripts.experiments import (
     heads,
     longer_sequences,
     residual_connections,
+    softmax_scaling,
     teacher_forcing,
     word_alignment,
     word_order,
@@ -56,6 +57,18 @@ def held(module, results, *numbers):
     """Whether the checks of these numbers hold (default: all)."""
     checks = module.judge(results)
     return [checks[i].holds for i in numbers or range(len(checks))]
+
+
+def test_without_the_factor_a_wide_head_trains_worse_and_one_of_width_1_does_not():
+    module = softmax_scaling
+    results = measured(module)
+    assert held(module, results, 5) == [True]
+    control = {
+        arm: module.training_losses(arm, 0, "tiny", heads=128)[-10:].mean() for arm in results
+    }
+    assert control["scaled"] < 0.9 * np.log(16)  # it has learned
+    control = {arm: [results[arm][0] | {"loss": control[arm]}] for arm in results}
+    assert held(module, control, 5) == [False]
 
 
 def test_without_the_causal_mask_a_model_copies_its_input():

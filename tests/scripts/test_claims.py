@@ -22,10 +22,12 @@ from runtime.errors import DATA, UserError
 from scripts.experiments import (
     attention_cost,
     context_vector,
+    longer_sequences,
     mask_before_softmax,
     parallel_training,
     relative_positions,
     softmax_scaling,
+    teacher_forcing,
 )
 from scripts.experiments.equal_models import equal_config
 from scripts.experiments.grammar_alignment import aligned_words
@@ -142,6 +144,49 @@ def test_a_task_without_sequences_never_samples_them_and_keeps_its_rule():
     seen, kept = set(map(tuple, sources)), set(map(tuple, left_out))
     assert len(sources) == 300 and len(seen) == 12 - len(kept) and not seen & kept
     assert targets == [source[::-1] for source in sources]
+
+
+def test_accuracies_beyond_the_training_length_are_judged_without_those_inside():
+    def result(inside, beyond):
+        return [
+            {"factors": [1, 2], "inside": [inside] * 2, "beyond": [beyond], "sequences": [1, 0]}
+        ]
+
+    results = dict.fromkeys(longer_sequences.ARMS, result(1.0, 0.95))
+    results |= {"learned": result(1.0, 0.1)}
+    assert held(longer_sequences.judge(results)) == [True] * 4
+    control = dict.fromkeys(longer_sequences.ARMS, result(0.94, 0.2))
+    assert held(longer_sequences.judge(control)) == [False] * 4
+    assert "no positions in cross-attention" in longer_sequences.judge(results)[2].measured
+
+
+def test_scores_of_decoding_ignore_end_tokens_and_padding_but_the_likelihood_counts_end_tokens():
+    labels, lengths = np.array([[5, 6, 2, 0], [7, 2, 0, 0]]), np.array([3, 2])
+    logits = np.zeros((2, 4, 8))
+    logits[0, :2, 5] = 1.0  # correct, wrong
+    logits[1, :, 7] = 1.0  # correct
+    found = teacher_forcing.scores(np.array([[5, 5, 2, 0], [4, 4, 0, 0]]), logits, labels, lengths)
+    assert np.isclose(found["decoded"], 1 / 3) and np.isclose(found["forced"], 2 / 3)
+    total = np.log(7 + np.e)  # nats of a token whose logit is 0, where another is 1
+    assert np.isclose(found["nll"], (4 * total + np.log(8) - 2) / 5, rtol=1e-5)
+
+
+def test_teacher_forcing_is_judged_by_greedy_decoding_and_the_gap_of_errors():
+    def result(decoded, forced, nll=0.0):
+        return [{"steps": [1, 2], "decoded": decoded, "forced": forced, "nll": [nll] * 2}]
+
+    first, second = teacher_forcing.ARMS
+    slow = {second: result([0.3, 0.5], [0.3, 0.5], nll=0.5)}
+    judged = [
+        held(teacher_forcing.judge({first: result(*shares)} | slow))
+        for shares in (
+            ([0.4, 0.8], [0.6, 0.9]),
+            ([0.4, 1.0], [0.6, 1.0]),  # no errors at the end
+            ([0.4, 1.0], [0.4, 1.0]),
+            ([0.3, 0.4], [0.9, 0.9]),
+        )
+    ]
+    assert judged == [[True] * 3, [True, True, False], [True, False, False], [False, True, True]]
 
 
 def test_generated_targets_follow_their_rule():

@@ -24,18 +24,21 @@ from scripts.experiments import (
     attention_heads,
     beam_sizes,
     context_vector,
+    longer_sequences,
     mask_before_softmax,
     parallel_training,
     relative_positions,
     residual_connections,
     softmax_scaling,
     source_digest,
+    teacher_forcing,
 )
 from scripts.experiments.equal_models import equal_config
 from scripts.experiments.grammar_alignment import aligned_words
 from scripts.experiments.korean_model import evenly_spaced
 from scripts.experiments.outcome import Check, Outcome, rounded, spread, values, verdict
-from scripts.experiments.tasks import copying, reversal
+from scripts.experiments.softmax_derivative import entropy, query_norms, softmax_derivative
+from scripts.experiments.tasks import copying, excluding, reversal
 from scripts.experiments.timing import crossing, growth, median_seconds
 from scripts.experiments.vectors import cosine_distance, found_share, projection
 
@@ -51,23 +54,44 @@ def held(checks):
     return [check.holds for check in checks]
 
 
-def test_without_the_factor_scores_grow_and_the_softmax_saturates_but_not_with_it():
+def test_without_the_factor_the_softmax_saturates_but_not_the_mean_derivative_by_the_query():
     each = {arm: softmax_scaling.score_statistics(arm, 0) for arm in softmax_scaling.ARMS}
-    losses = {"scaled": {"loss": 1.0}, "unscaled": {"loss": 2.0}}
-    results = {arm: [each[arm] | losses[arm]] for arm in each}
-    assert held(softmax_scaling.judge(results)) == [True] * 4
+    results = {arm: [each[arm] | {"loss": 1.0}] for arm in each}
+    assert held(softmax_scaling.judge(results)) == [True, True, True, True, False, False]
+    text = softmax_scaling.judge(results)[1].measured
+    found = each["unscaled"]["entropy"]
+    first = softmax_scaling.WIDTHS[min(i for i, one in enumerate(found) if one < 0.1)]
+    assert f"below 0.10 from d_k = {first})" in text
     control = {"scaled": results["scaled"], "unscaled": results["scaled"]}
-    assert held(softmax_scaling.judge(control)) == [False] * 4
+    assert held(softmax_scaling.judge(control)) == [False] * 6
+    assert "(never below 0.10)" in softmax_scaling.judge(control)[1].measured
+    vanished = [each["unscaled"] | {"loss": 1.2, "query_mean": each["unscaled"]["query_median"]}]
+    assert held(softmax_scaling.judge(results | {"unscaled": vanished})) == [True] * 6
 
 
-def test_the_norm_of_the_softmax_derivative_is_that_of_automatic_differentiation():
-    scores = np.random.default_rng(0).normal(0, 2, (5, 7)).astype(np.float32)
-    expected = [np.linalg.norm(jax.jacobian(jax.nn.softmax)(jnp.array(row))) for row in scores]
-    weights = np.asarray(jax.nn.softmax(scores))
-    assert np.allclose(softmax_scaling.derivative_norm(weights), expected, atol=1e-5)
+def test_the_derivatives_of_the_softmax_are_those_of_automatic_differentiation():
+    random = np.random.default_rng(0)
+    queries, keys = random.normal(0, 2, (5, 3)), random.normal(0, 1, (7, 3))
+    weights = jax.nn.softmax(jnp.array(queries @ keys.T))
+    found = softmax_derivative(np.asarray(weights))
+    expected = [jax.jacobian(jax.nn.softmax)(jnp.array(row)) for row in queries @ keys.T]
+    assert np.allclose(found, expected, atol=1e-6)
+    by_query = jax.vmap(jax.jacobian(lambda q: jax.nn.softmax(q @ keys.T)))(jnp.array(queries))
+    norms = query_norms(found[None, None], keys[None, None])[0, 0]
+    assert np.allclose(norms, np.linalg.norm(by_query, axis=(1, 2)), rtol=1e-4)
     uniform = np.full((1, 8), 1 / 8)
-    assert np.allclose(softmax_scaling.entropy(uniform), np.log(8))
-    assert np.allclose(softmax_scaling.entropy(np.eye(8)), 0.0)
+    assert np.allclose(entropy(uniform), np.log(8))
+    assert np.allclose(entropy(np.eye(8)), 0.0)
+
+
+def test_the_derivatives_of_a_saturated_softmax_are_not_rounded_to_zero():
+    """Two keys at the distance 5, weights 1 − ε and ε: the norm by the query is √2 · 5 ε."""
+    weights = np.array([1.0, 1e-20], np.float32)
+    keys = np.array([[100.0, 0], [103, 4]])
+    found = softmax_derivative(weights)
+    assert np.allclose(found, 1e-20 * np.array([[1, -1], [-1, 1]]), rtol=1e-5, atol=0)
+    norm = query_norms(found[None, None, None], keys[None, None])[0, 0, 0]
+    assert np.isclose(norm, 2**0.5 * 5 * 1e-20, rtol=1e-5, atol=0)
 
 
 def test_weights_that_are_zeroed_after_the_softmax_are_not_normalised():
@@ -101,6 +125,73 @@ def test_inner_products_of_sinusoids_rise_where_the_claim_says_they_fall():
     products = table @ table[0]
     rise = measured["first_rise"]
     assert products[rise] > products[rise - 1] and (np.diff(products[:rise]) < 0).all()
+
+
+def test_inner_products_are_judged_by_their_first_rise():
+    module = relative_positions
+    falling = np.linspace(1, 0, module.FARTHEST)
+    assert module.first_rise(falling) == module.FARTHEST
+    assert module.first_rise(np.array([3, 2, 2, 1, 4])) == 4
+    results = {arm: [module.measure(arm, 0, "tiny")] for arm in module.ARMS}
+    for rise, holds in ((None, True), (129, True), (128, False), (1, False)):
+        products = falling.copy()
+        if rise:
+            products[rise] = products[rise - 1] + 1e-9
+        changed = results["sinusoidal"][0] | {"first_rise": module.first_rise(products)}
+        check = module.judge(results | {"sinusoidal": [changed]})[2]
+        assert check.holds == holds and ("never" in check.measured) == (rise is None)
+
+
+def test_a_task_without_sequences_never_samples_them_and_keeps_its_rule():
+    task = reversal(symbols=2, lengths=range(2, 4))  # 12 sequences
+    left_out = task.sample(np.random.default_rng(1), 5)[0]
+    sources, targets = excluding(task, left_out).sample(np.random.default_rng(0), 300)
+    seen, kept = set(map(tuple, sources)), set(map(tuple, left_out))
+    assert len(sources) == 300 and len(seen) == 12 - len(kept) and not seen & kept
+    assert targets == [source[::-1] for source in sources]
+
+
+def test_accuracies_beyond_the_training_length_are_judged_without_those_inside():
+    def result(inside, beyond):
+        return [
+            {"factors": [1, 2], "inside": [inside] * 2, "beyond": [beyond], "sequences": [1, 0]}
+        ]
+
+    results = dict.fromkeys(longer_sequences.ARMS, result(1.0, 0.95))
+    results |= {"learned": result(1.0, 0.1)}
+    assert held(longer_sequences.judge(results)) == [True] * 4
+    control = dict.fromkeys(longer_sequences.ARMS, result(0.94, 0.2))
+    assert held(longer_sequences.judge(control)) == [False] * 4
+    assert "no positions in cross-attention" in longer_sequences.judge(results)[2].measured
+
+
+def test_scores_of_decoding_ignore_end_tokens_and_padding_but_the_likelihood_counts_end_tokens():
+    labels, lengths = np.array([[5, 6, 2, 0], [7, 2, 0, 0]]), np.array([3, 2])
+    logits = np.zeros((2, 4, 8))
+    logits[0, :2, 5] = 1.0  # correct, wrong
+    logits[1, :, 7] = 1.0  # correct
+    found = teacher_forcing.scores(np.array([[5, 5, 2, 0], [4, 4, 0, 0]]), logits, labels, lengths)
+    assert np.isclose(found["decoded"], 1 / 3) and np.isclose(found["forced"], 2 / 3)
+    total = np.log(7 + np.e)  # nats of a token whose logit is 0, where another is 1
+    assert np.isclose(found["nll"], (4 * total + np.log(8) - 2) / 5, rtol=1e-5)
+
+
+def test_teacher_forcing_is_judged_by_greedy_decoding_and_the_gap_of_errors():
+    def result(decoded, forced, nll=0.0):
+        return [{"steps": [1, 2], "decoded": decoded, "forced": forced, "nll": [nll] * 2}]
+
+    first, second = teacher_forcing.ARMS
+    slow = {second: result([0.3, 0.5], [0.3, 0.5], nll=0.5)}
+    judged = [
+        held(teacher_forcing.judge({first: result(*shares)} | slow))
+        for shares in (
+            ([0.4, 0.8], [0.6, 0.9]),
+            ([0.4, 1.0], [0.6, 1.0]),  # no errors at the end
+            ([0.4, 1.0], [0.4, 1.0]),
+            ([0.3, 0.4], [0.9, 0.9]),
+        )
+    ]
+    assert judged == [[True] * 3, [True, True, False], [True, False, False], [False, True, True]]
 
 
 def test_generated_targets_follow_their_rule():

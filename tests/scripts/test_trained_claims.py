@@ -27,6 +27,7 @@ from scripts.experiments import (
     korean_model,
     longer_sequences,
     residual_connections,
+    softmax_scaling,
     teacher_forcing,
     word_alignment,
     word_order,
@@ -66,6 +67,18 @@ def held(module, results, *numbers):
     return [checks[i].holds for i in numbers or range(len(checks))]
 
 
+def test_without_the_factor_a_wide_head_trains_worse_and_one_of_width_1_does_not():
+    module = softmax_scaling
+    results = measured(module)
+    assert held(module, results, 5) == [True]
+    control = {
+        arm: module.training_losses(arm, 0, "tiny", heads=128)[-10:].mean() for arm in results
+    }
+    assert control["scaled"] < 0.9 * np.log(16)  # it has learned
+    control = {arm: [results[arm][0] | {"loss": control[arm]}] for arm in results}
+    assert held(module, control, 5) == [False]
+
+
 def test_without_the_causal_mask_a_model_copies_its_input():
     results = measured(causal_masking)
     assert held(causal_masking, results) == [True, True]
@@ -81,12 +94,20 @@ def test_without_positions_only_particles_tell_who_did_what():
     assert held(word_order, control) == [False, False]
 
 
-def test_learned_positions_fail_earlier_than_sinusoidal_ones_beyond_the_training_length():
-    results = measured(longer_sequences, "sinusoidal", "learned")
-    results |= {"rotary": results["sinusoidal"], "none": results["sinusoidal"]}  # not tested here
-    assert held(longer_sequences, results, 3) == [True]
-    control = results | {"learned": results["sinusoidal"]}
-    assert held(longer_sequences, control, 3) == [False]
+@pytest.mark.parametrize(("arm", "check"), [("rotary", 2), ("learned", 3)])
+def test_positions_beyond_the_training_length_are_predicted_better_if_they_are_trained(arm, check):
+    module = longer_sequences
+    short = [rounded(module.measure(arm, 0, "tiny"))]
+    half_longer = [rounded(module.accuracies(arm, 0, "tiny", module.LONGEST["tiny"] * 3 // 2))]
+    assert held(module, dict.fromkeys(module.ARMS, short), 0, check) == [True, arm == "learned"]
+    assert half_longer[0]["beyond"][0] > short[0]["beyond"][0] + 0.1
+    if arm == "learned":
+        assert held(module, dict.fromkeys(module.ARMS, half_longer), check) == [False]
+
+
+def test_a_model_without_positions_does_not_copy_sequences_of_the_training_length():
+    results = dict.fromkeys(longer_sequences.ARMS, measured(longer_sequences, "none")["none"])
+    assert held(longer_sequences, results, 0) == [False]
 
 
 def test_one_context_vector_loses_longer_sequences_and_attention_does_not():
@@ -116,14 +137,26 @@ def test_a_measurement_of_time_runs_and_is_drawn_and_described(name, tmp_path, c
         assert min(map(min, costs)) > 0
 
 
-def test_vectors_collapse_without_feed_forward_layers_and_residual_connections():
+def test_vectors_collapse_without_residual_connections_whether_or_not_with_feed_forward_layers():
     module = feed_forward_layers
+    everything, _, no_residuals, neither = module.ARMS
     results = {
         arm: [{"distance": module.distances(arm, 0), "accuracy": [1.0], "depths": [1]}]
         for arm in module.ARMS
     }
-    assert held(module, results, 0) == [True]
-    assert held(module, results | {module.ARMS[2]: results["without"]}, 0) == [False]
+    assert held(module, results, 0, 1) == [True, False]
+    assert held(module, results | {neither: results["without"]}, 0) == [False]
+    assert held(module, results | {no_residuals: results[everything]}, 1) == [True]
+
+
+def test_one_layer_computes_the_exclusive_or_only_with_feed_forward_layers():
+    module = feed_forward_layers
+    results = measured(module)
+    assert held(module, results, 2, 3) == [True, True]
+    everything, without, *_ = module.ARMS
+    control = results | {everything: results[without], without: results[everything]}
+    assert held(module, control, 2, 3) == [False, False]
+    assert held(module, results | {everything: results[without]}, 2) == [False]  # below 0.9
 
 
 def test_gradients_leave_their_range_without_norms():
@@ -170,11 +203,12 @@ def test_a_larger_beam_finds_more_probable_outputs_and_takes_longer():
         module.draw(results)
 
 
-def test_teacher_forcing_converges_faster_than_own_tokens():
-    results = measured(teacher_forcing)
-    assert held(teacher_forcing, results, 0) == [True]
-    forced, own = teacher_forcing.ARMS
-    assert held(teacher_forcing, {forced: results[own], own: results[own]}, 0) == [False]
+def test_teacher_forcing_converges_faster_than_own_tokens_and_has_a_gap():
+    module = teacher_forcing
+    results = measured(module)
+    assert held(module, results, 0, 1) == [True, True]
+    forced, own = module.ARMS
+    assert held(module, {forced: results[own], own: results[forced]}, 0, 1) == [False, False]
 
 
 def test_own_tokens_are_the_greedy_output_shifted_by_one():
@@ -182,9 +216,8 @@ def test_own_tokens_are_the_greedy_output_shifted_by_one():
     model = Transformer(small_config(task))
     trained = Trained(model, init_params(model, jax.random.key(0)), np.zeros(0))
     sources, targets = task.sample(np.random.default_rng(0), 8)
-    batch = teacher_forcing.own_tokens(trained.model, task.target_length)(
-        trained.params, batch_of(task, sources, targets)
-    )
+    output = teacher_forcing.greedy_output(model, task.target_length)
+    batch = teacher_forcing.own_tokens(output)(trained.params, batch_of(task, sources, targets))
     found, _ = best_hypotheses(trained, task, sources)
     for row, hypothesis, target in zip(batch.target, found, targets, strict=True):
         length = min(len(hypothesis), len(target))

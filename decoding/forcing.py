@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from data.tokenizer import Tokenizer
 from decoding.batches import by_bucket, distribute, merge_devices, pad
@@ -18,7 +17,7 @@ from decoding.programs import on_devices
 from model.constraints import RuleOptions, make_rules
 from model.encoder_decoder import EncoderDecoder
 from model.hypotheses import length_penalty
-from model.scoring import score_targets
+from model.scoring import attended_tokens, score_targets
 from storage.config import DecodingConfig
 
 PROGRAMS = 8  # kept, one for each set of models and of rules that change scores
@@ -153,8 +152,6 @@ def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) ->
         forced = score_targets(pairs, source, lengths, *targets, rules=rules, weights=weights)
         if forced.attention is None:
             return forced.log_probs, None
-        inside = jnp.arange(source.shape[1]) < lengths[:, None] - 1
-        attended = jnp.where(inside[:, None], forced.attention, -1.0).argmax(axis=2)
-        return forced.log_probs, attended
+        return forced.log_probs, attended_tokens(forced.attention, lengths)
 
     return on_devices(run, (None, None, 0, 0, 0, 0))

@@ -263,10 +263,12 @@ class DecoderLayer(nn.Module):
     def __call__(self, x, segments, initial, keys_values, mask):
         """The states and the contexts [B, T, D] of all tokens (teacher forcing)."""
         params, projected = self.params, self.project(x)
+        # The attention of each step has intermediate values [B, S, D].
+        cell = jax.checkpoint(decoder_cell) if self.config.remat else decoder_cell
 
         def advance(state, now):
             projected, mask = jax.tree.map(lambda x: x[:, None], now)  # N = 1
-            state, *others = decoder_cell(params, projected, state, keys_values, mask)
+            state, *others = cell(params, projected, state, keys_values, mask)
             return state, jax.tree.map(lambda x: x[:, 0], (state, *others))
 
         inputs = projected, mask if self.attends else None
@@ -313,8 +315,8 @@ class RnnDecoder(nn.Module):
     def setup(self):
         c, zeros = self.config, nn.initializers.zeros
         self.attends = c.kind == "rnn_attention"
-        layer = nn.remat(DecoderLayer) if c.remat else DecoderLayer
-        self.layers = [layer(c, self.attends and i == 0) for i in range(c.decoder_layers)]
+        attends = [self.attends and i == 0 for i in range(c.decoder_layers)]
+        self.layers = [DecoderLayer(c, one) for one in attends]
         self.dropout = Dropout(c.dropout)
         self.initial = self.param("initial", gates_init, (c.d_model, c.decoder_layers, c.d_model))
         self.initial_bias = self.param("initial_bias", zeros, (c.decoder_layers, c.d_model))
@@ -425,7 +427,8 @@ def encode_rnn(
 ) -> RnnMemory:
     """The memory of each source."""
     states = model.apply(variables, source, segments, method="encode")
-    return RnnMemory(*model.apply(variables, states, segments, method="memory"))
+    memory: Any = model.apply(variables, states, segments, method="memory")
+    return memory
 
 
 def empty_rnn_memory(config: ModelConfig, sentences: int, length: int) -> RnnMemory:
@@ -437,7 +440,7 @@ def empty_rnn_memory(config: ModelConfig, sentences: int, length: int) -> RnnMem
 
 
 def empty_rnn_states(config: ModelConfig, lanes: int, steps: int, beams: int) -> tuple[Array, ...]:
-    """Space for the states of every decoder layer, whatever the number of steps."""
+    """Space for the states of every decoder layer, for any number of steps."""
     state = jnp.zeros((lanes, beams, config.d_model), config.values_dtype)
     return (state,) * config.decoder_layers
 

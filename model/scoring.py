@@ -105,6 +105,15 @@ def score_targets(
     return TargetScores(jnp.where(inside, log_probs, 0.0), mean_attention)
 
 
+def attended_tokens(
+    attention: Float[Array, "B T S"], lengths: Int[Array, " B"]
+) -> Int[Array, "B T"]:
+    """The source token of the largest weight of each target token. The source's end token, which
+    `lengths` include, and the padding are excluded."""
+    inside = jnp.arange(attention.shape[2]) < lengths[:, None] - 1
+    return jnp.where(inside[:, None], attention, -1.0).argmax(axis=2)
+
+
 def target_log_probs(
     logits: Float[Array, "B T V"], target: Int[Array, "B T"], rules: Rules | None
 ) -> Float[Array, "B T"]:

@@ -2,7 +2,8 @@
 
     python scripts/attention_page.py --workdir=RUN --source='나는 밥을 먹었다.' --output=a.html
 The page needs no network. --target is a given translation; by default the model translates.
---npz=FILE.npz writes the arrays encoder, decoder and cross [layers, heads, target, source].
+--npz=FILE.npz writes the arrays encoder [L, H, S, S], decoder [L, H, T, T] and cross [L, H, T, S]
+(layers, heads, queries, keys), and the pieces as the arrays source [S] and target [T].
 """
 
 import sys

@@ -3,7 +3,8 @@
     python scripts/claims.py all
     python scripts/claims.py softmax_scaling --seeds=5 --output=/tmp/claims
 Needs pip install -e '.[viz]'. Each experiment is a module of scripts/experiments/ of the same name.
-Results are stored after each seed, so a stopped command resumes; --overwrite measures again.
+Results are stored after each seed, so a stopped command resumes. Results of another size, or of
+another version of the modules, are measured again; --overwrite measures all again.
 """
 
 import sys
@@ -23,6 +24,7 @@ from runtime.files import write_atomic
 from runtime.path_flags import define_path
 from scripts.experiments.outcome import SIZES, Experiment, Outcome, verdict
 from scripts.experiments.page import claims_page
+from scripts.experiments.source_digest import source_digest
 
 DOCS = Path(__file__).parent.parent / "docs"
 # The modules of scripts/experiments/ and the numbers of their claims, in the document's order.
@@ -59,6 +61,12 @@ def main(command: str) -> None:
     except ImportError:
         raise UserError(OUTPUT, "figures need matplotlib; pip install -e '.[viz]'") from None
     output = Path(f.output).expanduser()
+    if f.size != "full" and output.resolve() == DOCS.resolve():
+        raise UserError(
+            CONFIGURATION,
+            f"--size={f.size} would replace the results in {DOCS.name}/claims: expected another "
+            "--output; add --output=DIRECTORY",
+        )
     prepare_jax(f.compilation_cache, devices=1)
     for name in COMMANDS[command]:
         run_experiment(name, output, f.size, f.seeds, f.overwrite)
@@ -85,7 +93,9 @@ def run_experiment(name: str, output: Path, size: str, seeds: int, overwrite: bo
     path = output / "claims" / f"{name}.json"
     if overwrite:
         path.unlink(missing_ok=True)
-    outcome = Outcome(path, size)
+    outcome = Outcome(path, size, source_digest(name))
+    if path.exists() and not outcome.measured:
+        print(f"{name}: the stored results are of another size or version", file=sys.stderr)
     for seed in range(seeds):
         for arm in experiment.ARMS:
             if not outcome.has(arm, seed):

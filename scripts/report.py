@@ -76,7 +76,8 @@ def with_unique_names(runs: list[RunRecords]) -> list[RunRecords]:
 def main() -> None:
     f = flags.FLAGS
     names = f.workdir.split(",")
-    if "" in names or len(set(names)) < len(names):
+    paths = {Path(name).expanduser().resolve() for name in names}
+    if "" in names or len(paths) < len(names):
         raise UserError(
             CONFIGURATION,
             f"--workdir is invalid: expected different run directories, got {f.workdir!r}; "

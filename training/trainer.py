@@ -147,9 +147,9 @@ class Trainer:
     def _do_step(self, stream: BatchStream) -> None:
         """Start a training step on the next batch, then report the step before it."""
         taken, batch, following = next(stream)
-        if self.step == self.start_step > 0:  # the average is outdated from here on
+        if self.step == self.start_step > 0:  # average and scores are outdated
             processes.run_on_first(
-                "the first step", self.checkpoints.discard_average, self.evaluator.best.entry
+                "the first step", self.checkpoints.discard_results, self.evaluator.best.entry
             )
         wait_on_cpu(self.state)
         rate = self._learning_rate(self.step)  # before the step, else it would wait for its end

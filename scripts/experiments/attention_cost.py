@@ -91,7 +91,9 @@ def judge(results: Results) -> list[Check]:
         pairs = pairs_of(name)
         places = [crossing(lengths, *pair) for pair in pairs]
         found = [place for place in places if place is not None]
-        where = f"at n = {spread(found, 0)}" if found else "at no length"
+        where = f"from n = {spread(found, 0)} on" if found else "at no measured length"
+        if found and max(found) <= lengths[0]:
+            where = f"already at n = {lengths[0]}"
         text = f"{name}: attention exceeds the GRU {where} (in {len(found)} of {len(pairs)} seeds)"
         return Check(text, all(a[-1] > b[-1] for a, b in pairs))
 

@@ -1,8 +1,9 @@
 """The fixed context vector loses long sentences
 
 Claim: an encoder-decoder that compresses a sentence into a vector of fixed length has difficulty
-with long sentences (Cho et al. 2014; Bahdanau et al. 2015, section 5.2). Attention removes the
-limit, in an RNN and in the Transformer.
+with long sentences (Cho et al. 2014, On the Properties of Neural Machine Translation; Bahdanau et
+al. 2015, section 5.1, figure 2, and section 5.2.2). Attention removes the limit, in an RNN and in
+the Transformer.
 
 Measurement: the RNN whose only connection from encoder to decoder is the context vector, the RNN
 with additive attention and the Transformer, of two layers and equal numbers of parameters, learn to

@@ -45,6 +45,13 @@ class KoreanTask(NamedTuple):
         return fits and UNKNOWN not in source + target
 
 
+def evenly_spaced(pairs: Texts, count: int) -> Texts:
+    """At most `count` pairs at equal distances over the whole list. The first half of the test
+    pairs has known combinations of words, the second half held-out ones."""
+    chosen = np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(int)
+    return [pairs[i] for i in chosen]
+
+
 def spaced(text: str) -> str:
     """A text with spaces around its punctuation marks."""
     return " ".join(TOKEN.findall(text))

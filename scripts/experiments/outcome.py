@@ -10,10 +10,13 @@ An experiment is a module of this folder with
 """
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from runtime.errors import DATA, UserError
 from runtime.files import write_atomic
@@ -43,14 +46,15 @@ class Experiment(Protocol):
 
 
 def values(results: Results, arm: str, name: str) -> list[float]:
-    """The number `name` of an arm, of each seed."""
-    return [result[name] for result in results[arm]]
+    """The number `name` of an arm, of each seed; NaN where it was not finite."""
+    numbers = (result[name] for result in results[arm])
+    return [math.nan if number is None else number for number in numbers]
 
 
 def spread(numbers: Sequence[float], digits: int = 2) -> str:
     """The mean ± the sample standard deviation over the seeds; the mean alone of one seed."""
     mean = f"{statistics.fmean(numbers):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(numbers):.{digits}f}" if len(numbers) > 1 else mean
+    return f"{mean} ± {np.std(numbers, ddof=1):.{digits}f}" if len(numbers) > 1 else mean
 
 
 def verdict(checks: Sequence[Check]) -> str:
@@ -62,12 +66,13 @@ def verdict(checks: Sequence[Check]) -> str:
 class Outcome:
     """The results of one experiment in a JSON file, which grows by one arm and seed at a time."""
 
-    def __init__(self, path: Path, size: str):
-        self.path, self.size = path, size
+    def __init__(self, path: Path, size: str, digest: str):
+        """Resumes from results of the same size that code of the same digest has measured."""
+        self.path, self.size, self.digest = path, size, digest
         self.seconds, self.measured = 0.0, {}
         if path.exists():
             stored = read_outcome(path)
-            if stored["size"] == size:
+            if (stored["size"], stored["digest"]) == (size, digest):
                 self.seconds, self.measured = stored["seconds"], stored["results"]
 
     def has(self, arm: str, seed: int) -> bool:
@@ -77,20 +82,37 @@ class Outcome:
         """Store the result of an arm and a seed, which took `seconds`."""
         self.measured.setdefault(arm, {})[str(seed)] = rounded(result)
         self.seconds += seconds
-        content = {"size": self.size, "seconds": round(self.seconds), "results": self.measured}
+        content = {
+            "size": self.size,
+            "digest": self.digest,
+            "seconds": round(self.seconds),
+            "results": self.measured,
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self.path, json.dumps(content, ensure_ascii=False) + "\n")
 
     @property
     def results(self) -> Results:
-        return {arm: list(seeds.values()) for arm, seeds in self.measured.items()}
+        return by_arm(self.measured)
+
+
+def by_arm(measured: dict[str, dict[str, Result]]) -> Results:
+    """The results of a file, without the numbers of the seeds."""
+    return {arm: list(seeds.values()) for arm, seeds in measured.items()}
+
+
+def is_complete(results: Results, arms: Sequence[str]) -> bool:
+    """Whether all arms have results of the same number of seeds; not after an interruption."""
+    counts = [len(results.get(arm, ())) for arm in arms]
+    return min(counts) == max(counts) > 0
 
 
 def read_outcome(path: Path) -> dict[str, Any]:
-    """The content of a file of `Outcome`. Raises UserError(DATA) if it is damaged."""
+    """The content of a file of `Outcome`; the digest of files without one is "". Raises
+    UserError(DATA) if it is damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {name: content[name] for name in ("size", "seconds", "results")}
+        content = {"digest": ""} | json.loads(path.read_text(encoding="utf-8"))
+        return {name: content[name] for name in ("size", "digest", "seconds", "results")}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             DATA,
@@ -100,7 +122,8 @@ def read_outcome(path: Path) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """A result as JSON: floats with six significant digits, arrays as lists."""
+    """A result as JSON: floats with six significant digits, None if they are not finite; arrays as
+    lists."""
     if isinstance(value, dict):
         return {str(name): rounded(one) for name, one in value.items()}
     if isinstance(value, (str, bool, int)) or value is None:
@@ -109,4 +132,4 @@ def rounded(value: Any) -> Any:
         return rounded(value.tolist())
     if isinstance(value, (list, tuple)):
         return [rounded(one) for one in value]
-    return float(f"{value:.6g}")
+    return float(f"{value:.6g}") if math.isfinite(value) else None

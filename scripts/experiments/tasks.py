@@ -29,6 +29,22 @@ def shifted(sequences: Sequences) -> Sequences:
     return [[SPECIALS + symbol for symbol in one] for one in sequences]
 
 
+def excluding(task: Task, excluded: Sequences) -> Task:
+    """The task without these sources: a training on it leaves them for a test."""
+    left_out = set(map(tuple, excluded))
+
+    def sample(random: np.random.Generator, count: int) -> tuple[Sequences, Sequences]:
+        sources, targets = [], []
+        while len(sources) < count:
+            for source, target in zip(*task.sample(random, count), strict=True):
+                if tuple(source) not in left_out:
+                    sources.append(source)
+                    targets.append(target)
+        return sources[:count], targets[:count]
+
+    return task._replace(sample=sample)
+
+
 def reversal(symbols: int = 16, lengths: range = range(4, 9)) -> Task:
     """The source in reverse order."""
     return sequence_task(lambda source: source[::-1], symbols, lengths)

@@ -28,12 +28,15 @@ def growth(lengths: Sequence[float], costs: Sequence[float]) -> float:
 def crossing(
     lengths: Sequence[float], one: Sequence[float], other: Sequence[float]
 ) -> float | None:
-    """The first length from which the costs `one` exceed `other`, interpolated between the measured
-    lengths in logarithms. None if they do not from below."""
+    """The length from which on the costs `one` exceed `other`: at their last crossing, interpolated
+    between the measured lengths in logarithms. The first length if they exceed `other` at all
+    lengths, None if they do not at the last length."""
     ratios = np.log(np.divide(one, other))
-    for i in range(1, len(lengths)):
-        low, high = ratios[i - 1], ratios[i]
-        if low <= 0 < high:
-            share = -low / (high - low)
-            return float(lengths[i - 1] * (lengths[i] / lengths[i - 1]) ** share)
-    return None
+    (below,) = np.nonzero(ratios <= 0)
+    if not len(below):
+        return float(lengths[0])
+    i = below[-1] + 1
+    if i == len(lengths):
+        return None
+    share = -ratios[i - 1] / (ratios[i] - ratios[i - 1])
+    return float(lengths[i - 1] * (lengths[i] / lengths[i - 1]) ** share)

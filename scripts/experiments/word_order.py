@@ -5,12 +5,16 @@ needs positional encodings (Vaswani et al. 2017, section 3.5).
 
 Measurement: Korean → English sentences of a subject, an object and a verb from the grammar of the
 built-in corpus. Particles mark the roles: 나는 밥을 먹었다 is *I ate rice*, 밥이 나를 먹었다 is
-*rice ate me*. With hidden particles (나 밥 먹었다) only the order tells who ate. The test
+*rice ate me*. With hidden particles (나 밥 먹었다) the roles follow from the order alone. The test
 contains unseen combinations of two nouns and a verb, each in both orders.
 
 Rule, in each seed: with hidden particles at least 90 % of the translations are correct with
-sinusoidal positions, and at most 60 % without positions (50 % is chance between both orders); with
-visible particles at least 90 % are correct without positions.
+sinusoidal positions, and at most 60 % without positions; with visible particles at least 90 % are
+correct without positions.
+
+Remark: the limit of 60 % is a check of the experiment, not of the claim. Without positions both
+orders of a pair have the same tokens and therefore the same translation, so at most 50 % can be
+correct after any training.
 """
 
 from functools import cache

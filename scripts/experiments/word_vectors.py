@@ -8,7 +8,9 @@ Measurement: sentences of a subject, an object and a verb, as 나는 사과를 �
 objects occurs at the same position with several subjects and verbs. For the embedding and each
 encoder layer of a trained model: the mean cosine distance between the occurrences of an object, and
 between different objects in the same context; the share of occurrences whose verb is that of the
-nearest mean vector of the other occurrences. The control removes self-attention from the encoder.
+nearest mean vector of the other occurrences. The figure shows the occurrences of one object in each
+layer, projected on their first two principal components. The control removes self-attention from
+the encoder.
 
 Rule, in each seed: the distance is 0 for embeddings and increases with each layer; in the last
 layer it is smaller than that between different objects; there the verb is found at least twice as
@@ -37,7 +39,7 @@ OBJECTS, SUBJECTS, VERBS, PLACE = 6, 8, 6, 1  # the object is the second word
 
 
 def measure(arm: str, seed: int, size: str) -> Result:
-    """Distances and shares of found verbs over the layers, and a projection of one object."""
+    """Distances and shares of found verbs over the layers, and projections of one object."""
     trained, known = trained_korean(size, seed), korean_task(size)
     texts, verbs = contexts(known)  # [objects, subjects × verbs], [verbs]
     ids, lengths = padded(known.source.encode_many(texts.ravel()), known.task.source_length)
@@ -63,7 +65,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
         ],
         "verb": [np.mean([found_share(one, numbers) for one in x]) for x in vectors],
         "verbs": verbs,
-        "projection": projection(vectors[-1][0]),
+        "projections": [projection(x[0]) for x in vectors],
         "word": texts[0, 0].split()[PLACE],
     }
 
@@ -125,15 +127,20 @@ def judge(results: Results) -> list[Check]:
 
 
 def draw(results: Results):
-    figure, axes = panels("cosine distance over layers", "one object's vectors, coloured by verb")
     runs = results[ARMS[0]]
     places = range(len(runs[0]["same"]))
+    names = ["embedding", *(f"layer {i}" for i in places[1:])]
+    titles = [f"{runs[0]['word']}: {name}" for name in names]
+    figure, axes = panels("cosine distance over layers", *titles, width=2.8)
     curve(axes[0], places, [run["same"] for run in runs], "same object, other context")
     curve(axes[0], places, [run["different"] for run in runs], "other object, same context")
-    axes[0].set_xticks(places, ["embedding", *(f"layer {i}" for i in places[1:])])
-    axes[0].legend()
-    points, verbs = np.array(runs[0]["projection"]), runs[0]["verbs"]
-    for number, verb in enumerate(verbs):
-        axes[1].plot(*points[number :: len(verbs)].T, "o", ms=4, label=verb)
-    axes[1].legend(fontsize=7)
+    axes[0].set_xticks(places, names)
+    axes[0].legend(fontsize=7)
+    projections, verbs = np.array(runs[0]["projections"]), runs[0]["verbs"]  # [layers, n, 2]
+    limit = 1.1 * np.abs(projections).max()  # one scale for all layers
+    for axis, points in zip(axes[1:], projections, strict=True):
+        for number, verb in enumerate(verbs):
+            axis.plot(*points[number :: len(verbs)].T, "o", ms=4, label=verb)
+        axis.set(xlim=(-limit, limit), ylim=(-limit, limit))
+    axes[1].legend(fontsize=7, title="verb")
     return figure

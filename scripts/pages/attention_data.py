@@ -12,7 +12,7 @@ import numpy as np
 from decoding.attention import Attention
 from decoding.translator import Translator
 from runtime.errors import DATA, UserError
-from scripts.pages.template import json_element, text
+from scripts.pages.template import json_element, text, without_surrogates
 
 LEVELS = 10_000  # a weight w is stored as the integer nearest to LEVELS · w
 START = "<s>"  # the label of the start token, which each vocabulary names in its own way
@@ -64,7 +64,14 @@ class Example(NamedTuple):
 
 
 def check_sentence(flag: str, value: str | None) -> None:
-    """UserError(DATA) for the value of a flag that is blank or has several lines."""
+    """UserError(DATA) for the value of a flag that is blank, has several lines or is not Unicode.
+
+    A byte of an argument that is not UTF-8 is a lone surrogate in its value.
+    """
+    if value is not None and without_surrogates(value) != value:
+        raise UserError(
+            DATA, f"--{flag} is invalid: expected UTF-8, got {value[:40]!r}; check the encoding"
+        )
     if value is not None and (not value.strip() or "\n" in value.strip()):
         raise UserError(
             DATA, f"--{flag} is invalid: expected one sentence, got {value[:40]!r}; give a text"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from runtime.durations import format_duration
 from scripts.pages.curves import SERIES_COLORS, Curve, chart
 from scripts.pages.run_records import RunRecords, Sample, default_config
 from scripts.pages.template import text
@@ -66,6 +67,9 @@ def _facts(runs: Sequence[RunRecords]) -> list[list[Any]]:
             (one.removeprefix(prefix) for one in reversed(run.log) if one.startswith(prefix)), "–"
         )
 
+    def training_time(run):
+        return "–" if run.seconds is None else format_duration(run.seconds)
+
     return [
         row("directory", lambda run: run.path),
         row("command", lambda run: " ".join(map(str, run.facts.get("command", "–")))),
@@ -76,7 +80,7 @@ def _facts(runs: Sequence[RunRecords]) -> list[list[Any]]:
         row("devices", logged("devices: ")),
         row("parameters", logged("parameters: ")),
         row("last step", lambda run: f"{run.metrics[-1]['step']:,}" if run.metrics else "–"),
-        row("duration", logged("done in ")),
+        row("training time to the last checkpoint", training_time),
         row("best checkpoint", lambda run: run.best.get("checkpoint", "–")),
     ]
 
@@ -99,9 +103,7 @@ def scores_section(runs: Sequence[RunRecords]) -> str:
         cells.append(["checkpoint", *_cells(checkpoints, len(runs))])
         body += "<h3>Held-out data, at the end of training</h3>\n"
         body += table(["score", *headings(runs)], cells)
-    else:
-        reason = "the training has not ended, or an earlier version trained this run"
-        body += f'<p class="muted">No scores.json: {reason}.</p>\n'
+    body += "".join(map(_missing_scores, runs))
     best = [run.best_scores() for run in runs]
     names = sorted(set().union(*best), key=_score_order)
     if names:
@@ -115,6 +117,19 @@ def scores_section(runs: Sequence[RunRecords]) -> str:
         ]
         body += table(["score", *headings(runs)], cells)
     return body
+
+
+def _missing_scores(run: RunRecords) -> str:
+    """Why a run has no scores on held-out data; "" if it has."""
+    if run.scores.get("sets"):
+        return ""
+    reason = "no held-out data"
+    if not run.scores:
+        reason = (
+            "no scores.json, because the training has not ended or an earlier version trained "
+            "this run"
+        )
+    return f'<p class="muted">{text(run.name)}: {reason}.</p>\n'
 
 
 def _score_order(name: str) -> tuple[str, int]:

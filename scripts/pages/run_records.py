@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from storage.checkpoint import read_best
+from storage.checkpoint import read_best, steps
 from storage.config import Config, load_config
 from storage.run import flatten
 
 SAMPLE_FILE = re.compile(r"(\d+|average)(?:-([\w-]+))?\.txt", re.ASCII)
 SAMPLE = re.compile(r"source {4}(.*)\nreference (.*)\nmodel {5}(.*)\n")
-TRAINING_LINE = re.compile(r"step \d|first step|resumed at|already complete|expected duration")
+TRAINING_LINE = re.compile(r"step \d|first step|already complete|expected duration")
 
 
 class Sample(NamedTuple):
@@ -42,6 +42,7 @@ class RunRecords(NamedTuple):
     samples: list[Sample]  # in the order of the steps, the average last
     best: dict[str, Any]
     scores: dict[str, Any]  # scores.json
+    seconds: float | None  # of training in all sessions, up to the newest checkpoint
 
     def series(self, metric: str) -> dict[str, tuple[list[float], list[float]]]:
         """Validation set → (steps, values) of a metric; "" is the only one."""
@@ -81,7 +82,7 @@ def read_records(path: Path) -> RunRecords:
     """The records of the run in a directory. UserError(CHECKPOINT) if it is not a run."""
     path = path.expanduser().absolute()
     config = flatten(asdict(load_config(path / "config.json")))
-    log = _text(path / "train.log").splitlines()
+    log = _text(path / "train.log").removesuffix("\n").split("\n")
     return RunRecords(
         path.name,
         path,
@@ -93,7 +94,16 @@ def read_records(path: Path) -> RunRecords:
         read_samples(path / "samples"),
         read_best(path),
         _object(path / "scores.json"),
+        training_seconds(path),
     )
+
+
+def training_seconds(path: Path) -> float | None:
+    """The seconds of training in all sessions, which the newest checkpoint of a run stores; None
+    without one. Its parameters are not loaded."""
+    newest = steps(path)[-1:]
+    stored = [_object(path / "checkpoints" / str(step) / "data" / "metadata") for step in newest]
+    return stored[0].get("seconds") if stored else None
 
 
 def start_lines(log: list[str]) -> list[str]:

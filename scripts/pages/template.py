@@ -42,15 +42,19 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str]) -
 
 def text(value: Any) -> str:
     """A value as HTML text, also within an attribute."""
-    return html.escape(str(value))
+    return html.escape(without_surrogates(str(value)))
 
 
 def json_element(data: Any, kind: str) -> str:
     """A script element of class `kind` that holds data as JSON."""
     encoded = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # A lone surrogate cannot be written as UTF-8.
-    encoded = encoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return f'<script type="application/json" class="{kind}">{encoded.translate(ESCAPES)}</script>'
+    encoded = without_surrogates(encoded).translate(ESCAPES)
+    return f'<script type="application/json" class="{kind}">{encoded}</script>'
+
+
+def without_surrogates(value: str) -> str:
+    """A text with U+FFFD for each lone surrogate, which cannot be written as UTF-8."""
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _asset(name: str) -> str:

@@ -28,8 +28,9 @@ def made_run(path: Path, scale: float = 3.0, **training) -> Path:
              "resumed": [{}]}  # fmt: skip
     (path / "run.json").write_text(json.dumps(facts))
     log = ["run: old", "train: 1 pairs kept, 0 dropped", "step 1/6  loss 9",
-           "run: here", "train: 12 pairs kept, 3 dropped (3 too <long>)", "devices: 1 × cpu (cpu)",
-           "first step after 1 s", "step 2/6  loss 1", "done in 0:00:07"]  # fmt: skip
+           "run: here", "train: 12 pairs kept, 3 dropped (3 too <long>)", "resumed at step 2",
+           "devices: 1 × cpu (cpu)", "first step after 1 s", "step 2/6  loss 1",
+           "done in 0:00:07"]  # fmt: skip
     (path / "train.log").write_text("\n".join(log) + "\n", encoding="utf-8")
     entries = []
     for step in STEPS:

@@ -111,7 +111,10 @@ def test_the_command_writes_a_page_and_the_arrays_of_the_translator(run, tmp_pat
             np.testing.assert_allclose(stored[name], getattr(found, name), atol=1e-6)
         assert stored["source"].tolist() == found.source == ["eins", "zwei", "drei", "</s>"]
         assert stored["target"].tolist() == found.target
+        assert stored["encoder"].shape == (1, 2, 4, 4)
+        assert stored["decoder"].shape == (1, 2, len(found.target), len(found.target))
         assert stored["cross"].shape == (1, 2, len(found.target), 4)
+        assert stored["source"].shape == (4,) and stored["target"].shape == (len(found.target),)
     data = json.loads(Elements(page.read_text(encoding="utf-8")).scripts[0])
     assert [data["source"], data["target"]] == [source, *translator.translate([source])]
     assert call(*flags, devices=0).code == 6  # the page exists
@@ -145,6 +148,7 @@ def test_the_command_takes_a_given_target_and_replaces_a_page(run, tmp_path):
         (["--source= "], 3, "--source is invalid: expected one sentence, got ' '"),
         (["--source=a\nb"], 3, "--source is invalid"),
         (["--source=a", "--target="], 3, "--target is invalid"),
+        (["--source=\udcff"], 3, "--source is invalid: expected UTF-8, got '\\udcff'"),
         (["--source=a", "--npz=a.npy"], 2, "--npz is invalid: expected FILE.npz, got 'a.npy'"),
         (["--source=a", "--output=/nowhere/a.html"], 6, "cannot write /nowhere/a.html"),
         (["--source=a", "--workdir=nowhere"], 4, "nowhere"),

@@ -16,6 +16,7 @@ from scripts.pages.attention_data import Example, attention_section
 from scripts.pages.browser import chromium
 from scripts.pages.run_records import read_records
 from scripts.report import report_html
+from scripts.screenshot import click, point_at
 
 pytestmark = pytest.mark.slow
 
@@ -221,16 +222,22 @@ def test_all_text_has_a_contrast_of_at_least_four_and_a_half(open_page, path, sc
     assert dark == (scheme == "dark")
 
 
+BOXES = """all => all.map(one => one.getBoundingClientRect()).map(
+  box => [box.left, box.top, box.right, box.bottom])"""
+
+
 @pytest.mark.parametrize("view", ["Map", "Lines"])
-def test_a_narrow_screen_scrolls_sideways_inside_the_drawing_only(open_page, path, view):
+def test_a_narrow_screen_scrolls_inside_the_drawing_which_has_all_texts(open_page, path, view):
     page = open_page(path, width=360)
     page.get_by_text(view, exact=True).click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    labels = page.locator(".stage .label").evaluate_all(
-        "all => all.map(one => one.getBoundingClientRect()).map(box => [box.left, box.top])"
-    )
-    stage = page.locator(".stage svg").bounding_box()
-    assert all(x >= stage["x"] - 1 and y >= stage["y"] - 1 for x, y in labels)  # none is cut off
+    page.locator(".stage svg").focus()
+    for key in ("ArrowRight", "ArrowLeft"):  # the values of the lines are on the other side
+        page.keyboard.press(key)
+        boxes = page.locator(".stage svg, .stage text:not(:empty)").evaluate_all(BOXES)
+        stage, *texts = np.array(boxes)
+        assert len(texts) >= len(SOURCE) + len(TARGET)
+        assert (texts >= stage - 1)[:, :2].all() and (texts <= stage + 1)[:, 2:].all()
 
 
 @pytest.fixture(scope="module")
@@ -277,3 +284,27 @@ def test_the_report_is_legible_on_a_narrow_screen(open_page, report, scheme):
     for pair in texts.evaluate_all(CONTRASTS):
         low, high = sorted(map(luminance, pair))
         assert (high + 0.05) / (low + 0.05) >= 4.5, pair
+
+
+def test_a_screenshot_points_at_a_cell_of_the_first_of_two_maps(open_page, found, report):
+    page = open_page(report)
+    click(page, "layer 1, head 2")
+    point_at(page, [3, 5])
+    first = page.locator(".attention").first
+    assert first.locator(".readout b").all_text_contents() == [TARGET[3], SOURCE[5]]
+    weight = float(first.locator(".weight").text_content())
+    assert abs(weight - found.cross[1, 2, 3, 5]) <= 0.5e-4 + 1e-9
+
+
+def test_a_screenshot_of_a_missing_element_is_refused(open_page, path):
+    page = open_page(path)
+    with pytest.raises(UserError, match="--click is invalid: .*, got 'layer 9, head 9'; "):
+        click(page, "layer 9, head 9")
+    last = [len(TARGET) - 1, len(SOURCE) - 1]
+    point_at(page, last)
+    for cell in ([last[0] + 1, 0], [0, last[1] + 1]):
+        with pytest.raises(UserError, match="--point is invalid: .* of 5 rows and 7 columns, got"):
+            point_at(page, cell)
+    click(page, "Lines")
+    with pytest.raises(UserError, match="--point is invalid: expected a page with a map, got 0,0"):
+        point_at(page, [0, 0])

@@ -74,8 +74,29 @@ def test_the_series_of_several_validation_sets_have_their_names(tmp_path):
 def test_the_data_report_is_that_of_the_last_start(runs):
     assert runs[0].start == [
         "train: 12 pairs kept, 3 dropped (3 too <long>)",
+        "resumed at step 2",
         "devices: 1 × cpu (cpu)",
     ]
+
+
+def test_only_a_line_feed_ends_a_line_of_the_log(tmp_path):
+    path = made_run(tmp_path / "run")
+    lines = ["run: here", "train: a.tsv\x85b\u2028c\x0c", "first step after 1 s"]
+    (path / "train.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert read_records(path).log == lines and read_records(path).start == lines[1:2]
+
+
+def test_the_training_time_is_that_of_the_newest_checkpoint(tmp_path):
+    """All sessions together; the log has the duration of the last one only."""
+    path = made_run(tmp_path / "run")
+    for step, seconds in ((4, 9.0), (10, 7325.0)):
+        data = path / "checkpoints" / str(step) / "data"
+        data.mkdir(parents=True)
+        (data / "metadata").write_text(json.dumps({"seconds": seconds}))
+    found = Tables(report_html([read_records(path)], ""))
+    assert ["training time to the last checkpoint", "2:02:05"] in found.rows
+    (data / "metadata").write_text("{}")  # of an earlier version
+    assert read_records(path).seconds is None
 
 
 def test_the_best_scores_are_those_of_the_best_checkpoint(runs, tmp_path):
@@ -115,7 +136,7 @@ def test_the_page_of_a_comparison_has_scores_with_signatures_samples_and_data(ru
     assert ["two · average", "output of average <b6.0>"] in found.rows
     assert ["times resumed", "1", "1"] in found.rows
     assert ["command"] + ["train.py --x=<y>"] * 2 in found.rows
-    assert ["duration", "0:00:07", "0:00:07"] in found.rows
+    assert ["training time to the last checkpoint", "–", "–"] in found.rows
     assert "3 dropped (3 too <long>)" in found.text and ["a<b", "f00"] in found.rows
     assert len(found.ids) == len(set(found.ids))
     assert all(f'href="#{name}"' in page for name in ("runs", "scores", "curves", "config"))
@@ -127,8 +148,23 @@ def test_a_run_without_records_has_a_page(tmp_path):
         if file.name != "config.json":
             file.unlink()
     page = report_html([read_records(path)], "")
-    for text in ("No scores.json", "No metrics yet", "No samples yet", "no log"):
+    for text in ("no scores.json", "No metrics yet", "No samples yet", "no log"):
         assert text in page
+
+
+def test_a_page_states_why_a_run_has_no_scores(runs, tmp_path):
+    path = made_run(tmp_path / "three")
+    (path / "scores.json").write_text('{"checkpoint": "latest", "sets": {}}')
+    page = Tables(report_html([read_records(path)], "")).text
+    assert "three: no held-out data." in page and "scores.json" not in page
+    page = Tables(report_html([runs[0], read_records(path), runs[1]._replace(scores={})], ""))
+    assert "three: no held-out data." in page.text and "two: no scores.json," in page.text
+    assert "one: no" not in page.text and [f"BLEU{SIGNATURE}", "36.75", "–", "–"] in page.rows
+
+
+def test_a_run_whose_name_is_not_utf_8_has_a_page(runs):
+    named = [runs[0]._replace(name="a\udcff"), runs[1]]
+    assert "Comparison of a\ufffd and two" in report_html(named, "").encode().decode()
 
 
 def points_of(page_svg: str, axis: str) -> np.ndarray:
@@ -196,6 +232,7 @@ def test_the_command_writes_a_page_of_two_runs_without_a_model(tmp_path):
     for given, code, message in (
         (f"{paths[0]}", 6, "exists; set --overwrite"),
         (f"{paths[0]},{paths[0]}", 2, "--workdir is invalid: expected different run directories"),
+        (f"{paths[0]},{paths[0]}/../one", 2, "--workdir is invalid"),
         (f"{paths[0]},", 2, "--workdir is invalid"),
     ):
         done = call_forked([*command, f"--workdir={given}"], devices=0)

@@ -5,21 +5,29 @@ one with it. Some rules need the full size; here only those are tested that a sm
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from decoding.forcing import scoring_program
+from model.constraints import RuleOptions
 from model.transformer import Transformer
 from scripts.experiments import (
+    attention_heads,
+    beam_sizes,
     causal_masking,
     context_vector,
     feed_forward_layers,
     heads,
+    korean_model,
     longer_sequences,
     residual_connections,
+    softmax_scaling,
     teacher_forcing,
     word_alignment,
     word_order,
@@ -29,12 +37,13 @@ from scripts.experiments.korean_model import (
     korean_task,
     trained_korean,
 )
-from scripts.experiments.outcome import Outcome, rounded
+from scripts.experiments.outcome import by_arm, read_outcome, rounded
 from scripts.experiments.small_model import (
     Trained,
     batch_of,
     best_hypotheses,
     forced_pass,
+    padded,
     small_config,
     token_accuracy,
 )
@@ -58,6 +67,18 @@ def held(module, results, *numbers):
     return [checks[i].holds for i in numbers or range(len(checks))]
 
 
+def test_without_the_factor_a_wide_head_trains_worse_and_one_of_width_1_does_not():
+    module = softmax_scaling
+    results = measured(module)
+    assert held(module, results, 5) == [True]
+    control = {
+        arm: module.training_losses(arm, 0, "tiny", heads=128)[-10:].mean() for arm in results
+    }
+    assert control["scaled"] < 0.9 * np.log(16)  # it has learned
+    control = {arm: [results[arm][0] | {"loss": control[arm]}] for arm in results}
+    assert held(module, control, 5) == [False]
+
+
 def test_without_the_causal_mask_a_model_copies_its_input():
     results = measured(causal_masking)
     assert held(causal_masking, results) == [True, True]
@@ -73,12 +94,20 @@ def test_without_positions_only_particles_tell_who_did_what():
     assert held(word_order, control) == [False, False]
 
 
-def test_learned_positions_fail_earlier_than_sinusoidal_ones_beyond_the_training_length():
-    results = measured(longer_sequences, "sinusoidal", "learned")
-    results |= {"rotary": results["sinusoidal"], "none": results["sinusoidal"]}  # not tested here
-    assert held(longer_sequences, results, 3) == [True]
-    control = results | {"learned": results["sinusoidal"]}
-    assert held(longer_sequences, control, 3) == [False]
+@pytest.mark.parametrize(("arm", "check"), [("rotary", 2), ("learned", 3)])
+def test_positions_beyond_the_training_length_are_predicted_better_if_they_are_trained(arm, check):
+    module = longer_sequences
+    short = [rounded(module.measure(arm, 0, "tiny"))]
+    half_longer = [rounded(module.accuracies(arm, 0, "tiny", module.LONGEST["tiny"] * 3 // 2))]
+    assert held(module, dict.fromkeys(module.ARMS, short), 0, check) == [True, arm == "learned"]
+    assert half_longer[0]["beyond"][0] > short[0]["beyond"][0] + 0.1
+    if arm == "learned":
+        assert held(module, dict.fromkeys(module.ARMS, half_longer), check) == [False]
+
+
+def test_a_model_without_positions_does_not_copy_sequences_of_the_training_length():
+    results = dict.fromkeys(longer_sequences.ARMS, measured(longer_sequences, "none")["none"])
+    assert held(longer_sequences, results, 0) == [False]
 
 
 def test_one_context_vector_loses_longer_sequences_and_attention_does_not():
@@ -98,7 +127,7 @@ def test_a_measurement_of_time_runs_and_is_drawn_and_described(name, tmp_path, c
     pytest.importorskip("matplotlib")
     claims.run_experiment(name, tmp_path, "tiny", seeds=1, overwrite=False)
     module, path = claims.load(name), tmp_path / "claims" / f"{name}.json"
-    results = Outcome(path, "tiny").results
+    results = by_arm(read_outcome(path)["results"])
     checks, printed = module.judge(results), capsys.readouterr().out
     assert list(results) == list(module.ARMS) and path.with_suffix(".svg").exists()
     assert all(check.measured in printed for check in checks)
@@ -108,14 +137,26 @@ def test_a_measurement_of_time_runs_and_is_drawn_and_described(name, tmp_path, c
         assert min(map(min, costs)) > 0
 
 
-def test_vectors_collapse_without_feed_forward_layers_and_residual_connections():
+def test_vectors_collapse_without_residual_connections_whether_or_not_with_feed_forward_layers():
     module = feed_forward_layers
+    everything, _, no_residuals, neither = module.ARMS
     results = {
         arm: [{"distance": module.distances(arm, 0), "accuracy": [1.0], "depths": [1]}]
         for arm in module.ARMS
     }
-    assert held(module, results, 0) == [True]
-    assert held(module, results | {module.ARMS[2]: results["without"]}, 0) == [False]
+    assert held(module, results, 0, 1) == [True, False]
+    assert held(module, results | {neither: results["without"]}, 0) == [False]
+    assert held(module, results | {no_residuals: results[everything]}, 1) == [True]
+
+
+def test_one_layer_computes_the_exclusive_or_only_with_feed_forward_layers():
+    module = feed_forward_layers
+    results = measured(module)
+    assert held(module, results, 2, 3) == [True, True]
+    everything, without, *_ = module.ARMS
+    control = results | {everything: results[without], without: results[everything]}
+    assert held(module, control, 2, 3) == [False, False]
+    assert held(module, results | {everything: results[without]}, 2) == [False]  # below 0.9
 
 
 def test_gradients_leave_their_range_without_norms():
@@ -130,11 +171,44 @@ def test_gradients_leave_their_range_without_norms():
     assert held(module, control, 0, 2) == [False, False]
 
 
-def test_teacher_forcing_converges_faster_than_own_tokens():
-    results = measured(teacher_forcing)
-    assert held(teacher_forcing, results, 0) == [True]
-    forced, own = teacher_forcing.ARMS
-    assert held(teacher_forcing, {forced: results[own], own: results[own]}, 0) == [False]
+def test_a_model_without_residual_connections_and_norms_learns_less(monkeypatch):
+    module = residual_connections
+    monkeypatch.setitem(module.STEPS, "tiny", 120)
+    results = measured(module, "post", "neither")
+    post, neither = results["post"][0], results["neither"][0]
+    assert post["warmup"] < neither["warmup"] - 0.3
+    assert set(neither) == {"gradients", "warmup", "warmup_losses"}
+    assert post["warmup_losses"] != post["no_warmup_losses"]
+
+
+def test_several_heads_differ_and_one_head_does_not(monkeypatch):
+    monkeypatch.setitem(korean_model.STEPS, "tiny", 200)  # of models that no other test uses
+    module = attention_heads
+    results = measured(module)
+    assert np.shape(results["8 heads"][0]["costs"]) == (3, 2, 8)
+    assert held(module, results, 1) == [True]
+    assert held(module, dict.fromkeys(module.ARMS, results["1 head"])) == [False] * 5
+    if find_spec("matplotlib"):
+        module.draw(results)
+
+
+def test_a_larger_beam_finds_more_probable_outputs_and_takes_longer():
+    module = beam_sizes
+    first, last = measured(module, "beam 1"), measured(module, "beam 32")
+    results = dict.fromkeys(module.ARMS, last["beam 32"]) | first
+    assert held(module, results, 0, 4) == [True, True]
+    control = dict.fromkeys(module.ARMS, results["beam 1"])
+    assert held(module, control, 0, 1, 2, 4) == [False] * 4
+    if find_spec("matplotlib"):
+        module.draw(results)
+
+
+def test_teacher_forcing_converges_faster_than_own_tokens_and_has_a_gap():
+    module = teacher_forcing
+    results = measured(module)
+    assert held(module, results, 0, 1) == [True, True]
+    forced, own = module.ARMS
+    assert held(module, {forced: results[own], own: results[forced]}, 0, 1) == [False, False]
 
 
 def test_own_tokens_are_the_greedy_output_shifted_by_one():
@@ -142,9 +216,8 @@ def test_own_tokens_are_the_greedy_output_shifted_by_one():
     model = Transformer(small_config(task))
     trained = Trained(model, init_params(model, jax.random.key(0)), np.zeros(0))
     sources, targets = task.sample(np.random.default_rng(0), 8)
-    batch = teacher_forcing.own_tokens(trained.model, task.target_length)(
-        trained.params, batch_of(task, sources, targets)
-    )
+    output = teacher_forcing.greedy_output(model, task.target_length)
+    batch = teacher_forcing.own_tokens(output)(trained.params, batch_of(task, sources, targets))
     found, _ = best_hypotheses(trained, task, sources)
     for row, hypothesis, target in zip(batch.target, found, targets, strict=True):
         length = min(len(hypothesis), len(target))
@@ -165,6 +238,23 @@ def test_a_trained_head_aligns_words_and_an_untrained_one_does_not():
     assert trained > 0.5 and untrained < 0.4  # the rule of the full size is stricter
     control = {"trained": results["untrained"], "untrained": results["untrained"]}
     assert held(word_alignment, control) == [False, False]
+
+
+def test_the_agreement_of_the_mode_align_is_that_of_its_links():
+    """The source token of each target token, computed by the program of decode.py."""
+    known, trained = korean_task("tiny"), trained_korean("tiny", 0)
+    pairs, links = word_alignment.new_sentences(known, 16, 0)
+    sides = zip(known.encoded(pairs), (known.task.source_length, known.task.target_length),
+                strict=True)  # fmt: skip
+    inputs = [jnp.asarray(x) for side, length in sides for x in padded(side, length)]
+    run = scoring_program((trained.model,), RuleOptions())
+    devices = jax.local_device_count()
+    arrays = [x.reshape(devices, -1, *x.shape[1:]) for x in inputs]
+    attended = np.asarray(run((trained.variables,), None, *arrays)[1])
+    attended = attended.reshape(len(pairs), -1)
+    found = [attended[row][j] == i for row, each in enumerate(links) for i, j in each]
+    weights = word_alignment.run_score(trained.model, trained.variables, *inputs)
+    assert word_alignment.agreement(weights, inputs[1], links) == np.mean(found)
 
 
 def test_removing_no_head_changes_nothing_and_removing_one_raises_the_loss():

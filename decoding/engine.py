@@ -28,6 +28,7 @@ from decoding.sizes import Sizes, sizes_of
 from model.config import ModelConfig
 from model.constraints import Rules
 from model.hypotheses import Hypotheses
+from model.inference import inference_variables
 from model.kinds import make_model
 from model.translate import Request
 from runtime.devices import replicated, usable_cores
@@ -60,6 +61,7 @@ class Engine:
         self._ahead = CompilationAhead()
         self.log = no_log  # called with a line about programs that are being compiled
         self.poll = lambda: None  # called around each compiled call; may raise to end the search
+        self._shared: list[Any] | None = None  # the variables of another engine, see `share`
         self.pace: Pace | None = None  # limits the duration of a call; None: full queues
 
     @cached_property
@@ -77,7 +79,22 @@ class Engine:
 
     def use(self, *params: Any) -> None:
         """Set the parameters of each model. Nothing is compiled again."""
-        self.variables = [{"params": jax.device_put(one, replicated())} for one in params]
+        self.variables = [
+            jax.device_put(inference_variables(model.config, one), replicated())
+            for model, one in zip(self.models, params, strict=True)
+        ]
+
+    def share(self, other: "Engine") -> None:
+        """Use the parameters of another engine of the same models.
+
+        ValueError if the products of this engine are float32 and those of the other one are not.
+        """
+        dtypes = [[model.config.weights_dtype for model in one.models] for one in (self, other)]
+        if dtypes[0] == dtypes[1]:
+            self.variables = other.variables
+        elif self._shared is not other.variables:
+            self.use(*(variables["params"] for variables in other.variables))
+        self._shared = other.variables
 
     def search(self, jobs: Iterable[Job | None]) -> Iterator[list[Result]]:
         """The results of each compiled call, for all lines that are not blank.

@@ -96,7 +96,8 @@ def lane_bytes(
     arrays = jax.eval_shape(
         lambda: (
             kind.empty_caches(model, 1, target, slots),
-            kind.empty_memory(model, queue + 1, source),
+            kind.empty_memory(model, 1, source),
+            kind.empty_encoded(model, queue, source),
         )
     )
     stored = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))

@@ -42,7 +42,7 @@ Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
 # (state, lanes [R], sentences [R]) → state
 Load = Callable[[Any, Array, Array], Any]
 
-REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled after a step: `load` copies no more
+REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled at once: `load` computes no more
 
 
 class Queue(NamedTuple):
@@ -130,15 +130,24 @@ def beam_search(
     start_tokens, limits = (jnp.pad(x, (0, lanes)) for x in (start_tokens, limits))
     limits = jnp.minimum(limits, max_length)
     present = (limits > 0).sum()
-    fill = partial(refill, present=present, start_tokens=start_tokens, load=load)
+    # All sentences are loaded in groups of one size, so that their results have the same bits.
+    fill = partial(
+        refill,
+        present=present,
+        start_tokens=start_tokens,
+        load=load,
+        most=-(-lanes // REFILL_SHARE),
+    )
+
+    def waiting(search: SearchState) -> Bool[Array, ""]:
+        return search.done.any() & (search.next_sentence < present)
 
     def advance(search: SearchState) -> SearchState:
         search = take_step(search, step, limits[search.sentences], options)
-        waiting = search.done.any() & (search.next_sentence < present)
-        some = partial(fill, most=-(-lanes // REFILL_SHARE))
-        return jax.lax.cond(waiting, some, lambda search: search, search)
+        return jax.lax.cond(waiting(search), fill, lambda search: search, search)
 
-    search = fill(idle_search(lanes, total, beam_size, max_length, state), most=lanes)
+    search = idle_search(lanes, total, beam_size, max_length, state)
+    search = jax.lax.while_loop(waiting, fill, search)
     search = jax.lax.while_loop(lambda search: ~search.done.all(), advance, search)
     return walk_back(store_finished(search), total, nbest, end_id)
 

@@ -94,9 +94,10 @@ def shrink_cache(path: Path, limit: int = CACHE_BYTES) -> None:
 def keep_freed_memory() -> None:
     """Configure glibc, if present, to keep freed memory instead of returning it to the system.
 
-    XLA allocates its CPU buffers in each step; returning them between steps costs a page fault per
-    4 KiB (benchmarks/train_speed.md). To be called before other threads allocate, as existing
-    arenas of glibc ignore these settings.
+    For training: XLA allocates its CPU buffers in each step; returning them between steps costs a
+    page fault per 4 KiB (benchmarks/train_speed.md). A compiled search runs for seconds, so
+    decoding does not gain, and would need half as much memory again. To be called before other
+    threads allocate, as existing arenas of glibc ignore these settings.
     """
     trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # malloc.h
     try:

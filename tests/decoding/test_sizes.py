@@ -28,9 +28,10 @@ def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
     target = int(max_lengths(DecodingConfig(), jax.numpy.array(bucket), model.max_length))
     trees = [
         jax.eval_shape(lambda shape=shape: empty_memory(model, *shape))
-        for shape in ((lanes, target * beam_size), (lanes * (queue + 1), bucket))
+        for shape in ((lanes, target * beam_size), (lanes, bucket))
     ]
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))
+    caches = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))
+    return caches + 4 * lanes * queue * bucket * model.d_model
 
 
 @pytest.mark.parametrize("beam_size", [1, 4, 100])

@@ -126,9 +126,7 @@ def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32")
     return median_seconds(lambda: full_step(batch).block_until_ready())
 
 
-def torch(
-    size: str, marian: bool = False, autocast: bool = False, compiled: bool = False
-) -> float:
+def torch(size: str, marian: bool = False, autocast: bool = False, compiled: bool = False) -> float:
     """Seconds per step in PyTorch: tied embeddings, dropout 0.1, clipping, Adam."""
     import torch
 

@@ -15,9 +15,9 @@ def inference_variables(config: ModelConfig, params: Mapping[str, Any]) -> dict[
     """Variables of `EncoderDecoder.apply` that give the same bits as {"params": params}.
 
     Weights have the dtype of their products, so that no program has to cast them, and the table of
-    the logits is also stored transposed [D, V], as products read it. Arrays may be NumPy's or JAX's;
-    arrays whose values do not change are not copied. ValueError for weights that were cast before to
-    a narrower dtype.
+    the logits is also stored transposed [D, V], as products read it. Arrays are NumPy's or JAX's;
+    those whose values do not change are not copied. ValueError for weights that were cast before
+    to a narrower dtype.
     """
 
     def prepared(path, x):

@@ -1,8 +1,7 @@
 """Teacher forcing against the model's own tokens
 
-Claim: training on the previous tokens of the reference (teacher forcing, Williams and Zipser 1989)
-converges faster than training on the model's own tokens, but differs from decoding, where errors
-accumulate (exposure bias; Bengio et al. 2015).
+Claim: training on the reference's tokens (teacher forcing, Williams and Zipser 1989) converges
+faster than on the model's own, but differs from decoding (exposure bias, Bengio et al. 2015).
 
 Measurement: the target is the running sum modulo 3 of 4 to 12 digits, so that each token depends
 on the one before. One model is trained by teacher forcing; the decoder input of the other one is
@@ -12,9 +11,10 @@ reference; this share given the reference as decoder input; and the negative log
 reference. The gap is the share given the reference minus that of decoding.
 
 Rule, in each seed: in the mean over these steps, the share in greedy decoding is higher with
-teacher forcing; with teacher forcing, the share of errors in decoding is more than 1.2 times that
-given the reference, in the mean over these steps, and also after the last one. Training losses are
-not compared: they are conditioned on different decoder inputs.
+teacher forcing; with it, the share of errors in decoding is more than 1.2 times that given the
+reference, in the mean over these steps and after the last one. Training losses are not compared.
+
+Remark: the gap exists only while the task is being learned; at the end both shares are 1.
 """
 
 from collections.abc import Sequence

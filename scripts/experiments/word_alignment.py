@@ -14,6 +14,7 @@ Rule, in each seed: the best head agrees with at least 80 % of the pairs and the
 least 60 %; a model with random parameters remains below 40 % in all heads.
 
 Remark: the second to last layer of these models is the first of two.
+The mode align averages the heads of that layer, so it depends on how many of them align words.
 """
 
 from functools import partial

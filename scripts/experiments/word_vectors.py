@@ -15,6 +15,9 @@ the encoder.
 Rule, in each seed: the distance is 0 for embeddings and increases with each layer; in the last
 layer it is smaller than that between different objects; there the verb is found at least twice as
 often as by chance. Without self-attention the distance remains 0.
+
+Remark: in these models the vector of an object changes little with its context, by a few percent
+of the distance between objects; this suffices to find the verb.
 """
 
 import jax
@@ -130,8 +133,7 @@ def draw(results: Results):
     runs = results[ARMS[0]]
     places = range(len(runs[0]["same"]))
     names = ["embedding", *(f"layer {i}" for i in places[1:])]
-    titles = [f"{runs[0]['word']}: {name}" for name in names]
-    figure, axes = panels("cosine distance over layers", *titles, width=2.8)
+    figure, axes = panels("cosine distance over layers", *names, width=2.8)
     curve(axes[0], places, [run["same"] for run in runs], "same object, other context")
     curve(axes[0], places, [run["different"] for run in runs], "other object, same context")
     axes[0].set_xticks(places, names)

@@ -157,6 +157,12 @@ def decode(f: flags.FlagValues) -> None:
         pieces = {"source_pieces": f.source_pieces, "target_pieces": f.target_pieces}
         translator = Translator.load(runs, f.checkpoint, weights=f.weights, **pieces, **options)
         check_flags_with_options(f, translator.decoding)
+        if f.mode == "align" and not translator.can_align:
+            raise UserError(
+                CONFIGURATION,
+                "--mode=align is not supported by model.kind=rnn, which has no attention: expected "
+                "transformer or rnn_attention; use --mode=score",
+            )
         if f.mode == "translate" and not interactive:
             print(translator.engine.description(), file=sys.stderr)
             translator.engine.log = note
@@ -172,7 +178,8 @@ def decode(f: flags.FlagValues) -> None:
             chunks = open_chunks(f.output, job, chunk)
             chunks.run(partial(source.items, lines), work, progress.add_reused)
         elif interactive:
-            align = partial(alignment_text, translator) if f.mode == "translate" else None
+            can_align = f.mode == "translate" and translator.can_align
+            align = partial(alignment_text, translator) if can_align else None
             session = Session(align)
             items = source.items(texts=session.sentences(read_lines(f.input)))
             write_output(f.output, outputs_of(work, session.parts(items)))

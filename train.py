@@ -1,4 +1,4 @@
-"""Train a Transformer: config → run directory → data → trainer → results.
+"""Train a model: config → run directory → data → trainer → results.
 
 Every field of the config (storage/config.py) is a flag, after --config:
 --config.model.num_layers=2, --config.data.corpus=text:a.de,a.en, --config.training.seed=1.

@@ -20,7 +20,8 @@ class Attention(NamedTuple):
     """The attention weights of one model for one pair, float32. Each row sums to 1.
 
     The last token of each side is the end token. Row t of `decoder` and `cross` has the weights of
-    the pass that predicts target token t.
+    the pass that predicts target token t. An RNN with attention has one layer of one head in
+    `cross`, and no layers (L = 0) in `encoder` and `decoder`.
     """
 
     source: list[str]  # S tokens
@@ -41,7 +42,8 @@ def attention_of(
     weights = jax.device_get(attention_weights(module, variables, *arrays[0], *arrays[1]))
 
     def stacked(layers, rows, keys):
-        return np.stack([one[0, :, :rows, :keys] for one in layers])
+        found = [one[0, :, :rows, :keys] for one in layers]
+        return np.stack(found) if found else np.zeros((0, 1, rows, keys), np.float32)
 
     return Attention(
         [tokenizers[0].piece(token) for token in pair.source],

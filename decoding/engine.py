@@ -26,7 +26,7 @@ from decoding.sizes import Sizes, sizes_of
 from model.config import ModelConfig
 from model.constraints import Rules
 from model.hypotheses import Hypotheses
-from model.transformer import Transformer
+from model.kinds import make_model
 from model.translate import Request
 from runtime.devices import replicated
 from runtime.memory import device_memory
@@ -48,7 +48,7 @@ class Engine:
         """`suppress` are the ids of tokens that no hypothesis may hold; `weights` sum to one;
         `rules` are a caller's own."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
-        self.models = [Transformer(model) for model in models]
+        self.models = [make_model(model) for model in models]
         self._decoding = decoding
         self._search_options = search_of(decoding, suppress, rules)
         self.weights = None if weights is None else np.array(weights, np.float32)

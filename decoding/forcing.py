@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from data.tokenizer import Tokenizer
 from decoding.batches import by_bucket, distribute, merge_devices, pad
@@ -16,9 +15,9 @@ from decoding.engine import Engine
 from decoding.formats import Hypothesis, Scored
 from decoding.programs import on_devices
 from model.constraints import RuleOptions, make_rules
+from model.encoder_decoder import EncoderDecoder
 from model.hypotheses import length_penalty
-from model.scoring import score_targets
-from model.transformer import Transformer
+from model.scoring import attended_tokens, score_targets
 from storage.config import DecodingConfig
 
 PROGRAMS = 8  # kept, one for each set of models and of rules that change scores
@@ -102,15 +101,18 @@ class TeacherForcing:
         target = pad([pair.target for pair in pairs], capacity, bucket, pad_id)
         arrays = map(distribute, (*source, *target))
         forced = jax.device_get(self._run(engine.variables, engine.weights, *arrays))
-        log_probs, attended = map(merge_devices, forced)
-        return [self._scored(pair, log_probs[row], attended[row]) for row, pair in enumerate(pairs)]
+        log_probs, attended = jax.tree.map(merge_devices, forced)
+        return [
+            self._scored(pair, log_probs[row], [] if attended is None else attended[row].tolist())
+            for row, pair in enumerate(pairs)
+        ]
 
     def _scored(self, pair, log_probs, attended):
         decoding, (source_side, target_side) = self._decoding, self._tokenizers
         source, target = len(pair.source), len(pair.target)
         total = float(log_probs[:target].sum())
         penalty = float(length_penalty(float(target), decoding.alpha, decoding.power_penalty))
-        inside = attended[: target - 1].tolist() if source > 1 else []
+        inside = attended[: target - 1] if source > 1 else []
         return Scored(
             total,
             total / penalty,
@@ -124,10 +126,10 @@ class TeacherForcing:
 
 
 @lru_cache(PROGRAMS)
-def scoring_program(models: tuple[Transformer, ...], options: RuleOptions) -> Callable[..., Any]:
+def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) -> Callable[..., Any]:
     """(variables, ensemble weights, source, lengths, target, target lengths) → the log-probability
-    of each target token, and the source token that it attends to most, without the end token.
-    Arrays have a leading axis of devices.
+    of each target token, and the source token that it attends to most, without the end token; None
+    without cross-attention. Arrays have a leading axis of devices.
 
     One program computes both, so that all numbers of a pair are equal in every mode.
     """
@@ -136,8 +138,8 @@ def scoring_program(models: tuple[Transformer, ...], options: RuleOptions) -> Ca
     def run(variables, weights, source, lengths, *targets):
         pairs = list(zip(models, variables, strict=True))
         forced = score_targets(pairs, source, lengths, *targets, rules=rules, weights=weights)
-        inside = jnp.arange(source.shape[1]) < lengths[:, None] - 1
-        attended = jnp.where(inside[:, None], forced.attention, -1.0).argmax(axis=2)
-        return forced.log_probs, attended
+        if forced.attention is None:
+            return forced.log_probs, None
+        return forced.log_probs, attended_tokens(forced.attention, lengths)
 
     return on_devices(run, (None, None, 0, 0, 0, 0))

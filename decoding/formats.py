@@ -39,7 +39,8 @@ class Scored(NamedTuple):
     score: float
     tokens: list[str]
     log_probs: list[float]
-    links: list[tuple[int, int]]  # (i, j): target token j attends most to source token i; no ends
+    # (i, j): target token j attends most to source token i; no ends. Empty without cross-attention.
+    links: list[tuple[int, int]]
     kept: int  # tokens of the longer side after truncation
     cut: int  # tokens truncated from the longer side
     source_tokens: list[str]

@@ -15,8 +15,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from model.constraints import RuleOptions, Rules
+from model.encoder_decoder import EncoderDecoder
 from model.hypotheses import Hypotheses
-from model.transformer import Transformer
 from model.translate import Search, translate
 from runtime.devices import replicated
 from storage.config import DecodingConfig
@@ -38,7 +38,7 @@ class Values(NamedTuple):
 class Program(NamedTuple):
     """The key of a compiled program. Fields of `search` that are None come from `Values`."""
 
-    models: tuple[Transformer, ...]
+    models: tuple[EncoderDecoder, ...]
     search: Search
     bucket: int  # source tokens
     length: int  # target tokens

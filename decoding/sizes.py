@@ -6,11 +6,12 @@ The sizes are known when the devices are. The options are checked before, on the
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from decoding.length_limits import length_buckets, max_lengths
 from model.config import ModelConfig, num_parameters
+from model.kinds import kind_of
 from model.platforms import Choices, choices_of
 from storage.config import DecodingConfig
 
@@ -88,10 +89,20 @@ def lane_bytes(
     teacher forcing.
     """
     target = int(max_lengths(options, np.array(source), longest))
-    slots = options.samples or options.beam_size
-    keys_values = 2 * model.decoder_layers * model.d_model * jnp.dtype(model.values_dtype).itemsize
-    stored = keys_values * (target * slots + source * (queue + 1))
-    step = slots * (3 * model.target_vocab_size + 2 * model.num_heads * target * slots)
-    encoder = 2 * source * (model.num_heads * source + model.d_ff)
+    slots, kind = options.samples or options.beam_size, kind_of(model)
+    arrays = jax.eval_shape(
+        lambda: (
+            kind.empty_caches(model, 1, target, slots),
+            kind.empty_memory(model, queue + 1, source),
+        )
+    )
+    stored = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
+    if model.kind == "transformer":
+        attention = 2 * model.num_heads * target * slots
+        encoder = 2 * source * (model.num_heads * source + model.d_ff)
+    else:
+        attention = source * model.d_model  # the sums of queries and keys
+        encoder = 2 * source * 3 * model.d_model  # three gates
+    step = slots * (3 * model.target_vocab_size + attention)
     forced = 2 * source * model.target_vocab_size
     return stored + 4 * max(step, encoder, forced)

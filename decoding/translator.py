@@ -161,15 +161,27 @@ class Translator:
         with closing(self.results(enumerate(items, first), annotate)) as groups:
             yield from in_order(groups, first)
 
+    @property
+    def can_align(self) -> bool:
+        """Whether all models have cross-attention."""
+        return all(model.kind != "rnn" for model in self._models)
+
     def attention(self, source: str, target: str | None = None, model: int = 0) -> Attention:
         """The attention weights of every layer and head for a source and its translation: the one
         that a search finds, with its token ids, or the text `target`.
 
         `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
-        models' max_length. TypeError for texts that are not strings; ValueError for `model`.
+        models' max_length. TypeError for texts that are not strings; ValueError for `model`;
+        UserError(CONFIGURATION) for an RNN without attention.
         """
         if not 0 <= model < len(self._models):
             raise ValueError(f"model must be from 0 to {len(self._models) - 1}, got {model}")
+        if self._models[model].kind == "rnn":
+            raise UserError(
+                CONFIGURATION,
+                "attention weights: expected model.kind=transformer or rnn_attention, got rnn, "
+                "which has no attention; use another run",
+            )
         for name, text in (("source", source), ("target", target)):
             if not isinstance(text, str) and (text is not None or name == "source"):
                 raise TypeError(f"{name} must be a string, got {type(text).__name__} ({text!r})")

@@ -17,7 +17,7 @@ from model.config import ModelConfig
 from model.constraints import make_rules
 from model.layers import Embedding
 from model.transformer import Stack, default_positions
-from model.translate import ancestry_mask
+from model.transformer_search import ancestry_mask
 
 START, END, EQUALS, FIRST, DIGITS, BEAMS = 1, 2, 3, 4, 4, 2  # a digit is FIRST … FIRST + 9
 CONFIG = ModelConfig(target_vocab_size=14, d_model=32, d_ff=64, num_heads=4, num_layers=2,

@@ -23,7 +23,12 @@ from runtime.errors import CHECKPOINT, UserError
 from runtime.files import write_atomic
 from storage.config import Config, DecodingConfig
 
-EXPRESSIBLE = {"norm": "post", "positions": "sinusoidal", "layer_norm_epsilon": 1e-5}
+EXPRESSIBLE = {
+    "kind": "transformer",
+    "norm": "post",
+    "positions": "sinusoidal",
+    "layer_norm_epsilon": 1e-5,
+}
 # The axis of our parameters that holds the model's features. The bias of the logits, also named
 # "output_bias", has none.
 FEATURES = {

@@ -1,1 +1,1 @@
-"""The Transformer: attention, layers, wiring, beam search. Imports jax, flax and jaxtyping only."""
+"""The Transformer, two RNNs, and the beam search. Imports jax, flax and jaxtyping only."""

@@ -1,4 +1,4 @@
-"""ModelConfig: the architecture under the paper's names, and the rules it must satisfy."""
+"""ModelConfig: the architecture under the papers' names, and the rules it must satisfy."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -13,12 +13,19 @@ def option(
 
 @dataclass(unsafe_hash=True)
 class ModelConfig:
-    """Sizes and choices of an encoder-decoder Transformer (Vaswani et al. 2017, section 3).
+    """Sizes and choices of an encoder-decoder Transformer (Vaswani et al. 2017, section 3), or of
+    an RNN.
 
     The defaults are the paper's base model (table 3). The two vocabulary sizes and the four token
     ids are properties of the vocabulary. A size of 0 means the size of the vocabulary.
     """
 
+    kind: str = option(
+        "transformer",
+        "transformer; rnn_attention: GRU with additive attention (Bahdanau et al. 2015); rnn: GRU "
+        "with one context vector (Cho et al. 2014, Sutskever et al. 2014)",
+        ("transformer", "rnn_attention", "rnn"),
+    )
     source_vocab_size: int = option(
         0, "size of the source vocabulary; 0: as the vocabulary", unit="entries"
     )
@@ -118,15 +125,10 @@ class ModelConfig:
         for name in ("source_vocab_size", "target_vocab_size", "num_decoder_layers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                f"d_model must be a multiple of num_heads, got d_model={self.d_model}, "
-                f"num_heads={self.num_heads}"
-            )
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
-        if self.positions == "rotary" and self.head_size % 2:
-            raise ValueError(f"rotary positions need an even head size, got {self.head_size}")
+        if self.kind == "transformer":
+            self._check_transformer()
+        else:
+            self._check_rnn()
         for name in DROPOUT_RATES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
@@ -143,8 +145,46 @@ class ModelConfig:
             if got < 0 or 0 < sizes[1] <= got:
                 raise ValueError(f"{name} must be an id of the vocabulary, got {got}")
 
+    def _check_transformer(self) -> None:
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model must be a multiple of num_heads, got d_model={self.d_model}, "
+                f"num_heads={self.num_heads}"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
+        if self.positions == "rotary" and self.head_size % 2:
+            raise ValueError(f"rotary positions need an even head size, got {self.head_size}")
+
+    def _check_rnn(self) -> None:
+        for one in fields(self):
+            got = getattr(self, one.name)
+            if one.name in TRANSFORMER_ONLY and got != one.default:
+                raise ValueError(
+                    f"model.{one.name} has no effect with model.kind={self.kind}: expected the "
+                    f"default {one.default!r}, got {got!r}; remove it"
+                )
+        if self.kind == "rnn_attention" and self.d_model % 2:
+            raise ValueError(
+                "model.kind=rnn_attention needs an even d_model (half for each direction of the "
+                f"encoder), got {self.d_model}"
+            )
+
 
 DROPOUT_RATES = ("dropout", "attention_dropout", "activation_dropout")
+# An RNN has neither positions, nor norms, nor heads, nor feed-forward sub-layers.
+TRANSFORMER_ONLY = (
+    "d_ff",
+    "num_heads",
+    "attention_dropout",
+    "activation_dropout",
+    "norm",
+    "positions",
+    "sinusoid_layout",
+    "activation",
+    "attention_bias",
+    "layer_norm_epsilon",
+)
 CHOICES: dict[str, tuple[str, ...]] = {
     one.name: one.metadata["choices"] for one in fields(ModelConfig) if one.metadata["choices"]
 }
@@ -152,6 +192,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 def num_parameters(config: ModelConfig) -> int:
     """The number of parameters, in closed form."""
+    layers = num_transformer_parameters if config.kind == "transformer" else num_rnn_parameters
+    embeddings = {
+        "three-way": config.source_vocab_size,
+        "two-way": config.source_vocab_size + config.target_vocab_size,
+        "none": config.source_vocab_size + 2 * config.target_vocab_size,
+    }[config.tied_embeddings]
+    output_bias = config.target_vocab_size if config.output_bias else 0
+    return layers(config) + embeddings * config.d_model + output_bias
+
+
+def num_transformer_parameters(config: ModelConfig) -> int:
+    """The number of parameters without embeddings and output bias."""
     d, f, bias = config.d_model, config.d_ff, config.attention_bias
     attention = 4 * d * d + (4 * d if bias else 0)
     feed_forward = 2 * d * f + f + d
@@ -159,11 +211,19 @@ def num_parameters(config: ModelConfig) -> int:
     encoder = config.num_layers * (attention + feed_forward + 2 * norm)
     decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
     last_norms = 2 * norm if config.norm == "pre" else 0
-    embeddings = {
-        "three-way": config.source_vocab_size,
-        "two-way": config.source_vocab_size + config.target_vocab_size,
-        "none": config.source_vocab_size + 2 * config.target_vocab_size,
-    }[config.tied_embeddings]
     tables = 2 * config.max_length * d if config.positions == "learned" else 0
-    output_bias = config.target_vocab_size if config.output_bias else 0
-    return encoder + decoder + last_norms + embeddings * d + tables + output_bias
+    return encoder + decoder + last_norms + tables
+
+
+def num_rnn_parameters(config: ModelConfig) -> int:
+    """The number of parameters without embeddings and output bias."""
+    d, attention = config.d_model, config.kind == "rnn_attention"
+
+    def gru(width: int) -> int:
+        return 3 * width * (d + width) + 4 * width
+
+    encoder = config.num_layers * (2 * gru(d // 2) if attention else gru(d))
+    decoder = config.decoder_layers * (gru(d) + d * d + d)  # and the layer's initial state
+    # Query, key and score; the context's part of the gates; the output.
+    additive_attention = (2 * d * d + d) + 3 * d * d + (2 * d * d + d) if attention else 0
+    return encoder + decoder + additive_attention

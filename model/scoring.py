@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from .checks import check_array, check_shape
 from .constraints import Rules
+from .encoder_decoder import EncoderDecoder
 from .matmul import FULL
-from .transformer import Transformer
 from .translate import mixture_logits
 
 
@@ -21,12 +21,14 @@ class TargetScores(NamedTuple):
     """Scores of given targets; 0 beyond the length of a target."""
 
     log_probs: Float[Array, "B T"]  # natural logarithm, of each token given the tokens before it
-    attention: Float[Array, "B T S"]  # cross-attention weights when each token is predicted
+    # Cross-attention weights when each token is predicted; None if a model has no cross-attention.
+    attention: Float[Array, "B T S"] | None
 
 
 class AttentionWeights(NamedTuple):
     """The attention weights of each layer. The weights of a query are 0 for keys that it may not
-    attend to, and all 0 for a query beyond the length of its sequence."""
+    attend to, and all 0 for a query beyond the length of its sequence. An RNN has weights of its
+    cross-attention only, of one head in one layer, or none."""
 
     encoder: tuple[Float[Array, "B H S S"], ...]
     decoder: tuple[Float[Array, "B H T T"], ...]  # self-attention; keys: the start token, then T−1
@@ -34,7 +36,7 @@ class AttentionWeights(NamedTuple):
 
 
 def teacher_forcing(
-    model: Transformer,
+    model: EncoderDecoder,
     variables: Any,
     source: Int[Array, "B S"],
     lengths: Int[Array, " B"],
@@ -52,21 +54,22 @@ def teacher_forcing(
     logits, sown = model.apply(
         variables, source, inputs, source_segments, target_segments, mutable="intermediates"
     )
-    stacks, config = sown["intermediates"], model.config
+    stacks, config = sown.get("intermediates", {}), model.config
     return logits, AttentionWeights(
-        layer_weights(stacks["encoder"], config.num_layers, "self_attention"),
-        layer_weights(stacks["decoder"], config.decoder_layers, "self_attention"),
-        layer_weights(stacks["decoder"], config.decoder_layers, "cross_attention"),
+        layer_weights(stacks.get("encoder", {}), config.num_layers, "self_attention"),
+        layer_weights(stacks.get("decoder", {}), config.decoder_layers, "self_attention"),
+        layer_weights(stacks.get("decoder", {}), config.decoder_layers, "cross_attention"),
     )
 
 
 def layer_weights(stack: Any, layers: int, name: str) -> tuple[Array, ...]:
-    """The weights that the attention `name` of each layer of a stack has sown."""
-    return tuple(stack[f"layers_{layer}"][name]["weights"][0] for layer in range(layers))
+    """The weights that the attention `name` of each layer of a stack has sown, if it has one."""
+    sown = (stack.get(f"layers_{layer}", {}).get(name) for layer in range(layers))
+    return tuple(one["weights"][0] for one in sown if one)
 
 
 def score_targets(
-    models: Sequence[tuple[Transformer, Any]],
+    models: Sequence[tuple[EncoderDecoder, Any]],
     source: Int[Array, "B S"],
     lengths: Int[Array, " B"],
     target: Int[Array, "B T"],
@@ -89,14 +92,26 @@ def score_targets(
             model, variables, source, lengths, target, target_lengths
         )
         logits.append(model_logits)
-        attention.append(attended.cross[max(0, model.config.decoder_layers - 2)].mean(axis=1))
+        if attended.cross:
+            attention.append(attended.cross[max(0, len(attended.cross) - 2)].mean(axis=1))
     log_probs = target_log_probs(mixture_logits(logits, weights), target, rules)
-    if weights is None:
+    if len(attention) < len(models):
+        mean_attention = None
+    elif weights is None:
         mean_attention = sum(attention) / len(models)
     else:
         mean_attention = jnp.tensordot(weights, jnp.stack(attention), 1, precision=FULL)
     inside = jnp.arange(target.shape[1]) < target_lengths[:, None]
     return TargetScores(jnp.where(inside, log_probs, 0.0), mean_attention)
+
+
+def attended_tokens(
+    attention: Float[Array, "B T S"], lengths: Int[Array, " B"]
+) -> Int[Array, "B T"]:
+    """The source token of the largest weight of each target token. The source's end token, which
+    `lengths` include, and the padding are excluded."""
+    inside = jnp.arange(attention.shape[2]) < lengths[:, None] - 1
+    return jnp.where(inside[:, None], attention, -1.0).argmax(axis=2)
 
 
 def target_log_probs(

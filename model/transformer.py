@@ -20,7 +20,8 @@ from .attention import (
 )
 from .cache import Cache, attend_to_cache, extend_cache
 from .config import ModelConfig
-from .layers import Dropout, Embedding, FeedForward, LayerNorm
+from .encoder_decoder import EncoderDecoder
+from .layers import Dropout, FeedForward, LayerNorm
 from .positions import PositionTable
 
 
@@ -71,7 +72,7 @@ class Layer(nn.Module):
         if cache is not None:
             cache = extend_cache(cache, keys_values, index)
             keys_values, attend = cache, attend_to_cache
-        y = self.self_attention(y, keys_values, mask, rotary, row_ids, attend)
+        y = self.self_attention(y, keys_values, mask, rotary, row_ids, attend=attend)
         x = self.around_self.leave(x, y, row_ids)
         if memory is not None:
             y = self.around_cross.enter(x)
@@ -131,28 +132,12 @@ class Stack(nn.Module):
         return self.norm(x) if self.config.norm == "pre" else x, tuple(extended)
 
 
-class Transformer(nn.Module):
-    """The model: `__call__` for teacher forcing; `encode`, `memory_keys_values`, `step` for search.
-
-    Dropout is applied if and only if `apply` is called with `rngs={"dropout": key}`.
-    """
-
-    config: ModelConfig
+class Transformer(EncoderDecoder):
+    """`__call__` for teacher forcing; `encode`, `memory_keys_values` and `step` for search."""
 
     def setup(self):
+        super().setup()
         c = self.config
-        self.target_embedding = Embedding(c, c.target_vocab_size)
-        if c.tied_embeddings == "three-way":
-            self.source_embedding = self.target_embedding
-        else:
-            self.source_embedding = Embedding(c, c.source_vocab_size)
-        if c.tied_embeddings == "none":
-            self.output_embedding = Embedding(c, c.target_vocab_size)
-        else:
-            self.output_embedding = self.target_embedding
-        if c.output_bias:
-            zeros = nn.initializers.zeros
-            self.output_bias = self.param("output_bias", zeros, (c.target_vocab_size,))
         self.encoder = Stack(c, c.num_layers)
         self.decoder = Stack(c, c.decoder_layers)
 
@@ -179,11 +164,7 @@ class Transformer(nn.Module):
         target_positions: Int[Array, "B T"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """The decoder's output for each target position, before `logits` (teacher forcing).
-
-        `target` is the decoder's input: the start token, then the target without its end token.
-        Segments are 1, 2, … for packed pairs and 0 for padding. Positions default to 0, 1, ….
-        """
+        """See EncoderDecoder."""
         memory = self.encode(source, source_segments, source_positions, row_ids)
         positions = default_positions(target) if target_positions is None else target_positions
         causal = segment_mask(target_segments, target_segments) & causal_mask(target.shape[1])
@@ -196,16 +177,6 @@ class Transformer(nn.Module):
             row_ids=row_ids,
         )
         return x
-
-    def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
-        """Unnormalised log-probabilities of the next token, float32."""
-        return self.output_embedding.logits(
-            hidden, self.output_bias if self.config.output_bias else None
-        )
-
-    def __call__(self, *inputs: Array | None) -> Float[Array, "B T V"]:
-        """Logits for each target position; the inputs are those of `hidden`."""
-        return self.logits(self.hidden(*inputs))
 
     def memory_keys_values(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
         """Cross-attention keys and values of every decoder layer, computed once per sentence."""

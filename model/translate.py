@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .beam_search import Queue, Step, beam_search
-from .cache import Cache, StoredKeysValues, empty_caches, empty_memory, stored
 from .checks import check_array, check_shape
 from .constraints import NO_RULES, RuleOptions, make_rules
+from .encoder_decoder import EncoderDecoder
 from .hypotheses import Hypotheses
+from .kinds import kind_of
 from .platforms import Choices, by_platform
 from .sampling import SamplingOptions, sample
-from .transformer import Transformer
 
 
 class Search(NamedTuple):
@@ -61,67 +61,35 @@ class Request(NamedTuple):
 class DecoderState(NamedTuple):
     """The state of one model's step: the encoded sentences in its lanes, and the caches."""
 
-    memory: tuple[StoredKeysValues, ...]  # of each layer's cross-attention
+    memory: Any  # what `Kind.encode` returns
     lengths: Int[Array, " B"]  # of the sources
-    caches: tuple[Cache, ...]  # of T·N slots, of each layer's self-attention
+    caches: tuple[Any, ...]  # of each decoder layer: a Cache of its T·N slots, or an RNN's state
 
 
-def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
-    """The slots of an append-only cache that each hypothesis may attend to.
-
-    Slot n of step s is key s·N + n. A hypothesis may attend to it if n was its ancestor at s.
-    """
-    own = ancestry[:, :, :, None] == jnp.arange(ancestry.shape[1])
-    return own.reshape(*ancestry.shape[:2], -1)[:, None]
-
-
-def encode_batches(
-    model: Transformer, variables: Any, request: Request, batch: int
-) -> tuple[StoredKeysValues, ...]:
-    """Cross-attention keys and values of every sentence, encoded `batch` sentences at a time."""
-    sentences, length = request.source.shape
+def encode_batches(model: EncoderDecoder, variables: Any, request: Request, batch: int) -> Any:
+    """The memory of every sentence, encoded `batch` sentences at a time."""
+    kind, (sentences, length) = kind_of(model.config), request.source.shape
 
     def encode(i, memories):
         start = jnp.minimum(i * batch, sentences - batch)
         cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
         segments = jnp.arange(length) < cut(request.lengths)[:, None]
-        memory = model.apply(
-            variables, cut(request.source), segments.astype(jnp.int32), method="encode"
-        )
-        memory = map(stored, model.apply(variables, memory, method="memory_keys_values"))
+        memory = kind.encode(model, variables, cut(request.source), segments.astype(jnp.int32))
         write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
-        return jax.tree.map(write, memories, tuple(memory))
+        return jax.tree.map(write, memories, memory)
 
     batches = -(-(request.lengths > 0).sum() // batch)
-    return jax.lax.fori_loop(0, batches, encode, empty_memory(model.config, sentences, length))
+    empty = kind.empty_memory(model.config, sentences, length)
+    return jax.lax.fori_loop(0, batches, encode, empty)
 
 
-def encode_sources(
-    model: Transformer, variables: Any, request: Request, lanes: int
-) -> tuple[StoredKeysValues, ...]:
+def encode_sources(model: EncoderDecoder, variables: Any, request: Request, lanes: int) -> Any:
     """`encode_batches` in batches of `lanes`, or of fewer that the platform encodes together."""
 
     def batch(choices: Choices) -> int:
         return max(1, min(lanes, choices.encoder_tokens // request.source.shape[1]))
 
     return by_platform(batch, partial(encode_batches, model, variables, request))
-
-
-def search_step(model: Transformer, variables: Any) -> Step:
-    """The Transformer as the step of a search: an append-only cache, masked by ancestry."""
-
-    def step(tokens, state, t, parents, ancestry):
-        beams, source_length = tokens.shape[1], state.memory[0].values.shape[2]
-        mask = ancestry_mask(ancestry)
-        memory_mask = jnp.arange(source_length) < state.lengths[:, None]
-        memory = tuple(cache.keys_values for cache in state.memory)
-        logits, caches = model.apply(
-            variables, tokens, state.caches, t * beams, t, mask, memory,
-            memory_mask[:, None, None], method="step",
-        )  # fmt: skip
-        return logits, state._replace(caches=caches)
-
-    return step
 
 
 def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
@@ -155,7 +123,7 @@ def mixture_logits(
 
 
 def translate(
-    models: Sequence[tuple[Transformer, Any]],
+    models: Sequence[tuple[EncoderDecoder, Any]],
     request: Request,
     search: Search,
     max_length: int,
@@ -171,7 +139,9 @@ def translate(
     sentences, config = len(request.source), models[0][0].config
     slots = search.samples or search.beam_size
     lanes = sentences if search.samples else min(lanes, sentences)
-    step = ensemble([search_step(*one) for one in models], search.weights)
+    kinds = [kind_of(model.config) for model, _ in models]
+    steps = [kind.step(*model) for kind, model in zip(kinds, models, strict=True)]
+    step = ensemble(steps, search.weights)
     memories = [encode_sources(*one, request, lanes) for one in models]
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
@@ -181,9 +151,9 @@ def translate(
     state = tuple(
         DecoderState(
             jax.tree.map(lambda x: x[:lanes], memory), request.lengths[:lanes],
-            empty_caches(model.config, lanes, max_length, slots),
+            kind.empty_caches(model.config, lanes, max_length, slots),
         )
-        for (model, _), memory in zip(models, memories, strict=True)
+        for kind, (model, _), memory in zip(kinds, models, memories, strict=True)
     )  # fmt: skip
     if search.samples:
         options = SamplingOptions(
@@ -201,7 +171,7 @@ def translate(
 
 
 def load_sentences(
-    memories: Sequence[tuple[StoredKeysValues, ...]],
+    memories: Sequence[Any],
     lengths: Int[Array, " Q"],
     states: tuple[DecoderState, ...],
     lanes: Int[Array, " R"],
@@ -209,7 +179,8 @@ def load_sentences(
 ) -> tuple[DecoderState, ...]:
     """Copy the memory of sentences into lanes, once instead of a gather in each step.
 
-    The caches keep their values: stale slots are in no ancestry, so they stay masked.
+    The caches keep their values: stale slots are in no ancestry, so they stay masked, and an RNN
+    does not read its state at t = 0.
     """
 
     def copy(old, new):
@@ -224,7 +195,7 @@ def load_sentences(
 
 
 def check_request(
-    models: Sequence[tuple[Transformer, Any]], request: Request, search: Search, max_length: int
+    models: Sequence[tuple[EncoderDecoder, Any]], request: Request, search: Search, max_length: int
 ) -> None:
     """Raises TypeError or ValueError that names an argument of `translate`."""
     if not models:

@@ -57,6 +57,12 @@ def check_export_flags(
             CONFIGURATION,
             f"--platforms must be a list of {', '.join(PLATFORMS)}, got {','.join(f.platforms)!r}",
         )
+    if config.model.kind != "transformer":
+        raise UserError(
+            CONFIGURATION,
+            f"--workdir: model.kind={config.model.kind} cannot be exported: expected transformer; "
+            "use decode.py",
+        )
     for tokenizer in tokenizers:
         if not isinstance(tokenizer, SentencePieceTokenizer):
             raise UserError(

@@ -1,6 +1,7 @@
 """The run directory in all processes but process 0: read only."""
 
 from pathlib import Path
+from typing import Any
 
 from data.tokenizer import Tokenizer
 from storage.config import Config
@@ -30,5 +31,7 @@ class ReadOnlyRun(Run):
     def open_metrics(self, step: int) -> None: ...
 
     def write_samples(self, name: int | str, lines: list[str]) -> None: ...
+
+    def write_scores(self, scores: dict[str, Any]) -> None: ...
 
     def close(self) -> None: ...

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from data.tokenizer import Tokenizer
 from data.vocabulary import save_tokenizers
@@ -43,6 +44,7 @@ RUN_FILES = (
     "metrics.jsonl",
     "train.log",
     "best.json",
+    "scores.json",
     "vocab",
     "checkpoints",
     "average",
@@ -227,6 +229,11 @@ class Run:
         with self._warn_on_write_error("samples"):
             (self.path / "samples").mkdir(exist_ok=True)
             (self.path / "samples" / f"{name}.txt").write_text(text, encoding="utf-8")
+
+    def write_scores(self, scores: dict[str, Any]) -> None:
+        """Write scores.json: the checkpoint and, by name of the held-out data, its scores."""
+        with self._warn_on_write_error("scores.json"):
+            write_atomic(self.path / "scores.json", json.dumps(scores, indent=2) + "\n")
 
     def close(self) -> None:
         """Close the event file and unlock the directory."""

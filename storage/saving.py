@@ -244,9 +244,11 @@ class Checkpoints:
     def _write_params(self, path: Path, params: Any) -> None:
         self._write(path, {"params": ocp.args.StandardSave(params)}, params)
 
-    def discard_average(self, best: dict[str, Any]) -> None:
-        """Delete the average, which further training makes outdated, after writing best.json."""
+    def discard_results(self, best: dict[str, Any]) -> None:
+        """Delete scores.json and the average, which further training makes outdated, after writing
+        best.json."""
         self._write_best(best)
+        (self.run / "scores.json").unlink(missing_ok=True)
         self._delete(self.run / "average")
 
     def close(self) -> None:

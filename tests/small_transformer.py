@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model.config import CHOICES, ModelConfig
-from model.transformer import Transformer
+from model.kinds import make_model
 
 V, S, T = 41, 11, 13
 POSITIONS = CHOICES["positions"]
@@ -35,7 +35,7 @@ def others(ids):
 
 def shapes(config):
     one = jnp.ones((1, 2), jnp.int32)
-    return jax.eval_shape(Transformer(config).init, jax.random.key(0), one, one, one, one)["params"]
+    return jax.eval_shape(make_model(config).init, jax.random.key(0), one, one, one, one)["params"]
 
 
 @cache
@@ -59,7 +59,7 @@ def variables_of(config):
 @cache
 def jitted(config, method="__call__"):
     """model.apply with these parameters, compiled once for each shape of its inputs."""
-    apply = jax.jit(partial(Transformer(config).apply, method=method))
+    apply = jax.jit(partial(make_model(config).apply, method=method))
     return partial(apply, variables_of(config))
 
 

@@ -78,6 +78,10 @@ def test_training_says_what_it_does_and_ends_with_results(trained):
         assert part in out
     best = json.loads((path / "run" / "best.json").read_text())["checkpoint"]
     assert f"(checkpoint: {best})" in out
+    written = json.loads((path / "run" / "scores.json").read_text())
+    for score in written["sets"][""]["scores"][:3]:  # the last one, exact match, has another form
+        assert f"{score['name']} {score['value']:.2f} ({score['signature']})" in out
+    assert written["checkpoint"] == best
     assert f"python decode.py --workdir={path / 'run'}" in log
     here = {p.name for p in (path / "run").iterdir()}
     assert here >= {
@@ -88,6 +92,7 @@ def test_training_says_what_it_does_and_ends_with_results(trained):
         "vocab",
         "checkpoints",
         "best.json",
+        "scores.json",
         "samples",
         "tensorboard",
         "average",

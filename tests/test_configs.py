@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from data.corpora import mixture
+from model.config import num_parameters
 from storage.config import Config
 
 ROOT = Path(__file__).parent.parent
@@ -52,3 +53,16 @@ def test_no_config_names_a_path_of_one_machine(name):
                 variables = {re.match(r"\$(\w+)/", path)[1] for path in part.rest.split(",")}
                 assert len(variables) == 1
                 assert f"{variables.pop()}=DIRECTORY" in documentation(name)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "rnn_attention"])
+def test_the_rnn_baselines_have_the_size_and_the_data_of_the_transformer(kind):
+    transformer, rnn = config_of("korean_english"), config_of(f"korean_english_{kind}")
+    assert rnn.model.kind == kind
+    for config in (transformer, rnn):
+        config.model.source_vocab_size = config.model.target_vocab_size = config.data.vocab_size
+    ratio = num_parameters(rnn.model) / num_parameters(transformer.model)
+    assert ratio == pytest.approx(1.0, abs=0.05)
+    assert (rnn.data, rnn.decoding) == (transformer.data, transformer.decoding)
+    rnn.training.num_steps = transformer.training.num_steps
+    assert rnn.training == transformer.training

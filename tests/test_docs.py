@@ -206,7 +206,10 @@ def test_the_files_that_a_document_names_exist(name):
 @document
 def test_the_fields_and_flags_that_a_document_names_exist(name):
     scripts = ["train.py", "decode.py"]
-    scripts += [f"scripts/{name}.py" for name in ("checkpoints", "export", "mutation_test")]
+    scripts += [
+        f"scripts/{name}.py"
+        for name in ("checkpoints", "export", "mutation_test", "report", "attention_page")
+    ]
     known = set().union(*map(flags_of, scripts)) | {one[2:] for one in pytest_options()}
     for code in inline_code(TEXTS[name]):
         found = re.match(r"--([\w.]+)(?:=|$)", code)

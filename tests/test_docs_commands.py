@@ -48,11 +48,13 @@ def run_command_in(path: Path, command: Command) -> None:
     arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
     if script == "train.py":
         parts = ["model"] if "init_from" not in str(command) else []
-        arguments += tiny_flags(*parts, "training", "decoding")
+        kind = re.search(r"rnn_attention|rnn|$", str(command))[0]
+        arguments += tiny_flags(*parts, "training", "decoding", kind=kind or "transformer")
         arguments += ["--config.decoding.beam_size=4"]
     if script in ("train.py", "scripts/prepare_corpus.py"):
         arguments += tiny_flags("data")
-        arguments += ["--config.data.tokenizer=bpe", "--config.data.vocab_size=400"]
+        pieces = 600 if "korean" in str(command) else 400  # more than the characters
+        arguments += ["--config.data.tokenizer=bpe", f"--config.data.vocab_size={pieces}"]
         arguments += [f"--corpus_cache={path / 'cache'}"]
     for documented in ("1000,2000,3000", "2000,2100"):
         if any(word.endswith(f"={documented}") for word in arguments):
@@ -75,7 +77,7 @@ def run_command_in(path: Path, command: Command) -> None:
 def is_quick(command: Command) -> bool:
     """Whether a command takes seconds with a tiny run: not the main job, not several processes."""
     program, *rest = command.words
-    scripts = ("checkpoints", "convert", "export", "prepare_corpus")
+    scripts = ("attention_page", "checkpoints", "convert", "export", "prepare_corpus", "report")
     several = any(word.startswith(("--distributed", "--coordinator")) for word in rest)
     known = ("train.py", "decode.py", "mine.zip", *(f"scripts/{name}.py" for name in scripts))
     quick = rest[:1] and rest[0] in known

@@ -54,9 +54,16 @@ def tiny_config(corpus: str, valid: str = "") -> Config:
     )  # fmt: skip
 
 
-def tiny_flags(*parts: str) -> list[str]:
+def tiny_rnn(kind: str) -> ModelConfig:
+    """The RNN of the same sizes as the model of `tiny_config`."""
+    return ModelConfig(kind=kind, d_model=8, num_layers=1, max_length=32)
+
+
+def tiny_flags(*parts: str, kind: str = "transformer") -> list[str]:
     """The flags of train.py that set these parts of the config as `tiny_config` does."""
     config, default = tiny_config(corpus=Config().data.corpus), Config()
+    if kind != "transformer":
+        config.model = tiny_rnn(kind)
     return [
         f"--config.{part}.{name}={value}"
         for part in parts
@@ -65,24 +72,28 @@ def tiny_flags(*parts: str) -> list[str]:
     ]
 
 
-def write_run(path: Path, seed: int = 0, tokenizer: Tokenizer | None = None) -> None:
+def write_run(
+    path: Path, seed: int = 0, tokenizer: Tokenizer | None = None, kind: str = "transformer"
+) -> None:
     """Write a run directory with random weights as the average of a complete training.
 
-    The tokenizer is of WORDS unless one is given.
+    The tokenizer is of WORDS unless one is given. `kind` is that of the model.
     """
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    from model.transformer import Transformer
+    from model.kinds import make_model
     from storage.checkpoint import write_run as write
 
     config = tiny_config("tsv:nowhere")
+    if kind != "transformer":
+        config.model = tiny_rnn(kind)
     words = tokenizer or ListTokenizer("words", "\n".join(WORDS).encode())
     config.model.source_vocab_size = config.model.target_vocab_size = words.size
     config.data.vocab_sha256 = "+".join([tokenizer_sha256(words)] * 2)
     ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
-    shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), ids, ids, ids, ids)
+    shapes = jax.eval_shape(make_model(config.model).init, jax.random.key(0), ids, ids, ids, ids)
     params = jax.tree.map(
         lambda x: choose.normal(0, 0.5, x.shape).astype(np.float32), shapes["params"]
     )

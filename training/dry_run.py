@@ -14,7 +14,7 @@ import jax
 from data.batches import Batches, DataPosition
 from data.corpus_cache import CorpusCache, without_damaged_stores
 from data.packing import Batch
-from model.transformer import Transformer
+from model.kinds import make_model
 from runtime.devices import prepare_jax
 from runtime.errors import OUTPUT, UserError
 from runtime.memory import free_memory
@@ -76,7 +76,7 @@ def temporary_run(path: Path, overwrite: bool) -> Iterator[Run]:
 
 def do_one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
     """Make the state, check memory and disk space, and do one step."""
-    model = Transformer(config.model)
+    model = make_model(config.model)
     optimizer = make_optimizer(config.training, config.model.d_model)
     fresh_state = partial(init_state, model, optimizer, config.training)
     check_state(jax.eval_shape(fresh_state), config)

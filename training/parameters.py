@@ -14,14 +14,15 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from model.config import ModelConfig
-from model.transformer import Transformer
+from model.encoder_decoder import EncoderDecoder
+from model.kinds import make_model
 from runtime.errors import CONFIGURATION, UserError
 from storage.config import Config
 
 VOCABULARY_SIZES = ("source_vocab_size", "target_vocab_size")
 
 
-def init_params(model: Transformer, key: jax.Array) -> Any:
+def init_params(model: EncoderDecoder, key: jax.Array) -> Any:
     """Random parameters."""
     ids = jnp.ones((1, 2), jnp.int32)
     return model.init(key, ids, ids, ids, ids)["params"]
@@ -80,8 +81,8 @@ def similar_patterns(pattern: str, paths: list[str]) -> list[str]:
 def parameter_shapes(model: ModelConfig) -> Any:
     """The shapes of all parameters; uses no device. An unset vocabulary size counts as 1."""
     sizes = {name: max(1, getattr(model, name)) for name in VOCABULARY_SIZES}
-    transformer = Transformer(replace(model, **sizes))
-    return jax.eval_shape(lambda: init_params(transformer, jax.random.PRNGKey(0)))
+    module = make_model(replace(model, **sizes))
+    return jax.eval_shape(lambda: init_params(module, jax.random.PRNGKey(0)))
 
 
 def check_freeze(config: Config) -> None:

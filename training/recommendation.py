@@ -1,5 +1,8 @@
-"""Recommendations: configs/small.py for a large model with few pairs or too little memory, mixed
-for float32 on an accelerator."""
+"""Recommendations: a smaller model for few pairs or too little memory, mixed for float32 on an
+accelerator.
+
+configs/small.py is a Transformer; an RNN is made smaller with model.d_model.
+"""
 
 from model.config import num_parameters
 from storage.config import Config
@@ -7,6 +10,7 @@ from storage.config import Config
 LARGE = 10_000_000  # parameters of a large model; configs/small.py has half of them
 PARAMETERS_PER_PAIR = 250  # more than configs/small.py has with 20,000 pairs
 SMALL = "--config=configs/small.py"
+NARROW = "a lower --config.model.d_model"
 
 
 def size_hint(config: Config, pairs: int) -> str:
@@ -14,10 +18,10 @@ def size_hint(config: Config, pairs: int) -> str:
     parameters = num_parameters(config.model)
     if parameters <= max(LARGE, PARAMETERS_PER_PAIR * pairs) or config.training.init_from:
         return ""
-    return (
-        f"hint: {pairs:,} pairs are few for a model of {parameters:,} parameters; {SMALL} is for "
-        "20 thousand to a million pairs"
-    )
+    advice = f"{NARROW} is recommended"
+    if config.model.kind == "transformer":
+        advice = f"{SMALL} is for 20 thousand to a million pairs"
+    return f"hint: {pairs:,} pairs are few for a model of {parameters:,} parameters; {advice}"
 
 
 def precision_hint(dtype: str, platform: str) -> str:
@@ -33,4 +37,5 @@ def precision_hint(dtype: str, platform: str) -> str:
 
 def smaller_model(config: Config) -> str:
     """The advice for a model that does not fit into memory."""
-    return "a smaller model" + f" ({SMALL})" * (num_parameters(config.model) > LARGE)
+    advice = SMALL if config.model.kind == "transformer" else NARROW
+    return "a smaller model" + f" ({advice})" * (num_parameters(config.model) > LARGE)

@@ -1,11 +1,13 @@
 """Reports at the start of training (devices, model, batches) and at its end (scores, samples)."""
 
+from typing import Any
+
 import jax
 
 from data.batches import Batches, DataPosition
 from data.corpus import Corpus
 from data.held_out import qualified
-from data.scores import bleu, chrf, exact_match, tokenized_bleu
+from data.scores import Score, bleu, chrf, exact_match, tokenized_bleu
 from model.config import num_parameters
 from runtime import processes
 from storage.checkpoint import read_best
@@ -61,23 +63,33 @@ def limits(training: TrainingConfig) -> str:
 
 
 def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> None:
-    """Print samples and scores on the held-out data; log the command for translation."""
+    """Print samples and scores on the held-out data, and write scores.json; log the command for
+    translation."""
+    checkpoint, sets = read_best(run.path).get("checkpoint", "latest"), {}
     for name, corpus in data.test.items():
         texts = translate_in_parallel(translator, corpus.source)
         if processes.is_first():
-            print_scores(run, qualified("held-out", name), corpus, texts)
+            sets[name] = print_scores(qualified("held-out", name), corpus, texts, checkpoint)
+    run.write_scores({"checkpoint": checkpoint, "sets": sets})
     run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")
 
 
-def print_scores(run: Run, title: str, corpus: Corpus, texts: list[str]) -> None:
-    """Print samples of the translations `texts` of a corpus, and their scores after `title`."""
+def print_scores(
+    title: str, corpus: Corpus, texts: list[str], checkpoint: int | str
+) -> dict[str, Any]:
+    """Print samples of the translations `texts` of a corpus, and their scores after `title`.
+
+    Returns the entry of the corpus in scores.json.
+    """
     references = corpus.target
     print("\n".join(samples(corpus.source, texts, references, SAMPLES)))
-    for metric in (bleu, tokenized_bleu, chrf):
-        print(f"{title} {metric(texts, references)}")
-    best = read_best(run.path).get("checkpoint", "latest")
+    scores = [metric(texts, references) for metric in (bleu, tokenized_bleu, chrf)]
+    for score in scores:
+        print(f"{title} {score}")
+    exact = exact_match(texts, references)
     print(
-        f"{title} exact match {exact_match(texts, references):.1f} % of {len(texts):,} "
-        f"sentences (checkpoint: {best})",
+        f"{title} exact match {exact:.1f} % of {len(texts):,} sentences (checkpoint: {checkpoint})",
         flush=True,
     )
+    scores.append(Score("exact match", exact, f"{len(texts):,} sentences, in percent"))
+    return {"sentences": len(texts), "scores": [score._asdict() for score in scores]}

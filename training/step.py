@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from data.packing import Batch
-from model.transformer import Transformer
+from model.encoder_decoder import EncoderDecoder
 from runtime.devices import replicated
 from storage.config import TrainingConfig
 from training.loss import LossSums, blockwise_cross_entropy
@@ -40,7 +40,7 @@ class TrainState(NamedTuple):
 
 
 def init_state(
-    model: Transformer, optimizer: optax.GradientTransformation, config: TrainingConfig
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> TrainState:
     """A fresh state, replicated on all local devices; otherwise the step would compile twice."""
 
@@ -64,7 +64,7 @@ def start_from(state: TrainState, params: Any) -> TrainState:
 
 
 def loss_sums(
-    model: Transformer, params: Any, batch: Batch, config: TrainingConfig, key: Array | None
+    model: EncoderDecoder, params: Any, batch: Batch, config: TrainingConfig, key: Array | None
 ) -> LossSums:
     """The loss of one packed batch [B, …] as sums; `key` turns dropout on."""
     variables = {"params": params}
@@ -94,7 +94,7 @@ def loss_sums(
 
 
 def make_train_step(
-    model: Transformer, optimizer: optax.GradientTransformation, config: TrainingConfig
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Float[Array, ""]]]]:
     """train_step(state, batch [M, B, …]) → (state, metrics), for pmap or shard_map over AXIS.
 
@@ -159,7 +159,9 @@ def pmap_train_step(train_step: Callable) -> Callable:
     return jax.pmap(train_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
-def pmap_eval_step(model: Transformer, config: TrainingConfig) -> Callable[[Any, Batch], LossSums]:
+def pmap_eval_step(
+    model: EncoderDecoder, config: TrainingConfig
+) -> Callable[[Any, Batch], LossSums]:
     """(params, batch [devices, B, …]) → LossSums over all devices, without dropout."""
 
     def eval_step(params, batch):

@@ -7,7 +7,7 @@ import jax
 
 from data.batches import DataPosition, own_rows
 from data.packing import Batch
-from model.transformer import Transformer
+from model.kinds import make_model
 from runtime import processes
 from runtime.devices import wait_on_cpu
 from runtime.errors import OUTPUT, UserError
@@ -51,7 +51,7 @@ class Trainer:
         """Restore or initialise the state. Raises UserError if the run cannot be resumed."""
         training = config.training
         self.config, self.run, self.data, self.stop = config, run, data, stop
-        self.model = Transformer(config.model)
+        self.model = make_model(config.model)
         self.optimizer = make_optimizer(training, config.model.d_model)
         parts = jax.device_count() * training.accumulate
         rows = own_rows(config.rows_per_batch, parts, processes.index(), processes.count())
@@ -147,9 +147,9 @@ class Trainer:
     def _do_step(self, stream: BatchStream) -> None:
         """Start a training step on the next batch, then report the step before it."""
         taken, batch, following = next(stream)
-        if self.step == self.start_step > 0:  # the average is outdated from here on
+        if self.step == self.start_step > 0:  # average and scores are outdated
             processes.run_on_first(
-                "the first step", self.checkpoints.discard_average, self.evaluator.best.entry
+                "the first step", self.checkpoints.discard_results, self.evaluator.best.entry
             )
         wait_on_cpu(self.state)
         rate = self._learning_rate(self.step)  # before the step, else it would wait for its end

@@ -11,7 +11,7 @@ from test_scorer import translator_of
 
 from decoding.scorer import Scorer
 from model.cache import empty_caches
-from model.translate import ancestry_mask
+from model.transformer_search import ancestry_mask
 
 SOURCE, TARGET = "eins zwei drei", "vier fünf sechs elf zehn"
 S, T = 4, 6  # tokens of them, with end tokens

@@ -139,6 +139,7 @@ BAD = {
         2,
         "only SentencePiece vocabularies (unigram, bpe) can be exported, got words",
     ),
+    "--workdir={d}/rnn": (2, "model.kind=rnn cannot be exported: expected transformer"),
     "--workdir={d}": (4, "not a run directory"),
 }
 
@@ -148,6 +149,8 @@ def test_an_unsupported_export_is_one_line_before_any_device_is_used(flag, train
     pytest.importorskip("flatbuffers")
     if "words" in flag and not (trained / "words").exists():
         write_run(trained / "words")
+    if "rnn" in flag and not (trained / "rnn").exists():
+        write_run(trained / "rnn", kind="rnn")
     expected_code, part = BAD[flag]
     code, out, err = export(
         trained, f"--to={trained / 'b.zip'}", flag.format(d=trained), devices=False

@@ -1,6 +1,7 @@
 """Sizes of batches, windows and chunks by platform, memory and number of devices."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import pytest
@@ -76,6 +77,18 @@ def test_more_memory_never_gives_a_smaller_batch_and_more_work_never_a_larger_on
     assert sizes(memory=16 * GB, max_extra_length=400).batch_size < usual
     large = ModelConfig(source_vocab_size=10**6, target_vocab_size=10**6, max_length=512)
     assert sizes(memory=16 * GB, models=(large,)).batch_size < usual
+
+
+@pytest.mark.parametrize("kind", ["rnn", "rnn_attention"])
+def test_the_batch_of_an_rnn_does_not_depend_on_the_length_of_the_target(kind):
+    """Its state has one vector for each layer, where a Transformer has keys of every step."""
+    rnn = ModelConfig(kind=kind, source_vocab_size=1000, target_vocab_size=1000, max_length=512)
+    found = [
+        sizes(memory=GB, models=(model,), max_extra_length=extra).batch_size
+        for model in (rnn, replace(rnn, kind="transformer"))
+        for extra in (50, 400)
+    ]
+    assert found[0] == found[1] > found[2] > found[3]
 
 
 def test_windows_and_chunks_follow_the_number_of_devices_and_lanes():

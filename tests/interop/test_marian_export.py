@@ -226,6 +226,7 @@ def test_translations_equal_those_of_ctranslate2(pair, tmp_path):
 @pytest.mark.parametrize(
     "field, value",
     [
+        ("kind", "rnn"),
         ("norm", "pre"),
         ("positions", "rotary"),
         ("positions", "learned"),

@@ -50,7 +50,8 @@ ACCEPTED = [
     {"d_model": 33, "positions": "learned"},
     {"dropout": 0.0, "attention_dropout": 0.999, "activation_dropout": 0.999},
     {"start_id": 0},  # in Marian the start token is the padding
-    *({name: choice} for name, allowed in CHOICES.items() for choice in allowed),
+    *({"kind": kind, "d_model": 32, "num_heads": 8} for kind in CHOICES["kind"]),
+    *({name: choice} for name, allowed in CHOICES.items() for choice in allowed if name != "kind"),
 ]
 
 
@@ -71,6 +72,7 @@ def test_a_model_that_can_be_built_is_valid(change):
 def test_the_defaults_are_the_paper_s_base_model():
     c = ModelConfig()
     c.validate()
+    assert c.kind == "transformer"
     assert (c.d_model, c.d_ff, c.num_heads, c.head_size) == (512, 2048, 8, 64)
     assert (c.num_layers, c.decoder_layers, c.dropout) == (6, 6, 0.1)
     assert (c.norm, c.positions, c.sinusoid_layout) == ("post", "sinusoidal", "interleaved")

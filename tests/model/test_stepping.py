@@ -15,7 +15,8 @@ from small_transformer import POSITIONS, SMALL, V, ids, variables_of
 from model.cache import empty_caches, stored
 from model.config import CHOICES
 from model.transformer import Stack, Transformer
-from model.translate import DecoderState, ancestry_mask, search_step
+from model.transformer_search import ancestry_mask, search_step
+from model.translate import DecoderState
 
 # Random histories: each slot continues a random slot with a random token.
 

@@ -36,6 +36,19 @@ CONFIG = Config(
 )  # fmt: skip
 
 
+def test_a_model_without_a_kind_is_a_transformer(tmp_path):
+    """config.json of earlier versions has no model.kind."""
+    path = tmp_path / "config.json"
+    for kind in ("transformer", "rnn"):
+        config = Config(model=ModelConfig(kind=kind))
+        save_config(config, path)
+        assert load_config(path).model.kind == kind
+        content = json.loads(path.read_text())
+        del content["model"]["kind"]
+        path.write_text(json.dumps(content))
+        assert load_config(path).model.kind == "transformer"
+
+
 def test_a_config_without_a_version_is_loaded():
     assert load_config(WITHOUT_VERSION) == CONFIG
 

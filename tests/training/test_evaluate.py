@@ -208,7 +208,8 @@ def test_samples_are_at_equal_distances_from_the_first_to_the_last():
 
 def test_the_results_of_each_set_have_its_name(tmp_path, capsys):
     corpus, _ = held_out()
-    translator, run = SecondSetWrong(), SimpleNamespace(path=tmp_path, log=lambda line: None)
+    translator, written = SecondSetWrong(), []
+    run = SimpleNamespace(path=tmp_path, log=lambda line: None, write_scores=written.append)
     translator.use((0.0, REFERENCES))
     print_results(run, SimpleNamespace(test={"news": corpus, "": corpus}), translator)
     printed = capsys.readouterr().out.splitlines()
@@ -221,6 +222,15 @@ def test_the_results_of_each_set_have_its_name(tmp_path, capsys):
         "held-out news exact match 100.0 % of 4 sentences",
     ]
     assert titles[-1] == "held-out exact match 0.0 % of 4 sentences" and len(titles) == 8
+    (scores,) = written
+    assert scores["checkpoint"] == "latest" and list(scores["sets"]) == ["news", ""]
+    for name, value in (("news", 100.0), ("", 0.0)):
+        assert scores["sets"][name]["sentences"] == 4
+        assert scores["sets"][name]["scores"][-1]["value"] == value
+    first = scores["sets"]["news"]["scores"][0]
+    assert (
+        first["name"] == "BLEU" and f"held-out news BLEU 100.00 ({first['signature']})" in printed
+    )
 
 
 @pytest.mark.slow

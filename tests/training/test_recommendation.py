@@ -51,6 +51,16 @@ def test_a_large_model_with_few_pairs_has_the_hint(name, pairs):
     assert "configs/small.py" in hint and f"{pairs:,} pairs" in hint and "\n" not in hint
 
 
+@pytest.mark.parametrize("kind", ["rnn", "rnn_attention"])
+def test_a_large_rnn_has_the_hint_of_a_narrower_model(kind):
+    config = with_vocabulary("base", 37_000)
+    config.model.kind = kind
+    hint = size_hint(config, 20_000)
+    assert "small.py" not in hint and hint.endswith("a lower --config.model.d_model is recommended")
+    message = out_of_memory_message("", config)
+    assert message.endswith("or a smaller model (a lower --config.model.d_model)")
+
+
 def announced(config: Config, resumed: bool = False) -> list[str]:
     """The lines that `announce` logs for 30 pairs."""
     sides = ragged([[5, 2]] * 30), ragged([[6, 7, 2]] * 30)

@@ -18,6 +18,7 @@ from interop.models import find_params, load_params
 from model.config import ModelConfig
 from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
 from runtime.signals import Stopped
+from scripts.pages.run_records import training_seconds
 from storage.checkpoint import steps
 from storage.config import load_config
 from storage.run import Run
@@ -210,9 +211,24 @@ def test_more_steps_resume_from_the_end(corpus, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     config = tiny_config(corpus)
     config.training.num_steps = 14
+    before = training_seconds(tmp_path / "run")
     run_training(tmp_path / "run", config)
     assert steps(tmp_path / "run") == [10, 12, 14]
+    assert training_seconds(tmp_path / "run") > before > 0
     assert load_config(tmp_path / "run" / "config.json").training.num_steps == 14
+
+
+def test_the_first_step_of_a_resumed_run_deletes_the_scores_of_its_end(
+    corpus, uninterrupted, tmp_path
+):
+    run, config = tmp_path / "run", tiny_config(corpus)
+    shutil.copytree(uninterrupted, run)
+    (run / "scores.json").write_text("{}")
+    config.training.num_steps = 14
+    with pytest.raises(Stopped):
+        run_training(run, config, stop_after=1)
+    assert steps(run)[-1] == 13
+    assert not (run / "scores.json").exists() and not (run / "average").exists()
 
 
 def test_overwrite_starts_over_and_keeps_other_files(corpus, uninterrupted, tmp_path):

@@ -1,0 +1,78 @@
+"""Write one HTML page with the attention weights of every layer and head for one sentence.
+
+    python scripts/attention_page.py --workdir=RUN --source='나는 밥을 먹었다.' --output=a.html
+The page needs no network. --target is a given translation; by default the model translates.
+--npz=FILE.npz writes the arrays encoder [L, H, S, S], decoder [L, H, T, T] and cross [L, H, T, S]
+(layers, heads, queries, keys), and the pieces as the arrays source [S] and target [T].
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from decoding.attention import Attention
+from runtime.command import run_command
+from runtime.devices import prepare_jax
+from runtime.errors import CONFIGURATION, UserError
+from runtime.files import check_outputs, open_atomic
+from runtime.path_flags import define_path
+from scripts.pages.attention_data import Example, attention_section, check_sentence, load_example
+from scripts.pages.template import page, text
+
+STYLES = ("page.css", "attention.css")
+SCRIPTS = ("attention_maps.js", "attention.js")
+
+
+def attention_html(name: str, example: Example) -> str:
+    """The page of an example of a model with a name."""
+    body = f"<h1>Attention of {text(name)}</h1>\n{attention_section(example)}"
+    return page(f"Attention of {name}", body, STYLES, SCRIPTS)
+
+
+def write_arrays(path: str, found: Attention) -> None:
+    """Write the fields of `found` as a .npz file."""
+    with open_atomic(path) as file:
+        np.savez_compressed(file, **{name: np.array(one) for name, one in found._asdict().items()})
+
+
+def check_flags(f: flags.FlagValues) -> None:
+    """UserError for flags that are invalid for any model; nothing is loaded yet."""
+    check_sentence("source", f.source)
+    check_sentence("target", f.target)
+    if f.npz and not f.npz.endswith(".npz"):
+        raise UserError(
+            CONFIGURATION, f"--npz is invalid: expected FILE.npz, got {f.npz!r}; rename the file"
+        )
+    check_outputs(filter(None, (f.output, f.npz)), f.overwrite)
+
+
+def main() -> None:
+    f = flags.FLAGS
+    check_flags(f)
+    prepare_jax(f.compilation_cache, 1)
+    run = Path(f.workdir).expanduser().absolute()
+    example = load_example(run, f.checkpoint, f.source, f.target)
+    content = attention_html(f"{run.name} ({f.checkpoint})", example).encode()
+    with open_atomic(f.output) as file:
+        file.write(content)
+    print(f"{f.output}: {len(content) / 1000:,.0f} kB", file=sys.stderr)
+    if f.npz:
+        write_arrays(f.npz, example.found)
+
+
+def define_flags() -> None:
+    define_path("workdir", None, "The run or MarianMT directory.", required=True)
+    flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
+    flags.DEFINE_string("source", None, "The source sentence.", required=True)
+    flags.DEFINE_string("target", None, "The target sentence; by default the model's translation.")
+    define_path("output", None, "The HTML file to write.", required=True)
+    define_path("npz", "", "A .npz file for the arrays and pieces.")
+    flags.DEFINE_bool("overwrite", False, "Replace existing files.")
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

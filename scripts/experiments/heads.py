@@ -1,0 +1,84 @@
+"""Statistics of the heads of a trained model, and its loss without each of them.
+
+Axes: L layers · B sentences · H heads · T queries · S keys.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
+from model.scoring import target_log_probs, teacher_forcing
+from scripts.experiments.small_model import (
+    Sequences,
+    Task,
+    Trained,
+    Variant,
+    forced_pass,
+    is_call,
+    padded,
+)
+from scripts.experiments.softmax_scaling import entropy
+
+KINDS = ("encoder", "decoder", "cross")  # the attentions
+Encoded = tuple[Sequences, Sequences]
+
+
+def head_statistics(trained: Trained, task: Task, pairs: Encoded) -> dict[str, np.ndarray]:
+    """Entropy, mean offset and diagonality of each head [kind, layer, head] over all queries."""
+    _, attention = forced_pass(trained, task, *pairs)
+    found: dict[str, list] = {"entropy": [], "offset": [], "diagonality": []}
+    sides = {"encoder": pairs[0], "decoder": pairs[1], "cross": pairs[1]}
+    for kind in KINDS:
+        layers = np.stack(getattr(attention, kind))  # [L, B, H, T, S]
+        lengths = np.array([len(one) + 1 for one in sides[kind]])
+        inside = np.arange(layers.shape[3]) < lengths[:, None]
+        offsets = np.arange(layers.shape[4]) - np.arange(layers.shape[3])[:, None]
+        each = {
+            "entropy": entropy(layers),
+            "offset": (layers * offsets).sum(axis=-1),
+            "diagonality": (layers * (np.abs(offsets) <= 1)).sum(axis=-1),
+        }
+        for name, value in each.items():  # the mean over the queries of all sentences
+            found[name].append((value * inside[:, None]).sum(axis=(1, 3)) / inside.sum())
+    return {name: np.array(value) for name, value in found.items()}
+
+
+def ablated_losses(trained: Trained, task: Task, pairs: Encoded) -> np.ndarray:
+    """The loss in nats per token: of the model, then without one head after the other."""
+    config, model = trained.model.config, trained.model
+    inputs = (*padded(pairs[0], task.source_length), *padded(pairs[1], task.target_length))
+    inputs = tuple(map(jnp.asarray, inputs))
+    inside = jnp.arange(task.target_length) < inputs[3][:, None]
+    shape = len(KINDS), config.num_layers, config.num_heads
+
+    @jax.jit
+    def loss(variables, kept):
+        variant = Variant(model.config, partial(remove_heads, kept))
+        logits, _ = teacher_forcing(variant, variables, *inputs)
+        return -(target_log_probs(logits, inputs[2], None) * inside).sum() / inside.sum()
+
+    whole = np.ones(shape, np.float32)
+    masks = [whole]
+    for place in np.ndindex(shape):
+        masks.append(whole.copy())
+        masks[-1][place] = 0.0
+    return np.array([float(loss(trained.variables, kept)) for kept in masks])
+
+
+def remove_heads(kept, original, arguments, options, context):
+    """An interceptor: the output of each head is multiplied by `kept` [kind, layer, head]."""
+    if not is_call(context, MultiHeadAttention):
+        return original(*arguments, **options)
+    stack, layer, name = context.module.path
+    kind = "cross" if name == "cross_attention" else stack
+    factors = kept[KINDS.index(kind), int(layer.removeprefix("layers_"))]
+    x, keys_values, mask = (*arguments, None)[:3]
+    params = context.module.params
+    params = params._replace(output=params.output * jnp.reshape(factors, (-1, 1, 1)))
+    attend = options.get("attend", dot_product_attention)
+    output, weights = multi_head_attention(params, x, keys_values, mask, attend=attend)
+    context.module.sow("intermediates", "weights", weights)
+    return output

@@ -1,0 +1,115 @@
+"""Positions beyond the training length
+
+Claim: sinusoidal positions may allow the model to extrapolate to sequences longer than those of the
+training (Vaswani et al. 2017, section 3.5); learned ones cannot, because later rows of their table
+are not trained; rotary positions extrapolate further than sinusoidal ones, though not far (Press et
+al. 2022).
+
+Measurement: models learn to copy sequences of 4 to 16 of 16 symbols. New sequences of 16, 24, 32
+and 64 symbols are copied. The shares of correct tokens with teacher forcing, separately for the
+places inside and beyond the training length, and of sequences that are decoded without any error.
+Chance is one of 16 tokens. Rotary positions rotate queries and keys of self-attention only, so
+cross-attention, which a copy depends on, has no positions in that model: its result is no
+comparison of rotary and sinusoidal positions in general.
+
+Rule, in each seed: each model predicts at least 95 % of the tokens at the training length.
+Sinusoidal and rotary positions predict at least 90 % of the tokens beyond the training length at
+1.5 times this length. Learned positions predict at most twice the share of chance beyond it, at
+each length.
+"""
+
+import numpy as np
+
+from model.transformer import Transformer
+from scripts.experiments.figures import curve, panels
+from scripts.experiments.outcome import Check, Result, Results, spread
+from scripts.experiments.small_model import (
+    Trained,
+    exact_share,
+    forced_pass,
+    small_config,
+    train_model,
+)
+from scripts.experiments.tasks import copying
+
+CLAIM = "Sinusoidal and rotary positions extrapolate beyond the training length, learned do not."
+ARMS = ("sinusoidal", "learned", "rotary", "none")
+FACTORS, CHANCE = {"tiny": (1.0, 1.5), "full": (1.0, 1.5, 2.0, 4.0)}, 1 / 16
+LONGEST, STEPS = {"tiny": 8, "full": 16}, {"tiny": 300, "full": 1000}
+NOTES = {"rotary": " (no positions in cross-attention)"}
+
+
+def measure(arm: str, seed: int, size: str) -> Result:
+    """The shares of correct tokens and sequences at each multiple of the training length."""
+    return accuracies(arm, seed, size, LONGEST[size])
+
+
+def accuracies(arm: str, seed: int, size: str, trained_to: int) -> Result:
+    """The result of a model that is trained with sequences of at most `trained_to` symbols."""
+    task, longest = copying(round(1 / CHANCE), range(4, trained_to + 1)), LONGEST[size]
+    model = Transformer(small_config(task, d_model=64, positions=arm))
+    trained = train_model(model, task, seed, STEPS[size])
+    found: dict[str, list[float]] = {"inside": [], "beyond": [], "sequences": []}
+    for factor in FACTORS[size]:
+        length = int(longest * factor)
+        longer = copying(round(1 / CHANCE), range(length, length + 1))
+        pairs = longer.sample(np.random.default_rng([seed, length]), 128)
+        correct = correct_tokens(trained, longer, *pairs)
+        found["inside"].append(correct[:, :longest].mean())
+        if factor > 1:
+            found["beyond"].append(correct[:, longest:].mean())
+        found["sequences"].append(exact_share(trained, longer, *pairs))
+    return {"factors": FACTORS[size], **found}
+
+
+def correct_tokens(trained: Trained, task, sources, targets) -> np.ndarray:
+    """Whether each token of targets of one length is predicted given those before, [B, T]."""
+    logits, _ = forced_pass(trained, task, sources, targets)
+    return logits.argmax(axis=-1)[:, : len(targets[0])] == np.array(targets)
+
+
+def judge(results: Results) -> list[Check]:
+    def at(arm: str, name: str, place: int) -> list[float]:
+        return [result[name][place] for result in results[arm]]
+
+    def described(arm: str) -> str:
+        lists = [
+            ", ".join(spread(at(arm, name, place)) for place in range(1 - len(factors), 0))
+            for name in ("beyond", "inside", "sequences")
+        ]
+        return (
+            f"{arm}{NOTES.get(arm, '')}: at {times} times the training length {lists[0]} of "
+            f"the tokens beyond it are correct (chance {CHANCE:.2f}), {lists[1]} of those inside; "
+            f"{lists[2]} of the sequences are decoded without error"
+        )
+
+    factors = results[ARMS[0]][0]["factors"]
+    times = ", ".join(f"{factor:g}" for factor in factors[1:])
+    inside = {arm: at(arm, "inside", 0) for arm in ARMS[:3]}
+    learned = [one for result in results["learned"] for one in result["beyond"]]
+    return [
+        Check(
+            "at the training length the correct tokens are "
+            + ", ".join(f"{spread(inside[arm])} ({arm})" for arm in inside),
+            min(min(one) for one in inside.values()) >= 0.95,
+        ),
+        *(
+            Check(described(arm), min(at(arm, "beyond", 0)) >= 0.9)
+            for arm in ("sinusoidal", "rotary")
+        ),
+        Check(described("learned"), max(learned) <= 2 * CHANCE),
+    ]
+
+
+def draw(results: Results):
+    titles = "correct tokens beyond the training length", "inside it"
+    figure, axes = panels(*titles, "sequences decoded without error")
+    for axis, name in zip(axes, ("beyond", "inside", "sequences"), strict=True):
+        for arm in ARMS:
+            found = [result[name] for result in results[arm]]
+            curve(axis, results[arm][0]["factors"][-len(found[0]) :], found, arm)
+        axis.set_xlabel("length / training length")
+        axis.set_ylim(0, 1.05)
+    axes[0].axhline(CHANCE, color="gray", linestyle=":", label="chance")
+    axes[0].legend()
+    return figure

@@ -1,0 +1,150 @@
+"""Teacher forcing against the model's own tokens
+
+Claim: training on the reference's tokens (teacher forcing, Williams and Zipser 1989) converges
+faster than on the model's own, but differs from decoding (exposure bias, Bengio et al. 2015).
+
+Measurement: the target is the running sum modulo 3 of 4 to 12 digits, so that each token depends
+on the one before. One model is trained by teacher forcing; the decoder input of the other one is
+its own greedy output in each step. After 100 to 800 steps of one training, on the same sequences,
+which are excluded from it: the share of correct tokens in greedy decoding, at the places of the
+reference; this share given the reference as decoder input; and the negative log-likelihood of the
+reference. The gap is the share given the reference minus that of decoding.
+
+Rule, in each seed: in the mean over these steps, the share in greedy decoding is higher with
+teacher forcing; with it, the share of errors in decoding is more than 1.2 times that given the
+reference, in the mean over these steps and after the last one. Training losses are not compared.
+
+Remark: the gap exists only while the task is being learned; at the end both shares are 1.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model import scoring
+from model.transformer import Transformer
+from model.translate import Request, Search, translate
+from scripts.experiments.figures import curve, panels
+from scripts.experiments.outcome import Check, Result, Results, spread
+from scripts.experiments.small_model import Task, padded, small_config, train_model
+from scripts.experiments.tasks import excluding, sequence_task
+
+CLAIM = "Teacher forcing converges faster, but training and decoding then differ."
+ARMS = ("teacher forcing", "own tokens")
+STEPS = {"tiny": (100, 200, 400), "full": (100, 200, 300, 400, 600, 800)}
+BASE = 3
+
+
+def measure(arm: str, seed: int, size: str) -> Result:
+    """The scores after each of STEPS."""
+    return curves(arm, seed, running_sums(range(4, 9 if size == "tiny" else 13)), STEPS[size])
+
+
+def curves(arm: str, seed: int, task: Task, steps: Sequence[int]) -> Result:
+    """The scores after each of the increasing `steps` of a training on a task."""
+    pairs = task.sample(np.random.default_rng([seed, 1]), 256)
+    model, done, kept = Transformer(small_config(task)), count(), []
+    output = greedy_output(model, task.target_length)
+
+    def feed(params, batch):
+        if next(done) in steps:
+            kept.append(jax.tree.map(np.array, params))  # copies: the step donates them
+        return batch if arm == ARMS[0] else own_tokens(output)(params, batch)
+
+    trained = train_model(model, excluding(task, pairs[0]), seed, steps[-1], feed=feed)
+    sources, targets = padded(pairs[0], task.source_length), padded(pairs[1], task.target_length)
+    forced_pass = jax.jit(partial(scoring.teacher_forcing, model))
+    found: dict[str, list[float]] = {"decoded": [], "forced": [], "nll": []}
+    for params in (*kept, trained.params):
+        logits, _ = forced_pass({"params": params}, *sources, *targets)
+        tokens = np.asarray(output(params, *sources))
+        for name, number in scores(tokens, np.asarray(logits), *targets).items():
+            found[name].append(number)
+    return {"steps": list(steps), **found}
+
+
+def scores(tokens, logits, labels, lengths) -> dict[str, float]:
+    """The shares of correct `tokens` [B, T] of decoding and of the best `logits` [B, T, V] among
+    the labels without end tokens; and the negative log-likelihood of all labels, in nats."""
+    places = np.arange(labels.shape[1])
+    inside = places < lengths[:, None] - 1
+    of_labels = np.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
+    return {
+        "decoded": float((tokens == labels)[inside].mean()),
+        "forced": float((logits.argmax(axis=-1) == labels)[inside].mean()),
+        "nll": float(-of_labels[places < lengths[:, None]].mean()),
+    }
+
+
+def running_sums(lengths: range) -> Task:
+    """Digits, and the sums of the digits up to each place modulo BASE."""
+    return sequence_task(lambda s: (np.cumsum(s) % BASE).tolist(), BASE, lengths)
+
+
+def greedy_output(model: Transformer, length: int):
+    """A function (params, source [B, S], lengths [B]) → the greedy output [B, length]."""
+
+    @jax.jit
+    def output(params, source, lengths):
+        request, rows = Request(source, lengths, jnp.full(len(source), length)), len(source)
+        models = [(model, {"params": params})]
+        found = translate(models, request, Search(beam_size=1), length, rows)
+        return found.tokens[:, 0]
+
+    return output
+
+
+def own_tokens(output):
+    """A function (params, batch) → batch whose decoder input is the model's greedy `output`."""
+
+    def feed(params, batch):
+        tokens = np.asarray(output(params, batch.source, batch.source_segments.sum(axis=1)))
+        inputs = np.concatenate([batch.target[:, :1], tokens[:, :-1]], axis=1)
+        return batch._replace(target=np.where(batch.target_segments > 0, inputs, 0))
+
+    return feed
+
+
+def judge(results: Results) -> list[Check]:
+    steps = ", ".join(map(str, results[ARMS[0]][0]["steps"]))
+    decoded, forced, nll = (
+        [np.array([result[name] for result in results[arm]]) for arm in ARMS]  # [seed, step]
+        for name in ("decoded", "forced", "nll")
+    )
+
+    def listed(numbers: np.ndarray) -> str:
+        return ", ".join(spread(one) for one in numbers.T.tolist())
+
+    errors, given = 1 - decoded[0], 1 - forced[0]
+    end = [spread(one[0][:, -1].tolist(), 3) for one in (forced, decoded)]
+    return [
+        Check(
+            f"after {steps} steps {listed(decoded[0])} of the tokens are "
+            f"correct in decoding with teacher forcing and {listed(decoded[1])} with own tokens; "
+            f"the reference has {listed(nll[0])} and {listed(nll[1])} nats per token",
+            bool((decoded[0].mean(axis=1) > decoded[1].mean(axis=1)).all()),
+        ),
+        Check(
+            f"with teacher forcing {listed(forced[0])} are correct given the reference, a gap of "
+            f"{listed(forced[0] - decoded[0])}",
+            bool((errors.mean(axis=1) > 1.2 * given.mean(axis=1)).all()),
+        ),
+        Check(
+            f"after the last step {end[0]} are correct given the reference, {end[1]} in decoding",
+            bool((errors[:, -1] > 1.2 * given[:, -1]).all()),
+        ),
+    ]
+
+
+def draw(results: Results):
+    figure, axes = panels("correct tokens, decoded", "given the reference", "nats per token")
+    for arm in ARMS:
+        for axis, name in zip(axes, ("decoded", "forced", "nll"), strict=True):
+            curve(axis, results[arm][0]["steps"], [one[name] for one in results[arm]], arm)
+            axis.set_xlabel("steps")
+    axes[0].legend()
+    return figure

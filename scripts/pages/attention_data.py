@@ -1,0 +1,137 @@
+"""Attention weights as the data of a page: multiples of 0.0001, with the mean over the heads.
+
+Axes: L layers · H heads · R rows (queries) · C columns (keys).
+"""
+
+import base64
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from decoding.attention import Attention
+from decoding.translator import Translator
+from runtime.errors import DATA, UserError
+from scripts.pages.template import json_element, text, without_surrogates
+
+LEVELS = 10_000  # a weight w is stored as the integer nearest to LEVELS · w
+START = "<s>"  # the label of the start token, which each vocabulary names in its own way
+
+
+class Kind(NamedTuple):
+    """One of the three attentions of a model."""
+
+    name: str  # the name of its array in Attention
+    label: str
+    row_side: str  # source or target: the side of its queries
+    column_side: str  # of its keys
+    help: str
+
+
+KINDS = (
+    Kind(
+        "encoder",
+        "Encoder self-attention",
+        "source",
+        "source",
+        "Each source piece attends to all source pieces.",
+    ),
+    Kind(
+        "decoder",
+        "Decoder self-attention",
+        "target",
+        "target",
+        f"To predict a target piece, the decoder attends to the start token {START} and the target "
+        "pieces before it.",
+    ),
+    Kind(
+        "cross",
+        "Cross-attention",
+        "target",
+        "source",
+        "To predict a target piece, the decoder attends to the source pieces.",
+    ),
+)
+
+
+class Example(NamedTuple):
+    """The attention weights of a model for a pair of texts."""
+
+    found: Attention
+    source: str
+    target: str
+    truncated: tuple[str, ...] = ()  # the sides whose weights are those of their first pieces
+
+
+def check_sentence(flag: str, value: str | None) -> None:
+    """UserError(DATA) for the value of a flag that is blank, has several lines or is not Unicode.
+
+    A byte of an argument that is not UTF-8 is a lone surrogate in its value.
+    """
+    if value is not None and without_surrogates(value) != value:
+        raise UserError(
+            DATA, f"--{flag} is invalid: expected UTF-8, got {value[:40]!r}; check the encoding"
+        )
+    if value is not None and (not value.strip() or "\n" in value.strip()):
+        raise UserError(
+            DATA, f"--{flag} is invalid: expected one sentence, got {value[:40]!r}; give a text"
+        )
+
+
+def load_example(directory: Path, checkpoint: str, source: str, target: str | None) -> Example:
+    """The example of a run or a MarianMT directory; without a target that of its translation.
+
+    Raises UserError as Translator.load does.
+    """
+    translator = Translator.load(directory, checkpoint, nbest=1, samples=0)
+    found = translator.attention(source, target)
+    tokens = {"source": translator.source_tokenizer.encode(source.strip())}
+    if target is None:
+        ids = [translator.target_tokenizer.id_of(piece) for piece in found.target[:-1]]
+        target = translator.target_tokenizer.decode([one for one in ids if one is not None])
+    else:
+        tokens["target"] = translator.target_tokenizer.encode(target.strip())
+    truncated = [side for side, ids in tokens.items() if len(ids) >= len(getattr(found, side))]
+    return Example(found, source, target, tuple(truncated))
+
+
+def view_data(example: Example) -> dict[str, Any]:
+    """The JSON data of attention.js: of the kinds of attention that the model has."""
+    found, source, target = example[:3]
+    pieces = {"source": found.source, "target": found.target}
+    kinds = []
+    for kind in KINDS:
+        weights = getattr(found, kind.name)
+        columns = pieces[kind.column_side]
+        columns = [START, *columns[:-1]] if kind.name == "decoder" else columns
+        layers, heads = weights.shape[:2]
+        if not layers:
+            continue  # an RNN has cross-attention only
+        kinds.append(
+            kind._asdict()
+            | {"layers": layers, "heads": heads, "rows": pieces[kind.row_side], "columns": columns}
+            | {"weights": encoded_weights(weights)}
+        )
+    return {"source": source, "target": target, "levels": LEVELS, "kinds": kinds}
+
+
+def encoded_weights(weights: np.ndarray) -> str:
+    """Weights [L, H, R, C] and their mean over the heads as head number H, as base64 of
+    little-endian 16-bit integers, LEVELS for 1."""
+    mean = weights.mean(axis=1, keepdims=True, dtype=np.float64)
+    stored = np.rint(np.concatenate([weights, mean], axis=1) * LEVELS)
+    return base64.b64encode(stored.astype("<u2").tobytes()).decode("ascii")
+
+
+def attention_section(example: Example) -> str:
+    """The HTML that attention.js fills with the views of an example."""
+    data = view_data(example)
+    sides = "".join(
+        f"<dt>{side}{' (truncated)' * (side in example.truncated)}</dt><dd>{text(data[side])}</dd>"
+        for side in ("source", "target")
+    )
+    return (
+        f'<div class="attention">\n<dl class="texts">{sides}</dl>\n'
+        f"{json_element(data, 'attention-data')}\n<noscript>The maps need JavaScript.</noscript>"
+        "\n</div>"
+    )

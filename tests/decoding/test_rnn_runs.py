@@ -1,0 +1,124 @@
+"""Runs of RNNs: translation, scores, ensembles, what is refused; the commands from end to end."""
+
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import run_training, state_bytes
+from tiny import WORDS, tiny_config, tiny_rnn, write_corpus, write_run
+
+from decoding.scorer import Scorer
+from decoding.translator import Translator
+from model.config import ModelConfig
+from runtime.errors import CONFIGURATION, UserError
+from runtime.signals import Stopped
+from scripts.pages.attention_data import Example, view_data
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("rnn", "rnn_attention")
+LINES = ["eins zwei drei", "", "vier", "fünf sechs eins zwei"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs")
+    for seed, kind in enumerate(KINDS):
+        write_run(directory / kind, seed, kind=kind)
+    return [directory / kind for kind in KINDS]
+
+
+def test_searched_translations_have_the_scores_of_given_ones_also_in_an_ensemble(runs):
+    translator = Translator.load(runs)
+    assert not translator.can_align and Translator.load(runs[1]).can_align
+    found = list(translator.stream(LINES, annotate=True))
+    assert found[1].text == "" and set(found[0].text.split()) <= set(WORDS)
+    pairs = [(line, one.text) for line, one in zip(LINES, found, strict=True)]
+    for one, scored in zip(found, Scorer(translator).stream(pairs), strict=True):
+        if scored is not None and "⁇" not in one.text:
+            best = one.hypotheses[0]
+            assert best.scored.score == pytest.approx(best.score, rel=1e-4, abs=1e-4)
+            assert best.scored.links == scored.links == []  # one of the models cannot align
+
+
+def test_attention_weights_of_an_rnn_are_those_that_its_decoder_computes(runs):
+    with pytest.raises(UserError, match="transformer or rnn_attention, got rnn") as caught:
+        Translator.load(runs[0]).attention("eins")
+    assert caught.value.code == CONFIGURATION
+    translator = Translator.load(runs[1])
+    found = translator.attention("eins zwei drei", "FÜNF VIER")
+    source, target = len(found.source), len(found.target)
+    assert found.encoder.shape == (0, 1, source, source)
+    assert found.decoder.shape == (0, 1, target, target)
+    assert found.cross.shape == (1, 1, target, source) and found.cross.std() > 0
+    np.testing.assert_allclose(found.cross.sum(axis=-1), 1, atol=1e-6)
+    (scored,) = Scorer(translator).stream([("eins zwei drei", "FÜNF VIER")])
+    links = [(int(i), j) for j, i in enumerate(found.cross[0, 0, :-1, :-1].argmax(axis=-1))]
+    assert scored.links == links
+    (kind,) = view_data(Example(found, "a", "b"))["kinds"]
+    assert (kind["name"], kind["layers"], kind["heads"]) == ("cross", 1, 1)
+
+
+def command(*words, input=""):
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], input=input, capture_output=True, text=True, cwd=ROOT
+    )
+    return done.returncode, done.stdout, done.stderr.strip().split("\n")
+
+
+@pytest.mark.slow
+def test_alignment_needs_attention(runs, tmp_path):
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("eins zwei\n")
+    files = f"--input={tmp_path / 'source'}", f"--target={tmp_path / 'target'}"
+    results = [command("decode.py", f"--workdir={run}", "--mode=align", *files) for run in runs]
+    code, out, err = results[0]
+    assert (code, out) == (2, "") and "--mode=align is not supported by model.kind=rnn" in err[-1]
+    code, out, _ = results[1]
+    assert code == 0 and len(out.split()) == 2
+    assert all(link.split("-")[1] == str(j) for j, link in enumerate(out.split()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(kind, tmp_path):
+    def config():
+        config = tiny_config(write_corpus(tmp_path / "corpus.tsv", 60))
+        config.model = tiny_rnn(kind)
+        config.model.dropout = 0.2
+        return config
+
+    run_training(tmp_path / "one", config())
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "two", config(), stop_after=5)
+    run_training(tmp_path / "two", config())
+    assert state_bytes(tmp_path / "one") == state_bytes(tmp_path / "two")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_commands_train_and_translate_with_an_rnn(kind, tmp_path):
+    """It learns to write words in upper case in reversed order."""
+    config = tiny_config(write_corpus(tmp_path / "corpus.tsv", 2000))
+    config.model = ModelConfig(kind=kind, d_model=64, num_layers=1, max_length=32, dropout=0.0)
+    config.training.num_steps, config.training.tokens_per_batch = 600, 512
+    config.training.eval_every = config.training.checkpoint_every = 600
+    config.training.log_every, config.training.warmup_steps = 100, 50
+    default = type(config)()
+    given = [
+        f"--config.{part}.{name}={value}"
+        for part, section in asdict(config).items()
+        for name, value in section.items()
+        if value != getattr(getattr(default, part), name)
+    ]
+    run = tmp_path / "run"
+    base = ROOT / "configs" / "base.py"
+    code, _, err = command("train.py", f"--config={base}", f"--workdir={run}", *given)
+    assert code == 0, err
+    lines = ["eins zwei drei", "vier", "elf zehn neun acht"]
+    code, out, err = command("decode.py", f"--workdir={run}", input="\n".join(lines) + "\n")
+    assert code == 0, err
+    expected = [" ".join(reversed(line.upper().split())) for line in lines]
+    assert out.split("\n")[:-1] == expected

@@ -1,0 +1,420 @@
+"""The RNNs against PyTorch, NumPy, teacher forcing and a slow search, and what reaches the decoder.
+
+Axes: B batch · S source · T target · N beams · D model width · V vocabulary.
+"""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from marks import slow_except
+from slow_beam_search import listed, rescored, slow_beam_search
+from small_transformer import BATCH, SOURCE_LENGTHS, TARGET_LENGTHS, V, ids, jitted, variables_of
+
+from model.config import ModelConfig, num_parameters
+from model.kinds import make_model
+from model.rnn import (
+    AdditiveAttentionParams,
+    GruParams,
+    additive_attention,
+    context_vectors,
+    gru,
+    gru_cell,
+    segment_starts,
+)
+from model.scoring import score_targets
+from model.translate import Request, Search, translate
+
+D, STEPS, BEAMS, SENTENCES = 30, 5, 3, 2
+KINDS = ("rnn", "rnn_attention")
+END = 2
+
+
+def small(kind, **options):
+    sizes = dict(source_vocab_size=37, target_vocab_size=V, d_model=D, max_length=17)
+    return ModelConfig(kind=kind, num_layers=2, tied_embeddings="two-way", **{**sizes, **options})
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+# Functions.
+
+
+def gru_params():
+    """Five inputs, states of three."""
+    return GruParams(*map(jnp.asarray, (normal(5, 3, 3), normal(3, 3, 3), normal(3, 3), normal(3))))
+
+
+def test_a_gru_cell_equals_the_equations_in_numpy():
+    x, h, params = normal(4, 5), normal(4, 3), gru_params()
+    w, u = (np.moveaxis(np.asarray(p), 1, 0) for p in (params.input, params.recurrent))
+    projected = jnp.asarray(np.stack([x @ each for each in w], axis=1))
+    found = gru_cell(params, projected, jnp.asarray(h))
+    r, z = (sigmoid(x @ w[i] + h @ u[i]) for i in (0, 1))
+    n = np.tanh(x @ w[2] + r * (h @ u[2] + params.recurrent_bias))
+    np.testing.assert_allclose(found, (1 - z) * n + z * h, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_gru_starts_each_segment_from_its_initial_state(reverse):
+    params = gru_params()
+    segments = jnp.array([[1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 2, 2]])
+    x, initial = jnp.asarray(normal(2, 6, 5)), jnp.asarray(normal(2, 6, 3))
+    found = gru(params, x, segment_starts(segments, reverse), initial, reverse)
+    for row, first, after in [(0, 0, 2), (0, 2, 5), (1, 0, 4), (1, 4, 6)]:
+        alone, begin = x[row : row + 1, first:after], after - 1 if reverse else first
+        h = initial[row : row + 1, begin]
+        for t in range(after - first)[:: -1 if reverse else 1]:
+            projected = jnp.tensordot(alone[:, t], params.input, 1) + params.input_bias
+            h = gru_cell(params, projected, h)
+            np.testing.assert_allclose(found[row, first + t], h[0], rtol=1e-5, atol=1e-6)
+
+
+def test_additive_attention_equals_numpy_and_a_query_without_keys_gets_0():
+    weights = normal(4, 4), normal(4, 4, seed=1), normal(4)
+    params = AdditiveAttentionParams(*map(jnp.asarray, weights))
+    query, key, score = weights
+    queries, states = normal(2, 3, 4), normal(2, 5, 4)
+    mask = np.random.default_rng(0).random((2, 3, 5)) < 0.6
+    mask[0, 1], mask[1, 2] = False, True
+
+    def run(queries):
+        keys = jnp.asarray(states @ key)
+        return additive_attention(params, queries, keys, jnp.asarray(states), jnp.asarray(mask))
+
+    context, weights = run(jnp.asarray(queries))
+    for b, n in np.ndindex(2, 3):
+        inner = np.tanh(queries[b, n] @ query + states[b] @ key)
+        exponentials = np.exp(inner @ score) * mask[b, n]
+        expected = exponentials / max(exponentials.sum(), 1e-9)
+        np.testing.assert_allclose(weights[b, n], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(context[b, n], expected @ states[b], rtol=1e-5, atol=1e-5)
+    assert (weights[0, 1] == 0).all() and (context[0, 1] == 0).all()
+    gradient = jax.grad(lambda q: run(q)[0].sum())(jnp.asarray(queries))
+    assert np.isfinite(gradient).all()
+
+
+def test_the_context_is_the_last_state_and_the_first_one_of_the_backward_direction():
+    states, segments = jnp.asarray(normal(1, 6, 4)), jnp.array([[1, 1, 1, 2, 2, 0]])
+    targets = jnp.array([[1, 2, 2]])
+    one = context_vectors(states, segments, targets)
+    np.testing.assert_array_equal(one[0], states[0, jnp.array([2, 4, 4])])
+    both = context_vectors(states, segments, targets, both_directions=True)
+    np.testing.assert_array_equal(both[0, :, :2], states[0, jnp.array([2, 4, 4]), :2])
+    np.testing.assert_array_equal(both[0, :, 2:], states[0, jnp.array([0, 3, 3]), 2:])
+
+
+# The encoder and PyTorch.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_encoder_equals_torch_nn_gru_with_copied_weights(kind):
+    torch = pytest.importorskip("torch")
+    config, source = small(kind), ids(3, 7)
+    params = variables_of(config)["params"]
+    both = kind == "rnn_attention"
+    theirs = torch.nn.GRU(D, D // (1 + both), 2, batch_first=True, bidirectional=both)
+    for layer in range(2):
+        for direction, suffix in (("forward", ""), ("backward", "_reverse"))[: 1 + both]:
+            own = jax.tree.map(np.array, params["encoder"][f"{direction}_{layer}"])
+            zeros = np.zeros_like(own["input_bias"][:2])
+            values = {
+                "weight_ih": own["input"].reshape(D, -1).T,
+                "weight_hh": own["recurrent"].reshape(D // (1 + both), -1).T,
+                "bias_ih": own["input_bias"].reshape(-1),
+                "bias_hh": np.concatenate([*zeros, own["recurrent_bias"]]),
+            }
+            for name, value in values.items():
+                getattr(theirs, f"{name}_l{layer}{suffix}").data = torch.tensor(value)
+    table = np.array(params["source_embedding"]["table"])
+    with torch.no_grad():
+        expected, _ = theirs(torch.tensor(table[source] * D**0.5))
+    found = jitted(config, "encode")(source, jnp.ones_like(source))
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+# Teacher forcing.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_pairs_have_the_results_of_the_same_pairs_in_rows_of_their_own(kind):
+    packed_and_single = jitted(small(kind), "hidden")(*BATCH)
+    start = 0
+    for row, length in enumerate(TARGET_LENGTHS, 1):
+        alone, packed = packed_and_single[row, :length], packed_and_single[0, start:][:length]
+        np.testing.assert_allclose(packed, alone, rtol=1e-5, atol=1e-5)
+        assert alone.std() > 0.1
+        start += length
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", slow_except(["float32"], ["float32", "mixed", "bfloat16"]))
+def test_stepping_equals_teacher_forcing_for_any_parents(kind, dtype):
+    config = small(kind, dtype=dtype)
+    model, variables = make_model(config), variables_of(small(kind))
+    random = np.random.default_rng(5)
+    tokens = random.integers(0, V, (STEPS, SENTENCES, BEAMS))
+    parents = random.integers(0, BEAMS, tokens.shape)
+    paths = np.zeros((STEPS, SENTENCES, BEAMS, STEPS), np.int32)
+    for t, b, n in np.ndindex(tokens.shape):
+        if t:
+            paths[t, b, n] = paths[t - 1, b, parents[t, b, n]]
+        paths[t, b, n, t] = tokens[t, b, n]
+    source = ids(SENTENCES, 6)
+    segments = (jnp.arange(6) < jnp.array([[6], [3]])).astype(jnp.int32)
+
+    @jax.jit
+    def stepping(variables):
+        states = model.apply(variables, source, segments, method="encode")
+        memory = model.apply(variables, states, segments, method="memory")
+        stale = (jnp.full((SENTENCES, BEAMS, D), 7.0, config.values_dtype),) * 2
+
+        def one(states, inputs):
+            t, tokens, parents = inputs
+            each = jnp.full(SENTENCES, t)
+            logits, states = model.apply(
+                variables, tokens, states, each, parents, memory, segments.sum(1), method="step"
+            )
+            return states, logits
+
+        return jax.lax.scan(one, stale, (jnp.arange(STEPS), tokens, parents))[1]
+
+    target = jnp.asarray(paths.reshape(-1, STEPS))
+    sentence = np.tile(np.repeat(np.arange(SENTENCES), BEAMS), STEPS)
+    forced = jax.jit(model.apply)(
+        variables, source[sentence], target, segments[sentence], jnp.ones_like(target)
+    ).reshape(*tokens.shape, STEPS, V)
+    stepped = stepping(variables)
+    assert stepped.dtype == forced.dtype == jnp.float32
+    tolerance = 1e-5 if dtype == "float32" else 3e-2
+    for t in range(STEPS):
+        assert forced[t, :, :, t].std() > 0.1
+        np.testing.assert_allclose(stepped[t], forced[t, :, :, t], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_of_float32_have_full_precision_on_a_tpu(kind):
+    traced = jax.jit(make_model(small(kind)).apply).trace(variables_of(small(kind)), *BATCH[:4])
+    text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    dots = [line for line in text.split("\n") if "stablehlo.dot_general" in line]
+    assert len(dots) > 5 and all("precision = [HIGHEST, HIGHEST]" in dot for dot in dots)
+    assert "f64>" not in text
+
+
+def decode(config, states, batch=BATCH):
+    source, target, source_segments, target_segments = batch[:4]
+    return make_model(config).apply(
+        variables_of(config), states, source_segments, target, target_segments, method="decode"
+    )
+
+
+def test_the_context_vector_is_the_only_path_from_the_encoder_to_the_decoder():
+    """The control is attention, with which every state of a pair has a gradient."""
+    lasts, inside = np.cumsum(SOURCE_LENGTHS) - 1, sum(SOURCE_LENGTHS)
+    for kind in KINDS:
+        config = small(kind)
+        states = jitted(config, "encode")(BATCH[0], BATCH[2])
+        start = TARGET_LENGTHS[0]
+
+        def second_pair(states, config=config, start=start):
+            return (decode(config, states)[0, start : start + TARGET_LENGTHS[1]] ** 2).sum()
+
+        gradient = np.abs(jax.jit(jax.grad(second_pair))(states)).sum(axis=2)
+        reached = set(np.flatnonzero(gradient[0]))
+        own = range(SOURCE_LENGTHS[0], SOURCE_LENGTHS[0] + SOURCE_LENGTHS[1])
+        assert reached == ({lasts[1]} if kind == "rnn" else set(own)), kind
+        assert (gradient[1:] == 0).all()
+        # Without the contexts nothing of the source is left.
+        blocked = states.at[0, lasts].set(0.0)
+        other = jnp.asarray(normal(*states.shape)).at[0, lasts].set(0.0)
+        run = jax.jit(partial(decode, config))
+        outputs = [run(x)[0, : sum(TARGET_LENGTHS)] for x in (blocked, other, states)]
+        assert (outputs[0] == outputs[1]).all() == (kind == "rnn")
+        assert np.abs(outputs[0] - outputs[2]).max() > 1e-2
+        assert inside < states.shape[1]  # row 0 has padding
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_depends_on_the_row_id_only(kind):
+    config = small(kind, dropout=0.3)
+    apply = partial(make_model(config).apply, variables_of(config), method="hidden")
+
+    @jax.jit
+    def run(row_ids, *batch):
+        return apply(*batch, None, None, row_ids, rngs={"dropout": jax.random.key(0)})
+
+    batch = [jnp.concatenate([x[1:3], x[1:3]]) for x in BATCH[:4]]
+    found = run(jnp.array([5, 6, 7, 5]), *batch)
+    again = run(jnp.array([0, 7, 5, 6]), *[x[jnp.array([1, 0, 0, 1])] for x in batch])
+    np.testing.assert_allclose(found[jnp.array([2, 0, 1])], again[jnp.array([1, 2, 3])], rtol=1e-5)
+    assert np.abs(found[0] - found[2]).max() > 1e-2  # equal pairs in rows 5 and 7
+
+
+# Search.
+
+SEARCH = dict(beam_size=3, alpha=0.6, nbest=2)
+LENGTHS, LIMITS = np.array([4, 2, 5]), np.array([6, 4, 5])
+
+
+def tiny(kind):
+    sizes = dict(source_vocab_size=11, target_vocab_size=11, d_model=16, max_length=9)
+    return ModelConfig(
+        kind=kind, num_layers=2, num_decoder_layers=1, tied_embeddings="three-way", **sizes
+    )
+
+
+@cache
+def tiny_variables(kind):
+    """Larger parameters than those of `variables_of`, so that hypotheses differ."""
+    return jax.tree.map(lambda x: 3 * x, variables_of(tiny(kind)))
+
+
+@cache
+def found(kind, lanes):
+    model = make_model(tiny(kind))
+    search = jax.jit(partial(search_once, model, lanes))
+    return jax.device_get(search(tiny_variables(kind), sources()))
+
+
+def search_once(model, lanes, variables, source):
+    request = Request(source, jnp.asarray(LENGTHS), jnp.asarray(LIMITS))
+    return translate([(model, variables)], request, Search(**SEARCH), 6, lanes)
+
+
+def sources():
+    return jnp.asarray(np.random.default_rng(1).integers(4, 11, (3, 5)), jnp.int32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_translations_equal_those_of_the_slow_search_with_teacher_forcing(kind):
+    apply = jax.jit(make_model(tiny(kind)).apply)
+    for row, length in enumerate(LENGTHS):
+        source = sources()[row][None]
+        segments = (jnp.arange(5) < length).astype(jnp.int32)[None]
+
+        @cache
+        def forced(prefix, source=source, segments=segments):
+            target = np.zeros((1, 6), np.int32)
+            target[0, : len(prefix) + 1] = 1, *prefix
+            logits = apply(
+                tiny_variables(kind), source, target, segments, jnp.ones((1, 6), jnp.int32)
+            )
+            return np.asarray(jax.nn.log_softmax(logits[0, len(prefix)]))
+
+        expected = slow_beam_search(forced, LIMITS[row], end_id=END, **SEARCH)
+        results = listed(found(kind, 3), row)
+        assert [one[0] for one in results] == [one.tokens for one in expected]
+        for (tokens, log_prob, _), one in zip(results, expected, strict=True):
+            assert log_prob == pytest.approx(one.log_prob, rel=1e-4, abs=1e-4)
+            assert log_prob == pytest.approx(rescored(forced, tokens), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sentence_that_takes_over_a_lane_starts_from_its_own_states(kind):
+    alone, queued = found(kind, 3), found(kind, 1)
+    np.testing.assert_array_equal(alone.tokens, queued.tokens)
+    np.testing.assert_allclose(alone.scores, queued.scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_given_targets_are_those_of_the_search(kind):
+    best = found(kind, 3)
+    model = make_model(tiny(kind)), tiny_variables(kind)
+    lengths = jnp.asarray(best.lengths[:, 0])
+    scores = jax.jit(lambda: score_targets([model] * 2, sources(), jnp.asarray(LENGTHS),
+                                           jnp.asarray(best.tokens[:, 0]), lengths))()  # fmt: skip
+    np.testing.assert_allclose(scores.log_probs.sum(1), best.log_probs[:, 0], rtol=1e-4, atol=1e-4)
+    if kind == "rnn":
+        assert scores.attention is None
+        return
+    for weights, source, target in zip(scores.attention, LENGTHS, lengths, strict=True):
+        np.testing.assert_allclose(weights[:target].sum(axis=1), 1.0, rtol=1e-5)
+        assert (weights[:, source:] == 0).all() and (weights[target:] == 0).all()
+
+
+def test_samples_of_equal_keys_are_equal_and_their_scores_are_those_of_the_tokens():
+    for kind in KINDS:
+        model = make_model(tiny(kind))
+        keys = jax.random.split(jax.random.key(0), 3)[jnp.array([0, 1, 1])]
+        source, lengths = sources()[jnp.array([0, 1, 1])], jnp.array([4, 5, 5])
+        request = Request(source, lengths, jnp.full(3, 6), keys=jax.random.key_data(keys))
+        drawn = jax.jit(
+            lambda v, request=request, model=model: translate(
+                [(model, v)], request, Search(samples=2), 6, 3
+            )
+        )(tiny_variables(kind))
+        np.testing.assert_array_equal(drawn.tokens[1], drawn.tokens[2])
+        for i in range(2):
+            pairs = (
+                source,
+                lengths,
+                jnp.asarray(drawn.tokens[:, i]),
+                jnp.asarray(drawn.lengths[:, i]),
+            )
+            scores = score_targets([(model, tiny_variables(kind))], *pairs)
+            expected = scores.log_probs.sum(axis=1)
+            np.testing.assert_allclose(drawn.log_probs[:, i], expected, rtol=1e-4, atol=1e-4)
+
+
+# Config.
+
+
+def test_num_parameters_is_the_size_of_the_initialised_model():
+    for kind in KINDS:
+        for layers, decoder_layers, tied, bias in [(1, 0, "none", True), (2, 3, "two-way", False)]:
+            config = small(kind, num_decoder_layers=decoder_layers, output_bias=bias)
+            config = replace(config, num_layers=layers, tied_embeddings=tied)
+            config.validate()
+            count = sum(leaf.size for leaf in jax.tree.leaves(variables_of(config)))
+            assert count == num_parameters(config), config
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_field_without_effect_on_an_rnn_is_refused_by_name(kind):
+    small(kind).validate()
+    changes = dict(
+        d_ff=512, num_heads=4, attention_dropout=0.1, activation_dropout=0.1, norm="pre",
+        positions="rotary", sinusoid_layout="halves", activation="gelu", attention_bias=True,
+        layer_norm_epsilon=1e-5,
+    )  # fmt: skip
+    for name, value in changes.items():
+        with pytest.raises(ValueError, match=f"model.{name} has no effect with model.kind={kind}"):
+            small(kind, **{name: value}).validate()
+
+
+def test_attention_needs_an_even_width():
+    small("rnn", d_model=7).validate()
+    with pytest.raises(ValueError, match="even d_model"):
+        small("rnn_attention", d_model=7).validate()
+
+
+@pytest.mark.slow
+def test_recomputation_does_not_change_gradients():
+    for kind in KINDS:
+        gradients = []
+        for remat in (False, True):
+            model = make_model(small(kind, remat=remat))
+            loss = lambda v, model=model: (model.apply(v, *BATCH[:4], method="hidden") ** 3).sum()  # noqa: E731
+            gradients.append(jax.jit(jax.grad(loss))(variables_of(small(kind))))
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), *gradients)
+
+
+@pytest.mark.slow
+def test_recomputation_needs_less_memory_with_attention():
+    needed = []
+    for remat in (False, True):
+        config = small("rnn_attention", remat=remat, max_length=64)
+        model, ids = make_model(config), jnp.ones((8, 64), jnp.int32)
+        loss = lambda v, model=model, ids=ids: model.apply(v, ids, ids, ids, ids).sum()  # noqa: E731
+        compiled = jax.jit(jax.grad(loss)).lower(variables_of(config)).compile()
+        needed.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert needed[1] < needed[0] / 2

@@ -1,0 +1,161 @@
+"""attention_page.py: stored weights, escaped text, size, arrays and errors. No browser."""
+
+import base64
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forked import call_forked
+from made_attention import SOURCE, TARGET, made_attention
+from tiny import write_run
+
+from decoding.translator import Translator
+from scripts.attention_page import attention_html
+from scripts.pages.attention_data import Example, attention_section, load_example, view_data
+from scripts.pages.template import json_element
+
+ROOT = Path(__file__).parents[2]
+
+
+class Elements(HTMLParser):
+    """The elements of a page and the text of each script element."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.names, self.scripts, self.links, self._open = [], [], [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        self._open = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._open = ""
+
+    def handle_data(self, data):
+        if self._open == "script":
+            self.scripts[-1] += data
+
+
+def test_stored_weights_are_the_arrays_and_their_means_to_four_decimals():
+    found = made_attention(3, 2, SOURCE, TARGET)
+    for kind in view_data(Example(found, "a", "b"))["kinds"]:
+        array = getattr(found, kind["name"]).astype(np.float64)
+        stored = np.frombuffer(base64.b64decode(kind["weights"]), "<u2") / 10_000
+        layers, heads, rows, columns = array.shape
+        assert (kind["layers"], kind["heads"]) == (layers, heads) == (3, 2)
+        assert (len(kind["rows"]), len(kind["columns"])) == (rows, columns)
+        stored = stored.reshape(layers, heads + 1, rows, columns)
+        assert np.abs(stored[:, :heads] - array).max() <= 0.5e-4 + 1e-12
+        assert np.abs(stored[:, heads] - array.mean(axis=1)).max() <= 0.5e-4 + 1e-12
+
+
+def test_the_keys_of_the_decoder_are_the_start_token_and_the_pieces_before():
+    kinds = view_data(Example(made_attention(1, 1, SOURCE, TARGET), "", ""))["kinds"]
+    axes = {kind["name"]: (kind["rows"], kind["columns"]) for kind in kinds}
+    assert axes["encoder"] == (SOURCE, SOURCE) and axes["cross"] == (TARGET, SOURCE)
+    assert axes["decoder"] == (TARGET, ["<s>", *TARGET[:-1]])
+
+
+@pytest.mark.parametrize("value", ["</script>", "<!--", "\u2028\u2029", "a\\\"'&", "\ud800", "밥ß"])
+def test_embedded_data_is_one_script_element_with_the_same_value(value):
+    html = json_element({"key": [value]}, "kind")
+    elements = Elements(html)
+    assert elements.names == ["script"] and html.count("<") == 2
+    assert not set("\u2028\u2029") & set(html)
+    expected = value.replace("\ud800", "\ufffd")
+    assert json.loads(elements.scripts[0]) == {"key": [expected]}
+    html.encode("utf-8")
+
+
+def test_a_page_shows_markup_in_texts_as_text_and_loads_nothing():
+    found, hostile = made_attention(2, 2, SOURCE, TARGET), "</title><script>x</script><img src=y>"
+    usual = Elements(attention_html("run", Example(found, "source", "target")))
+    elements = Elements(attention_html(hostile, Example(found, hostile, hostile)))
+    assert elements.names == usual.names and elements.links == ["data:,"]
+    assert json.loads(elements.scripts[0])["kinds"][0]["rows"] == SOURCE
+
+
+def test_a_page_of_30_pieces_with_6_layers_and_8_heads_has_less_than_1_mb():
+    pieces = [*["▁국제연합교육과학문화기구"] * 30, "</s>"]
+    page = attention_html("run", Example(made_attention(6, 8, pieces, pieces), "a", "b"))
+    assert len(page.encode()) < 1_000_000
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("attention") / "run"
+    write_run(path)
+    return path
+
+
+def call(*arguments, devices=1):
+    return call_forked([ROOT / "scripts" / "attention_page.py", *arguments], devices=devices)
+
+
+def test_the_command_writes_a_page_and_the_arrays_of_the_translator(run, tmp_path):
+    page, arrays, source = tmp_path / "page.html", tmp_path / "arrays.npz", "eins zwei drei"
+    flags = [f"--workdir={run}", f"--source={source}", f"--output={page}"]
+    done = call(*flags, f"--npz={arrays}")
+    assert done.code == 0, done.err
+    translator = Translator.load(run)
+    found = translator.attention(source)
+    with np.load(arrays, allow_pickle=False) as stored:
+        assert set(stored) == set(found._fields)
+        for name in ("encoder", "decoder", "cross"):
+            np.testing.assert_allclose(stored[name], getattr(found, name), atol=1e-6)
+        assert stored["source"].tolist() == found.source == ["eins", "zwei", "drei", "</s>"]
+        assert stored["target"].tolist() == found.target
+        assert stored["encoder"].shape == (1, 2, 4, 4)
+        assert stored["decoder"].shape == (1, 2, len(found.target), len(found.target))
+        assert stored["cross"].shape == (1, 2, len(found.target), 4)
+        assert stored["source"].shape == (4,) and stored["target"].shape == (len(found.target),)
+    data = json.loads(Elements(page.read_text(encoding="utf-8")).scripts[0])
+    assert [data["source"], data["target"]] == [source, *translator.translate([source])]
+    assert call(*flags, devices=0).code == 6  # the page exists
+
+
+def test_a_page_states_which_texts_are_truncated(run):
+    long = "eins " * 100
+    assert load_example(run, "best", "eins zwei", "vier").truncated == ()
+    assert load_example(run, "best", long, None).truncated == ("source",)
+    example = load_example(run, "best", "eins", long)
+    assert "<dt>source</dt>" in attention_section(example)
+    assert "<dt>target (truncated)</dt>" in attention_section(example)
+    full = " ".join(["eins"] * (len(example.found.target) - 1))  # with the end token
+    assert load_example(run, "best", full, full).truncated == ()
+
+
+@pytest.mark.slow
+def test_the_command_takes_a_given_target_and_replaces_a_page(run, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("old")
+    flags = [f"--workdir={run}", "--source=eins", f"--output={page}", "--overwrite"]
+    assert call(*flags, "--target=vier fünf").code == 0
+    data = json.loads(Elements(page.read_text(encoding="utf-8")).scripts[0])
+    assert data["target"] == "vier fünf"
+    assert data["kinds"][2]["rows"] == ["vier", "fünf", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (["--source= "], 3, "--source is invalid: expected one sentence, got ' '"),
+        (["--source=a\nb"], 3, "--source is invalid"),
+        (["--source=a", "--target="], 3, "--target is invalid"),
+        (["--source=\udcff"], 3, "--source is invalid: expected UTF-8, got '\\udcff'"),
+        (["--source=a", "--npz=a.npy"], 2, "--npz is invalid: expected FILE.npz, got 'a.npy'"),
+        (["--source=a", "--output=/nowhere/a.html"], 6, "cannot write /nowhere/a.html"),
+        (["--source=a", "--workdir=nowhere"], 4, "nowhere"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, code, message, tmp_path):
+    output = [f"--output={tmp_path / 'a.html'}", "--workdir=none"]
+    done = call(*output, *flags, devices=0)
+    assert done.code == code and len(done.err) == 1 and message in done.err[0], done.err
+    assert not list(tmp_path.iterdir())

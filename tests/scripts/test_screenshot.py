@@ -1,0 +1,30 @@
+"""screenshot.py: errors that need no browser. test_pages_in_browser.py has the others."""
+
+from pathlib import Path
+
+import pytest
+from forked import call_forked
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (["--page=nowhere.html"], 3, "--page is invalid: expected an existing HTML file, got 'now"),
+        (["--point=3"], 2, "--point is invalid: expected ROW,COLUMN, got '3'"),
+        (["--point=a,b"], 2, "--point is invalid: expected ROW,COLUMN, got 'a,b'"),
+        (["--point=1,-1"], 2, "--point is invalid"),
+        (["--output=a.jpg"], 2, "--output is invalid: expected FILE.png, got 'a.jpg'"),
+        (["--output=/nowhere/a.png"], 6, "cannot write /nowhere/a.png"),
+        ([], 6, "a.png exists; set --overwrite"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, code, message, tmp_path):
+    page, output = tmp_path / "a.html", tmp_path / "a.png"
+    page.write_text("<p>page</p>")
+    output.write_text("earlier")
+    command = [ROOT / "scripts" / "screenshot.py", f"--page={page}", f"--output={output}"]
+    done = call_forked([*command, *flags], devices=0)
+    assert done.code == code and len(done.err) == 1 and message in done.err[0], done.err
+    assert output.read_text() == "earlier"

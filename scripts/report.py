@@ -7,6 +7,7 @@ signatures, and the attention weights of one sentence. It needs no network. Need
 pip install -e '.[viz]'.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def with_unique_names(runs: list[RunRecords]) -> list[RunRecords]:
 def main() -> None:
     f = flags.FLAGS
     names = f.workdir.split(",")
-    paths = {Path(name).expanduser().resolve() for name in names}
+    paths = {os.path.abspath(os.path.expanduser(name)) for name in names}
     if "" in names or len(paths) < len(names):
         raise UserError(
             CONFIGURATION,

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .candidates import candidates
+from .candidates import candidates, logsumexp
 from .checks import check_sentences, checked_step
 from .constraints import Rules
 from .hypotheses import (
@@ -142,13 +142,15 @@ def beam_search(
     def waiting(search: SearchState) -> Bool[Array, ""]:
         return search.done.any() & (search.next_sentence < present)
 
+    def unfinished(search: SearchState) -> Bool[Array, ""]:
+        return ~search.done.all() | waiting(search)
+
     def advance(search: SearchState) -> SearchState:
-        search = take_step(search, step, limits[search.sentences], options)
-        return jax.lax.cond(waiting(search), fill, lambda search: search, search)
+        search = jax.lax.while_loop(waiting, fill, search)
+        return take_step(search, step, limits[search.sentences], options)
 
     search = idle_search(lanes, total, beam_size, max_length, state)
-    search = jax.lax.while_loop(waiting, fill, search)
-    search = jax.lax.while_loop(lambda search: ~search.done.all(), advance, search)
+    search = jax.lax.while_loop(unfinished, advance, search)
     return walk_back(store_finished(search), total, nbest, end_id)
 
 
@@ -221,7 +223,7 @@ def expand(
 ) -> tuple[Continuations, Bool[Array, " B"]]:
     """The best continuations, and the lanes in which a live hypothesis has logits NaN or +inf."""
     live_log_probs = search.live.log_probs
-    normalizer, allowed, at_limit = jax.nn.logsumexp(logits, axis=-1), True, search.t + 1 >= limit
+    normalizer, allowed, at_limit = logsumexp(logits), True, search.t + 1 >= limit
     failed = (jnp.isnan(normalizer) | jnp.isposinf(normalizer)) & (live_log_probs > -jnp.inf)
     if options.rules is not None:
         logits, normalizer, allowed = options.rules(

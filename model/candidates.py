@@ -1,7 +1,9 @@
 """The best continuations of live hypotheses: exact top-k in two stages, without a full log-softmax.
 
-Axes: B lanes · N beams · V vocabulary · K candidates.
+Axes: B lanes · N beams · V vocabulary · K candidates · C chunks.
 """
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +19,7 @@ def top_k(
 
     In two stages if V is large. `allowed` broadcasts to x.
     """
-    size = x.shape[-1]
-    chunk = 1 << max(0, int((size / k) ** 0.5).bit_length() - 1)
+    size, chunk = x.shape[-1], chunk_of(x.shape[-1])
     large = chunk >= 4 and -(-size // chunk) > k
     return by_platform(
         lambda choices: large and choices.two_stages,
@@ -28,6 +29,34 @@ def top_k(
             else tuple(jax.lax.top_k(jnp.where(allowed, x, -jnp.inf), k))
         ),
     )
+
+
+def chunk_of(size: int) -> int:
+    """The values of a chunk, near √V / 2: a divisor of V if there is one, so that the maxima of all
+    chunks are one pass without a copy; else a power of two."""
+    middle = max(1, math.isqrt(size) // 2)
+    divisors = [n for n in range(middle // 2, 2 * middle + 1) if n and size % n == 0]
+    power = 1 << middle.bit_length() - 1
+    return min(divisors, key=lambda n: abs(n - middle), default=power)
+
+
+def logsumexp(x: Float[Array, "... V"]) -> Float[Array, "..."]:
+    """`jax.nn.logsumexp` over the last axis; the largest value is that of the chunks' maxima, which
+    `top_k` of the same values computes too."""
+    largest = chunk_maxima(x, chunk_of(x.shape[-1])).max(axis=-1, keepdims=True)
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    return jnp.log(jnp.exp(x - largest).sum(axis=-1)) + largest[..., 0]
+
+
+def chunk_maxima(x: Float[Array, "... V"], chunk: int) -> Float[Array, "... C"]:
+    """The maximum of each chunk of consecutive values; the last chunk can be shorter."""
+    size = x.shape[-1]
+    whole = size // chunk * chunk
+    maxima = x[..., :whole].reshape(*x.shape[:-1], whole // chunk, chunk).max(axis=-1)
+    if whole == size:
+        return maxima
+    rest = x[..., whole:].max(axis=-1, keepdims=True)
+    return jnp.concatenate([maxima, rest], axis=-1)
 
 
 def top_k_of_chunks(
@@ -40,13 +69,8 @@ def top_k_of_chunks(
     written: the maxima are computed in one pass, and then only the chosen chunks are read.
     """
     size = x.shape[-1]
-    whole = size // chunk * chunk
-    masked = jnp.where(allowed, x, -jnp.inf)
-    maxima = masked[..., :whole].reshape(*x.shape[:-1], whole // chunk, chunk).max(axis=-1)
-    if whole < size:
-        rest = masked[..., whole:].max(axis=-1, keepdims=True)
-        maxima = jnp.concatenate([maxima, rest], axis=-1)
-    _, best = jax.lax.top_k(maxima, k)
+    masked = x if allowed is True else jnp.where(allowed, x, -jnp.inf)
+    _, best = jax.lax.top_k(chunk_maxima(masked, chunk), k)
     first = (jnp.sort(best, axis=-1) * chunk)[..., None]
     # The last chunk can be shorter: a full one that ends at V is read instead.
     index = jnp.minimum(first, size - chunk) + jnp.arange(chunk)

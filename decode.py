@@ -39,12 +39,14 @@ from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from runtime.files import check_outputs, is_replaceable, locked_output, write_lines
 from runtime.path_flags import define_path
 from runtime.paths import expand_path
+from runtime.precision import precision_hint
 from runtime.signals import StopFlag, Stopped
 from storage.config import DecodingConfig
 
 __all__ = ["Translator"]  # for `from decode import Translator`
 
 CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its results
+MIXED_SPEEDUP = "1.2 to 1.9"  # of the search on a CPU with AVX512-BF16: benchmarks/decode_speed.md
 
 
 def check_decode_flags(f: flags.FlagValues) -> None:
@@ -152,7 +154,7 @@ def decode(f: flags.FlagValues) -> None:
         lines = shard_lines(len(lines), *shard_of(f.shard)) if f.shard else lines
     connection.connect(f)
     with locked_output(f.output) if f.output != "-" and processes.is_first() else nullcontext():
-        prepare_jax(f.compilation_cache, 1 if interactive else 0, f.deterministic)
+        prepare_jax(f.compilation_cache, 1, f.deterministic)
         options = options_of(f) | ({"batch_size": 1} if interactive else {})
         pieces = {"source_pieces": f.source_pieces, "target_pieces": f.target_pieces}
         translator = Translator.load(runs, f.checkpoint, weights=f.weights, **pieces, **options)
@@ -165,6 +167,9 @@ def decode(f: flags.FlagValues) -> None:
             )
         if f.mode == "translate" and not interactive:
             print(translator.engine.description(), file=sys.stderr)
+            dtype = translator.engine.models[0].config.dtype
+            if hint := precision_hint(dtype, "--dtype=mixed", MIXED_SPEEDUP):
+                print(hint, file=sys.stderr)
             translator.engine.log = note
         chunk = translator.engine.sizes.chunk
         local_lines = sum(is_local(line, chunk) for line in lines or ())

@@ -22,7 +22,7 @@ from decoding.translator import Translator
 from interop.models import load_params
 from runtime import connection, processes
 from runtime.command import run_command
-from runtime.devices import prepare_jax
+from runtime.devices import keep_freed_memory, prepare_jax
 from runtime.durations import format_duration
 from runtime.errors import UserError
 from runtime.path_flags import define_path
@@ -123,4 +123,5 @@ def define_flags() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     run_command(define_flags, main, unknown_field)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from runtime import connection, processes
 from runtime.command import run_command
-from runtime.devices import prepare_jax
+from runtime.devices import keep_freed_memory, prepare_jax
 
 REPEATS = 25
 
@@ -86,4 +86,5 @@ def define_flags() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     run_command(define_flags, main)

@@ -53,10 +53,9 @@ EXTRA = 50
 
 def our_translator(f, **options):
     """A Translator of a MarianMT directory."""
-    from runtime.devices import keep_freed_memory, prepare_jax
+    from runtime.devices import prepare_jax
 
-    keep_freed_memory()
-    prepare_jax("off", 1 if options.get("batch_size") == 1 else 0)
+    prepare_jax("off", 1)
     from decoding.translator import Translator
     from interop.marian import load_marian, marian_config
     from interop.marian_files import load_marian_tokenizers

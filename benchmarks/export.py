@@ -37,8 +37,7 @@ print(json.dumps([seconds, found]))
 """
 LOAD = {
     "live": """
-from runtime.devices import keep_freed_memory, prepare_jax, usable_cores
-keep_freed_memory()
+from runtime.devices import prepare_jax, usable_cores
 prepare_jax("off")
 from decode import Translator
 model = Translator.load({run!r})

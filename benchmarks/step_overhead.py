@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import train
 from runtime.command import run_command
-from runtime.devices import prepare_jax
+from runtime.devices import keep_freed_memory, prepare_jax
 from runtime.signals import StopFlag
 from storage.run import Run
 from training.config_flag import define_config, parsed_config
@@ -160,4 +160,5 @@ def define_flags() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     run_command(define_flags, main)

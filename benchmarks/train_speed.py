@@ -38,6 +38,15 @@ VARIANTS = {
     "ours, bfloat16 (train.py)": ("ours", {"dtype": "bfloat16"}),
     "PyTorch nn.Transformer, bfloat16 autocast": ("torch", {"autocast": True}),
     "HF MarianMT, bfloat16 autocast": ("torch", {"marian": True, "autocast": True}),
+    "PyTorch nn.Transformer, torch.compile": ("torch", {"compiled": True}),
+    "PyTorch nn.Transformer, torch.compile, bfloat16 autocast": (
+        "torch",
+        {"compiled": True, "autocast": True},
+    ),
+    "HF MarianMT, torch.compile, bfloat16 autocast": (
+        "torch",
+        {"marian": True, "compiled": True, "autocast": True},
+    ),
 }
 WARM_UP, STEPS = 3, 12
 
@@ -117,7 +126,7 @@ def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32")
     return median_seconds(lambda: full_step(batch).block_until_ready())
 
 
-def torch(size: str, marian: bool = False, autocast: bool = False) -> float:
+def torch(size: str, marian: bool = False, autocast: bool = False, compiled: bool = False) -> float:
     """Seconds per step in PyTorch: tied embeddings, dropout 0.1, clipping, Adam."""
     import torch
 
@@ -134,6 +143,8 @@ def torch(size: str, marian: bool = False, autocast: bool = False) -> float:
 
     else:
         model, logits = torch_transformer(config, length)
+    if compiled:
+        logits = torch.compile(logits, dynamic=False)
     step = torch_step(model, logits, "cpu", autocast)
     ids = [torch.from_numpy(x).long() for x in (batch.source, batch.target, batch.labels)]
     return median_seconds(lambda: step(*ids))

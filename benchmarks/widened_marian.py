@@ -1,7 +1,13 @@
-"""Make a MarianMT model with twice the width and layers and nearly the same function.
+"""Make a large MarianMT model from a small one, for benchmarks, without training it.
 
     python benchmarks/widened_marian.py --input=DIR --output=DIR
-For benchmarks at realistic output lengths without training a large model. Every feature is
+    python benchmarks/widened_marian.py --input=DIR --output=DIR --vocab_size=58101
+The first form gives twice the width and layers and nearly the same function, for benchmarks at
+realistic output lengths. The second form gives the sizes of most OPUS-MT models (6 + 6 layers,
+512/2048) with random weights written by transformers, and the vocabulary padded to that size with
+<pad> last. It is for benchmarks that force the length of every output.
+
+How the model is widened: every feature is
 duplicated (2j and 2j + 1, for which the sinusoids differ little) and only the first copy has input
 weights, so the function is the same except for positions. Copies of heads and hidden units follow
 the originals and have no output weights. The new layers add 0 to a nearly normalised
@@ -68,6 +74,28 @@ def idle_layer(layer: dict[str, np.ndarray], last: str) -> dict[str, np.ndarray]
     return idle
 
 
+def write_random(source: Path, target: Path, vocab_size: int) -> None:
+    """Write a model of random weights with a padded vocabulary to a copy of `source`."""
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig.from_pretrained(source)
+    sizes = {"d_model": 512, "vocab_size": vocab_size, "decoder_vocab_size": vocab_size}
+    sizes |= {"pad_token_id": vocab_size - 1, "decoder_start_token_id": vocab_size - 1}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": 6, f"{side}_ffn_dim": 2048, f"{side}_attention_heads": 8}
+    config.update(sizes)
+    torch.manual_seed(0)
+    MarianMTModel(config).save_pretrained(target)
+    path = target / "vocab.json"
+    vocab = json.loads(path.read_text(encoding="utf-8"))
+    del vocab["<pad>"]
+    for number in range(len(vocab), vocab_size - 1):
+        vocab[f"<unused {number}>"] = number
+    vocab["<pad>"] = vocab_size - 1
+    path.write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
+
+
 def main(_) -> None:
     f = flags.FLAGS
     source, target = Path(f.input), Path(f.output)
@@ -75,6 +103,14 @@ def main(_) -> None:
     for path in source.iterdir():
         if path.suffix != ".safetensors":
             shutil.copyfile(path, target / path.name)
+    if f.vocab_size:
+        write_random(source, target, f.vocab_size)
+    else:
+        write_widened(source, target)
+
+
+def write_widened(source: Path, target: Path) -> None:
+    """Write the widened model to a copy of `source`."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     tensors = load_file(source / "model.safetensors")
     tensors = {name: widened(name, x) for name, x in tensors.items()}
@@ -107,4 +143,5 @@ def main(_) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("input", "", "A MarianMT directory.")
     flags.DEFINE_string("output", "", "The directory to write.")
+    flags.DEFINE_integer("vocab_size", 0, "The vocabulary of a random model; 0: widen.")
     app.run(main)

@@ -1,7 +1,7 @@
 """Compiled calls of the engine: their input, their results, and a limit on their duration."""
 
-import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from math import isnan
 from typing import NamedTuple
 
@@ -34,14 +34,14 @@ class Result(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a compiled search that has been submitted to the devices."""
+    """A call of a compiled search that a thread runs or will run."""
 
     job: Job
     bucket: int
     lines: list[int]  # indices in job.sources
     lanes: int  # sentences searched at once on each device
-    hypotheses: Hypotheses | None  # on the devices; None if their memory was too small
-    start: float  # time.perf_counter() when the devices could start
+    # The hypotheses, None if the devices ran out of memory; and the seconds of the call.
+    found: Future[tuple[Hypotheses | None, float]]
 
 
 def read_results(call: Call, hypotheses: Hypotheses) -> list[Result]:
@@ -78,9 +78,9 @@ class Pace:
     """The number of batches in a call, chosen so that a call takes about `seconds`.
 
     Results become available when a call ends, so this bounds the work that a kill can lose. The
-    first call takes FIRST batches, and no other is submitted before it ends. The size of each later
-    call follows the time per source position of the last call of the same bucket, or of the slowest
-    other bucket.
+    first calls take FIRST batches, one for each thread, and no other is submitted before one ends.
+    The size of each later call follows the time per source position of the last call of the same
+    bucket, or of the slowest other bucket.
     """
 
     FIRST = 1
@@ -88,7 +88,6 @@ class Pace:
     def __init__(self, seconds: float):
         self._seconds = seconds
         self._seconds_per_position: dict[int, float] = {}  # by bucket
-        self._last_end = 0.0
 
     @property
     def measured(self) -> bool:
@@ -103,11 +102,6 @@ class Pace:
         each = measured.get(bucket) or max(measured.values())
         return max(1, min(limit, int(self._seconds / (each * positions))))
 
-    def measure(self, bucket: int, positions: int, start: float) -> None:
-        """Record that a call of `positions` source positions, submitted at `start`, has ended.
-
-        The devices run one call after the other."""
-        now = time.perf_counter()
-        duration = now - max(start, self._last_end)
-        self._last_end = now
-        self._seconds_per_position[bucket] = max(duration, 1e-6) / positions
+    def measure(self, bucket: int, positions: int, seconds: float) -> None:
+        """Record that a call of `positions` source positions took `seconds`."""
+        self._seconds_per_position[bucket] = max(seconds, 1e-6) / positions

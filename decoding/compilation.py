@@ -2,10 +2,18 @@
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import jax
 
 POLL_SECONDS = 0.1
+
+
+def wait_for(future: Future[Any], poll: Callable[[], None]) -> None:
+    """Wait until a future is done. `poll` is called meanwhile and may raise."""
+    while not future.done():
+        wait([future], POLL_SECONDS)
+        poll()
 
 
 class CompilationAhead:
@@ -37,10 +45,8 @@ class CompilationAhead:
     def wait(self, key: Hashable, poll: Callable[[], None]) -> None:
         """Wait until the program of this key, if it was started, is compiled or has failed. `poll`
         is called meanwhile and may raise."""
-        future = self._started.get(key)
-        while future is not None and not future.done():
-            wait([future], POLL_SECONDS)
-            poll()
+        if key in self._started:
+            wait_for(self._started[key], poll)
 
     def cancel(self) -> None:
         """Cancel the compilations that wait for a thread; those that run continue."""

@@ -1,12 +1,14 @@
 """Engine: token ids → length bucket → encode and search in one graph on every device → token ids.
 
 A call takes a queue of sentences for each device: a lane whose sentence is done takes the next
-one.
+one. Threads run the calls. On a CPU there is one device, whose calls share the parameters, and one
+thread for each core; JAX runs the calls of one thread one after the other.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 
 from decoding.batches import by_bucket, distribute
 from decoding.calls import Call, Job, Pace, Result, read_results
-from decoding.compilation import CompilationAhead
+from decoding.compilation import CompilationAhead, wait_for
 from decoding.lanes import Lanes
 from decoding.length_limits import length_buckets, max_lengths, min_lengths
 from decoding.programs import Program, compiled, graph, search_of, values_of, with_values
@@ -26,9 +28,10 @@ from decoding.sizes import Sizes, sizes_of
 from model.config import ModelConfig
 from model.constraints import Rules
 from model.hypotheses import Hypotheses
+from model.inference import inference_variables
 from model.kinds import make_model
 from model.translate import Request
-from runtime.devices import replicated
+from runtime.devices import replicated, usable_cores
 from runtime.memory import device_memory
 from runtime.notices import no_log
 from storage.config import DecodingConfig
@@ -58,6 +61,7 @@ class Engine:
         self._ahead = CompilationAhead()
         self.log = no_log  # called with a line about programs that are being compiled
         self.poll = lambda: None  # called around each compiled call; may raise to end the search
+        self._shared: list[Any] | None = None  # the variables of another engine, see `share`
         self.pace: Pace | None = None  # limits the duration of a call; None: full queues
 
     @cached_property
@@ -65,11 +69,32 @@ class Engine:
         """The sizes for the devices of this process; made at the first use, which starts them."""
         models, devices = [model.config for model in self.models], jax.local_device_count()
         backend = jax.default_backend()
-        return sizes_of(models, self._decoding, backend, device_memory(), devices)
+        memory, cores = device_memory(), usable_cores()
+        return sizes_of(models, self._decoding, backend, memory, devices, cores)
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        """The threads that run compiled calls, one call each."""
+        return ThreadPoolExecutor(self.sizes.calls, "call")
 
     def use(self, *params: Any) -> None:
         """Set the parameters of each model. Nothing is compiled again."""
-        self.variables = [{"params": jax.device_put(one, replicated())} for one in params]
+        self.variables = [
+            jax.device_put(inference_variables(model.config, one), replicated())
+            for model, one in zip(self.models, params, strict=True)
+        ]
+
+    def share(self, other: "Engine") -> None:
+        """Use the parameters of another engine of the same models.
+
+        ValueError if the products of this engine are float32 and those of the other one are not.
+        """
+        dtypes = [[model.config.weights_dtype for model in one.models] for one in (self, other)]
+        if dtypes[0] == dtypes[1]:
+            self.variables = other.variables
+        elif self._shared is not other.variables:
+            self.use(*(variables["params"] for variables in other.variables))
+        self._shared = other.variables
 
     def search(self, jobs: Iterable[Job | None]) -> Iterator[list[Result]]:
         """The results of each compiled call, for all lines that are not blank.
@@ -79,9 +104,12 @@ class Engine:
         if there is no call. UserError(CONFIGURATION) if even the smallest batch does not fit into
         memory.
         """
+        calls: deque[Call] = deque()
         try:
-            yield from self._search_jobs(jobs, deque())
+            yield from self._search_jobs(jobs, calls)
         finally:
+            for call in calls:
+                call.found.cancel()
             self._ahead.cancel()
 
     def _search_jobs(
@@ -98,8 +126,9 @@ class Engine:
             for bucket, lines in self._split(groups):
                 self.poll()
                 calls.append(self._submit(job, bucket, lines))
-                in_flight = self.sizes.in_flight
-                if len(calls) > (in_flight if self.pace is None or self.pace.measured else 0):
+                # As many that run, and one that waits for a thread while results are read.
+                measured = self.pace is None or self.pace.measured
+                if len(calls) >= self.sizes.calls + 2 * measured:
                     yield self._collect(calls.popleft())
         while calls:
             self.poll()
@@ -108,8 +137,9 @@ class Engine:
     def description(self) -> str:
         """The devices, and the shapes that may be compiled, each on its first use."""
         shapes = ", ".join(f"{bucket} × {self.lanes(bucket)}" for bucket in self.buckets)
+        devices, calls = jax.local_device_count(), self.sizes.calls
         return (
-            f"{jax.local_device_count()} devices ({jax.default_backend()}); at most "
+            f"{devices} devices ({jax.default_backend()}), {calls} calls at once; at most "
             f"{len(self.buckets)} programs, source tokens × sentences: {shapes}"
         )
 
@@ -180,12 +210,18 @@ class Engine:
 
     def _split(self, groups: Sequence[tuple[int, list[int]]]) -> Iterator[tuple[int, list[int]]]:
         """(bucket, lines) of each call. The size of a call is decided when it is needed, because
-        memory and pace may change it."""
+        memory and pace may change it. The calls that run at the same time take lines in turn, so
+        that all get sentences of similar lengths."""
+        calls = self.sizes.calls
         for bucket, lines in groups:
             while lines:
-                size = self._call_size(bucket)
-                yield bucket, lines[:size]
-                lines = lines[size:]
+                together = self._call_size(bucket) * calls
+                for own in (lines[:together][i::calls] for i in range(calls)):
+                    while own:
+                        size = self._call_size(bucket)
+                        yield bucket, own[:size]
+                        own = own[size:]
+                lines = lines[together:]
 
     def _call_size(self, bucket: int) -> int:
         """The most lines of the next call: its capacity, or fewer because of the pace."""
@@ -203,12 +239,21 @@ class Engine:
         return self.lanes(bucket) * jax.local_device_count()
 
     def _submit(self, job: Job, bucket: int, lines: list[int]) -> Call:
-        """Start a compiled call for these lines on the devices."""
-        lanes, run = self.lanes(bucket), self._search(bucket)
-        inputs = self._inputs(job, bucket, lines)
+        """Give a compiled call for these lines to the threads."""
+        lanes, arguments = self.lanes(bucket), (self.variables, *self._inputs(job, bucket, lines))
+        run = partial(self._run, lanes, bucket, self._search(bucket), arguments)
         self._ahead.wait(self._call_key(job, bucket, lines), self.poll)
-        hypotheses = self.batches.run_or_halve(lanes, bucket, run, self.variables, *inputs)
-        return Call(job, bucket, lines, lanes, hypotheses, time.perf_counter())  # it is compiled
+        return Call(job, bucket, lines, lanes, self.threads.submit(run))
+
+    def _run(
+        self, lanes: int, bucket: int, search: Callable[..., Hypotheses], arguments: Sequence[Any]
+    ) -> tuple[Hypotheses | None, float]:
+        """The hypotheses of a call, None if the devices ran out of memory; and its seconds."""
+        start = time.perf_counter()
+        hypotheses = self.batches.run_or_halve(
+            lanes, bucket, lambda: jax.device_get(search(*arguments))
+        )
+        return hypotheses, time.perf_counter() - start
 
     def _inputs(self, job: Job, bucket: int, lines: list[int]) -> tuple[Request, np.ndarray]:
         """The request for these lines and their numbers, distributed over the devices."""
@@ -234,12 +279,10 @@ class Engine:
 
     def _fetch(self, call: Call) -> Hypotheses | None:
         """Wait for the hypotheses of a call; None if the devices ran out of memory."""
-        if call.hypotheses is None:
-            return None
-        run = self.batches.run_or_halve
-        hypotheses = run(call.lanes, call.bucket, jax.device_get, call.hypotheses)
+        wait_for(call.found, self.poll)
+        hypotheses, seconds = call.found.result()
         if hypotheses is not None and self.pace:
             batch = self._batch_size(call.bucket)
             batches = -(-len(call.lines) // batch)
-            self.pace.measure(call.bucket, batches * batch * call.bucket, call.start)
+            self.pace.measure(call.bucket, batches * batch * call.bucket, seconds)
         return hypotheses

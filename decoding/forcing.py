@@ -4,7 +4,7 @@ Axes: B sentences · S source · T target.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -71,14 +71,18 @@ class TeacherForcing:
             while lines:
                 lanes = engine.lanes(bucket)
                 capacity = lanes * jax.local_device_count()
-                batch = [pairs[i] for i in lines[:capacity]]
-                run = engine.batches.run_or_halve
-                scored = run(lanes, bucket, self._batch, bucket, capacity, batch)
-                if scored is None:
-                    continue  # out of memory: a smaller batch
-                for i, one in zip(lines, scored, strict=False):
-                    results[i] = one
-                lines = lines[capacity:]
+                together = lines[: capacity * engine.sizes.calls]
+                batches = [together[at : at + capacity] for at in range(0, len(together), capacity)]
+                run = partial(self._batch_or_halve, lanes, bucket, capacity)
+                found = engine.threads.map(run, [[pairs[i] for i in one] for one in batches])
+                again = []  # out of memory: in smaller batches
+                for batch, scored in zip(batches, found, strict=True):
+                    if scored is None:
+                        again += batch
+                    else:
+                        for i, one in zip(batch, scored, strict=True):
+                            results[i] = one
+                lines = again + lines[len(together) :]
         return results
 
     def annotated(
@@ -93,6 +97,14 @@ class TeacherForcing:
         ]
         scores = iter(self.scores(pairs))
         return [[one._replace(scored=next(scores)) for one in each] for each in hypotheses]
+
+    def _batch_or_halve(
+        self, lanes: int, bucket: int, capacity: int, pairs: list[EncodedPair]
+    ) -> list[Scored] | None:
+        """`_batch`; None if the devices ran out of memory."""
+        return self._engine.batches.run_or_halve(
+            lanes, bucket, self._batch, bucket, capacity, pairs
+        )
 
     def _batch(self, bucket: int, capacity: int, pairs: list[EncodedPair]) -> list[Scored]:
         """The scores of at most `capacity` pairs, computed on all devices."""

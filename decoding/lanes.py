@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ class Lanes:
     """The lanes of a device for a batch size, and how often it was halved."""
 
     def __init__(self, batch_size: int):
-        self._batch_size, self._halvings = batch_size, 0
+        self._batch_size, self._halvings, self._lock = batch_size, 0, Lock()
 
     def of(self, bucket: int) -> int:
         """Sentences of this bucket that a device searches at once."""
@@ -39,7 +40,8 @@ class Lanes:
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            self._halve(lanes, bucket)
+            with self._lock:
+                self._halve(lanes, bucket)
             return None
 
     def _halve(self, lanes: int, bucket: int) -> None:

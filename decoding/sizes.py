@@ -21,9 +21,9 @@ USABLE = 0.5  # of the memory for a search; the rest is for copies that XLA make
 class Sizes(NamedTuple):
     """The sizes of one process."""
 
-    batch_size: int  # sentences that a device searches at once, for sources of up to 32 tokens
+    batch_size: int  # sentences that a call searches at once on a device, of up to 32 tokens
     queue: int  # batches in one call of a device
-    in_flight: int  # calls submitted before the results of the first are read
+    calls: int  # that run at the same time
     window: int  # lines that are sorted by length together
     chunk: int  # consecutive lines that a process of a job takes in turn
     compilations: int  # programs compiled at once
@@ -35,15 +35,18 @@ def sizes_of(
     platform: str,
     memory: int | None,
     devices: int,
+    cores: int,
 ) -> Sizes:
-    """The sizes for `devices` devices of a platform, each with `memory` bytes (None: unknown)."""
+    """The sizes for `devices` devices of a platform, each with `memory` bytes (None: unknown), in
+    a process that may use `cores` cores of its host."""
     choices = choices_of(platform)
     batch_size = options.batch_size or automatic_batch_size(models, options, choices, memory)
-    lines = batch_size * devices
+    calls = max(1, cores // devices) if choices.call_per_core else 1
+    lines = batch_size * devices * calls
     return Sizes(
         batch_size,
         choices.queue,
-        choices.in_flight,
+        calls,
         choices.window * lines,
         max(choices.chunk, lines),
         choices.compilations,
@@ -93,7 +96,8 @@ def lane_bytes(
     arrays = jax.eval_shape(
         lambda: (
             kind.empty_caches(model, 1, target, slots),
-            kind.empty_memory(model, queue + 1, source),
+            kind.empty_memory(model, 1, source),
+            kind.empty_encoded(model, queue, source),
         )
     )
     stored = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))

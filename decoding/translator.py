@@ -120,7 +120,8 @@ class Translator:
         return [[one.text for one in translation.hypotheses] for translation in translations]
 
     def with_options(self, rules: Rules | None = None, **decoding: Any) -> "Translator":
-        """A translator with the same models and other options. TypeError for an unknown option.
+        """A translator with the same models and other options. TypeError for an unknown option,
+        UserError(CONFIGURATION) for dtype=float32 if the weights were loaded for another dtype.
 
         `rules` replace those of this translator; None: keep them.
         """
@@ -135,7 +136,10 @@ class Translator:
         if options == self.decoding and rules == self.rules:
             return self
         translator = self._translator_for(options, rules)
-        translator.engine.variables = self.engine.variables
+        try:
+            translator.engine.share(self.engine)
+        except ValueError as error:
+            raise UserError(CONFIGURATION, str(error)) from None
         return translator
 
     def _new_translator(self, options: DecodingConfig, rules: Rules | None) -> "Translator":

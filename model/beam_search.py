@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .candidates import candidates
+from .candidates import candidates, logsumexp
 from .checks import check_sentences, checked_step
 from .constraints import Rules
 from .hypotheses import (
@@ -42,7 +42,7 @@ Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
 # (state, lanes [R], sentences [R]) → state
 Load = Callable[[Any, Array, Array], Any]
 
-REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled after a step: `load` copies no more
+REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled at once: `load` computes no more
 
 
 class Queue(NamedTuple):
@@ -130,16 +130,27 @@ def beam_search(
     start_tokens, limits = (jnp.pad(x, (0, lanes)) for x in (start_tokens, limits))
     limits = jnp.minimum(limits, max_length)
     present = (limits > 0).sum()
-    fill = partial(refill, present=present, start_tokens=start_tokens, load=load)
+    # All sentences are loaded in groups of one size, so that their results have the same bits.
+    fill = partial(
+        refill,
+        present=present,
+        start_tokens=start_tokens,
+        load=load,
+        most=-(-lanes // REFILL_SHARE),
+    )
+
+    def waiting(search: SearchState) -> Bool[Array, ""]:
+        return search.done.any() & (search.next_sentence < present)
+
+    def unfinished(search: SearchState) -> Bool[Array, ""]:
+        return ~search.done.all() | waiting(search)
 
     def advance(search: SearchState) -> SearchState:
-        search = take_step(search, step, limits[search.sentences], options)
-        waiting = search.done.any() & (search.next_sentence < present)
-        some = partial(fill, most=-(-lanes // REFILL_SHARE))
-        return jax.lax.cond(waiting, some, lambda search: search, search)
+        search = jax.lax.while_loop(waiting, fill, search)
+        return take_step(search, step, limits[search.sentences], options)
 
-    search = fill(idle_search(lanes, total, beam_size, max_length, state), most=lanes)
-    search = jax.lax.while_loop(lambda search: ~search.done.all(), advance, search)
+    search = idle_search(lanes, total, beam_size, max_length, state)
+    search = jax.lax.while_loop(unfinished, advance, search)
     return walk_back(store_finished(search), total, nbest, end_id)
 
 
@@ -212,7 +223,7 @@ def expand(
 ) -> tuple[Continuations, Bool[Array, " B"]]:
     """The best continuations, and the lanes in which a live hypothesis has logits NaN or +inf."""
     live_log_probs = search.live.log_probs
-    normalizer, allowed, at_limit = jax.nn.logsumexp(logits, axis=-1), True, search.t + 1 >= limit
+    normalizer, allowed, at_limit = logsumexp(logits), True, search.t + 1 >= limit
     failed = (jnp.isnan(normalizer) | jnp.isposinf(normalizer)) & (live_log_probs > -jnp.inf)
     if options.rules is not None:
         logits, normalizer, allowed = options.rules(

@@ -9,25 +9,40 @@ from .config import ModelConfig
 from .encoder_decoder import EncoderDecoder
 from .rnn import Rnn, empty_rnn_memory, empty_rnn_states, encode_rnn, rnn_step
 from .transformer import Transformer
-from .transformer_search import encode_memory, search_step
+from .transformer_search import empty_encoded, encode_transformer, search_memory, search_step
 
 
 class Kind(NamedTuple):
     """The module of a kind, and what a search needs of it (model/translate.py)."""
 
     module: type[EncoderDecoder]
-    encode: Callable[..., Any]  # (model, variables, source, segments) → memory, leading axis B
-    empty_memory: Callable[..., Any]  # (config, sentences, source length) → memory
+    encode: Callable[..., Any]  # (model, variables, source, segments) → encoded, leading axis B
+    empty_encoded: Callable[..., Any]  # (config, sentences, source length) → encoded
+    memory: Callable[..., Any]  # (model, variables, encoded) → DecoderState.memory
+    empty_memory: Callable[..., Any]  # (config, lanes, source length) → DecoderState.memory
     empty_caches: Callable[..., Any]  # (config, lanes, steps, beams) → DecoderState.caches
     step: Callable[..., Step]  # (model, variables) → Step; at t = 0 it reads no cache of its lane
 
 
-RNN = Kind(Rnn, encode_rnn, empty_rnn_memory, empty_rnn_states, rnn_step)
-KINDS = {
-    "transformer": Kind(Transformer, encode_memory, empty_memory, empty_caches, search_step),
-    "rnn_attention": RNN,
-    "rnn": RNN,
-}
+TRANSFORMER = Kind(
+    module=Transformer,
+    encode=encode_transformer,
+    empty_encoded=empty_encoded,
+    memory=search_memory,
+    empty_memory=empty_memory,
+    empty_caches=empty_caches,
+    step=search_step,
+)
+RNN = Kind(
+    module=Rnn,
+    encode=encode_rnn,
+    empty_encoded=empty_rnn_memory,
+    memory=lambda model, variables, encoded: encoded,
+    empty_memory=empty_rnn_memory,
+    empty_caches=empty_rnn_states,
+    step=rnn_step,
+)
+KINDS = {"transformer": TRANSFORMER, "rnn_attention": RNN, "rnn": RNN}
 
 
 def kind_of(config: ModelConfig) -> Kind:

@@ -164,7 +164,10 @@ class FeedForward(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Owns a table [V, D]; `__call__` embeds ids, `logits` projects to the vocabulary (tied)."""
+    """Owns a table [V, D]; `__call__` embeds ids, `logits` projects to the vocabulary (tied).
+
+    `logits` reads the transposed table of `inference_variables` if there is one.
+    """
 
     config: ModelConfig
     vocab_size: int
@@ -178,7 +181,11 @@ class Embedding(nn.Module):
         return embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)
 
     def logits(self, x, bias=None):
-        return logits(x, self.table.astype(self.config.weights_dtype), bias)
+        if self.has_variable("inference", "transposed"):
+            table = self.get_variable("inference", "transposed").T
+        else:
+            table = self.table.astype(self.config.weights_dtype)
+        return logits(x, table, bias)
 
 
 class Dropout(nn.Module):

@@ -22,14 +22,13 @@ class Choices(NamedTuple):
     window: int  # batches of lines that are sorted by length together; bounds memory of the host
     compilations: int  # programs that are compiled at once, while others run
     queue: int = 16  # batches in one call of a device
-    in_flight: int = 2  # calls submitted while the host prepares the next and reads results
+    call_per_core: bool = False  # each core of the host runs a call, not the devices together
     chunk: int = 4096  # the fewest lines that a process of a job takes in turn
     two_stages: bool = True  # top-k of a vocabulary in two stages (model/candidates.py)
 
 
 # Equal on all platforms:
 # queue: derived. Lanes idle at the end of a call only, for about one sentence of 16.
-# in_flight: derived. One call runs while the host reads the results of the one before it.
 # chunk: derived. Results are saved after as many lines, so a fast device writes few files a second.
 #   A chunk is never smaller than a batch (decoding/sizes.py).
 # two_stages: measured on a CPU. The first stage is a maximum, one pass over the logits that GPU and
@@ -37,6 +36,7 @@ class Choices(NamedTuple):
 # Figures of the CPU: benchmarks/decode_speed.md.
 CPU = Choices(
     sentences=32,  # measured: 16, 24, 40 and 48 are not faster
+    call_per_core=True,  # measured: as fast as a device for each core, with one copy of the weights
     hypotheses=0,  # the number of sentences decides, whatever the beam size
     encoder_tokens=512,  # measured: 1,024 exceed a core's cache and take twice as long per token
     window=64,  # derived: four full calls, one for each of the usual length buckets

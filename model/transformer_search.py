@@ -1,24 +1,37 @@
 """The Transformer in a search: the memory of a source, and a step with an append-only cache.
 
-Axes: B lanes · S source · N beams · T steps.
+Axes: B lanes · S source · N beams · T steps · D model width.
 """
 
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .beam_search import Step
 from .cache import StoredKeysValues, stored
+from .config import ModelConfig
 from .transformer import Transformer
 
 
-def encode_memory(
+def encode_transformer(
     model: Transformer, variables: Any, source: Int[Array, "B S"], segments: Int[Array, "B S"]
+) -> Float[Array, "B S D"]:
+    """The encoder's output, which is smaller than the memory of all decoder layers."""
+    encoded: Array = model.apply(variables, source, segments, method="encode")
+    return encoded
+
+
+def empty_encoded(config: ModelConfig, sentences: int, length: int) -> Float[Array, "B S D"]:
+    """Space for the encoder's output."""
+    return jnp.zeros((sentences, length, config.d_model), config.values_dtype)
+
+
+def search_memory(
+    model: Transformer, variables: Any, encoded: Float[Array, "B S D"]
 ) -> tuple[StoredKeysValues, ...]:
     """Cross-attention keys and values of every decoder layer."""
-    memory = model.apply(variables, source, segments, method="encode")
-    return tuple(map(stored, model.apply(variables, memory, method="memory_keys_values")))
+    return tuple(map(stored, model.apply(variables, encoded, method="memory_keys_values")))
 
 
 def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:

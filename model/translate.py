@@ -61,25 +61,25 @@ class Request(NamedTuple):
 class DecoderState(NamedTuple):
     """The state of one model's step: the encoded sentences in its lanes, and the caches."""
 
-    memory: Any  # what `Kind.encode` returns
+    memory: Any  # what `Kind.memory` returns
     lengths: Int[Array, " B"]  # of the sources
     caches: tuple[Any, ...]  # of each decoder layer: a Cache of its T·N slots, or an RNN's state
 
 
 def encode_batches(model: EncoderDecoder, variables: Any, request: Request, batch: int) -> Any:
-    """The memory of every sentence, encoded `batch` sentences at a time."""
+    """What `Kind.encode` returns for all sentences, encoded `batch` sentences at a time."""
     kind, (sentences, length) = kind_of(model.config), request.source.shape
 
-    def encode(i, memories):
+    def encode(i, encoded):
         start = jnp.minimum(i * batch, sentences - batch)
         cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
         segments = jnp.arange(length) < cut(request.lengths)[:, None]
-        memory = kind.encode(model, variables, cut(request.source), segments.astype(jnp.int32))
+        new = kind.encode(model, variables, cut(request.source), segments.astype(jnp.int32))
         write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
-        return jax.tree.map(write, memories, memory)
+        return jax.tree.map(write, encoded, new)
 
     batches = -(-(request.lengths > 0).sum() // batch)
-    empty = kind.empty_memory(model.config, sentences, length)
+    empty = kind.empty_encoded(model.config, sentences, length)
     return jax.lax.fori_loop(0, batches, encode, empty)
 
 
@@ -142,7 +142,7 @@ def translate(
     kinds = [kind_of(model.config) for model, _ in models]
     steps = [kind.step(*model) for kind, model in zip(kinds, models, strict=True)]
     step = ensemble(steps, search.weights)
-    memories = [encode_sources(*one, request, lanes) for one in models]
+    encoded = [encode_sources(*one, request, lanes) for one in models]
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
     rules = make_rules(
@@ -150,12 +150,15 @@ def translate(
     )
     state = tuple(
         DecoderState(
-            jax.tree.map(lambda x: x[:lanes], memory), request.lengths[:lanes],
+            kind.empty_memory(model.config, lanes, request.source.shape[1]),
+            jnp.zeros(lanes, request.lengths.dtype),
             kind.empty_caches(model.config, lanes, max_length, slots),
         )
-        for kind, (model, _), memory in zip(kinds, models, memories, strict=True)
-    )  # fmt: skip
+        for kind, (model, _) in zip(kinds, models, strict=True)
+    )
+    load = partial(load_sentences, models, encoded, request.lengths)
     if search.samples:
+        state = load(state, jnp.arange(lanes), jnp.arange(lanes))
         options = SamplingOptions(
             samples=search.samples, max_length=max_length, end_id=config.end_id,
             temperature=search.temperature, top_k=search.top_k, top_p=search.top_p,
@@ -166,31 +169,39 @@ def translate(
         step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
         end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
         nbest=search.nbest, rules=rules, horizon=search.horizon,
-        queue=Queue(lanes, partial(load_sentences, memories, request.lengths)),
+        queue=Queue(lanes, load),
     )  # fmt: skip
 
 
 def load_sentences(
-    memories: Sequence[Any],
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    encoded: Sequence[Any],
     lengths: Int[Array, " Q"],
     states: tuple[DecoderState, ...],
     lanes: Int[Array, " R"],
     sentences: Int[Array, " R"],
 ) -> tuple[DecoderState, ...]:
-    """Copy the memory of sentences into lanes, once instead of a gather in each step.
+    """Compute the memory of sentences and write it to lanes, where all steps read it.
 
     The caches keep their values: stale slots are in no ancestry, so they stay masked, and an RNN
     does not read its state at t = 0.
     """
 
-    def copy(old, new):
-        return old.at[lanes].set(new[sentences], unique_indices=True)
+    def put(old, new):
+        return old.at[lanes].set(new, unique_indices=True)
+
+    def loaded(model, variables, encoded, state):
+        rows = jax.tree.map(lambda x: x[sentences], encoded)
+        memory = kind_of(model.config).memory(model, variables, rows)
+        return DecoderState(
+            jax.tree.map(put, state.memory, memory),
+            put(state.lengths, lengths[sentences]),
+            state.caches,
+        )
 
     return tuple(
-        DecoderState(
-            jax.tree.map(copy, state.memory, memory), copy(state.lengths, lengths), state.caches
-        )
-        for state, memory in zip(states, memories, strict=True)
+        loaded(*model, own, state)
+        for model, own, state in zip(models, encoded, states, strict=True)
     )
 
 

@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from runtime.devices import keep_freed_memory
 from runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError
 from runtime.path_flags import define_path
 
@@ -36,7 +35,6 @@ def run_command(
     A UserError is printed as one line on stderr; with --debug every error keeps its traceback.
     `explain` returns a message for an error of a config file or field or an unknown flag, or None.
     """
-    keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax and TFDS log details at INFO and WARNING
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     for stream in (sys.stdout, sys.stderr):

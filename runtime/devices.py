@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 CACHE_BYTES = 2_000_000_000
+MOST_CORES = 8  # that are used at once: each needs memory of its own
 CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # names of jax's entries
 
 
 def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = False) -> None:
-    """Configure CPU devices (one per core, at most 8) and the persistent compilation cache.
+    """Configure CPU devices, one per usable core, and the persistent compilation cache.
 
     To be called before the backend starts. `devices` overrides the number of CPU devices; GPU and
     TPU devices are not affected. `compilation_cache` is a directory, "off", or "" for the user's
@@ -33,7 +34,7 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
     import jax
 
     if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", devices or min(usable_cores(), 8))
+        jax.config.update("jax_num_cpu_devices", devices or usable_cores())
     if compilation_cache != "off":
         path = Path(compilation_cache or cache_directory()).expanduser()
         shrink_cache(path)
@@ -48,8 +49,8 @@ def is_deterministic() -> bool:
 
 
 def prepare_jax_by_default() -> None:
-    """`prepare_jax` for Python programs: only if the devices are not configured yet and no backend
-    has started. A compilation cache that is already configured is kept."""
+    """`prepare_jax` with one CPU device, for Python programs: only if the devices are not
+    configured yet and no backend has started. A configured compilation cache is kept."""
     import jax
 
     devices: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
@@ -57,16 +58,16 @@ def prepare_jax_by_default() -> None:
     if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or devices > 0:
         return
     try:
-        prepare_jax(cache or "")
+        prepare_jax(cache or "", 1)
     except RuntimeError:  # raised by jax, without any change, after a backend has started
         pass
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may use."""
+    """The number of cores that this process may use, at most MOST_CORES."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return min(MOST_CORES, len(os.sched_getaffinity(0)))
+    return min(MOST_CORES, os.cpu_count() or 1)
 
 
 def shrink_cache(path: Path, limit: int = CACHE_BYTES) -> None:
@@ -93,9 +94,10 @@ def shrink_cache(path: Path, limit: int = CACHE_BYTES) -> None:
 def keep_freed_memory() -> None:
     """Configure glibc, if present, to keep freed memory instead of returning it to the system.
 
-    XLA allocates its CPU buffers in each step; returning them between steps costs a page fault per
-    4 KiB (benchmarks/train_speed.md). To be called before other threads allocate, as existing
-    arenas of glibc ignore these settings.
+    For training: XLA allocates its CPU buffers in each step; returning them between steps costs a
+    page fault per 4 KiB (benchmarks/train_speed.md). A compiled search runs for seconds, so
+    decoding does not gain, and would need half as much memory again. To be called before other
+    threads allocate, as existing arenas of glibc ignore these settings.
     """
     trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # malloc.h
     try:

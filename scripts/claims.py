@@ -18,7 +18,7 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from runtime.command import run_command
-from runtime.devices import prepare_jax
+from runtime.devices import keep_freed_memory, prepare_jax
 from runtime.errors import CONFIGURATION, OUTPUT, UserError
 from runtime.files import write_atomic
 from runtime.path_flags import define_path
@@ -120,5 +120,6 @@ def define_flags() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     first = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else ""
     run_command(define_flags, partial(main, first))

@@ -128,7 +128,7 @@ def main() -> None:
     config.validate()
     check_export_flags(f, config, tokenizers)
     # The devices that will run the file are unknown here, and so is their memory.
-    sizes = sizes_of([config.model], config.decoding, f.platforms[0], None, 1)
+    sizes = sizes_of([config.model], config.decoding, f.platforms[0], None, devices=1, cores=1)
     config.decoding = replace(config.decoding, batch_size=sizes.batch_size)
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)

@@ -22,7 +22,7 @@ def echoing_translator():
         (words, words),
         DecodingConfig(batch_size=3, max_extra_length=5),
     )
-    translator.use({})
+    translator.engine.variables = []  # `search` below reads none
     window = 2 * 3 * jax.local_device_count()
     translator.engine.sizes = translator.engine.sizes._replace(queue=2, window=window)
     seen = []

@@ -46,7 +46,7 @@ def printed_words(script: str, **environment: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_loading_a_translator_sets_up_a_device_for_each_core_and_the_cache(tmp_path):
+def test_loading_a_translator_sets_up_a_device_and_the_cache(tmp_path):
     example = example_with("Translator.load")
     write_run(tmp_path / "run")
     load = example.split("translator.translate")[0].replace("runs/mine", str(tmp_path / "run"))
@@ -55,9 +55,8 @@ def test_loading_a_translator_sets_up_a_device_for_each_core_and_the_cache(tmp_p
         f"{load}\nimport jax\nprint(jax.local_device_count())\n"
         "print(jax.config.jax_compilation_cache_dir)"
     )
-    cores = min(len(os.sched_getaffinity(0)), 8)
     assert printed_words(script, XDG_CACHE_HOME=str(tmp_path)) == [
-        str(cores),
+        "1",
         str(tmp_path / "jax-transformer"),
     ]
 

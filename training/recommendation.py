@@ -1,5 +1,4 @@
-"""Recommendations: a smaller model for few pairs or too little memory, mixed for float32 on an
-accelerator.
+"""The recommendation of a smaller model for few pairs or too little memory.
 
 configs/small.py is a Transformer; an RNN is made smaller with model.d_model.
 """
@@ -22,17 +21,6 @@ def size_hint(config: Config, pairs: int) -> str:
     if config.model.kind == "transformer":
         advice = f"{SMALL} is for 20 thousand to a million pairs"
     return f"hint: {pairs:,} pairs are few for a model of {parameters:,} parameters; {advice}"
-
-
-def precision_hint(dtype: str, platform: str) -> str:
-    """The recommendation of mixed for a model of float32 on a GPU or TPU; else "". `platform` is
-    jax.default_backend()."""
-    if dtype != "float32" or platform == "cpu":
-        return ""
-    return (
-        "hint: products of float32 are several times as slow as those of bfloat16 on a "
-        f"{platform.upper()}; --config.model.dtype=mixed is recommended for a new run"
-    )
 
 
 def smaller_model(config: Config) -> str:

@@ -10,15 +10,18 @@ from data.held_out import qualified
 from data.scores import Score, bleu, chrf, exact_match, tokenized_bleu
 from model.config import num_parameters
 from runtime import processes
+from runtime.precision import precision_hint
 from storage.checkpoint import read_best
 from storage.config import Config, TrainingConfig
 from storage.run import Run
 from training.evaluate import EvaluationTranslator, samples, translate_in_parallel
 from training.inputs import Data
 from training.parameters import num_frozen
-from training.recommendation import precision_hint, size_hint
+from training.recommendation import size_hint
 
 SAMPLES = 5
+MIXED = "--config.model.dtype=mixed"
+MIXED_SPEEDUP = "1.6 to 1.8"  # on a CPU with AVX512-BF16: benchmarks/train_speed.md
 
 
 def announce(config: Config, run: Run, batches: Batches, position: DataPosition) -> None:
@@ -31,7 +34,7 @@ def announce(config: Config, run: Run, batches: Batches, position: DataPosition)
         f"devices: {jax.device_count()} × {kind} ({platform})"
         + (f", {processes.count()} processes" if processes.count() > 1 else "")
     )
-    if hint := precision_hint(config.model.dtype, platform):
+    if hint := precision_hint(config.model.dtype, MIXED, MIXED_SPEEDUP):
         run.log(hint)
     parameters, frozen = num_parameters(config.model), num_frozen(config)
     run.log(

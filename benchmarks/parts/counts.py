@@ -69,8 +69,8 @@ def step_bytes(
 
 
 class SearchSteps(NamedTuple):
-    """The steps of a search with a queue, how many of them end with a refill, and the mean share of
-    lanes that hold a sentence."""
+    """The steps of a search with a queue, the number of refills, and the mean share of lanes that
+    hold a sentence."""
 
     steps: int
     refills: int
@@ -79,17 +79,16 @@ class SearchSteps(NamedTuple):
 
 def search_steps(lengths: np.ndarray, lanes: int) -> SearchSteps:
     """What a search with queue refill does for sentences of forced output lengths, in this order
-    (model/beam_search.py): at most 1 / REFILL_SHARE of the lanes are refilled after a step."""
-    left = np.zeros(lanes, int)
-    started = min(lanes, len(lengths))
-    left[:started] = lengths[:started]
-    steps = refills = occupied = 0
-    while left.any():
+    (model/beam_search.py): before a step all free lanes are refilled, at most 1 / REFILL_SHARE of
+    the lanes at once."""
+    left, most = np.zeros(lanes, int), -(-lanes // REFILL_SHARE)
+    started = steps = refills = occupied = 0
+    while started < len(lengths) or left.any():
+        free = np.flatnonzero(left == 0)[: len(lengths) - started]
+        refills += -(-len(free) // most)
+        left[free] = lengths[started : started + len(free)]
+        started += len(free)
         occupied += np.count_nonzero(left)
         steps += 1
         left = np.maximum(left - 1, 0)
-        free = np.flatnonzero(left == 0)[: min(-(-lanes // REFILL_SHARE), len(lengths) - started)]
-        refills += len(free) > 0
-        left[free] = lengths[started : started + len(free)]
-        started += len(free)
     return SearchSteps(steps, refills, occupied / (steps * lanes) if steps else 0.0)

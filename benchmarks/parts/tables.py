@@ -113,7 +113,7 @@ def decoding_cells(row: Row, peaks: dict[str, float]) -> list[str]:
     needed = row["step_bytes"] / bandwidth if bandwidth and "step_bytes" in row else None
     refills = "–"
     if "refill_steps" in row:
-        refills = f"{row['refill_steps']:.0%}, {row['refill_time']:.0%}"
+        refills = f"{row['refill_steps']:.2f}, {row['refill_time']:.0%}"
     return [
         row["size"], number(row["beams"]), row["program"], row["dtype"], number(row["batch"]),
         number(row["sentences_per_second"], digits=1),
@@ -149,7 +149,7 @@ COLUMNS: dict[str, tuple[list[str], Callable[[Row, dict[str, float]], list[str]]
     "decoding": (
         ["size", "beams", "program", "dtype", "batch", "sentences/s",
          "sentences/s, varied lengths", "step, ms", "bandwidth limit, ms", "limit / step",
-         "refills: of steps, of time"],
+         "refills: per step, of time"],
         decoding_cells,
     ),
     "operations": (

@@ -12,6 +12,7 @@ from forked import call_forked
 from tiny import UNUSUAL_LINES, WORDS, write_run
 
 from decoding.translator import Translator
+from runtime.precision import multiplies_bfloat16
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +54,13 @@ def test_ten_thousand_lines_of_all_kinds_give_one_output_line_each(run):
     long = sum(len(line.split()) > 28 for line in lines)
     assert long > 50 and sum("4001 tokens > " in line for line in err) == long
     assert err[-1].startswith(f"10000 lines, {sum(blank)} blank, {long} truncated, ")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_mixed_is_recommended_on_a_cpu_that_multiplies_bfloat16(run, dtype):
+    _, err = decode(run, f"--dtype={dtype}", stdin=b"a b\n")
+    hints = [line for line in err if line.startswith("hint: ") and "--dtype=mixed" in line]
+    assert len(hints) == (dtype == "float32" and multiplies_bfloat16())
 
 
 @pytest.mark.slow

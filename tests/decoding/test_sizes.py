@@ -18,8 +18,8 @@ MODEL = ModelConfig(source_vocab_size=37_000, target_vocab_size=37_000, max_leng
 GB = 10**9
 
 
-def sizes(platform="gpu", memory=None, devices=1, models=(MODEL,), **options):
-    return sizes_of(models, DecodingConfig(**options), platform, memory, devices)
+def sizes(platform="gpu", memory=None, devices=1, cores=1, models=(MODEL,), **options):
+    return sizes_of(models, DecodingConfig(**options), platform, memory, devices, cores)
 
 
 def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
@@ -28,9 +28,10 @@ def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
     target = int(max_lengths(DecodingConfig(), jax.numpy.array(bucket), model.max_length))
     trees = [
         jax.eval_shape(lambda shape=shape: empty_memory(model, *shape))
-        for shape in ((lanes, target * beam_size), (lanes * (queue + 1), bucket))
+        for shape in ((lanes, target * beam_size), (lanes, bucket))
     ]
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))
+    caches = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))
+    return caches + 4 * lanes * queue * bucket * model.d_model
 
 
 @pytest.mark.parametrize("beam_size", [1, 4, 100])
@@ -91,10 +92,19 @@ def test_the_batch_of_an_rnn_does_not_depend_on_the_length_of_the_target(kind):
     assert found[0] == found[1] > found[2] > found[3]
 
 
-def test_windows_and_chunks_follow_the_number_of_devices_and_lanes():
-    """A process takes at least a batch for each of its devices in turn."""
+def test_windows_and_chunks_follow_the_number_of_devices_lanes_and_calls():
+    """A process takes at least a batch for each of its devices and calls in turn."""
     for platform, choices in (("cpu", CPU), ("gpu", GPU)):
         for devices, batch_size in ((1, 32), (8, 32), (8, 1024), (64, 4096)):
-            found = sizes(platform, devices=devices, batch_size=batch_size)
-            assert found.window == choices.window * devices * batch_size
-            assert found.chunk == max(4096, devices * batch_size)
+            found = sizes(platform, devices=devices, cores=4, batch_size=batch_size)
+            lines = batch_size * (4 if (platform, devices) == ("cpu", 1) else devices)
+            assert found.window == choices.window * lines
+            assert found.chunk == max(4096, lines)
+
+
+def test_on_a_cpu_each_core_without_a_device_of_its_own_runs_a_call():
+    calls = [sizes("cpu", devices=d, cores=6).calls for d in (1, 2, 3, 4, 6, 8)]
+    assert calls == [6, 3, 2, 1, 1, 1]
+    for devices in (1, 4):
+        assert sizes("gpu", devices=devices, cores=6).calls == 1
+        assert sizes("tpu", devices=devices, cores=6).calls == 1

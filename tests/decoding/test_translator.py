@@ -61,7 +61,7 @@ def test_only_the_lines_of_a_few_windows_are_read_ahead(echo):
     assert first == WORDS[:3]
     # Windows of one call each: those in flight, the next, one tokenized ahead, one read ahead.
     sizes = translator.engine.sizes
-    assert len(read) <= (sizes.in_flight + 3) * sizes.window
+    assert len(read) <= (sizes.calls + 4) * sizes.window
 
 
 def test_a_translation_records_the_length_of_its_source_before_and_after_truncation(echo):
@@ -79,7 +79,7 @@ def small_memory(echo):
     translator.decoding = replace(translator.decoding, batch_size=8)
     models = [model.config for model in translator.engine.models]
     new = engine.Engine(models, translator.decoding, ())
-    new.use({})
+    new.variables = []  # `search` below reads none
     new.sizes = new.sizes._replace(queue=2, window=2 * 8 * jax.local_device_count())
     tried, memory = [], {"room": 2}
 

@@ -1,6 +1,7 @@
 """Translator.stream on inputs that pause, fail, or hold items that are not lines."""
 
 import os
+import threading
 
 import jax
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 from echo import echoing_translator, in_time
 from tiny import WORDS
 
-from decoding import calls
 from decoding.calls import Pace
 from decoding.formats import Item
 from decoding.inputs import read_lines
@@ -110,21 +110,16 @@ def test_a_prefix_longer_than_the_limit_leaves_room_for_the_end_token_only(echo)
     assert not np.asarray(request.limits)[~lines].any()
 
 
-def test_a_pace_gives_a_call_the_batches_that_take_its_time(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(calls.time, "perf_counter", lambda: now[0])
+def test_a_pace_gives_a_call_the_batches_that_take_its_time():
     pace = Pace(10.0)
     assert not pace.measured and pace.batches(16, 160, 50) == Pace.FIRST
-    now[0] = 106.0
-    pace.measure(16, 3 * 160, start=100.0)  # 2 s for each batch of 160 source positions
+    pace.measure(16, 3 * 160, 6.0)  # 2 s for each batch of 160 source positions
     assert pace.measured
     assert pace.batches(16, 160, 50) == 5 and pace.batches(16, 160, 4) == 4
     assert pace.batches(32, 320, 50) == 2  # a bucket that was not measured: 4 s
-    now[0] = 107.0
-    pace.measure(16, 4 * 160, start=101.0)  # started at 106: 0.25 s per batch
+    pace.measure(16, 4 * 160, 1.0)  # 0.25 s per batch
     assert pace.batches(16, 160, 50) == 40
-    now[0] = 207.0
-    pace.measure(32, 320, start=107.0)
+    pace.measure(32, 320, 100.0)
     assert pace.batches(32, 320, 50) == 1 and pace.batches(16, 160, 50) == 40
     assert pace.batches(64, 320, 50) == 1  # as in the slowest bucket
 
@@ -156,3 +151,44 @@ def test_an_unknown_option_names_the_nearest_one(echo):
             Translator.load("nowhere", **{wrong: 4})
     with pytest.raises(TypeError, match="unknown option zzz; options: beam_size, "):
         echo[0].translate(["eins"], zzz=1)
+
+
+def test_calls_run_at_the_same_time_and_take_lines_in_turn(echo):
+    """A barrier that only two calls together can pass."""
+    translator, seen = echo
+    engine, together = translator.engine, threading.Barrier(2, timeout=60)
+    batch = 3 * jax.local_device_count()
+    engine.sizes = engine.sizes._replace(calls=2, window=4 * batch)
+    echoed = engine._search
+
+    def search(bucket):
+        def run(*arguments):
+            together.wait()
+            return echoed(bucket)(*arguments)
+
+        return run
+
+    engine._search = search
+    lines = [" ".join(WORDS[: 1 + i % 9]) for i in range(2 * batch)]
+    assert translator.translate(lines) == lines
+    lengths = [np.sort(found[found > 0]) for _, found in seen]
+    assert len(lengths) == 2 and abs(lengths[0] - lengths[1]).max() <= 1
+
+
+def test_an_error_in_a_call_is_raised_and_the_waiting_calls_are_cancelled(echo):
+    translator, started = echo[0], []
+
+    def search(bucket):
+        def run(*arguments):
+            started.append(bucket)
+            raise ZeroDivisionError
+
+        return run
+
+    engine = translator.engine
+    engine._search = search
+    engine.sizes = engine.sizes._replace(window=50 * 3 * jax.local_device_count())
+    with pytest.raises(ZeroDivisionError):
+        translator.translate([WORDS[i % 11] for i in range(50 * 3 * jax.local_device_count())])
+    engine.threads.shutdown()
+    assert len(started) <= engine.sizes.calls + 2

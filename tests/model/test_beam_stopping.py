@@ -4,7 +4,6 @@ Axes: B sentences · N beams · V vocabulary · T steps.
 """
 
 from collections import deque
-from math import ceil
 
 import jax
 import jax.numpy as jnp
@@ -118,12 +117,11 @@ def test_a_horizon_stops_when_no_hypothesis_within_it_could_win(horizon):
 
 
 def schedule(steps_needed, lanes):
-    """The sentences that start in each step if at most an eighth of the lanes are refilled after a
-    step, those with a lower index first."""
+    """The sentences that start in each step if all free lanes take the next ones in order."""
     waiting, steps_left, started = deque(steps_needed), [0] * lanes, []
     while waiting or any(steps_left):
         free = [lane for lane in range(lanes) if not steps_left[lane]]
-        refilled = free[: ceil(lanes / 8) if started else lanes][: len(waiting)]
+        refilled = free[: len(waiting)]
         first = len(steps_needed) - len(waiting)
         started.append(list(range(first, first + len(refilled))))
         for lane in refilled:

@@ -62,12 +62,15 @@ def test_a_remote_data_dir_and_init_from_are_refused():
         config.validate()
 
 
-def test_usable_cores_are_those_of_the_process_or_else_of_the_machine(monkeypatch):
+def test_usable_cores_are_those_of_the_process_or_else_of_the_machine_up_to_eight(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7}, raising=False)
     assert usable_cores() == 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(20)))
+    assert usable_cores() == 8
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
-    monkeypatch.setattr(os, "cpu_count", lambda: 11)
-    assert usable_cores() == 11
+    for cores, used in ((5, 5), (11, 8)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert usable_cores() == used
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert usable_cores() == 1
 
@@ -78,7 +81,7 @@ def test_each_core_is_a_device_up_to_eight(monkeypatch, cores, asked, devices):
 
     settings = {}
     monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr("runtime.devices.usable_cores", lambda: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     prepare_jax("off", asked)
     assert settings == {"jax_num_cpu_devices": devices}

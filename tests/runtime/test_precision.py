@@ -1,0 +1,39 @@
+"""When mixed is recommended; the training and decode.py log the line."""
+
+import jax
+import pytest
+
+from runtime import precision
+from runtime.precision import multiplies_bfloat16, precision_hint
+
+FLAGS = "flags\t\t: fpu sse2 avx512f {} rdpid\n"
+
+
+def pretend(monkeypatch, tmp_path, platform, flag):
+    """A machine whose default backend is `platform` and whose CPU has the instructions `flag`."""
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"processor\t: 0\nmodel name\t: avx512_bf16\n{FLAGS.format(flag)}")
+    monkeypatch.setattr(precision, "CPU_INFO", path)
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("flag", ["", "avx512_bf16", "amx_bf16", "avx512_bf16x"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+def test_mixed_is_recommended_where_its_products_are_faster(
+    dtype, flag, platform, monkeypatch, tmp_path
+):
+    pretend(monkeypatch, tmp_path, platform, flag)
+    hint = precision_hint(dtype, "--dtype=mixed", "1.5")
+    faster = platform != "cpu" or flag in ("avx512_bf16", "amx_bf16")
+    assert bool(hint) == (dtype == "float32" and faster)
+    if hint:
+        assert "--dtype=mixed" in hint and "\n" not in hint
+        assert ("1.5 times" in hint) == (platform == "cpu")
+        assert platform.upper() in hint
+
+
+def test_without_a_list_of_instructions_nothing_is_recommended(monkeypatch, tmp_path):
+    pretend(monkeypatch, tmp_path, "cpu", "amx_bf16")
+    monkeypatch.setattr(precision, "CPU_INFO", tmp_path / "nothing")
+    assert not multiplies_bfloat16() and precision_hint("float32", "--x", "2") == ""

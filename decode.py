@@ -46,7 +46,7 @@ from storage.config import DecodingConfig
 __all__ = ["Translator"]  # for `from decode import Translator`
 
 CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its results
-MIXED_SPEEDUP = "1.2 to 1.9"  # of the search on a CPU with AVX512-BF16: benchmarks/decode_speed.md
+MIXED_SPEEDUP = "1.4 to 1.5"  # of the search on a CPU with AVX512-BF16: benchmarks/decode_speed.md
 
 
 def check_decode_flags(f: flags.FlagValues) -> None:

@@ -45,9 +45,14 @@ VARIANTS = {
     "HF generate: batch 32": ("hf", {"batch": 32}),
     "ours: batch 1": ("ours", {"batch_size": 1}),
     "ours, mixed: batch 1": ("ours", {"batch_size": 1, "dtype": "mixed"}),
+    "ours, mixed, limit S + 12: batch 1": (
+        "ours",
+        {"batch_size": 1, "dtype": "mixed", "max_extra_length": 12},
+    ),
     "CTranslate2 float32: batch 1": ("ctranslate2", {"batch": 1}),
     "HF generate: batch 1": ("hf", {"batch": 1}),
 }
+ONE_BY_ONE = "batch 1"  # at the end of a name: a call for each sentence
 EXTRA = 50
 
 
@@ -77,14 +82,13 @@ def our_translator(f, **options):
     return translator
 
 
-def ours(f, lines: list[str], **options):
-    """A function that translates all lines with this project."""
-    translator = our_translator(f, **options)
-    return lambda: translator.translate(lines)
+def ours(f, **options):
+    """A function that translates lines with this project."""
+    return our_translator(f, **options).translate
 
 
-def ctranslate2(f, lines: list[str], batch: int, inter: int = 1, kind: str = "float32"):
-    """A function that translates all lines with CTranslate2."""
+def ctranslate2(f, batch: int, inter: int = 1, kind: str = "float32"):
+    """A function that translates lines with CTranslate2."""
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
     from sentencepiece import SentencePieceProcessor
@@ -98,7 +102,7 @@ def ctranslate2(f, lines: list[str], batch: int, inter: int = 1, kind: str = "fl
     pieces = SentencePieceProcessor(str(Path(f.model) / "source.spm"))
     back = SentencePieceProcessor(str(Path(f.model) / "target.spm"))
 
-    def run():
+    def run(lines: list[str]):
         tokens = [[*line, "</s>"] for line in pieces.encode(lines, out_type=str)]
         results = translator.translate_batch(
             tokens,
@@ -113,8 +117,8 @@ def ctranslate2(f, lines: list[str], batch: int, inter: int = 1, kind: str = "fl
     return run
 
 
-def hf(f, lines: list[str], batch: int):
-    """A function that translates all lines with transformers' generate, sorted by length."""
+def hf(f, batch: int):
+    """A function that translates lines with transformers' generate, sorted by length."""
     import torch
     from transformers import MarianMTModel, MarianTokenizer
 
@@ -122,7 +126,7 @@ def hf(f, lines: list[str], batch: int):
     tokenizer = MarianTokenizer.from_pretrained(f.model)
     network = MarianMTModel.from_pretrained(f.model).eval()
 
-    def run():
+    def run(lines: list[str]):
         order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
         texts = [""] * len(lines)
         with torch.no_grad():
@@ -151,11 +155,13 @@ def measure(f) -> dict:
     started = time.perf_counter()
     lines = input_lines(f)
     program, arguments = VARIANTS[f.variant]
-    run = {"ours": ours, "ctranslate2": ctranslate2, "hf": hf}[program](f, lines, **arguments)
-    run()
+    translate = {"ours": ours, "ctranslate2": ctranslate2, "hf": hf}[program](f, **arguments)
+    parts = [[line] for line in lines] if f.variant.endswith(ONE_BY_ONE) else [lines]
+    for part in parts:
+        translate(part)
     cold = time.perf_counter() - started
     started = time.perf_counter()
-    texts = run()
+    texts = [text for part in parts for text in translate(part)]
     warm = time.perf_counter() - started
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return {"cold": cold, "warm": warm, "texts": texts, "memory": memory}

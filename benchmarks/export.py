@@ -37,14 +37,14 @@ print(json.dumps([seconds, found]))
 """
 LOAD = {
     "live": """
-from runtime.devices import prepare_jax, usable_cores
-prepare_jax("off")
+from runtime.devices import prepare_jax
+prepare_jax("off", 1)
 from decode import Translator
 model = Translator.load({run!r})
 """,
     "exported": """
 import jax
-jax.config.update("jax_num_cpu_devices", min(usable_cores(), 8))
+jax.config.update("jax_num_cpu_devices", min(len(os.sched_getaffinity(0)), 8))
 from load_exported import Exported
 model = Exported({file!r})
 """,

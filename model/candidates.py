@@ -65,8 +65,9 @@ def top_k_of_chunks(
     """`top_k` in two stages, with chunks of `chunk` values; there must be more than `k` of them.
 
     The k largest values lie in the k chunks with the largest maxima. The chunks are kept in the
-    order of their index, so ties are resolved as in `lax.top_k`. No array of the size of x is
-    written: the maxima are computed in one pass, and then only the chosen chunks are read.
+    order of their index, so ties are resolved as in `lax.top_k`. The maxima are computed in one
+    pass, which writes no array of the size of x if all values are allowed; then only the chosen
+    chunks are read.
     """
     size = x.shape[-1]
     masked = x if allowed is True else jnp.where(allowed, x, -jnp.inf)

@@ -126,10 +126,8 @@ def _await_second_signal(reader: int) -> None:
 
 
 def _exit_immediately(number: int) -> NoReturn:
-    print(
-        f"stopped immediately by a second signal, {signal.Signals(number).name}",
-        file=sys.stderr,
-        flush=True,
-    )
+    # One write with the line feed: two threads may print it at the same time.
+    message = f"stopped immediately by a second signal, {signal.Signals(number).name}\n"
+    print(message, end="", file=sys.stderr, flush=True)
     close_workers()
     os._exit(128 + number)

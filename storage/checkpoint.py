@@ -8,15 +8,16 @@ average/params                 the mean of the last k checkpoints, written when 
 best.json                      the checkpoint with the best validation score, and that score
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from data.tokenizer import Tokenizer
 from data.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
@@ -25,6 +26,9 @@ from runtime.errors import CHECKPOINT, OUTPUT, UserError
 from runtime.files import write_atomic
 from storage.config import Config, load_config, save_config
 from storage.manifest import damage, has_part, write_manifest
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp  # elsewhere in the functions: a tenth of a second
 
 AVERAGE_NAME = "[A-Za-z][A-Za-z0-9_-]*"  # as a regular expression
 RESERVED_NAMES = ("best", "latest", "average")  # other meanings of --checkpoint
@@ -36,6 +40,8 @@ def single_process_options() -> ocp.options.MultiprocessingOptions:
     Each process reads for itself and process 0 writes. Orbax's own coordination requires arrays
     that are sharded over all processes.
     """
+    import orbax.checkpoint as ocp
+
     index = processes.index()
     return ocp.options.MultiprocessingOptions(
         primary_host=index, active_processes={index}, barrier_sync_key_prefix=f"process{index}"
@@ -173,6 +179,8 @@ def write_run(
     save_config(config, run / "config.json")
     save_tokenizers(str(run / "vocab"), *tokenizers)
     write_best(run, {"checkpoint": "average"})
+    import orbax.checkpoint as ocp
+
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(run.absolute() / "average" / "params", params)
     write_manifest(run / "average")
@@ -196,6 +204,8 @@ def restore_params(run: Path, checkpoint: str) -> Any:
 
     Raises UserError(CHECKPOINT) if they do not exist, are damaged or cannot be read.
     """
+    import orbax.checkpoint as ocp
+
     path = params_directory(run.absolute(), checkpoint)
     check_undamaged(path)
     try:

@@ -39,7 +39,6 @@ class Call(NamedTuple):
     job: Job
     bucket: int
     lines: list[int]  # indices in job.sources
-    lanes: int  # sentences searched at once on each device
     # The hypotheses, None if the devices ran out of memory; and the seconds of the call.
     found: Future[tuple[Hypotheses | None, float]]
 

@@ -243,7 +243,7 @@ class Engine:
         lanes, arguments = self.lanes(bucket), (self.variables, *self._inputs(job, bucket, lines))
         run = partial(self._run, lanes, bucket, self._search(bucket), arguments)
         self._ahead.wait(self._call_key(job, bucket, lines), self.poll)
-        return Call(job, bucket, lines, lanes, self.threads.submit(run))
+        return Call(job, bucket, lines, self.threads.submit(run))
 
     def _run(
         self, lanes: int, bucket: int, search: Callable[..., Hypotheses], arguments: Sequence[Any]

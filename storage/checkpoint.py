@@ -171,6 +171,8 @@ def write_run(
 
     Raises UserError(OUTPUT) if the directory holds a run already.
     """
+    import orbax.checkpoint as ocp
+
     if (run / "config.json").exists():
         raise UserError(
             OUTPUT, f"{run} holds a run already: expected a new directory; choose another one"
@@ -179,8 +181,6 @@ def write_run(
     save_config(config, run / "config.json")
     save_tokenizers(str(run / "vocab"), *tokenizers)
     write_best(run, {"checkpoint": "average"})
-    import orbax.checkpoint as ocp
-
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(run.absolute() / "average" / "params", params)
     write_manifest(run / "average")

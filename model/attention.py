@@ -18,6 +18,7 @@ from .checks import check_array, check_mask, check_shape
 from .config import ModelConfig
 from .layers import Dropout
 from .matmul import FULL, activations_precision, cast_weights, matmul
+from .parameters import parameter
 from .positions import rotate
 
 
@@ -166,12 +167,12 @@ class MultiHeadAttention(nn.Module):
         if c.attention_bias:
             shapes = {"query_bias": shape[1:], "key_bias": shape[1:], "value_bias": shape[1:]}
             shapes["output_bias"] = (c.d_model,)
-            biases = [self.param(n, nn.initializers.zeros, s) for n, s in shapes.items()]
+            biases = [parameter(self, n, nn.initializers.zeros, s) for n, s in shapes.items()]
         params = AttentionParams(
-            self.param("query", xavier_in, shape),
-            self.param("key", xavier_in, shape),
-            self.param("value", xavier_in, shape),
-            self.param("output", xavier_out, (*shape[1:], c.d_model)),
+            parameter(self, "query", xavier_in, shape),
+            parameter(self, "key", xavier_in, shape),
+            parameter(self, "value", xavier_in, shape),
+            parameter(self, "output", xavier_out, (*shape[1:], c.d_model)),
             *biases,
         )
         self.params = cast_weights(params, c.weights_dtype)
@@ -183,7 +184,8 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self, x, keys_values, mask=None, positions=None, row_ids=None, attend=dot_product_attention
     ):
-        drop = partial(self.dropout, row_ids=row_ids)
+        # None, not a function without effect: so `attend_to_cache` is traced once for all layers.
+        drop = partial(self.dropout, row_ids=row_ids) if self.has_rng("dropout") else None
         output, weights = multi_head_attention(
             self.params, x, keys_values, mask, positions, drop, attend
         )

@@ -89,6 +89,7 @@ def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cach
     return Cache(tuple(extended), index.max())
 
 
+@partial(jax.jit, static_argnames=("drop", "precision"))  # one trace for all layers
 def attend_to_cache(
     queries: Float[Array, "B H T K"],
     blocks: tuple[StoredKeysValues, ...],

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from .config import ModelConfig
 from .layers import Embedding
+from .parameters import parameter
 
 
 class EncoderDecoder(nn.Module):
@@ -31,7 +32,7 @@ class EncoderDecoder(nn.Module):
             self.output_embedding = self.target_embedding
         if c.output_bias:
             zeros = nn.initializers.zeros
-            self.output_bias = self.param("output_bias", zeros, (c.target_vocab_size,))
+            self.output_bias = parameter(self, "output_bias", zeros, (c.target_vocab_size,))
 
     def encode(
         self,

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, UInt
 from .checks import check_array, check_choice, check_shape
 from .config import ModelConfig
 from .matmul import cast_weights, matmul
+from .parameters import parameter
 
 ACTIVATIONS = {
     "relu": jax.nn.relu,
@@ -139,8 +140,8 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
-        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        scale = parameter(self, "scale", nn.initializers.ones, x.shape[-1:])
+        bias = parameter(self, "bias", nn.initializers.zeros, x.shape[-1:])
         return layer_norm(x, scale, bias, self.config.layer_norm_epsilon)
 
 
@@ -154,10 +155,10 @@ class FeedForward(nn.Module):
         c = self.config
         xavier = nn.initializers.xavier_uniform()
         params = FeedForwardParams(
-            self.param("inner", xavier, (c.d_model, c.d_ff)),
-            self.param("inner_bias", nn.initializers.zeros, (c.d_ff,)),
-            self.param("outer", xavier, (c.d_ff, c.d_model)),
-            self.param("outer_bias", nn.initializers.zeros, (c.d_model,)),
+            parameter(self, "inner", xavier, (c.d_model, c.d_ff)),
+            parameter(self, "inner_bias", nn.initializers.zeros, (c.d_ff,)),
+            parameter(self, "outer", xavier, (c.d_ff, c.d_model)),
+            parameter(self, "outer_bias", nn.initializers.zeros, (c.d_model,)),
         )
         drop = partial(Dropout(c.activation_dropout, name="dropout"), row_ids=row_ids)
         return feed_forward(cast_weights(params, c.weights_dtype), x, c.activation, drop)
@@ -175,7 +176,7 @@ class Embedding(nn.Module):
     def setup(self):
         c = self.config
         init = nn.initializers.normal(c.d_model**-0.5)
-        self.table = self.param("table", init, (self.vocab_size, c.d_model))
+        self.table = parameter(self, "table", init, (self.vocab_size, c.d_model))
 
     def __call__(self, ids):
         return embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)

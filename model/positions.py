@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .checks import check_array, check_choice, check_shape
 from .config import CHOICES, ModelConfig
+from .parameters import parameter
 
 
 def sinusoidal_positions(
@@ -58,7 +59,7 @@ class PositionTable(nn.Module):
         c = self.config
         if c.positions == "learned":
             init = nn.initializers.normal(c.d_model**-0.5)
-            table = self.param("table", init, (c.max_length, c.d_model))
+            table = parameter(self, "table", init, (c.max_length, c.d_model))
         else:
             table = sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
         return jnp.asarray(table, c.values_dtype)[positions]

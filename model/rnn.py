@@ -25,6 +25,7 @@ from .config import ModelConfig
 from .encoder_decoder import EncoderDecoder
 from .layers import Dropout
 from .matmul import activations_precision, cast_weights, matmul
+from .parameters import parameter
 
 MASKED = jnp.finfo(jnp.float32).min  # a score whose exponential is 0
 
@@ -197,10 +198,10 @@ class Gru(nn.Module):
     def setup(self):
         c, zeros = self.config, nn.initializers.zeros
         params = GruParams(
-            self.param("input", gates_init, (c.d_model, 3, self.width)),
-            self.param("recurrent", orthogonal_gates, (self.width, 3, self.width)),
-            self.param("input_bias", zeros, (3, self.width)),
-            self.param("recurrent_bias", zeros, (self.width,)),
+            parameter(self, "input", gates_init, (c.d_model, 3, self.width)),
+            parameter(self, "recurrent", orthogonal_gates, (self.width, 3, self.width)),
+            parameter(self, "input_bias", zeros, (3, self.width)),
+            parameter(self, "recurrent_bias", zeros, (self.width,)),
         )
         self.params = cast_weights(params, c.weights_dtype)
 
@@ -227,9 +228,9 @@ class AdditiveAttention(nn.Module):
     def setup(self):
         c, xavier = self.config, nn.initializers.xavier_uniform()
         params = AdditiveAttentionParams(
-            self.param("query", xavier, (c.d_model, c.d_model)),
-            self.param("key", xavier, (c.d_model, c.d_model)),
-            self.param("score", nn.initializers.normal(c.d_model**-0.5), (c.d_model,)),
+            parameter(self, "query", xavier, (c.d_model, c.d_model)),
+            parameter(self, "key", xavier, (c.d_model, c.d_model)),
+            parameter(self, "score", nn.initializers.normal(c.d_model**-0.5), (c.d_model,)),
         )
         self.params = cast_weights(params, c.weights_dtype)
 
@@ -248,7 +249,7 @@ class DecoderLayer(nn.Module):
         self.gru = Gru(c, c.d_model)
         if self.attends:
             self.cross_attention = AdditiveAttention(c)
-            context = self.param("context", gates_init, (c.d_model, 3, c.d_model))
+            context = parameter(self, "context", gates_init, (c.d_model, 3, c.d_model))
             self.context = context.astype(c.weights_dtype)
 
     @property
@@ -318,12 +319,13 @@ class RnnDecoder(nn.Module):
         attends = [self.attends and i == 0 for i in range(c.decoder_layers)]
         self.layers = [DecoderLayer(c, one) for one in attends]
         self.dropout = Dropout(c.dropout)
-        self.initial = self.param("initial", gates_init, (c.d_model, c.decoder_layers, c.d_model))
-        self.initial_bias = self.param("initial_bias", zeros, (c.decoder_layers, c.d_model))
+        shape = c.d_model, c.decoder_layers, c.d_model
+        self.initial = parameter(self, "initial", gates_init, shape)
+        self.initial_bias = parameter(self, "initial_bias", zeros, shape[1:])
         if self.attends:
             xavier = nn.initializers.xavier_uniform()
-            self.output = self.param("output", xavier, (2 * c.d_model, c.d_model))
-            self.output_bias = self.param("output_bias", zeros, (c.d_model,))
+            self.output = parameter(self, "output", xavier, (2 * c.d_model, c.d_model))
+            self.output_bias = parameter(self, "output_bias", zeros, (c.d_model,))
 
     def initial_states(self, context: Float[Array, "B T D"]) -> Float[Array, "B T L D"]:
         """tanh(c W + b) for each layer."""

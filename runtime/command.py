@@ -1,5 +1,6 @@
 """The frame of all commands: flags, one-line errors and exit codes, warnings and log levels."""
 
+import gc
 import os
 import re
 import signal
@@ -40,6 +41,7 @@ def run_command(
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    gc.freeze()  # collections need not visit the objects of the modules imported so far
     try:
         parse_flags(define_flags, explain)
         if not flags.FLAGS.debug:

@@ -8,15 +8,65 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
+from flax.errors import FlaxError
 from small_transformer import BATCH, ONES, POSITIONS, SMALL, V, jitted, shapes, variables_of
 
 from configs import base, big
 from model.config import CHOICES, num_parameters
+from model.parameters import parameter
 from model.transformer import Transformer
 
 
 def count(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def draw(key, shape):
+    """An initialiser that counts its calls."""
+    draw.calls += 1
+    return jax.random.normal(key, shape)
+
+
+class OneParameter(nn.Module):
+    """A parameter of shape [2, 3], of `parameter` or of Flax."""
+
+    ours: bool
+
+    @nn.compact
+    def __call__(self):
+        read = partial(parameter, self) if self.ours else self.param
+        return read("weight", draw, (2, 3))
+
+
+def test_a_parameter_is_that_of_flax_without_a_trace_of_its_initialiser():
+    draw.calls = 0
+    ours, flax = (OneParameter(which).init(jax.random.key(3)) for which in (True, False))
+    assert jax.tree.map(np.array_equal, ours, flax) == {"params": {"weight": True}}
+    assert draw.calls == 2
+    np.testing.assert_array_equal(OneParameter(True).apply(ours), ours["params"]["weight"])
+    assert draw.calls == 2
+    OneParameter(False).apply(ours)
+    assert draw.calls == 3  # Flax traces it: without that, `parameter` would be superfluous
+
+
+@pytest.mark.parametrize(
+    "tree", [{"params": {"weight": jnp.ones((3, 2))}}, {"params": {"other": jnp.ones(1)}}, {}]
+)
+def test_a_parameter_that_does_not_fit_raises_the_error_of_flax(tree):
+    def error(which):
+        class Outer(nn.Module):
+            def setup(self):
+                self.inner = OneParameter(which)
+
+            def __call__(self):
+                return self.inner()
+
+        with pytest.raises(FlaxError) as caught:
+            Outer().apply({name: {"inner": inner} for name, inner in tree.items()})
+        return type(caught.value), str(caught.value)
+
+    assert error(True) == error(False)
 
 
 @pytest.mark.parametrize(

@@ -115,3 +115,19 @@ def test_a_stack_without_memory_gives_the_same_in_steps_as_at_once():
     _, stepped = jax.jit(lambda c: jax.lax.scan(one, c, jnp.arange(STEPS)))(caches)
     at_once, _ = jax.jit(stack.apply)(variables, x, mask, positions)
     np.testing.assert_allclose(jnp.swapaxes(stepped, 0, 1), at_once, atol=1e-5)
+
+
+def test_the_layers_share_one_trace_of_attention_to_the_cache():
+    config = replace(SMALL, num_decoder_layers=3)
+    model, each = Transformer(config), jnp.zeros(SENTENCES, jnp.int32)
+    caches = empty_caches(config, SENTENCES, STEPS, BEAMS)
+    memory = tuple(layer.blocks[0] for layer in caches)
+    tokens, parents, ancestry = map(jnp.asarray, random_histories())
+
+    def step(variables):
+        state = DecoderState(memory, jnp.ones_like(each), caches)
+        return search_step(model, variables)(tokens[0], state, each, parents[0], ancestry[0])[0]
+
+    equations = jax.make_jaxpr(step)(variables_of(config)).eqns
+    traces = [e.params["jaxpr"] for e in equations if e.params.get("name") == "attend_to_cache"]
+    assert len(traces) == 3 and len(set(map(id, traces))) == 1

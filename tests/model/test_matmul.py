@@ -24,30 +24,40 @@ def rounded(x, dtype):
     return np.asarray(jnp.asarray(x, dtype).astype(F32), np.float64)
 
 
+@pytest.mark.parametrize("rows", [(B, T), (1, 1), (1,), (), (1, 0)])
 @pytest.mark.parametrize("values", [F32, BF16])
 @pytest.mark.parametrize("weights", [F32, BF16])
 def test_products_have_the_weights_dtype_sums_float32_and_the_result_the_dtype_of_x(
-    values, weights
+    values, weights, rows
 ):
-    x, weight = normal(B, T, D).astype(values), normal(D, H, K, seed=1).astype(weights)
+    x, weight = normal(*rows, D).astype(values), normal(D, H, K, seed=1).astype(weights)
     bias = normal(H, K, seed=2)
-    expected = np.einsum("btd,dhk->bthk", rounded(x, weights), rounded(weight, weights))
+    expected = np.einsum("...d,dhk->...hk", rounded(x, weights), rounded(weight, weights))
     for given, more in ((None, 0.0), (bias, rounded(bias, values))):
         got = jax.jit(matmul)(x, weight, given)
-        assert got.shape == (B, T, H, K) and got.dtype == values
+        assert got.shape == (*rows, H, K) and got.dtype == values
         tolerance = 1e-5 if values == F32 else 2**-7
         np.testing.assert_allclose(got.astype(F32), expected + more, tolerance, tolerance)
 
 
+@pytest.mark.parametrize("rows", [(B, T), (1, 1)])
 @pytest.mark.parametrize("weights", [F32, BF16])
-def test_gradients_are_computed_from_products_in_the_weights_dtype(weights):
-    x, weight, like = normal(B, T, D), normal(D, H, K, seed=1).astype(weights), normal(B, T, H, K)
+def test_gradients_are_computed_from_products_in_the_weights_dtype(weights, rows):
+    x, weight, like = normal(*rows, D), normal(D, H, K, seed=1).astype(weights), normal(*rows, H, K)
     x_gradient, weight_gradient = jax.jit(jax.vjp(matmul, x, weight)[1])(like)
     a, w, g = (rounded(each, weights) for each in (x, weight, like))
     assert (x_gradient.dtype, weight_gradient.dtype) == (F32, weights)
     np.testing.assert_allclose(x_gradient, np.einsum("bthk,dhk->btd", g, w), rtol=1e-5, atol=1e-5)
     expected, tolerance = np.einsum("btd,bthk->dhk", a, g), 1e-5 if weights == F32 else 2**-8
     np.testing.assert_allclose(weight_gradient.astype(F32), expected, rtol=tolerance, atol=1e-5)
+
+
+def test_one_row_has_the_bits_of_the_same_row_beside_another():
+    weight, two = normal(D, K, seed=1).astype(BF16), normal(2, D)
+    multiply = jax.jit(matmul)
+    for row in (0, 1):
+        alone = multiply(two[row : row + 1], weight)
+        assert alone.tobytes() == multiply(two, weight)[row : row + 1].tobytes()
 
 
 def test_bfloat16_weights_leave_no_product_of_float32_in_either_direction():

@@ -30,6 +30,7 @@ VARIANTS = {
     "ours: exact, limit S + 12": ("ours", {"max_extra_length": 12}),
     "ours: horizon 1, limit S + 12": ("ours", {"max_extra_length": 12, "horizon": 1}),
     "ours, mixed: exact, limit S + 12": ("ours", {"max_extra_length": 12, "dtype": "mixed"}),
+    "ours, mixed: exact, limit S + 8": ("ours", {"max_extra_length": 8, "dtype": "mixed"}),
     "ours, mixed: horizon 1, limit S + 12": (
         "ours",
         {"max_extra_length": 12, "horizon": 1, "dtype": "mixed"},

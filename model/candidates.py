@@ -1,9 +1,10 @@
 """The best continuations of live hypotheses: exact top-k in two stages, without a full log-softmax.
 
-Axes: B lanes · N beams · V vocabulary · K candidates · C chunks.
+Axes: B lanes · N beams · V vocabulary · K candidates · C chunks · c values of a chunk.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,23 +12,40 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from .platforms import by_platform
 
+# (values [B, M, …], the row of each of the M [B, M]) → their log-probabilities
+LogProbs = Callable[[Array, Array], Array]
 
-def top_k(
-    x: Float[Array, "... V"], k: int, allowed: Bool[Array, "..."] | bool = True
-) -> tuple[Float[Array, "... k"], Int[Array, "... k"]]:
-    """Equal to `lax.top_k` of the `allowed` values, −inf for others; ties go to the lower index.
 
-    In two stages if V is large. `allowed` broadcasts to x.
+def top_k(x: Float[Array, "... V"], k: int) -> tuple[Float[Array, "... k"], Int[Array, "... k"]]:
+    """Equal to `lax.top_k`; ties go to the lower index. In two stages if V is large."""
+    values, _, index = top_k_of_rows(x.reshape(-1, 1, x.shape[-1]), k, lambda values, rows: values)
+    return values.reshape(*x.shape[:-1], k), index.reshape(*x.shape[:-1], k)
+
+
+def top_k_of_rows(
+    x: Float[Array, "B N V"],
+    k: int,
+    log_probs: LogProbs,
+    allowed: Bool[Array, "#B #N #V"] | bool = True,
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Int[Array, "B k"]]:
+    """The k largest log-probabilities of all N·V values, and the row and column of each.
+
+    In a row, `log_probs` may not decrease where x increases. A value that is not `allowed` counts
+    as −inf. Ties go to the lower row, then to the lower column.
     """
-    size, chunk = x.shape[-1], chunk_of(x.shape[-1])
-    large = chunk >= 4 and -(-size // chunk) > k
+    rows, size = x.shape[1:]
+    chunk = chunk_of(size)
+    large = chunk >= 4 and rows * -(-size // chunk) > k
+
+    def all_at_once():
+        masked = jnp.where(allowed, x, -jnp.inf)
+        values = log_probs(masked, jnp.arange(rows)[None])
+        values, index = jax.lax.top_k(values.reshape(len(x), -1), k)
+        return values, index // size, index % size
+
     return by_platform(
         lambda choices: large and choices.two_stages,
-        lambda two: (
-            top_k_of_chunks(x, k, chunk, allowed)
-            if two
-            else tuple(jax.lax.top_k(jnp.where(allowed, x, -jnp.inf), k))
-        ),
+        lambda two: top_k_of_chunks(x, k, chunk, log_probs, allowed) if two else all_at_once(),
     )
 
 
@@ -42,8 +60,10 @@ def chunk_of(size: int) -> int:
 
 def logsumexp(x: Float[Array, "... V"]) -> Float[Array, "..."]:
     """`jax.nn.logsumexp` over the last axis; the largest value is that of the chunks' maxima, which
-    `top_k` of the same values computes too."""
-    largest = chunk_maxima(x, chunk_of(x.shape[-1])).max(axis=-1, keepdims=True)
+    `top_k_of_rows` of the same values computes too."""
+    # Without the barrier XLA computes the largest value in a pass of its own.
+    maxima = jax.lax.optimization_barrier(chunk_maxima(x, chunk_of(x.shape[-1])))
+    largest = maxima.max(axis=-1, keepdims=True)
     largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
     return jnp.log(jnp.exp(x - largest).sum(axis=-1)) + largest[..., 0]
 
@@ -60,40 +80,46 @@ def chunk_maxima(x: Float[Array, "... V"], chunk: int) -> Float[Array, "... C"]:
 
 
 def top_k_of_chunks(
-    x: Float[Array, "... V"], k: int, chunk: int, allowed: Bool[Array, "..."] | bool = True
-) -> tuple[Float[Array, "... k"], Int[Array, "... k"]]:
-    """`top_k` in two stages, with chunks of `chunk` values; there must be more than `k` of them.
+    x: Float[Array, "B N V"],
+    k: int,
+    chunk: int,
+    log_probs: LogProbs,
+    allowed: Bool[Array, "#B #N #V"] | bool = True,
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Int[Array, "B k"]]:
+    """`top_k_of_rows` in two stages, with chunks of `chunk` values; there must be more than `k`.
 
     The k largest values lie in the k chunks with the largest maxima. The chunks are kept in the
-    order of their index, so ties are resolved as in `lax.top_k`. The maxima are computed in one
-    pass, which writes no array of the size of x if all values are allowed; then only the chosen
+    order of rows and columns, so ties are resolved as in `lax.top_k`. The maxima are computed in
+    one pass, which writes no array of the size of x if all values are allowed; then only the chosen
     chunks are read.
     """
-    size = x.shape[-1]
+    (rows, size), chunks = x.shape[1:], -(-x.shape[-1] // chunk)
     masked = x if allowed is True else jnp.where(allowed, x, -jnp.inf)
-    _, best = jax.lax.top_k(chunk_maxima(masked, chunk), k)
-    first = (jnp.sort(best, axis=-1) * chunk)[..., None]
-    # The last chunk can be shorter: a full one that ends at V is read instead.
-    index = jnp.minimum(first, size - chunk) + jnp.arange(chunk)
-    inside = index >= first
+    maxima = log_probs(chunk_maxima(masked, chunk), jnp.arange(rows)[None])
+    _, best = jax.lax.top_k(maxima.reshape(len(x), -1), k)
+    best = jnp.sort(best, axis=-1)
+    row, first = best // chunks, best % chunks * chunk
+    # The last chunk of a row can be shorter: a full one that ends at V is read instead.
+    start = jnp.minimum(first, size - chunk)
+    column = start[..., None] + jnp.arange(chunk)
+    inside = column >= first[..., None]
     if allowed is not True:
-        inside &= take(jnp.broadcast_to(allowed, x.shape), index)
-    values = jnp.where(inside, take(x, index), -jnp.inf)
-    values, index = (one.reshape(*one.shape[:-2], k * chunk) for one in (values, index))
-    values, where = jax.lax.top_k(values, k)
-    return values, jnp.take_along_axis(index, where, axis=-1)
+        inside &= take(jnp.broadcast_to(allowed, x.shape), row, start, chunk)
+    values = jnp.where(inside, take(x, row, start, chunk), -jnp.inf)
+    values, where = jax.lax.top_k(log_probs(values, row).reshape(len(x), -1), k)
+    row = jnp.take_along_axis(row, where // chunk, axis=1)
+    return values, row, jnp.take_along_axis(column.reshape(len(x), -1), where, axis=1)
 
 
-def take(x: Shaped[Array, "... V"], index: Int[Array, "... k c"]) -> Shaped[Array, "... k c"]:
-    """The values of each row at the consecutive indices index[..., i, :]."""
-    chunk = index.shape[-1]
+def take(
+    x: Shaped[Array, "B N V"], row: Int[Array, "B k"], start: Int[Array, "B k"], number: int
+) -> Shaped[Array, "B k c"]:
+    """`number` consecutive values from `start` in each of the rows."""
 
-    def slices(row, starts):
-        return jax.vmap(lambda start: jax.lax.dynamic_slice(row, (start,), (chunk,)))(starts)
+    def one(x, row, start):
+        return jax.lax.dynamic_slice(x, (row, start), (1, number))[0]
 
-    rows = x.reshape(-1, x.shape[-1])
-    found = jax.vmap(slices)(rows, index[..., 0].reshape(len(rows), -1))
-    return found.reshape(index.shape)
+    return jax.vmap(jax.vmap(one, (None, 0, 0)))(x, row, start)
 
 
 def candidates(
@@ -111,17 +137,23 @@ def candidates(
     even if the end token is not allowed. Neither restriction renormalises probabilities.
     """
     beams, vocab = logits.shape[1:]
-    each = 1 if beams == 1 else min(2 * beams, vocab)
-    values, tokens = top_k(logits, each, allowed)
+    number = 1 if beams == 1 else min(2 * beams, beams * vocab)
+
+    def log_probs(values, rows):
+        own = [jnp.take_along_axis(x, rows, axis=1) for x in (live, normalizer)]
+        before, total = (jnp.expand_dims(x, range(2, values.ndim)) for x in own)
+        # If no token is possible, −inf − −inf is NaN, which top_k puts first or last by its sign.
+        return before + jnp.where(jnp.isneginf(values), -jnp.inf, values - total)
+
+    values, slots, tokens = top_k_of_rows(logits, number, log_probs, allowed)
     # Without a mask over the vocabulary, which would write another [B, N, V] array.
-    end = jnp.where(jnp.arange(each) == 0, logits[:, :, end_id, None], -jnp.inf)
-    at_limit = at_limit[:, None, None]
-    values, tokens = jnp.where(at_limit, end, values), jnp.where(at_limit, end_id, tokens)
-    # If no token is possible, −inf − −inf is NaN, which top_k puts first or last by its sign bit.
-    change = jnp.where(jnp.isneginf(values), -jnp.inf, values - normalizer[:, :, None])
-    log_probs = live[:, :, None] + change
-    log_probs, where = jax.lax.top_k(
-        log_probs.reshape(len(log_probs), -1), min(beams * each, 1 if beams == 1 else 2 * beams)
+    ends = log_probs(logits[:, :, end_id], jnp.arange(beams)[None])
+    ends, ended = jax.lax.top_k(ends, min(beams, number))
+    rest = (0, 0), (0, number - ends.shape[1])
+    ends, ended = jnp.pad(ends, rest, constant_values=-jnp.inf), jnp.pad(ended, rest)
+    at_limit = at_limit[:, None]
+    return (
+        jnp.where(at_limit, ends, values),
+        jnp.where(at_limit, ended, slots),
+        jnp.where(at_limit, end_id, tokens),
     )
-    tokens = jnp.take_along_axis(tokens.reshape(len(tokens), -1), where, axis=1)
-    return log_probs, where // each, tokens

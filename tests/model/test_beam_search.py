@@ -60,6 +60,33 @@ def test_top_k_equals_lax_top_k_with_ties_and_infinities_at_any_vocabulary_size(
         np.testing.assert_array_equal(found[1], stable, f"V={n}")
 
 
+@pytest.mark.parametrize("beams", [1, 2, 5])
+@pytest.mark.parametrize("vocab", [3, 59, 1000, 1021])
+def test_candidates_are_the_first_of_all_continuations_in_sorted_order(vocab, beams):
+    """The logits are integers, so many continuations tie. The third lane is at its limit."""
+    random, lanes = np.random.default_rng(vocab + beams), 3
+    logits = random.integers(-9, 9, (lanes, beams, vocab)).astype(np.float32)
+    normalizer = random.normal(size=(lanes, beams)).astype(np.float32)
+    live = -np.sort(random.integers(0, 3, (lanes, beams)), axis=1).astype(np.float32)
+    live[0, 1:] = -np.inf
+    number = 1 if beams == 1 else 2 * beams
+    for shape in (None, (1, 1, vocab), (lanes, 1, vocab), (lanes, beams, vocab)):
+        mask = () if shape is None else (random.random(shape) < 0.7,)
+        found = jax.jit(candidates, static_argnums=4)(
+            logits, normalizer, live, np.arange(lanes) == 2, END, *mask
+        )
+        changes = np.where(*mask, logits, -np.inf) if mask else logits.copy()
+        changes[2] = np.where(np.arange(vocab) == END, logits[2], -np.inf)
+        expected = (live[..., None] + (changes - normalizer[..., None])).reshape(lanes, -1)
+        order = np.argsort(-expected, axis=1, kind="stable")[:, :number]
+        values = np.take_along_axis(expected, order, axis=1)
+        np.testing.assert_array_equal(found[0], values)
+        possible = values > -np.inf
+        assert possible.any()
+        np.testing.assert_array_equal(found[1][possible], (order // vocab)[possible])
+        np.testing.assert_array_equal(found[2][possible], (order % vocab)[possible])
+
+
 # Exhaustive enumeration.
 
 

@@ -30,6 +30,7 @@ from model.constraints import Rules
 from model.hypotheses import Hypotheses
 from model.inference import inference_variables
 from model.kinds import make_model
+from model.platforms import choices_of
 from model.translate import Request
 from runtime.devices import replicated, usable_cores
 from runtime.memory import device_memory
@@ -79,8 +80,9 @@ class Engine:
 
     def use(self, *params: Any) -> None:
         """Set the parameters of each model. Nothing is compiled again."""
+        bias_in_table = choices_of(jax.default_backend()).bias_in_table
         self.variables = [
-            jax.device_put(inference_variables(model.config, one), replicated())
+            jax.device_put(inference_variables(model.config, one, bias_in_table), replicated())
             for model, one in zip(self.models, params, strict=True)
         ]
 

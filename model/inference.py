@@ -5,19 +5,23 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array, Float
 
 from .config import ModelConfig
 
 NOT_WEIGHTS = ("table", "scale")  # of embeddings and positions, which are looked up, and of norms
 
 
-def inference_variables(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
+def inference_variables(
+    config: ModelConfig, params: Mapping[str, Any], bias_in_table: bool = False
+) -> dict[str, Any]:
     """Variables of `EncoderDecoder.apply` that give the same bits as {"params": params}.
 
     Weights have the dtype of their products, so that no program has to cast them, and the table of
     the logits is also stored transposed [D, V], as products read it. Arrays are NumPy's or JAX's;
-    those whose values do not change are not copied. ValueError for weights that were cast before
-    to a narrower dtype.
+    those whose values do not change are not copied. With `bias_in_table` the bias of the logits, if
+    any, is part of this table (`with_bias`), and the logits are rounded in another order.
+    ValueError for weights that were cast before to a narrower dtype.
     """
 
     def prepared(path, x):
@@ -32,8 +36,21 @@ def inference_variables(config: ModelConfig, params: Mapping[str, Any]) -> dict[
         return x.astype(config.weights_dtype, copy=False)
 
     output = "output_embedding" if config.tied_embeddings == "none" else "target_embedding"
-    table = params[output]["table"].astype(config.weights_dtype, copy=False)
+    transposed = params[output]["table"].astype(config.weights_dtype, copy=False).T
+    if bias_in_table and config.output_bias:
+        transposed = with_bias(transposed, params["output_bias"])
     return {
         "params": jax.tree.map_with_path(prepared, params),
-        "inference": {output: {"transposed": table.T}},
+        "inference": {output: {"transposed": transposed}},
     }
+
+
+def with_bias(
+    transposed: Float[Array | np.ndarray, "D V"], bias: Float[Array | np.ndarray, " V"]
+) -> Float[np.ndarray, "D+2 V"]:
+    """The table with two more rows, which are multiplied by 1: the bias in the table's dtype, and
+    what this rounding leaves, so that the bias has 16 bits in bfloat16."""
+    bias = np.asarray(bias, np.float32)
+    rounded = bias.astype(transposed.dtype)
+    rest = np.subtract(bias, rounded, where=np.isfinite(bias), out=np.zeros_like(bias))
+    return np.concatenate([transposed, rounded[None], rest.astype(transposed.dtype)[None]])

@@ -25,6 +25,7 @@ class Choices(NamedTuple):
     call_per_core: bool = False  # each core of the host runs a call, not the devices together
     chunk: int = 4096  # the fewest lines that a process of a job takes in turn
     two_stages: bool = True  # top-k of a vocabulary in two stages (model/candidates.py)
+    bias_in_table: bool = False  # the bias of the logits is part of their table in inference
 
 
 # Equal on all platforms:
@@ -33,6 +34,8 @@ class Choices(NamedTuple):
 #   A chunk is never smaller than a batch (decoding/sizes.py).
 # two_stages: measured on a CPU. The first stage is a maximum, one pass over the logits that GPU and
 #   TPU can compute at their memory bandwidth; lax.top_k may sort instead.
+# bias_in_table: derived for GPU and TPU. They add the bias in the pass that reads the logits, and
+#   products are fastest if D is a multiple of 8 (GPU) or 128 (TPU).
 # Figures of the CPU: benchmarks/decode_speed.md.
 CPU = Choices(
     sentences=32,  # measured: 16, 24, 40 and 48 are not faster
@@ -40,6 +43,7 @@ CPU = Choices(
     hypotheses=0,  # the number of sentences decides, whatever the beam size
     encoder_tokens=512,  # measured: 1,024 exceed a core's cache and take twice as long per token
     window=64,  # derived: four full calls, one for each of the usual length buckets
+    bias_in_table=True,  # measured: a sum after the product takes another pass over the logits
     compilations=1,  # measured on two cores: 2 double the time to the first results, equal in total
 )
 # A step reads all weights once, whatever the number of hypotheses, and starts some hundred kernels

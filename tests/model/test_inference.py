@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from small_transformer import variables_of
 
+from decoding.engine import Engine
+from model import platforms
 from model.config import ModelConfig
 from model.inference import inference_variables
 from model.kinds import make_model
+from storage.config import DecodingConfig
 
 # Sizes that tell weights from activations: [B, T] = [2, 3], widths of at least 6.
 SIZES = dict(d_model=8, d_ff=24, num_heads=2, num_layers=2, max_length=16)
@@ -89,3 +92,30 @@ def test_narrow_weights_are_refused_by_a_model_of_float32():
     narrow = prepared({}, "mixed")[-1]["params"]
     with pytest.raises(ValueError, match="dtype=float32 is not supported by weights .* bfloat16"):
         inference_variables(config, narrow)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+@pytest.mark.parametrize("name", ["tied", "untied", "rnn"])
+def test_a_bias_in_the_table_is_added_with_16_bits(name, dtype):
+    """Biases of all sizes, and −inf. Rounded to bfloat16 alone they would have 8 bits."""
+    bias = np.array([0.0, 1e-3, -0.7, 3.3, -12.1, 101.3, -997.0, 1e6, -1e9, -np.inf, 1.0])
+    model, inputs, variables, _ = prepared(MODELS[name] | {"output_bias": True}, dtype)
+    params = variables["params"] | {"output_bias": jnp.asarray(bias, jnp.float32)}
+    found = inference_variables(model.config, jax.device_get(params), bias_in_table=True)
+    assert jax.tree.leaves(found["inference"])[0].shape == (model.config.d_model + 2, len(bias))
+    run = jax.jit(model.apply)
+    logits, expected = run(found, *inputs), run({"params": params}, *inputs)
+    finite = np.isfinite(bias)
+    difference = np.abs(logits[..., finite] - expected[..., finite])
+    assert (difference <= 1e-5 + np.abs(bias[finite]) * 2.0**-16).all()
+    assert np.isneginf(logits[..., ~finite]).all()
+
+
+@pytest.mark.parametrize("in_table", [True, False])
+def test_the_platform_decides_where_an_engine_adds_the_bias(monkeypatch, in_table):
+    monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(bias_in_table=in_table))
+    model, _, variables, _ = prepared(MODELS["learned"], "float32")
+    engine = Engine([model.config], DecodingConfig(), ())
+    engine.use(variables["params"])
+    (table,) = jax.tree.leaves(engine.variables[0]["inference"])
+    assert len(table) == model.config.d_model + 2 * in_table

@@ -1,9 +1,12 @@
-"""Batches for the devices: sort lines into length buckets, pad them, split them over devices."""
+"""Batches for the devices: sort lines into length buckets, divide them among threads, pad them,
+split them over devices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
+
+LARGE = 4  # batches of each thread: the time of fewer depends on their number, not on their lines
 
 
 def by_bucket(lengths: Sequence[int], buckets: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
@@ -17,6 +20,38 @@ def by_bucket(lengths: Sequence[int], buckets: Sequence[int]) -> Iterator[tuple[
     for bucket in buckets:
         yield bucket, [i for length, i in longest_first if shorter < length <= bucket]
         shorter = bucket
+
+
+def divide(
+    groups: Sequence[tuple[int, list[int]]],
+    lengths: Sequence[int],
+    threads: int,
+    batch_size: Callable[[int], int],
+) -> list[tuple[int, list[list[int]]]]:
+    """Divide the lines of each bucket, longest first, among threads that shall end together.
+
+    `groups` are (bucket, lines), with the buckets ascending, and `batch_size` is that of a bucket.
+    A group of at most one batch is not divided: a batch takes as long for few lines as for many.
+    This is made up for where there are LARGE batches for each thread: a line goes to the thread
+    with the least work, which is the sum of the lengths. Other groups are divided evenly.
+    """
+    divided, work = [], [0] * threads
+    for bucket, lines in reversed(groups):
+        parts: list[list[int]] = [[] for _ in range(threads)]
+        batch = batch_size(bucket)
+        if len(lines) <= batch:
+            least = work.index(min(work))
+            parts[least] = lines
+            work[least] += batch * lengths[lines[0]]
+        elif len(lines) < LARGE * batch * threads:
+            parts = [lines[i::threads] for i in range(threads)]
+        else:
+            for line in lines:
+                least = work.index(min(work))
+                parts[least].append(line)
+                work[least] += lengths[line]
+        divided.append((bucket, parts))
+    return divided[::-1]
 
 
 def pad(

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding.batches import by_bucket, distribute
+from decoding.batches import by_bucket, distribute, divide
 from decoding.calls import Call, Job, Pace, Result, read_results
 from decoding.compilation import CompilationAhead, wait_for
 from decoding.lanes import Lanes
@@ -125,7 +125,7 @@ class Engine:
             lengths = [len(ids) + 1 if ids else 0 for ids in job.sources]
             groups = [group for group in by_bucket(lengths, self.buckets) if group[1]]
             self._compile_ahead(job, groups)
-            for bucket, lines in self._split(groups):
+            for bucket, lines in self._split(groups, lengths):
                 self.poll()
                 calls.append(self._submit(job, bucket, lines))
                 # As many that run, and one that waits for a thread while results are read.
@@ -210,20 +210,17 @@ class Engine:
         """Calls with equal keys run the same compiled program."""
         return self._program(bucket), has_prefix(job, lines)
 
-    def _split(self, groups: Sequence[tuple[int, list[int]]]) -> Iterator[tuple[int, list[int]]]:
+    def _split(
+        self, groups: Sequence[tuple[int, list[int]]], lengths: Sequence[int]
+    ) -> Iterator[tuple[int, list[int]]]:
         """(bucket, lines) of each call. The size of a call is decided when it is needed, because
-        memory and pace may change it. The calls that run at the same time take lines in turn, so
-        that all get sentences of similar lengths."""
-        calls = self.sizes.calls
-        for bucket, lines in groups:
-            while lines:
-                together = self._call_size(bucket) * calls
-                for own in (lines[:together][i::calls] for i in range(calls)):
-                    while own:
-                        size = self._call_size(bucket)
-                        yield bucket, own[:size]
-                        own = own[size:]
-                lines = lines[together:]
+        memory and pace may change it."""
+        for bucket, parts in divide(groups, lengths, self.sizes.calls, self._batch_size):
+            while parts := [part for part in parts if part]:
+                for i, part in enumerate(parts):
+                    size = self._call_size(bucket)
+                    yield bucket, part[:size]
+                    parts[i] = part[size:]
 
     def _call_size(self, bucket: int) -> int:
         """The most lines of the next call: its capacity, or fewer because of the pace."""

@@ -4,8 +4,9 @@ import random
 
 import jax
 import numpy as np
+import pytest
 
-from decoding.batches import by_bucket, distribute, merge_devices, pad
+from decoding.batches import LARGE, by_bucket, distribute, divide, merge_devices, pad
 
 
 def test_each_line_is_in_the_smallest_bucket_that_holds_it_the_longest_first():
@@ -34,3 +35,44 @@ def test_devices_take_rows_in_turn_and_merging_restores_their_order():
         assert distributed.shape == (devices, 3, *x.shape[1:])
         np.testing.assert_array_equal(distributed[:, 0], x[:devices])
         np.testing.assert_array_equal(merge_devices(distributed), x)
+
+
+def divided(lengths, threads, batch=4):
+    """The parts of each bucket of 8 or 32; each line must be in one of them, longest first."""
+    groups = [group for group in by_bucket(lengths, [8, 32]) if group[1]]
+    found = divide(groups, lengths, threads, lambda bucket: batch)
+    assert [bucket for bucket, _ in found] == [bucket for bucket, _ in groups]
+    for (_, lines), (_, parts) in zip(groups, found, strict=True):
+        assert sorted(lines) == sorted(line for part in parts for line in part)
+        assert len(parts) == threads
+        for part in parts:
+            assert part == sorted(part, key=lines.index)
+    return dict(found)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("long", [0, 1, 3, 4])
+def test_threads_get_the_same_work_if_a_batch_of_few_lines_counts_as_a_full_one(threads, long):
+    random, batch = np.random.default_rng(long), 4
+    short = LARGE * batch * threads + long
+    lengths = [*random.integers(1, 9, short).tolist(), *random.integers(9, 33, long).tolist()]
+    parts = divided(lengths, threads, batch)
+    work = [sum(lengths[line] for line in part) for part in parts[8]]
+    if long:
+        busy = [i for i, part in enumerate(parts[32]) if part]
+        assert len(busy) == 1 and len(parts[32][busy[0]]) == long
+        work[busy[0]] += batch * max(lengths)
+    if min(map(len, parts[8])):  # else one call takes longer than all others together
+        assert max(work) - min(work) <= 8
+
+
+@pytest.mark.parametrize("number", [5, 9, 2 * 4 * LARGE - 1])
+def test_groups_of_few_batches_are_divided_evenly(number):
+    """Their time depends on the number of batches: an uneven division could add one."""
+    lengths = [*[7] * number, 30]
+    sizes = [len(part) for part in divided(lengths, threads=2)[8]]
+    assert sum(sizes) == number and max(sizes) - min(sizes) <= 1
+
+
+def test_a_group_of_at_most_one_batch_is_not_divided():
+    assert sorted(map(len, divided([3] * 4, threads=2)[8])) == [0, 4]

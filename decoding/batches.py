@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-LARGE = 4  # batches of each thread: the time of fewer depends on their number, not on their lines
+BALANCED_FROM = 4  # batches of each thread; the time of fewer depends on the number of batches
 
 
 def by_bucket(lengths: Sequence[int], buckets: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
@@ -28,28 +28,30 @@ def divide(
     threads: int,
     batch_size: Callable[[int], int],
 ) -> list[tuple[int, list[list[int]]]]:
-    """Divide the lines of each bucket, longest first, among threads that shall end together.
+    """Divide the lines of each bucket, longest first, so that all threads end at about one time.
 
     `groups` are (bucket, lines), with the buckets ascending, and `batch_size` is that of a bucket.
-    A group of at most one batch is not divided: a batch takes as long for few lines as for many.
-    This is made up for where there are LARGE batches for each thread: a line goes to the thread
-    with the least work, which is the sum of the lengths. Other groups are divided evenly.
+    There is a part for each thread, but a group has no more parts with lines than it has batches,
+    as a batch takes as long for few lines as for many. Large groups compensate for the differences:
+    each line goes to the thread with the least work so far, measured in source tokens. This is an
+    estimate: a thread takes the next call when it is free.
     """
     divided, work = [], [0] * threads
     for bucket, lines in reversed(groups):
         parts: list[list[int]] = [[] for _ in range(threads)]
         batch = batch_size(bucket)
-        if len(lines) <= batch:
-            least = work.index(min(work))
-            parts[least] = lines
-            work[least] += batch * lengths[lines[0]]
-        elif len(lines) < LARGE * batch * threads:
-            parts = [lines[i::threads] for i in range(threads)]
-        else:
+        if len(lines) >= BALANCED_FROM * batch * threads:
             for line in lines:
                 least = work.index(min(work))
                 parts[least].append(line)
                 work[least] += lengths[line]
+        else:
+            number = min(threads, -(-len(lines) // batch))
+            free = sorted(range(threads), key=work.__getitem__)[:number]
+            for i, thread in enumerate(free):
+                part = parts[thread] = lines[i::number]
+                full = batch * lengths[part[0]]
+                work[thread] += max(full, sum(lengths[line] for line in part))
         divided.append((bucket, parts))
     return divided[::-1]
 

@@ -197,7 +197,7 @@ def take_step(
     """One step of every lane; `limit` is that of the lane's sentence."""
     t, live = search.t, search.live
     logits, step_state = step(live.tokens, search.step_state, t, live.parents, live.ancestry)
-    # Keeps XLA from fusing the output bias into every consumer of the logits.
+    # Keeps XLA from computing a bias that is added to the logits again in each of their consumers.
     logits = jax.lax.optimization_barrier(logits)
     continuations, failed = expand(search, logits, limit, options)
     finished = finish(search, continuations, failed, options)

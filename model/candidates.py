@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from .platforms import by_platform
 
-# (values [B, M, …], the row of each of the M [B, M]) → their log-probabilities
+# (values [B, M, …], the row of x from which values[:, m] come [B or 1, M]) → log-probabilities
 LogProbs = Callable[[Array, Array], Array]
 
 
@@ -30,8 +30,9 @@ def top_k_of_rows(
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Int[Array, "B k"]]:
     """The k largest log-probabilities of all N·V values, and the row and column of each.
 
-    In a row, `log_probs` may not decrease where x increases. A value that is not `allowed` counts
-    as −inf. Ties go to the lower row, then to the lower column.
+    In each row, `log_probs` must not decrease where x increases. Ties of log-probabilities go to
+    the lower row, then to the lower column. A value that is not `allowed` counts as −inf; the row
+    and column of −inf are arbitrary.
     """
     rows, size = x.shape[1:]
     chunk = chunk_of(size)
@@ -114,7 +115,7 @@ def top_k_of_chunks(
 def take(
     x: Shaped[Array, "B N V"], row: Int[Array, "B k"], start: Int[Array, "B k"], number: int
 ) -> Shaped[Array, "B k c"]:
-    """`number` consecutive values from `start` in each of the rows."""
+    """x[b, row[b, i], start[b, i] : start[b, i] + number] for each b and i."""
 
     def one(x, row, start):
         return jax.lax.dynamic_slice(x, (row, start), (1, number))[0]
@@ -134,7 +135,8 @@ def candidates(
 
     The log-probability of a token is its logit − `normalizer`; `live` are the log-probabilities of
     the live hypotheses. Only `allowed` tokens are candidates. At its limit a sentence can only end,
-    even if the end token is not allowed. Neither restriction renormalises probabilities.
+    even if the end token is not allowed. Neither restriction renormalises probabilities. Ties are
+    those of the sums, which are rounded: they go to the lower slot, then to the lower token.
     """
     beams, vocab = logits.shape[1:]
     number = 1 if beams == 1 else min(2 * beams, beams * vocab)
@@ -146,7 +148,8 @@ def candidates(
         return before + jnp.where(jnp.isneginf(values), -jnp.inf, values - total)
 
     values, slots, tokens = top_k_of_rows(logits, number, log_probs, allowed)
-    # Without a mask over the vocabulary, which would write another [B, N, V] array.
+    # The limit is applied to the logits of the end token only: a mask over the vocabulary would
+    # write another [B, N, V] array.
     ends = log_probs(logits[:, :, end_id], jnp.arange(beams)[None])
     ends, ended = jax.lax.top_k(ends, min(beams, number))
     rest = (0, 0), (0, number - ends.shape[1])

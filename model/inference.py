@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -19,9 +20,10 @@ def inference_variables(
 
     Weights have the dtype of their products, so that no program has to cast them, and the table of
     the logits is also stored transposed [D, V], as products read it. Arrays are NumPy's or JAX's;
-    those whose values do not change are not copied. With `bias_in_table` the bias of the logits, if
-    any, is part of this table (`with_bias`), and the logits are rounded in another order.
-    ValueError for weights that were cast before to a narrower dtype.
+    those whose values do not change are not copied. `bias_in_table` makes the bias of the logits,
+    if there is one, two more rows of this table (`with_bias`). Then the last bits of the logits
+    differ, because the sum has another order. ValueError for weights that were cast before to a
+    narrower dtype.
     """
 
     def prepared(path, x):
@@ -47,10 +49,14 @@ def inference_variables(
 
 def with_bias(
     transposed: Float[Array | np.ndarray, "D V"], bias: Float[Array | np.ndarray, " V"]
-) -> Float[np.ndarray, "D+2 V"]:
-    """The table with two more rows, which are multiplied by 1: the bias in the table's dtype, and
-    what this rounding leaves, so that the bias has 16 bits in bfloat16."""
-    bias = np.asarray(bias, np.float32)
+) -> Float[Array, "D+2 V"]:
+    """The table with two more rows, for two more values of the hidden state that are 1.
+
+    They are the bias in the table's dtype, and what this rounding leaves, so that the bias has 16
+    significant bits in bfloat16.
+    """
+    bias = jnp.asarray(bias, jnp.float32)
     rounded = bias.astype(transposed.dtype)
-    rest = np.subtract(bias, rounded, where=np.isfinite(bias), out=np.zeros_like(bias))
-    return np.concatenate([transposed, rounded[None], rest.astype(transposed.dtype)[None]])
+    wide = rounded.astype(jnp.float32)
+    rest = jnp.where(jnp.isfinite(wide), bias - wide, 0.0).astype(transposed.dtype)
+    return jnp.concatenate([transposed, rounded[None], rest[None]])

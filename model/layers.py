@@ -167,8 +167,8 @@ class FeedForward(nn.Module):
 class Embedding(nn.Module):
     """Owns a table [V, D]; `__call__` embeds ids, `logits` projects to the vocabulary (tied).
 
-    `logits` reads the transposed table of `inference_variables` if there is one; rows beyond D are
-    the bias.
+    `logits` reads the transposed table of `inference_variables` if there is one. Its rows beyond D
+    are the bias.
     """
 
     config: ModelConfig
@@ -186,7 +186,7 @@ class Embedding(nn.Module):
         if not self.has_variable("inference", "transposed"):
             return logits(x, self.table.astype(self.config.weights_dtype), bias)
         table = self.get_variable("inference", "transposed").T
-        if bias_columns := table.shape[1] - x.shape[-1]:
+        if bias_columns := table.shape[1] - self.config.d_model:
             ones = jnp.ones((*x.shape[:-1], bias_columns), x.dtype)
             x, bias = jnp.concatenate([x, ones], axis=-1), None
         return logits(x, table, bias)

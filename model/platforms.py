@@ -34,8 +34,8 @@ class Choices(NamedTuple):
 #   A chunk is never smaller than a batch (decoding/sizes.py).
 # two_stages: measured on a CPU. The first stage is a maximum, one pass over the logits that GPU and
 #   TPU can compute at their memory bandwidth; lax.top_k may sort instead.
-# bias_in_table: derived for GPU and TPU. They add the bias in the pass that reads the logits, and
-#   products are fastest if D is a multiple of 8 (GPU) or 128 (TPU).
+# bias_in_table: derived for GPU and TPU. Products are fastest if D is a multiple of 8 (GPU) or 128
+#   (TPU), and two more rows prevent that.
 # Figures of the CPU: benchmarks/decode_speed.md.
 CPU = Choices(
     sentences=32,  # measured: 16, 24, 40 and 48 are not faster

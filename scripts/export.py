@@ -34,6 +34,8 @@ from decoding.engine import Engine
 from decoding.sizes import sizes_of
 from decoding.translator import Translator
 from interop.models import find_params, load_params, open_model
+from model.inference import inference_variables
+from model.platforms import choices_of
 from runtime.command import run_command
 from runtime.devices import prepare_jax
 from runtime.errors import CONFIGURATION, UserError
@@ -89,12 +91,17 @@ def chosen_buckets(given: list[str], engine: Engine) -> list[int]:
 
 
 def exported(engine: Engine, bucket: int, params: Any, platforms: list[str]) -> tuple[bytes, int]:
-    """The serialized program of one bucket, and the number of sentences in a call of it."""
+    """The serialized program of one bucket, and the number of sentences in a call of it.
+
+    On the first platform it computes the bits of an engine.
+    """
     program, sentences = engine.export_program(bucket)
     leaves, tree = jax.tree.flatten(params)
+    config, bias_in_table = engine.models[0].config, choices_of(platforms[0]).bias_in_table
 
     def translation(leaves, source, lengths):
-        hypotheses = program([{"params": tree.unflatten(leaves)}], source, lengths)
+        variables = inference_variables(config, tree.unflatten(leaves), bias_in_table)
+        hypotheses = program([variables], source, lengths)
         return hypotheses.tokens, hypotheses.lengths, hypotheses.scores
 
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]

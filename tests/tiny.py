@@ -73,11 +73,15 @@ def tiny_flags(*parts: str, kind: str = "transformer") -> list[str]:
 
 
 def write_run(
-    path: Path, seed: int = 0, tokenizer: Tokenizer | None = None, kind: str = "transformer"
+    path: Path,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    kind: str = "transformer",
+    output_bias: bool = False,
 ) -> None:
     """Write a run directory with random weights as the average of a complete training.
 
-    The tokenizer is of WORDS unless one is given. `kind` is that of the model.
+    The tokenizer is of WORDS unless one is given. `kind` and `output_bias` are those of the model.
     """
     import jax
     import jax.numpy as jnp
@@ -89,6 +93,7 @@ def write_run(
     config = tiny_config("tsv:nowhere")
     if kind != "transformer":
         config.model = tiny_rnn(kind)
+    config.model.output_bias = output_bias
     words = tokenizer or ListTokenizer("words", "\n".join(WORDS).encode())
     config.model.source_vocab_size = config.model.target_vocab_size = words.size
     config.data.vocab_sha256 = "+".join([tokenizer_sha256(words)] * 2)

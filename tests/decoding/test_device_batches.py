@@ -1,4 +1,4 @@
-"""Batches for the devices: buckets, padding, and the order of rows on the devices."""
+"""Batches for the devices: buckets, the division among threads, padding, and the order of rows."""
 
 import random
 
@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from decoding.batches import LARGE, by_bucket, distribute, divide, merge_devices, pad
+from decoding.batches import BALANCED_FROM, by_bucket, distribute, divide, merge_devices, pad
 
 
 def test_each_line_is_in_the_smallest_bucket_that_holds_it_the_longest_first():
@@ -54,7 +54,7 @@ def divided(lengths, threads, batch=4):
 @pytest.mark.parametrize("long", [0, 1, 3, 4])
 def test_threads_get_the_same_work_if_a_batch_of_few_lines_counts_as_a_full_one(threads, long):
     random, batch = np.random.default_rng(long), 4
-    short = LARGE * batch * threads + long
+    short = BALANCED_FROM * batch * threads + long
     lengths = [*random.integers(1, 9, short).tolist(), *random.integers(9, 33, long).tolist()]
     parts = divided(lengths, threads, batch)
     work = [sum(lengths[line] for line in part) for part in parts[8]]
@@ -66,7 +66,7 @@ def test_threads_get_the_same_work_if_a_batch_of_few_lines_counts_as_a_full_one(
         assert max(work) - min(work) <= 8
 
 
-@pytest.mark.parametrize("number", [5, 9, 2 * 4 * LARGE - 1])
+@pytest.mark.parametrize("number", [5, 9, 2 * 4 * BALANCED_FROM - 1])
 def test_groups_of_few_batches_are_divided_evenly(number):
     """Their time depends on the number of batches: an uneven division could add one."""
     lengths = [*[7] * number, 30]
@@ -74,5 +74,14 @@ def test_groups_of_few_batches_are_divided_evenly(number):
     assert sum(sizes) == number and max(sizes) - min(sizes) <= 1
 
 
-def test_a_group_of_at_most_one_batch_is_not_divided():
-    assert sorted(map(len, divided([3] * 4, threads=2)[8])) == [0, 4]
+@pytest.mark.parametrize("number, parts", [(1, 1), (4, 1), (5, 2), (9, 3), (33, 8), (100, 8)])
+def test_a_group_has_no_more_parts_than_batches(number, parts):
+    sizes = [len(part) for part in divided([3] * number, threads=8)[8] if part]
+    assert len(sizes) == parts and max(sizes) - min(sizes) <= 1
+
+
+def test_threads_with_the_least_work_get_the_lines_of_small_groups():
+    """The long line counts as a batch of 4 × 20 tokens, more than the two batches of 5 tokens."""
+    parts = divided([20, *[5] * 8], threads=3)
+    assert [bool(part) for part in parts[32]] == [True, False, False]
+    assert [len(part) for part in parts[8]] == [0, 4, 4]

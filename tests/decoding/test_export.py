@@ -19,6 +19,8 @@ from data.tokenizer import END
 from data.vocabulary import load_tokenizers, train_tokenizers
 from decoding.calls import Job
 from decoding.translator import Translator
+from model import platforms
+from scripts.export import exported
 
 ROOT = Path(__file__).parents[2]
 EXPORT = ROOT / "scripts" / "export.py"
@@ -43,7 +45,7 @@ def trained(tmp_path_factory):
     """A run of random weights over a small SentencePiece vocabulary, and a file of lines."""
     path = tmp_path_factory.mktemp("export")
     tokenizer, _ = train_tokenizers(DataConfig(tokenizer="bpe", vocab_size=40), LINES[9:], [])
-    write_run(path / "run", tokenizer=tokenizer)
+    write_run(path / "run", tokenizer=tokenizer, output_bias=True)
     (path / "in.txt").write_bytes("\n".join(LINES).encode())
     return path
 
@@ -90,6 +92,27 @@ def test_the_exported_program_gives_the_results_of_the_search(trained, min_lengt
             [found.scores[row, 0], found.log_probs[row, 0]], [score, log_prob], rtol=1e-5
         )
     assert not found.lengths[len(sources) :].any()
+
+
+@pytest.mark.parametrize("in_table", [True, False])
+def test_an_exported_program_gives_the_bits_of_an_engine(trained, monkeypatch, in_table):
+    """Wherever the engine of the platform adds the bias, which mixed rounds in the table only."""
+    pytest.importorskip("flatbuffers")
+    monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(bias_in_table=in_table))
+    engine = Translator.load(trained / "run", batch_size=4, dtype="mixed").engine
+    params = engine.variables[0]["params"]
+    program, size = exported(engine, 16, params, ["cpu"])
+    source = np.random.default_rng(0).integers(4, 40, (size, 16)).astype(np.int32)
+    source[:, -1] = END
+    run = jax.export.deserialize(bytearray(program)).call
+    tokens, lengths, scores = run(jax.tree.leaves(params), source, np.full(size, 16, np.int32))
+    sources = [row[:-1].tolist() for row in source]
+    found = [one for results in engine.search([Job(sources, {}, range(size))]) for one in results]
+    assert len(found) == size > 40
+    for one in found:
+        ids, score, _ = one.hypotheses[0]
+        assert tokens[one.line, 0, : lengths[one.line, 0] - 1].tolist() == ids
+        assert scores[one.line, 0] == np.float32(score)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from .hypotheses import take_slots
 from .platforms import by_platform
 
 # (values [B, M, …], the row of x from which values[:, m] come [B or 1, M]) → log-probabilities
@@ -142,7 +143,7 @@ def candidates(
     number = 1 if beams == 1 else min(2 * beams, beams * vocab)
 
     def log_probs(values, rows):
-        own = [jnp.take_along_axis(x, rows, axis=1) for x in (live, normalizer)]
+        own = take_slots(rows, live, normalizer)
         before, total = (jnp.expand_dims(x, range(2, values.ndim)) for x in own)
         # If no token is possible, −inf − −inf is NaN, which top_k puts first or last by its sign.
         return before + jnp.where(jnp.isneginf(values), -jnp.inf, values - total)

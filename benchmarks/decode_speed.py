@@ -51,6 +51,7 @@ VARIANTS = {
         {"batch_size": 1, "dtype": "mixed", "max_extra_length": 12},
     ),
     "CTranslate2 float32: batch 1": ("ctranslate2", {"batch": 1}),
+    "CTranslate2 float32, one thread: batch 1": ("ctranslate2", {"batch": 1, "threads": 1}),
     "HF generate: batch 1": ("hf", {"batch": 1}),
 }
 ONE_BY_ONE = "batch 1"  # at the end of a name: a call for each sentence
@@ -88,17 +89,20 @@ def ours(f, **options):
     return our_translator(f, **options).translate
 
 
-def ctranslate2(f, batch: int, inter: int = 1, kind: str = "float32"):
-    """A function that translates lines with CTranslate2."""
+def ctranslate2(f, batch: int, inter: int = 1, threads: int = 0, kind: str = "float32"):
+    """A function that translates lines with `inter` translators of CTranslate2.
+
+    They share the cores if the number of threads of a translator is 0.
+    """
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
     from sentencepiece import SentencePieceProcessor
 
     target = tempfile.mkdtemp()
     TransformersConverter(f.model).convert(target, force=True)
-    cores = os.cpu_count()
+    threads = threads or max(1, os.cpu_count() // inter)
     translator = ctranslate2.Translator(
-        target, compute_type=kind, inter_threads=inter, intra_threads=max(1, cores // inter)
+        target, compute_type=kind, inter_threads=inter, intra_threads=threads
     )
     pieces = SentencePieceProcessor(str(Path(f.model) / "source.spm"))
     back = SentencePieceProcessor(str(Path(f.model) / "target.spm"))

@@ -101,7 +101,7 @@ def make_train_step(
     Metrics: loss and nll per target token (nats), accuracy, tokens, gradient_norm (before
     clipping, of the trained parameters). With loss weights the first three are weighted means. If
     the loss or the gradient is not finite, only the step number changes. The optimizer receives the
-    step number as the argument `step` if it takes extra arguments.
+    arguments `step` and `gradient_norm` if it takes extra arguments.
     """
     optimizer = optax.with_extra_args_support(optimizer)
 
@@ -119,20 +119,22 @@ def make_train_step(
 
         zeros = jax.tree.map(jnp.zeros_like, trained), LossSums(*[jnp.zeros(())] * 4)
         total, _ = jax.lax.scan(add_micro, zeros, batch)
-        gradients, sums = jax.lax.psum(total, AXIS)
+        summed, sums = jax.lax.psum(total, AXIS)
         count = jnp.maximum(sums.tokens, 1.0)  # avoids 0 / 0 for a batch of padding only
-        gradients = jax.tree.map(lambda g: g / count, gradients)
         metrics = {
             "loss": sums.loss / count,
             "nll": sums.nll / count,
             "accuracy": sums.correct / count,
             "tokens": sums.tokens,
-            "gradient_norm": optax.global_norm(gradients),
+            "gradient_norm": optax.global_norm(summed) / count,
         }
 
-        def updated(gradients):
+        def updated(summed):
+            # A product is computed where it is used; quotients would be stored first.
+            gradients = jax.tree.map(lambda g: g * (1.0 / count), summed)
+            extra = {"step": state.step, "gradient_norm": metrics["gradient_norm"]}
             updates, optimizer_state = optimizer.update(
-                gradients, state.optimizer, trained, step=state.step
+                gradients, state.optimizer, trained, **extra
             )
             params = merge_params(optax.apply_updates(trained, updates), frozen)
             ema = moving_average(state.ema, params, state.step, config.ema_decay)
@@ -140,7 +142,7 @@ def make_train_step(
 
         is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
         # Not `where`, which would hold two copies of the state.
-        state = jax.lax.cond(is_finite, updated, lambda _: state, gradients)
+        state = jax.lax.cond(is_finite, updated, lambda _: state, summed)
         return state._replace(step=state.step + 1), metrics
 
     return train_step

@@ -31,9 +31,7 @@ def cross_entropy(
     `weights` is 0 for padding; for tokens it is 1 or the loss weight of the pair.
     """
     normalizer = jax.nn.logsumexp(logits, axis=-1)
-    # A reduction has an elementwise gradient; the gradient of a gather would be a scatter.
-    is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
-    label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
+    label_logit = at_labels(logits, labels)
     nll = normalizer - label_logit
     loss = (
         nll
@@ -42,6 +40,28 @@ def cross_entropy(
     )
     correct = (label_logit >= logits.max(axis=-1)).astype(jnp.float32)
     return LossSums(*((x * weights).sum() for x in (loss, nll, correct)), weights.sum())
+
+
+@jax.custom_vjp
+def at_labels(
+    logits: Float[Array, "B T V"], labels: Int[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """The logit of each label. Its gradient is elementwise; that of JAX's gather is a scatter."""
+    return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+
+
+def at_labels_forward(logits, labels):
+    """Residuals: the labels, and an array [V] for the size and dtype of the logits."""
+    return at_labels(logits, labels), (labels, jnp.zeros(logits.shape[-1:], logits.dtype))
+
+
+def at_labels_backward(residuals, gradient):
+    labels, like = residuals
+    is_label = jnp.arange(len(like)) == labels[..., None]
+    return jnp.where(is_label, gradient[..., None], 0.0).astype(like.dtype), None
+
+
+at_labels.defvjp(at_labels_forward, at_labels_backward)
 
 
 def blockwise_cross_entropy(

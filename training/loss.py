@@ -31,7 +31,7 @@ def cross_entropy(
     `weights` is 0 for padding; for tokens it is 1 or the loss weight of the pair.
     """
     normalizer = jax.nn.logsumexp(logits, axis=-1)
-    label_logit = at_labels(logits, labels)
+    label_logit = label_logits(logits, labels)
     nll = normalizer - label_logit
     loss = (
         nll
@@ -43,25 +43,23 @@ def cross_entropy(
 
 
 @jax.custom_vjp
-def at_labels(
-    logits: Float[Array, "B T V"], labels: Int[Array, "B T"]
-) -> Float[Array, "B T"]:
+def label_logits(logits: Float[Array, "B T V"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
     """The logit of each label. Its gradient is elementwise; that of JAX's gather is a scatter."""
     return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
 
 
-def at_labels_forward(logits, labels):
+def label_logits_forward(logits, labels):
     """Residuals: the labels, and an array [V] for the size and dtype of the logits."""
-    return at_labels(logits, labels), (labels, jnp.zeros(logits.shape[-1:], logits.dtype))
+    return label_logits(logits, labels), (labels, jnp.zeros(logits.shape[-1:], logits.dtype))
 
 
-def at_labels_backward(residuals, gradient):
+def label_logits_backward(residuals, gradient):
     labels, like = residuals
     is_label = jnp.arange(len(like)) == labels[..., None]
     return jnp.where(is_label, gradient[..., None], 0.0).astype(like.dtype), None
 
 
-at_labels.defvjp(at_labels_forward, at_labels_backward)
+label_logits.defvjp(label_logits_forward, label_logits_backward)
 
 
 def blockwise_cross_entropy(

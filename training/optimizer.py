@@ -46,8 +46,8 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
     """Clipping by global norm, then Adam(β1, β2, ε) (section 5.3) or Adafactor, with decoupled
     weight decay.
 
-    `update` takes two keyword arguments: `gradient_norm` is the global norm of the gradients;
-    `step`, the step number (from 0), determines the learning rate, so skipped steps count. Adam's bias correction and the decay of Adafactor's
+    `update` takes the step number (from 0) as the keyword argument `step`, which determines the
+    learning rate; skipped steps count. Adam's bias correction and the decay of Adafactor's
     moments count the applied updates only.
     """
     clip = [clip_by_norm(config.clip_norm)] if config.clip_norm else []
@@ -63,18 +63,18 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
     )
 
 
-def clip_by_norm(limit: float) -> optax.GradientTransformationExtraArgs:
-    """Scale gradients with a global norm above `limit` to this norm.
+def clip_by_norm(limit: float) -> optax.GradientTransformation:
+    """optax.clip_by_global_norm with one factor for all gradients.
 
-    optax.clip_by_global_norm computes the norm, which the step has already, and divides every
-    gradient by it. XLA stores quotients but repeats a product with a number wherever it is used.
+    optax divides every gradient by the norm. XLA stores quotients, but computes products where
+    they are used.
     """
 
-    def update(gradients, state, params=None, *, gradient_norm, **others):
-        factor = jnp.where(gradient_norm > limit, limit / gradient_norm, 1.0)
-        return jax.tree.map(lambda g: g * factor.astype(g.dtype), gradients), state
+    def clip(gradients, params):
+        factor = jnp.minimum(1.0, limit / optax.global_norm(gradients))
+        return jax.tree.map(lambda g: g * factor.astype(g.dtype), gradients)
 
-    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+    return optax.stateless(clip)
 
 
 def adam_scaling(config: TrainingConfig) -> list[optax.GradientTransformation]:
@@ -99,7 +99,7 @@ SCALINGS = {"adam": adam_scaling, "adafactor": adafactor_scaling}
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Multiply by −schedule(step). The state (the number of steps) is stored, but not used."""
 
-    def update(updates, state, params=None, *, step, **others):
+    def update(updates, state, params=None, *, step):
         rate = -schedule(step)
         updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
         return updates, optax.ScaleByScheduleState(count=jnp.asarray(step + 1, jnp.int32))

@@ -101,7 +101,7 @@ def make_train_step(
     Metrics: loss and nll per target token (nats), accuracy, tokens, gradient_norm (before
     clipping, of the trained parameters). With loss weights the first three are weighted means. If
     the loss or the gradient is not finite, only the step number changes. The optimizer receives the
-    arguments `step` and `gradient_norm` if it takes extra arguments.
+    step number as the argument `step` if it takes extra arguments.
     """
     optimizer = optax.with_extra_args_support(optimizer)
 
@@ -130,11 +130,10 @@ def make_train_step(
         }
 
         def updated(summed):
-            # A product is computed where it is used; quotients would be stored first.
+            # Not g / count: XLA stores quotients, but computes products where they are used.
             gradients = jax.tree.map(lambda g: g * (1.0 / count), summed)
-            extra = {"step": state.step, "gradient_norm": metrics["gradient_norm"]}
             updates, optimizer_state = optimizer.update(
-                gradients, state.optimizer, trained, **extra
+                gradients, state.optimizer, trained, step=state.step
             )
             params = merge_params(optax.apply_updates(trained, updates), frozen)
             ema = moving_average(state.ema, params, state.step, config.ema_decay)

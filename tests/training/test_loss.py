@@ -31,6 +31,16 @@ def test_loss_is_cross_entropy_against_the_smoothed_distribution(smoothing):
     assert sums.correct == ((logits.argmax(-1) == labels) * weights).sum()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_gradient_is_the_predicted_minus_the_smoothed_distribution(smoothing):
+    logits, labels, weights = inputs(4)
+    exponentials = np.exp(logits.astype(np.float64))
+    targets = (1 - smoothing) * np.eye(V)[labels] + smoothing / V
+    expected = exponentials / exponentials.sum(-1, keepdims=True) - targets
+    gradient = jax.grad(lambda x: cross_entropy(x, labels, weights, smoothing).loss)(logits)
+    np.testing.assert_allclose(gradient, expected * weights[..., None], rtol=1e-5, atol=1e-6)
+
+
 def test_padding_has_no_gradient():
     logits, labels, weights = inputs(1)
     gradient = jax.grad(lambda x: cross_entropy(x, labels, weights, 0.1).loss)(logits)

@@ -106,12 +106,13 @@ def test_the_update_is_independent_of_devices_and_micro_batches(batch, one_devic
 
 
 def test_any_optax_optimizer_can_be_used(batch):
-    """Gradient descent with a rate of 1 subtracts the gradient of the mean loss."""
+    """Gradient descent with a rate of 1 subtracts the gradient of the mean loss; its norm is
+    reported."""
     descent = optax.scale(-1.0)
     params = host_state().params
     state = host_state()._replace(optimizer=descent.init(params))
     step = spread_over(make_train_step(model(), descent, TRAINING), 1)
-    trained, _ = step(state, split_rows(batch, 1, 1))
+    trained, metrics = step(state, split_rows(batch, 1, 1))
 
     def mean_loss(params, batch):
         sums = loss_sums(model(), params, batch, TRAINING, None)
@@ -120,6 +121,8 @@ def test_any_optax_optimizer_can_be_used(batch):
     gradient = jax.jit(jax.grad(mean_loss))(params, batch)
     expected = jax.tree.map(jnp.subtract, params, gradient)
     assert_close(trained.params, expected)
+    squares = sum((np.asarray(g, np.float64) ** 2).sum() for g in jax.tree.leaves(gradient))
+    np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(squares), rtol=1e-5)
 
 
 def test_dropout_does_not_depend_on_the_devices(batch, one_device):

@@ -29,6 +29,7 @@ VARIANTS = {
     "ours: exact": ("ours", {}),
     "ours: exact, limit S + 12": ("ours", {"max_extra_length": 12}),
     "ours: horizon 1, limit S + 12": ("ours", {"max_extra_length": 12, "horizon": 1}),
+    "ours: horizon 1, limit S + 8": ("ours", {"max_extra_length": 8, "horizon": 1}),
     "ours, mixed: exact, limit S + 12": ("ours", {"max_extra_length": 12, "dtype": "mixed"}),
     "ours, mixed: exact, limit S + 8": ("ours", {"max_extra_length": 8, "dtype": "mixed"}),
     "ours, mixed: horizon 1, limit S + 12": (
@@ -45,6 +46,10 @@ VARIANTS = {
     ),
     "HF generate: batch 32": ("hf", {"batch": 32}),
     "ours: batch 1": ("ours", {"batch_size": 1}),
+    "ours, horizon 1, limit S + 12: batch 1": (
+        "ours",
+        {"batch_size": 1, "max_extra_length": 12, "horizon": 1},
+    ),
     "ours, mixed: batch 1": ("ours", {"batch_size": 1, "dtype": "mixed"}),
     "ours, mixed, limit S + 12: batch 1": (
         "ours",

@@ -68,7 +68,7 @@ def searched(request, tmp_path_factory):
     reference.save_pretrained(path)
     config, _ = marian_config(path)
     params = load_marian(path, config)
-    sources, given = inputs(np.random.default_rng(1), torch)
+    sources, given = inputs(np.random.default_rng(3), torch)
 
     def ours(**options):
         engine = Engine(
@@ -124,13 +124,18 @@ def test_greedy_ids_equal_those_of_transformers(searched):
 
 def test_beams_equal_those_of_transformers_without_early_stopping(searched):
     """The best hypothesis and its score. Of the others ours may be better: transformers lets a
-    hypothesis end only where its end is among the best N of the 2N continuations."""
+    hypothesis end only where its end is among the best N of the 2N continuations.
+
+    The two best scores of each source differ by more than rounding changes them, so that the
+    processor does not decide which hypothesis is the best.
+    """
     ours, hf = searched
     found = ours(beam_size=N, nbest=N)
     expected = hf(num_beams=N, num_return_sequences=N, early_stopping="never", length_penalty=1.0)
     same = 0
     for i, hypotheses in expected.items():
-        assert found[i][0][0] == hypotheses[0][0]
+        assert hypotheses[0][1] - hypotheses[1][1] > 1e-4
+        assert found[i][0][0] == hypotheses[0][0], f"{i}: {found[i]}, expected {hypotheses}"
         assert found[i][0][1] == pytest.approx(hypotheses[0][1], abs=1e-4)
         for (_, score), (_, reference) in zip(found[i], hypotheses, strict=True):
             assert score >= reference - 1e-4

@@ -56,6 +56,16 @@ import claims  # noqa: E402
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module", autouse=True)
+def optimised_programs():
+    """Compile with optimisations, unlike other tests: here training takes longer than compiling."""
+    name = "jax_disable_most_optimizations"
+    disabled = jax.config.values[name]
+    jax.config.update(name, False)
+    yield
+    jax.config.update(name, disabled)
+
+
 def measured(module, *arms):
     """One result of each arm, of size tiny; as they are stored."""
     return {arm: [rounded(module.measure(arm, 0, "tiny"))] for arm in arms or module.ARMS}

@@ -1,6 +1,6 @@
 """Train a model: config → run directory → data → trainer → results.
 
-Every field of the config (storage/config.py) is a flag, after --config:
+Every field of the config (seq2seq/storage/config.py) is a flag, after --config:
 --config.model.num_layers=2, --config.data.corpus=text:a.de,a.en, --config.training.seed=1.
 --help_config lists the fields. --workdir=RUN without --config resumes a run with its own config.
 """
@@ -12,33 +12,36 @@ from dataclasses import asdict
 import jax
 from absl import flags
 
-from data.corpus_cache import (
+from seq2seq.data.batching.batches import DataPosition
+from seq2seq.data.tokens.corpus_cache import (
     CorpusCache,
     corpus_cache,
     define_cache_flag,
-    without_damaged_stores,
+    deleting_damaged_stores,
 )
-from decoding.translator import Translator
-from interop.models import load_params
-from runtime import connection, processes
-from runtime.command import run_command
-from runtime.devices import keep_freed_memory, prepare_jax
-from runtime.durations import format_duration
-from runtime.errors import UserError
-from runtime.path_flags import define_path
-from runtime.signals import StopFlag, Stopped
-from storage.config import Config
-from storage.config_help import field_list, unknown_field
-from storage.reader import ReadOnlyRun
-from storage.run import Run, flatten
-from training.config_flag import check_new_run, define_config, parsed_config, run_path
-from training.dry_run import dry_run
-from training.failure import explain_failure
-from training.inputs import Data, encode_corpora, open_corpora
-from training.parameters import check_freeze
-from training.report import print_results
-from training.trainer import Trainer
-from training.vocabulary import find_tokenizers, set_vocabulary
+from seq2seq.decoding.engine.calls import Control
+from seq2seq.decoding.translator import Translator
+from seq2seq.interop.models import load_params
+from seq2seq.runtime import connection, processes
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
+from seq2seq.runtime.errors import UserError
+from seq2seq.runtime.logs import format_duration
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
+from seq2seq.storage.config import Config
+from seq2seq.storage.config_help import explain_config_error, field_list
+from seq2seq.storage.read_only_run import ReadOnlyRun
+from seq2seq.storage.run import Run, flatten
+from seq2seq.training.config_flag import check_new_run, define_config, parsed_config, run_path
+from seq2seq.training.dry_run import dry_run
+from seq2seq.training.evaluate import print_results
+from seq2seq.training.inputs import Data, encode_corpora, open_corpora
+from seq2seq.training.memory_check import explain_failure
+from seq2seq.training.parameters import check_freeze
+from seq2seq.training.resume import restore_best, restore_state, restored_progress
+from seq2seq.training.trainer import Trainer
+from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
 
 
 def main() -> None:
@@ -47,22 +50,15 @@ def main() -> None:
     check_new_run(f)
     if f.help_config:
         return print(field_list(config))
+    cache = corpus_cache(f.corpus_cache)
     if f.dry_run:
-        cache = corpus_cache(f.corpus_cache)
         return dry_run(config, path, cache, f.overwrite, f.compilation_cache)
     started = time.perf_counter()
     connection.connect(f)
-    run, stop = (Run if processes.is_first() else ReadOnlyRun)(path), StopFlag()
+    run, stop = (Run if processes.is_first() else ReadOnlyRun)(path), handle_signals()
     try:
-        if not f.overwrite:
-            run.resume_config(config)
-        run.log(f"run: {run.path}")
-        data = prepare_data(config, run, corpus_cache(f.corpus_cache), f.overwrite)
-        run.describe(config, data.file_hashes)
-        processes.check_agreement(flatten(asdict(config)) | data.file_hashes)
-        prepare_jax(f.compilation_cache, deterministic=config.training.deterministic)
-        with explain_failure(config, run), without_damaged_stores():
-            train(config, run, data, stop)
+        trainer = resume_or_start(config, run, stop, cache, f.compilation_cache, f.overwrite)
+        train(trainer)
         run.log(f"done in {format_duration(time.perf_counter() - started)}")
     except Stopped as stopped:
         run.log(f"{stopped}; run the same command to resume")
@@ -76,36 +72,86 @@ def main() -> None:
         run.close()
 
 
-def prepare_data(config: Config, run: Run, cache: CorpusCache | None, overwrite: bool) -> Data:
-    """Open the corpora, load or train the vocabulary, and encode.
+def resume_or_start(
+    config: Config,
+    run: Run,
+    stop: StopFlag,
+    cache: CorpusCache | None,
+    compilation_cache: str = "",
+    overwrite: bool = False,
+) -> Trainer:
+    """The trainer of a run before its next step. A run that exists is resumed, in this order:
+
+    1. its config.json: changed fields that parameters or data depend on are refused
+    2. its vocabulary, vocab/, and with it the token ids of the corpora, tokenized or cached
+    3. its run.json: data files with other hashes are refused; config.json and run.json are written
+    4. all processes have the same config and data; the devices are used from here on, and
+       checkpoints that were not saved completely are deleted (Trainer)
+    5. the newest intact checkpoint: parameters, optimizer and random key of a step. Damaged ones
+       are quarantined, and best.json is restored if it names a checkpoint that is lost
+    6. the best score, from the data of the checkpoint
+    7. the position of the next batch in the data order, and the time of training so far
+    8. metrics.jsonl and tensorboard/, without the entries after that step
+
+    An evaluation that was due at that step and is not stored precedes the next step (Trainer).
+    A new run has none of these files: its vocabulary is made, its state is a fresh one or that of
+    training.init_from. `overwrite` deletes a run once the vocabulary of the new one is made. The
+    first further step of a complete run deletes scores.json and average/ (Trainer).
+    """
+    if not overwrite:
+        config = run.resume_config(config)  # 1
+    run.log(f"run: {run.path}")
+    config, data = prepare_data(config, run, cache, overwrite)  # 2
+    run.describe(config, data.file_hashes)  # 3
+    processes.check_agreement(flatten(asdict(config)) | data.file_hashes)  # 4
+    prepare_jax(compilation_cache, deterministic=config.training.deterministic)
+    stop.defer()
+    with explain_failure(config, run), deleting_damaged_stores():
+        jax.device_count()  # starts the backend: all processes connect before one waits for another
+        control = Control(poll=stop.poll)
+        translator = Translator([config.model], data.tokenizers, config.decoding, control=control)
+        trainer = Trainer(config, run, data, translator, stop)
+        state, stored = restore_state(trainer.fresh_state, trainer.checkpoints, config, run)  # 5
+        position, seconds = DataPosition(), 0.0
+        if stored is not None:
+            restore_best(trainer.evaluator.best, stored, run, data)  # 6
+            position, seconds = restored_progress(stored, config, run, data)  # 7
+            run.log(f"resumed at step {int(state.step)}")
+        trainer.begin(state, position, seconds)
+        run.open_metrics(trainer.step)  # 8
+    return trainer
+
+
+def prepare_data(
+    config: Config, run: Run, cache: CorpusCache | None, overwrite: bool
+) -> tuple[Config, Data]:
+    """Open the corpora, load or make the vocabulary, and encode; the config has its sizes.
 
     `overwrite` deletes the previous run once there is a vocabulary: a misspelled path or an
     unusable corpus deletes nothing.
     """
     corpora = open_corpora(config, run)
     with processes.first_process_first("the vocabulary"):
-        tokenizers = find_tokenizers(config, run, corpora.train, cache)
+        config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
         check_freeze(config)
         if overwrite:
             run.clear()
         if not run.resumed:
             run.save_vocabulary(tokenizers)
-    set_vocabulary(config, tokenizers)
-    return encode_corpora(config, run, corpora, tokenizers, cache)
+    config = with_vocabulary(config, tokenizers)
+    return config, encode_corpora(config, run, corpora, tokenizers, cache)
 
 
-def train(config: Config, run: Run, data: Data, stop: StopFlag) -> None:
-    """Train or resume the run, then print the scores and samples of its best checkpoint.
+def train(trainer: Trainer) -> None:
+    """Train to the end, then print the scores and samples of the best checkpoint.
 
-    Raises Stopped after saving a checkpoint if `stop` was set.
+    Raises Stopped after saving a checkpoint if a signal was received.
     """
-    stop.defer()
-    jax.device_count()  # starts the backend: all processes connect before one waits for another
-    translator = Translator([config.model], data.tokenizers, config.decoding)
-    translator.engine.poll = stop.poll
-    Trainer(config, run, data, translator, stop).train()
-    translator.use(load_params(run.path, "best"))
-    print_results(run, data, translator)
+    run, translator = trainer.run, trainer.translator
+    with explain_failure(trainer.config, run), deleting_damaged_stores():
+        trainer.train()
+        translator.use(load_params(run.path, "best"))
+        print_results(run, trainer.data, translator)
 
 
 def define_flags() -> None:
@@ -122,6 +168,11 @@ def define_flags() -> None:
     connection.define_flags()
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     keep_freed_memory()
-    run_command(define_flags, main, unknown_field)
+    run_command(define_flags, main, explain_config_error)
+
+
+if __name__ == "__main__":
+    run()

@@ -20,11 +20,11 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.devices import prepare_jax
-from runtime.errors import CONFIGURATION, UserError
-from runtime.path_flags import define_path
-from runtime.paths import cache_directory, expand_path
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.paths import cache_directory, expand_path
 
 LIBRARIES = "jax", "jaxlib", "flax", "torch", "transformers", "ctranslate2"
 
@@ -71,7 +71,7 @@ def results_directory(given: str, setting: dict[str, Any]) -> Path:
 
 def facts() -> dict[str, Any]:
     """What is stored with each part: the versions of installed libraries, commit and time."""
-    from storage.records import start_facts
+    from seq2seq.storage.records import start_facts
 
     versions = {}
     for name in LIBRARIES:

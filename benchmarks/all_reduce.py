@@ -22,9 +22,9 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime import connection, processes
-from runtime.command import run_command
-from runtime.devices import keep_freed_memory, prepare_jax
+from seq2seq.runtime import connection, processes
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
 
 REPEATS = 25
 

@@ -26,9 +26,9 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.lines import file_lines
-from runtime.path_flags import define_path
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.lines import file_lines
+from seq2seq.runtime.path_flags import define_path
 
 STEPS = 50
 MEGABYTE = 1 << 20

@@ -65,13 +65,13 @@ EXTRA = 50
 
 def our_translator(f, **options):
     """A Translator of a MarianMT directory."""
-    from runtime.devices import prepare_jax
+    from seq2seq.runtime.devices import prepare_jax
 
     prepare_jax("off", 1)
-    from decoding.translator import Translator
-    from interop.marian import load_marian, marian_config
-    from interop.marian_files import load_marian_tokenizers
-    from storage.config import DecodingConfig
+    from seq2seq.decoding.translator import Translator
+    from seq2seq.interop.marian import load_marian, marian_config
+    from seq2seq.interop.marian_files import load_marian_tokenizers
+    from seq2seq.storage.config import DecodingConfig
 
     config, _ = marian_config(Path(f.model))
     options = {
@@ -147,8 +147,8 @@ def hf(f, batch: int):
                 ids = network.generate(
                     **inputs, num_beams=f.beam_size, max_length=longest, min_length=f.length or None
                 )
-                found = tokenizer.batch_decode(ids, skip_special_tokens=True)
-                for i, text in zip(chosen, found, strict=True):
+                texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+                for i, text in zip(chosen, texts, strict=True):
                     texts[i] = text
         return texts
 
@@ -179,11 +179,10 @@ def measure(f) -> dict:
 
 def scores(f, texts: list[str], lines: list[str]) -> tuple[float, int]:
     """The mean of log p / length of the outputs under our model, and their number of tokens."""
-    from decoding.scorer import Scorer
-
-    scorer = Scorer(our_translator(f))
-    found = list(scorer.stream(zip(lines, texts, strict=True)))
-    return statistics.mean(one.score for one in found), sum(len(one.tokens) for one in found)
+    pairs = zip(lines, texts, strict=True)
+    targets = [scored.hypotheses[0] for scored in our_translator(f).score(pairs)]
+    mean = statistics.mean(target.score for target in targets)
+    return mean, sum(target.length for target in targets)
 
 
 def measured(f, name: str) -> dict | None:
@@ -217,7 +216,7 @@ def print_table(f, results: dict[str, list[dict]]) -> None:
     for name, measurements in results.items():
         if not measurements:
             continue
-        rates = sorted(len(lines) / one["warm"] for one in measurements)
+        rates = sorted(len(lines) / measurement["warm"] for measurement in measurements)
         score, tokens = scores(f, measurements[0]["texts"], lines)
         middle = statistics.median(rates)
         print(

@@ -16,8 +16,8 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.path_flags import define_path
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.path_flags import define_path
 
 ROOT = Path(__file__).parent.parent
 # Prints the seconds of loading, of the first line, of all lines (compiles the other buckets), and
@@ -31,15 +31,15 @@ lines = open({input!r}, encoding="utf-8").read().split("\\n")
 seconds = [time.perf_counter() - began]
 for part in (lines[:1], lines, lines):
     began = time.perf_counter()
-    found = model.translate(part)
+    translations = model.translate(part)
     seconds.append(time.perf_counter() - began)
-print(json.dumps([seconds, found]))
+print(json.dumps([seconds, translations]))
 """
 LOAD = {
     "live": """
-from runtime.devices import prepare_jax
+from seq2seq.runtime.devices import prepare_jax
 prepare_jax("off", 1)
-from decode import Translator
+from seq2seq import Translator
 model = Translator.load({run!r})
 """,
     "exported": """

@@ -14,10 +14,9 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.scores import bleu
-from decoding.scorer import Scorer
-from decoding.translator import Translator
-from runtime.devices import prepare_jax
+from seq2seq.data.metrics import bleu
+from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.devices import prepare_jax
 
 
 def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
@@ -41,15 +40,14 @@ def main(_) -> None:
         Path(path).read_text(encoding="utf-8").split("\n")[:-1] for path in (f.input, f.reference)
     )
     translator = Translator.load(f.model)
-    scorer, found = Scorer(translator), {}
-    found["transformers"] = hf(f.model, lines)
-    found["ours"] = translator.translate(lines)
-    same = sum(one == other for one, other in zip(*found.values(), strict=True))
+    outputs = {"transformers": hf(f.model, lines), "ours": translator.translate(lines)}
+    same = sum(theirs == ours for theirs, ours in zip(*outputs.values(), strict=True))
     print(translator.decoding, file=sys.stderr)
     print("| | BLEU | mean score |\n|---|---|---|")
     scores = {}
-    for name, texts in found.items():
-        scores[name] = [one.score for one in scorer.stream(zip(lines, texts, strict=True))]
+    for name, texts in outputs.items():
+        results = translator.score(zip(lines, texts, strict=True))
+        scores[name] = [result.hypotheses[0].score for result in results]
         print(
             f"| {name} | {bleu(texts, references).value:.2f} | "
             f"{statistics.mean(scores[name]):.4f} |"

@@ -28,13 +28,13 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import train
-from runtime.command import run_command
-from runtime.devices import keep_freed_memory, prepare_jax
-from runtime.signals import StopFlag
-from storage.run import Run
-from training.config_flag import define_config, parsed_config
-from training.trainer import BatchStream, Trainer
+from seq2seq import train
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import keep_freed_memory
+from seq2seq.runtime.signals import StopFlag
+from seq2seq.storage.run import Run
+from seq2seq.training.config_flag import define_config, parsed_config
+from seq2seq.training.trainer import BatchStream, Trainer
 
 WARM_UP = 3
 
@@ -52,9 +52,7 @@ def main() -> None:
     config = parsed_config(f)
     with tempfile.TemporaryDirectory() as directory:
         run = Run(Path(directory) / "run")
-        data = train.prepare_data(config, run, None, overwrite=False)
-        prepare_jax(f.compilation_cache)
-        trainer = Trainer(config, run, data, None, StopFlag())
+        trainer = train.resume_or_start(config, run, StopFlag(), None, f.compilation_cache)
         stream = trainer.batches.iterate(trainer.position, trainer._place)
         trainer._prepare_steps()
         do_steps(trainer, stream, WARM_UP)

@@ -53,7 +53,7 @@ WARM_UP, STEPS = 3, 12
 
 def config_of(size: str, **options):
     """The ModelConfig of a size."""
-    from model.config import ModelConfig
+    from seq2seq.model.config import ModelConfig
 
     d_model, d_ff, heads, layers, vocab, _, length = SIZES[size]
     return ModelConfig(
@@ -86,7 +86,7 @@ def step_flops(size: str) -> float:
 
 def matmul(size: str) -> float:
     """Seconds for `step_flops` at the speed of XLA's fastest large float32 matmul."""
-    from runtime.devices import keep_freed_memory, prepare_jax
+    from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
 
     keep_freed_memory()
     prepare_jax("off", 1)
@@ -114,7 +114,7 @@ def median_seconds(step) -> float:
 
 def ours(size: str, devices: int = 0, keep: bool = True, dtype: str = "float32") -> float:
     """Seconds per step of train.py."""
-    from runtime.devices import keep_freed_memory, prepare_jax
+    from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
 
     if keep:
         keep_freed_memory()

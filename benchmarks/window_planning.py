@@ -18,15 +18,15 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.batches import Batches, DataPosition
-from data.counts import Counts
-from data.pairs import Pairs, Ragged
-from data.store_writer import StoreWriter
-from data.token_store import open_store
-from data.training_pairs import EncodedPart, TrainingPairs
-from data.windows import WINDOW, Windows
-from runtime.command import run_command
-from runtime.path_flags import define_path
+from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.data.batching.windows import WINDOW, Windows
+from seq2seq.data.corpora.counts import Counts
+from seq2seq.data.tokens.pairs import Pairs, Ragged
+from seq2seq.data.tokens.store_writer import StoreWriter
+from seq2seq.data.tokens.token_store import open_store
+from seq2seq.data.tokens.training_pairs import EncodedPart, TrainingPairs
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.path_flags import define_path
 
 STEP = 0.02  # seconds
 ROWS, CAPACITY = 64, 256
@@ -44,9 +44,9 @@ def main() -> None:
             first, longest = waits(pairs)
             windows = Windows(pairs, (CAPACITY, CAPACITY), seed=0, size=WINDOW)
             seconds = statistics.median(planning_time(windows, epoch) for epoch in range(ROUNDS))
-            slots = windows.plan(0, 0).slots
+            num_pairs = windows.plan(0, 0).num_pairs
             print(
-                f"| {count:,} | {seconds:.2f} | {slots / seconds:,.0f} | {first:.2f} | "
+                f"| {count:,} | {seconds:.2f} | {num_pairs / seconds:,.0f} | {first:.2f} | "
                 f"{1000 * longest:.1f} |",
                 flush=True,
             )

@@ -21,11 +21,11 @@ words after 1000, 2000, … 6000 steps: 57.6, 63.8, 67.8, 71.3, 71.5, 72.8 %. Tr
 % of phonemes) is hardly better than on validation data (95.5 %): a larger model may be better.
 """
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from storage.config import Config
-from storage.decoding_config import DecodingConfig
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

@@ -7,9 +7,9 @@ DIRECTORY contains train.source, train.target, valid.source and valid.target; or
 they are taken from RUN. A small learning rate, and early stopping on validation data.
 """
 
-from data.config import DataConfig
-from storage.config import Config
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

@@ -17,11 +17,11 @@ seed 0, commit ab2621f; best checkpoint: the average of the last six. BLEU of th
 1000, … 3000 steps: 19.7, 28.9, 36.6, 40.3, 43.1, 43.6; of the average 44.0.
 """
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from storage.config import Config
-from storage.decoding_config import DecodingConfig
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

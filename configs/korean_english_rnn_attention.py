@@ -9,9 +9,9 @@ BLEU 98.25 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0) and 95.1
 the 1,000 sentences of the test split.
 """
 
-from configs import korean_english
-from model.config import ModelConfig
-from storage.config import Config
+from seq2seq.configs import korean_english
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
 
 
 def get_config() -> Config:

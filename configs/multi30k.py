@@ -10,11 +10,11 @@ of the last six: 39.47), beam 5: 38.62 sacreBLEU (cased, 13a, 2.6.0); lower-case
 of the training data, in float32: 39.07 (val 39.51), 44 min, commit 96bdf8d.
 """
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from storage.config import Config
-from storage.decoding_config import DecodingConfig
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

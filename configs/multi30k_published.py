@@ -17,11 +17,11 @@ parts), dtype mixed, jax 0.10.2, seed 0, commit e4b9733. Validation sacreBLEU af
 8000 steps: 27.0, 36.3, 40.3, 40.8, 41.2, 41.2, 40.6, 41.0; of the average 41.7.
 """
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from storage.config import Config
-from storage.decoding_config import DecodingConfig
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

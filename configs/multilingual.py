@@ -26,11 +26,11 @@ Korean only, contain Korean with >>deu<<.
 tokens: a word boundary and the tag.
 """
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from storage.config import Config
-from storage.decoding_config import DecodingConfig
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

@@ -16,11 +16,11 @@ outputs, 11 minutes. Two CPU cores (AMD EPYC, at the lowest priority), float32, 
 commit f00a818; best checkpoint on validation data: step 3500 of 4000 in both.
 """
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from storage.config import Config
-from storage.decoding_config import DecodingConfig
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

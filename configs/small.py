@@ -15,11 +15,11 @@ of 500 sentences of val after 500, 1000, … 2500 steps: 30.3, 37.2, 40.3, 40.5,
 40.9. No other options and no larger corpus were tried.
 """
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from storage.config import Config
-from storage.decoding_config import DecodingConfig
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

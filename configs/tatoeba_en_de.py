@@ -14,11 +14,11 @@ float32, jax 0.10.2, seed 0, commit ab2621f; best checkpoint: step 2000, the las
 500 after 500, 1000, 1500 and 2000 steps: 24.4, 33.2, 37.2, 38.9.
 """
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from storage.config import Config
-from storage.decoding_config import DecodingConfig
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
 
 
 def get_config() -> Config:

@@ -6,7 +6,12 @@ python examples/attention.py
 import jax
 import numpy as np
 
-from model.attention import AttentionParams, causal_mask, multi_head_attention, project_keys_values
+from seq2seq.model.attention import (
+    AttentionParams,
+    causal_mask,
+    multi_head_attention,
+    project_keys_values,
+)
 
 B, T, D, H, K = 2, 5, 12, 3, 4  # rows · positions · model width · heads · head width
 

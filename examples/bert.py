@@ -10,11 +10,11 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from model.attention import segment_mask
-from model.config import ModelConfig
-from model.layers import Embedding
-from model.matmul import FULL
-from model.transformer import Stack, default_positions
+from seq2seq.model.attention import segment_mask
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.layers import Embedding
+from seq2seq.model.matmul import FULL
+from seq2seq.model.transformer import Stack, default_positions
 
 CLS, FIRST, WORDS, LONGEST = 1, 2, 12, 8
 CONFIG = ModelConfig(

@@ -10,14 +10,13 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from model.attention import causal_mask
-from model.beam_search import beam_search
-from model.cache import empty_caches
-from model.config import ModelConfig
-from model.constraints import make_rules
-from model.layers import Embedding
-from model.transformer import Stack, default_positions
-from model.transformer_search import ancestry_mask
+from seq2seq.model.attention import causal_mask
+from seq2seq.model.beam_search import beam_search
+from seq2seq.model.cache import ancestry_mask, empty_caches
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.constraints import make_rules
+from seq2seq.model.layers import Embedding
+from seq2seq.model.transformer import Stack, default_positions
 
 START, END, EQUALS, FIRST, DIGITS, BEAMS = 1, 2, 3, 4, 4, 2  # a digit is FIRST … FIRST + 9
 CONFIG = ModelConfig(target_vocab_size=14, d_model=32, d_ff=64, num_heads=4, num_layers=2,
@@ -54,8 +53,8 @@ def main() -> float:
 
     def loss(params, lines):
         inputs = jnp.pad(lines[:, :-1], ((0, 0), (1, 0)), constant_values=START)
-        each = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, inputs), lines)
-        return each[:, DIGITS + 1 :].mean()  # only the sorted half
+        losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, inputs), lines)
+        return losses[:, DIGITS + 1 :].mean()  # only the sorted half
 
     @jax.jit
     def update(params, state, lines):
@@ -67,13 +66,13 @@ def main() -> float:
     for batch in np.split(train[: 64 * 400], 400):
         params, state = update(params, state, batch)
     rows, length = test.shape
-    found = jax.jit(lambda params: beam_search(
+    hypotheses = jax.jit(lambda params: beam_search(
         lambda *inputs: model.apply(params, *inputs, method="step"),
         empty_caches(CONFIG, rows, length, BEAMS),
         jnp.full(rows, START), jnp.full(rows, length), beam_size=BEAMS, max_length=length,
         end_id=END, rules=make_rules(END, prefix=(jnp.array(test), jnp.full(rows, DIGITS + 1))),
     ))(params)  # fmt: skip
-    return float((found.tokens[:, 0] == test).all(axis=1).mean())
+    return float((hypotheses.tokens[:, 0] == test).all(axis=1).mean())
 
 
 if __name__ == "__main__":

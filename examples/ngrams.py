@@ -10,7 +10,7 @@ from itertools import pairwise, product
 import jax.numpy as jnp
 import numpy as np
 
-from model.beam_search import beam_search
+from seq2seq.model.beam_search import beam_search
 
 WORDS = ["<s>", "</s>", "the", "a", "dog", "cat", "bird", "sees", "hears", "sleeps"]
 START, END, BEAMS, LIMIT, ALPHA, NBEST = 0, 1, 6, 4, 0.6, 3
@@ -50,22 +50,22 @@ def main() -> tuple[float, float, str]:
     exhaustive enumeration, and the best sentence."""
     random = np.random.default_rng(0)
     table, new = learn(toy_text(random, 2000)), toy_text(random, 500)
-    perplexity = np.exp(-sum(log_prob(table, one) for one in new) / sum(map(len, new)))
+    perplexity = np.exp(-sum(log_prob(table, sentence) for sentence in new) / sum(map(len, new)))
 
     def step(tokens, before, t, parents, ancestry):
         before = jnp.take_along_axis(before, parents, axis=1)  # of the slot that each continues
         return jnp.asarray(table)[before, tokens], tokens
 
-    found = beam_search(
+    hypotheses = beam_search(
         step, jnp.full((1, BEAMS), START), start_tokens=jnp.array([START]),
         limits=jnp.array([LIMIT]), beam_size=BEAMS, max_length=LIMIT, end_id=END, alpha=ALPHA,
         nbest=NBEST,
     )  # fmt: skip
     words = [START, *range(END + 1, len(WORDS))]
-    every = [(*one, END) for n in range(LIMIT) for one in product(words, repeat=n)]
-    scores = [log_prob(table, one) / ((5 + len(one)) / 6) ** ALPHA for one in every]
-    difference = np.abs(np.sort(scores)[::-1][:NBEST] - found.scores[0]).max()
-    best = found.tokens[0, 0, : found.lengths[0, 0] - 1]
+    every = [(*sentence, END) for n in range(LIMIT) for sentence in product(words, repeat=n)]
+    scores = [log_prob(table, sentence) / ((5 + len(sentence)) / 6) ** ALPHA for sentence in every]
+    difference = np.abs(np.sort(scores)[::-1][:NBEST] - hypotheses.scores[0]).max()
+    best = hypotheses.tokens[0, 0, : hypotheses.lengths[0, 0] - 1]
     return float(perplexity), float(difference), " ".join(WORDS[i] for i in best)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from model.config import ModelConfig
-from model.matmul import FULL
-from model.transformer import Stack
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.matmul import FULL
+from seq2seq.model.transformer import Stack
 
 SIZE, PATCH, STROKE = 12, 4, 7
 DIRECTIONS = np.array([(0, 1), (1, 0), (1, 1), (1, -1)])  # – | \ /

@@ -3,10 +3,12 @@
 Axes: B batch · T queries · S keys · D model width · H heads · K head width.
 Keys and values are always arguments: fresh ones in training, the projected memory in
 cross-attention, the cache in search. One function serves all three.
+Masks are boolean, True = may attend. `attention_scores` makes masked scores −inf, and
+`masked_softmax` gives them weight 0, also if all scores of a query are masked.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -59,7 +61,7 @@ def segment_mask(
         (len(query_segments), key_segments.shape[1]),
         "as many rows as query_segments",
     )
-    same = query_segments[:, :, None] == key_segments[:, None, :]
+    same = query_segments[:, :, None] == key_segments[:, None, :]  # [B, T, S]
     return (same & (query_segments > 0)[:, :, None])[:, None]
 
 
@@ -79,18 +81,42 @@ def dot_product_attention(
     `precision` is that of both products if they are of float32; bfloat16 is not affected.
     """
     check_attention(queries, keys, values, mask)
-    scale = queries.shape[-1] ** -0.5
-    multiply = partial(jnp.einsum, precision=precision)
-    scores = multiply("bhtk,bhsk->bhts", queries * scale, keys, preferred_element_type=jnp.float32)
-    if mask is not None:
-        scores = jnp.where(mask, scores, -jnp.inf)
-    largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
-    exponentials = jnp.exp(scores - jnp.where(jnp.isfinite(largest), largest, 0.0))
-    total = exponentials.sum(axis=-1, keepdims=True)
-    weights = exponentials / jnp.where(total == 0.0, 1.0, total)
+    scores = attention_scores(queries, keys, mask, precision)  # [B, H, T, S]
+    (weights,) = masked_softmax([scores])
     factors = weights if drop is None else drop(weights)
-    output = multiply("bhts,bhsk->bhtk", factors.astype(values.dtype), values)
+    output = jnp.einsum(
+        "bhts,bhsk->bhtk", factors.astype(values.dtype), values, precision=precision
+    )  # [B, H, T, K]
     return output, weights
+
+
+def attention_scores(
+    queries: Float[Array, "B H T K"],
+    keys: Float[Array, "B H S K"],
+    mask: Bool[Array, "#B #H #T S"] | None,
+    precision: jax.lax.Precision,
+) -> Float[Array, "B H T S"]:
+    """Q Kᵀ / √d_k in float32, and −inf where `mask` is False."""
+    scaled = queries * queries.shape[-1] ** -0.5
+    scores = jnp.einsum(
+        "bhtk,bhsk->bhts", scaled, keys, precision=precision, preferred_element_type=jnp.float32
+    )
+    return scores if mask is None else jnp.where(mask, scores, -jnp.inf)
+
+
+def masked_softmax(blocks: Sequence[Float[Array, "... _"]]) -> list[Float[Array, "... _"]]:
+    """The softmax over the keys of all blocks of scores, which are the last axes, in float32.
+
+    A score of −inf is masked: its weight is 0. If all scores of a query are masked, all its weights
+    are 0; the plain softmax would be NaN. A block that is masked for a query adds exact zeros, so
+    the other weights have the same bits without it.
+    """
+    largest = reduce(jnp.maximum, [scores.max(axis=-1, keepdims=True) for scores in blocks])
+    largest = jax.lax.stop_gradient(largest)  # [..., 1]
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    exponentials = [jnp.exp(scores - largest) for scores in blocks]
+    total = reduce(jnp.add, [block.sum(axis=-1, keepdims=True) for block in exponentials])
+    return [block / jnp.where(total == 0.0, 1.0, total) for block in exponentials]
 
 
 def check_attention(queries: Array, keys: Array, values: Array, mask: Array | None) -> None:
@@ -143,13 +169,14 @@ def multi_head_attention(
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
-    queries = project(x, params.query, params.query_bias)
+    queries = project(x, params.query, params.query_bias)  # [B, H, T, K]
     if positions is not None:
         queries = rotate(queries, positions)
     precision = activations_precision(params.query)
+    # heads [B, H, T, K], weights [B, H, T, S]
     heads, weights = attend(queries, *keys_values, mask, drop, precision)
-    output = params.output.reshape(-1, x.shape[-1])
-    concatenated = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:-1], len(output))
+    output = params.output.reshape(-1, x.shape[-1])  # [H·K, D]
+    concatenated = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:-1], len(output))  # [B, T, H·K]
     return matmul(concatenated, output, params.output_bias), weights
 
 
@@ -158,32 +185,42 @@ class MultiHeadAttention(nn.Module):
 
     config: ModelConfig
 
-    def setup(self):
-        c = self.config
-        shape = (c.d_model, c.num_heads, c.head_size)
+    def setup(self) -> None:
+        c, zeros = self.config, nn.initializers.zeros
         xavier_in = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, (1, 2))
         xavier_out = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
-        biases = [None] * 4
+        per_head = c.num_heads, c.head_size
+        biases = {}
         if c.attention_bias:
-            shapes = {"query_bias": shape[1:], "key_bias": shape[1:], "value_bias": shape[1:]}
-            shapes["output_bias"] = (c.d_model,)
-            biases = [parameter(self, n, nn.initializers.zeros, s) for n, s in shapes.items()]
+            for name in ("query_bias", "key_bias", "value_bias"):
+                biases[name] = parameter(self, name, zeros, per_head)
+            biases["output_bias"] = parameter(self, "output_bias", zeros, (c.d_model,))
         params = AttentionParams(
-            parameter(self, "query", xavier_in, shape),
-            parameter(self, "key", xavier_in, shape),
-            parameter(self, "value", xavier_in, shape),
-            parameter(self, "output", xavier_out, (*shape[1:], c.d_model)),
-            *biases,
+            query=parameter(self, "query", xavier_in, (c.d_model, *per_head)),
+            key=parameter(self, "key", xavier_in, (c.d_model, *per_head)),
+            value=parameter(self, "value", xavier_in, (c.d_model, *per_head)),
+            output=parameter(self, "output", xavier_out, (*per_head, c.d_model)),
+            **biases,
         )
         self.params = cast_weights(params, c.weights_dtype)
         self.dropout = Dropout(c.attention_dropout)
 
-    def keys_values(self, x, positions=None) -> KeysValues:
+    def keys_values(
+        self, x: Float[Array, "B S D"], positions: Int[Array, "B S"] | None = None
+    ) -> KeysValues:
+        """See `project_keys_values`."""
         return project_keys_values(self.params, x, positions)
 
     def __call__(
-        self, x, keys_values, mask=None, positions=None, row_ids=None, attend=dot_product_attention
-    ):
+        self,
+        x: Float[Array, "B T D"],
+        keys_values: KeysValues | tuple[Any, ...],
+        mask: Bool[Array, "#B #H #T S"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        row_ids: Int[Array, " B"] | None = None,
+        attend: Callable[..., tuple[Array, Array]] = dot_product_attention,
+    ) -> Float[Array, "B T D"]:
+        """See `multi_head_attention`; `row_ids` are those of `dropout`."""
         # None, not a function without effect: so `attend_to_cache` is traced once for all layers.
         drop = partial(self.dropout, row_ids=row_ids) if self.has_rng("dropout") else None
         output, weights = multi_head_attention(

@@ -1,12 +1,13 @@
 """Beam search as one lax.while_loop over any step function, independent of the model.
 
 Axes: B lanes (sentences searched side by side) · Q sentences · N beams · V vocabulary · T steps ·
-K candidates.
+K candidates · R refilled lanes.
 Two ideas. First, reordering beams moves neither the caller's cache nor the record of tokens: both
-are appended to once per step, and only the ancestry indices that mask the cache are gathered. A
-finished hypothesis is a (step, slot) pair, from which its tokens are read after the loop. Second,
-lanes do not idle while sentences wait: with a `Queue`, a lane whose sentence is done takes the next
-one, so each lane counts its own steps.
+are appended to once per step. `prune` gathers only the ancestry indices, from which the cache is
+masked (`ancestry_mask` in model/cache.py). A finished hypothesis is a (step, slot) pair, from which
+`walk_back` reads its tokens after the loop. Second, lanes do not idle while sentences wait: with a
+`Queue`, `refill` gives the next sentence to a lane whose sentence is done, so each lane counts its
+own steps.
 """
 
 from collections.abc import Callable
@@ -127,16 +128,16 @@ def beam_search(
     lanes, load = queue or Queue(total, lambda state, lanes, sentences: state)
     options = Options(beam_size, max_length, end_id, alpha, power_penalty, nbest, rules, horizon)
     # Entries for the dummy sentences of idle lanes, of limit 0.
-    start_tokens, limits = (jnp.pad(x, (0, lanes)) for x in (start_tokens, limits))
+    start_tokens, limits = (jnp.pad(x, (0, lanes)) for x in (start_tokens, limits))  # [Q + B]
     limits = jnp.minimum(limits, max_length)
-    present = (limits > 0).sum()
+    present = (limits > 0).sum()  # sentences that are not padding
     # All sentences are loaded in groups of one size, so that their results have the same bits.
     fill = partial(
         refill,
         present=present,
         start_tokens=start_tokens,
         load=load,
-        most=-(-lanes // REFILL_SHARE),
+        group_size=-(-lanes // REFILL_SHARE),
     )
 
     def waiting(search: SearchState) -> Bool[Array, ""]:
@@ -159,24 +160,25 @@ def refill(
     present: Int[Array, ""],
     start_tokens: Int[Array, " rows"],
     load: Load,
-    most: int,
+    group_size: int,
 ) -> SearchState:
-    """Store the results of all lanes; the first `most` that are done take the next sentences.
+    """Store the results of all lanes; the first `group_size` that are done take the next sentences.
 
     The first `present` sentences are not padding.
     """
-    order = jnp.cumsum(search.done)  # 1, 2, … at the lanes that are done
-    number = jnp.minimum(jnp.minimum(order[-1], most), present - search.next_sentence)
-    refilled = search.done & (order <= number)
-    sentences = jnp.where(refilled, search.next_sentence + order - 1, search.sentences)
-    index = jnp.arange(most)
-    lanes = jnp.searchsorted(order, index + 1, method="compare_all")
+    order = jnp.cumsum(search.done)  # [B]: 1, 2, … at the lanes that are done
+    number = jnp.minimum(jnp.minimum(order[-1], group_size), present - search.next_sentence)
+    refilled = search.done & (order <= number)  # [B]
+    sentences = jnp.where(refilled, search.next_sentence + order - 1, search.sentences)  # [B]
+    index = jnp.arange(group_size)  # [R]
+    lanes = jnp.searchsorted(order, index + 1, method="compare_all")  # [R]
+    # Beyond the last lane, where `load` ignores them, if fewer than R are refilled.
     lanes = jnp.where(index < number, lanes, len(order) + index)
     beam_size, max_length = search.live.ancestry.shape[1:]
     start = first_live(start_tokens[sentences], beam_size, max_length)
-    none = no_finished(1, beam_size)
+    empty = no_finished(1, beam_size)
 
-    def replace(old, new):
+    def replace(old: Array, new: Array | int) -> Array:
         return jnp.where(jnp.expand_dims(refilled, tuple(range(1, old.ndim))), new, old)
 
     return SearchState(
@@ -184,7 +186,7 @@ def refill(
         sentences=sentences,
         t=replace(search.t, 0),
         live=Live(*map(replace, search.live, start)),
-        finished=Finished(*map(replace, search.finished, none)),
+        finished=Finished(*map(replace, search.finished, empty)),
         done=search.done & ~refilled,
         record=store_finished(search),
         step_state=load(search.step_state, lanes, search.next_sentence + index),
@@ -196,6 +198,7 @@ def take_step(
 ) -> SearchState:
     """One step of every lane; `limit` is that of the lane's sentence."""
     t, live = search.t, search.live
+    # [B, N, V]
     logits, step_state = step(live.tokens, search.step_state, t, live.parents, live.ancestry)
     # Keeps XLA from computing a bias that is added to the logits again in each of their consumers.
     logits = jax.lax.optimization_barrier(logits)
@@ -222,13 +225,15 @@ def expand(
     options: Options,
 ) -> tuple[Continuations, Bool[Array, " B"]]:
     """The best continuations, and the lanes in which a live hypothesis has logits NaN or +inf."""
-    live_log_probs = search.live.log_probs
-    normalizer, allowed, at_limit = logsumexp(logits), True, search.t + 1 >= limit
+    live_log_probs = search.live.log_probs  # [B, N]
+    normalizer, at_limit = logsumexp(logits), search.t + 1 >= limit  # [B, N], [B]
+    allowed: Array | bool = True
     failed = (jnp.isnan(normalizer) | jnp.isposinf(normalizer)) & (live_log_probs > -jnp.inf)
     if options.rules is not None:
         logits, normalizer, allowed = options.rules(
             logits, normalizer, token_history(search), search.t, search.sentences
         )
+    # 3 × [B, K]
     best = candidates(logits, normalizer, live_log_probs, at_limit, options.end_id, allowed)
     return Continuations(*best), failed.any(axis=1)
 
@@ -240,7 +245,7 @@ def finish(
     options: Options,
 ) -> Finished:
     """The N best finished hypotheses, including the continuations that end now."""
-    log_probs, parents, tokens = continuations
+    log_probs, parents, tokens = continuations  # 3 × [B, K]
     ends = (tokens == options.end_id) & (log_probs > -jnp.inf)
     scores = log_probs / options.penalty(search.t + 1)[:, None]
     scores = jnp.where(ends, scores, -jnp.inf)
@@ -249,15 +254,17 @@ def finish(
 
 
 def prune(search: SearchState, continuations: Continuations, options: Options) -> Live:
-    """The N best continuations that do not end, with their ancestry extended to step t + 1."""
-    log_probs, parents, tokens = continuations
-    log_probs, order = jax.lax.top_k(
-        jnp.where(tokens == options.end_id, -jnp.inf, log_probs), options.beam_size
-    )
-    parents, tokens = take_slots(order, parents, tokens)
-    ancestry = jnp.take_along_axis(search.live.ancestry, parents[:, :, None], axis=1)
-    now = jnp.arange(options.max_length) == (search.t + 1)[:, None, None]
-    ancestry = jnp.where(now, jnp.arange(options.beam_size)[:, None], ancestry)
+    """The N best continuations that do not end, with their ancestry extended to step t + 1.
+
+    This reorders the beams: hypothesis n takes over the ancestry of the slot that it continues.
+    """
+    log_probs, parents, tokens = continuations  # 3 × [B, K]
+    continued = jnp.where(tokens == options.end_id, -jnp.inf, log_probs)
+    log_probs, order = jax.lax.top_k(continued, options.beam_size)  # 2 × [B, N]
+    parents, tokens = take_slots(order, parents, tokens)  # 2 × [B, N]
+    ancestry = jnp.take_along_axis(search.live.ancestry, parents[:, :, None], axis=1)  # [B, N, T]
+    is_next_step = jnp.arange(options.max_length) == (search.t + 1)[:, None, None]  # [B, 1, T]
+    ancestry = jnp.where(is_next_step, jnp.arange(options.beam_size)[:, None], ancestry)
     return Live(tokens, parents, ancestry, log_probs)
 
 
@@ -270,8 +277,8 @@ def stopped(
 ) -> Bool[Array, " B"]:
     """The lanes at their limit, without a live hypothesis, failed, or beyond improvement."""
     best = live.log_probs[:, 0]
-    last = jnp.minimum(limit, t + 1 + options.horizon) if options.horizon else limit
-    bound = best / options.penalty(last)
+    longest = jnp.minimum(limit, t + 1 + options.horizon) if options.horizon else limit
+    bound = best / options.penalty(longest)  # [B]
     ended = (t + 1 >= limit) | jnp.isneginf(best) | jnp.isnan(finished.scores[:, 0])
     return ended | (finished.scores[:, options.nbest - 1] >= bound)
 
@@ -279,7 +286,7 @@ def stopped(
 def append(search: SearchState, live: Live) -> Record:
     """The record with the tokens and parents chosen at step t."""
 
-    def put(old, new):
+    def put(old: Array, new: Array) -> Array:
         return old.at[search.sentences, search.t].set(new, unique_indices=True)
 
     return search.record._replace(

@@ -1,9 +1,10 @@
-"""The cache of self-attention in a search: append-only, in blocks of slots.
+"""The cache of self-attention in a search: append-only, in blocks of entries, masked by ancestry.
 
-Axes: B rows · H heads · K head width · T queries · S slots.
-A step reads only the blocks up to the last slot in use. Each block has products of its own, and the
-sums over blocks are taken in their order, so a row's bits do not depend on how many blocks the
-other rows need.
+Axes: B rows · H heads · K head width · T queries · N hypotheses, one new entry each · S entries.
+Beams are reordered without moving keys and values: `ancestry_mask` hides the entries of hypotheses
+that are not ancestors. A step reads only the blocks up to the last entry in use. Each block has
+products of its own, and the sums over blocks are taken in their order, so a row's bits do not
+depend on how many blocks the other rows need.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .attention import KeysValues, check_attention
+from .attention import KeysValues, attention_scores, check_attention, masked_softmax
 from .checks import check_array, check_shape
 from .config import ModelConfig
 from .matmul import FULL
 
-BLOCKS = 4  # of a cache: with more, fewer slots are read, but the program has a branch for each
+BLOCKS = 4  # of a cache: with more, fewer entries are read, but the program has a branch for each
 
 
 class StoredKeysValues(NamedTuple):
@@ -36,8 +37,8 @@ class StoredKeysValues(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """The S slots of a layer, in blocks of equal size except the last one, and the last slot that
-    a row may attend to.
+    """The S entries of a layer, in blocks of equal size except the last one, and the last entry
+    that a row may attend to.
 
     The blocks are arrays of their own: XLA would copy a slice before it multiplies it.
     """
@@ -47,12 +48,13 @@ class Cache(NamedTuple):
 
 
 def stored(new: KeysValues) -> StoredKeysValues:
+    """These keys and values with transposed keys."""
     return StoredKeysValues(jnp.swapaxes(new.keys, 2, 3), new.values)
 
 
-def empty_memory(config: ModelConfig, rows: int, slots: int) -> tuple[StoredKeysValues, ...]:
-    """Space for `slots` keys and values in every decoder layer."""
-    zeros = jnp.zeros((rows, config.num_heads, slots, config.head_size), config.values_dtype)
+def empty_memory(config: ModelConfig, rows: int, entries: int) -> tuple[StoredKeysValues, ...]:
+    """Space for `entries` keys and values in every decoder layer."""
+    zeros = jnp.zeros((rows, config.num_heads, entries, config.head_size), config.values_dtype)
     return (stored(KeysValues(zeros, zeros)),) * config.decoder_layers
 
 
@@ -65,28 +67,42 @@ def empty_caches(config: ModelConfig, rows: int, steps: int, beams: int = 1) -> 
 
 
 def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cache:
-    """Write `new` at slot `index` of each row, inside one block. Slots after the last are ignored.
+    """Write the N new entries at `index` of each row, inside one block. Entries after the last one
+    are ignored.
 
-    In values NaN is written as 0: the weight of a masked slot is 0, and 0 · NaN would be NaN for
+    In values NaN is written as 0: the weight of a masked entry is 0, and 0 · NaN would be NaN for
     the next sentence in this row.
     """
     check_array("index", index, "integer", "B")
     check_shape("index", index, new.keys.shape[:1], "one for each row of the cache")
-    size, number = cache.blocks[0].values.shape[2], new.values.shape[2]
+    block_size, hypotheses = cache.blocks[0].values.shape[2], new.values.shape[2]
     rows = jnp.arange(len(index))[:, None]
-    keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)
+    keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)  # [B, N, H, K]
     values = jnp.where(jnp.isnan(values), 0, values)
-    put, extended = dict(unique_indices=True, mode="drop"), []
+    blocks = []
     for i, block in enumerate(cache.blocks):
-        start = jnp.where(index // size == i, index % size, size)  # `size` is out of range
-        slots = start[:, None] + jnp.arange(number)
-        extended.append(
+        # In all other blocks, out of range: nothing is written.
+        start = jnp.where(index // block_size == i, index % block_size, block_size)
+        entries = start[:, None] + jnp.arange(hypotheses)  # [B, N]
+        block_keys = block.keys.at[rows, :, :, entries]
+        block_values = block.values.at[rows, :, entries]
+        blocks.append(
             StoredKeysValues(
-                block.keys.at[rows, :, :, slots].set(keys, **put),
-                block.values.at[rows, :, slots].set(values, **put),
+                block_keys.set(keys, unique_indices=True, mode="drop"),
+                block_values.set(values, unique_indices=True, mode="drop"),
             )
         )
-    return Cache(tuple(extended), index.max())
+    return Cache(tuple(blocks), index.max())
+
+
+def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
+    """The entries of an append-only cache that each hypothesis may attend to.
+
+    Entry s·N + n is that of slot n at step s. A hypothesis may attend to it if slot n held its
+    ancestor at step s (`Live.ancestry`).
+    """
+    is_ancestor = ancestry[:, :, :, None] == jnp.arange(ancestry.shape[1])  # [B, N, T, N]
+    return is_ancestor.reshape(*ancestry.shape[:2], -1)[:, None]
 
 
 @partial(jax.jit, static_argnames=("drop", "precision"))  # one trace for all layers
@@ -98,16 +114,18 @@ def attend_to_cache(
     drop: Callable[[Array], Array] | None = None,
     precision: jax.lax.Precision = FULL,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
-    """`blockwise_attention` to a Cache; the blocks after slot `last` are not read."""
+    """`blockwise_attention` to a Cache; the blocks after entry `last` are not read."""
     ends = np.cumsum([block.values.shape[2] for block in blocks])
 
-    def attend(number):
+    def attend(blocks_read: int) -> tuple[Array, Array]:
         # The keys are transposed inside the branch: outside, XLA would copy them.
-        read = [block.keys_values for block in blocks[:number]]
-        part = mask[..., : ends[number - 1]]
-        output, weights = blockwise_attention(queries, read, part, drop, precision)
-        unread = [(0, 0)] * 3 + [(0, int(ends[-1] - ends[number - 1]))]
-        return output, jnp.pad(weights, unread)
+        keys_values = [block.keys_values for block in blocks[:blocks_read]]
+        end = ends[blocks_read - 1]
+        output, weights = blockwise_attention(
+            queries, keys_values, mask[..., :end], drop, precision
+        )
+        unread = int(ends[-1] - end)
+        return output, jnp.pad(weights, [(0, 0), (0, 0), (0, 0), (0, unread)])  # [B, H, T, S]
 
     branches = [partial(attend, i + 1) for i in range(len(blocks))]
     return jax.lax.switch(last // ends[0], branches)
@@ -122,25 +140,24 @@ def blockwise_attention(
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """`dot_product_attention` to keys in blocks, S in all; the sums are rounded in another order.
 
-    A block that `mask` hides from a query adds exact zeros. So the output for a query has the same
-    bits with and without further blocks that are hidden from it.
+    A block that `mask` hides from a query adds exact zeros (`masked_softmax`). So the output for a
+    query has the same bits with and without further blocks that are hidden from it.
     """
     check_attention(queries, *blocks[0], None)
-    scale, ends = queries.shape[-1] ** -0.5, np.cumsum([block.keys.shape[2] for block in blocks])
-    multiply = partial(jnp.einsum, precision=precision, preferred_element_type=jnp.float32)
+    ends = np.cumsum([block.keys.shape[2] for block in blocks])
+    masks = jnp.split(mask, ends[:-1], axis=-1)
     scores = [
-        jnp.where(own, multiply("bhtk,bhsk->bhts", queries * scale, block.keys), -jnp.inf)
-        for block, own in zip(blocks, jnp.split(mask, ends[:-1], axis=-1), strict=True)
+        attention_scores(queries, block.keys, block_mask, precision)
+        for block, block_mask in zip(blocks, masks, strict=True)
     ]
-    largest = reduce(jnp.maximum, [x.max(axis=-1, keepdims=True) for x in scores])
-    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
-    exponentials = [jnp.exp(x - largest) for x in scores]
-    total = reduce(jnp.add, [x.sum(axis=-1, keepdims=True) for x in exponentials])
-    weights = [x / jnp.where(total == 0.0, 1.0, total) for x in exponentials]
-    factors = weights if drop is None else [drop(x) for x in weights]
-    parts = [
-        multiply("bhts,bhsk->bhtk", x.astype(block.values.dtype), block.values)
-        for x, block in zip(factors, blocks, strict=True)
-    ]
-    output = reduce(jnp.add, parts).astype(blocks[0].values.dtype)
+    weights = masked_softmax(scores)
+    factors = weights if drop is None else [drop(block) for block in weights]
+    products = [
+        jnp.einsum(
+            "bhts,bhsk->bhtk", block_factors.astype(block.values.dtype), block.values,
+            precision=precision, preferred_element_type=jnp.float32,
+        )
+        for block_factors, block in zip(factors, blocks, strict=True)
+    ]  # fmt: skip
+    output = reduce(jnp.add, products).astype(blocks[0].values.dtype)  # [B, H, T, K]
     return output, jnp.concatenate(weights, axis=-1)

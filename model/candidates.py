@@ -39,10 +39,10 @@ def top_k_of_rows(
     chunk = chunk_of(size)
     large = chunk >= 4 and rows * -(-size // chunk) > k
 
-    def all_at_once():
+    def all_at_once() -> tuple[Array, Array, Array]:
         masked = jnp.where(allowed, x, -jnp.inf)
-        values = log_probs(masked, jnp.arange(rows)[None])
-        values, index = jax.lax.top_k(values.reshape(len(x), -1), k)
+        values = log_probs(masked, jnp.arange(rows)[None])  # [B, N, V]
+        values, index = jax.lax.top_k(values.reshape(len(x), -1), k)  # 2 × [B, k]
         return values, index // size, index % size
 
     return by_platform(
@@ -97,31 +97,31 @@ def top_k_of_chunks(
     """
     (rows, size), chunks = x.shape[1:], -(-x.shape[-1] // chunk)
     masked = x if allowed is True else jnp.where(allowed, x, -jnp.inf)
-    maxima = log_probs(chunk_maxima(masked, chunk), jnp.arange(rows)[None])
+    maxima = log_probs(chunk_maxima(masked, chunk), jnp.arange(rows)[None])  # [B, N, C]
     _, best = jax.lax.top_k(maxima.reshape(len(x), -1), k)
-    best = jnp.sort(best, axis=-1)
-    row, first = best // chunks, best % chunks * chunk
+    best = jnp.sort(best, axis=-1)  # [B, k]: numbers of chunks
+    row, first = best // chunks, best % chunks * chunk  # [B, k]
     # The last chunk of a row can be shorter: a full one that ends at V is read instead.
     start = jnp.minimum(first, size - chunk)
-    column = start[..., None] + jnp.arange(chunk)
+    column = start[..., None] + jnp.arange(chunk)  # [B, k, c]
     inside = column >= first[..., None]
     if allowed is not True:
         inside &= take(jnp.broadcast_to(allowed, x.shape), row, start, chunk)
-    values = jnp.where(inside, take(x, row, start, chunk), -jnp.inf)
-    values, where = jax.lax.top_k(log_probs(values, row).reshape(len(x), -1), k)
-    row = jnp.take_along_axis(row, where // chunk, axis=1)
-    return values, row, jnp.take_along_axis(column.reshape(len(x), -1), where, axis=1)
+    values = jnp.where(inside, take(x, row, start, chunk), -jnp.inf)  # [B, k, c]
+    values, index = jax.lax.top_k(log_probs(values, row).reshape(len(x), -1), k)  # 2 × [B, k]
+    row = jnp.take_along_axis(row, index // chunk, axis=1)
+    return values, row, jnp.take_along_axis(column.reshape(len(x), -1), index, axis=1)
 
 
 def take(
-    x: Shaped[Array, "B N V"], row: Int[Array, "B k"], start: Int[Array, "B k"], number: int
+    x: Shaped[Array, "B N V"], row: Int[Array, "B k"], start: Int[Array, "B k"], size: int
 ) -> Shaped[Array, "B k c"]:
-    """x[b, row[b, i], start[b, i] : start[b, i] + number] for each b and i."""
+    """x[b, row[b, i], start[b, i] : start[b, i] + size] for each b and i."""
 
-    def one(x, row, start):
-        return jax.lax.dynamic_slice(x, (row, start), (1, number))[0]
+    def take_chunk(x: Array, row: Array, start: Array) -> Array:
+        return jax.lax.dynamic_slice(x, (row, start), (1, size))[0]
 
-    return jax.vmap(jax.vmap(one, (None, 0, 0)))(x, row, start)
+    return jax.vmap(jax.vmap(take_chunk, (None, 0, 0)))(x, row, start)
 
 
 def candidates(
@@ -142,22 +142,23 @@ def candidates(
     beams, vocab = logits.shape[1:]
     number = 1 if beams == 1 else min(2 * beams, beams * vocab)
 
-    def log_probs(values, rows):
-        own = take_slots(rows, live, normalizer)
-        before, total = (jnp.expand_dims(x, range(2, values.ndim)) for x in own)
+    def log_probs(values: Array, rows: Array) -> Array:
+        of_rows = take_slots(rows, live, normalizer)  # 2 × [B, M]
+        before, total = (jnp.expand_dims(x, range(2, values.ndim)) for x in of_rows)
         # If no token is possible, −inf − −inf is NaN, which top_k puts first or last by its sign.
         return before + jnp.where(jnp.isneginf(values), -jnp.inf, values - total)
 
-    values, slots, tokens = top_k_of_rows(logits, number, log_probs, allowed)
+    values, slots, tokens = top_k_of_rows(logits, number, log_probs, allowed)  # 3 × [B, K]
     # The limit is applied to the logits of the end token only: a mask over the vocabulary would
     # write another [B, N, V] array.
-    ends = log_probs(logits[:, :, end_id], jnp.arange(beams)[None])
-    ends, ended = jax.lax.top_k(ends, min(beams, number))
-    rest = (0, 0), (0, number - ends.shape[1])
-    ends, ended = jnp.pad(ends, rest, constant_values=-jnp.inf), jnp.pad(ended, rest)
+    end_values = log_probs(logits[:, :, end_id], jnp.arange(beams)[None])  # [B, N]
+    end_values, end_slots = jax.lax.top_k(end_values, min(beams, number))
+    rest = (0, 0), (0, number - end_values.shape[1])
+    end_values = jnp.pad(end_values, rest, constant_values=-jnp.inf)  # [B, K]
+    end_slots = jnp.pad(end_slots, rest)  # [B, K]
     at_limit = at_limit[:, None]
     return (
-        jnp.where(at_limit, ends, values),
-        jnp.where(at_limit, ended, slots),
+        jnp.where(at_limit, end_values, values),
+        jnp.where(at_limit, end_slots, slots),
         jnp.where(at_limit, end_id, tokens),
     )

@@ -1,7 +1,7 @@
 """Checks of the arguments of public functions, made once when a function is traced.
 
 JAX broadcasts and converts silently: it accepts a float mask as boolean and clamps an id beyond a
-table. These checks raise TypeError (kind of values) or ValueError (shape or value) that names the
+table. These checks raise TypeError (dtype) or ValueError (shape or value) that names the
 argument. They read only dtypes and shapes, so they cost nothing at run time.
 """
 
@@ -11,15 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-KINDS = {"boolean": jnp.bool_, "integer": jnp.integer, "floating": jnp.floating}
+DTYPES = {"boolean": jnp.bool_, "integer": jnp.integer, "floating": jnp.floating}
 
 
-def check_array(name: str, x: Any, kind: str, axes: str) -> None:
-    """`kind` starts with a key of KINDS; `axes` are names separated by spaces, "..." for any."""
+def check_array(name: str, x: Any, dtype: str, axes: str) -> None:
+    """`dtype` starts with a key of DTYPES; `axes` are names separated by spaces, "..." for any."""
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         raise TypeError(f"{name} must be an array [{axes}]; got {type(x).__name__}")
-    if not jnp.issubdtype(x.dtype, KINDS[kind.split(",")[0]]):
-        raise TypeError(f"{name} must be {kind}; got {x.dtype}")
+    if not jnp.issubdtype(x.dtype, DTYPES[dtype.split(",")[0]]):
+        raise TypeError(f"{name} must be {dtype}; got {x.dtype}")
     names = axes.split()
     fits = len(x.shape) >= len(names) - 1 if "..." in names else len(x.shape) == len(names)
     if not fits:
@@ -36,7 +36,7 @@ def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
     """An attention mask must broadcast to [B, H, T, S], its last axis without broadcasting."""
     check_array("mask", mask, "boolean, True = may attend", "B H T S")
     sizes = zip(mask.shape[:3], shape[:3], strict=True)
-    if mask.shape[3] != shape[3] or any(own not in (1, other) for own, other in sizes):
+    if mask.shape[3] != shape[3] or any(size not in (1, full) for size, full in sizes):
         raise ValueError(
             f"mask must broadcast to [B, H, T, S] = {shape} without its last axis "
             f"being broadcast; got shape {mask.shape}"
@@ -58,7 +58,7 @@ def check_sentences(start_tokens: Any, limits: Any) -> None:
 def checked_step(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
     """The step function of a search, with checks of its results."""
 
-    def call(tokens, state, *rest):
+    def call(tokens: Any, state: Any, *rest: Any) -> tuple[Any, Any]:
         result = step(tokens, state, *rest)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise TypeError(f"step must return (logits, state); got {type(result).__name__}")
@@ -71,11 +71,11 @@ def checked_step(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
                 f"end_id must be from 0 to {vocab - 1}, as step returns logits of "
                 f"{vocab} tokens; got {end_id}"
             )
-        shapes = [jax.tree.map(jnp.shape, one) for one in (state, after)]
-        if shapes[0] != shapes[1]:
+        before_shapes, after_shapes = (jax.tree.map(jnp.shape, tree) for tree in (state, after))
+        if before_shapes != after_shapes:
             raise ValueError(
                 "step must return a state of the same structure and shapes as its argument, "
-                f"{shapes[0]}; got {shapes[1]}"
+                f"{before_shapes}; got {after_shapes}"
             )
         return logits, after
 
@@ -85,22 +85,24 @@ def checked_step(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
 def checked_rules(rules: Callable[..., Any]) -> Callable[..., Any]:
     """A caller's rules of a search, with checks of their results."""
 
-    def call(logits, normalizer, *rest):
+    def call(logits: Any, normalizer: Any, *rest: Any) -> tuple[Any, Any, Any]:
         result = rules(logits, normalizer, *rest)
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise TypeError(
                 f"rules must return (logits, normalizer, mask); got {type(result).__name__}"
             )
-        for name, x, like in (("logits", result[0], logits), ("normalizer", result[1], normalizer)):
-            check_array(f"{name} of rules", x, "floating", "B N ...")
-            check_shape(f"{name} of rules", x, like.shape, "that of the argument")
-        check_array("mask of rules", result[2], "boolean, True = allowed", "B N V")
-        sizes = zip(result[2].shape, logits.shape, strict=True)
-        if any(own not in (1, other) for own, other in sizes):
+        new_logits, new_normalizer, mask = result
+        check_array("logits of rules", new_logits, "floating", "B N ...")
+        check_shape("logits of rules", new_logits, logits.shape, "that of the argument")
+        check_array("normalizer of rules", new_normalizer, "floating", "B N ...")
+        check_shape("normalizer of rules", new_normalizer, normalizer.shape, "that of the argument")
+        check_array("mask of rules", mask, "boolean, True = allowed", "B N V")
+        sizes = zip(mask.shape, logits.shape, strict=True)
+        if any(size not in (1, full) for size, full in sizes):
             raise ValueError(
                 f"mask of rules must broadcast to [B, N, V] = {logits.shape}; got shape "
-                f"{result[2].shape}"
+                f"{mask.shape}"
             )
-        return result
+        return new_logits, new_normalizer, mask
 
     return call

@@ -1,18 +1,12 @@
 """ModelConfig: the architecture under the papers' names, and the rules it must satisfy."""
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
-
-def option(
-    default: Any, help: str, choices: tuple[str, ...] | None = None, *, unit: str = ""
-) -> Any:
-    """A dataclass field with its help text, its unit and, where they are limited, its values."""
-    return field(default=default, metadata={"help": help, "choices": choices, "unit": unit})
+from .options import Options, option
 
 
 @dataclass(unsafe_hash=True)
-class ModelConfig:
+class ModelConfig(Options):
     """Sizes and choices of an encoder-decoder Transformer (Vaswani et al. 2017, section 3), or of
     an RNN.
 
@@ -20,62 +14,79 @@ class ModelConfig:
     ids are properties of the vocabulary. A size of 0 means the size of the vocabulary.
     """
 
+    section = "model"
+
     kind: str = option(
         "transformer",
         "transformer; rnn_attention: GRU with additive attention (Bahdanau et al. 2015); rnn: GRU "
         "with one context vector (Cho et al. 2014, Sutskever et al. 2014)",
-        ("transformer", "rnn_attention", "rnn"),
+        choices=("transformer", "rnn_attention", "rnn"),
     )
     source_vocab_size: int = option(
-        0, "size of the source vocabulary; 0: as the vocabulary", unit="entries"
+        0, "size of the source vocabulary; 0: as the vocabulary", unit="entries", minimum=0
     )
     target_vocab_size: int = option(
-        0, "size of the target vocabulary; 0: as the vocabulary", unit="entries"
+        0, "size of the target vocabulary; 0: as the vocabulary", unit="entries", minimum=0
     )
-    d_model: int = option(512, "width of the input and output of every layer", unit="dimensions")
-    d_ff: int = option(2048, "inner width of the feed-forward sub-layer", unit="dimensions")
+    d_model: int = option(
+        512, "width of the input and output of every layer", unit="dimensions", minimum=1
+    )
+    d_ff: int = option(
+        2048, "inner width of the feed-forward sub-layer", unit="dimensions", minimum=1
+    )
     num_heads: int = option(
-        8, "attention heads, of d_model / num_heads dimensions each", unit="heads"
+        8, "attention heads, of d_model / num_heads dimensions each", unit="heads", minimum=1
     )
-    num_layers: int = option(6, "encoder layers", unit="layers")
-    num_decoder_layers: int = option(0, "decoder layers; 0: as many as the encoder", unit="layers")
+    num_layers: int = option(6, "encoder layers", unit="layers", minimum=1)
+    num_decoder_layers: int = option(
+        0, "decoder layers; 0: as many as the encoder", unit="layers", minimum=0
+    )
     dropout: float = option(
         0.1,
         "dropout rate of sub-layer outputs and of embeddings + positions (section 5.4)",
         unit="probability",
+        minimum=0,
+        below=1,
     )
-    attention_dropout: float = option(0.0, "dropout rate of the attention weights")
+    attention_dropout: float = option(
+        0.0, "dropout rate of the attention weights", minimum=0, below=1
+    )
     activation_dropout: float = option(
-        0.0, "dropout rate of the activations inside the feed-forward sub-layer"
+        0.0, "dropout rate of the activations inside the feed-forward sub-layer", minimum=0, below=1
     )
     norm: str = option(
         "post",
         "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)) and a final norm",
-        ("post", "pre"),
+        choices=("post", "pre"),
     )
     positions: str = option(
-        "sinusoidal", "position encoding", ("sinusoidal", "learned", "rotary", "none")
+        "sinusoidal",
+        "position encoding",
+        choices=("sinusoidal", "learned", "rotary", "none"),
     )
     sinusoid_layout: str = option(
         "interleaved",
         "interleaved: sin, cos, sin, …, as in the paper; halves: all sines first",
-        ("interleaved", "halves"),
+        choices=("interleaved", "halves"),
     )
     max_length: int = option(
         1024,
         "number of positions; longer inputs must be dropped or truncated, because JAX clamps "
         "indices that are out of range",
         unit="tokens",
+        minimum=1,
     )
     activation: str = option(
-        "relu", "of the feed-forward sub-layer; gelu is exact", ("relu", "gelu", "silu")
+        "relu",
+        "of the feed-forward sub-layer; gelu is exact",
+        choices=("relu", "gelu", "silu"),
     )
     attention_bias: bool = option(False, "biases on query, key, value and output projections")
-    layer_norm_epsilon: float = option(1e-6, "epsilon of layer normalisation")
+    layer_norm_epsilon: float = option(1e-6, "epsilon of layer normalisation", above=0)
     tied_embeddings: str = option(
         "three-way",
         "three-way: source = target = output (section 3.4); two-way: target = output; none",
-        ("three-way", "two-way", "none"),
+        choices=("three-way", "two-way", "none"),
     )
     scale_embeddings: bool = option(True, "multiply embeddings by √d_model (section 3.4)")
     output_bias: bool = option(False, "a bias on the logits")
@@ -86,12 +97,12 @@ class ModelConfig:
         "float32",
         "precision of the computation: float32; mixed (matmuls with weights in bfloat16, the rest "
         "in float32); bfloat16. Parameters, softmax, norms and loss are float32 in all three",
-        ("float32", "mixed", "bfloat16"),
+        choices=("float32", "mixed", "bfloat16"),
     )
-    pad_id: int = option(0, "id of the padding token")
-    start_id: int = option(1, "id of the start token")
-    end_id: int = option(2, "id of the end token")
-    unknown_id: int = option(3, "id of the unknown token")
+    pad_id: int = option(0, "id of the padding token", minimum=0)
+    start_id: int = option(1, "id of the start token", minimum=0)
+    end_id: int = option(2, "id of the end token", minimum=0)
+    unknown_id: int = option(3, "id of the unknown token", minimum=0)
 
     @property
     def head_size(self) -> int:
@@ -104,6 +115,11 @@ class ModelConfig:
         return "bfloat16" if self.dtype == "bfloat16" else "float32"
 
     @property
+    def attends(self) -> bool:
+        """Whether the decoder attends to the source."""
+        return self.kind != "rnn"
+
+    @property
     def weights_dtype(self) -> str:
         """The dtype of both operands of matmuls with weights."""
         return "float32" if self.dtype == "float32" else "bfloat16"
@@ -113,27 +129,12 @@ class ModelConfig:
         """The number of decoder layers."""
         return self.num_decoder_layers or self.num_layers
 
-    def validate(self) -> None:
-        """Raise ValueError with the rule that is broken: expected, got."""
-        for name, allowed in CHOICES.items():
-            got = getattr(self, name)
-            if got not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {got!r}")
-        for name in ("d_model", "d_ff", "num_heads", "num_layers", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("source_vocab_size", "target_vocab_size", "num_decoder_layers"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+    def check_rules(self) -> None:
+        """The rules that concern several fields. Raises ValueError."""
         if self.kind == "transformer":
             self._check_transformer()
         else:
             self._check_rnn()
-        for name in DROPOUT_RATES:
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        if not self.layer_norm_epsilon > 0.0:
-            raise ValueError(f"layer_norm_epsilon must be positive, got {self.layer_norm_epsilon}")
         sizes = self.source_vocab_size, self.target_vocab_size
         if self.tied_embeddings == "three-way" and sizes[0] != sizes[1]:
             raise ValueError(
@@ -142,8 +143,8 @@ class ModelConfig:
             )
         for name in ("pad_id", "start_id", "end_id", "unknown_id"):
             got = getattr(self, name)
-            if got < 0 or 0 < sizes[1] <= got:
-                raise ValueError(f"{name} must be an id of the vocabulary, got {got}")
+            if 0 < sizes[1] <= got:
+                raise ValueError(f"model.{name} must be an id of the vocabulary, got {got}")
 
     def _check_transformer(self) -> None:
         if self.d_model % self.num_heads:
@@ -157,12 +158,12 @@ class ModelConfig:
             raise ValueError(f"rotary positions need an even head size, got {self.head_size}")
 
     def _check_rnn(self) -> None:
-        for one in fields(self):
-            got = getattr(self, one.name)
-            if one.name in TRANSFORMER_ONLY and got != one.default:
+        for field in fields(self):
+            got = getattr(self, field.name)
+            if field.name in TRANSFORMER_ONLY and got != field.default:
                 raise ValueError(
-                    f"model.{one.name} has no effect with model.kind={self.kind}: expected the "
-                    f"default {one.default!r}, got {got!r}; remove it"
+                    f"model.{field.name} has no effect with model.kind={self.kind}: expected the "
+                    f"default {field.default!r}, got {got!r}; remove it"
                 )
         if self.kind == "rnn_attention" and self.d_model % 2:
             raise ValueError(
@@ -186,7 +187,9 @@ TRANSFORMER_ONLY = (
     "layer_norm_epsilon",
 )
 CHOICES: dict[str, tuple[str, ...]] = {
-    one.name: one.metadata["choices"] for one in fields(ModelConfig) if one.metadata["choices"]
+    field.name: field.metadata["choices"]
+    for field in fields(ModelConfig)
+    if "choices" in field.metadata
 }
 
 

@@ -1,6 +1,7 @@
 """Rules of a search: small functions on the logits of each step, each off by default.
 
 Axes: B lanes · Q sentences · N hypotheses · V vocabulary · T steps · P prefix.
+A rule is a function here, a field of RuleOptions and a line of `make_rules`, which combines them.
 The log-probability of a token is its logit − the normalizer. The repetition penalty changes
 log-probabilities. The other rules are masks, True = allowed, and leave log-probabilities unchanged,
 except that `renormalize` redistributes the probability of suppressed tokens. Every rule depends on
@@ -18,8 +19,8 @@ from jaxtyping import Array, Bool, Float, Int
 from .checks import checked_rules
 
 # (logits [B, N, V], normalizer [B, N], history [B, N, T], t [B], sentences [B])
-# → (logits, normalizer, mask [#B, #N, V])
-Rules = Callable[[Array, Array, Array, Array, Array], tuple[Array, Array, Array]]
+# → (logits, normalizer, mask [#B, #N, V]); in scoring, t and sentences are None
+Rules = Callable[[Array, Array, Array, Array | None, Array | None], tuple[Array, Array, Array]]
 Tokens = Sequence[int]
 
 
@@ -39,8 +40,9 @@ class RuleOptions(NamedTuple):
     custom: Rules | None = None
 
     def for_scoring(self) -> "RuleOptions":
-        """The rules that change log-probabilities. The others only restrict the choice of tokens,
-        so they do not apply to a given target; `custom` is assumed to be such a rule."""
+        """The rules that apply to a given target too: suppressed tokens and the changes of
+        log-probabilities. A ban of n-grams restricts only the choice of tokens in a search;
+        `custom` is assumed to be such a rule."""
         return self._replace(no_repeat_ngram=0, custom=None)
 
 
@@ -73,7 +75,7 @@ def no_repeat_ngram_mask(
         return jnp.ones((*history.shape[:2], vocab), bool)
     repeats = history[..., n - 1 :] >= 0  # places at which a whole n-gram ends
     for i in range(n - 1):
-        at = jnp.maximum(t - n + 1 + i, 0)[:, None, None]
+        at = jnp.maximum(t - n + 1 + i, 0)[:, None, None]  # steps of the last n − 1 tokens
         repeats &= history[..., i : length - n + 1 + i] == jnp.take_along_axis(history, at, -1)
     return ~tokens_at(history[..., n - 1 :], repeats, vocab)
 
@@ -87,14 +89,17 @@ def forbid_sequences_mask(
     beyond the vocabulary.
     """
     forbidden = jnp.zeros((*history.shape[:2], vocab), bool)
-    for one in sequences:
-        if not one or not all(0 <= token < vocab for token in one):
-            raise ValueError(f"sequences must hold ids from 0 to {vocab - 1}; got {tuple(one)}")
-    for length in sorted({len(one) for one in sequences}):
-        tokens = jnp.array([one for one in sequences if len(one) == length])  # [sequences, length]
-        at = t[:, None] - jnp.arange(length - 1, 0, -1)  # steps of the tokens before the last
+    for sequence in sequences:
+        if not sequence or not all(0 <= token < vocab for token in sequence):
+            raise ValueError(
+                f"sequences must hold ids from 0 to {vocab - 1}; got {tuple(sequence)}"
+            )
+    for length in sorted(set(map(len, sequences))):
+        same_length = [sequence for sequence in sequences if len(sequence) == length]
+        tokens = jnp.array(same_length)  # [sequences, length]
+        at = t[:, None] - jnp.arange(length - 1, 0, -1)  # [B, length − 1]: steps of these tokens
         before = jnp.take_along_axis(history, jnp.maximum(at, 0)[:, None], axis=-1)
-        equal = before[:, :, None] == tokens[:, :-1]
+        equal = before[:, :, None] == tokens[:, :-1]  # [B, N, sequences, length − 1]
         matches = (equal & (at >= 0)[:, None, None]).all(axis=-1)
         forbidden |= jnp.zeros_like(forbidden).at[..., tokens[:, -1]].max(matches)
     return ~forbidden
@@ -137,35 +142,38 @@ def make_rules(
     `min_lengths` count the end token. `prefix` is the forced first tokens and their number; it may
     contain tokens that other rules forbid. The limit of a search has precedence over all rules.
     """
-    suppress, renormalize, repetition_penalty, no_repeat_ngram, custom = options
-    penalized = isinstance(repetition_penalty, jax.Array) or repetition_penalty != 1.0
-    enabled = suppress or penalized or no_repeat_ngram or custom is not None
-    if not enabled and min_lengths is prefix is None:
+    penalty = options.repetition_penalty
+    penalized = isinstance(penalty, jax.Array) or penalty != 1.0
+    enabled = penalized or options.suppress or options.no_repeat_ngram or options.custom
+    if not enabled and min_lengths is None and prefix is None:
         return None
 
-    def rules(logits, normalizer, history, t, sentences):
+    def rules(
+        logits: Array, normalizer: Array, history: Array, t: Array | None, sentences: Array | None
+    ) -> tuple[Array, Array, Array]:
         vocab = logits.shape[-1]
-        allowed = unsuppressed = jnp.ones((1, 1, 1), bool)
-        if custom is not None:
-            logits, normalizer, allowed = checked_rules(custom)(
+        allowed = unsuppressed = jnp.ones((1, 1, 1), bool)  # [#B, #N, #V]
+        if options.custom is not None:
+            logits, normalizer, allowed = checked_rules(options.custom)(
                 logits, normalizer, history, t, sentences
             )
         if penalized:
-            logits = penalize_repetition(logits, normalizer, history, repetition_penalty)
-        if suppress:
-            unsuppressed = ~jnp.isin(jnp.arange(vocab), jnp.array(suppress))
+            logits = penalize_repetition(logits, normalizer, history, penalty)
+        if options.suppress:
+            unsuppressed = ~jnp.isin(jnp.arange(vocab), jnp.array(options.suppress))
             allowed &= unsuppressed
-        if no_repeat_ngram:
-            allowed &= no_repeat_ngram_mask(history, t, vocab, no_repeat_ngram)
-        if min_lengths is not None:
-            allowed &= min_length_mask(t, min_lengths[sentences], vocab, end_id)
-        if prefix is not None:
-            tokens, lengths = prefix[0][sentences], prefix[1][sentences]
-            wanted = prefix_mask(tokens, lengths, t, vocab)
-            forced = (t < lengths)[:, None, None]
-            allowed = jnp.where(forced, wanted, allowed)
-            unsuppressed = unsuppressed | (forced & wanted)
-        if renormalize:
+        if t is not None and sentences is not None:  # rules that apply in a search only
+            if options.no_repeat_ngram:
+                allowed &= no_repeat_ngram_mask(history, t, vocab, options.no_repeat_ngram)
+            if min_lengths is not None:
+                allowed &= min_length_mask(t, min_lengths[sentences], vocab, end_id)
+            if prefix is not None:
+                tokens, lengths = prefix[0][sentences], prefix[1][sentences]  # [B, P], [B]
+                wanted = prefix_mask(tokens, lengths, t, vocab)
+                forced = (t < lengths)[:, None, None]  # [B, 1, 1]
+                allowed = jnp.where(forced, wanted, allowed)
+                unsuppressed = unsuppressed | (forced & wanted)
+        if options.renormalize:
             logits = jnp.where(unsuppressed, logits, -jnp.inf)
             normalizer = jax.nn.logsumexp(logits, axis=-1)
         return logits, normalizer, allowed

@@ -1,8 +1,13 @@
-"""What the kinds of models share: embeddings and their tying, logits, and the arguments of a pass.
+"""The interface of all kinds of models: teacher forcing, and what a search calls.
 
-Axes: B batch · S source · T target · D model width · V vocabulary.
+Axes: B batch or lanes · S source · T target or steps · N beams · D model width · V vocabulary.
+A kind of model is a subclass of EncoderDecoder and an entry of KINDS (model/kinds.py). Training and
+decoding use all kinds through the methods of this class.
 """
 
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
@@ -11,15 +16,31 @@ from .layers import Embedding
 from .parameters import parameter
 
 
+class DecoderState(NamedTuple):
+    """The state of one model in a search; the axis B of each array is that of the lanes."""
+
+    memory: Any  # `EncoderDecoder.memory` of the sentence in each lane
+    lengths: Int[Array, " B"]  # of the sources
+    caches: Any  # `EncoderDecoder.empty_caches` with what the steps have written
+
+
 class EncoderDecoder(nn.Module):
-    """Owns the embeddings. A kind of model adds `encode`, `hidden` and its step of a search.
+    """Owns the embeddings, shared as `tied_embeddings` says, and computes logits.
+
+    A subclass defines `encode` and `hidden` for teacher forcing; `step` and `empty_caches` for a
+    search; and `encoder_values` and `step_values`, from which batch sizes follow. A search calls
+    1. `encode_for_search` for batches of sources: the queue holds the results,
+    2. `memory` when a sentence enters a lane: each step reads it,
+    3. `step` for the newest token of all hypotheses.
+    The methods `empty_…` allocate what these write. They read the config only, so they need no
+    parameters.
 
     Dropout is applied if and only if `apply` is called with `rngs={"dropout": key}`.
     """
 
     config: ModelConfig
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
         self.target_embedding = Embedding(c, c.target_vocab_size)
         if c.tied_embeddings == "three-way":
@@ -33,6 +54,8 @@ class EncoderDecoder(nn.Module):
         if c.output_bias:
             zeros = nn.initializers.zeros
             self.output_bias = parameter(self, "output_bias", zeros, (c.target_vocab_size,))
+
+    # Teacher forcing.
 
     def encode(
         self,
@@ -67,6 +90,60 @@ class EncoderDecoder(nn.Module):
             hidden, self.output_bias if self.config.output_bias else None
         )
 
-    def __call__(self, *inputs: Array | None) -> Float[Array, "B T V"]:
+    def __call__(self, *inputs: Any) -> Float[Array, "B T V"]:
         """Logits for each target position; the inputs are those of `hidden`."""
         return self.logits(self.hidden(*inputs))
+
+    # Search.
+
+    def encode_for_search(self, source: Int[Array, "B S"], segments: Int[Array, "B S"]) -> Any:
+        """What the queue holds of each source: arrays that begin with B. The smaller, the better:
+        a queue has many more sentences than there are lanes."""
+        return self.encode(source, segments)
+
+    def memory(self, encoded: Any) -> Any:
+        """What each step reads of a source, from `encode_for_search`: arrays that begin with B."""
+        return encoded
+
+    def step(
+        self,
+        tokens: Int[Array, "B N"],
+        state: DecoderState,
+        t: Int[Array, " B"],
+        parents: Int[Array, "B N"],
+        ancestry: Int[Array, "B N T"],
+    ) -> tuple[Float[Array, "B N V"], DecoderState]:
+        """The logits after one more token of each hypothesis, and the state with the new caches.
+
+        The arguments are those of the step function of `beam_search`. Caches are either appended to
+        and masked by `ancestry` (`ancestry_mask`), or gathered by `parents`. At t = 0 they hold
+        values of the last sentence in the lane, which must not be read.
+        """
+        raise NotImplementedError
+
+    @nn.nowrap
+    def empty_encoded(self, sentences: int, source_length: int) -> Any:
+        """Space for the results of `encode_for_search`."""
+        shape = sentences, source_length, self.config.d_model
+        return jnp.zeros(shape, self.config.values_dtype)
+
+    @nn.nowrap
+    def empty_memory(self, lanes: int, source_length: int) -> Any:
+        """Space for the results of `memory`."""
+        return self.empty_encoded(lanes, source_length)
+
+    @nn.nowrap
+    def empty_caches(self, lanes: int, steps: int, beams: int) -> Any:
+        """The caches of a search before the first step: arrays that begin with B."""
+        raise NotImplementedError
+
+    @nn.nowrap
+    def encoder_values(self, source_length: int) -> int:
+        """The most values in intermediate arrays of `encode` at a time, for each source."""
+        raise NotImplementedError
+
+    @nn.nowrap
+    def step_values(self, source_length: int, steps: int, beams: int) -> int:
+        """The most values in intermediate arrays of `step` at a time, for each hypothesis. Those of
+        the size of the vocabulary do not count."""
+        raise NotImplementedError

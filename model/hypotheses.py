@@ -80,16 +80,17 @@ def first_live(start_tokens: Int[Array, " B"], beam_size: int, max_length: int) 
     sentences have an axis B of size 1."""
     slots = jnp.arange(beam_size)
     return Live(
-        start_tokens[:, None],
-        slots[None],
-        jnp.where(jnp.arange(max_length) == 0, slots[:, None], -1)[None],
-        jnp.where(slots == 0, 0.0, -jnp.inf)[None],
+        tokens=start_tokens[:, None],
+        parents=slots[None],
+        ancestry=jnp.where(jnp.arange(max_length) == 0, slots[:, None], -1)[None],
+        log_probs=jnp.where(slots == 0, 0.0, -jnp.inf)[None],
     )
 
 
 def no_finished(rows: int, beam_size: int) -> Finished:
-    scores, places = (jnp.full((rows, beam_size), x) for x in (-jnp.inf, 0))
-    return Finished(scores, scores, places, places)
+    """N places without a hypothesis, which have score −inf."""
+    scores, zeros = (jnp.full((rows, beam_size), value) for value in (-jnp.inf, 0))
+    return Finished(scores, log_probs=scores, steps=zeros, slots=zeros)
 
 
 def idle_search(
@@ -120,14 +121,14 @@ def length_penalty(
 
 def take_slots(order: Int[Array, "B N"], *arrays: Array) -> tuple[Array, ...]:
     """The entries `order` of the second axis of each array."""
-    return tuple(jnp.take_along_axis(a, order, axis=1) for a in arrays)
+    return tuple(jnp.take_along_axis(array, order, axis=1) for array in arrays)
 
 
 def merge_finished(finished: Finished, ended: Finished, failed: Bool[Array, " B"]) -> Finished:
     """The N best of both. All scores of a `failed` lane become NaN and remain NaN."""
     failed |= jnp.isnan(finished.scores).any(axis=1)
     pairs = zip(finished, ended, strict=True)
-    both = Finished(*(jnp.concatenate(pair, axis=1) for pair in pairs))
+    both = Finished(*(jnp.concatenate(pair, axis=1) for pair in pairs))  # [B, N + K]
     _, order = jax.lax.top_k(both.scores, finished.scores.shape[1])
     best = Finished(*take_slots(order, *both))
     return best._replace(scores=jnp.where(failed[:, None], jnp.nan, best.scores))
@@ -144,8 +145,9 @@ def store_finished(search: SearchState) -> Record:
 
 def token_history(search: SearchState) -> Int[Array, "B N T"]:
     """The tokens of each live hypothesis, −1 at later steps."""
+    # The token chosen at step s is recorded under the slot of its hypothesis at step s + 1.
     slots = jnp.pad(search.live.ancestry[:, :, 1:], ((0, 0), (0, 0), (0, 1)), constant_values=-1)
-    tokens = jnp.swapaxes(search.record.tokens[search.sentences], 1, 2)
+    tokens = jnp.swapaxes(search.record.tokens[search.sentences], 1, 2)  # [B, N, T]
     chosen = jnp.take_along_axis(tokens, jnp.maximum(slots, 0), axis=1)
     return jnp.where(slots < 0, -1, chosen)
 
@@ -153,17 +155,18 @@ def token_history(search: SearchState) -> Int[Array, "B N T"]:
 def walk_back(record: Record, sentences: int, nbest: int, end_id: int) -> Hypotheses:
     """Read the n best finished hypotheses of the first `sentences` rows from their (step, slot)
     back to the start."""
+    # 2 × [T, Q, N]
     tokens, parents = (jnp.moveaxis(x[:sentences], 1, 0) for x in (record.tokens, record.parents))
-    finished = Finished(*(x[:sentences, :nbest] for x in record.finished))
+    finished = Finished(*(x[:sentences, :nbest] for x in record.finished))  # 4 × [Q, nbest]
 
-    def previous_step(slots, written):
-        t, tokens, parents = written
-        before = t < finished.steps
+    def previous_step(slots: Array, recorded: tuple[Array, ...]) -> tuple[Array, Array]:
+        t, tokens, parents = recorded  # [], [Q, N], [Q, N]
+        before = t < finished.steps  # [Q, nbest]
         token = jnp.where(before, jnp.take_along_axis(tokens, slots, axis=1), end_id)
         return jnp.where(before, jnp.take_along_axis(parents, slots, axis=1), slots), token
 
-    times = jnp.arange(len(tokens))
-    _, tokens = jax.lax.scan(previous_step, finished.slots, (times, tokens, parents), reverse=True)
+    recorded = jnp.arange(len(tokens)), tokens, parents
+    _, tokens = jax.lax.scan(previous_step, finished.slots, recorded, reverse=True)
     present = finished.scores > -jnp.inf  # False for NaN
     return Hypotheses(
         jnp.moveaxis(tokens, 0, -1),

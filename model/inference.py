@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .config import ModelConfig
 
-NOT_WEIGHTS = ("table", "scale")  # of embeddings and positions, which are looked up, and of norms
+NOT_WEIGHTS = ("table", "scale")  # lookup tables and norm scales, never operands of a matmul
 
 
 def inference_variables(
@@ -26,7 +26,7 @@ def inference_variables(
     narrower dtype.
     """
 
-    def prepared(path, x):
+    def prepared(path: tuple[Any, ...], x: Array | np.ndarray) -> Array | np.ndarray:
         name = path[-1].key
         if name in NOT_WEIGHTS or name.endswith("bias"):
             return x

@@ -17,7 +17,7 @@ from .config import ModelConfig
 from .matmul import cast_weights, matmul
 from .parameters import parameter
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "silu": jax.nn.silu,
@@ -99,9 +99,11 @@ def random_bits(
         row = (row ^ word) * jnp.uint32(0x9E3779B1)
         row = row ^ (row >> 15)
     other = (row ^ second) * jnp.uint32(0x85EBCA77)
-    row, other = (r.reshape(-1, *[1] * len(shape)) for r in (row, other ^ (other >> 13)))
+    other = other ^ (other >> 13)
+    per_row = -1, *[1] * len(shape)
+    row, other = row.reshape(per_row), other.reshape(per_row)  # [B, 1, …]
     size = 1
-    x = jnp.zeros((1, *shape), jnp.uint32)
+    x = jnp.zeros((1, *shape), jnp.uint32)  # becomes the number of each place in its row
     for axis in range(len(shape), 0, -1):
         x = x + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis) * jnp.uint32(size)
         size *= shape[axis - 1]
@@ -139,7 +141,7 @@ class LayerNorm(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         scale = parameter(self, "scale", nn.initializers.ones, x.shape[-1:])
         bias = parameter(self, "bias", nn.initializers.zeros, x.shape[-1:])
         return layer_norm(x, scale, bias, self.config.layer_norm_epsilon)
@@ -151,7 +153,9 @@ class FeedForward(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x, row_ids=None):
+    def __call__(
+        self, x: Float[Array, "B T D"], row_ids: Int[Array, " B"] | None = None
+    ) -> Float[Array, "B T D"]:
         c = self.config
         xavier = nn.initializers.xavier_uniform()
         params = FeedForwardParams(
@@ -174,21 +178,24 @@ class Embedding(nn.Module):
     config: ModelConfig
     vocab_size: int
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
         init = nn.initializers.normal(c.d_model**-0.5)
         self.table = parameter(self, "table", init, (self.vocab_size, c.d_model))
 
-    def __call__(self, ids):
+    def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         return embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)
 
-    def logits(self, x, bias=None):
+    def logits(
+        self, x: Float[Array, "... D"], bias: Float[Array, " V"] | None = None
+    ) -> Float[Array, "... V"]:
         if not self.has_variable("inference", "transposed"):
             return logits(x, self.table.astype(self.config.weights_dtype), bias)
-        table = self.get_variable("inference", "transposed").T
+        table: Array = self.get_variable("inference", "transposed").T
         if bias_columns := table.shape[1] - self.config.d_model:
             ones = jnp.ones((*x.shape[:-1], bias_columns), x.dtype)
-            x, bias = jnp.concatenate([x, ones], axis=-1), None
+            x = jnp.concatenate([x, ones], axis=-1)  # [..., D + 2]
+            bias = None
         return logits(x, table, bias)
 
 
@@ -198,6 +205,8 @@ class Dropout(nn.Module):
     rate: float
 
     @nn.compact
-    def __call__(self, x, row_ids=None):
+    def __call__(
+        self, x: Float[Array, "B ..."], row_ids: Int[Array, " B"] | None = None
+    ) -> Float[Array, "B ..."]:
         key = self.make_rng("dropout") if self.has_rng("dropout") else None
         return dropout(x, self.rate, key, row_ids)

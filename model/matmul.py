@@ -20,9 +20,9 @@ def matmul(
 ) -> Float[Array, "..."]:
     """x W + b; the axes F replace the last axis of x.
 
-    Products have the weight's dtype, sums are at least float32, the result has the dtype of x. With
-    bfloat16 weights, float32 activations are multiplied in bfloat16, at half the cost if the
-    hardware supports it.
+    Operands are multiplied in the weight's dtype and accumulated in at least float32. The result
+    has the dtype of x. With bfloat16 weights, float32 activations are multiplied in bfloat16, at
+    half the cost if the hardware supports it.
     """
     if is_narrow(weight):
         result = narrow_matmul(x, weight)
@@ -55,7 +55,7 @@ def contract(
 
 
 @jax.custom_vjp
-def narrow_matmul(x, weight):
+def narrow_matmul(x: Float[Array, "... D"], weight: Float[Array, "D ..."]) -> Float[Array, "..."]:
     """`matmul` whose gradients are also computed from products in the weight's dtype.
 
     (JAX's own transposition of such a product multiplies in float32.)
@@ -67,12 +67,16 @@ def narrow_matmul(x, weight):
     return product[:1] if one_row else product
 
 
-def narrow_matmul_forward(x, weight):
+def narrow_matmul_forward(
+    x: Float[Array, "... D"], weight: Float[Array, "D ..."]
+) -> tuple[Float[Array, "..."], tuple[Array, Array, Any]]:
     """Residuals: x in low precision, the weight, and a scalar that carries the dtype of x."""
     return narrow_matmul(x, weight), (x.astype(weight.dtype), weight, jnp.zeros((), x.dtype))
 
 
-def narrow_matmul_backward(residuals, gradient):
+def narrow_matmul_backward(
+    residuals: tuple[Array, Array, Any], gradient: Float[Array, "..."]
+) -> tuple[Float[Array, "... D"], Float[Array, "D ..."]]:
     x, weight, like = residuals
     gradient, batch = gradient.astype(weight.dtype), x.ndim - 1
     x_gradient = contract(gradient, weight, range(batch, gradient.ndim), range(1, weight.ndim))

@@ -31,7 +31,7 @@ class Choices(NamedTuple):
 # Equal on all platforms:
 # queue: derived. Lanes idle at the end of a call only, for about one sentence of 16.
 # chunk: derived. Results are saved after as many lines, so a fast device writes few files a second.
-#   A chunk is never smaller than a batch (decoding/sizes.py).
+#   A chunk is never smaller than a batch (seq2seq/decoding/engine/sizes.py).
 # two_stages: measured on a CPU. The first stage is a maximum, one pass over the logits that GPU and
 #   TPU can compute at their memory bandwidth; lax.top_k may sort instead.
 # bias_in_table: derived for GPU and TPU. Products are fastest if D is a multiple of 8 (GPU) or 128
@@ -58,7 +58,7 @@ GPU = Choices(
     compilations=8,  # the cores of the host are free; each takes some hundred MB
 )
 # As GPU: 200 TFLOP/s and 0.8 TB/s (v5e) give the same ratio of products to reading weights. A
-# device has less memory, which limits the hypotheses (decoding/sizes.py).
+# device has less memory, which limits the hypotheses (seq2seq/decoding/engine/sizes.py).
 TPU = GPU
 
 

@@ -1,9 +1,12 @@
 """Positions: sinusoidal (section 3.5), learned tables, rotary (RoFormer, Su et al. 2021).
 
 Axes: B batch · T time · D model width · H heads · K head width.
-Sinusoidal and learned positions are rows of a table that is added to the embeddings. Rotary
-positions rotate queries and keys, so their scores depend on the distance only.
+`ModelConfig.positions` names the kind. Kinds in TABLES are rows of a table that `Stack`
+(model/transformer.py) adds to the embeddings. "rotary" rotates queries and keys of self-attention
+(model/attention.py), so their scores depend on the distance only. "none" does neither.
 """
+
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +45,7 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
         raise ValueError(f"x must have an even last axis K; got shape {x.shape}")
     half = x.shape[-1] // 2
     frequencies = 10000.0 ** (-np.arange(half, dtype=np.float32) / half)
-    angles = positions[:, None, :, None].astype(jnp.float32) * frequencies
+    angles = positions[:, None, :, None].astype(jnp.float32) * frequencies  # [B, 1, T, K/2]
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
@@ -50,16 +53,29 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
 
 
 class PositionTable(nn.Module):
-    """The sinusoidal or learned table [max_length, D] that is added to the embeddings."""
+    """The rows of a table of TABLES; owns its parameters."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        c = self.config
-        if c.positions == "learned":
-            init = nn.initializers.normal(c.d_model**-0.5)
-            table = parameter(self, "table", init, (c.max_length, c.d_model))
-        else:
-            table = sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
-        return jnp.asarray(table, c.values_dtype)[positions]
+        table = TABLES[self.config.positions](self)
+        return jnp.asarray(table, self.config.values_dtype)[positions]
+
+
+def sinusoidal_table(module: PositionTable) -> Float[np.ndarray, "L D"]:
+    c = module.config
+    return sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
+
+
+def learned_table(module: PositionTable) -> Float[Array, "L D"]:
+    c = module.config
+    init = nn.initializers.normal(c.d_model**-0.5)
+    return parameter(module, "table", init, (c.max_length, c.d_model))
+
+
+# The kinds of positions that are added to the embeddings: module → table [max_length, D]
+TABLES: dict[str, Callable[[PositionTable], Array | np.ndarray]] = {
+    "sinusoidal": sinusoidal_table,
+    "learned": learned_table,
+}

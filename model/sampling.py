@@ -66,7 +66,7 @@ def top_k_top_p_mask(
         ordered, _ = candidates.top_k(logits, top_k)  # without a sort of the vocabulary
     else:
         ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
-    share = jax.nn.softmax(ordered, axis=-1)
+    share = jax.nn.softmax(ordered, axis=-1)  # [..., V], or [..., top_k]
     before = jnp.cumsum(share, axis=-1) - share
     taken = (before < top_p) | (jnp.arange(ordered.shape[-1]) == 0)
     smallest = jnp.where(taken, ordered, jnp.inf).min(axis=-1, keepdims=True)
@@ -103,10 +103,10 @@ def sample(
         return (sampling.t < max_length) & (sampling.lengths == 0).any()
 
     def advance(sampling: SamplingState) -> SamplingState:
-        logits, step_state = run_step(step, sampling, start_tokens)
+        logits, step_state = run_step(step, sampling, start_tokens)  # [B, N, V]
         choice = constrain(logits, sampling, rules, sampling.t + 1 >= limits, end_id)
         keys_now = jax.vmap(jax.random.fold_in, (0, None))(keys, sampling.t)
-        tokens = draw_tokens(keys_now, choice, options)
+        tokens = draw_tokens(keys_now, choice, options)  # [B, N]
         log_probs = token_log_probs(choice, tokens)
         return append_tokens(sampling, tokens, log_probs, end_id)._replace(step_state=step_state)
 
@@ -140,7 +140,7 @@ def run_step(
     t, (max_length, batch, samples) = sampling.t, sampling.tokens.shape
     slots = jnp.broadcast_to(jnp.arange(samples), (batch, samples))
     tokens = jnp.where(t == 0, start_tokens[:, None], sampling.tokens[t - 1])
-    ancestry = jnp.where(jnp.arange(max_length) <= t, slots[..., None], -1)
+    ancestry = jnp.where(jnp.arange(max_length) <= t, slots[..., None], -1)  # [B, N, T]
     return step(tokens, sampling.step_state, jnp.full(batch, t), slots, ancestry)
 
 
@@ -157,11 +157,11 @@ def constrain(
     failed = jnp.isnan(normalizer) | jnp.isposinf(normalizer)
     if rules is not None:
         written = jnp.arange(max_length) < t
-        history = jnp.where(written, jnp.moveaxis(sampling.tokens, 0, -1), -1)
+        history = jnp.where(written, jnp.moveaxis(sampling.tokens, 0, -1), -1)  # [B, N, T]
         logits, normalizer, allowed = rules(
             logits, normalizer, history, jnp.full(batch, t), jnp.arange(batch)
         )
-    must_end = at_limit[:, None] | ~allowed.any(axis=-1) | failed
+    must_end = at_limit[:, None] | ~allowed.any(axis=-1) | failed  # [B, N]
     ids = jnp.arange(logits.shape[-1])
     allowed = jnp.where(must_end[..., None], ids == end_id, allowed)
     return Choice(logits, normalizer, allowed, must_end, failed)

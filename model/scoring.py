@@ -4,6 +4,7 @@ Axes: B sentences · S source · T target · H heads · V vocabulary · M models
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +36,18 @@ class AttentionWeights(NamedTuple):
     cross: tuple[Float[Array, "B H T S"], ...]
 
 
+def shift_right(target: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
+    """The target shift: decoder input = start token + target without its end; labels = target.
+
+        labels    7 8 e    9 e -      e is the end token, - is padding
+        inputs    s 7 8    s 9 e      s is the start token
+
+    The end token of a shorter target is beyond its length, so nothing attends to it.
+    """
+    start = jnp.full((len(target), 1), start_id, target.dtype)  # [B, 1]
+    return jnp.concatenate([start, target[:, :-1]], axis=1)
+
+
 def teacher_forcing(
     model: EncoderDecoder,
     variables: Any,
@@ -45,12 +58,9 @@ def teacher_forcing(
 ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
     """The logits and the attention weights of a model when each target token is predicted. Source,
     target and lengths include the end tokens. Under jit, unused weights cost nothing."""
-    start = jnp.full((len(target), 1), model.config.start_id, target.dtype)
-    inputs = jnp.concatenate([start, target[:, :-1]], axis=1)
-    source_segments, target_segments = (
-        (jnp.arange(x.shape[1]) < n[:, None]).astype(jnp.int32)
-        for x, n in ((source, lengths), (target, target_lengths))
-    )
+    inputs = shift_right(target, model.config.start_id)  # [B, T]
+    source_segments = segments_of(lengths, source.shape[1])
+    target_segments = segments_of(target_lengths, target.shape[1])
     logits, sown = model.apply(
         variables, source, inputs, source_segments, target_segments, mutable="intermediates"
     )
@@ -62,10 +72,15 @@ def teacher_forcing(
     )
 
 
+def segments_of(lengths: Int[Array, " B"], size: int) -> Int[Array, "B L"]:
+    """1 in the first `lengths` positions of a row, then 0."""
+    return (jnp.arange(size) < lengths[:, None]).astype(jnp.int32)
+
+
 def layer_weights(stack: Any, layers: int, name: str) -> tuple[Array, ...]:
     """The weights that the attention `name` of each layer of a stack has sown, if it has one."""
     sown = (stack.get(f"layers_{layer}", {}).get(name) for layer in range(layers))
-    return tuple(one["weights"][0] for one in sown if one)
+    return tuple(layer["weights"][0] for layer in sown if layer)
 
 
 def score_targets(
@@ -86,7 +101,8 @@ def score_targets(
     models.
     """
     check_pairs(source, lengths, target, target_lengths)
-    logits, attention = [], []
+    logits: list[Array] = []  # M × [B, T, V]
+    attention: list[Array] = []  # M × [B, T, S]
     for model, variables in models:
         model_logits, attended = teacher_forcing(
             model, variables, source, lengths, target, target_lengths
@@ -95,14 +111,19 @@ def score_targets(
         if attended.cross:
             attention.append(attended.cross[max(0, len(attended.cross) - 2)].mean(axis=1))
     log_probs = target_log_probs(mixture_logits(logits, weights), target, rules)
-    if len(attention) < len(models):
-        mean_attention = None
-    elif weights is None:
-        mean_attention = sum(attention) / len(models)
-    else:
-        mean_attention = jnp.tensordot(weights, jnp.stack(attention), 1, precision=FULL)
-    inside = jnp.arange(target.shape[1]) < target_lengths[:, None]
+    all_attend = len(attention) == len(models)
+    mean_attention = mean_over_models(attention, weights) if all_attend else None
+    inside = jnp.arange(target.shape[1]) < target_lengths[:, None]  # [B, T]
     return TargetScores(jnp.where(inside, log_probs, 0.0), mean_attention)
+
+
+def mean_over_models(
+    attention: Sequence[Float[Array, "B T S"]], weights: Float[Array, " M"] | None
+) -> Float[Array, "B T S"]:
+    """The mean of the models' attention with `weights`, which sum to one; None: equal weights."""
+    if weights is None:
+        return reduce(jnp.add, attention) / len(attention)
+    return jnp.tensordot(weights, jnp.stack(attention), 1, precision=FULL)
 
 
 def attended_tokens(
@@ -119,9 +140,10 @@ def target_log_probs(
 ) -> Float[Array, "B T"]:
     """The log-probability of each target token, as a search with these rules computes it."""
     normalizer = jax.nn.logsumexp(logits, axis=-1)
-    if rules is not None:  # position i is a hypothesis of the tokens before i
-        before = jnp.tril(jnp.ones((target.shape[1],) * 2, bool), -1)
-        history = jnp.where(before, target[:, None], -1)
+    if rules is not None:  # position i is a hypothesis of the tokens before i: N = T
+        length = target.shape[1]
+        before = jnp.tril(jnp.ones((length, length), bool), -1)
+        history = jnp.where(before, target[:, None], -1)  # [B, T, T]
         logits, normalizer, allowed = rules(logits, normalizer, history, None, None)
         logits = jnp.where(allowed, logits, -jnp.inf)
     chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]

@@ -1,6 +1,7 @@
 """The Transformer (figure 1): wiring only; every computation is a function in another file.
 
-Axes: B batch · S source · T target · N beams · C cache slots · D model width · V vocabulary.
+Axes: B batch · S source · T target · N beams · C keys of self-attention: T, or the entries of a
+cache · D model width · V vocabulary.
 Two ideas. First, one layer class serves both stacks: with memory it is a decoder layer, without
 memory an encoder layer. Second, the decoder runs the same code in training, on all T positions at
 once and without a cache, and in search, where the T axis holds the N beams and keys and values are
@@ -15,14 +16,22 @@ from .attention import (
     KeysValues,
     MultiHeadAttention,
     causal_mask,
-    dot_product_attention,
     segment_mask,
 )
-from .cache import Cache, attend_to_cache, extend_cache
+from .cache import (
+    Cache,
+    StoredKeysValues,
+    ancestry_mask,
+    attend_to_cache,
+    empty_caches,
+    empty_memory,
+    extend_cache,
+    stored,
+)
 from .config import ModelConfig
-from .encoder_decoder import EncoderDecoder
+from .encoder_decoder import DecoderState, EncoderDecoder
 from .layers import Dropout, FeedForward, LayerNorm
-from .positions import PositionTable
+from .positions import TABLES, PositionTable
 
 
 class Sublayer(nn.Module):
@@ -33,14 +42,19 @@ class Sublayer(nn.Module):
 
     config: ModelConfig
 
-    def setup(self):
+    def setup(self) -> None:
         self.norm = LayerNorm(self.config)
         self.dropout = Dropout(self.config.dropout)
 
-    def enter(self, x):
+    def enter(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         return self.norm(x) if self.config.norm == "pre" else x
 
-    def leave(self, x, y, row_ids=None):
+    def leave(
+        self,
+        x: Float[Array, "B T D"],
+        y: Float[Array, "B T D"],
+        row_ids: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T D"]:
         x = x + self.dropout(y, row_ids)
         return x if self.config.norm == "pre" else self.norm(x)
 
@@ -55,7 +69,7 @@ class Layer(nn.Module):
 
     config: ModelConfig
 
-    def setup(self):
+    def setup(self) -> None:
         self.self_attention = MultiHeadAttention(self.config)
         self.cross_attention = MultiHeadAttention(self.config)
         self.feed_forward = FeedForward(self.config)
@@ -63,22 +77,39 @@ class Layer(nn.Module):
         self.around_cross = Sublayer(self.config)
         self.around_feed_forward = Sublayer(self.config)
 
-    def memory_keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
-        return self.cross_attention.keys_values(memory)
+    def memory_keys_values(self, encoded: Float[Array, "B S D"]) -> KeysValues:
+        """The memory of the layer: keys and values of the encoder's output."""
+        return self.cross_attention.keys_values(encoded)
 
-    def __call__(self, x, mask, rotary, memory, memory_mask, cache, index, row_ids):
-        y = self.around_self.enter(x)
-        keys_values, attend = self.self_attention.keys_values(y, rotary), dot_product_attention
-        if cache is not None:
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "#B 1 #T C"] | None,
+        rotary: Int[Array, "B T"] | None,
+        memory: KeysValues | None,
+        memory_mask: Bool[Array, "#B 1 #T S"] | None,
+        cache: Cache | None,
+        index: Int[Array, " B"] | None,
+        row_ids: Int[Array, " B"] | None,
+    ) -> tuple[Float[Array, "B T D"], Cache | None]:
+        """The arguments are those of `Stack`, with the memory and the cache of this layer; `rotary`
+        are the positions if queries and keys are rotated."""
+        y = self.around_self.enter(x)  # [B, T, D], as all x and y
+        keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
+        if cache is None:
+            y = self.self_attention(y, keys_values, mask, rotary, row_ids)
+        else:
+            if index is None:
+                raise TypeError("index must be an array [B] with caches; got None")
             cache = extend_cache(cache, keys_values, index)
-            keys_values, attend = cache, attend_to_cache
-        y = self.self_attention(y, keys_values, mask, rotary, row_ids, attend=attend)
+            y = self.self_attention(y, cache, mask, rotary, row_ids, attend=attend_to_cache)
         x = self.around_self.leave(x, y, row_ids)
         if memory is not None:
             y = self.around_cross.enter(x)
             y = self.cross_attention(y, memory, memory_mask, row_ids=row_ids)
             x = self.around_cross.leave(x, y, row_ids)
-        y = self.feed_forward(self.around_feed_forward.enter(x), row_ids)
+        y = self.around_feed_forward.enter(x)
+        y = self.feed_forward(y, row_ids)
         return self.around_feed_forward.leave(x, y, row_ids), cache
 
 
@@ -89,23 +120,24 @@ class Stack(nn.Module):
     config: ModelConfig
     num_layers: int
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
         self.dropout = Dropout(c.dropout)
-        if c.positions in ("sinusoidal", "learned"):
+        if c.positions in TABLES:
             self.positions = PositionTable(c)
         layer = nn.remat(Layer) if c.remat else Layer
         self.layers = [layer(c) for _ in range(self.num_layers)]
         if c.norm == "pre":
             self.norm = LayerNorm(c)
 
-    def memory_keys_values(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
-        return tuple(layer.memory_keys_values(memory) for layer in self.layers)
+    def memory_keys_values(self, encoded: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
+        """The memory of every layer."""
+        return tuple(layer.memory_keys_values(encoded) for layer in self.layers)
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        mask: Bool[Array, "#B 1 T C"] | None,
+        mask: Bool[Array, "#B 1 #T C"] | None,
         positions: Int[Array, "B T"],
         memory: tuple[KeysValues, ...] | None = None,
         memory_mask: Bool[Array, "#B 1 #T S"] | None = None,
@@ -118,24 +150,26 @@ class Stack(nn.Module):
         Memory and caches have one entry per layer. Without caches, queries attend to the T
         positions of `x`. `row_ids` are those of `dropout`.
         """
-        if self.config.positions in ("sinusoidal", "learned"):
-            x = x + self.positions(positions)
+        if self.config.positions in TABLES:
+            x = x + self.positions(positions)  # [B, T, D]
         x = self.dropout(x, row_ids)
         rotary = positions if self.config.positions == "rotary" else None
         absent = (None,) * self.num_layers
-        extended = []
-        for layer, own_memory, cache in zip(
+        new_caches = []
+        for layer, layer_memory, cache in zip(
             self.layers, memory or absent, caches or absent, strict=True
         ):
-            x, cache = layer(x, mask, rotary, own_memory, memory_mask, cache, index, row_ids)
-            extended.append(cache)
-        return self.norm(x) if self.config.norm == "pre" else x, tuple(extended)
+            x, cache = layer(x, mask, rotary, layer_memory, memory_mask, cache, index, row_ids)
+            new_caches.append(cache)
+        if self.config.norm == "pre":
+            x = self.norm(x)
+        return x, tuple(new_caches)
 
 
 class Transformer(EncoderDecoder):
-    """`__call__` for teacher forcing; `encode`, `memory_keys_values` and `step` for search."""
+    """Two stacks between the embeddings and the logits; see EncoderDecoder for the methods."""
 
-    def setup(self):
+    def setup(self) -> None:
         super().setup()
         c = self.config
         self.encoder = Stack(c, c.num_layers)
@@ -148,9 +182,9 @@ class Transformer(EncoderDecoder):
         positions: Int[Array, "B S"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
-        """The memory: the encoder's output for the source. Segment 0 is padding."""
+        """See EncoderDecoder."""
         positions = default_positions(source) if positions is None else positions
-        mask = segment_mask(segments, segments)
+        mask = segment_mask(segments, segments)  # [B, 1, S, S]
         x, _ = self.encoder(self.source_embedding(source), mask, positions, row_ids=row_ids)
         return x
 
@@ -165,42 +199,58 @@ class Transformer(EncoderDecoder):
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """See EncoderDecoder."""
-        memory = self.encode(source, source_segments, source_positions, row_ids)
+        encoded = self.encode(source, source_segments, source_positions, row_ids)  # [B, S, D]
         positions = default_positions(target) if target_positions is None else target_positions
-        causal = segment_mask(target_segments, target_segments) & causal_mask(target.shape[1])
-        x, _ = self.decoder(
-            self.target_embedding(target),
-            causal,
-            positions,
-            self.decoder.memory_keys_values(memory),
-            segment_mask(target_segments, source_segments),
-            row_ids=row_ids,
-        )
+        mask = segment_mask(target_segments, target_segments) & causal_mask(target.shape[1])
+        x = self.target_embedding(target)  # [B, T, D]
+        memory = self.decoder.memory_keys_values(encoded)
+        memory_mask = segment_mask(target_segments, source_segments)  # [B, 1, T, S]
+        x, _ = self.decoder(x, mask, positions, memory, memory_mask, row_ids=row_ids)
         return x
 
-    def memory_keys_values(self, memory: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
-        """Cross-attention keys and values of every decoder layer, computed once per sentence."""
-        return self.decoder.memory_keys_values(memory)
+    def memory(self, encoded: Float[Array, "B S D"]) -> tuple[StoredKeysValues, ...]:
+        """Cross-attention keys and values of every decoder layer, computed once per sentence. They
+        are larger than the encoder's output, which the queue holds."""
+        return tuple(map(stored, self.decoder.memory_keys_values(encoded)))
 
     def step(
         self,
         tokens: Int[Array, "B N"],
-        caches: tuple[Cache, ...],
-        index: Int[Array, " B"],
-        position: Int[Array, " B"],
-        mask: Bool[Array, "B 1 N C"],
-        memory: tuple[KeysValues, ...],
-        memory_mask: Bool[Array, "B 1 1 S"],
-    ) -> tuple[Float[Array, "B N V"], tuple[Cache, ...]]:
-        """One position of N hypotheses per row; their keys go to cache slots index … index+N−1.
+        state: DecoderState,
+        t: Int[Array, " B"],
+        parents: Int[Array, "B N"],
+        ancestry: Int[Array, "B N T"],
+    ) -> tuple[Float[Array, "B N V"], DecoderState]:
+        """See EncoderDecoder. Keys and values are appended to the caches, masked by ancestry."""
+        beams, source_length = tokens.shape[1], state.memory[0].values.shape[2]
+        mask = ancestry_mask(ancestry)  # [B, 1, N, T·N]
+        inside = jnp.arange(source_length) < state.lengths[:, None]  # [B, S]
+        memory = tuple(layer.keys_values for layer in state.memory)
+        index, memory_mask = t * beams, inside[:, None, None]
+        positions = jnp.broadcast_to(t[:, None], tokens.shape)  # [B, N]
+        x = self.target_embedding(tokens)  # [B, N, D]
+        x, caches = self.decoder(x, mask, positions, memory, memory_mask, state.caches, index)
+        return self.logits(x), state._replace(caches=caches)
 
-        `mask` is True for the cache slots that each hypothesis may attend to.
-        """
-        positions = jnp.broadcast_to(position[:, None], tokens.shape)
-        x, caches = self.decoder(
-            self.target_embedding(tokens), mask, positions, memory, memory_mask, caches, index
-        )
-        return self.logits(x), caches
+    @nn.nowrap
+    def empty_memory(self, lanes: int, source_length: int) -> tuple[StoredKeysValues, ...]:
+        """See EncoderDecoder."""
+        return empty_memory(self.config, lanes, source_length)
+
+    @nn.nowrap
+    def empty_caches(self, lanes: int, steps: int, beams: int) -> tuple[Cache, ...]:
+        """See EncoderDecoder."""
+        return empty_caches(self.config, lanes, steps, beams)
+
+    @nn.nowrap
+    def encoder_values(self, source_length: int) -> int:
+        """See EncoderDecoder: scores and weights, or the feed-forward activations twice."""
+        return 2 * source_length * (self.config.num_heads * source_length + self.config.d_ff)
+
+    @nn.nowrap
+    def step_values(self, source_length: int, steps: int, beams: int) -> int:
+        """See EncoderDecoder: scores and weights of the self-attention to the cache."""
+        return 2 * self.config.num_heads * steps * beams
 
 
 def default_positions(ids: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -1,7 +1,7 @@
 """Encode once, then search: the whole decoding as one function for one compiled graph.
 
-Axes: B sentences · S source · N beams · V vocabulary · T steps · P prefix · C cache slots ·
-M models.
+Axes: B sentences · S source · N beams · V vocabulary · T steps · P prefix · M models · Q queued
+sentences · R sentences that are loaded together.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,8 @@ from jaxtyping import Array, Float, Int
 from .beam_search import Queue, Step, beam_search
 from .checks import check_array, check_shape
 from .constraints import NO_RULES, RuleOptions, make_rules
-from .encoder_decoder import EncoderDecoder
+from .encoder_decoder import DecoderState, EncoderDecoder
 from .hypotheses import Hypotheses
-from .kinds import kind_of
 from .platforms import Choices, by_platform
 from .sampling import SamplingOptions, sample
 
@@ -58,33 +57,27 @@ class Request(NamedTuple):
     keys: Array | None = None  # [B] PRNG keys of samples
 
 
-class DecoderState(NamedTuple):
-    """The state of one model's step: the encoded sentences in its lanes, and the caches."""
-
-    memory: Any  # what `Kind.memory` returns
-    lengths: Int[Array, " B"]  # of the sources
-    caches: tuple[Any, ...]  # of each decoder layer: a Cache of its T·N slots, or an RNN's state
-
-
 def encode_batches(model: EncoderDecoder, variables: Any, request: Request, batch: int) -> Any:
-    """What `Kind.encode` returns for all sentences, encoded `batch` sentences at a time."""
-    kind, (sentences, length) = kind_of(model.config), request.source.shape
+    """`EncoderDecoder.encode_for_search` of all sources, `batch` sentences at a time."""
+    sentences, length = request.source.shape
 
-    def encode(i, encoded):
+    def encode(i: Array, encoded: Any) -> Any:
         start = jnp.minimum(i * batch, sentences - batch)
         cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
-        segments = jnp.arange(length) < cut(request.lengths)[:, None]
-        new = kind.encode(model, variables, cut(request.source), segments.astype(jnp.int32))
+        segments = jnp.arange(length) < cut(request.lengths)[:, None]  # [batch, S]
+        new = model.apply(
+            variables, cut(request.source), segments.astype(jnp.int32), method="encode_for_search"
+        )
         write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         return jax.tree.map(write, encoded, new)
 
     batches = -(-(request.lengths > 0).sum() // batch)
-    empty = kind.empty_encoded(model.config, sentences, length)
+    empty = model.empty_encoded(sentences, length)
     return jax.lax.fori_loop(0, batches, encode, empty)
 
 
 def encode_sources(model: EncoderDecoder, variables: Any, request: Request, lanes: int) -> Any:
-    """`encode_batches` in batches of `lanes`, or of fewer that the platform encodes together."""
+    """`encode_batches` with `lanes` sentences in a batch, or fewer (`Choices.encoder_tokens`)."""
 
     def batch(choices: Choices) -> int:
         return max(1, min(lanes, choices.encoder_tokens // request.source.shape[1]))
@@ -95,12 +88,14 @@ def encode_sources(model: EncoderDecoder, variables: Any, request: Request, lane
 def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
     """The steps as one, with `mixture_logits`; its state is the tuple of their states."""
 
-    def step(tokens, states, t, parents, ancestry):
+    def step(
+        tokens: Array, states: tuple[Any, ...], t: Array, parents: Array, ancestry: Array
+    ) -> tuple[Array, tuple[Any, ...]]:
         results = [
-            one(tokens, state, t, parents, ancestry)
-            for one, state in zip(steps, states, strict=True)
+            model_step(tokens, state, t, parents, ancestry)
+            for model_step, state in zip(steps, states, strict=True)
         ]
-        logits, states = zip(*results, strict=True)
+        logits, states = zip(*results, strict=True)  # M × [B, N, V]
         return mixture_logits(logits, weights), states
 
     return step
@@ -117,7 +112,7 @@ def mixture_logits(
     """
     if len(logits) == 1:
         return logits[0]
-    log_probs = jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits])
+    log_probs = jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits])  # [M, B, N, V]
     factors = None if weights is None else weights[:, None, None, None]
     return jax.nn.logsumexp(log_probs, axis=0, b=factors)
 
@@ -136,13 +131,12 @@ def translate(
     searched side by side; sampling draws for all sentences side by side.
     """
     check_request(models, request, search, max_length)
-    sentences, config = len(request.source), models[0][0].config
-    slots = search.samples or search.beam_size
+    (sentences, source_length), config = request.source.shape, models[0][0].config
+    beams = search.samples or search.beam_size
     lanes = sentences if search.samples else min(lanes, sentences)
-    kinds = [kind_of(model.config) for model, _ in models]
-    steps = [kind.step(*model) for kind, model in zip(kinds, models, strict=True)]
+    steps = [partial(model.apply, variables, method="step") for model, variables in models]
     step = ensemble(steps, search.weights)
-    encoded = [encode_sources(*one, request, lanes) for one in models]
+    encoded = [encode_sources(model, variables, request, lanes) for model, variables in models]
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
     rules = make_rules(
@@ -150,14 +144,15 @@ def translate(
     )
     state = tuple(
         DecoderState(
-            kind.empty_memory(model.config, lanes, request.source.shape[1]),
+            model.empty_memory(lanes, source_length),
             jnp.zeros(lanes, request.lengths.dtype),
-            kind.empty_caches(model.config, lanes, max_length, slots),
+            model.empty_caches(lanes, max_length, beams),
         )
-        for kind, (model, _) in zip(kinds, models, strict=True)
+        for model, _ in models
     )
     load = partial(load_sentences, models, encoded, request.lengths)
     if search.samples:
+        assert request.keys is not None  # `check_request`
         state = load(state, jnp.arange(lanes), jnp.arange(lanes))
         options = SamplingOptions(
             samples=search.samples, max_length=max_length, end_id=config.end_id,
@@ -183,16 +178,18 @@ def load_sentences(
 ) -> tuple[DecoderState, ...]:
     """Compute the memory of sentences and write it to lanes, where all steps read it.
 
-    The caches keep their values: stale slots are in no ancestry, so they stay masked, and an RNN
+    The caches keep their values: stale entries are in no ancestry, so they stay masked, and an RNN
     does not read its state at t = 0.
     """
 
-    def put(old, new):
+    def put(old: Array, new: Array) -> Array:
         return old.at[lanes].set(new, unique_indices=True)
 
-    def loaded(model, variables, encoded, state):
-        rows = jax.tree.map(lambda x: x[sentences], encoded)
-        memory = kind_of(model.config).memory(model, variables, rows)
+    def loaded(
+        model: EncoderDecoder, variables: Any, encoded: Any, state: DecoderState
+    ) -> DecoderState:
+        rows = jax.tree.map(lambda x: x[sentences], encoded)  # begin with R
+        memory = model.apply(variables, rows, method="memory")
         return DecoderState(
             jax.tree.map(put, state.memory, memory),
             put(state.lengths, lengths[sentences]),
@@ -200,8 +197,8 @@ def load_sentences(
         )
 
     return tuple(
-        loaded(*model, own, state)
-        for model, own, state in zip(models, encoded, states, strict=True)
+        loaded(model, variables, model_encoded, state)
+        for (model, variables), model_encoded, state in zip(models, encoded, states, strict=True)
     )
 
 

@@ -8,20 +8,27 @@ The page needs no network. --target is a given translation; by default the model
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from decoding.attention import Attention
-from runtime.command import run_command
-from runtime.devices import prepare_jax
-from runtime.errors import CONFIGURATION, UserError
-from runtime.files import check_outputs, open_atomic
-from runtime.path_flags import define_path
-from scripts.pages.attention_data import Example, attention_section, check_sentence, load_example
-from scripts.pages.template import page, text
+from seq2seq.decoding.engine.attention_weights import Attention
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.files import check_outputs, open_atomic
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.scripts.pages.attention_data import (
+    Example,
+    attention_section,
+    check_sentence,
+    load_example,
+)
+from seq2seq.scripts.pages.template import page, text
 
 STYLES = ("page.css", "attention.css")
 SCRIPTS = ("attention_maps.js", "attention.js")
@@ -33,10 +40,11 @@ def attention_html(name: str, example: Example) -> str:
     return page(f"Attention of {name}", body, STYLES, SCRIPTS)
 
 
-def write_arrays(path: str, found: Attention) -> None:
-    """Write the fields of `found` as a .npz file."""
+def write_arrays(path: str, attention: Attention) -> None:
+    """Write the fields of `attention` as a .npz file."""
     with open_atomic(path) as file:
-        np.savez_compressed(file, **{name: np.array(one) for name, one in found._asdict().items()})
+        arrays: dict[str, Any] = {name: np.array(x) for name, x in attention._asdict().items()}
+        np.savez_compressed(file, **arrays)
 
 
 def check_flags(f: flags.FlagValues) -> None:
@@ -61,7 +69,7 @@ def main() -> None:
         file.write(content)
     print(f"{f.output}: {len(content) / 1000:,.0f} kB", file=sys.stderr)
     if f.npz:
-        write_arrays(f.npz, example.found)
+        write_arrays(f.npz, example.attention)
 
 
 def define_flags() -> None:
@@ -74,5 +82,10 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "Replace existing files.")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     run_command(define_flags, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -14,14 +14,19 @@ from pathlib import Path
 
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.devices import prepare_jax
-from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from runtime.files import delete_directory
-from runtime.path_flags import define_path
-from storage.checkpoint import (
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.files import delete_directory
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.storage.checkpoints import TEMPORARY, Checkpoints
+from seq2seq.storage.config import load_config
+from seq2seq.storage.manifest import damage
+from seq2seq.storage.run import Run
+from seq2seq.storage.run_files import (
     AVERAGE_NAME,
     RESERVED_NAMES,
     mean_params,
@@ -30,10 +35,6 @@ from storage.checkpoint import (
     restore_params,
     steps,
 )
-from storage.config import load_config
-from storage.manifest import damage
-from storage.run import Run
-from storage.saving import TEMPORARY, Checkpoints
 
 
 def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
@@ -48,7 +49,7 @@ def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
         marks = ["best"] * (path.name == best)
         marks += ["latest"] * (path.name == latest)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
-        size = sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         print(f"{path.name:>10}  {when}  {size / 1e6:9,.1f} MB  {' '.join(marks)}".rstrip())
 
 
@@ -57,13 +58,13 @@ def verify(run: Path, _: flags.FlagValues) -> None:
 
     Raises UserError(CHECKPOINT) if one is damaged.
     """
-    found = {path.name: damage(path) for path in checkpoints(run)}
-    for name, wrong in found.items():
-        print(f"{name:>10}  {wrong or 'intact'}")
-    if damaged := [name for name, wrong in found.items() if wrong]:
+    damages = {path.name: damage(path) for path in checkpoints(run)}
+    for name, description in damages.items():
+        print(f"{name:>10}  {description or 'intact'}")
+    if damaged := [name for name, description in damages.items() if description]:
         raise UserError(
             CHECKPOINT,
-            f"{len(damaged)} of {len(found)} checkpoints are damaged: {', '.join(damaged)}",
+            f"{len(damaged)} of {len(damages)} checkpoints are damaged: {', '.join(damaged)}",
         )
 
 
@@ -74,7 +75,7 @@ def prune(run: Path, f: flags.FlagValues) -> None:
     that is not quarantined yet is kept.
     """
     keep = load_config(run / "config.json").training.keep if f.keep is None else f.keep
-    held = Run(run)  # fails while a training uses the directory
+    lock = Run(run)  # fails while a training uses the directory
     try:
         directory = run / "checkpoints"
         intact = [step for step in steps(run) if not damage(directory / str(step))]
@@ -91,7 +92,7 @@ def prune(run: Path, f: flags.FlagValues) -> None:
         if not unneeded:
             print(f"nothing to delete (intact checkpoints: {len(intact)}, --keep={keep})")
     finally:
-        held.close()
+        lock.close()
 
 
 def average(run: Path, f: flags.FlagValues) -> None:
@@ -102,7 +103,7 @@ def average(run: Path, f: flags.FlagValues) -> None:
     """
     check_average_flags(run, f)
     training = load_config(run / "config.json").training
-    held = Run(run)  # fails while a training uses the directory
+    lock = Run(run)  # fails while a training uses the directory
     try:
         prepare_jax("off", 1)
         params = mean_params(restore_params(run, step) for step in f.steps)
@@ -111,7 +112,7 @@ def average(run: Path, f: flags.FlagValues) -> None:
         stored.close()
         print(f"translate with: python decode.py --workdir={run} --checkpoint={f.output}")
     finally:
-        held.close()
+        lock.close()
 
 
 def check_average_flags(run: Path, f: flags.FlagValues) -> None:
@@ -187,6 +188,11 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "average: replace an existing checkpoint of that name.")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     first = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else ""
     run_command(define_flags, partial(main, first))
+
+
+if __name__ == "__main__":
+    run()

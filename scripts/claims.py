@@ -15,18 +15,20 @@ from pathlib import Path
 
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.devices import keep_freed_memory, prepare_jax
-from runtime.errors import CONFIGURATION, OUTPUT, UserError
-from runtime.files import write_atomic
-from runtime.path_flags import define_path
-from scripts.experiments.outcome import SIZES, Experiment, Outcome, verdict
-from scripts.experiments.page import claims_page
-from scripts.experiments.source_digest import source_digest
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
+from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.files import write_atomic
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.scripts import experiments
+from seq2seq.scripts.experiments.outcome import SIZES, Experiment, Outcome, verdict
+from seq2seq.scripts.experiments.page import claims_page
+from seq2seq.scripts.experiments.source_digest import source_digest
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 # The modules of scripts/experiments/ and the numbers of their claims, in the document's order.
 NUMBERS = {
     "softmax_scaling": 1,
@@ -80,14 +82,14 @@ def numbered() -> dict[int, Experiment]:
 
 def load(name: str) -> Experiment:
     """The module of an experiment."""
-    return import_module(f"scripts.experiments.{name}")
+    return import_module(f"{experiments.__name__}.{name}")
 
 
 def run_experiment(name: str, output: Path, size: str, seeds: int, overwrite: bool) -> None:
     """Measure what is missing, write OUTPUT/claims/NAME.json and NAME.svg, print the checks."""
     import jax
 
-    from scripts.experiments.figures import save_figure
+    from seq2seq.scripts.experiments.figures import save_figure
 
     experiment = load(name)
     path = output / "claims" / f"{name}.json"
@@ -119,7 +121,12 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "Measure again instead of resuming.")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     keep_freed_memory()
     first = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else ""
     run_command(define_flags, partial(main, first))
+
+
+if __name__ == "__main__":
+    run()

@@ -13,16 +13,17 @@ from pathlib import Path
 
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from interop.marian import is_marian
-from interop.marian_export import check_expressible, export_marian
-from interop.models import load_params, open_model
-from runtime.command import run_command
-from runtime.devices import prepare_jax
-from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from runtime.path_flags import define_path
-from storage.checkpoint import write_run
+from seq2seq.interop.marian import is_marian
+from seq2seq.interop.marian_export import check_expressible, export_marian
+from seq2seq.interop.models import load_params, open_model
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.storage.run_files import write_run
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def import_marian(directory: Path, run: Path) -> None:
-    """Writes a run directory that translates as the MarianMT directory does."""
+    """Write a run directory that translates as the MarianMT directory does."""
     if not is_marian(directory):
         raise UserError(
             CHECKPOINT,
@@ -63,7 +64,7 @@ def import_marian(directory: Path, run: Path) -> None:
 
 
 def export_run(run: Path, checkpoint: str, directory: Path) -> None:
-    """Writes a checkpoint of a run as a MarianMT directory."""
+    """Write a checkpoint of a run as a MarianMT directory."""
     config, tokenizers = open_model(run, checkpoint)
     check_expressible(config, tokenizers, run)
     with new_directory(directory) as new:
@@ -75,9 +76,9 @@ def export_run(run: Path, checkpoint: str, directory: Path) -> None:
 def main() -> None:
     f = flags.FLAGS
     paths = {
-        name: Path(f[name].value).expanduser().absolute()
+        name: Path(value).expanduser().absolute()
         for name in ("from_marian", "to", "from_run", "to_marian")
-        if f[name].value
+        if (value := f[name].value)
     }
     if set(paths) == {"from_marian", "to"}:
         import_marian(paths["from_marian"], paths["to"])
@@ -101,5 +102,10 @@ def define_flags() -> None:
     )
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     run_command(define_flags, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -26,24 +26,26 @@ import jax
 import numpy as np
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.tokenizer import SentencePieceTokenizer, Tokenizer
-from decode import define_options, options_of
-from decoding.engine import Engine
-from decoding.sizes import sizes_of
-from decoding.translator import Translator
-from interop.models import find_params, load_params, open_model
-from model.inference import inference_variables
-from model.platforms import choices_of
-from runtime.command import run_command
-from runtime.devices import prepare_jax
-from runtime.errors import CONFIGURATION, UserError
-from runtime.files import check_outputs, write_atomic
-from runtime.path_flags import define_path
-from runtime.paths import expand_path
-from storage.checkpoint import require_finite
-from storage.config import Config
+from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.decoding.command.flags import define_options, options_of
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.engine.sizes import sizes_of
+from seq2seq.decoding.translator import Translator
+from seq2seq.interop.models import find_params, load_params, open_model
+from seq2seq.model.inference import inference_variables
+from seq2seq.model.platforms import choices_of
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.files import check_outputs, write_atomic
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.paths import expand_path
+from seq2seq.storage.config import Config
+from seq2seq.storage.run_files import require_finite
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -78,16 +80,16 @@ def check_export_flags(
         raise UserError(CONFIGURATION, "export needs flatbuffers; pip install -e '.[export]'")
 
 
-def chosen_buckets(given: list[str], engine: Engine) -> list[int]:
-    """The buckets of --buckets, or those of the engine if none are given. Raises UserError."""
+def chosen_buckets(numbers: list[str], engine: Engine) -> list[int]:
+    """The buckets of --buckets, or those of the engine without it. Raises UserError."""
     longest = engine.buckets[-1]
-    if not all(one.isdecimal() and 2 <= int(one) <= longest for one in given):
+    if not all(number.isdecimal() and 2 <= int(number) <= longest for number in numbers):
         raise UserError(
             CONFIGURATION,
             f"--buckets must be numbers of source tokens from 2 to {longest}, got "
-            f"{','.join(given)!r}",
+            f"{','.join(numbers)!r}",
         )
-    return sorted(set(map(int, given))) or engine.buckets
+    return sorted(set(map(int, numbers))) or engine.buckets
 
 
 def exported(engine: Engine, bucket: int, params: Any, platforms: list[str]) -> tuple[bytes, int]:
@@ -96,10 +98,13 @@ def exported(engine: Engine, bucket: int, params: Any, platforms: list[str]) -> 
     On the first platform it computes the bits of an engine.
     """
     program, sentences = engine.export_program(bucket)
+    tree: Any
     leaves, tree = jax.tree.flatten(params)
     config, bias_in_table = engine.models[0].config, choices_of(platforms[0]).bias_in_table
 
-    def translation(leaves, source, lengths):
+    def translation(
+        leaves: list[jax.Array], source: jax.Array, lengths: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         variables = inference_variables(config, tree.unflatten(leaves), bias_in_table)
         hypotheses = program([variables], source, lengths)
         return hypotheses.tokens, hypotheses.lengths, hypotheses.scores
@@ -131,12 +136,13 @@ def main() -> None:
     f = flags.FLAGS
     run = Path(f.workdir).expanduser()
     config, tokenizers = open_model(run, f.checkpoint)
-    config.decoding = replace(config.decoding, **options_of(f))
+    config = replace(config, decoding=replace(config.decoding, **options_of(f)))
     config.validate()
     check_export_flags(f, config, tokenizers)
     # The devices that will run the file are unknown here, and so is their memory.
     sizes = sizes_of([config.model], config.decoding, f.platforms[0], None, devices=1, cores=1)
-    config.decoding = replace(config.decoding, batch_size=sizes.batch_size)
+    config = replace(config, decoding=replace(config.decoding, batch_size=sizes.batch_size))
+    config.validate()
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1)
@@ -196,5 +202,10 @@ def define_flags() -> None:
     define_options()
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     run_command(define_flags, main)
+
+
+if __name__ == "__main__":
+    run()

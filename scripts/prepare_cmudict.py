@@ -15,12 +15,14 @@ from pathlib import Path
 
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.files import check_outputs, numbered_lines, write_lines
-from runtime.path_flags import define_path
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.files import check_outputs, write_lines
+from seq2seq.runtime.lines import numbered_lines
+from seq2seq.runtime.path_flags import define_path
 
 
 def read_dictionary(path: str) -> dict[str, list[str]]:
@@ -28,7 +30,7 @@ def read_dictionary(path: str) -> dict[str, list[str]]:
 
     UserError(DATA) for a line that is not a word, two spaces and phonemes.
     """
-    words = {}
+    words: dict[str, list[str]] = {}
     for number, line in numbered_lines(path):
         word, _, phonemes = line.partition("  ")
         if not phonemes.strip() or word.split() != [word]:
@@ -106,5 +108,10 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     run_command(define_flags, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -12,19 +12,20 @@ from pathlib import Path
 
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from data.corpora import open_parts
-from data.corpus_cache import CorpusCache, corpus_cache, define_cache_flag
-from data.encoded_corpus import encode_parts
-from runtime.command import run_command
-from runtime.errors import CONFIGURATION, UserError
-from runtime.notices import throttled
-from runtime.signals import StopFlag, Stopped
-from storage.config import Config
-from storage.config_help import unknown_field
-from training.config_flag import define_config, parsed_config
-from training.vocabulary import first_tokenizers
+from seq2seq.data.corpora.registry import open_parts
+from seq2seq.data.tokens.corpus_cache import CorpusCache, corpus_cache, define_cache_flag
+from seq2seq.data.tokens.encoded_corpus import encode_parts
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.logs import throttled
+from seq2seq.runtime.signals import Stopped, handle_signals
+from seq2seq.storage.config import Config
+from seq2seq.storage.config_help import explain_config_error
+from seq2seq.training.config_flag import define_config, parsed_config
+from seq2seq.training.vocabulary import first_tokenizers
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
             "--corpus_cache=off is not supported here: expected a directory; remove it",
         )
     config = parsed_config(f)
-    StopFlag()  # a signal raises Stopped
+    handle_signals()  # from now on a signal raises Stopped
     try:
         prepare_corpus(config, CorpusCache(cache.directory, smallest=0))
     except Stopped as stopped:
@@ -54,11 +55,11 @@ def prepare_corpus(config: Config, cache: CorpusCache) -> None:
                 f"{reader.title} is not a regular file: expected files that can be read "
                 "again; write the lines to a file",
             )
-    tokenizers = first_tokenizers(config, readers, cache, throttled(log))
+    config, tokenizers = first_tokenizers(config, readers, cache, throttled(log))
     pairs = encode_parts(readers, config.data, tokenizers, cache, log)
-    for one in pairs.encoded:
-        names = " ".join(dict.fromkeys(one.names))
-        print(f"{names}: {len(one.store):,} pairs in {cache.corpora}")
+    for part in pairs.encoded:
+        names = " ".join(dict.fromkeys(part.names))
+        print(f"{names}: {len(part.store):,} pairs in {cache.corpora}")
 
 
 def log(line: str) -> None:
@@ -71,5 +72,10 @@ def define_flags() -> None:
     define_cache_flag()
 
 
+def run() -> None:
+    """The command line."""
+    run_command(define_flags, main, explain_config_error)
+
+
 if __name__ == "__main__":
-    run_command(define_flags, main, unknown_field)
+    run()

@@ -13,20 +13,22 @@ from pathlib import Path
 
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.files import check_outputs, numbered_lines, write_lines
-from runtime.path_flags import define_path
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.files import check_outputs, write_lines
+from seq2seq.runtime.lines import numbered_lines
+from seq2seq.runtime.path_flags import define_path
 
 
 def read_scan(path: str) -> Iterator[tuple[str, str]]:
     """Commands and actions, words separated by one space. UserError(DATA) for a malformed line."""
     for number, line in numbered_lines(path):
-        found = re.fullmatch(r"\s*IN:(.*\S.*)\sOUT:(.*\S.*)", line, re.DOTALL)
-        sides = [" ".join(side.split()) for side in found.groups()] if found else []
-        if not all(sides) or not found or "OUT:" in " ".join(sides):
+        match = re.fullmatch(r"\s*IN:(.*\S.*)\sOUT:(.*\S.*)", line, re.DOTALL)
+        sides = [" ".join(side.split()) for side in match.groups()] if match else []
+        if not all(sides) or not match or "OUT:" in " ".join(sides):
             raise UserError(
                 DATA, f"{path}:{number}: expected 'IN: commands OUT: actions', got {line[:60]!r}"
             )
@@ -60,5 +62,10 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "Replace existing files.")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     run_command(define_flags, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -13,18 +13,19 @@ from pathlib import Path
 
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.devices import prepare_jax
-from runtime.errors import CONFIGURATION, UserError
-from runtime.files import check_outputs, open_atomic
-from runtime.path_flags import define_path
-from scripts.pages import report_sections as sections
-from scripts.pages.attention_data import attention_section, check_sentence, load_example
-from scripts.pages.run_records import RunRecords, read_records
-from scripts.pages.template import page, text
-from storage.checkpoint import steps
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.files import check_outputs, open_atomic
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.scripts.pages import report_sections as sections
+from seq2seq.scripts.pages.attention_data import attention_section, check_sentence, load_example
+from seq2seq.scripts.pages.run_records import RunRecords, read_records
+from seq2seq.scripts.pages.template import page, text
+from seq2seq.storage.run_files import steps
 
 STYLES = ("page.css", "attention.css", "report.css")
 SCRIPTS = ("attention_maps.js", "attention.js")
@@ -58,7 +59,7 @@ def attention_html(runs: list[RunRecords], source: str | None) -> str:
     """
     body = ""
     for run, heading in zip(runs, sections.headings(runs), strict=True):
-        sentence = source or next((one.source for one in run.samples), None)
+        sentence = source or next((sample.source for sample in run.samples), None)
         if run.config.get("model.kind") == "rnn":
             body += f'<h3>{heading}</h3>\n<p class="muted">The model has no attention.</p>\n'
         elif sentence and (steps(run.path) or (run.path / "average").exists()):
@@ -107,5 +108,10 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     run_command(define_flags, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -13,14 +13,15 @@ from typing import Any
 
 from absl import flags
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+if __name__ == "__main__":  # a clone need not be installed
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from runtime.command import run_command
-from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.files import check_outputs
-from runtime.path_flags import define_path
-from runtime.paths import expand_path
-from scripts.pages.browser import chromium
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.files import check_outputs
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.paths import expand_path
+from seq2seq.scripts.pages.browser import chromium
 
 PATIENCE = 2000  # milliseconds to wait for an element
 
@@ -72,7 +73,8 @@ def point_at(page: Any, cell: Sequence[int]) -> None:
     shape = (0, 0)
     if cursors.count():
         size = float(cursors.first.get_attribute("width"))
-        shape = tuple(int(float(frame.get_attribute(side)) / size) for side in ("height", "width"))
+        height, width = (float(frame.get_attribute(side)) for side in ("height", "width"))
+        shape = int(height / size), int(width / size)
     if not all(index < count for index, count in zip(cell, shape, strict=True)):
         expected = f"a cell of {shape[0]} rows and {shape[1]} columns" if cursors.count() else ""
         raise UserError(
@@ -112,5 +114,10 @@ def define_flags() -> None:
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command line."""
     run_command(define_flags, main)
+
+
+if __name__ == "__main__":
+    run()

@@ -16,12 +16,16 @@ os.environ["XLA_FLAGS"] = (
 )
 os.environ["NPROC"] = "16"
 # The tests spend most of their time in compilation. Without optimisations it takes 60 % of the
-# time, and with XLA's older fusion code half of that (jaxlib 0.12 has no flag for it). The training
-# and decoding of .ci/run are compiled with optimisations, as for users.
+# time, with XLA's older fusion code half of that, and with one LLVM module for each program three
+# quarters of that (jaxlib 0.12 has no flag for the older code). The training and decoding of
+# .ci/run are compiled with optimisations, as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 optimised = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "0"
-if version("jaxlib").startswith("0.10.") and not optimised:
-    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+FAST = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+is_old = version("jaxlib").startswith("0.10.")
+# forked.py adds these flags to those of a command.
+os.environ["TESTS_XLA_FLAGS"] = FAST if is_old and not optimised else ""
+os.environ["XLA_FLAGS"] += " " + os.environ["TESTS_XLA_FLAGS"]
 # All workers, their child processes (whose default is XDG_CACHE_HOME/jax-transformer) and later
 # runs share compiled programs, keyed by program, options and versions. TESTS_COMPILED is another
 # directory for them.
@@ -40,11 +44,20 @@ sys.path.insert(0, str(ROOT))
 
 from jaxtyping import install_import_hook  # noqa: E402
 
-pytest_plugins = ["acceptance_table"]
+pytest_plugins = ["acceptance_table", "processor_time"]
 
 # Annotated functions of these modules check shapes and dtypes when they are called or traced.
 if find_spec("beartype"):
-    install_import_hook(["model", "training.step"], "beartype.beartype")
+    # Of data, only modules whose functions are called rarely: each check takes about 0.1 ms.
+    arrays = (
+        "tokens.training_pairs",
+        "batching.loss_weights",
+        "batching.packing",
+        "batching.windows",
+    )
+    checked = [f"seq2seq.data.{name}" for name in arrays]
+    checked += ["seq2seq.model", "seq2seq.training.step", "seq2seq.training.loss"]
+    install_import_hook(checked, "beartype.beartype")
 
 
 def pytest_sessionstart(session):

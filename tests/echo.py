@@ -7,20 +7,22 @@ import jax
 import numpy as np
 from tiny import WORDS
 
-from data.tokenizer import ListTokenizer
-from decoding.translator import Translator
-from model.config import ModelConfig
-from model.hypotheses import Hypotheses
-from storage.config import DecodingConfig
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.decoding.engine.calls import Control
+from seq2seq.decoding.translator import Translator
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.storage.config import DecodingConfig
 
 
-def echoing_translator():
+def echoing_translator(control=Control()):  # noqa: B008 – immutable
     """(translator, list of the (bucket, lengths) of its calls). Windows and queues: two batches."""
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     translator = Translator(
         [ModelConfig(d_model=8, num_heads=2, max_length=70)],
         (words, words),
         DecodingConfig(batch_size=3, max_extra_length=5),
+        control=control,
     )
     translator.engine.variables = []  # `search` below reads none
     window = 2 * 3 * jax.local_device_count()

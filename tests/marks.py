@@ -1,10 +1,18 @@
 """Marks for parametrised tests."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 
-def slow_except(fast: Collection[str], names: Iterable[str]) -> list:
-    """`names` as parameters; those that are not in `fast` are slow."""
-    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
+def slow_except(fast: Iterable[Any], values: Iterable[Any]) -> list:
+    """`values` as parameters; those that are not in `fast` are slow. A tuple is several values."""
+    fast = list(fast)
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=[] if value in fast else pytest.mark.slow,
+        )
+        for value in values
+    ]

@@ -2,8 +2,12 @@
 
 from collections import Counter
 
-from data.order import Part
-from data.pairs import Pairs, select_pairs
+import pytest
+
+from seq2seq.data.batching import batches
+from seq2seq.data.batching.batches import Batches
+from seq2seq.data.tokens.pairs import Pairs, select_pairs
+from seq2seq.data.tokens.training_pairs import Part
 
 
 class MemoryPairs:
@@ -15,9 +19,9 @@ class MemoryPairs:
         self.selected: list[int] = []  # the pairs whose tokens were read
         self.calls: Counter[str] = Counter()
 
-    def slots(self, index):
-        self.calls["slots"] += 1
-        return tuple(slots[index] for slots in self.pairs.slots)
+    def row_lengths(self, index):
+        self.calls["row_lengths"] += 1
+        return tuple(lengths[index] for lengths in self.pairs.row_lengths)
 
     def loss_weights(self, index):
         weights = self.pairs.loss_weights
@@ -29,3 +33,11 @@ class MemoryPairs:
 
     def release(self):
         self.calls["release"] += 1
+
+
+def batches_in_windows(size, *arguments, **options):
+    """Batches of these arguments whose windows have `size` slots."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "WINDOW", size)
+        patch.setattr(batches, "SAMPLED_WINDOW", size)
+        return Batches(*arguments, **options)

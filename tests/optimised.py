@@ -13,12 +13,12 @@ import test_sampling
 import test_stepping
 import test_translate
 from runs import run_training, state_bytes
-from test_updates import batch_of_ones, step_and_state
+from small_steps import batch, host_state, sharded_step
 from tiny import tiny_config, write_corpus, write_run
 
-from decoding.translator import Translator
-from runtime.signals import Stopped
-from training.step import split_rows
+from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.signals import Stopped
+from seq2seq.training.parallel import split_rows
 
 FLAG = "jax_disable_most_optimizations"
 
@@ -80,9 +80,8 @@ def test_translations_do_not_depend_on_devices_batches_and_parts_of_the_input(tm
 
 
 def test_a_repeated_step_gives_the_same_bits():
-    step, state = step_and_state()
-    rows = split_rows(batch_of_ones(), jax.device_count(), 1)
-    once, again = (jax.device_get(step(state, rows)) for _ in range(2))
+    rows = split_rows(batch(), 4, 1)
+    once, again = (jax.device_get(sharded_step()(host_state(), rows)) for _ in range(2))
     for one, other in zip(jax.tree.leaves(once), jax.tree.leaves(again), strict=True):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 

@@ -1,38 +1,93 @@
-"""Training runs in the process of a test, and their contents for comparison."""
+"""Training runs in the process of a test: shared ones, and their contents for comparison."""
 
 import json
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
-from tiny import StopAfter
+from tiny import StopAfter, tiny_config, write_corpus
 from traced import shared_steps
 
-import train
-from storage.checkpoint import steps
-from storage.run import Run
+from seq2seq import train
+from seq2seq.runtime.signals import Stopped
+from seq2seq.storage.manifest import write_manifest
+from seq2seq.storage.run import Run
+from seq2seq.storage.run_files import steps
 
 
 def run_training(path, config, stop_after=None, overwrite=False, cache=None):
-    """Do what train.py does after parsing flags; stop as by SIGTERM after `stop_after` steps."""
-    run = Run(path)
+    """Do what train.py does after parsing flags; stop as by SIGTERM after `stop_after` steps.
+
+    The tests have configured JAX. Returns the trainer.
+    """
+    run, stop = Run(path), StopAfter(stop_after)
     try:
-        if not overwrite:
-            run.resume_config(config)
-        data = train.prepare_data(config, run, cache, overwrite)
-        run.describe(config, data.files["train"])
-        with shared_steps(config):
-            train.train(config, run, data, StopAfter(stop_after))
+        with shared_steps(), mock.patch("seq2seq.train.prepare_jax"):
+            trainer = train.resume_or_start(config, run, stop, cache, overwrite=overwrite)
+            train.train(trainer)
+        return trainer
     finally:
         run.close()
 
 
+@cache
+def scratch():
+    """A directory for the shared runs of this process."""
+    scratch.directory = tempfile.TemporaryDirectory(prefix="runs_")  # deleted with the process
+    return Path(scratch.directory.name)
+
+
+@cache
+def shared_corpus():
+    """Four batches of eight packed rows, and two rows left out: twelve steps are three epochs."""
+    return write_corpus(scratch() / "pairs.tsv", 132)
+
+
+def run_config(**changes):
+    """The config of the shared runs, validated on the training data, with other values."""
+    corpus = shared_corpus()
+    return tiny_config(corpus, corpus, **{"training__best_metric": "loss", **changes})
+
+
+@cache
+def whole_run():
+    """An uninterrupted run of twelve steps. Tests must not change it."""
+    run_training(scratch() / "whole", run_config())
+    return scratch() / "whole"
+
+
+@cache
+def stopped_run():
+    """The same run, stopped after step 4. Tests must not change it."""
+    with suppress(Stopped):
+        run_training(scratch() / "stopped", run_config(), stop_after=4)
+    return scratch() / "stopped"
+
+
+def change_metadata(run, change):
+    """Apply a function to the data of each checkpoint of a run, a dict, and renew the manifests."""
+    for directory in run.glob("checkpoints/*"):
+        file = directory / "data" / "metadata"
+        data = json.loads(file.read_text())
+        change(data)
+        file.write_text(json.dumps(data))
+        (directory / "MANIFEST.sha256").unlink()
+        write_manifest(directory)
+
+
 def state_bytes(path):
-    """All arrays of the last checkpoint and the average, and its data without the time."""
+    """All arrays of the last checkpoint and the average, if there is one, and the data of the
+    checkpoint without the time."""
     import orbax.checkpoint as ocp
 
     last = path / "checkpoints" / str(steps(path)[-1])
     arrays = []
-    for directory in (last / "params", last / "rest", path / "average" / "params"):
+    directories = last / "params", last / "rest", path / "average" / "params"
+    for directory in filter(Path.is_dir, directories):
         with ocp.PyTreeCheckpointer() as checkpointer:
             tree = checkpointer.metadata(directory).item_metadata.tree
             args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)

@@ -2,12 +2,11 @@
 
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from forked import Process, environment_of
 from tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent
@@ -31,11 +30,6 @@ class Job:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        environment = {
-            **os.environ,
-            "NPROC": "16",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        }
         logs = Path(tempfile.mkdtemp(dir=path))
         self._names = [[logs / f"{kind}{i}" for i in range(processes)] for kind in ("out", "err")]
         self.processes = []
@@ -51,15 +45,12 @@ class Job:
                 else []
             )
             more = apart if i == processes - 1 else ()
-            with open(self._names[0][i], "wb") as out, open(self._names[1][i], "wb") as err:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, *map(str, command), *flags, *more],
-                        env=environment,
-                        stdout=out,
-                        stderr=err,
-                    )
-                )
+            files = self._names[0][i], self._names[1][i]
+            for file in files:
+                file.touch()
+            self.processes.append(
+                Process([*command, *flags, *more], environment_of(devices), (os.devnull, *files))
+            )
 
     def texts(self, kind):
         """The text of each process on stdout (0) or stderr (1)."""

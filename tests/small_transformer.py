@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model.config import CHOICES, ModelConfig
-from model.kinds import make_model
+from seq2seq.model.config import CHOICES, ModelConfig
+from seq2seq.model.kinds import make_model
 
 V, S, T = 41, 11, 13
 POSITIONS = CHOICES["positions"]
@@ -34,7 +34,7 @@ def others(ids):
 
 
 def shapes(config):
-    one = jnp.ones((1, 2), jnp.int32)
+    one = jax.ShapeDtypeStruct((1, 2), jnp.int32)
     return jax.eval_shape(make_model(config).init, jax.random.key(0), one, one, one, one)["params"]
 
 
@@ -83,5 +83,5 @@ def packed_and_single(lengths, size, seed):
 
 SOURCE, TARGET = packed_and_single(SOURCE_LENGTHS, S, 1), packed_and_single(TARGET_LENGTHS, T, 2)
 BATCH = [jnp.asarray(x) for sides in zip(SOURCE, TARGET, strict=True) for x in sides]
-ONES = [jnp.ones_like(x) for x in BATCH[:2]]
-POSITION_IDS = [jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in BATCH[:2]]
+ONES = [jnp.asarray(np.ones_like(x)) for x in BATCH[:2]]
+POSITION_IDS = [jnp.asarray(np.tile(np.arange(n), (4, 1))) for n in (S, T)]

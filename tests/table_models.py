@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from slow_beam_search import listed, slow_beam_search
 
-from model.beam_search import beam_search
-from model.hypotheses import Hypotheses
+from seq2seq.model.beam_search import beam_search
+from seq2seq.model.hypotheses import Hypotheses
 
 B, V, LIMIT = 23, 11, 7
 START, END = 1, 2
 PAPER = dict(beam_size=3, alpha=0.6, nbest=3, power_penalty=False)
+STEEP = PAPER | dict(alpha=1.7)
 WIDE = dict(beam_size=5, alpha=0.0, nbest=5, power_penalty=False)
 POWER = dict(beam_size=5, alpha=1.3, nbest=2, power_penalty=True)
 GREEDY = dict(beam_size=1, alpha=0.6, nbest=1, power_penalty=False)
@@ -69,17 +70,30 @@ def random_limits(seed, longest=LIMIT):
 
 
 @cache
-def searcher(step_of, max_length=LIMIT, **options):
+def compiled_search(step_of, max_length, **options):
     """A compiled search over tables; the initial state is the start tokens, for trigrams."""
 
     @jax.jit
-    def search(tables, limits):
+    def search(tables, limits, alpha):
         start = jnp.full(len(tables), START)
         state = jnp.full((len(tables), options["beam_size"]), START)
-        step = step_of(tables)
-        return beam_search(step, state, start, limits, max_length=max_length, end_id=END, **options)
+        given = options | dict(max_length=max_length, end_id=END, alpha=alpha)
+        return beam_search(step_of(tables), state, start, limits, **given)
 
-    return lambda tables, limits: jax.device_get(search(tables, limits))
+    return search
+
+
+def searcher(step_of=trigram_step, max_length=LIMIT, *, alpha=0.6, **options):
+    """A function of tables and limits that searches. One program serves every alpha, and trigrams
+    and bigrams, which become tables of trigrams."""
+    search = compiled_search(step_of, max_length, **options)
+
+    def found(tables, limits):
+        if step_of is trigram_step and tables.ndim == 3:
+            tables = np.repeat(tables[:, None], tables.shape[1], axis=1)
+        return jax.device_get(search(tables, limits, np.float32(alpha)))
+
+    return found
 
 
 # Checks of results.

@@ -1,34 +1,34 @@
 """train.py and decode.py end to end, as processes; each invalid input ends in one line."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from forked import call_forked
+from forked import call_forked, environment_of, start_with_stderr
 from runs import state_bytes
 from tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent
 KOREAN_ENGLISH = ROOT / "configs" / "korean_english.py"
+# A training on four devices has the programs of the trainings in other tests, except its search.
 TINY = (
-    "--config.model.d_model=16 --config.model.d_ff=32 --config.model.num_heads=2 "
-    "--config.model.num_layers=1 --config.data.tokenizer=words --config.data.vocab_size=64 "
-    "--config.data.source_length=16 --config.data.target_length=16 "
-    "--config.training.num_steps=6 --config.training.tokens_per_batch=256 "
-    "--config.training.eval_every=4 --config.training.checkpoint_every=2 "
-    "--config.decoding.batch_size=3 --config.decoding.max_extra_length=5"
+    f"--config={ROOT / 'tests' / 'tiny.py'} --config.training.num_steps=6 "
+    "--config.training.log_every=100 --config.decoding.beam_size=4"
 ).split()
 
 
 def run(*arguments, stdin=b"", cwd=ROOT, devices=True):
-    """(exit code, stdout, stderr lines); without `devices` any use of one is an error."""
-    return call_forked(arguments, stdin, cwd, devices, {"XLA_FLAGS": ""})[:3]
+    """(exit code, stdout, stderr lines). `devices` is their number, or True for that of a user;
+    without devices any use of one is an error."""
+    environment = {"XLA_FLAGS": ""} if devices is True else {}
+    return call_forked(arguments, stdin, cwd, devices, environment)[:3]
+
+
+def train(*arguments):
+    return run(ROOT / "train.py", *arguments, devices=4)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,7 @@ def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("command")
     corpus = write_corpus(path / "pairs.tsv", 113)
     valid = write_corpus(path / "valid.tsv", 13, seed=1)
-    code, out, err = run(
-        ROOT / "train.py",
+    code, out, err = train(
         *TINY,
         f"--config.data.corpus={corpus}",
         f"--config.data.valid={valid}",
@@ -117,9 +116,7 @@ def test_the_same_command_or_its_workdir_alone_changes_nothing(trained, repeated
         f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
         f"--config.data.valid=tsv:{path / 'valid.tsv'}",
     ]
-    code, out, err = run(
-        ROOT / "train.py", *(flags if repeated else []), f"--workdir={path / 'run'}"
-    )
+    code, out, err = train(*(flags if repeated else []), f"--workdir={path / 'run'}")
     assert code == 0 and any("already complete at step 6" in line for line in err)
     assert out == trained[1]
     assert before == {file: file.read_bytes() for file in before}
@@ -132,7 +129,7 @@ def test_a_run_resumed_by_its_workdir_is_bit_identical_to_an_uninterrupted_one(t
     shutil.copytree(whole, interrupted)
     shutil.rmtree(interrupted / "checkpoints" / "6")
     shutil.rmtree(interrupted / "average")
-    code, out, err = run(ROOT / "train.py", f"--workdir={interrupted}")
+    code, out, err = train(f"--workdir={interrupted}")
     assert code == 0 and "resumed at step 4" in err and not any("changed:" in x for x in err)
     assert out == trained[1]
     assert state_bytes(interrupted) == state_bytes(whole)
@@ -163,74 +160,75 @@ def test_the_config_of_a_misspelled_run_is_not_listed(tmp_path):
 @pytest.mark.slow
 def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
     path = trained[0]
-    command = [
-        sys.executable,
-        ROOT / "train.py",
+    flags = (
         *TINY,
         f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
         f"--workdir={tmp_path / 'run'}",
         "--config.training.num_steps=100000",
         "--config.training.log_every=1",
-    ]
-    environment = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    )
+    process = start_with_stderr([ROOT / "train.py", *flags], environment_of(4))
+    with process.stderr:
         for line in process.stderr:
             if line.startswith("step 3/"):
                 process.send_signal(signal.SIGTERM)
                 break
         *_, saved, last = process.stderr.read().splitlines()
-    assert process.returncode == 143
+    assert process.wait() == 143
     assert last == "stopped by SIGTERM; run the same command to resume"
     step = int(re.fullmatch(r"saved step (\d+)", saved)[1])
     assert (tmp_path / "run" / "checkpoints" / str(step) / "params").is_dir()
-    code, _, err = run(*command[1:], f"--config.training.num_steps={step + 2}")
+    code, _, err = train(*flags, f"--config.training.num_steps={step + 2}")
     assert code == 0 and f"resumed at step {step}" in err
 
 
 def test_each_input_line_gives_one_output_line_in_order(trained):
-    lines = ["eins zwei drei", "", "elf", "   ", "vier\u2028fünf", "zehn neun " * 20, "sechs acht"]
-    text = "\n".join(lines)  # no final newline
+    lines = ["eins zwei drei", "", "elf", "   ", "vier\u2028fünf", "zehn neun " * 10, "sechs acht"]
+    text = "\n".join([*lines, " ".join(["eins"] * 200), "drei"])  # no final newline
     code, out, err = decode(trained, stdin=text.encode())
     assert code == 0
-    assert out.endswith("\n") and len(out.split("\n")) == len(lines) + 1
+    assert out.endswith("\n") and len(out.split("\n")) == len(lines) + 2 + 1
     translations = out.split("\n")[:-1]
     assert translations[1] == translations[3] == ""
-    for i in (0, 4):  # the same translation without its neighbours
-        assert decode(trained, stdin=lines[i].encode())[1] == translations[i] + "\n"
-    assert re.fullmatch(r"7 lines, 2 blank, 0 truncated, [\d.]+ s, [\d.,]+ lines/s", err[-1])
+    # the same translation without its neighbours
+    assert decode(trained, stdin=lines[4].encode())[1] == translations[4] + "\n"
+    assert "-:8: 201 tokens > 32, truncated" in err
+    assert re.fullmatch(r"9 lines, 2 blank, 1 truncated, [\d.]+ s, [\d.,]+ lines/s", err[-1])
 
 
-def test_truncated_lines_are_reported_and_counted(trained):
-    long = " ".join(["eins"] * 200)
-    code, out, err = decode(trained, stdin=f"zwei\n{long}\ndrei\n".encode())
-    assert code == 0 and out.count("\n") == 3
-    assert "-:2: 201 tokens > 128, truncated" in err
-    assert err[-1].startswith("3 lines, 0 blank, 1 truncated, ")
+TRANSLATE = """
+import sys
+from seq2seq import Translator
+translator = Translator.load(sys.argv[1], max_extra_length=1, alpha=1.0)
+print("\\n".join(translator.translate(sys.stdin.read().split("\\n"))), end="")
+"""
 
 
-def test_translator_equals_the_command_line_and_files_equal_pipes(trained):
+def test_translator_equals_the_command_line_and_files_equal_pipes(trained, tmp_path):
     path = trained[0]
     lines = ["eins zwei", "", "drei vier fünf sechs", "sieben", "acht elf neun"]
     source, output, reference = (path / name for name in ("in.txt", "out.txt", "ref.txt"))
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
     reference.write_text("\n".join(line.upper() for line in lines) + "\n", encoding="utf-8")
+    options = "--max_extra_length=1", "--alpha=1.0"
     code, scores, _ = decode(
         trained,
         f"--input={source}",
         f"--output={output}",
         f"--reference={reference}",
-        "--beam_size=2",
-        "--alpha=1.0",
+        *options,
         "--overwrite",
     )
     assert code == 0
     assert "BLEU" in scores and "chrF2" in scores and scores.count("version:") == 3
-    _, piped, _ = decode(trained, "--beam_size=2", "--alpha=1.0", stdin=source.read_bytes())
+    _, piped, _ = decode(trained, *options, stdin=source.read_bytes())
     assert output.read_text(encoding="utf-8") == piped
-    from decode import Translator
-
-    translator = Translator.load(path / "run", beam_size=2, alpha=1.0)
-    assert "".join(t + "\n" for t in translator.translate(lines)) == piped
+    assert decode(trained, stdin=source.read_bytes())[1] != piped  # the options take effect
+    (tmp_path / "translate.py").write_text(TRANSLATE)
+    code, translated, err = run(
+        tmp_path / "translate.py", path / "run", stdin=source.read_bytes(), cwd=ROOT
+    )
+    assert (code, translated) == (0, piped), err
     code, _, err = decode(trained, f"--input={source}", f"--output={output}", devices=False)
     assert code == 6 and "--overwrite" in err[0]
 
@@ -271,9 +269,16 @@ BAD_TRAINING = {
     "--config.training.lerning_rate=1": (2, "did you mean config.training.learning_rate?"),
     "--config=nowhere.py": (2, "nowhere.py"),
     "--config.modle.d_model=8": (2, "did you mean config.model"),
-    "--config.model.end_id=9": (2, "unknown_id must be 0, 1, 2, 3"),
+    "--config.data.corpus=tsv:{d}/pairs --config.model.end_id=9": (
+        2,
+        "unknown_id must be 0, 1, 2, 3",
+    ),
     "--config={d}/broken.py": (2, "SyntaxError"),
     "--config={d}/without.py": (2, "get_config"),
+    "--config={d}/wrong.py": (
+        2,
+        "wrong.py:5: TypeError: training.num_steps must be an integer, got",
+    ),
     "--config.model.num_heads=7": (2, "d_model=128, num_heads=7"),
     "--config.data.corpus=tvs:x": (2, "text:SOURCE,TARGET"),
     "--config.data.corpus=text:{d}/no,{d}/nope": (3, "/no does not exist"),
@@ -293,9 +298,14 @@ BAD_TRAINING = {
 def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
     (tmp_path / "broken.py").write_text("def get_config(:\n")
     (tmp_path / "without.py").write_text("x = 1\n")
+    (tmp_path / "wrong.py").write_text(
+        "from seq2seq.configs import base\n\ndef get_config():\n    config = base.get_config()\n"
+        "    config.training.num_steps = 1e1\n    return config\n"
+    )
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "three").write_bytes(b"a\nb\nc\n")
     (tmp_path / "four").write_bytes(b"a\nb\nc\nd\n")
+    (tmp_path / "pairs").write_bytes(b"a\tb\n")
     (tmp_path / "bad").write_bytes(b"a\nb \xff\nc\n")
     (tmp_path / "long.tsv").write_bytes((b"x " * 100 + b"\t" + b"y " * 100 + b"\n") * 2)
     workdir = [] if flag.startswith("--workdir") else [f"--workdir={tmp_path / 'run'}"]
@@ -303,7 +313,7 @@ def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
     code, out, err = run(
         ROOT / "train.py",
         *default,
-        flag.format(d=tmp_path),
+        *flag.format(d=tmp_path).split(),
         *workdir,
         "--config.data.tokenizer=words",
         devices=False,
@@ -350,8 +360,8 @@ def test_a_config_that_does_not_fit_the_parameters_is_refused(trained, tmp_path)
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused(trained, tmp_path):
-    from data.tokenizer import ListTokenizer
-    from data.vocabulary import save_tokenizers
+    from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+    from seq2seq.data.tokenizers.vocabulary import save_tokenizers
 
     shutil.copytree(trained[0] / "run", tmp_path / "run")
     same_size = "\n".join(f"w{i}" for i in range(22)).encode()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data.corpora import mixture
-from model.config import num_parameters
-from storage.config import Config
+from seq2seq.data.corpora.registry import mixture
+from seq2seq.model.config import num_parameters
+from seq2seq.storage.config import Config
 
 ROOT = Path(__file__).parent.parent
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
@@ -16,20 +16,20 @@ SPECS = ("corpus", "valid", "test")
 
 
 def config_of(name):
-    return import_module(f"configs.{name}").get_config()
+    return import_module(f"seq2seq.configs.{name}").get_config()
 
 
 def documentation(name):
-    return import_module(f"configs.{name}").__doc__
+    return import_module(f"seq2seq.configs.{name}").__doc__
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_is_valid_and_new_in_each_call(name):
     config = config_of(name)
     assert type(config) is Config
-    config.validate()
     config.data.corpus = "changed"
     assert config_of(name).data.corpus != "changed"
+    config_of(name).validate()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,8 +49,8 @@ def test_no_config_names_a_path_of_one_machine(name):
     data = config_of(name).data
     for spec in filter(None, (getattr(data, part) for part in SPECS)):
         for part in mixture(spec):
-            if part.kind.name in ("text", "tsv"):
-                variables = {re.match(r"\$(\w+)/", path)[1] for path in part.rest.split(",")}
+            if part.corpus.name in ("text", "tsv"):
+                variables = {re.match(r"\$(\w+)/", path)[1] for path in part.corpus.rest.split(",")}
                 assert len(variables) == 1
                 assert f"{variables.pop()}=DIRECTORY" in documentation(name)
 

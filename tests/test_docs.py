@@ -29,12 +29,12 @@ from documents import (
 from forked import call_forked
 from ml_collections import config_flags
 
-from storage.config import Config
-from storage.run import CHANGEABLE
+from seq2seq.storage.config import Config
+from seq2seq.storage.run import CHANGEABLE
 
 FOLDERS = (
-    "runtime|model|data|storage|interop|training|decoding|configs|scripts|examples|benchmarks|"
-    "docs|tests"
+    "seq2seq|runtime|model|data|storage|interop|training|decoding|configs|scripts|examples|"
+    "benchmarks|docs|tests"
 )
 PATH = re.compile(rf"(?<![\w./$-])(?:{FOLDERS})/[\w.\-/]*")
 TENSOR = re.compile(r"\.(weight|safetensors)$")  # names that begin like a config field
@@ -61,9 +61,10 @@ def flags_of(script: str) -> set[str]:
 
 @cache
 def pytest_options() -> set[str]:
-    """The options that the project's tests add to pytest."""
+    """The options that the project's tests and pytest-testmon add to pytest."""
     source = (ROOT / "tests" / "acceptance_table.py").read_text(encoding="utf-8")
-    return set(re.findall(r'addoption\(\s*"(--[\w-]+)"', source))
+    own = set(re.findall(r'addoption\(\s*"(--[\w-]+)"', source))
+    return own | {"--testmon", "--testmon-forceselect"}
 
 
 def is_field(path: str) -> bool:
@@ -207,8 +208,7 @@ def test_the_files_that_a_document_names_exist(name):
 def test_the_fields_and_flags_that_a_document_names_exist(name):
     scripts = ["train.py", "decode.py"]
     scripts += [
-        f"scripts/{name}.py"
-        for name in ("checkpoints", "export", "mutation_test", "report", "attention_page")
+        f"scripts/{name}.py" for name in ("checkpoints", "export", "report", "attention_page")
     ]
     known = set().union(*map(flags_of, scripts)) | {one[2:] for one in pytest_options()}
     for code in inline_code(TEXTS[name]):
@@ -219,7 +219,7 @@ def test_the_fields_and_flags_that_a_document_names_exist(name):
             r"(?:--)?(?:config\.)?((model|data|training|decoding)\.([a-z]\w*))\b", code
         )
         if found and found[3] != "py":
-            module = ROOT / found[2] / f"{found[3]}.py"
+            module = ROOT / "model" / f"{found[3]}.py"
             assert is_field(found[1]) or module.exists() or TENSOR.search(code), code
 
 
@@ -257,8 +257,12 @@ def test_the_tables_list_every_config_field_with_its_default(part):
 def test_the_tables_list_every_flag(script, name):
     """Flags of libraries and search options, which have their own table, are not included."""
     options = {one.name for one in fields(Config().decoding)}
-    files = [script, "runtime/command.py", "runtime/connection.py"]
-    files.append("decoding/format_flags.py" if script == "decode.py" else "data/corpus_cache.py")
+    files = [script, "seq2seq/runtime/command.py", "seq2seq/runtime/connection.py"]
+    files.append(
+        "seq2seq/decoding/command/flags.py"
+        if script == "decode.py"
+        else "seq2seq/data/tokens/corpus_cache.py"
+    )
     source = "".join((ROOT / file).read_text(encoding="utf-8") for file in files)
     defined = set(re.findall(r'(?:DEFINE_\w+|define_path)\(\s*"(\w+)"', source)) - options
     assert len(defined) > 5

@@ -10,7 +10,7 @@ from forked import call_forked
 from tiny import WORDS, tiny_flags
 from tiny_marian import sentencepiece, write_marian
 
-from storage.checkpoint import steps
+from seq2seq.storage.run_files import steps
 
 
 def write_inputs(path: Path) -> None:
@@ -42,7 +42,7 @@ def write_inputs(path: Path) -> None:
             file.write_bytes((path / f"{split}.{language}").read_bytes())
 
 
-def run_command_in(path: Path, command: Command) -> None:
+def run_command_in(path: Path, command: Command, tokenizer: str) -> None:
     """Run a Python command in a directory, a training with the sizes of a tiny run."""
     script, *arguments = command.words[1:]
     arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
@@ -54,7 +54,7 @@ def run_command_in(path: Path, command: Command) -> None:
     if script in ("train.py", "scripts/prepare_corpus.py"):
         arguments += tiny_flags("data")
         pieces = 600 if "korean" in str(command) else 400  # more than the characters
-        arguments += ["--config.data.tokenizer=bpe", f"--config.data.vocab_size={pieces}"]
+        arguments += [f"--config.data.tokenizer={tokenizer}", f"--config.data.vocab_size={pieces}"]
         arguments += [f"--corpus_cache={path / 'cache'}"]
     for documented in ("1000,2000,3000", "2000,2100"):
         if any(word.endswith(f"={documented}") for word in arguments):
@@ -84,7 +84,7 @@ def is_quick(command: Command) -> bool:
     return program == "python" and bool(quick) and rest != ["train.py"] and not several
 
 
-def run_document(path: Path, name: str) -> int:
+def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
     """Run the quick commands in the code blocks of a document, and return their number."""
     write_inputs(path)
     blocks = "".join(f"```\n{code}```\n" for code in fenced(TEXTS[name], ""))
@@ -98,12 +98,12 @@ def run_document(path: Path, name: str) -> int:
             directory = path / "runs" / other
             if re.search(rf"runs/{other}\b", str(command)) and not directory.exists():
                 directory.symlink_to(path / "runs" / "mine")
-        run_command_in(path, command)
+        run_command_in(path, command, tokenizer)
     return len(run)
 
 
 def test_the_commands_of_the_readme_run(tmp_path):
-    assert run_document(tmp_path, "README.md") >= 7
+    assert run_document(tmp_path, "README.md", "words") >= 7
     assert (tmp_path / "news.en").read_text(encoding="utf-8").count("\n") == 64
     assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 4
     (code,) = (one for one in fenced(TEXTS["README.md"], "python") if "Translator" in one)

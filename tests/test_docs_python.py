@@ -10,8 +10,8 @@ from documents import TEXTS, fenced
 from runs import run_training
 from tiny import tiny_config, write_corpus
 
-from decode import Translator
-from storage.checkpoint import restore_params
+from seq2seq import Translator
+from seq2seq.storage.run_files import restore_params
 
 BLOCKS = fenced(TEXTS["docs/PYTHON.md"], "python")
 

@@ -9,23 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = (
-    "runtime",
-    "model",
-    "data",
-    "storage",
-    "interop",
-    "training",
-    "decoding",
-    "configs",
-    "scripts",
-    "benchmarks",
-    "examples",
-)
+PACKAGES = ("runtime", "data", "storage", "interop", "training", "decoding")  # in seq2seq/
+LINKED = ("model", "configs", "scripts")  # in seq2seq/ too, as links to the top level
 COMMANDS = ("train", "decode")
-OURS = {*FOLDERS, *COMMANDS, "tests"}
+OURS = {"seq2seq", *PACKAGES, *LINKED, *COMMANDS, "benchmarks", "examples", "tests"}
+FOLDERS = [*(f"seq2seq/{name}" for name in PACKAGES), *LINKED, "benchmarks", "examples"]
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-SOURCES += [ROOT / f"{name}.py" for name in COMMANDS]
+SOURCES += [ROOT / f"{name}.py" for name in (*COMMANDS, "seq2seq/__init__")]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 named = {"argvalues": SOURCES, "ids": lambda path: str(path.relative_to(ROOT))}
 
@@ -33,7 +23,7 @@ named = {"argvalues": SOURCES, "ids": lambda path: str(path.relative_to(ROOT))}
 ALLOWED = {
     "runtime": set(),
     "model": set(),
-    "data": {"runtime"},
+    "data": {"runtime", "model"},  # model/options.py, of which all config classes are made
     "storage": {"runtime", "model", "data"},
     "interop": {"runtime", "model", "data", "storage"},
     "training": {"runtime", "model", "data", "storage", "interop"},
@@ -41,9 +31,17 @@ ALLOWED = {
     "configs": {"model", "data", "storage"},
     "train": {"runtime", "model", "data", "storage", "interop", "training", "decoding"},
     "decode": {"runtime", "model", "data", "storage", "interop", "decoding"},
+    "seq2seq": {"decoding"},  # seq2seq/__init__.py, which has the Translator
     "scripts": OURS - {"tests"},
     "benchmarks": OURS - {"tests"},
     "examples": {"model"},  # they use model/ without the other packages
+}
+
+# The folders and modules of a package from left to right; "" are the other modules. A module
+# imports those of its own place and of the places to its left.
+ORDERED_FOLDERS = {
+    "data": ("", "korean", "corpora", "tokenizers", "tokens", "subwords", "batching"),
+    "decoding": ("results", "engine", "", "command"),
 }
 
 
@@ -60,11 +58,13 @@ def imports(path):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             # model/ can be copied under another name
-            assert not (package(path) == "model" and node.level == 0 and top(node.module) in OURS)
             assert node.level == 0 or package(path) == "model", f"{path}: imports are absolute"
-            names.add(f"model.{node.module}" if node.level else node.module)
-            if node.module in FOLDERS:  # from configs import base
-                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            assert node.level or package(path) != "model" or top(node.module) != "seq2seq", path
+            module = node.module
+            if node.level:
+                module = ".".join(filter(None, ("seq2seq.model", node.module)))
+            # from seq2seq.configs import base: a module or a name in one
+            names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
     return names
 
 
@@ -72,23 +72,68 @@ def top(name):
     return name.partition(".")[0]
 
 
+def module_of(path):
+    """The name under which a file is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] in (*LINKED, *COMMANDS):
+        parts = ("seq2seq", *parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def package_of(name):
+    """The package of a module of ours; None for a library."""
+    first, _, rest = name.partition(".")
+    if first in ("benchmarks", "examples", "tests"):
+        return first
+    return (top(rest) if top(rest) in OURS else "seq2seq") if first == "seq2seq" else None
+
+
 def package(path):
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+    return package_of(module_of(path))
 
 
 def test_the_sources_are_found():
-    assert {package(path) for path in SOURCES} >= {*FOLDERS[:5], *COMMANDS}
+    assert {package(path) for path in SOURCES} >= {*PACKAGES, *LINKED, *COMMANDS}
+
+
+def test_each_module_has_one_name():
+    """In seq2seq; `import model` in a clone would make a second copy of each class."""
+    for path in SOURCES + TESTS:
+        twice = {top(name) for name in imports(path)} & {*PACKAGES, *LINKED, *COMMANDS}
+        assert not twice, f"{path}: import seq2seq.{min(twice)}"
+    for name in (*LINKED, *(f"{name}.py" for name in COMMANDS)):
+        assert (ROOT / "seq2seq" / name).samefile(ROOT / name)
 
 
 @pytest.mark.parametrize("path", **named)
 def test_imports_form_a_tree(path):
-    ours = {top(name) for name in imports(path)} & OURS
+    ours = {package_of(name) for name in imports(path)} - {None}
     assert ours <= {package(path)} | ALLOWED[package(path)]
+
+
+def test_the_data_uses_nothing_of_the_model_but_the_declaration_of_options():
+    names = {name for path in SOURCES if package(path) == "data" for name in imports(path)}
+    of_model = {".".join(name.split(".")[:3]) for name in names if package_of(name) == "model"}
+    assert of_model == {"seq2seq.model.options"}
+
+
+@pytest.mark.parametrize("name", ORDERED_FOLDERS)
+def test_the_folders_of_a_package_import_in_one_direction(name):
+    order = ORDERED_FOLDERS[name]
+    place = {}  # of each module in the order
+    for path in (ROOT / "seq2seq" / name).rglob("*.py"):
+        first = path.relative_to(ROOT / "seq2seq" / name).with_suffix("").parts[0]
+        place[module_of(path)] = order.index(first if first in order else "")
+    assert set(place.values()) == set(range(len(order)))
+    for path in SOURCES:
+        for imported in imports(path) & set(place) if module_of(path) in place else ():
+            here, there = place[module_of(path)], place[imported]
+            assert there <= here, f"{path} imports {imported}: {order[there]} is right of it"
 
 
 def test_no_module_imports_itself_through_others():
     """Imports inside functions count."""
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
+    modules = {module_of(path): path for path in SOURCES}
     seen: dict[str, bool] = {}  # module → whether all its imports have been followed
 
     def follow(module, chain):
@@ -107,7 +152,7 @@ def test_no_module_imports_itself_through_others():
 def test_the_model_needs_jax_flax_and_jaxtyping_only():
     for path in (ROOT / "model").glob("*.py"):
         others = {top(name) for name in imports(path)} - set(sys.stdlib_module_names)
-        assert others <= {"model", "jax", "flax", "jaxtyping", "numpy"}, path
+        assert others <= {"seq2seq", "jax", "flax", "jaxtyping", "numpy"}, path
 
 
 def test_the_model_is_imported_and_runs_where_nothing_but_jax_flax_and_jaxtyping_is_installed():
@@ -126,25 +171,25 @@ class Installed(PathFinder):
         allowed = standard or top in INCLUDED | ours
         return super().find_spec(name, path, target) if allowed else None
 
-ours = {"model", "examples"}
+ours = {"seq2seq", "examples"}
 sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Installed]
-import model.attention, model.layers, model.transformer, model.beam_search, model.translate
+import seq2seq.model.attention, seq2seq.model.layers, seq2seq.model.transformer
+import seq2seq.model.beam_search, seq2seq.model.translate
 from examples import attention
-print(attention.main() < 1e-5, sorted({name.partition(".")[0] for name in sys.modules} - INCLUDED))
+print(attention.main() < 1e-5, sorted(set(sys.modules)))
 """
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     right, _, loaded = run.stdout.partition(" ")
     assert right == "True"
-    loaded = set(ast.literal_eval(loaded)) - set(sys.stdlib_module_names)
-    assert {"model", "examples"} <= loaded
-    assert not loaded & (OURS - {"model", "examples"})
+    packages = {package_of(name) for name in ast.literal_eval(loaded)} - {None}
+    assert packages == {"seq2seq", "model", "examples"}
 
 
 def test_importing_configuration_starts_no_device_library():
     """Errors of a command line are reported before jax is imported."""
-    script = "import sys, storage.config; print('jax' in sys.modules)"
+    script = "import sys, seq2seq.storage.config; print('jax' in sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 from small_transformer import SMALL, S, T, shapes
 
-from data.packing import Batch
-from decoding.engine import Engine
-from decoding.forcing import scoring_program
-from decoding.programs import compiled
-from model.constraints import NO_RULES
-from model.transformer import Transformer
-from model.translate import Request
-from storage.config import DecodingConfig, TrainingConfig
-from training.optimizer import make_optimizer
-from training.step import init_state, make_train_step, pmap_eval_step, pmap_train_step
+from seq2seq.data.batching.packing import Batch
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.engine.programs import compiled
+from seq2seq.decoding.engine.teacher_forcing import scoring_program
+from seq2seq.model.constraints import NO_RULES
+from seq2seq.model.transformer import Transformer
+from seq2seq.model.translate import Request
+from seq2seq.storage.config import DecodingConfig, TrainingConfig
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import pmap_eval_step, pmap_train_step
+from seq2seq.training.step import init_state, make_train_step
 
 PLATFORMS = "cuda", "tpu"
 TRAINING = TrainingConfig(loss_block=5, ema_decay=0.9)

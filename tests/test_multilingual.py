@@ -7,7 +7,7 @@ import pytest
 from runs import run_training
 from tiny import WORDS, tiny_config
 
-from decode import Translator
+from seq2seq import Translator
 
 TARGETS = {  # tag → target of a source
     ">>upper<<": str.upper,

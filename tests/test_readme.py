@@ -1,12 +1,11 @@
 """The Python examples of README.md run, and loading a Translator sets up the devices."""
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 from documents import ROOT, fenced
+from forked import call_forked
 from tiny import write_run
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,29 +20,27 @@ def example_with(name: str) -> str:
 def test_the_search_over_a_table_gives_the_log_probabilities_of_the_table():
     names = {}
     exec(example_with("beam_search"), names)
-    found = jax.device_get(names["found"])
-    assert (found.tokens.shape, found.scores.shape) == ((2, 2, 7), (2, 2))
+    hypotheses = jax.device_get(names["hypotheses"])
+    assert (hypotheses.tokens.shape, hypotheses.scores.shape) == ((2, 2, 7), (2, 2))
     log_probs = np.asarray(jax.nn.log_softmax(names["logits"]))
     for tokens, length, log_prob in zip(
-        found.tokens.reshape(-1, 7), found.lengths.ravel(), found.log_probs.ravel(), strict=True
+        hypotheses.tokens.reshape(-1, 7),
+        hypotheses.lengths.ravel(),
+        hypotheses.log_probs.ravel(),
+        strict=True,
     ):
         sequence = [1, *tokens[:length].tolist()]
         expected = sum(log_probs[a, b] for a, b in zip(sequence[:-1], sequence[1:], strict=True))
         np.testing.assert_allclose(log_prob, expected, rtol=1e-5)
 
 
-def printed_words(script: str, **environment: str) -> list[str]:
-    """The words that a Python script prints in a new process, without devices in XLA_FLAGS."""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": "", **environment},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+def printed_words(path: Path, script: str, **environment: str) -> list[str]:
+    """The words that a Python script prints, without devices in XLA_FLAGS."""
+    (path / "script.py").write_text(script, encoding="utf-8")
+    given = {"PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": ""}
+    done = call_forked([path / "script.py"], environment=given | environment)
+    assert done.code == 0, done.err
+    return done.out.split()
 
 
 def test_loading_a_translator_sets_up_a_device_and_the_cache(tmp_path):
@@ -55,16 +52,16 @@ def test_loading_a_translator_sets_up_a_device_and_the_cache(tmp_path):
         f"{load}\nimport jax\nprint(jax.local_device_count())\n"
         "print(jax.config.jax_compilation_cache_dir)"
     )
-    assert printed_words(script, XDG_CACHE_HOME=str(tmp_path)) == [
+    assert printed_words(tmp_path, script, XDG_CACHE_HOME=str(tmp_path)) == [
         "1",
         str(tmp_path / "jax-transformer"),
     ]
 
 
-def test_initialised_devices_are_not_changed():
+def test_initialised_devices_are_not_changed(tmp_path):
     script = (
-        "import jax; jax.devices(); from runtime.devices import prepare_jax_by_default; "
+        "import jax; jax.devices(); from seq2seq.runtime.devices import prepare_jax_by_default; "
         "prepare_jax_by_default(); print(jax.local_device_count(), "
         "jax.config.jax_compilation_cache_dir or None)"
     )
-    assert printed_words(script) == ["1", "None"]
+    assert printed_words(tmp_path, script) == ["1", "None"]

@@ -2,15 +2,17 @@
 
 import random
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from data.config import DataConfig
-from data.tokenizer import ListTokenizer, Tokenizer
-from data.vocabulary import tokenizer_sha256
-from model.config import ModelConfig
-from runtime.signals import StopFlag
-from storage.config import Config, DecodingConfig, TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
+from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.signals import StopFlag
+from seq2seq.storage.config import Config, DecodingConfig, TrainingConfig
 
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
 # Blank lines, a very long one, and characters that formats or line splitting might interpret.
@@ -40,18 +42,40 @@ def write_corpus(path: Path, pairs: int, seed: int = 0) -> str:
     return f"tsv:{path}"
 
 
-def tiny_config(corpus: str, valid: str = "") -> Config:
-    """Twelve steps of a model that compiles in one or two seconds."""
-    return Config(
+def tiny_config(corpus: str, valid: str = "", **changes: Any) -> Config:
+    """Twelve steps of a model that compiles in one or two seconds.
+
+    The learning rate is that of the step, whatever the number of steps, so that trainings of
+    different lengths share their programs. `changes` are those of `changed`.
+    """
+    config = Config(
         model=ModelConfig(d_model=8, d_ff=16, num_heads=2, num_layers=1, max_length=32,
                           source_vocab_size=0, target_vocab_size=0),
         data=DataConfig(corpus=corpus, valid=valid, tokenizer="words", vocab_size=64,
                         source_length=16, target_length=16),
-        training=TrainingConfig(num_steps=12, tokens_per_batch=8 * 16, schedule="cosine",
+        training=TrainingConfig(num_steps=12, tokens_per_batch=8 * 16, schedule="inverse_sqrt",
                                 learning_rate=1e-2, warmup_steps=3, log_every=1, eval_every=4,
                                 checkpoint_every=2, keep=3, eval_sentences=7),
         decoding=DecodingConfig(beam_size=2, max_extra_length=5, batch_size=3),
     )  # fmt: skip
+    return changed(config, **changes)
+
+
+def get_config() -> Config:
+    """The config for --config=tests/tiny.py."""
+    return tiny_config(Config().data.corpus)
+
+
+def changed(config: Config, **changes: Any) -> Config:
+    """A copy with other values, given as part__field=value, such as data__tokenizer="bpe"."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        part, _, field = name.partition("__")
+        parts.setdefault(part, {})[field] = value
+    return replace(
+        config,
+        **{part: replace(getattr(config, part), **values) for part, values in parts.items()},
+    )
 
 
 def tiny_rnn(kind: str) -> ModelConfig:
@@ -87,8 +111,8 @@ def write_run(
     import jax.numpy as jnp
     import numpy as np
 
-    from model.kinds import make_model
-    from storage.checkpoint import write_run as write
+    from seq2seq.model.kinds import make_model
+    from seq2seq.storage.run_files import write_run as write
 
     config = tiny_config("tsv:nowhere")
     if kind != "transformer":
@@ -106,14 +130,11 @@ def write_run(
 
 
 class StopAfter(StopFlag):
-    """Stops as after SIGTERM when `steps` steps are done; None: never.
-
-    It does not install signal handlers, which the test runner needs.
-    """
+    """Stops as after SIGTERM when `steps` steps are done; None: never."""
 
     def __init__(self, steps):
-        self.steps, self.calls, self.signal, self.deferred = steps, 0, None, False
-        self._started = []
+        super().__init__()
+        self.steps, self.calls = steps, 0
 
     def agreed_status(self, ready=lambda seconds: True, finished=False):
         """Called before training, before each step, and after the loop."""

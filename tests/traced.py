@@ -1,35 +1,68 @@
-"""Shared training steps: trainings of one configuration in a process compile once."""
+"""Shared programs: trainings with equal settings in a process trace and compile once."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from unittest import mock
 
-from training import trainer
+import jax
 
-STEPS = {}
+from seq2seq.runtime.devices import replicated
+from seq2seq.storage.config import TrainingConfig
+from seq2seq.training import trainer
+
+SHARED = {}
+# The fields of config.training that the steps do not depend on.
+OTHER_FIELDS = (
+    "max_epochs max_hours patience eval_every eval_sentences best_metric checkpoint_every keep "
+    "log_every init_from allow_data_change tokens_per_batch accumulate profile seed"
+).split()
 
 
 @contextmanager
-def shared_steps(config):
-    """A context in which a Trainer reuses the steps of earlier ones with the same configuration."""
+def shared_steps():
+    """A context in which a Trainer reuses the first states and the steps of earlier ones."""
     with ExitStack() as stack:
-        for name in ("parallel_train_step", "pmap_eval_step"):
-            stack.enter_context(mock.patch.object(trainer, name, memoised(name, config)))
+        replacements = {
+            "make_train_step": shared(trainer.make_train_step),
+            "parallel_train_step": compiled_once(trainer.parallel_train_step),
+            "pmap_eval_step": shared(trainer.pmap_eval_step),
+            "init_state": copied(shared(trainer.init_state, "seed")),
+        }
+        for name, replacement in replacements.items():
+            stack.enter_context(mock.patch.object(trainer, name, replacement))
         yield
 
 
-def memoised(name, config):
-    make = getattr(trainer, name)
+compiled_once = cache(cache)  # of a function of a function
 
-    def step(*args):
-        # When the Trainer calls this, the config has the vocabulary sizes. The steps do not depend
-        # on these limits, nor on num_steps with a constant learning rate.
-        training = replace(config.training, max_epochs=0, max_hours=0.0)
-        if training.schedule == "constant":
-            training.num_steps = 1
-        key = make, trainer.make_train_step, repr(config.model), repr(training)
-        if key not in STEPS:
-            STEPS[key] = make(*args)
-        return STEPS[key]
 
-    return step
+def shared(make, *fields):
+    """`make(model, …, training)`, called once for all equal settings, and `fields` of training."""
+
+    def make_once(model, *rest):
+        training = rest[-1]
+        values = [getattr(training, name) for name in fields]
+        key = make, repr(model.config), settings(training), *values
+        if key not in SHARED:
+            # In a thread of its own, because the first call is in the trace of a state's shapes.
+            with ThreadPoolExecutor(1) as thread:
+                SHARED[key] = thread.submit(make, model, *rest).result()
+        return SHARED[key]
+
+    return make_once
+
+
+def copied(make):
+    """`make`, whose arrays are copied for each call: the training step overwrites them."""
+    return lambda *given: jax.device_put(jax.device_get(make(*given)), replicated())
+
+
+def settings(training: TrainingConfig) -> str:
+    """The settings of training without those of OTHER_FIELDS."""
+    default = TrainingConfig()
+    others = {name: getattr(default, name) for name in OTHER_FIELDS}
+    if training.schedule in ("paper", "inverse_sqrt", "constant"):
+        others["num_steps"] = 1
+    return repr(replace(training, **others))

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.parts.measuring import call_seconds
 from benchmarks.parts.sizes import PAIR, Sizes
-from model.attention import causal_mask, dot_product_attention, segment_mask
+from seq2seq.model.attention import causal_mask, dot_product_attention, segment_mask
 
 
 def attention_rows(sizes: Sizes, deadline: float) -> Iterator[dict[str, Any]]:

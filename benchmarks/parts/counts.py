@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.beam_search import REFILL_SHARE
-from model.config import ModelConfig
+from seq2seq.model.beam_search import REFILL_SHARE
+from seq2seq.model.config import ModelConfig
 
 FLOAT32 = 4  # bytes
 ITEM_BYTES = {"float32": FLOAT32, "bfloat16": 2}

@@ -15,14 +15,14 @@ import numpy as np
 from benchmarks.parts.counts import search_steps, step_bytes
 from benchmarks.parts.measuring import call_seconds, growing_batches
 from benchmarks.parts.sizes import Sizes
-from decoding.calls import Job
-from decoding.engine import Engine
-from model.config import ModelConfig
-from model.hypotheses import Hypotheses
-from model.transformer import Transformer
-from model.translate import Request, Search, translate
-from storage.decoding_config import DecodingConfig
-from training.parameters import init_params
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.results import Source
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.transformer import Transformer
+from seq2seq.model.translate import Request, Search, translate
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.training.parameters import init_params
 
 DTYPE = "bfloat16"
 
@@ -98,7 +98,10 @@ def search_row(
     start = time.perf_counter()
     jax.block_until_ready(program(variables, requests["half"]))
     compiling = time.perf_counter() - start
-    calls = {name: lambda one=one: program(variables, one) for name, one in requests.items()}
+    calls = {
+        name: lambda request=request: program(variables, request)
+        for name, request in requests.items()
+    }
     seconds = call_seconds(calls, sizes.seconds, jax.device_get)
     step = max(0.0, seconds["batch"] - seconds["half"]) / (length - length // 2)
     # The steps of the difference run while the cache holds length / 2 … length steps.
@@ -127,14 +130,14 @@ def engine_rows(sizes: Sizes, deadline: float, size: str, beams: int) -> Iterato
     engine.use(random_variables(config)["params"])
     bucket = next(bucket for bucket in engine.buckets if bucket >= sizes.source_length)
     hypotheses = sizes.hypotheses[len(sizes.hypotheses) // 2]
-    batch = max(hypotheses // beams, engine.lanes(bucket) * jax.local_device_count())
+    batch = max(hypotheses // beams, engine.lanes.of(bucket) * jax.local_device_count())
     count = sizes.queue * batch
     sources = sources_of(config, count, sizes.source_length)[:, :-1].tolist()
-    job = Job(sources, {}, range(count))
-    calls = {"": lambda: sum(len(results) for results in engine.search([job]))}
+    window = [Source(number, ids) for number, ids in enumerate(sources)]
+    calls = {"": lambda: sum(len(results) for results in engine.search([window]))}
     seconds = call_seconds(calls, sizes.seconds, lambda _: None)[""]
     yield {
         "program": "ours, engine of decode.py", "device": jax.default_backend(), "dtype": DTYPE,
-        "size": size, "beams": beams, "batch": engine.lanes(bucket),
+        "size": size, "beams": beams, "batch": engine.lanes.of(bucket),
         "sentences_per_second": count / seconds,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from training.failure import OUT_OF_MEMORY
+from seq2seq.training.memory_check import OUT_OF_MEMORY
 
 ROUNDS = 3
 MOST_REPEATS = 50

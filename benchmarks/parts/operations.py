@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.parts.counts import step_bytes
 from benchmarks.parts.decoding import DTYPE, search_program
 from benchmarks.parts.sizes import Sizes
-from model.translate import Request
-from training.parameters import parameter_shapes
+from seq2seq.model.translate import Request
+from seq2seq.training.parameters import parameter_shapes
 
 NO_WORK = {"constant", "return", "iota", "reshape", "broadcast_in_dim"}
 BRANCHES = {"case", "if"}
@@ -61,10 +61,10 @@ def search_loop(lowered: jax.stages.Lowered) -> Operations:
     A loop inside it counts once.
     """
     module = lowered.compiler_ir("stablehlo")
-    functions = {str(one.name).strip('"'): one for one in module.body.operations}
-    loops = [body for one in functions.values() for body in loop_bodies(one.operation)]
+    functions = {str(function.name).strip('"'): function for function in module.body.operations}
+    loops = [body for function in functions.values() for body in loop_bodies(function.operation)]
     counted = [counted_operations(body, functions) for body in loops]
-    return max(counted, key=lambda one: len(one.always))
+    return max(counted, key=lambda operations: len(operations.always))
 
 
 def loop_bodies(operation: Any) -> Iterator[Any]:
@@ -82,27 +82,27 @@ def counted_operations(region: Any, functions: dict[str, Any]) -> Operations:
 
     NO_WORK is not counted, nor are the regions of reductions and sorts.
     """
-    found = Operations([], [])
+    operations = Operations([], [])
     for block in region:
-        for one in block:
-            operation = one.operation
+        for statement in block:
+            operation = statement.operation
             name = operation.name.rpartition(".")[2]
             regions = list(operation.regions) if name in BRANCHES | {"while"} else []
             if name == "call":
                 callee = str(operation.attributes["callee"]).strip('@"')
                 regions = list(functions[callee].operation.regions)
             elif name not in NO_WORK:
-                found.always.append((name, operand_bytes(operation)))
-            for inner in (counted_operations(one, functions) for one in regions):
-                kept = found.branches if name in BRANCHES else found.always
+                operations.always.append((name, operand_bytes(operation)))
+            for inner in (counted_operations(part, functions) for part in regions):
+                kept = operations.branches if name in BRANCHES else operations.always
                 kept.extend(inner.always)
-                found.branches.extend(inner.branches)
-    return found
+                operations.branches.extend(inner.branches)
+    return operations
 
 
 def operand_bytes(operation: Any) -> int:
     """The bytes of all operands of an operation."""
-    return sum(type_bytes(str(one.type)) for one in operation.operands)
+    return sum(type_bytes(str(operand.type)) for operand in operation.operands)
 
 
 def type_bytes(text: str) -> int:

@@ -7,7 +7,7 @@ functions: it is optional.
 from importlib.util import find_spec
 from typing import Any
 
-from model.config import ModelConfig
+from seq2seq.model.config import ModelConfig
 
 PACKAGES = {
     "PyTorch": ("torch",),
@@ -99,4 +99,4 @@ def ctranslate2_translator(config: ModelConfig, directory: str, device: str):
     spec.optimize(quantization=kind)
     spec.save(directory)
     translator = ctranslate2.Translator(directory, device=device, compute_type=kind)
-    return translator, lambda ids: [[tokens[i] for i in one] for one in ids]
+    return translator, lambda ids: [[tokens[i] for i in sentence] for sentence in ids]

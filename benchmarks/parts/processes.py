@@ -20,7 +20,7 @@ from benchmarks.parts.catalog import Part
 from benchmarks.parts.peers import missing_packages
 from benchmarks.parts.results import RUNNING, Results
 from benchmarks.parts.sizes import Sizes
-from runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 SHARE = 3  # one part may take at most 1/3 of the time
 MEMORY_SHARE = "0.92"  # of a GPU for JAX: nothing else runs on it

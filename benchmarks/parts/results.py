@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import DATA, UserError
+from seq2seq.runtime.errors import DATA, UserError
 
 DONE, RUNNING, FAILED = "done", "running", "failed"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from configs import base, big, small
-from model.config import ModelConfig
-from storage.config import Config
+from seq2seq.configs import base, big, small
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
 
 PAIR = 32  # tokens of each side of a pair in a packed row
 
@@ -57,7 +57,7 @@ TRAINING = {
     "base": training_size(base.get_config, 64),
     "big": training_size(big.get_config, 32),
 }
-# The options of interop/marian.py for an OPUS-MT model.
+# The options of seq2seq/interop/marian.py for an OPUS-MT model.
 OPUS = ModelConfig(
     source_vocab_size=58_101, target_vocab_size=58_101, max_length=512, sinusoid_layout="halves",
     activation="silu", attention_bias=True, layer_norm_epsilon=1e-5, output_bias=True,
@@ -89,7 +89,8 @@ def tiny_model(model: ModelConfig) -> ModelConfig:
 
 TINY = FULL._replace(
     training={
-        name: TrainingSize(tiny_model(one.model), 16, 4, 4) for name, one in FULL.training.items()
+        name: TrainingSize(tiny_model(training.model), 16, 4, 4)
+        for name, training in FULL.training.items()
     },
     decoding={name: tiny_model(model) for name, model in FULL.decoding.items()},
     hypotheses=(32,),

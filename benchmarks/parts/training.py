@@ -14,16 +14,16 @@ import numpy as np
 from benchmarks.parts.counts import training_flops
 from benchmarks.parts.measuring import call_seconds, doublings, growing_batches
 from benchmarks.parts.sizes import PAIR, Sizes
-from data.packing import Batch
-from model.config import ModelConfig
-from model.transformer import Transformer
-from runtime.memory import free_memory
-from storage.sizes import num_bytes
-from storage.training_config import TrainingConfig
-from training.memory import step_memory
-from training.optimizer import make_optimizer
-from training.parallel import parallel_train_step, place_batch
-from training.step import init_state, make_train_step, split_rows
+from seq2seq.data.batching.packing import Batch
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.transformer import Transformer
+from seq2seq.runtime.memory import free_memory
+from seq2seq.storage.sizes import num_bytes
+from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.training.memory_check import step_memory
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import parallel_train_step, place_batch, split_rows
+from seq2seq.training.step import init_state, make_train_step
 
 
 def packed_batch(config: ModelConfig, rows: int, length: int, pair: int) -> Batch:
@@ -69,24 +69,24 @@ class FullStep:
 
 def training_rows(sizes: Sizes, deadline: float, size: str, dtype: str) -> Iterator[dict[str, Any]]:
     """A row for each batch size; numbers are per device."""
-    one = sizes.training[size]
-    config, step = replace(one.model, dtype=dtype), None
+    training = sizes.training[size]
+    config, step = replace(training.model, dtype=dtype), None
 
     def measure(rows: int) -> dict[str, Any]:
         nonlocal step
         step = step or FullStep(config)
         count = rows * jax.local_device_count()
-        batch = step.place(packed_batch(config, count, one.length, min(PAIR, one.length)))
+        batch = step.place(packed_batch(config, count, training.length, min(PAIR, training.length)))
         start = time.perf_counter()
         memory = step.compile(batch)
         compiling = time.perf_counter() - start
         seconds = call_seconds({"": lambda: step(batch)}, sizes.seconds)[""]
         return {
-            "size": size, "program": "ours", "dtype": dtype, "tokens": rows * one.length,
-            "tokens_per_second": rows * one.length / seconds,
-            "flops": rows * training_flops(config, one.length, one.length) / seconds,
+            "size": size, "program": "ours", "dtype": dtype, "tokens": rows * training.length,
+            "tokens_per_second": rows * training.length / seconds,
+            "flops": rows * training_flops(config, training.length, training.length) / seconds,
             "memory": memory, "compile_seconds": compiling,
         }  # fmt: skip
 
-    sizes_of_batches = doublings(one.first_rows, one.most_rows)
+    sizes_of_batches = doublings(training.first_rows, training.most_rows)
     yield from growing_batches(sizes_of_batches, measure, "tokens_per_second", deadline)

@@ -40,17 +40,17 @@ def torch_training_rows(sizes: Sizes, deadline: float, size: str) -> Iterator[di
     """A row for each batch size, on one device."""
     import torch
 
-    one, device = sizes.training[size], peer_device(torch.cuda.is_available(), sizes.platform)
-    pair = min(PAIR, one.length)
-    model, logits = torch_transformer(one.model, pair, device)
+    training, device = sizes.training[size], peer_device(torch.cuda.is_available(), sizes.platform)
+    pair = min(PAIR, training.length)
+    model, logits = torch_transformer(training.model, pair, device)
     compiled = device == "cuda"  # on a CPU compilation takes longer than the tiny measurement
     if compiled:
         logits = torch.compile(logits, dynamic=False)
     step = torch_step(model, logits, device, autocast=True)
 
     def measure(rows: int) -> dict[str, Any]:
-        pairs = rows * one.length // pair
-        batch = packed_batch(one.model, pairs, pair, pair)
+        pairs = rows * training.length // pair
+        batch = packed_batch(training.model, pairs, pair, pair)
         ids = [torch.from_numpy(x).long().to(device) for x in
                (batch.source, batch.target, batch.labels)]  # fmt: skip
         wait = torch.cuda.synchronize if compiled else lambda: None
@@ -64,5 +64,5 @@ def torch_training_rows(sizes: Sizes, deadline: float, size: str) -> Iterator[di
             "memory": torch.cuda.max_memory_allocated() if compiled else None,
         }  # fmt: skip
 
-    sizes_of_batches = doublings(one.first_rows, one.most_rows)
+    sizes_of_batches = doublings(training.first_rows, training.most_rows)
     yield from growing_batches(sizes_of_batches, measure, "tokens_per_second", deadline)

@@ -14,16 +14,18 @@ its memory at least as n^1.7; time and memory of the GRU grow at most as n^1.3. 
 width, attention takes less time than the GRU. At the longest n it takes more time and more memory.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
-from model.attention import AttentionParams, multi_head_attention, project_keys_values
-from model.rnn import GruParams, gru
-from scripts.experiments.figures import curve, panels
-from scripts.experiments.outcome import Check, Result, Results, spread
-from scripts.experiments.timing import crossing, growth, median_seconds
+from seq2seq.model.attention import AttentionParams, multi_head_attention, project_keys_values
+from seq2seq.model.gru import GruParams, gru
+from seq2seq.scripts.experiments.figures import curve, panels
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
+from seq2seq.scripts.experiments.timing import crossing, growth, median_seconds
 
 CLAIM = "Attention costs n²: beyond some length it costs more than the n steps of an RNN."
 ARMS = ("attention", "gru")
@@ -44,6 +46,8 @@ def gru_layer(params: GruParams, x: jax.Array) -> jax.Array:
 
 def random_params(arm: str, key: jax.Array) -> AttentionParams | GruParams:
     """Normal parameters of a layer, of the standard deviation 1/√WIDTH."""
+    kind: Any
+    shapes: tuple[tuple[int, ...], ...]
     if arm == "attention":
         kind, head = AttentionParams, (HEADS, WIDTH // HEADS)
         shapes = (WIDTH, *head), (WIDTH, *head), (WIDTH, *head), (*head, WIDTH)
@@ -54,9 +58,9 @@ def random_params(arm: str, key: jax.Array) -> AttentionParams | GruParams:
     return kind(*(WIDTH**-0.5 * array for array in map(jax.random.normal, keys, shapes)))
 
 
-def passes(arm: str, params: AttentionParams | GruParams, x: jax.Array):
+def passes(arm: str, params: AttentionParams | GruParams, x: jax.Array) -> Any:
     """The gradients by parameters and inputs of the sum of squared outputs."""
-    layer = attention_layer if arm == "attention" else gru_layer
+    layer: Callable[..., jax.Array] = attention_layer if arm == "attention" else gru_layer
     return jax.grad(lambda *inputs: jnp.square(layer(*inputs)).sum(), argnums=(0, 1))(params, x)
 
 
@@ -67,7 +71,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
     for length in LENGTHS[size]:
         x = jax.random.normal(key, (1, length, WIDTH))
         compiled = jax.jit(partial(passes, arm)).lower(params, x).compile()
-        memory.append(compiled.memory_analysis().temp_size_in_bytes)
+        memory.append(cast(Any, compiled.memory_analysis()).temp_size_in_bytes)
         seconds.append(median_seconds(partial(compiled, params, x), ROUNDS[size]))
     return {"lengths": LENGTHS[size], "seconds": seconds, "memory": memory}
 
@@ -85,17 +89,20 @@ def judge(results: Results) -> list[Check]:
 
     def pairs_of(name: str) -> list[tuple[list[float], list[float]]]:
         runs = (results[arm] for arm in ARMS)
-        return [(one[name], other[name]) for one, other in zip(*runs, strict=True)]
+        return [(first[name], second[name]) for first, second in zip(*runs, strict=True)]
 
     def crosses(name: str) -> Check:
         pairs = pairs_of(name)
         places = [crossing(lengths, *pair) for pair in pairs]
-        found = [place for place in places if place is not None]
-        where = f"from n = {spread(found, 0)} on" if found else "at no measured length"
-        if found and max(found) <= lengths[0]:
+        crossings = [place for place in places if place is not None]
+        where = f"from n = {spread(crossings, 0)} on" if crossings else "at no measured length"
+        if crossings and max(crossings) <= lengths[0]:
             where = f"already at n = {lengths[0]}"
-        text = f"{name}: attention exceeds the GRU {where} (in {len(found)} of {len(pairs)} seeds)"
-        return Check(text, all(a[-1] > b[-1] for a, b in pairs))
+        text = (
+            f"{name}: attention exceeds the GRU {where} (in {len(crossings)} of {len(pairs)} seeds)"
+        )
+        figure = f"attention takes longer than a GRU {where}" if name == "seconds" else ""
+        return Check(text, all(a[-1] > b[-1] for a, b in pairs), figure)
 
     ratios = [
         max(a / b for n, a, b in zip(lengths, *pair, strict=True) if n < WIDTH)
@@ -113,7 +120,7 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     figure, axes = panels("seconds, forward and backward", "temporary memory, bytes")
     for axis, name in zip(axes, ("seconds", "memory"), strict=True):
         for arm in ARMS:

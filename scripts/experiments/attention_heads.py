@@ -23,20 +23,21 @@ difference of BLEU would have to be large to show.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from scripts.experiments.figures import bars, panels
-from scripts.experiments.heads import KINDS, ablated_losses, head_statistics
-from scripts.experiments.korean_model import (
+from seq2seq.scripts.experiments.figures import bars, panels
+from seq2seq.scripts.experiments.heads import KINDS, ablated_losses, head_statistics
+from seq2seq.scripts.experiments.korean_model import (
     evenly_spaced,
     korean_task,
     trained_korean,
     untrained_korean,
     word_bleu,
 )
-from scripts.experiments.outcome import Check, Result, Results, spread, values
-from scripts.experiments.small_model import best_hypotheses
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread, values
+from seq2seq.scripts.experiments.small_model import best_hypotheses
 
 CLAIM = "Several heads are better than one at equal width, and they specialise."
 ARMS = ("1 head", "8 heads")
@@ -49,8 +50,8 @@ def measure(arm: str, seed: int, size: str) -> Result:
     trained = trained_korean(size, seed, heads)
     test = evenly_spaced(known.test, SENTENCES[size])
     pairs = known.encoded(test)
-    found, _ = best_hypotheses(trained, known.task, pairs[0])
-    texts = [known.target.decode(ids) for ids in found]
+    outputs, _ = best_hypotheses(trained, known.task, pairs[0])
+    texts = [known.target.decode(ids) for ids in outputs]
     before = head_statistics(untrained_korean(size, seed, heads), known.task, pairs)
     losses = ablated_losses(trained, known.task, pairs)
     return {
@@ -88,6 +89,7 @@ def judge(results: Results) -> list[Check]:
             f"BLEU is {spread(one, 1)} with one head and {spread(eight, 1)} with eight (loss "
             f"{spread(loss[0])} and {spread(loss[1])} nats)",
             all(a < b for a, b in zip(one, eight, strict=True)),
+            f"BLEU rises by {spread(np.subtract(eight, one).tolist(), 1)} with eight heads",
         ),
         spread_check(runs, "entropy", "entropy in nats", 2),
         spread_check(runs, "offset", "mean offset in positions", 2),
@@ -100,15 +102,15 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     titles = "BLEU", "heads (seed 0)", "heads (seed 0)", "cost of the removal of a head, nats"
     figure, axes = panels(*titles, width=3)
     bars(axes[0], ARMS, [values(results, arm, "bleu") for arm in ARMS])
     run = results["8 heads"][0]
     for place, kind in enumerate(KINDS):
-        each = {name: np.ravel(numbers[place]) for name, numbers in run["heads"].items()}
-        axes[1].plot(each["offset"], each["entropy"], "o", ms=4, label=kind)
-        axes[2].plot(each["diagonality"], each["entropy"], "o", ms=4, label=kind)
+        statistics = {name: np.ravel(numbers[place]) for name, numbers in run["heads"].items()}
+        axes[1].plot(statistics["offset"], statistics["entropy"], "o", ms=4, label=kind)
+        axes[2].plot(statistics["diagonality"], statistics["entropy"], "o", ms=4, label=kind)
         for layer, costs in enumerate(run["costs"][place]):
             axes[3].plot(np.sort(costs)[::-1], marker=".", label=f"{kind}, layer {layer + 1}")
     axes[1].set_xlabel("mean offset, positions")

@@ -18,28 +18,27 @@ little to gain: the difference of BLEU is within the spread over the seeds.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.tokenizer import END
-from model.translate import Request, Search, translate
-from scripts.experiments.figures import curve, panels
-from scripts.experiments.korean_model import (
+from seq2seq.data.special_tokens import END
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.translate import Request, Search, translate
+from seq2seq.scripts.experiments.figures import curve, panels
+from seq2seq.scripts.experiments.korean_model import (
     evenly_spaced,
     korean_task,
     trained_korean,
     word_bleu,
 )
-from scripts.experiments.outcome import Check, Result, Results, spread, values
-from scripts.experiments.small_model import padded
-from scripts.experiments.timing import median_seconds
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread, values
+from seq2seq.scripts.experiments.small_model import padded
+from seq2seq.scripts.experiments.timing import median_seconds
 
-CLAIM = (
-    "Beam 4 is better than greedy search; larger beams find more probable outputs, but not better "
-    "ones; alpha makes outputs longer."
-)
+CLAIM = "Beam 4 is better than greedy search, larger beams are not; alpha lengthens outputs."
 ARMS = tuple(f"beam {beam}" for beam in (1, 2, 4, 8, 16, 32))
 ALPHAS = (0.0, 0.6, 1.0)
 TIMED = 0.6  # the alpha of the time
@@ -53,16 +52,17 @@ def measure(arm: str, seed: int, size: str) -> Result:
     test = evenly_spaced(known.test, SENTENCES[size])
     sources, _ = known.encoded(test)
     ids, lengths = padded(sources, known.task.source_length)
-    request = Request(ids, lengths, jnp.full(len(ids), known.task.target_length))
+    limits = jnp.full(len(ids), known.task.target_length)
+    request = Request(jnp.asarray(ids), jnp.asarray(lengths), limits)
 
     @partial(jax.jit, static_argnums=3)
-    def found(variables, request, alpha, beam):
+    def search_program(variables: Any, request: Request, alpha: float, beam: int) -> Hypotheses:
         search = Search(beam_size=beam, alpha=alpha)
         models = [(trained.model, variables)]
         return translate(models, request, search, known.task.target_length, LANES)
 
     result: Result = {"log_prob": [], "length": [], "bleu": []}
-    run = partial(found, trained.variables, request)
+    run = partial(search_program, trained.variables, request)
     beam = int(arm.split()[1])
     for alpha in ALPHAS:
         best = jax.device_get(run(alpha, beam))
@@ -98,6 +98,7 @@ def judge(results: Results) -> list[Check]:
         Check(
             f"BLEU is {spread(scores[0])} with beam 1 and {spread(scores[1])} with beam 4",
             rises(scores[:2]),
+            f"BLEU rises by {spread(np.subtract(scores[1], scores[0]).tolist())} with beam 4",
         ),
         Check(
             f"BLEU is {spread(scores[2])} with beam 32",
@@ -112,7 +113,7 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     titles = "mean log-probability", "BLEU", "tokens", "seconds"
     figure, axes = panels(*titles, width=2.8)
     sizes = [int(arm.split()[1]) for arm in ARMS]

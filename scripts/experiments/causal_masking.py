@@ -13,15 +13,21 @@ Rule, in each seed: the training loss ends above 0.5 nats per token with the mas
 without it; the share of correct outputs is above 0.9 with the mask and below 0.1 without it.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
-from data.tokenizer import SPECIALS
-from model.attention import MultiHeadAttention
-from model.transformer import Transformer
-from scripts.experiments.figures import bars, curve, panels, smoothed
-from scripts.experiments.outcome import Check, Result, Results, spread, values
-from scripts.experiments.small_model import (
+from seq2seq.data.special_tokens import SPECIALS
+from seq2seq.model.attention import MultiHeadAttention
+from seq2seq.model.transformer import Transformer
+from seq2seq.scripts.experiments.figures import bars, curve, panels, smoothed
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread, values
+from seq2seq.scripts.experiments.small_model import (
+    Arguments,
+    Call,
+    Options,
+    Sequences,
     Task,
     Variant,
     exact_share,
@@ -30,7 +36,7 @@ from scripts.experiments.small_model import (
     token_accuracy,
     train_model,
 )
-from scripts.experiments.tasks import excluding, reversal
+from seq2seq.scripts.experiments.tasks import excluding, reversal
 
 CLAIM = "Without the causal mask the training loss approaches zero and decoding fails."
 ARMS = ("masked", "unmasked")
@@ -57,7 +63,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
 def with_noise(task: Task) -> Task:
     """The task, with random symbols in a share NOISE of the places of its targets."""
 
-    def sample(random, count):
+    def sample(random: np.random.Generator, count: int) -> tuple[Sequences, Sequences]:
         sources, targets = task.sample(random, count)
         for target in targets:
             for place in np.flatnonzero(random.random(len(target)) < NOISE):
@@ -67,7 +73,7 @@ def with_noise(task: Task) -> Task:
     return task._replace(sample=sample)
 
 
-def unmasked(original, arguments, options, context):
+def unmasked(original: Call, arguments: Arguments, options: Options, context: Any) -> Any:
     """An interceptor: in training the decoder may attend to all positions of its segment."""
     is_self = context.module.path[:1] == ("decoder",) and context.module.name == "self_attention"
     if not (is_self and is_call(context, MultiHeadAttention)):
@@ -91,11 +97,12 @@ def judge(results: Results) -> list[Check]:
             f"{spread(decoded[1])} of the outputs are correct without and {spread(decoded[0])} "
             "with it",
             max(decoded[1]) < 0.1 and min(decoded[0]) > 0.9,
+            f"{spread(decoded[1])} of the outputs correct without the mask",
         ),
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     figure, axes = panels("training loss", "correct tokens, teacher forcing", "correct outputs")
     for arm in ARMS:
         losses = [result["losses"] for result in results[arm]]

@@ -18,15 +18,17 @@ Transformer by at most 0.05. A kind that does not predict the shortest
 sequences satisfies no part of the rule.
 """
 
+from typing import Any
+
 import numpy as np
 
-from model.config import num_parameters
-from model.kinds import make_model
-from scripts.experiments.equal_models import equal_config
-from scripts.experiments.figures import curve, panels
-from scripts.experiments.outcome import Check, Result, Results, spread
-from scripts.experiments.small_model import best_hypotheses, forced_pass, train_model
-from scripts.experiments.tasks import copying
+from seq2seq.model.config import num_parameters
+from seq2seq.model.kinds import make_model
+from seq2seq.scripts.experiments.equal_models import equal_config
+from seq2seq.scripts.experiments.figures import curve, panels
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
+from seq2seq.scripts.experiments.small_model import best_hypotheses, forced_pass, train_model
+from seq2seq.scripts.experiments.tasks import copying
 
 CLAIM = "The fixed context vector loses long sentences."
 ARMS = ("transformer", "rnn_attention", "rnn")
@@ -45,13 +47,16 @@ def measure(arm: str, seed: int, size: str) -> Result:
     trained = train_model(model, task, seed, STEPS[size])
     sources = []
     for length in lengths:
-        one = copying(SYMBOLS, range(length, length + 1))
-        sources += one.sample(np.random.default_rng([seed, length]), SEQUENCES)[0]
+        task_of_length = copying(SYMBOLS, range(length, length + 1))
+        sources += task_of_length.sample(np.random.default_rng([seed, length]), SEQUENCES)[0]
     logits, _ = forced_pass(trained, task, sources, sources)
-    found, _ = best_hypotheses(trained, task, sources)
+    outputs, _ = best_hypotheses(trained, task, sources)
     predicted = logits.argmax(axis=-1)
-    tokens = [np.mean(row[: len(one)] == one) for row, one in zip(predicted, sources, strict=True)]
-    exact = [one == other for one, other in zip(found, sources, strict=True)]
+    tokens = [
+        np.mean(row[: len(source)] == source)
+        for row, source in zip(predicted, sources, strict=True)
+    ]
+    exact = [output == source for output, source in zip(outputs, sources, strict=True)]
     by_length = (len(lengths), SEQUENCES)
     return {
         "lengths": lengths,
@@ -85,7 +90,11 @@ def judge(results: Results) -> list[Check]:
             f"the tokens at length {lengths[0]}",
             all(learned.values()),
         ),
-        Check(described("rnn"), learned["rnn"] and bool(lost["rnn"].min() >= LOST)),
+        Check(
+            described("rnn"),
+            learned["rnn"] and bool(lost["rnn"].min() >= LOST),
+            f"RNN: {spread(at('rnn', -1))} of the tokens correct at length {lengths[-1]}",
+        ),
         *(
             Check(described(arm), learned[arm] and bool(lost[arm].max() <= KEPT))
             for arm in ("rnn_attention", "transformer")
@@ -93,7 +102,7 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     figure, axes = panels("correct tokens, teacher forcing", "sequences decoded without error")
     for axis, name in zip(axes, ("tokens", "sequences"), strict=True):
         for arm in ARMS:

@@ -1,7 +1,7 @@
 """Models of every kind with the number of parameters of a small Transformer."""
 
-from model.config import ModelConfig, num_parameters
-from scripts.experiments.small_model import Task, small_config
+from seq2seq.model.config import ModelConfig, num_parameters
+from seq2seq.scripts.experiments.small_model import Task, small_config
 
 LARGEST = 4  # widths up to this multiple of the Transformer's are compared
 
@@ -21,4 +21,4 @@ def equal_config(kind: str, task: Task, width: int, max_length: int = 256) -> Mo
         )  # fmt: skip
 
     widths = range(2, LARGEST * width + 1, 2)
-    return min(map(rnn, widths), key=lambda one: abs(num_parameters(one) - expected))
+    return min(map(rnn, widths), key=lambda config: abs(num_parameters(config) - expected))

@@ -19,15 +19,21 @@ Remark: attention is not only an average: its weights are functions of the input
 connections, not feed-forward layers, keep the positions apart at this depth.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model.layers import FeedForward
-from model.transformer import Layer, Sublayer, Transformer
-from scripts.experiments.figures import curve, panels
-from scripts.experiments.outcome import Check, Result, Results, spread
-from scripts.experiments.small_model import (
+from seq2seq.model.layers import FeedForward
+from seq2seq.model.transformer import Layer, Sublayer, Transformer
+from seq2seq.scripts.experiments.figures import curve, panels
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
+from seq2seq.scripts.experiments.small_model import (
+    Arguments,
+    Call,
+    Options,
+    Task,
     Variant,
     batch_of,
     is_call,
@@ -35,8 +41,8 @@ from scripts.experiments.small_model import (
     token_accuracy,
     train_model,
 )
-from scripts.experiments.tasks import excluding, sequence_task
-from training.parameters import init_params
+from seq2seq.scripts.experiments.tasks import excluding, sequence_task
+from seq2seq.training.parameters import init_params
 
 CLAIM = "Self-attention without feed-forward layers only re-averages values."
 ARMS = ("with", "without", "with, no residuals", "without, no residuals")
@@ -58,7 +64,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
     return {"distance": distances(arm, seed), "depths": DEPTHS[size], "accuracy": accuracy}
 
 
-def exclusive_ors(lengths: range):
+def exclusive_ors(lengths: range) -> Task:
     """Each target bit is the exclusive or of a source bit and the next one, the last one first."""
 
     def rule(source: list[int]) -> list[int]:
@@ -67,11 +73,11 @@ def exclusive_ors(lengths: range):
     return sequence_task(rule, 2, lengths)
 
 
-def variant(arm: str, model: Transformer):
+def variant(arm: str, model: Transformer) -> Transformer:
     """The model of an arm."""
     feeds, adds = arm in ARMS[::2], arm in ARMS[:2]
 
-    def replace_call(original, arguments, options, context):
+    def replace_call(original: Call, arguments: Arguments, options: Options, context: Any) -> Any:
         if is_call(context, FeedForward) and not feeds:
             return jnp.zeros_like(arguments[0])
         if is_call(context, Sublayer, "leave") and not adds:
@@ -96,12 +102,12 @@ def distances(arm: str, seed: int) -> list[float]:
         mutable="intermediates", capture_intermediates=lambda m, _: isinstance(m, Layer),
     )  # fmt: skip
     layers = sown["intermediates"]["encoder"]
-    found = []
+    relative = []
     for layer in range(LAYERS):
         x = np.asarray(layers[f"layers_{layer}"]["__call__"][0][0])[:, : task.source_length - 1]
         away = np.linalg.norm(x - x.mean(axis=1, keepdims=True), axis=(1, 2))
-        found.append(float((away / np.linalg.norm(x, axis=(1, 2))).mean()))
-    return found
+        relative.append(float((away / np.linalg.norm(x, axis=(1, 2))).mean()))
+    return relative
 
 
 def judge(results: Results) -> list[Check]:
@@ -117,11 +123,9 @@ def judge(results: Results) -> list[Check]:
             f"{spread(last[1])} without feed-forward layers, and {spread(last[3], 4)} without "
             "residual connections too",
             max(last[3]) < 0.01,
+            f"relative distance {spread(last[1])} after {LAYERS} layers without them",
         ),
-        Check(
-            f"it is {spread(last[2], 4)} without residual connections only",
-            min(last[2]) > 0.01,
-        ),
+        Check(f"it is {spread(last[2], 4)} without residual connections only", min(last[2]) > 0.01),
         Check(
             f"one layer predicts {spread(first[0])} of the tokens with and {spread(first[1])} "
             "without feed-forward layers",
@@ -134,11 +138,11 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     figure, axes = panels("relative distance from the mean", "accuracy over depth")
     for arm in ARMS:
-        found = [result["distance"] for result in results[arm]]
-        curve(axes[0], range(1, LAYERS + 1), found, arm)
+        runs = [result["distance"] for result in results[arm]]
+        curve(axes[0], range(1, LAYERS + 1), runs, arm)
     axes[0].set_yscale("log")
     axes[0].set_xlabel("layer")
     axes[0].legend()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:  # matplotlib is optional: without it an experiment is measured, not drawn
     from matplotlib.axes import Axes
@@ -31,7 +32,7 @@ def panels(*titles: str, width: float = 3.6, height: float = 2.9) -> tuple[Figur
     import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams.update(STYLE)
+    matplotlib.rcParams.update(cast(Any, STYLE))
     figure = Figure(figsize=(width * len(titles), height), layout="constrained")
     axes = list(figure.subplots(1, len(titles), squeeze=False)[0])
     for axis, title in zip(axes, titles, strict=True):
@@ -39,15 +40,15 @@ def panels(*titles: str, width: float = 3.6, height: float = 2.9) -> tuple[Figur
     return figure, axes
 
 
-def curve(axis: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], label: str) -> None:
+def curve(axis: Axes, x: ArrayLike, runs: ArrayLike, label: str) -> None:
     """The mean of the runs, one for each seed, and the range from the lowest to the highest."""
-    values = np.asarray(runs, float)
+    x, values = np.asarray(x), np.asarray(runs, float)
     (line,) = axis.plot(x, values.mean(axis=0), marker="o" * (len(x) < 15) or None, ms=3)
     line.set_label(label)
     axis.fill_between(x, values.min(axis=0), values.max(axis=0), alpha=0.2, color=line.get_color())
 
 
-def bars(axis: Axes, labels: Sequence[str], runs: Sequence[Sequence[float]]) -> None:
+def bars(axis: Axes, labels: Sequence[str], runs: Iterable[Sequence[float] | np.ndarray]) -> None:
     """One bar for each label: the mean of its numbers, and each of them as a dot."""
     for place, numbers in enumerate(runs):
         axis.bar(place, np.mean(numbers), width=0.6, alpha=0.7)
@@ -55,7 +56,7 @@ def bars(axis: Axes, labels: Sequence[str], runs: Sequence[Sequence[float]]) -> 
     axis.set_xticks(range(len(labels)), labels)
 
 
-def smoothed(losses: Sequence[float], points: int = 50) -> list[float]:
+def smoothed(losses: Sequence[float] | np.ndarray, points: int = 50) -> list[float]:
     """The means of about `points` consecutive groups of a curve."""
     groups = np.array_split(np.asarray(losses), min(points, len(losses)))
     return [float(group.mean()) for group in groups]

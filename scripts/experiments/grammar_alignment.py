@@ -7,11 +7,11 @@ marker on the two sides are aligned.
 from collections.abc import Iterator
 from typing import Any
 
-from data.korean.english import english
-from data.korean.grammar import Sentence, korean
-from data.korean.lexicon import Adjective, Adverb, Noun, Pronoun, Verb
-from data.korean.predicates import BE, BE_AT, HAVE, THERE
-from scripts.experiments.korean_model import spaced
+from seq2seq.data.korean.english import english
+from seq2seq.data.korean.grammar import Sentence, korean
+from seq2seq.data.korean.lexicon import Adjective, Adverb, Noun, Pronoun, Verb
+from seq2seq.data.korean.predicates import BE, BE_AT, HAVE, THERE
+from seq2seq.scripts.experiments.korean_model import spaced
 
 KO, EN = "뷁", "zzmark"  # in no word of the grammar
 
@@ -31,7 +31,7 @@ def aligned_words(sentence: Sentence) -> tuple[str, str, set[tuple[int, int]]]:
             for side, mark in zip(tokens, (KO, EN), strict=True)
         ]
         same = all(len(a) == len(b.split()) for a, b in zip(tokens, texts, strict=True))
-        if same and all(len(found) == 1 for found in places):
+        if same and all(len(numbers) == 1 for numbers in places):
             links.add((places[0][0], places[1][0]))
     return *texts, links
 

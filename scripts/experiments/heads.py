@@ -4,14 +4,18 @@ Axes: L layers · B sentences · H heads · T queries · S keys.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
-from model.scoring import target_log_probs, teacher_forcing
-from scripts.experiments.small_model import (
+from seq2seq.model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
+from seq2seq.model.scoring import target_log_probs, teacher_forcing
+from seq2seq.scripts.experiments.small_model import (
+    Arguments,
+    Call,
+    Options,
     Sequences,
     Task,
     Trained,
@@ -20,7 +24,7 @@ from scripts.experiments.small_model import (
     is_call,
     padded,
 )
-from scripts.experiments.softmax_scaling import entropy
+from seq2seq.scripts.experiments.softmax_scaling import entropy
 
 KINDS = ("encoder", "decoder", "cross")  # the attentions
 Encoded = tuple[Sequences, Sequences]
@@ -29,33 +33,33 @@ Encoded = tuple[Sequences, Sequences]
 def head_statistics(trained: Trained, task: Task, pairs: Encoded) -> dict[str, np.ndarray]:
     """Entropy, mean offset and diagonality of each head [kind, layer, head] over all queries."""
     _, attention = forced_pass(trained, task, *pairs)
-    found: dict[str, list] = {"entropy": [], "offset": [], "diagonality": []}
+    statistics: dict[str, list] = {"entropy": [], "offset": [], "diagonality": []}
     sides = {"encoder": pairs[0], "decoder": pairs[1], "cross": pairs[1]}
     for kind in KINDS:
         layers = np.stack(getattr(attention, kind))  # [L, B, H, T, S]
-        lengths = np.array([len(one) + 1 for one in sides[kind]])
+        lengths = np.array([len(tokens) + 1 for tokens in sides[kind]])
         inside = np.arange(layers.shape[3]) < lengths[:, None]
         offsets = np.arange(layers.shape[4]) - np.arange(layers.shape[3])[:, None]
-        each = {
+        of_queries = {
             "entropy": entropy(layers),
             "offset": (layers * offsets).sum(axis=-1),
             "diagonality": (layers * (np.abs(offsets) <= 1)).sum(axis=-1),
         }
-        for name, value in each.items():  # the mean over the queries of all sentences
-            found[name].append((value * inside[:, None]).sum(axis=(1, 3)) / inside.sum())
-    return {name: np.array(value) for name, value in found.items()}
+        for name, value in of_queries.items():  # the mean over the queries of all sentences
+            statistics[name].append((value * inside[:, None]).sum(axis=(1, 3)) / inside.sum())
+    return {name: np.array(value) for name, value in statistics.items()}
 
 
 def ablated_losses(trained: Trained, task: Task, pairs: Encoded) -> np.ndarray:
     """The loss in nats per token: of the model, then without one head after the other."""
     config, model = trained.model.config, trained.model
-    inputs = (*padded(pairs[0], task.source_length), *padded(pairs[1], task.target_length))
-    inputs = tuple(map(jnp.asarray, inputs))
+    arrays = (*padded(pairs[0], task.source_length), *padded(pairs[1], task.target_length))
+    inputs = tuple(map(jnp.asarray, arrays))
     inside = jnp.arange(task.target_length) < inputs[3][:, None]
     shape = len(KINDS), config.num_layers, config.num_heads
 
     @jax.jit
-    def loss(variables, kept):
+    def loss(variables: Any, kept: jax.Array) -> jax.Array:
         variant = Variant(model.config, partial(remove_heads, kept))
         logits, _ = teacher_forcing(variant, variables, *inputs)
         return -(target_log_probs(logits, inputs[2], None) * inside).sum() / inside.sum()
@@ -68,7 +72,9 @@ def ablated_losses(trained: Trained, task: Task, pairs: Encoded) -> np.ndarray:
     return np.array([float(loss(trained.variables, kept)) for kept in masks])
 
 
-def remove_heads(kept, original, arguments, options, context):
+def remove_heads(
+    kept: jax.Array, original: Call, arguments: Arguments, options: Options, context: Any
+) -> Any:
     """An interceptor: the output of each head is multiplied by `kept` [kind, layer, head]."""
     if not is_call(context, MultiHeadAttention):
         return original(*arguments, **options)

@@ -10,12 +10,19 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from data.korean.corpus import generate_corpus
-from data.scores import Metric
-from data.tokenizer import UNKNOWN, ListTokenizer
-from model.transformer import Transformer
-from scripts.experiments.small_model import Sequences, Task, Trained, small_config, train_model
-from training.parameters import init_params
+from seq2seq.data.korean.corpus import generate_corpus
+from seq2seq.data.metrics import Metric
+from seq2seq.data.special_tokens import UNKNOWN
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.model.transformer import Transformer
+from seq2seq.scripts.experiments.small_model import (
+    Sequences,
+    Task,
+    Trained,
+    small_config,
+    train_model,
+)
+from seq2seq.training.parameters import init_params
 
 TOKEN = re.compile(r"[^\s.,?]+|[.,?]")
 LONGEST = {"tiny": 5, "full": 13}  # Korean words of a sentence
@@ -75,8 +82,9 @@ def korean_task(size: str) -> KoreanTask:
         chosen = random.integers(0, len(sources), count)
         return [sources[i] for i in chosen], [targets[i] for i in chosen]
 
-    lengths = (max(map(len, side)) + 1 for side in (sources, targets))
-    return KoreanTask(Task(tokenizers[0].size, *lengths, sample), *tokenizers, train, test)
+    longest_source, longest_target = (max(map(len, side)) for side in (sources, targets))
+    task = Task(tokenizers[0].size, longest_source + 1, longest_target + 1, sample)
+    return KoreanTask(task, tokenizers[0], tokenizers[1], train, test)
 
 
 def word_tokenizer(texts: list[str]) -> ListTokenizer:

@@ -14,18 +14,17 @@ weights sum to less than 0.5, the derivative is not 0, and the output changes by
 two are equal again if the weights are zeroed and then divided by their sum.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model.attention import dot_product_attention
-from scripts.experiments.figures import curve, panels
-from scripts.experiments.outcome import Check, Result, Results, spread
+from seq2seq.model.attention import dot_product_attention
+from seq2seq.scripts.experiments.figures import curve, panels
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
 
-CLAIM = (
-    "Scores are masked with −∞ before the softmax, because zeroing weights after it does not "
-    "normalise them."
-)
+CLAIM = "Masks act before the softmax, because weights zeroed after it are not normalised."
 ARMS = ("−∞ before", "zero after", "zero after, divided by the sum")
 ALLOWED, MOST = 16, 48
 MASKED = {"tiny": (MOST,), "full": (0, 4, 8, 16, 32, MOST)}
@@ -41,25 +40,27 @@ def measure(arm: str, seed: int, size: str) -> Result:
         random.standard_normal((2, *SHAPE[:2], ALLOWED + MOST, width), np.float32)
     )
     plain, _ = dot_product_attention(queries, keys[:, :, :ALLOWED], values[:, :, :ALLOWED])
-    found: dict[str, list] = {"sum": [], "influence": [], "change": []}
+    statistics: dict[str, list] = {"sum": [], "influence": [], "change": []}
     for masked in MASKED[size]:
         used = ALLOWED + masked
         inputs = queries, keys[:, :, :used], values[:, :, :used]
         output, weights = attend(arm, *inputs)
-        found["sum"].append(weights.sum(axis=-1).mean())
-        found["influence"].append(influence(arm, *inputs))
-        found["change"].append(jnp.linalg.norm(output - plain) / jnp.linalg.norm(plain))
-    return {name: [float(one) for one in numbers] for name, numbers in found.items()}
+        statistics["sum"].append(weights.sum(axis=-1).mean())
+        statistics["influence"].append(influence(arm, *inputs))
+        statistics["change"].append(jnp.linalg.norm(output - plain) / jnp.linalg.norm(plain))
+    return {name: [float(number) for number in numbers] for name, numbers in statistics.items()}
 
 
-def attend(arm: str, queries, keys, values):
+def attend(
+    arm: str, queries: jax.Array, keys: jax.Array, values: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """The output [B, H, T, K] and the weights that multiply the values [B, H, T, S]."""
     mask = (jnp.arange(keys.shape[2]) < ALLOWED)[None, None, None]
     if arm == ARMS[0]:
         return dot_product_attention(queries, keys, values, mask)
     kept = []
 
-    def zero(weights):
+    def zero(weights: jax.Array) -> jax.Array:
         weights = jnp.where(mask, weights, 0.0)
         if arm == ARMS[2]:
             weights = weights / weights.sum(axis=-1, keepdims=True)
@@ -70,10 +71,10 @@ def attend(arm: str, queries, keys, values):
     return output, kept[0]
 
 
-def influence(arm: str, queries, keys, values) -> float:
+def influence(arm: str, queries: jax.Array, keys: jax.Array, values: jax.Array) -> float:
     """The norm of the derivative of the output's squares by the masked keys."""
 
-    def energy(masked):
+    def energy(masked: jax.Array) -> jax.Array:
         output, _ = attend(arm, queries, jnp.concatenate([keys[:, :, :ALLOWED], masked], 2), values)
         return jnp.square(output).sum()
 
@@ -95,6 +96,7 @@ def judge(results: Results) -> list[Check]:
             f"{spread(last(before, 'sum'))} with −∞ and {spread(last(after, 'sum'))} with zeroing",
             all(abs(s - 1) < TOLERANCE for s in last(before, "sum"))
             and max(last(after, "sum")) < 0.5,
+            f"zeroed weights sum to {spread(last(after, 'sum'))}",
         ),
         Check(
             f"the derivative by masked keys is {spread(last(before, 'influence'))} and "
@@ -110,7 +112,7 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     figure, axes = panels("sum of the weights", "change of the output", "derivative by masked keys")
     for axis, name in zip(axes, ("sum", "change", "influence"), strict=True):
         for arm in ARMS[:2]:

@@ -5,7 +5,7 @@ An experiment is a module of this folder with
 - CLAIM, its sentence in the table,
 - ARMS, the variants that are compared,
 - measure(arm, seed, size): a dict of numbers and lists, for a size of SIZES,
-- judge(results): the checks, decided by the rule of the docstring,
+- judge(results): the checks, decided by the rule of the docstring; one has the figure of the table,
 - draw(results): a Matplotlib figure.
 """
 
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from runtime.errors import DATA, UserError
-from runtime.files import write_atomic
+from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.files import write_atomic
 
 SIZES = ("tiny", "full")
 Result = dict[str, Any]  # what one arm measured with one seed
@@ -31,6 +31,7 @@ class Check(NamedTuple):
 
     measured: str
     holds: bool
+    figure: str = ""  # of the document's table: one check of an experiment has it
 
 
 class Experiment(Protocol):
@@ -125,11 +126,11 @@ def rounded(value: Any) -> Any:
     """A result as JSON: floats with six significant digits, None if they are not finite; arrays as
     lists."""
     if isinstance(value, dict):
-        return {str(name): rounded(one) for name, one in value.items()}
+        return {str(name): rounded(item) for name, item in value.items()}
     if isinstance(value, (str, bool, int)) or value is None:
         return value
     if hasattr(value, "tolist"):
         return rounded(value.tolist())
     if isinstance(value, (list, tuple)):
-        return [rounded(one) for one in value]
+        return [rounded(item) for item in value]
     return float(f"{value:.6g}") if math.isfinite(value) else None

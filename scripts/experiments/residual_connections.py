@@ -17,20 +17,31 @@ Remark: without residual connections, layer norm keeps the gradients of random p
 but the model does not learn. Without warm-up, post-norm ends higher in each seed, once below 0.5.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from model.layers import LayerNorm
-from model.transformer import Sublayer, Transformer
-from scripts.experiments.figures import curve, panels, smoothed
-from scripts.experiments.outcome import Check, Result, Results, spread, values
-from scripts.experiments.small_model import Variant, batch_of, is_call, small_config, train_model
-from scripts.experiments.tasks import reversal
-from storage.training_config import TrainingConfig
-from training.parameters import init_params
-from training.step import loss_sums
+from seq2seq.model.layers import LayerNorm
+from seq2seq.model.transformer import Sublayer, Transformer
+from seq2seq.scripts.experiments.figures import curve, panels, smoothed
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread, values
+from seq2seq.scripts.experiments.small_model import (
+    Arguments,
+    Call,
+    Options,
+    Variant,
+    batch_of,
+    is_call,
+    small_config,
+    train_model,
+)
+from seq2seq.scripts.experiments.tasks import reversal
+from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.training.parameters import init_params
+from seq2seq.training.step import loss_sums
 
 CLAIM = "Residual connections and layer norm carry the gradient; post-norm needs warm-up."
 ARMS = ("post", "pre", "no residuals", "no norms", "neither")
@@ -46,14 +57,14 @@ def measure(arm: str, seed: int, size: str) -> Result:
     warmups = {"warmup": steps // 4} | ({"no_warmup": 1} if arm in ARMS[:2] else {})
     for name, warmup in warmups.items():
         model = encoder_variant(arm, DEPTH[size])
-        choices = {"schedule": "constant", "warmup_steps": warmup, "clip_norm": 0.0}
+        choices: dict[str, Any] = {"schedule": "constant", "warmup_steps": warmup, "clip_norm": 0.0}
         trained = train_model(model, task, seed, steps, **choices)
         result[name] = float(trained.losses[-steps // 10 :].mean())
         result[f"{name}_losses"] = smoothed(trained.losses)
     return result
 
 
-def encoder_variant(arm: str, layers: int):
+def encoder_variant(arm: str, layers: int) -> Transformer:
     """The model of an arm; two decoder layers with both parts."""
     norm = "pre" if arm == "pre" else "post"
     config = small_config(reversal(), norm=norm, num_layers=layers, num_decoder_layers=2)
@@ -69,8 +80,8 @@ def gradient_norms(arm: str, seed: int) -> list[float]:
     params = init_params(model, jax.random.key(seed))
 
     @jax.jit
-    def norms(params):
-        def loss(params):
+    def norms(params: Any) -> jax.Array:
+        def loss(params: Any) -> jax.Array:
             sums = loss_sums(model, params, batch, TrainingConfig(label_smoothing=0.0), None)
             return sums.loss / sums.tokens
 
@@ -81,10 +92,10 @@ def gradient_norms(arm: str, seed: int) -> list[float]:
     return norms(params).tolist()
 
 
-def remove_parts(arm: str):
+def remove_parts(arm: str) -> Call:
     """An interceptor: norm(f(x)), x + f(x) or f(x) instead of norm(x + f(x)) in the encoder."""
 
-    def replace_call(original, arguments, options, context):
+    def replace_call(original: Call, arguments: Arguments, options: Options, context: Any) -> Any:
         if context.module.path[:1] == ("encoder",):
             if arm != "no norms" and is_call(context, Sublayer, "leave"):
                 arguments = (jnp.zeros_like(arguments[0]), *arguments[1:])
@@ -122,6 +133,7 @@ def judge(results: Results) -> list[Check]:
             f"gradient norms of {LAYERS} layers differ {measured('post')} with post-norm and "
             f"{measured('pre')} with pre-norm",
             bool(max(factors["post"].max(), factors["pre"].max()) < 10),
+            f"gradient norms of post-norm differ by a factor of {np.mean(factors['post']):.3g}",
         ),
         *(
             Check(f"{arm}: they differ {measured(arm)}", bool(factors[arm].min() > 10))
@@ -133,7 +145,7 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     figure, axes = panels("gradient norm over encoder layers", "training loss")
     for arm in ARMS:
         runs = [result["gradients"] for result in results[arm]]
@@ -142,8 +154,7 @@ def draw(results: Results):
             losses = [result[f"{name}_losses"] for result in results[arm]]
             label = arm if name == "warmup" else f"{arm}, no warm-up"
             curve(axes[1], np.linspace(0, 1, len(losses[0])), losses, label)
-    axes[0].set_yscale("log")
-    axes[0].set_xlabel("layer")
+    axes[0].set(yscale="log", xlabel="layer")
     axes[1].set_xlabel("share of the training")
     axes[1].legend(fontsize=6, loc="upper right", ncols=2, bbox_to_anchor=(1, 0.95))
     axes[1].set_ylim(0, 6)

@@ -14,19 +14,25 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from data.packing import Batch, pack_rows
-from data.pairs import Pairs, ragged
-from data.tokenizer import OUR_IDS
-from model.config import ModelConfig
-from model.encoder_decoder import EncoderDecoder
-from model.scoring import teacher_forcing
-from model.transformer import Transformer
-from model.translate import Request, Search, translate
-from storage.training_config import TrainingConfig
-from training.optimizer import make_optimizer
-from training.step import init_state, make_train_step, pmap_train_step, split_rows
+from seq2seq.data.batching.packing import Batch, pack_rows
+from seq2seq.data.special_tokens import OUR_IDS
+from seq2seq.data.tokens.pairs import Pairs, ragged
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.scoring import AttentionWeights, teacher_forcing
+from seq2seq.model.transformer import Transformer
+from seq2seq.model.translate import Request, Search, translate
+from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import pmap_train_step, split_rows
+from seq2seq.training.step import init_state, make_train_step
 
 Sequences = list[list[int]]  # token ids without start and end tokens
+# The original method, its arguments and its options, which an interceptor receives.
+Call = Callable[..., Any]
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
 
 
 class Task(NamedTuple):
@@ -60,12 +66,12 @@ class Variant(Transformer):
     replace_call: Callable
 
     @nn.nowrap
-    def init(self, *inputs, **options):
+    def init(self, *inputs: Any, **options: Any) -> Any:
         with nn.intercept_methods(self.replace_call):
             return super().init(*inputs, **options)
 
     @nn.nowrap
-    def apply(self, *inputs, **options):
+    def apply(self, *inputs: Any, **options: Any) -> Any:
         with nn.intercept_methods(self.replace_call):
             return super().apply(*inputs, **options)
 
@@ -122,9 +128,9 @@ def train_model(
 def padded(sequences: Sequences, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Ids [B, length] with the end token, and their lengths [B]."""
     ids = np.full((len(sequences), length), OUR_IDS.pad, np.int32)
-    for row, one in enumerate(sequences):
-        ids[row, : len(one) + 1] = [*one, OUR_IDS.end]
-    return ids, np.array([len(one) + 1 for one in sequences], np.int32)
+    for row, tokens in enumerate(sequences):
+        ids[row, : len(tokens) + 1] = [*tokens, OUR_IDS.end]
+    return ids, np.array([len(tokens) + 1 for tokens in sequences], np.int32)
 
 
 def best_hypotheses(
@@ -132,15 +138,17 @@ def best_hypotheses(
 ) -> tuple[Sequences, np.ndarray]:
     """The best hypothesis of each source, without its end token, and their log-probabilities."""
     ids, lengths = padded(sources, task.source_length)
-    request = Request(ids, lengths, jnp.full(len(sources), task.target_length))
+    request = Request(
+        jnp.asarray(ids), jnp.asarray(lengths), jnp.full(len(sources), task.target_length)
+    )
     search = Search(beam_size=beam_size, alpha=alpha)
 
     @jax.jit
-    def found(variables, request):
+    def search_program(variables: Any, request: Request) -> Hypotheses:
         models = [(trained.model, variables)]
         return translate(models, request, search, task.target_length, lanes=len(sources))
 
-    best = jax.device_get(found(trained.variables, request))
+    best = jax.device_get(search_program(trained.variables, request))
     tokens = [
         [int(token) for token in row[0, : length[0]] if token != OUR_IDS.end]
         for row, length in zip(best.tokens, best.lengths, strict=True)
@@ -150,11 +158,13 @@ def best_hypotheses(
 
 def exact_share(trained: Trained, task: Task, sources: Sequences, targets: Sequences) -> float:
     """The share of sources whose greedy translation is the target."""
-    found, _ = best_hypotheses(trained, task, sources)
-    return sum(map(list.__eq__, found, targets)) / len(targets)
+    outputs, _ = best_hypotheses(trained, task, sources)
+    return sum(map(list.__eq__, outputs, targets)) / len(targets)
 
 
-def forced_pass(trained: Trained, task: Task, sources: Sequences, targets: Sequences):
+def forced_pass(
+    trained: Trained, task: Task, sources: Sequences, targets: Sequences
+) -> tuple[np.ndarray, AttentionWeights]:
     """The logits [B, T, V] and the attention weights when each target token is predicted."""
     inputs = (*padded(sources, task.source_length), *padded(targets, task.target_length))
     run = jax.jit(partial(teacher_forcing, trained.model))

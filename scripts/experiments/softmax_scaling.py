@@ -19,16 +19,26 @@ Remark: mean and median are checked separately, because the derivative by the qu
 tail without the factor: a query with two almost equal largest scores has a large derivative.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
-from model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
-from model.transformer import Transformer
-from scripts.experiments.figures import curve, panels, smoothed
-from scripts.experiments.outcome import Check, Result, Results, spread, values
-from scripts.experiments.small_model import Variant, is_call, small_config, train_model
-from scripts.experiments.softmax_derivative import entropy, query_norms, softmax_derivative
-from scripts.experiments.tasks import reversal
+from seq2seq.model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
+from seq2seq.model.transformer import Transformer
+from seq2seq.scripts.experiments.figures import curve, panels, smoothed
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread, values
+from seq2seq.scripts.experiments.small_model import (
+    Arguments,
+    Call,
+    Options,
+    Variant,
+    is_call,
+    small_config,
+    train_model,
+)
+from seq2seq.scripts.experiments.softmax_derivative import entropy, query_norms, softmax_derivative
+from seq2seq.scripts.experiments.tasks import reversal
 
 CLAIM = "Without 1/√d_k the softmax saturates and gradients vanish as d_k grows."
 ARMS = ("scaled", "unscaled")
@@ -56,7 +66,7 @@ def score_statistics(arm: str, seed: int) -> Result:
     """Variance, entropy and derivatives over WIDTHS, as the measurement describes them."""
     random = np.random.default_rng(seed)
     names = "variance", "entropy", "derivative", "query_mean", "query_median"
-    found: dict[str, list[float]] = {name: [] for name in names}
+    statistics: dict[str, list[float]] = {name: [] for name in names}
     for width in WIDTHS:
         queries = random.standard_normal((ROWS, 1, QUERIES, width), np.float32)
         keys = random.standard_normal((ROWS, 1, KEYS, width), np.float32)
@@ -74,11 +84,11 @@ def score_statistics(arm: str, seed: int) -> Result:
             np.median(by_query),
         )
         for name, number in zip(names, numbers, strict=True):
-            found[name].append(number)
-    return found
+            statistics[name].append(number)
+    return statistics
 
 
-def unscaled(original, arguments, options, context):
+def unscaled(original: Call, arguments: Arguments, options: Options, context: Any) -> Any:
     """An interceptor: attention whose scores are not divided by √d_k."""
     if not is_call(context, MultiHeadAttention):
         return original(*arguments, **options)
@@ -105,7 +115,7 @@ def judge(results: Results) -> list[Check]:
     grows = all(np.allclose(result["variance"], WIDTHS, rtol=0.2) for result in results["unscaled"])
     entropies = last("entropy")
     highest = np.max([result["entropy"] for result in results["unscaled"]], axis=0)
-    low = [width for width, one in zip(WIDTHS, highest, strict=True) if one < 0.1]
+    low = [width for width, share in zip(WIDTHS, highest, strict=True) if share < 0.1]
     first = f"below 0.10 from d_k = {low[0]}" if low else "never below 0.10"
     losses = [values(results, arm, "loss") for arm in ARMS]
     return [
@@ -114,6 +124,7 @@ def judge(results: Results) -> list[Check]:
             f"at d_k = {WIDTHS[-1]} the entropy is {spread(entropies[0])} of log {KEYS} with and "
             f"{spread(entropies[1])} without the factor ({first})",
             max(entropies[1]) < 0.1,
+            f"entropy {spread(entropies[1])} of log {KEYS} without the factor",
         ),
         smaller("derivative", "the mean norm of the derivative of the weights by the scores"),
         smaller("query_median", "the median norm of their derivative by the query"),
@@ -126,7 +137,7 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     titles = "derivative by the scores, mean", "by the query, mean (dashed: median)"
     figure, axes = panels("entropy / log n over d_k", *titles, "training loss")
     for arm in ARMS:

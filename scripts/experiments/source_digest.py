@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-PACKAGE = "scripts.experiments."
+PACKAGE = f"{__package__}."
 SUMMARY = ("outcome", "figures")  # modules that only summarise and draw results
 JUDGED = ("judge", "draw")  # functions that only summarise and draw results
 
@@ -28,17 +28,22 @@ def imported(module: str) -> set[str]:
 
 
 def measuring_source(module: str) -> str:
-    """The lines of a module without its docstring and without the functions of JUDGED."""
-    lines, tree = read(module).splitlines(), ast.parse(read(module))
-    skipped = [
-        node
-        for place, node in enumerate(tree.body)
-        if (place == 0 and ast.get_docstring(tree) is not None)
-        or (isinstance(node, ast.FunctionDef) and node.name in JUDGED)
+    """The lines of a module without its docstring, imports, functions of JUDGED and empty lines.
+
+    Imports are left out so that a moved package does not change the digest.
+    """
+    source = read(module)
+    tree = ast.parse(source)
+    docstring = tree.body[:1] if ast.get_docstring(tree) is not None else []
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    judged = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in JUDGED
     ]
-    for node in reversed(skipped):
-        del lines[node.lineno - 1 : node.end_lineno]
-    return "\n".join(lines)
+    skipped: set[int] = set()
+    for node in [*docstring, *imports, *judged]:
+        skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(source.splitlines(), start=1)
+    return "\n".join(line for number, line in lines if line and number not in skipped)
 
 
 def read(module: str) -> str:

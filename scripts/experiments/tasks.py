@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data.tokenizer import SPECIALS
-from scripts.experiments.small_model import Sequences, Task
+from seq2seq.data.special_tokens import SPECIALS
+from seq2seq.scripts.experiments.small_model import Sequences, Task
 
 
 def sequence_task(
@@ -26,7 +26,7 @@ def sequence_task(
 
 def shifted(sequences: Sequences) -> Sequences:
     """Symbols as token ids, which follow the ids of the special tokens."""
-    return [[SPECIALS + symbol for symbol in one] for one in sequences]
+    return [[SPECIALS + symbol for symbol in sequence] for sequence in sequences]
 
 
 def excluding(task: Task, excluded: Sequences) -> Task:
@@ -34,7 +34,8 @@ def excluding(task: Task, excluded: Sequences) -> Task:
     left_out = set(map(tuple, excluded))
 
     def sample(random: np.random.Generator, count: int) -> tuple[Sequences, Sequences]:
-        sources, targets = [], []
+        sources: Sequences = []
+        targets: Sequences = []
         while len(sources) < count:
             for source, target in zip(*task.sample(random, count), strict=True):
                 if tuple(source) not in left_out:

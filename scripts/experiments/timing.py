@@ -26,12 +26,12 @@ def growth(lengths: Sequence[float], costs: Sequence[float]) -> float:
 
 
 def crossing(
-    lengths: Sequence[float], one: Sequence[float], other: Sequence[float]
+    lengths: Sequence[float], first: Sequence[float], second: Sequence[float]
 ) -> float | None:
-    """The length from which on the costs `one` exceed `other`: at their last crossing, interpolated
-    between the measured lengths in logarithms. The first length if they exceed `other` at all
-    lengths, None if they do not at the last length."""
-    ratios = np.log(np.divide(one, other))
+    """The length from which on the costs `first` exceed `second`: at their last crossing,
+    interpolated between the measured lengths in logarithms. The first length if they exceed
+    `second` at all lengths, None if they do not at the last length."""
+    ratios = np.log(np.divide(first, second))
     (below,) = np.nonzero(ratios <= 0)
     if not len(below):
         return float(lengths[0])

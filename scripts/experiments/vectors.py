@@ -14,12 +14,12 @@ def found_share(vectors: np.ndarray, classes: np.ndarray) -> float:
     """The share of rows whose class has the nearest mean, computed without the row itself."""
     if np.ptp(vectors, axis=0).max() < 1e-6:
         return 1 / len(set(classes))  # equal vectors: chance
-    found = 0
+    correct = 0
     for row in range(len(vectors)):
         others = np.arange(len(vectors)) != row
         means = [vectors[others & (classes == c)].mean(axis=0) for c in sorted(set(classes))]
-        found += int(np.linalg.norm(means - vectors[row], axis=1).argmin() == classes[row])
-    return found / len(vectors)
+        correct += int(np.linalg.norm(means - vectors[row], axis=1).argmin() == classes[row])
+    return correct / len(vectors)
 
 
 def projection(vectors: np.ndarray) -> np.ndarray:

@@ -18,24 +18,26 @@ The mode align averages the heads of that layer, so it depends on how many of th
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.korean.speaker import Speaker
-from data.korean.topics import random_sentence
-from model.scoring import attended_tokens, score_targets
-from scripts.experiments.figures import bars, panels
-from scripts.experiments.grammar_alignment import aligned_words
-from scripts.experiments.korean_model import (
+from seq2seq.data.korean.speaker import Speaker
+from seq2seq.data.korean.topics import random_sentence
+from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.scoring import attended_tokens, score_targets
+from seq2seq.scripts.experiments.figures import bars, panels
+from seq2seq.scripts.experiments.grammar_alignment import aligned_words
+from seq2seq.scripts.experiments.korean_model import (
     KoreanTask,
     korean_task,
     trained_korean,
     untrained_korean,
 )
-from scripts.experiments.outcome import Check, Result, Results, spread, values
-from scripts.experiments.small_model import forced_pass, padded
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread, values
+from seq2seq.scripts.experiments.small_model import forced_pass, padded
 
 CLAIM = "Cross-attention aligns words."
 ARMS = ("trained", "untrained")
@@ -56,25 +58,30 @@ def measure(arm: str, seed: int, size: str) -> Result:
     )
     score = jax.jit(partial(run_score, trained.model))
     lengths = inputs[1]
-    heads = [[agreement(layer[:, head], lengths, links) for head in range(layer.shape[1])]
-             for layer in weights.cross]  # fmt: skip
+    heads = [
+        [agreement(np.asarray(head), lengths, links) for head in layer.swapaxes(0, 1)]
+        for layer in weights.cross
+    ]
     return {
         "heads": heads,
         "best": np.max(heads),
-        "align": agreement(score(trained.variables, *inputs), lengths, links),
+        "align": agreement(np.asarray(score(trained.variables, *inputs)), lengths, links),
         "links": sum(map(len, links)),
     }
 
 
-def run_score(model, variables, *inputs):
+def run_score(model: EncoderDecoder, variables: Any, *inputs: Any) -> Any:
     """The attention [B, T, S] of which the mode align takes the largest weight."""
     return score_targets([(model, variables)], *inputs).attention
 
 
-def new_sentences(known: KoreanTask, count: int, seed: int):
+def new_sentences(
+    known: KoreanTask, count: int, seed: int
+) -> tuple[list[tuple[str, str]], list[set[tuple[int, int]]]]:
     """Pairs of known words that are not in the training data, and their aligned tokens."""
     speaker, seen = Speaker(SPEAKER_SEED + seed), {source for source, _ in known.train}
-    pairs, links = [], []
+    pairs: list[tuple[str, str]] = []
+    links: list[set[tuple[int, int]]] = []
     while len(pairs) < count:
         source, target, aligned = aligned_words(random_sentence(speaker))
         if source not in seen and aligned and known.is_known((source, target)):
@@ -83,12 +90,12 @@ def new_sentences(known: KoreanTask, count: int, seed: int):
     return pairs, links
 
 
-def agreement(weights, lengths: np.ndarray, links: list[set[tuple[int, int]]]) -> float:
+def agreement(weights: np.ndarray, lengths: np.ndarray, links: list[set[tuple[int, int]]]) -> float:
     """The share of pairs (source i, target j) whose target token j attends most to i. Weights
     [B, T, S]; the lengths include the end tokens."""
     chosen = np.asarray(attended_tokens(jnp.asarray(weights), jnp.asarray(lengths)))
-    found = [chosen[row, j] == i for row, pairs in enumerate(links) for i, j in pairs]
-    return float(np.mean(found))
+    agreeing = [chosen[row, j] == i for row, pairs in enumerate(links) for i, j in pairs]
+    return float(np.mean(agreeing))
 
 
 def judge(results: Results) -> list[Check]:
@@ -99,6 +106,7 @@ def judge(results: Results) -> list[Check]:
             f"the best head agrees with {spread(best)} of the grammar's pairs (untrained: "
             f"{spread(untrained)})",
             min(best) >= 0.8 and max(untrained) < 0.4,
+            f"the best head agrees with {spread(best)} of the grammar's pairs",
         ),
         Check(
             f"the mean over the heads of the mode align agrees with {spread(align)}",
@@ -107,7 +115,7 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     trained = np.array([result["heads"] for result in results["trained"]])  # [seeds, L, H]
     titles = [f"agreement, layer {layer + 1}" for layer in range(trained.shape[1])]
     figure, axes = panels(*titles, "mode align")

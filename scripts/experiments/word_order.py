@@ -18,19 +18,20 @@ correct after any training.
 """
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from data.korean.english import english
-from data.korean.grammar import Clause, Phrase, Sentence, korean
-from data.korean.lexicon import PRONOUNS, Pronoun
-from data.korean.predicates import UNRESTRICTED
-from data.korean.speaker import nouns
-from model.transformer import Transformer
-from scripts.experiments.figures import bars, curve, panels, smoothed
-from scripts.experiments.korean_model import word_tokenizer
-from scripts.experiments.outcome import Check, Result, Results, spread, values
-from scripts.experiments.small_model import (
+from seq2seq.data.korean.english import english
+from seq2seq.data.korean.grammar import Clause, Phrase, Sentence, korean
+from seq2seq.data.korean.lexicon import PRONOUNS, Pronoun
+from seq2seq.data.korean.predicates import UNRESTRICTED
+from seq2seq.data.korean.speaker import nouns
+from seq2seq.model.transformer import Transformer
+from seq2seq.scripts.experiments.figures import bars, curve, panels, smoothed
+from seq2seq.scripts.experiments.korean_model import word_tokenizer
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread, values
+from seq2seq.scripts.experiments.small_model import (
     Sequences,
     Task,
     best_hypotheses,
@@ -53,14 +54,16 @@ class Corpus:
     def __init__(self, size: str, visible: bool):
         self.train: list[tuple[str, str]] = []
         self.test: list[tuple[str, str]] = []
-        things = [*PRONOUNS[:1], *nouns(*KINDS[size])]
+        things: list[Any] = [*PRONOUNS[:1], *nouns(*KINDS[size])]
         number = 0
         for verb in UNRESTRICTED[: 4 if size == "tiny" else None]:
-            for i, one in enumerate(things):
+            for i, thing in enumerate(things):
                 for other in things[:i]:
                     number += 1
-                    pair = [sentence(verb, *both, visible) for both in ((one, other), (other, one))]
-                    example = (verb.ko, other.ko, one.ko) == EXAMPLE
+                    pair = [
+                        sentence(verb, *both, visible) for both in ((thing, other), (other, thing))
+                    ]
+                    example = (verb.ko, other.ko, thing.ko) == EXAMPLE
                     (self.test if number % EVERY == 0 or example else self.train).extend(pair)
         self.tokenizer = word_tokenizer([t for pair in self.train + self.test for t in pair])
 
@@ -71,15 +74,15 @@ class Corpus:
     def task(self) -> Task:
         sources, targets = self.encoded(self.train)
 
-        def sample(random: np.random.Generator, count: int):
+        def sample(random: np.random.Generator, count: int) -> tuple[Sequences, Sequences]:
             chosen = random.integers(0, len(sources), count)
             return [sources[i] for i in chosen], [targets[i] for i in chosen]
 
-        lengths = (max(map(len, side)) + 1 for side in (sources, targets))
-        return Task(self.tokenizer.size, *lengths, sample)
+        longest_source, longest_target = (max(map(len, side)) for side in (sources, targets))
+        return Task(self.tokenizer.size, longest_source + 1, longest_target + 1, sample)
 
 
-def sentence(verb, agent, patient, visible: bool) -> tuple[str, str]:
+def sentence(verb: Any, agent: Any, patient: Any, visible: bool) -> tuple[str, str]:
     """The Korean and the English sentence, with visible or hidden particles."""
     role = "topic" if isinstance(agent, Pronoun) else "subject"
     meaning = Sentence(Clause(verb, ((role, Phrase(agent)), ("object", Phrase(patient)))))
@@ -102,14 +105,16 @@ def measure(arm: str, seed: int, size: str) -> Result:
     random = np.random.default_rng(seed)
     chosen = random.choice(len(corpus.test) // 2, min(256, len(corpus.test) // 2), replace=False)
     pairs = [corpus.test[i] for k in chosen for i in (2 * k, 2 * k + 1)]
-    (verb,) = (one for one in UNRESTRICTED if one.ko == EXAMPLE[0])
-    both = [one for one in (*PRONOUNS, *nouns("food")) if one.ko in EXAMPLE]
-    examples = [sentence(verb, *order, particles == "visible") for order in (both, both[::-1])]
-    found, _ = best_hypotheses(trained, task, corpus.encoded(examples)[0])
+    (verb,) = (verb for verb in UNRESTRICTED if verb.ko == EXAMPLE[0])
+    words: list[Any] = [*PRONOUNS, *nouns("food")]
+    first, second = (word for word in words if word.ko in EXAMPLE)
+    orders = (first, second), (second, first)
+    examples = [sentence(verb, *order, particles == "visible") for order in orders]
+    outputs, _ = best_hypotheses(trained, task, corpus.encoded(examples)[0])
     return {
         "losses": smoothed(trained.losses),
         "correct": exact_share(trained, task, *corpus.encoded(pairs)),
-        "examples": {ko: corpus.tokenizer.decode(ids) for (ko, _), ids in zip(examples, found,
+        "examples": {ko: corpus.tokenizer.decode(ids) for (ko, _), ids in zip(examples, outputs,
                                                                               strict=True)},
     }  # fmt: skip
 
@@ -124,6 +129,7 @@ def judge(results: Results) -> list[Check]:
             f"with hidden particles {spread(with_order)} are correct with sinusoidal positions "
             f"({said[ARMS[0]]}) and {spread(without)} without positions ({said[ARMS[1]]})",
             min(with_order) >= 0.9 and max(without) <= 0.6,
+            f"{spread(without)} of the translations correct without positions",
         ),
         Check(
             f"with visible particles {spread(visible)} are correct without positions "
@@ -133,7 +139,7 @@ def judge(results: Results) -> list[Check]:
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     figure, axes = panels("training loss", "correct translations")
     for arm in ARMS:
         losses = [result["losses"] for result in results[arm]]

@@ -20,21 +20,30 @@ Remark: in these models the vector of an object changes little with its context,
 of the distance between objects; this suffices to find the verb.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.korean.grammar import Clause, Phrase, Sentence, korean
-from data.korean.lexicon import PRONOUNS, Pronoun
-from data.korean.predicates import UNRESTRICTED
-from data.korean.speaker import nouns
-from model.attention import MultiHeadAttention
-from model.transformer import Layer
-from scripts.experiments.figures import curve, panels
-from scripts.experiments.korean_model import KoreanTask, korean_task, spaced, trained_korean
-from scripts.experiments.outcome import Check, Result, Results, spread
-from scripts.experiments.small_model import Variant, is_call, padded
-from scripts.experiments.vectors import cosine_distance, found_share, projection
+from seq2seq.data.korean.grammar import Clause, Phrase, Sentence, korean
+from seq2seq.data.korean.lexicon import PRONOUNS, Pronoun
+from seq2seq.data.korean.predicates import UNRESTRICTED
+from seq2seq.data.korean.speaker import nouns
+from seq2seq.model.attention import MultiHeadAttention
+from seq2seq.model.transformer import Layer
+from seq2seq.scripts.experiments.figures import curve, panels
+from seq2seq.scripts.experiments.korean_model import KoreanTask, korean_task, spaced, trained_korean
+from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
+from seq2seq.scripts.experiments.small_model import (
+    Arguments,
+    Call,
+    Options,
+    Variant,
+    is_call,
+    padded,
+)
+from seq2seq.scripts.experiments.vectors import cosine_distance, found_share, projection
 
 CLAIM = "A word's vector depends on its context."
 ARMS = ("trained", "without self-attention")
@@ -45,13 +54,14 @@ def measure(arm: str, seed: int, size: str) -> Result:
     """Distances and shares of found verbs over the layers, and projections of one object."""
     trained, known = trained_korean(size, seed), korean_task(size)
     texts, verbs = contexts(known)  # [objects, subjects × verbs], [verbs]
-    ids, lengths = padded(known.source.encode_many(texts.ravel()), known.task.source_length)
+    ids, lengths = padded(
+        known.source.encode_many(texts.ravel().tolist()), known.task.source_length
+    )
     segments = jnp.asarray(np.arange(ids.shape[1]) < lengths[:, None], jnp.int32)
-    ids = jnp.asarray(ids)
     model = trained.model if arm == "trained" else Variant(trained.model.config, without_attention)
     _, sown = jax.jit(
         lambda variables: model.apply(
-            variables, ids, segments, method="encode", mutable="intermediates",
+            variables, jnp.asarray(ids), segments, method="encode", mutable="intermediates",
             capture_intermediates=lambda module, _: isinstance(module, Layer),
         )
     )(trained.variables)  # fmt: skip
@@ -62,11 +72,11 @@ def measure(arm: str, seed: int, size: str) -> Result:
     vectors = [np.asarray(x)[:, PLACE].reshape(*texts.shape, -1) for x in layers]
     numbers = np.tile(np.arange(len(verbs)), texts.shape[1] // len(verbs))
     return {
-        "same": [np.mean([cosine_distance(one) for one in x]) for x in vectors],
+        "same": [np.mean([cosine_distance(rows) for rows in x]) for x in vectors],
         "different": [
             np.mean([cosine_distance(x[:, c]) for c in range(x.shape[1])]) for x in vectors
         ],
-        "verb": [np.mean([found_share(one, numbers) for one in x]) for x in vectors],
+        "verb": [np.mean([found_share(rows, numbers) for rows in x]) for x in vectors],
         "verbs": verbs,
         "projections": [projection(x[0]) for x in vectors],
         "word": texts[0, 0].split()[PLACE],
@@ -76,7 +86,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
 def contexts(known: KoreanTask) -> tuple[np.ndarray, list[str]]:
     """Sentences [objects, subjects × verbs] of known words, and the English verbs."""
 
-    def text(subject, verb, thing) -> str:
+    def text(subject: Any, verb: Any, thing: Any) -> str:
         role = "topic" if isinstance(subject, Pronoun) else "subject"
         clause = Clause(verb, ((role, Phrase(subject)), ("object", Phrase(thing))))
         return spaced(korean(Sentence(clause)))
@@ -93,7 +103,7 @@ def is_known(known: KoreanTask, text: str, place: int) -> bool:
     return known.source.id_of(text.split()[place]) is not None
 
 
-def without_attention(original, arguments, options, context):
+def without_attention(original: Call, arguments: Arguments, options: Options, context: Any) -> Any:
     """An interceptor: the output of self-attention is zero."""
     if is_call(context, MultiHeadAttention):
         return jnp.zeros_like(arguments[0])
@@ -106,13 +116,15 @@ def judge(results: Results) -> list[Check]:
 
     runs = results[ARMS[0]]
     chance = 1 / len(runs[0]["verbs"])
-    without = max(max(np.abs(result["same"])) for result in results[ARMS[1]])
-    same = ", ".join(
-        spread(layer("same", place=place), 3) for place in range(1, len(runs[0]["same"]))
-    )
+    without = float(max(np.abs(result["same"]).max() for result in results[ARMS[1]]))
+    same = [spread(layer("same", place=place), 3) for place in range(1, len(runs[0]["same"]))]
     grows = all(abs(run["same"][0]) < 1e-5 and min(np.diff(run["same"])) > 1e-5 for run in runs)
     return [
-        Check(f"occurrences of an object differ by {same} after the encoder layers", grows),
+        Check(
+            f"occurrences of an object differ by {', '.join(same)} after the encoder layers",
+            grows,
+            f"occurrences of an object differ by {same[-1]}",
+        ),
         Check(
             f"different objects in the same context differ by {spread(layer('different'))}",
             all(a < b for a, b in zip(layer("same"), layer("different"), strict=True)) and grows,
@@ -123,13 +135,12 @@ def judge(results: Results) -> list[Check]:
             min(layer("verb")) >= 2 * chance,
         ),
         Check(
-            f"without self-attention occurrences differ by {without:.0e}",
-            grows and bool(without < 1e-5),
+            f"without self-attention occurrences differ by {without:.0e}", grows and without < 1e-5
         ),
     ]
 
 
-def draw(results: Results):
+def draw(results: Results) -> Any:
     runs = results[ARMS[0]]
     places = range(len(runs[0]["same"]))
     names = ["embedding", *(f"layer {i}" for i in places[1:])]

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decoding.attention import Attention
-from decoding.translator import Translator
-from runtime.errors import DATA, UserError
-from scripts.pages.template import json_element, text, without_surrogates
+from seq2seq.decoding.engine.attention_weights import Attention
+from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.scripts.pages.template import json_element, text, without_surrogates
 
 LEVELS = 10_000  # a weight w is stored as the integer nearest to LEVELS · w
-START = "<s>"  # the label of the start token, which each vocabulary names in its own way
+START = "<s>"  # the label of the start token, which each vocabulary names differently
 
 
 class Kind(NamedTuple):
@@ -57,7 +57,7 @@ KINDS = (
 class Example(NamedTuple):
     """The attention weights of a model for a pair of texts."""
 
-    found: Attention
+    attention: Attention
     source: str
     target: str
     truncated: tuple[str, ...] = ()  # the sides whose weights are those of their first pieces
@@ -81,27 +81,29 @@ def check_sentence(flag: str, value: str | None) -> None:
 def load_example(directory: Path, checkpoint: str, source: str, target: str | None) -> Example:
     """The example of a run or a MarianMT directory; without a target that of its translation.
 
-    Raises UserError as Translator.load does.
+    Raises UserError for a directory or checkpoint that cannot be loaded.
     """
     translator = Translator.load(directory, checkpoint, nbest=1, samples=0)
-    found = translator.attention(source, target)
+    attention = translator.attention(source, target)
     tokens = {"source": translator.source_tokenizer.encode(source.strip())}
     if target is None:
-        ids = [translator.target_tokenizer.id_of(piece) for piece in found.target[:-1]]
-        target = translator.target_tokenizer.decode([one for one in ids if one is not None])
+        ids = [translator.target_tokenizer.id_of(piece) for piece in attention.target[:-1]]
+        target = translator.target_tokenizer.decode(
+            [number for number in ids if number is not None]
+        )
     else:
         tokens["target"] = translator.target_tokenizer.encode(target.strip())
-    truncated = [side for side, ids in tokens.items() if len(ids) >= len(getattr(found, side))]
-    return Example(found, source, target, tuple(truncated))
+    truncated = [side for side, ids in tokens.items() if len(ids) >= len(getattr(attention, side))]
+    return Example(attention, source, target, tuple(truncated))
 
 
 def view_data(example: Example) -> dict[str, Any]:
     """The JSON data of attention.js: of the kinds of attention that the model has."""
-    found, source, target = example[:3]
-    pieces = {"source": found.source, "target": found.target}
+    attention, source, target = example[:3]
+    pieces = {"source": attention.source, "target": attention.target}
     kinds = []
     for kind in KINDS:
-        weights = getattr(found, kind.name)
+        weights = getattr(attention, kind.name)
         columns = pieces[kind.column_side]
         columns = [START, *columns[:-1]] if kind.name == "decoder" else columns
         layers, heads = weights.shape[:2]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 

@@ -3,10 +3,10 @@
 import io
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from runtime.errors import CONFIGURATION, UserError
-from scripts.pages.template import text
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.scripts.pages.template import text
 
 SERIES_COLORS = 6  # --series-0 … of page.css
 DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
@@ -32,7 +32,7 @@ class Curve(NamedTuple):
         return f"--series-{self.color % SERIES_COLORS}"
 
     @property
-    def style(self):
+    def style(self) -> Any:
         """Its line style in Matplotlib."""
         return DASHES[self.dash % len(DASHES)]
 
@@ -42,10 +42,10 @@ def chart(name: str, title: str, unit: str, curves: Sequence[Curve]) -> str:
 
     Raises UserError(CONFIGURATION) if Matplotlib is missing.
     """
-    last = ", ".join(f"{one.label}: {one.values[-1]:.4g}" for one in curves)
+    last = ", ".join(f"{curve.label}: {curve.values[-1]:.4g}" for curve in curves)
     legend = ""
     if len(curves) > 1:
-        items = "".join(f"<li>{_line(one)}{text(one.label)}</li>" for one in curves)
+        items = "".join(f"<li>{_line(curve)}{text(curve.label)}</li>" for curve in curves)
         legend = f'<ul class="legend">{items}</ul>'
     return (
         f'<figure class="chart"><figcaption>{text(title)} <span class="muted">{text(unit)}</span>'
@@ -56,7 +56,7 @@ def chart(name: str, title: str, unit: str, curves: Sequence[Curve]) -> str:
 
 def _line(curve: Curve) -> str:
     """A short line in the style of a curve, for the legend."""
-    dashes = "" if curve.style == "-" else " ".join(str(2 * one) for one in curve.style[1])
+    dashes = "" if curve.style == "-" else " ".join(str(2 * length) for length in curve.style[1])
     return (
         '<svg class="line" viewBox="0 0 28 8" aria-hidden="true"><path d="M0 4h28" '
         f'stroke="var({curve.variable})" stroke-width="2.5" stroke-dasharray="{dashes}"/></svg>'
@@ -72,7 +72,7 @@ def _drawing(name: str, curves: Sequence[Curve]) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    settings = {
+    settings: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
         "text.color": COLORS["--text"],

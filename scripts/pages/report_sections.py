@@ -1,12 +1,12 @@
 """The sections of a report as HTML: runs, scores, curves, samples, config and data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from runtime.durations import format_duration
-from scripts.pages.curves import SERIES_COLORS, Curve, chart
-from scripts.pages.run_records import RunRecords, Sample, default_config
-from scripts.pages.template import text
+from seq2seq.runtime.logs import format_duration
+from seq2seq.scripts.pages.curves import SERIES_COLORS, Curve, chart
+from seq2seq.scripts.pages.run_records import RunRecords, Sample, default_config
+from seq2seq.scripts.pages.template import text
 
 SENTENCES = 5  # of the samples
 CHECKPOINTS = 8  # of each sentence
@@ -30,9 +30,9 @@ CURVES = (  # title, unit, metrics; the second one of a pair is dashed
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; all cells are HTML. The first cell of a row is its heading."""
-    head = "".join(f'<th scope="col">{one}</th>' for one in columns)
+    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
     body = "".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{one}</td>" for one in rest)}</tr>\n'
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>\n'
         for first, *rest in rows
     )
     return (
@@ -59,15 +59,16 @@ def runs_section(runs: Sequence[RunRecords]) -> str:
 def _facts(runs: Sequence[RunRecords]) -> list[list[Any]]:
     """Rows of a name and the value of each run."""
 
-    def row(name, function):
+    def row(name: str, function: Callable[[RunRecords], Any]) -> list[Any]:
         return [name, *map(function, runs)]
 
-    def logged(prefix):
+    def logged(prefix: str) -> Callable[[RunRecords], str]:
         return lambda run: next(
-            (one.removeprefix(prefix) for one in reversed(run.log) if one.startswith(prefix)), "–"
+            (line.removeprefix(prefix) for line in reversed(run.log) if line.startswith(prefix)),
+            "–",
         )
 
-    def training_time(run):
+    def training_time(run: RunRecords) -> str:
         return "–" if run.seconds is None else format_duration(run.seconds)
 
     return [
@@ -90,14 +91,14 @@ def scores_section(runs: Sequence[RunRecords]) -> str:
     rows: dict[tuple[str, ...], dict[int, str]] = {}
     for i, run in enumerate(runs):
         for name, entry in run.scores.get("sets", {}).items():
-            for one in entry["scores"]:
-                title = f"{name} {one['name']}".strip(), one["signature"]
-                rows.setdefault(title, {})[i] = f"{one['value']:.2f}"
+            for score in entry["scores"]:
+                title = f"{name} {score['name']}".strip(), score["signature"]
+                rows.setdefault(title, {})[i] = f"{score['value']:.2f}"
     body = ""
     if rows:
         cells = [
-            [f"{text(name)}<br><small>{text(signature)}</small>", *_cells(found, len(runs))]
-            for (name, signature), found in rows.items()
+            [f"{text(name)}<br><small>{text(signature)}</small>", *_cells(values, len(runs))]
+            for (name, signature), values in rows.items()
         ]
         checkpoints = {i: text(run.scores.get("checkpoint", "–")) for i, run in enumerate(runs)}
         cells.append(["checkpoint", *_cells(checkpoints, len(runs))])
@@ -111,7 +112,7 @@ def scores_section(runs: Sequence[RunRecords]) -> str:
         cells = [
             [
                 text(_score_name(name)),
-                *(f"{one[name]:.4g}" if name in one else "–" for one in best),
+                *(f"{scores[name]:.4g}" if name in scores else "–" for scores in best),
             ]
             for name in names
         ]
@@ -142,15 +143,16 @@ def _score_name(name: str) -> str:
     return f"{group} {SCORES.get(metric, metric)}".strip()
 
 
-def _cells(found: dict[int, str], count: int) -> list[str]:
-    return [found.get(i, "–") for i in range(count)]
+def _cells(values: dict[int, str], count: int) -> list[str]:
+    return [values.get(i, "–") for i in range(count)]
 
 
 def curves_section(runs: Sequence[RunRecords]) -> str:
     """The curves of all runs: a colour for each run, a dash pattern for each metric and set."""
     figures = ""
     for number, (title, unit, metrics) in enumerate(CURVES):
-        curves, dashes = [], {}
+        curves: list[Curve] = []
+        dashes: dict[tuple[str, str], int] = {}
         for color, run in enumerate(runs):
             for metric in metrics:
                 for name, (steps, values) in run.series(metric).items():
@@ -175,7 +177,7 @@ def samples_section(runs: Sequence[RunRecords]) -> str:
     chosen = first_of_each(sentences.values(), len(runs))
     if not chosen:
         return '<p class="muted">No samples yet.</p>'
-    return "".join(_sentence(runs, one) for one in chosen[:SENTENCES])
+    return "".join(_sentence(runs, outputs) for outputs in chosen[:SENTENCES])
 
 
 def first_of_each(
@@ -183,22 +185,23 @@ def first_of_each(
 ) -> list[list[tuple[int, Sample]]]:
     """Sentences that several runs share first, then those of the runs in turn."""
     places, ranked = [0] * count, []
-    for one in sentences:
-        run = one[0][0]
-        ranked.append((-len({i for i, _ in one}), places[run], run, one))
+    for outputs in sentences:
+        run = outputs[0][0]
+        ranked.append((-len({i for i, _ in outputs}), places[run], run, outputs))
         places[run] += 1
-    return [one for *_, one in sorted(ranked, key=lambda rank: rank[:3])]
+    return [outputs for *_, outputs in sorted(ranked, key=lambda rank: rank[:3])]
 
 
-def _sentence(runs: Sequence[RunRecords], found: list[tuple[int, Sample]]) -> str:
+def _sentence(runs: Sequence[RunRecords], outputs: list[tuple[int, Sample]]) -> str:
     """A source and its reference, with the outputs of the checkpoints of each run."""
-    sample, rows = found[0][1], []
+    sample, rows = outputs[0][1], []
     for i, heading in enumerate(headings(runs)):
-        own = [one for run, one in found if run == i]
-        for one in evenly_spaced(own, CHECKPOINTS):
-            same = ' <span class="same">= reference</span>' * (one.output == one.reference)
-            title = f"{heading} · {text(one.checkpoint)}" if len(runs) > 1 else text(one.checkpoint)
-            rows.append([title, f"{text(one.output)}{same}"])
+        of_run = [output for run, output in outputs if run == i]
+        for output in evenly_spaced(of_run, CHECKPOINTS):
+            same = ' <span class="same">= reference</span>' * (output.output == output.reference)
+            checkpoint = text(output.checkpoint)
+            title = f"{heading} · {checkpoint}" if len(runs) > 1 else checkpoint
+            rows.append([title, f"{text(output.output)}{same}"])
     name = f'<p class="muted">{text(sample.name)}</p>' * bool(sample.name)
     return (
         f'<div class="sample">{name}<p><span class="label-text">source</span>{text(sample.source)}'
@@ -225,15 +228,19 @@ def config_section(runs: Sequence[RunRecords]) -> str:
         body += _fields(runs, {k: v for k, v in values.items() if len(set(map(repr, v))) > 1})
     body += "<h3>Differences from the defaults</h3>\n"
 
-    def differs(name, each):
-        return name not in SET_BY_TRAINING and any(one != defaults[name] for one in each)
+    def differs(name: str, of_runs: list[Any]) -> bool:
+        return name not in SET_BY_TRAINING and any(value != defaults[name] for value in of_runs)
 
     other = {k: v for k, v in values.items() if differs(k, v)}
     body += _fields(runs, other, defaults)
     return body + f"<details><summary>All fields</summary>\n{_fields(runs, values)}</details>\n"
 
 
-def _fields(runs, values: dict[str, list[Any]], defaults: dict[str, Any] | None = None) -> str:
+def _fields(
+    runs: Sequence[RunRecords],
+    values: dict[str, list[Any]],
+    defaults: dict[str, Any] | None = None,
+) -> str:
     """A table of config fields, with a column of the defaults if they are given."""
     if not values:
         return '<p class="muted">none</p>\n'
@@ -241,9 +248,9 @@ def _fields(runs, values: dict[str, list[Any]], defaults: dict[str, Any] | None 
         [
             text(name).replace(".", ".<wbr>"),
             *([_value(defaults[name])] if defaults else []),
-            *map(_value, each),
+            *map(_value, of_runs),
         ]
-        for name, each in values.items()
+        for name, of_runs in values.items()
     ]
     return table(["field", *(["default"] if defaults else []), *headings(runs)], rows)
 

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from storage.checkpoint import read_best, steps
-from storage.config import Config, load_config
-from storage.run import flatten
+from seq2seq.storage.config import Config, load_config
+from seq2seq.storage.run import flatten
+from seq2seq.storage.run_files import read_best, steps
 
 SAMPLE_FILE = re.compile(r"(\d+|average)(?:-([\w-]+))?\.txt", re.ASCII)
 SAMPLE = re.compile(r"source {4}(.*)\nreference (.*)\nmodel {5}(.*)\n")
@@ -46,15 +46,15 @@ class RunRecords(NamedTuple):
 
     def series(self, metric: str) -> dict[str, tuple[list[float], list[float]]]:
         """Validation set → (steps, values) of a metric; "" is the only one."""
-        found: dict[str, tuple[list[float], list[float]]] = {}
+        series: dict[str, tuple[list[float], list[float]]] = {}
         for entry in self.metrics:
             for key, value in entry.items():
                 name, _, last = key.rpartition("/")
                 if last == metric:
-                    steps, values = found.setdefault(name, ([], []))
+                    steps, values = series.setdefault(name, ([], []))
                     steps.append(entry["step"])
                     values.append(value)
-        return found
+        return series
 
     def best_scores(self) -> dict[str, float]:
         """Metric, or NAME/metric, → value of the best checkpoint on the validation data; {} without
@@ -63,13 +63,13 @@ class RunRecords(NamedTuple):
         prefix = "average_" if checkpoint == "average" else "valid_"
         for entry in reversed(self.metrics):
             parts = [(key.rpartition("/"), value) for key, value in entry.items()]
-            found = {
+            scores = {
                 f"{name}{slash}{metric.removeprefix(prefix)}": value
                 for (name, slash, metric), value in parts
                 if metric.startswith(prefix)
             }
-            if found and checkpoint in ("average", entry["step"]):
-                return found
+            if scores and checkpoint in ("average", entry["step"]):
+                return scores
         return {}
 
 
@@ -141,19 +141,19 @@ def read_samples(directory: Path) -> list[Sample]:
         if (match := SAMPLE_FILE.fullmatch(path.name))
     }
     return [
-        Sample(name, "average" if step == math.inf else str(step), *found.groups())
+        Sample(name, "average" if step == math.inf else str(step), *match.groups())
         for (step, name), path in sorted(files.items())
-        for found in SAMPLE.finditer(_text(path))
+        for match in SAMPLE.finditer(_text(path))
     ]
 
 
 def _object(path: Path) -> dict[str, Any]:
     """A JSON object; {} if the file is missing or damaged: a report has a gap there."""
     try:
-        found = json.loads(_text(path))
+        content = json.loads(_text(path))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _text(path: Path) -> str:

@@ -26,8 +26,8 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from injection import replace  # noqa: E402
 
-import train  # noqa: E402
-from runtime.command import run_command  # noqa: E402
+from seq2seq import train  # noqa: E402
+from seq2seq.runtime.command import run_command  # noqa: E402
 
 
 def at_call(point, call, action):
@@ -66,9 +66,9 @@ def poison(word):
 
     def learn(original):
         def prepare(*args):
-            data = original(*args)
+            config, data = original(*args)
             ids.extend(data.tokenizers[0].encode(word))
-            return data
+            return config, data
 
         return prepare
 

@@ -6,16 +6,16 @@ If one of them is renamed, test_frame.py fails, not only the slow row that uses 
 import importlib
 
 POINTS = {
-    "data": "train:prepare_data",  # the training data is read and encoded
-    "fresh state": "training.trainer:init_state",
-    "announce": "training.trainer:announce",  # the state is restored, no step is done
-    "loss": "training.step:loss_sums",  # called while the training step is traced
-    "step": "training.trainer:Trainer._do_step",  # before each training step
-    "evaluation": "training.evaluate:Evaluator.evaluate",
-    "decoding": "decoding.engine:Engine._submit",  # a call is submitted to the devices
-    "save": "storage.saving:Checkpoints.start_save",
-    "manifest": "storage.saving:write_manifest",  # the files of a checkpoint are written
-    "sync": "storage.manifest:sync_to_disk",  # once for each file and directory of a checkpoint
+    "data": "seq2seq.train:prepare_data",  # the training data is read and encoded
+    "fresh state": "seq2seq.training.trainer:init_state",
+    "announce": "seq2seq.training.trainer:announce",  # the state is restored, no step is done
+    "loss": "seq2seq.training.step:loss_sums",  # called while the training step is traced
+    "step": "seq2seq.training.trainer:Trainer._do_step",  # before each training step
+    "evaluation": "seq2seq.training.evaluate:Evaluator.evaluate",
+    "decoding": "seq2seq.decoding.engine.engine:Engine._submit",  # a call goes to the devices
+    "save": "seq2seq.storage.checkpoints:Checkpoints.start_save",
+    "manifest": "seq2seq.storage.checkpoints:write_manifest",  # its files are written
+    "sync": "seq2seq.storage.manifest:sync_to_disk",  # once for each path of a checkpoint
 }
 
 

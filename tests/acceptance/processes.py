@@ -2,19 +2,16 @@
 
 import hashlib
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from forked import call_forked
+from forked import call_forked, environment_of, start_with_stderr
 from injection import POINTS
 
-from storage.checkpoint import steps
+from seq2seq.storage.run_files import steps
 
 ROOT = Path(__file__).parent.parent.parent
 FAULTY = Path(__file__).parent / "faulty.py"
@@ -31,12 +28,6 @@ TINY = (
 ).split()
 
 
-def environment(devices=2):
-    """The environment of a process with this number of CPU devices."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    return {**os.environ, "NPROC": "16", "XLA_FLAGS": flags}
-
-
 class Bench:
     """Runs of one corpus."""
 
@@ -44,31 +35,24 @@ class Bench:
         self.path, self.corpus = path, corpus
 
     def command(self, run, *flags, fault=()):
-        """The command of train.py with the tiny model, optionally with a fault of faulty.py."""
+        """train.py and its flags with the tiny model, optionally with a fault of faulty.py."""
         script = [FAULTY, *fault, "--"] if fault else [ROOT / "train.py"]
         return [
-            sys.executable,
-            *map(str, script),
+            *script,
             *TINY,
             f"--config.data.corpus={self.corpus}",
             f"--workdir={run}",
-            *map(str, flags),
+            *flags,
         ]
 
     def train(self, run, *flags, fault=(), devices=2, cwd=ROOT):
         """(exit code, lines of stderr) at the end of the process."""
-        done = call_forked(self.command(run, *flags, fault=fault)[1:], cwd=cwd, devices=devices)
+        done = call_forked(self.command(run, *flags, fault=fault), cwd=cwd, devices=devices)
         return done.code, done.err
 
     def start(self, run, *flags, fault=()):
         """The process, with stderr as lines to read."""
-        return subprocess.Popen(
-            self.command(run, *flags, fault=fault),
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_with_stderr(self.command(run, *flags, fault=fault), environment_of(2))
 
     def decode(self, run, *flags, stdin="eins zwei\n", devices=2):
         """(exit code, stdout, lines of stderr) of decode.py."""

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from processes import contents, ended, error_of, final_state, last_step, wait_for
 
-from storage.checkpoint import steps
-from storage.manifest import NAME, damage
+from seq2seq.storage.manifest import NAME, damage
+from seq2seq.storage.run_files import steps
 
 row = pytest.mark.row
 FLIP = row(

@@ -8,23 +8,23 @@ import pytest
 from command_line import train
 from tiny import WORDS, write_corpus
 
-from data.config import DataConfig
-from data.corpora import read_corpus
+from seq2seq.data.config import DataConfig
+from seq2seq.data.corpora.registry import read_corpus
 
 LINES = 1000
 BROKEN_LOADER = """
-import data.batches
-from storage.config import Config
+from seq2seq.data.batching import batches
+from seq2seq.storage.config import Config
 
 def get_config():
-    pack_rows = data.batches.pack_rows
+    pack_rows = batches.pack_rows
     made = []
     def broken(*arguments):
         made.append(1)
         if len(made) == 3:
             raise RuntimeError("the disk failed")
         return pack_rows(*arguments)
-    data.batches.pack_rows = broken
+    batches.pack_rows = broken
     return Config()
 """
 

@@ -10,19 +10,20 @@ from itertools import groupby
 
 import pytest
 from command_line import DECODE, ENVIRONMENT, decode, trained
+from forked import Process
 from sentencepiece import SentencePieceTrainer
 from tiny import UNUSUAL_LINES, WORDS, write_run
 
-from data.tokenizer import SentencePieceTokenizer
+from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 
 # decode.py on devices that run out of memory with more than {capacity} sentences in a batch.
 OUT_OF_MEMORY = """
 import runpy, sys
 import jax
-from decoding.engine import Engine
+from seq2seq.decoding.engine.engine import Engine
 search = Engine._search
 def search_or_fail(self, bucket):
-    if self.lanes(bucket) > {capacity}:
+    if self.lanes.of(bucket) > {capacity}:
         def fail(*_):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return fail
@@ -152,14 +153,13 @@ def test_a_stopped_job_is_completed_by_the_same_command(tmp_path, record_propert
     for number in (signal.SIGKILL, signal.SIGTERM):
         output, parts = tmp_path / number.name, tmp_path / f"{number.name}.parts"
         command = [
-            sys.executable,
             DECODE,
             f"--workdir={trained()}",
             *flags,
             "--beam_size=1",
             f"--output={output}",
         ]
-        process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+        process = Process(command, ENVIRONMENT)
         while process.poll() is None and not [*parts.glob("0*[!p]")]:
             time.sleep(0.01)
         process.send_signal(number)

@@ -8,7 +8,7 @@ import time
 import pytest
 from processes import KILLED, at, batches_of, ended, final_state, last_step, wait_for
 
-from storage.checkpoint import steps
+from seq2seq.storage.run_files import steps
 
 STEP = "step"
 row = pytest.mark.row

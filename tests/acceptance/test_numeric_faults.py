@@ -7,9 +7,9 @@ import pytest
 from processes import Bench, arrays, error_of, final_state, last_step
 from tiny import WORDS
 
-from model.config import ModelConfig
-from model.transformer import Transformer
-from storage.checkpoint import steps
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.transformer import Transformer
+from seq2seq.storage.run_files import steps
 
 row = pytest.mark.row
 DIVERGED = row(

@@ -20,7 +20,7 @@ from processes import (
 )
 from tiny import write_corpus
 
-from storage.checkpoint import steps
+from seq2seq.storage.run_files import steps
 
 STEP = "step"
 row = pytest.mark.row

@@ -3,15 +3,15 @@
 import json
 
 import pytest
-from test_scorer import LINES, translator_of
+from random_translator import ALL_RULES, LINES, scored, translator_of
 from tiny import WORDS
 
-from data.tokenizer import ListTokenizer
-from decoding.forcing import TeacherForcing
-from decoding.formats import Hypothesis, formats_of
-from decoding.progress import DecodingProgress
-from decoding.scorer import Scorer
-from decoding.work import Work
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.decoding.command.formats import formats_of
+from seq2seq.decoding.command.output_lines import OutputLines
+from seq2seq.decoding.command.progress import DecodingProgress
+from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
+from seq2seq.decoding.results import Hypothesis, Source, Translation
 
 TEXTS = [*LINES, "zehn " * 60]  # one is blank, the last is truncated
 
@@ -19,8 +19,7 @@ TEXTS = [*LINES, "zehn " * 60]  # one is blank, the last is truncated
 @pytest.fixture(scope="module")
 def translator():
     """An ensemble with rules that change scores; sources of at most 16 tokens."""
-    options = dict(repetition_penalty=1.3, renormalize=True, min_length=5)
-    return translator_of((0, 1), longest=16, nbest=3, **options)
+    return translator_of(**ALL_RULES)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +37,10 @@ def test_each_hypothesis_has_the_numbers_of_its_text_given_to_the_scorer(transla
         for one in line.hypotheses
         if text
     ]
-    scored = list(Scorer(translator).stream([(text, one.text) for text, one in pairs]))
-    assert len(pairs) == 3 * (len(TEXTS) - 1) and any(len(set(x.links)) > 2 for x in scored)
-    for (text, one), expected in zip(pairs, scored, strict=True):
-        assert one.scored._replace(cut=expected.cut) == expected  # every bit
+    given = scored(translator, [(text, one.text) for text, one in pairs])
+    assert len(pairs) == 3 * (len(TEXTS) - 1) and any(len(set(x.links)) > 2 for x in given)
+    for (text, one), expected in zip(pairs, given, strict=True):
+        assert one.scored == expected  # every bit
         assert one.scored.tokens == [*one.text.split(), "</s>"]
         assert one.scored.source_tokens == [*text.split()[:15], "</s>"]
         assert one.scored.score == pytest.approx(one.score, abs=1e-4)
@@ -53,9 +52,12 @@ def outputs(translator, mode, lines, annotate=False):
     """The output objects of a job with --format=jsonl, None for a blank line."""
     formats = formats_of("jsonl", None, None)
     progress = DecodingProgress(0, False, False)
-    work, found = Work(translator, mode, formats, "in", progress, annotate=annotate), {}
+    output_lines, found = (
+        OutputLines(translator, mode, formats, "in", progress, annotate=annotate),
+        {},
+    )
     items = (formats.input.parse(line, "in:1", mode != "translate") for line in lines)
-    for group in work(enumerate(items)):
+    for group in output_lines(enumerate(items)):
         found |= group
     return [found[i] for i in range(len(lines))]
 
@@ -92,7 +94,7 @@ def test_the_numbers_refer_to_the_generated_ids_also_if_the_text_splits_differen
     forcing = TeacherForcing(translator.engine, translator.decoding, (words, words))
     ids = [words.id_of("eins zwei"), words.id_of("drei")]
     source, text = words.encode("drei vier"), words.decode(ids)
-    ((found,),) = forcing.annotated([source], [[Hypothesis(text, -1.0, -1.0, 3, ids)]])
+    ((found,),) = forcing.annotated([Source(0, source)], [[Hypothesis(text, -1.0, -1.0, 3, ids)]])
     assert text == "eins zwei drei" and found.scored.tokens == ["eins zwei", "drei", "</s>"]
     assert forcing.scores([forcing.pair(source, ids)]) == [found.scored]
     (split_again,) = forcing.scores(forcing.pairs([("drei vier", text)]))
@@ -113,14 +115,15 @@ def test_without_annotations_there_is_no_further_pass(translator, monkeypatch):
 def test_a_line_without_a_valid_hypothesis_has_no_numbers(translator):
     impossible = Hypothesis("", float("-inf"), float("-inf"), 1, [])
     good = Hypothesis("elf", -1.0, -1.0, 2, translator.target_tokenizer.encode("elf"))
-    sources = [translator.source_tokenizer.encode(text) for text in ("eins", "zwei drei")]
+    encode = translator.source_tokenizer.encode
+    sources = [Source(i, encode(text)) for i, text in enumerate(("eins", "zwei drei"))]
     first, second = translator.forcing.annotated(sources, [[impossible], [good, good]])
     assert first == [impossible]
-    (expected,) = Scorer(translator).stream([("zwei drei", "elf")])
+    (expected,) = scored(translator, [("zwei drei", "elf")])
     assert second == [good._replace(scored=expected)] * 2
     jsonl = formats_of("jsonl", None, None)
     item = jsonl.input.parse('{"text": "eins"}', "in:1")
-    written = json.loads(jsonl.output.render(0, item, first, False, False))
+    written = json.loads(jsonl.output.render(0, item, Translation(first, 2, 2), False))
     assert written == {"text": "eins", "translation": "", "score": None, "truncated": False}
 
 
@@ -128,7 +131,9 @@ def test_saved_results_depend_on_mode_formats_and_annotations(translator):
     def facts(mode, *formats, annotate=False):
         progress = DecodingProgress(0, False, False)
         return tuple(
-            Work(translator, mode, formats_of(*formats), "in", progress, False, annotate).facts
+            OutputLines(
+                translator, mode, formats_of(*formats), "in", progress, False, annotate
+            ).settings
         )
 
     jsonl = ("jsonl", None, None)

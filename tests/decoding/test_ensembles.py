@@ -8,11 +8,11 @@ import orbax.checkpoint as ocp
 import pytest
 from tiny import write_run
 
-from decoding.ensembles import members_of, normalized_weights
-from decoding.translator import Translator
-from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from storage.checkpoint import restore_params
-from storage.manifest import write_manifest
+from seq2seq.decoding.ensembles import members_of, normalized_weights
+from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.storage.manifest import write_manifest
+from seq2seq.storage.run_files import restore_params
 
 
 def add_checkpoint(run: Path, step: int, params) -> None:

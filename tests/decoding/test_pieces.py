@@ -1,13 +1,13 @@
 """Pretokenised input and output: the results are those of text, on either side."""
 
 import pytest
+from random_translator import scored
 from tiny import WORDS, write_run
 
-from data.config import DataConfig
-from data.vocabulary import train_tokenizers
-from decoding.formats import Item
-from decoding.scorer import Scorer
-from decoding.translator import Translator
+from seq2seq.data.config import DataConfig
+from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
+from seq2seq.decoding.results import Item
+from seq2seq.decoding.translator import Translator
 
 LINES = ["eins zwei drei", "", "elf", "sieben 鯨 acht", "vier fünf sechs zehn"]
 
@@ -24,12 +24,12 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(run):
-    return Translator.load(run)
+    return Translator.load(run, nbest=2)
 
 
 @pytest.fixture(scope="module")
 def pieces(run):
-    return Translator.load(run, source_pieces=True, target_pieces=True)
+    return Translator.load(run, source_pieces=True, target_pieces=True, nbest=2)
 
 
 def as_pieces(translator, line):
@@ -41,13 +41,15 @@ def test_pieces_have_the_translations_of_their_text(run, text, pieces):
     tokenizer = text.target_tokenizer
     lines = [as_pieces(text, line) for line in LINES]
     expected, found = text.translate(LINES), pieces.translate(lines)
-    assert len({*expected}) > 3
-    assert [tokenizer.decode(pieces.target_tokenizer.encode(line)) for line in found] == expected
-    assert any(line.split(" ") != tokenizer.decode(tokenizer.encode(line)) for line in found)
-    assert Translator.load(run, source_pieces=True).translate(lines) == expected
-    assert Translator.load(run, target_pieces=True).translate(LINES) == found
-    both = pieces.with_options(nbest=2).translate(lines)
-    assert [line[0] for line in both] == found
+    best = [nbest[0] for nbest in found]
+    assert len({nbest[0] for nbest in expected}) > 3
+    assert [
+        [tokenizer.decode(pieces.target_tokenizer.encode(line)) for line in nbest]
+        for nbest in found
+    ] == expected
+    assert any(line.split(" ") != tokenizer.decode(tokenizer.encode(line)) for line in best)
+    assert Translator.load(run, source_pieces=True, nbest=2).translate(lines) == expected
+    assert Translator.load(run, target_pieces=True, nbest=2).translate(LINES) == found
 
 
 def test_prefixes_are_pieces(text, pieces):
@@ -65,4 +67,5 @@ def test_prefixes_are_pieces(text, pieces):
 def test_given_targets_are_pieces(text, pieces):
     pairs = list(zip(LINES, LINES[::-1], strict=True))
     lines = [tuple(as_pieces(text, side) for side in pair) for pair in pairs]
-    assert list(Scorer(pieces).stream(lines)) == list(Scorer(text).stream(pairs))
+    expected = scored(text, pairs)
+    assert scored(pieces, lines) == expected and expected.count(None) == 0

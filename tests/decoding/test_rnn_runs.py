@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_translator import scored
 from runs import run_training, state_bytes
 from tiny import WORDS, tiny_config, tiny_rnn, write_corpus, write_run
 
-from decoding.scorer import Scorer
-from decoding.translator import Translator
-from model.config import ModelConfig
-from runtime.errors import CONFIGURATION, UserError
-from runtime.signals import Stopped
-from scripts.pages.attention_data import Example, view_data
+from seq2seq.decoding.translator import Translator
+from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.signals import Stopped
+from seq2seq.scripts.pages.attention_data import Example, view_data
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("rnn", "rnn_attention")
@@ -36,11 +36,11 @@ def test_searched_translations_have_the_scores_of_given_ones_also_in_an_ensemble
     found = list(translator.stream(LINES, annotate=True))
     assert found[1].text == "" and set(found[0].text.split()) <= set(WORDS)
     pairs = [(line, one.text) for line, one in zip(LINES, found, strict=True)]
-    for one, scored in zip(found, Scorer(translator).stream(pairs), strict=True):
-        if scored is not None and "⁇" not in one.text:
+    for one, given in zip(found, scored(translator, pairs), strict=True):
+        if given is not None and "⁇" not in one.text:
             best = one.hypotheses[0]
             assert best.scored.score == pytest.approx(best.score, rel=1e-4, abs=1e-4)
-            assert best.scored.links == scored.links == []  # one of the models cannot align
+            assert best.scored.links == given.links == []  # one of the models cannot align
 
 
 def test_attention_weights_of_an_rnn_are_those_that_its_decoder_computes(runs):
@@ -54,9 +54,9 @@ def test_attention_weights_of_an_rnn_are_those_that_its_decoder_computes(runs):
     assert found.decoder.shape == (0, 1, target, target)
     assert found.cross.shape == (1, 1, target, source) and found.cross.std() > 0
     np.testing.assert_allclose(found.cross.sum(axis=-1), 1, atol=1e-6)
-    (scored,) = Scorer(translator).stream([("eins zwei drei", "FÜNF VIER")])
+    (given,) = scored(translator, [("eins zwei drei", "FÜNF VIER")])
     links = [(int(i), j) for j, i in enumerate(found.cross[0, 0, :-1, :-1].argmax(axis=-1))]
-    assert scored.links == links
+    assert given.links == links
     (kind,) = view_data(Example(found, "a", "b"))["kinds"]
     assert (kind["name"], kind["layers"], kind["heads"]) == ("cross", 1, 1)
 

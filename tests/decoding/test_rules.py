@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import pytest
 from documents import ROOT, fenced
-from test_scorer import LINES, translator_of
+from random_translator import LINES, scored, translator_of
 from tiny import write_run
 from tiny_marian import SENTENCES, sentencepiece
 
-from data.tokenizer import SentencePieceTokenizer
-from decoding.scorer import Scorer
-from decoding.translator import Translator
-from model.constraints import forbid_sequences_mask
+from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from seq2seq.decoding.translator import Translator
+from seq2seq.model.constraints import forbid_sequences_mask
 
 
 def rules_for(sequences):
@@ -49,7 +48,7 @@ def test_the_words_of_the_documented_example_never_occur(tmp_path):
 
 @pytest.fixture(scope="module")
 def translator():
-    return translator_of(nbest=3)
+    return translator_of()
 
 
 def pairs_in(translations):
@@ -72,7 +71,7 @@ def test_translations_with_a_rule_have_the_scores_of_the_model(translator):
     assert translator.translate(LINES) == usual
     pairs = [(LINES[i], text) for i in (0, 3) for text in texts[i]]
     expected = [one.score for i in (0, 3) for one in found[i].hypotheses]
-    scores = [one.score for one in Scorer(constrained).stream(pairs)]
+    scores = [one.score for one in scored(constrained, pairs)]
     assert scores == pytest.approx(expected, abs=1e-4)
 
 

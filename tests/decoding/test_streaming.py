@@ -7,19 +7,19 @@ import threading
 import pytest
 from echo import in_time
 
-from decoding import progress as module
-from decoding import streaming
-from decoding.inputs import read_lines
-from decoding.progress import DecodingProgress
-from decoding.streaming import in_order, windows
-from runtime.prefetch import Prefetched
+from seq2seq.decoding import streaming
+from seq2seq.decoding.command import progress as module
+from seq2seq.decoding.command.progress import DecodingProgress
+from seq2seq.decoding.streaming import in_order, windows
+from seq2seq.runtime.lines import text_lines
+from seq2seq.runtime.prefetch import Prefetched
 
 
 @pytest.fixture
 def pipe():
-    """The writing end of a pipe, and the lines that `read_lines` reads from it."""
+    """The writing end of a pipe, and the lines that `text_lines` reads from it."""
     reader, writer = os.pipe()
-    yield writer, read_lines(f"/dev/fd/{reader}")
+    yield writer, text_lines(f"/dev/fd/{reader}")
     os.close(reader)
 
 

@@ -9,13 +9,13 @@ import pytest
 from echo import echoing_translator
 from tiny import WORDS
 
-from data.tokenizer import ListTokenizer
-from decoding import engine
-from decoding.translator import Translator
-from model.config import CHOICES, ModelConfig
-from model.hypotheses import Hypotheses
-from runtime.errors import CONFIGURATION, UserError
-from storage.config import DecodingConfig
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.decoding.engine import engine
+from seq2seq.decoding.translator import Translator
+from seq2seq.model.config import CHOICES, ModelConfig
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.storage.config import DecodingConfig
 
 
 @pytest.fixture

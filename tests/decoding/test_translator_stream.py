@@ -9,12 +9,12 @@ import pytest
 from echo import echoing_translator, in_time
 from tiny import WORDS
 
-from decoding.calls import Pace
-from decoding.formats import Item
-from decoding.inputs import read_lines
-from decoding.translator import Translator
-from model.hypotheses import Hypotheses
-from runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.decoding.engine.calls import Control, Pace
+from seq2seq.decoding.results import Item
+from seq2seq.decoding.translator import Translator
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.lines import text_lines
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def echo():
 def test_a_line_in_an_open_pipe_is_answered_before_the_next_one_is_written(echo):
     translator, _ = echo
     reader, writer = os.pipe()
-    stream = translator.stream(read_lines(f"/dev/fd/{reader}"))
+    stream = translator.stream(text_lines(f"/dev/fd/{reader}"))
     for line in ("eins", "", "zwei drei", " ".join(WORDS * 2)):
         os.write(writer, f"{line}\n".encode())
         assert in_time(lambda: next(stream)).text == line
@@ -38,7 +38,7 @@ def test_a_line_in_an_open_pipe_is_answered_before_the_next_one_is_written(echo)
 def test_a_stream_closes_at_once_while_its_input_blocks(echo):
     translator, _ = echo
     reader, writer = os.pipe()
-    stream = translator.stream(read_lines(f"/dev/fd/{reader}"))
+    stream = translator.stream(text_lines(f"/dev/fd/{reader}"))
     os.write(writer, b"eins\nzw")
     assert in_time(lambda: next(stream)).text == "eins"
     in_time(stream.close)
@@ -66,17 +66,15 @@ def test_results_have_the_numbers_of_their_lines(echo):
     assert found == lines
 
 
-def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result(echo):
+def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result():
     """Too fast a pace: one batch per call; a slow one: as many batches as a call can hold."""
-    translator, seen = echo
     lines = [WORDS[i % 11] for i in range(200)]
     batch = 3 * jax.local_device_count()
-    sizes = translator.engine.sizes._replace(window=8 * batch)  # a window is larger than a call
-    translator.engine.sizes = sizes
-    for seconds, most in ((1e-9, 1), (1e9, sizes.queue)):
-        seen.clear()
-        translator.engine.pace = Pace(seconds)
-        assert translator.translate(lines) == lines
+    for seconds, most in ((1e-9, 1), (1e9, 2)):
+        translator, seen = echoing_translator(Control(call_seconds=seconds))
+        sizes = translator.engine.sizes._replace(window=8 * batch)  # more than a call
+        translator.engine.sizes = sizes
+        assert sizes.queue == 2 and translator.translate(lines) == lines
         sizes = [int((lengths > 0).sum()) for _, lengths in seen]
         assert sizes[0] <= Pace.FIRST * batch  # nothing is measured yet
         assert max(sizes[1:]) == most * batch
@@ -137,8 +135,12 @@ def test_lines_that_are_not_strings_are_refused_with_their_index(echo):
 
 
 def test_an_option_that_is_not_a_number_is_refused(echo):
-    for name, wrong in (("beam_size", "4"), ("alpha", None), ("top_p", [0.9])):
-        with pytest.raises(UserError, match=f"decoding.{name} must be a number, got ") as caught:
+    for name, expected, wrong in (
+        ("beam_size", "an integer", "4"),
+        ("alpha", "a number", None),
+        ("top_p", "a number", [0.9]),
+    ):
+        with pytest.raises(UserError, match=f"decoding.{name} must be {expected}, got ") as caught:
             echo[0].translate(["eins"], **{name: wrong})
         assert caught.value.code == CONFIGURATION
 

@@ -1,25 +1,30 @@
 """scripts/convert.py, decode.py and training with MarianMT directories."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from forked import call_forked
-from tiny import StopAfter, tiny_config
+from runs import run_training
+from tiny import tiny_config
 from tiny_marian import SENTENCES, write_marian
 
-import train
-from data.batches import Batches, DataPosition
-from data.marian_tokenizer import MarianTokenizer
-from decoding.translator import Translator
-from interop.models import load_params, open_model
-from model.config import ModelConfig
-from runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from storage.config import load_config
-from storage.run import Run
-from training.vocabulary import find_tokenizers
+from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
+from seq2seq.decoding.translator import Translator
+from seq2seq.interop.models import load_params, open_model
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.kinds import make_model
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from seq2seq.storage.config import load_config
+from seq2seq.storage.run import Run
+from seq2seq.train import prepare_data
+from seq2seq.training.evaluate import held_out_loss
+from seq2seq.training.parallel import pmap_eval_step
+from seq2seq.training.vocabulary import find_tokenizers
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,8 +82,8 @@ def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converte
         assert (code, out, err.count("\n")) == (expected, "", 1) and message in err
 
 
-def fine_tuned(path, start, **training):
-    """Trains a few steps on a few pairs, as train.py does after parsing its flags."""
+def fine_tuning(path, start, **training):
+    """The config of a training on a few pairs, in `path`, that starts from a model."""
     pairs = path.parent / "pairs.tsv"
     pairs.write_text(
         "".join(
@@ -87,29 +92,28 @@ def fine_tuned(path, start, **training):
         ),
         encoding="utf-8",
     )
-    config = tiny_config(f"tsv:{pairs}", f"tsv:{pairs}")
-    config.model = ModelConfig(dropout=0.0)
-    config.data.source_length = config.data.target_length = 31
-    config.training.tokens_per_batch = 31 * 8
-    config.training.init_from, config.training.learning_rate = str(start), 0.0
-    for name, value in training.items():
-        setattr(config.training, name, value)
-    run = Run(path)
-    try:
-        run.resume_config(config)
-        data = train.prepare_data(config, run, None, overwrite=False)
-        run.describe(config, {})
-        train.train(config, run, data, StopAfter(None))
-    finally:
-        run.close()
-    return config, data
+    settings = {"tokens_per_batch": 31 * 8, "init_from": str(start), **training}
+    config = tiny_config(
+        f"tsv:{pairs}",
+        f"tsv:{pairs}",
+        data__source_length=31,
+        data__target_length=31,
+        **{f"training__{name}": value for name, value in settings.items()},
+    )
+    return replace(config, model=ModelConfig(dropout=0.0))
+
+
+def fine_tuned(path, start, **training):
+    """Trains a few steps on a few pairs, as train.py does after parsing its flags."""
+    trainer = run_training(path, fine_tuning(path, start, **training))
+    return trainer.config, trainer.data
 
 
 @pytest.fixture(scope="module")
 def untrained(converted, tmp_path_factory):
     """A training with learning rate 0 that starts from the directory: (run, config, data)."""
     path = tmp_path_factory.mktemp("untrained") / "run"
-    return path, *fine_tuned(path, converted[0], num_steps=4)
+    return path, *fine_tuned(path, converted[0], num_steps=4, learning_rate=0.0)
 
 
 @pytest.mark.slow
@@ -142,10 +146,14 @@ def test_training_starts_from_the_converted_run_and_resumes(converted, tmp_path)
     assert load_config(tmp_path / "run" / "config.json").decoding.suppress == "<pad>"
 
 
-def test_the_loss_equals_that_of_transformers(converted, untrained):
+def test_the_loss_equals_that_of_transformers(converted, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    lines = (untrained[0] / "metrics.jsonl").read_text().splitlines()
-    *_, nll = (one["valid_nll"] for one in map(json.loads, lines) if "valid_nll" in one)
+    run = Run(tmp_path / "run")
+    config, data = prepare_data(fine_tuning(run.path, converted[0]), run, None, overwrite=False)
+    run.close()
+    eval_step = pmap_eval_step(make_model(config.model), config.training)
+    params = load_params(converted[0], "best")
+    nll = held_out_loss(eval_step, params, data.valid[""][1], config)["valid_nll"]
     source, target = open_model(converted[0], "best")[1]
     reference = transformers.MarianMTModel.from_pretrained(converted[0]).eval()
     total = tokens = 0
@@ -163,8 +171,7 @@ def test_the_loss_equals_that_of_transformers(converted, untrained):
 
 
 def test_a_model_config_that_differs_from_init_from_is_refused(converted, tmp_path):
-    config = tiny_config("tsv:nowhere")
-    config.training.init_from = str(converted[0])
+    config = tiny_config("tsv:nowhere", training__init_from=str(converted[0]))
     run = Run(tmp_path / "run")
     with pytest.raises(UserError, match="another model: model.d_model 26 → 8"):
         find_tokenizers(config, run, [], None)

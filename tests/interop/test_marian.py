@@ -11,13 +11,13 @@ import pytest
 from marks import slow_except
 from tiny_marian import CONFIG, SHARING, random_model, write_marian
 
-from decoding.calls import Job
-from decoding.engine import Engine
-from interop.marian import load_marian, marian_config
-from interop.models import open_model
-from model.transformer import Transformer
-from runtime.errors import CHECKPOINT, UserError
-from storage.config import DecodingConfig
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.results import Source
+from seq2seq.interop.marian import load_marian, marian_config
+from seq2seq.interop.models import open_model
+from seq2seq.model.transformer import Transformer
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.storage.config import DecodingConfig
 
 N, LIMIT, PAD = 4, 11, CONFIG["pad_token_id"]
 BOTH = [*product(SHARING, ("swish", "relu", "gelu"))]
@@ -83,11 +83,11 @@ def searched(request, tmp_path_factory):
             (PAD,),
         )
         engine.use(params)
-        found = engine.search([Job(sources, {}, range(len(sources)))])
+        found = engine.search([[Source(*numbered) for numbered in enumerate(sources)]])
         return {
-            one.line: [(ids, score) for ids, score, _ in one.hypotheses]
+            source.number: [(one.ids, one.score) for one in hypotheses]
             for call in found
-            for one in call
+            for source, hypotheses in call
         }
 
     def hf(**options):

@@ -13,17 +13,24 @@ from safetensors.numpy import load_file
 from tiny import tiny_config
 from tiny_marian import SENTENCES, sentencepiece, write_marian
 
-from data.config import DataConfig
-from data.tokenizer import ListTokenizer, SentencePieceTokenizer
-from data.vocabulary import tokenizer_sha256, train_tokenizers
-from decoding.translator import Translator
-from interop.marian_export import as_marian, check_expressible, export_marian, generation_fields
-from interop.models import load_params, open_model
-from model.config import ModelConfig
-from model.transformer import Transformer
-from runtime.errors import CHECKPOINT, UserError
-from storage.checkpoint import write_run
-from storage.config import DecodingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
+from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
+from seq2seq.decoding.translator import Translator
+from seq2seq.interop.marian_export import (
+    as_marian,
+    check_expressible,
+    export_marian,
+    generation_fields,
+)
+from seq2seq.interop.models import load_params, open_model
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.transformer import Transformer
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.storage.config import DecodingConfig
+from seq2seq.storage.run_files import write_run
 
 LINES, LIMIT = SENTENCES[:6], 11
 END = 2
@@ -248,7 +255,7 @@ def test_a_run_that_marian_cannot_express_is_refused_by_name(tmp_path, field, va
 def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
     _, run, _ = pair
     config, tokenizers = open_model(run, "best")
-    config.decoding = DecodingConfig(alpha=0.6, no_repeat_ngram=3)
+    config = replace(config, decoding=DecodingConfig(alpha=0.6, no_repeat_ngram=3))
     lost = export_marian(config, tokenizers, load_params(run, "best"), tmp_path)
     assert [
         name

@@ -2,9 +2,9 @@
 
 import pytest
 
-from interop import models
-from interop.family import ModelFamily
-from runtime.errors import CHECKPOINT, UserError
+from seq2seq.interop import models
+from seq2seq.interop.family import ModelFamily
+from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 PARAMS = {"table": [1.0]}
 TOY = ModelFamily(

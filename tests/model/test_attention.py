@@ -3,7 +3,7 @@
 Axes: B batch · T queries · S keys · D model width · H heads · K head width.
 """
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
-from model.attention import (
+from seq2seq.model.attention import (
     AttentionParams,
     KeysValues,
     MultiHeadAttention,
@@ -19,9 +19,9 @@ from model.attention import (
     multi_head_attention,
     project_keys_values,
 )
-from model.config import ModelConfig
-from model.matmul import cast_weights
-from model.positions import rotate
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.matmul import cast_weights
+from seq2seq.model.positions import rotate
 
 B, H, T, S, K = 2, 3, 5, 7, 11
 D = H * K
@@ -29,8 +29,12 @@ D = H * K
 attend = jax.jit(dot_product_attention)
 
 
+def standard_normal(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
 def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
+    return jnp.asarray(standard_normal(*shape, seed=seed))
 
 
 def queries_keys_values():
@@ -56,19 +60,23 @@ def numpy_attention(queries, keys, values, mask=True):
 
 def random_params(bias, d=D, h=H, k=K):
     shapes = [(d, h, k)] * 3 + [(h, k, d)] + ([(h, k)] * 3 + [(d,)] if bias else [])
-    return AttentionParams(*(normal(*s, seed=i) / 4 for i, s in enumerate(shapes)))
+    values = (standard_normal(*shape, seed=i) / 4 for i, shape in enumerate(shapes))
+    return AttentionParams(*map(jnp.asarray, values))
 
 
-@pytest.mark.parametrize(
-    "shape", [None, (B, H, T, S), (B, 1, T, S), (1, 1, T, S), (1, H, 1, S), (B, 1, 1, S)], ids=str
-)
-def test_attention_equals_equation_1_for_every_broadcast_mask(shape):
-    inputs = queries_keys_values()
-    mask = None if shape is None else jnp.asarray(random_mask(*shape))
-    output, weights = attend(*inputs, mask)
-    expected, expected_weights = numpy_attention(*inputs, True if mask is None else mask)
-    np.testing.assert_allclose(output, expected, atol=2e-6)
-    np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
+def test_attention_equals_equation_1_for_every_broadcast_mask():
+    shapes = (B, H, T, S), (B, 1, T, S), (1, 1, T, S), (1, H, 1, S), (B, 1, 1, S)
+    inputs, masks = queries_keys_values(), [None, *(random_mask(*shape) for shape in shapes)]
+
+    @jax.jit
+    def attend_with_each(inputs, masks):
+        return [dot_product_attention(*inputs, mask) for mask in masks]
+
+    for mask, (output, weights) in zip(masks, attend_with_each(inputs, masks), strict=True):
+        case = "no mask" if mask is None else f"{mask.shape}"
+        expected, expected_weights = numpy_attention(*inputs, True if mask is None else mask)
+        np.testing.assert_allclose(output, expected, atol=2e-6, err_msg=case)
+        np.testing.assert_allclose(weights, expected_weights, atol=1e-6, err_msg=case)
 
 
 def test_weights_sum_to_one_and_to_zero_for_fully_masked_queries():
@@ -80,11 +88,10 @@ def test_weights_sum_to_one_and_to_zero_for_fully_masked_queries():
 
 
 def test_large_scores_do_not_overflow():
-    queries, keys, values = queries_keys_values()
-    output, weights = attend(queries * 1e3, keys * 1e3, values)
-    np.testing.assert_allclose(
-        output, numpy_attention(queries * 1e3, keys * 1e3, values)[0], rtol=1e-4, atol=1e-4
-    )
+    queries, keys, values = map(np.asarray, queries_keys_values())
+    large = queries * np.float32(1e3), keys * np.float32(1e3), values
+    output, weights = attend(*large)
+    np.testing.assert_allclose(output, numpy_attention(*large)[0], rtol=1e-4, atol=1e-4)
     assert np.all(np.isfinite(weights))
 
 
@@ -122,12 +129,12 @@ def test_masked_keys_and_values_have_exactly_zero_gradient():
 def test_the_softmax_of_bfloat16_inputs_is_float32():
     size = 16  # 1 / √16 is a power of two, so scaling the queries does not round
     shapes = (B, H, T, size), (B, H, S, size), (B, H, S, size)
-    inputs = [jnp.asarray(normal(*s, seed=i), jnp.bfloat16) for i, s in enumerate(shapes)]
+    inputs = [np.asarray(normal(*s, seed=i)).astype(jnp.bfloat16) for i, s in enumerate(shapes)]
     output, weights = attend(*inputs)
     expected, expected_weights = numpy_attention(*inputs)
     assert weights.dtype == jnp.float32 and output.dtype == jnp.bfloat16
     np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
-    np.testing.assert_allclose(output.astype(np.float32), expected, atol=2e-2)
+    np.testing.assert_allclose(np.asarray(output).astype(np.float32), expected, atol=2e-2)
 
 
 def lowered_gradient(loss, *given):
@@ -162,23 +169,29 @@ def test_attention_beside_bfloat16_weights_has_the_default_precision(dtype, full
     assert text.count("dot_general") == 12 and text.count("[HIGHEST, HIGHEST]") == full
 
 
+@cache
+def initial_params():
+    """The initial parameters of an attention of eight heads with biases."""
+    config = ModelConfig(d_model=512, num_heads=8, attention_bias=True)
+    init = partial(MultiHeadAttention(config).init, method="keys_values")
+    return jax.jit(init)(jax.random.key(1), normal(1, 2, 512))["params"]
+
+
 def test_scores_have_variance_near_one_at_initialisation_because_of_the_scale():
-    config = ModelConfig(d_model=512, num_heads=8)
-    module, x = MultiHeadAttention(config), normal(4, 61, 512)
+    x = normal(4, 61, 512)
 
     @jax.jit
-    def scores_variance(key, factor):
+    def scores_variance(params, factor):
         """The variance of the scores, which are log weights up to a constant per query."""
-        variables = module.init(key, x, method="keys_values")
-        params = AttentionParams(**variables["params"])
+        params = AttentionParams(**params)
         params = params._replace(query=params.query * factor)
         _, weights = multi_head_attention(params, x, project_keys_values(params, x))
         return jnp.log(weights).var(axis=-1, ddof=1).mean()
 
-    key = jax.random.key(0)
-    assert 0.8 < scores_variance(key, 1.0) < 1.25
+    params = initial_params()
+    assert 0.8 < scores_variance(params, 1.0) < 1.25
     # Without the division by √d_k the variance is d_k = 64 (footnote 4).
-    assert 0.8 * 64 < scores_variance(key, 64**0.5) < 1.25 * 64
+    assert 0.8 * 64 < scores_variance(params, 64**0.5) < 1.25 * 64
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
@@ -213,8 +226,9 @@ def test_the_module_equals_the_function_bit_for_bit_and_sows_its_weights(bias):
     config = ModelConfig(d_model=30, num_heads=3, attention_bias=bias)
     module, params = MultiHeadAttention(config), random_params(bias, 30, 3, 10)
     x, memory, mask = normal(B, T, 30), normal(B, S, 30), jnp.asarray(random_mask(B, 1, T, S))
-    positions = jnp.arange(10, 10 + T)[None].repeat(B, 0)
-    memory_positions = jnp.arange(S)[None].repeat(B, 0)
+    positions, memory_positions = (
+        jnp.asarray(np.tile(np.arange(first, first + n), (B, 1))) for first, n in ((10, T), (0, S))
+    )
     variables = {"params": {n: p for n, p in params._asdict().items() if p is not None}}
 
     @jax.jit
@@ -236,11 +250,8 @@ def test_the_module_equals_the_function_bit_for_bit_and_sows_its_weights(bias):
 
 
 def test_projections_are_initialised_xavier_uniform_and_biases_zero():
-    config = ModelConfig(d_model=96, num_heads=3, attention_bias=True)
-    x = normal(1, 2, 96)
-    init = jax.jit(lambda key: MultiHeadAttention(config).init(key, x, method="keys_values"))
-    params = init(jax.random.key(1))["params"]
-    limit = (6 / (96 + 96)) ** 0.5
+    params = jax.device_get(initial_params())
+    limit = (6 / (512 + 512)) ** 0.5
     for name in ("query", "key", "value", "output"):
         assert 0.99 * limit < np.abs(params[name]).max() <= limit
         assert abs(params[name].std() - limit / 3**0.5) < 0.02 * limit
@@ -249,13 +260,19 @@ def test_projections_are_initialised_xavier_uniform_and_biases_zero():
 
 def test_rotary_positions_rotate_keys_and_queries_but_not_values():
     params, x = random_params(False, 30, 3, 10), normal(B, T, 30)
-    positions = jnp.asarray(np.random.default_rng(0).integers(0, 97, (B, T)))
-    plain, rotated = project_keys_values(params, x), project_keys_values(params, x, positions)
-    assert np.array_equal(rotated.keys, rotate(plain.keys, positions))
+    positions = np.random.default_rng(0).integers(0, 97, (B, T))
+
+    @jax.jit
+    def run(params, x, positions):
+        plain, rotated = project_keys_values(params, x), project_keys_values(params, x, positions)
+        queries = jnp.einsum("btd,dhk->bhtk", x, params.query)
+        heads, _ = dot_product_attention(rotate(queries, positions), *rotated)
+        output, _ = multi_head_attention(params, x, rotated, positions=positions)
+        return plain, rotated, rotate(plain.keys, positions), heads, output
+
+    plain, rotated, expected, heads, output = run(params, x, positions)
+    assert np.array_equal(rotated.keys, expected)
     assert np.array_equal(rotated.values, plain.values)
-    queries = jnp.einsum("btd,dhk->bhtk", x, params.query)
-    heads, _ = dot_product_attention(rotate(queries, positions), *rotated)
-    output, _ = multi_head_attention(params, x, rotated, positions=positions)
     np.testing.assert_allclose(output, np.einsum("bhtk,hkd->btd", heads, params.output), atol=1e-5)
 
 
@@ -263,4 +280,4 @@ def test_shape_annotations_are_checked_in_tests():
     pytest.importorskip("beartype")
     queries, keys, values = queries_keys_values()
     with pytest.raises(TypeCheckError, match="values"):
-        dot_product_attention(queries, keys, values[:, :, 1:])
+        dot_product_attention(queries, keys, jnp.asarray(np.asarray(values)[:, :, 1:]))

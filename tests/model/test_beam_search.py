@@ -3,10 +3,13 @@
 Axes: B sentences · N beams · V vocabulary · T steps.
 """
 
+from functools import partial
+from itertools import product
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow_except
 from slow_beam_search import every_hypothesis, listed, penalty, rescored
 from table_models import (
     END,
@@ -15,28 +18,27 @@ from table_models import (
     PAPER,
     POWER,
     START,
+    STEEP,
     WIDE,
     B,
     V,
     assert_same,
     assert_slow_search_agrees,
     assert_well_formed,
-    bigram_step,
     random_limits,
     random_tables,
     searcher,
     table_model,
-    trigram_step,
 )
 
-from model.candidates import candidates, top_k
-from model.hypotheses import length_penalty
+from seq2seq.model.candidates import candidates, top_k
+from seq2seq.model.hypotheses import length_penalty
 
 # Top-k.
 
 
-@pytest.mark.parametrize("k", range(1, 17))
-def test_top_k_equals_lax_top_k_with_ties_and_infinities_at_any_vocabulary_size(k):
+@pytest.mark.parametrize("k", slow_except([1, 2, 3, 8, 16], range(1, 17)))
+def test_top_k_equals_a_stable_sort_with_ties_and_infinities_at_any_vocabulary_size(k):
     # Sizes at which stages and chunk sizes change.
     borders = [16 * k - 1, 16 * k, 16 * k + 1, 64 * k]
     sizes, widest = [k, *borders, 1021 + k], 1021 + k
@@ -50,18 +52,22 @@ def test_top_k_equals_lax_top_k_with_ties_and_infinities_at_any_vocabulary_size(
     ]).astype(np.float32)  # fmt: skip
 
     @jax.jit
-    def both(x):
-        return [(top_k(x[:, :n], k), jax.lax.top_k(x[:, :n], k)) for n in sizes]
+    def run(x):
+        return [top_k(x[:, :n], k) for n in sizes]
 
-    for n, (found, expected) in zip(sizes, both(x), strict=True):
+    for n, (values, index) in zip(sizes, run(x), strict=True):
         stable = np.argsort(-x[:, :n], axis=1, kind="stable")[:, :k]
-        np.testing.assert_array_equal(found[0], expected[0], f"V={n}")
-        np.testing.assert_array_equal(found[1], expected[1], f"V={n}")
-        np.testing.assert_array_equal(found[1], stable, f"V={n}")
+        np.testing.assert_array_equal(index, stable, f"V={n}")
+        np.testing.assert_array_equal(values, np.take_along_axis(x, stable, axis=1), f"V={n}")
 
 
-@pytest.mark.parametrize("beams", [1, 2, 5])
-@pytest.mark.parametrize("vocab", [3, 59, 1000, 1021])
+@pytest.mark.parametrize(
+    "vocab, beams",
+    slow_except(
+        [(3, 1), (3, 5), (59, 2), (1000, 5), (1021, 1), (1021, 2)],
+        product([3, 59, 1000, 1021], [1, 2, 5]),
+    ),
+)
 def test_candidates_are_the_first_of_all_continuations_in_sorted_order(vocab, beams):
     """The logits are integers, so many continuations tie. The third lane is at its limit."""
     random, lanes = np.random.default_rng(vocab + beams), 3
@@ -70,11 +76,15 @@ def test_candidates_are_the_first_of_all_continuations_in_sorted_order(vocab, be
     live = -np.sort(random.integers(0, 3, (lanes, beams)), axis=1).astype(np.float32)
     live[0, 1:] = -np.inf
     number = 1 if beams == 1 else 2 * beams
-    for shape in (None, (1, 1, vocab), (lanes, 1, vocab), (lanes, beams, vocab)):
-        mask = () if shape is None else (random.random(shape) < 0.7,)
-        found = jax.jit(candidates, static_argnums=4)(
-            logits, normalizer, live, np.arange(lanes) == 2, END, *mask
-        )
+    shapes = (1, 1, vocab), (lanes, 1, vocab), (lanes, beams, vocab)
+    masks = [(), *((random.random(shape) < 0.7,) for shape in shapes)]
+
+    @jax.jit
+    def run(masks, *arguments):
+        return [candidates(*arguments, END, *mask) for mask in masks]
+
+    arguments = logits, normalizer, live, np.arange(lanes) == 2
+    for mask, found in zip(masks, run(masks, *arguments), strict=True):
         changes = np.where(*mask, logits, -np.inf) if mask else logits.copy()
         changes[2] = np.where(np.arange(vocab) == END, logits[2], -np.inf)
         expected = (live[..., None] + (changes - normalizer[..., None])).reshape(lanes, -1)
@@ -94,7 +104,7 @@ def test_candidates_are_the_first_of_all_continuations_in_sorted_order(vocab, be
 def test_a_beam_as_wide_as_all_continuations_equals_exhaustive_enumeration(alpha, power):
     """With V = 4 and at most 4 tokens there are 1 + 3 + 9 + 27 = 40 hypotheses."""
     options = dict(beam_size=41, nbest=41, alpha=alpha, power_penalty=power)
-    search, limits = searcher(trigram_step, max_length=4, **options), np.array([4, 1, 3, 4, 2])
+    search, limits = searcher(max_length=4, **options), np.array([4, 1, 3, 4, 2])
     for seed in range(3):
         tables = random_tables(seed, (5, 4, 4, 4), end=seed - 1.0)
         found = search(tables, limits)
@@ -112,7 +122,7 @@ def test_a_beam_as_wide_as_all_continuations_equals_exhaustive_enumeration(alpha
 
 
 def test_beam_1_is_greedy_search():
-    search = searcher(bigram_step, **GREEDY)
+    search = searcher(**GREEDY)
     for seed in range(5):
         tables, limits = random_tables(seed), random_limits(seed)
         found = search(tables, limits)
@@ -125,19 +135,16 @@ def test_beam_1_is_greedy_search():
             assert listed(found, row)[0][0] == tuple(tokens[1:])
 
 
-@pytest.mark.parametrize("options", [
-    GREEDY, PAPER, WIDE, POWER,
-    dict(beam_size=2, alpha=1.7, nbest=2, power_penalty=False),
-])  # fmt: skip
+@pytest.mark.parametrize("options", [GREEDY, PAPER, STEEP, WIDE, POWER])
 def test_random_bigrams_give_the_results_of_the_slow_search(options):
-    search = searcher(bigram_step, **options)
+    search = searcher(**options)
     for seed in range(7):
         tables, limits = random_tables(seed, end=seed / 2), random_limits(seed)
         assert_slow_search_agrees(search(tables, limits), tables, limits, **options)
 
 
 def test_random_trigrams_give_the_results_of_the_slow_search():
-    search = searcher(trigram_step, **PAPER)
+    search = searcher(**PAPER)
     for seed in range(5):
         tables, limits = random_tables(seed, (B, V, V, V), end=1.0), random_limits(seed)
         assert_slow_search_agrees(search(tables, limits), tables, limits, **PAPER)
@@ -146,7 +153,7 @@ def test_random_trigrams_give_the_results_of_the_slow_search():
 @pytest.mark.parametrize("options", [GREEDY, PAPER, WIDE])
 def test_ties_go_to_the_earlier_then_to_the_better_hypothesis_then_to_the_lower_token(options):
     """All possible next tokens are equally probable, so nearly all hypotheses tie."""
-    search = searcher(bigram_step, **options)
+    search = searcher(**options)
     for seed in range(5):
         possible = np.random.default_rng(seed).random((B, V, V)) < 0.5
         possible[0], possible[:, :, END] = True, True
@@ -156,7 +163,7 @@ def test_ties_go_to_the_earlier_then_to_the_better_hypothesis_then_to_the_lower_
 
 
 def test_a_vocabulary_smaller_than_two_beams_can_be_searched():
-    search = searcher(bigram_step, **WIDE)
+    search = searcher(**WIDE)
     tables, limits = random_tables(0, (B, 3, 3)), random_limits(0)
     assert_slow_search_agrees(search(tables, limits), tables, limits, **WIDE)
 
@@ -167,7 +174,7 @@ def test_a_vocabulary_smaller_than_two_beams_can_be_searched():
 @pytest.mark.parametrize("options", [PAPER, POWER])
 def test_log_probs_are_teacher_forced_and_scores_divide_them_by_the_penalty(options):
     tables, limits = random_tables(3, end=1.0), random_limits(3)
-    found = searcher(bigram_step, **options)(tables, limits)
+    found = searcher(**options)(tables, limits)
     for row in range(B):
         for tokens, log_prob, score in listed(found, row):
             expected = rescored(table_model(tables[row]), tokens)
@@ -177,17 +184,18 @@ def test_log_probs_are_teacher_forced_and_scores_divide_them_by_the_penalty(opti
 
 
 def test_the_penalty_follows_the_equation_and_is_one_if_alpha_is_zero():
-    for length in (1.0, 7.0, 53.0):
-        assert float(length_penalty(length, 0.6)) == pytest.approx(((5 + length) / 6) ** 0.6)
-        assert float(length_penalty(length, 0.6, power=True)) == pytest.approx(length**0.6)
-        assert float(length_penalty(length, 0.0)) == 1.0
+    lengths = np.float32([1, 7, 53])
+    plain, power = (jax.jit(partial(length_penalty, power=power)) for power in (False, True))
+    np.testing.assert_allclose(plain(lengths, 0.6), ((5 + lengths) / 6) ** 0.6, rtol=1e-6)
+    np.testing.assert_allclose(power(lengths, 0.6), lengths**0.6, rtol=1e-6)
+    assert (plain(lengths, 0.0) == 1.0).all()
 
 
 # Sentences in a batch.
 
 
 def test_results_do_not_depend_on_neighbours_or_the_place_in_the_batch_in_any_bit():
-    search, random = searcher(bigram_step, **PAPER), np.random.default_rng(0)
+    search, random = searcher(**PAPER), np.random.default_rng(0)
     tables, limits = random_tables(0, end=1.0), random_limits(0)
     found = search(tables, limits)
     for row, place in ((0, 0), (5, 19), (22, 3)):
@@ -202,13 +210,13 @@ def test_results_do_not_depend_on_neighbours_or_the_place_in_the_batch_in_any_bi
 
 def test_a_sentence_ends_at_its_own_limit():
     tables, limits = random_tables(0, end=-30.0), np.arange(B) % LIMIT + 1
-    found = searcher(bigram_step, **PAPER)(tables, limits)
+    found = searcher(**PAPER)(tables, limits)
     assert (found.lengths[:, 0] == limits).all()
     assert_slow_search_agrees(found, tables, limits, **PAPER)
 
 
 def test_limits_are_capped_at_max_length_and_limit_zero_is_padding():
-    search, tables = searcher(bigram_step, **PAPER), random_tables(0, end=-30.0)
+    search, tables = searcher(**PAPER), random_tables(0, end=-30.0)
     beyond, within = (search(tables, np.full(B, limit)) for limit in (LIMIT + 13, LIMIT))
     np.testing.assert_array_equal(beyond.tokens, within.tokens)
     assert (beyond.lengths[:, 0] == LIMIT).all()
@@ -223,7 +231,7 @@ def test_limits_are_capped_at_max_length_and_limit_zero_is_padding():
 
 def test_hypotheses_of_probability_zero_are_neither_live_nor_finished():
     """There are fewer continuations than beams, and dead ends, where all logits are −inf."""
-    search = searcher(bigram_step, **WIDE)
+    search = searcher(**WIDE)
     for seed in range(7):
         possible = np.random.default_rng(seed).random((B, V, V)) < 0.17
         tables = np.where(possible, random_tables(seed), -np.inf).astype(np.float32)
@@ -236,15 +244,15 @@ def test_hypotheses_of_probability_zero_are_neither_live_nor_finished():
 
 def test_nbest_above_the_beam_size_is_an_error():
     with pytest.raises(ValueError, match="from 1 to beam_size=2; got 3"):
-        searcher(bigram_step, beam_size=2, nbest=3)(random_tables(0), random_limits(0))
+        searcher(beam_size=2, nbest=3)(random_tables(0), random_limits(0))
 
 
 def test_a_dead_end_has_candidates_of_minus_infinity_not_nan():
-    live = jnp.asarray([[-1.0, -2.0, -jnp.inf]] * 2)
-    logits = jnp.full((2, 3, V), -jnp.inf).at[0, 1, 5].set(7.0)
-    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    live = np.float32([[-1.0, -2.0, -np.inf]] * 2)
+    logits, normalizer = np.full((2, 3, V), -np.inf, np.float32), np.full((2, 3), -np.inf)
+    logits[0, 1, 5] = normalizer[0, 1] = 7.0
     log_probs, parents, tokens = jax.jit(candidates, static_argnums=4)(
-        logits, normalizer, live, jnp.array([False, True]), END
+        logits, normalizer.astype(np.float32), live, np.array([False, True]), END
     )
     np.testing.assert_array_equal(log_probs, [[-2.0] + [-np.inf] * 5, [-np.inf] * 6])
     assert (int(parents[0, 0]), int(tokens[0, 0])) == (1, 5)

@@ -10,8 +10,8 @@ import pytest
 from small_transformer import SMALL
 from test_attention import normal
 
-from model.attention import KeysValues, dot_product_attention
-from model.cache import (
+from seq2seq.model.attention import KeysValues, dot_product_attention
+from seq2seq.model.cache import (
     BLOCKS,
     Cache,
     attend_to_cache,
@@ -40,14 +40,25 @@ def joined(blocks):
     return KeysValues(*(jnp.concatenate(x, axis=2) for x in zip(*blocks, strict=True)))
 
 
+stored_blocks = jax.jit(lambda blocks: tuple(map(stored, blocks)))
+attend = jax.jit(attend_to_cache)
+
+
 @pytest.mark.parametrize("drop", [None, lambda weights: weights * 3.0])
 def test_attention_to_blocks_equals_attention_to_all_their_keys_at_once(drop):
     queries, blocks, mask = random_blocks([4, 4, 3])
-    mask = jnp.asarray(mask)
-    expected = dot_product_attention(queries, *joined(blocks), mask, drop)
-    found = blockwise_attention(queries, blocks, mask, drop)
-    cache = Cache(tuple(map(stored, blocks)), jnp.array(10))
-    for output, weights in (found, attend_to_cache(queries, *cache, mask, drop)):
+
+    @jax.jit
+    def run(queries, blocks, mask):
+        cache = Cache(tuple(map(stored, blocks)), jnp.array(10))
+        return (
+            dot_product_attention(queries, *joined(blocks), mask, drop),
+            blockwise_attention(queries, blocks, mask, drop),
+            attend_to_cache(queries, *cache, mask, drop),
+        )
+
+    expected, *results = run(queries, blocks, mask)
+    for output, weights in results:
         np.testing.assert_allclose(output, expected[0], atol=1e-5, rtol=1e-5)
         np.testing.assert_allclose(weights, expected[1], atol=1e-6, rtol=1e-5)
         assert not np.asarray(output)[0, :, 1].any() and np.asarray(output)[0, :, 0].all()
@@ -56,50 +67,55 @@ def test_attention_to_blocks_equals_attention_to_all_their_keys_at_once(drop):
 def test_hidden_blocks_change_no_bit_and_blocks_after_the_last_slot_are_not_read():
     queries, blocks, mask = random_blocks([16, 16, 16, 9])
     mask[..., 32:] = False
-    caches = tuple(map(stored, blocks))
-    attend = jax.jit(attend_to_cache)
-    results = [attend(queries, caches, jnp.array(last), mask) for last in (31, 32, 56, 57)]
+    caches = jax.device_get(stored_blocks(blocks))
+    results = [attend(queries, caches, np.array(last), mask) for last in (31, 32, 56, 57)]
     assert len({output.tobytes() for output, _ in results}) == 1
     assert len({weights.tobytes() for _, weights in results}) == 1
     broken = caches[:2] + jax.tree.map(lambda x: x * jnp.nan, caches[2:])
-    assert attend(queries, broken, jnp.array(31), mask)[0].tobytes() == results[0][0].tobytes()
-    assert np.isnan(attend(queries, broken, jnp.array(32), mask)[0]).any()
+    assert attend(queries, broken, np.array(31), mask)[0].tobytes() == results[0][0].tobytes()
+    assert np.isnan(attend(queries, broken, np.array(32), mask)[0]).any()
 
 
 def test_keys_and_values_are_written_at_the_slot_of_each_row_only():
     sizes, beams = [4, 4, 2], 2
     old, new = random_keys_values(10, 1), random_keys_values(beams, 3)
-    starts = zip((0, 4, 8), sizes, strict=True)
-    blocks = [jax.tree.map(lambda x, a=a, n=n: x[:, :, a : a + n], old) for a, n in starts]
-    cache = Cache(tuple(map(stored, blocks)), jnp.array(0))
+    starts = list(zip((0, 4, 8), sizes, strict=True))
+
+    @jax.jit
+    def run(old, new, index):
+        """The keys and values of the extended cache, and its last slot."""
+        blocks = [jax.tree.map(lambda x, a=a, n=n: x[:, :, a : a + n], old) for a, n in starts]
+        extended = extend_cache(Cache(tuple(map(stored, blocks)), jnp.array(0)), new, index)
+        assert [block.values.shape[2] for block in extended.blocks] == sizes
+        return joined([block.keys_values for block in extended.blocks]), extended.last
+
     for shift in range(6):
         index = (np.arange(B) + shift) % 6 * beams  # 10 is after the last slot
-        extended = jax.jit(extend_cache)(cache, new, jnp.asarray(index))
-        found = joined([block.keys_values for block in extended.blocks])
+        found, last = run(old, new, index)
         for before, part, got in zip(old, new, found, strict=True):
             expected = np.array(before)
             for row, at in enumerate(index):
                 expected[row, :, at : at + beams] = part[row][:, : 10 - at]
             assert np.array_equal(got, expected)
-        assert extended.last == index.max()
+        assert last == index.max()
 
 
 def test_a_sentence_whose_values_are_nan_does_not_change_the_next_one_in_its_row():
     """Its slots remain in the cache, masked."""
     queries, blocks, mask = random_blocks([4, 4, 3])
     mask[..., :2] = False
-    cache, index = Cache(tuple(map(stored, blocks)), jnp.array(10)), jnp.zeros(B, int)
-    mask = jnp.asarray(mask)
-    expected, _ = attend_to_cache(queries, *cache, mask)
-    broken = jax.tree.map(lambda x: x[:, :, :2] * jnp.nan, blocks[0])
-    cache = extend_cache(cache, broken, index)._replace(last=jnp.array(10))
-    found, _ = attend_to_cache(queries, *cache, mask)
+    blocks = jax.device_get(stored_blocks(blocks))
+    expected, _ = attend(queries, blocks, np.array(10), mask)
+    broken = KeysValues(*[np.full((B, H, 2, K), np.nan, np.float32)] * 2)
+    cache = jax.jit(extend_cache)(Cache(blocks, np.array(0)), broken, np.zeros(B, int))
+    found, _ = attend(queries, cache.blocks, np.array(10), mask)
+    assert np.isnan(cache.blocks[0].keys[..., :2]).all()
     assert found.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 23])
 def test_an_empty_cache_has_whole_steps_in_its_blocks_and_a_slot_for_each_hypothesis(steps):
-    caches = empty_caches(SMALL, 2, steps, beams=3)
+    caches = jax.eval_shape(lambda: empty_caches(SMALL, 2, steps, beams=3))
     assert len(caches) == SMALL.decoder_layers
     for cache in caches:
         shapes = [block.values.shape for block in cache.blocks]

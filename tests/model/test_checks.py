@@ -9,18 +9,18 @@ import jaxtyping
 import pytest
 from test_attention import B, D, H, K, S, T, normal, random_params
 
-from model.attention import (
+from seq2seq.model.attention import (
     KeysValues,
     dot_product_attention,
     multi_head_attention,
     project_keys_values,
     segment_mask,
 )
-from model.beam_search import beam_search
-from model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
-from model.positions import rotate, sinusoidal_positions
-from model.sampling import SamplingOptions, sample
-from model.scoring import score_targets
+from seq2seq.model.beam_search import beam_search
+from seq2seq.model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
+from seq2seq.model.positions import rotate, sinusoidal_positions
+from seq2seq.model.sampling import SamplingOptions, sample
+from seq2seq.model.scoring import score_targets
 
 
 @pytest.fixture(autouse=True)

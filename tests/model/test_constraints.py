@@ -1,6 +1,6 @@
 """Rules of a search against their definitions, in a slow search in Python."""
 
-from functools import cache
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from slow_beam_search import listed, slow_beam_search
 
-from model.beam_search import beam_search
-from model.constraints import RuleOptions, make_rules, no_repeat_ngram_mask
+from seq2seq.model.beam_search import beam_search
+from seq2seq.model.constraints import RuleOptions, make_rules, no_repeat_ngram_mask
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
 COMBINATIONS = {
@@ -60,24 +60,47 @@ def rules_of(options, min_lengths, prefix):
     )
 
 
-@cache
-def searcher(name, beam_size):
-    @jax.jit
-    def search(tables, limits, min_lengths, prefix):
-        start = jnp.full(B, START)
-        return beam_search(
-            step_of(tables),
-            jnp.full((B, beam_size), START),
-            start,
-            limits,
-            beam_size=beam_size,
-            max_length=LIMIT,
-            end_id=END,
-            nbest=beam_size,
-            rules=rules_of(COMBINATIONS[name], min_lengths, prefix),
+def rules_by_case(all_rules, case):
+    """Rules with which sentence b has `all_rules[case[b]]`, so that one search has them all."""
+
+    def rules(logits, normalizer, *arguments):
+        shapes = logits.shape, normalizer.shape, logits.shape
+        unchanged = logits, normalizer, True
+        results = [
+            unchanged if rules is None else rules(logits, normalizer, *arguments)
+            for rules in all_rules
+        ]
+        own = jnp.asarray(case)[arguments[-1]], jnp.arange(len(logits))
+        return tuple(
+            jnp.stack([jnp.broadcast_to(x, shape) for x in values])[own]
+            for values, shape in zip(zip(*results, strict=True), shapes, strict=True)
         )
 
-    return lambda *args: jax.device_get(search(*args))
+    return rules
+
+
+def for_each_case(cases, *arrays):
+    """The number of the case of each sentence, and the arrays repeated for every case."""
+    repeated = [np.concatenate([x] * len(cases)) for x in arrays]
+    return np.repeat(np.arange(len(cases)), B), *repeated
+
+
+@partial(jax.jit, static_argnames="beam_size")
+def search(case, tables, limits, min_lengths, prefix, beam_size):
+    """Beam search; the rules of a sentence are those of its case in COMBINATIONS."""
+    return beam_search(
+        step_of(tables),
+        jnp.full((len(tables), beam_size), START),
+        jnp.full(len(tables), START),
+        limits,
+        beam_size=beam_size,
+        max_length=LIMIT,
+        end_id=END,
+        nbest=beam_size,
+        rules=rules_by_case(
+            [rules_of(options, min_lengths, prefix) for options in COMBINATIONS.values()], case
+        ),
+    )
 
 
 def repeats(prefix, token, n):
@@ -87,17 +110,21 @@ def repeats(prefix, token, n):
     return ngrams[-1] in ngrams[:-1] if ngrams else False
 
 
+def log_softmax(logits):
+    """Of one position, in the precision of `logits`."""
+    return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+
+
 def defined_model(options, table, min_lengths, prefix, length):
     """A sentence's model and `allowed` function for the slow search, from the definitions."""
 
     def model(written):
-        logits = table[((START, START, *written)[-2:])]
-        log_probs = logits - np.asarray(jax.nn.logsumexp(logits))
+        log_probs = log_softmax(table[((START, START, *written)[-2:])])
         log_probs[list(set(written))] *= options.get("repetition_penalty", 1.0)
         if options.get("renormalize"):
             forced = prefix[len(written)] if "prefix" in options and len(written) < length else None
-            log_probs[[one for one in options["suppress"] if one != forced]] = -np.inf
-            log_probs -= np.asarray(jax.nn.logsumexp(log_probs))
+            log_probs[[token for token in options["suppress"] if token != forced]] = -np.inf
+            log_probs = log_softmax(log_probs)
         return log_probs
 
     def allowed(written, token):
@@ -113,28 +140,37 @@ def defined_model(options, table, min_lengths, prefix, length):
     return model, allowed
 
 
+def assert_slow_search_agrees(found, row, model, limit, beam_size, case="", **options):
+    """Equal tokens in the same order, and equal scores; `case` names the row in a failure."""
+    expected = slow_beam_search(
+        model, limit, beam_size=beam_size, end_id=END, nbest=beam_size, **options
+    )
+    hypotheses = listed(found, row)
+    assert [h.tokens for h in hypotheses] == [h.tokens for h in expected], (case, row)
+    for h, e in zip(hypotheses, expected, strict=True):
+        np.testing.assert_allclose(h[1:], e[1:], rtol=1e-5, atol=1e-5, err_msg=f"{case}, {row}")
+
+
 @pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("name", COMBINATIONS)
-def test_a_search_with_rules_equals_the_slow_search_with_their_definitions(name, beam_size):
-    options = COMBINATIONS[name]
+def test_a_search_with_rules_equals_the_slow_search_with_their_definitions(beam_size):
+    """All combinations are searched together, with the same sentences."""
     tables, limits = tables_and_limits(5)
-    min_lengths, prefix = per_sentence(6)
-    found = searcher(name, beam_size)(tables, limits, min_lengths, prefix)
-    suppressed_only = searcher("suppress", beam_size)(tables, limits, min_lengths, prefix)
-    changed = 0
-    for row, limit in enumerate(limits):
-        model, allowed = defined_model(
-            options, tables[row], min_lengths[row], prefix[0][row], prefix[1][row]
-        )
-        expected = slow_beam_search(
-            model, limit, beam_size=beam_size, end_id=END, nbest=beam_size, allowed=allowed
-        )
-        got = listed(found, row)
-        assert [one.tokens for one in got] == [one.tokens for one in expected]
-        for one, other in zip(got, expected, strict=True):
-            np.testing.assert_allclose(one[1:], other[1:], rtol=1e-5, atol=1e-5)
-        changed += got != listed(suppressed_only, row)
-    assert changed > 0 or name == "suppress"
+    min_lengths, (prefix, prefix_lengths) = per_sentence(6)
+    arrays = for_each_case(COMBINATIONS, tables, limits, min_lengths, prefix, prefix_lengths)
+    found = jax.device_get(search(*arrays[:4], tuple(arrays[4:]), beam_size=beam_size))
+    hypotheses = {}
+    for number, (name, options) in enumerate(COMBINATIONS.items()):
+        rows = range(number * B, (number + 1) * B)
+        hypotheses[name] = [listed(found, row) for row in rows]
+        for row, limit in enumerate(limits):
+            model, allowed = defined_model(
+                options, tables[row], min_lengths[row], prefix[row], prefix_lengths[row]
+            )
+            assert_slow_search_agrees(
+                found, rows[row], model, limit, beam_size, case=name, allowed=allowed
+            )
+    different = [name for name in COMBINATIONS if hypotheses[name] != hypotheses["suppress"]]
+    assert different == [name for name in COMBINATIONS if name != "suppress"]
 
 
 def test_without_enabled_rules_make_rules_returns_none():

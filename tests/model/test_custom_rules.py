@@ -1,17 +1,29 @@
 """A caller's own rules and forbidden sequences, against their definitions in a slow search."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_beam_search import listed, slow_beam_search
-from test_constraints import END, LIMIT, START, B, V, per_sentence, step_of, tables_and_limits
+from test_constraints import (
+    END,
+    LIMIT,
+    START,
+    B,
+    V,
+    assert_slow_search_agrees,
+    defined_model,
+    log_softmax,
+    per_sentence,
+    rules_by_case,
+    step_of,
+    tables_and_limits,
+)
 
-from model.beam_search import beam_search
-from model.constraints import RuleOptions, forbid_sequences_mask, make_rules
-from model.sampling import SamplingOptions, sample
+from seq2seq.model.beam_search import beam_search
+from seq2seq.model.constraints import RuleOptions, forbid_sequences_mask, make_rules
+from seq2seq.model.sampling import SamplingOptions, sample
 
 SEQUENCES = [(4,), (3, 5), (5, 5), (3, 3, 6), (6, 5, 3), (6, 6, 6, 6)]
 BIAS = np.random.default_rng(9).normal(0, 1, V).astype(np.float32)
@@ -36,39 +48,52 @@ def completes(written, token):
 
 
 @partial(jax.jit, static_argnames=("options", "beam_size"))
-def search(tables, limits, prefix, options, beam_size):
+def search(tables, limits, options, beam_size):
     return beam_search(
-        step_of(tables),
-        jnp.full((B, beam_size), START),
-        jnp.full(B, START),
+        *model_of(tables, beam_size),
         limits,
         beam_size=beam_size,
         nbest=beam_size,
         max_length=LIMIT,
         end_id=END,
-        rules=make_rules(END, options, prefix=prefix),
+        rules=make_rules(END, options),
     )
 
 
-def assert_searches_agree(found, tables, limits, model_of, allowed_of, beam_size=3):
-    for row, limit in enumerate(limits):
-        expected = slow_beam_search(
-            model_of(tables[row]), limit, beam_size=beam_size, end_id=END, nbest=beam_size,
-            allowed=allowed_of(row),
-        )  # fmt: skip
-        got = listed(found, row)
-        assert [one.tokens for one in got] == [one.tokens for one in expected]
-        for one, other in zip(got, expected, strict=True):
-            np.testing.assert_allclose(one[1:], other[1:], rtol=1e-5, atol=1e-5)
+def model_of(tables, beams):
+    """The step, its initial state, and the start tokens."""
+    sentences = len(tables)
+    return step_of(tables), jnp.full((sentences, beams), START), jnp.full(sentences, START)
+
+
+BIASED = RuleOptions((3,), renormalize=True, repetition_penalty=1.7, custom=biased)
+
+
+@jax.jit
+def search_with_both(tables, limits, prefix):
+    """The first half of the sentences have `forbid` and the prefixes, the others BIASED."""
+    rules = [make_rules(END, RuleOptions(custom=forbid), prefix=prefix), make_rules(END, BIASED)]
+    return beam_search(
+        *model_of(tables, 3),
+        limits,
+        beam_size=3,
+        nbest=3,
+        max_length=LIMIT,
+        end_id=END,
+        rules=rules_by_case(rules, np.repeat([0, 1], B)),
+    )
+
+
+@cache
+def found_with_both():
+    tables, limits = (np.concatenate(x) for x in zip(*map(tables_and_limits, (5, 7)), strict=True))
+    prefix = tuple(np.concatenate([x, x]) for x in per_sentence(6)[1])
+    return jax.device_get(search_with_both(tables, limits, prefix))
 
 
 def test_a_search_with_forbidden_sequences_equals_the_slow_search_without_them():
     """Only forced prefixes and limits have precedence."""
     (tables, limits), prefix = tables_and_limits(5), per_sentence(6)[1]
-    found = jax.device_get(search(tables, limits, prefix, RuleOptions(custom=forbid), 3))
-
-    def model_of(table):
-        return lambda written: log_softmax(table[((START, START, *written)[-2:])])
 
     def allowed_of(row):
         tokens, length = prefix[0][row], prefix[1][row]
@@ -80,18 +105,15 @@ def test_a_search_with_forbidden_sequences_equals_the_slow_search_without_them()
 
         return allowed
 
-    assert_searches_agree(found, tables, limits, model_of, allowed_of)
-
-
-def log_softmax(logits):
-    return logits - np.asarray(jax.nn.logsumexp(logits))
+    for row, limit in enumerate(limits):
+        model = defined_model({}, tables[row], None, None, None)[0]
+        allowed = allowed_of(row)
+        assert_slow_search_agrees(found_with_both(), row, model, limit, 3, allowed=allowed)
 
 
 def test_a_callers_rules_are_applied_to_the_logits_of_the_model_before_the_other_rules():
     """The penalty multiplies the changed log-probabilities, and renormalisation follows it."""
     tables, limits = tables_and_limits(7)
-    options = RuleOptions((3,), renormalize=True, repetition_penalty=1.7, custom=biased)
-    found = jax.device_get(search(tables, limits, None, options, 3))
 
     def model_of(table):
         def model(written):
@@ -102,14 +124,15 @@ def test_a_callers_rules_are_applied_to_the_logits_of_the_model_before_the_other
 
         return model
 
-    assert_searches_agree(found, tables, limits, model_of, lambda row: lambda *_: True)
+    for row, limit in enumerate(limits):
+        assert_slow_search_agrees(found_with_both(), B + row, model_of(tables[row]), limit, 3)
 
 
 @pytest.mark.slow
 def test_sequences_that_cannot_occur_change_no_bit():
     tables, limits = tables_and_limits(8)
     usual, found = (
-        jax.device_get(search(tables, limits, None, RuleOptions((3,), custom=custom), 1))
+        jax.device_get(search(tables, limits, RuleOptions((3,), custom=custom), 1))
         for custom in (None, forbid_suppressed)
     )
     jax.tree.map(np.testing.assert_array_equal, found, usual)
@@ -119,22 +142,25 @@ def test_no_sample_contains_a_forbidden_sequence():
     tables, _ = tables_and_limits(9)
     options = SamplingOptions(samples=20, max_length=LIMIT, end_id=END)
 
-    @partial(jax.jit, static_argnames="custom")
-    def draw(custom):
-        return sample(
-            step_of(jnp.asarray(tables)), jnp.full((B, 20), START), jnp.full(B, START),
-            jnp.full(B, LIMIT), jax.random.split(jax.random.key(0), B), options,
-            make_rules(END, RuleOptions(custom=custom)),
-        )  # fmt: skip
+    @jax.jit
+    def draw(forbidden):
+        def custom(*arguments):
+            logits, normalizer, allowed = forbid(*arguments)
+            return logits, normalizer, allowed | ~forbidden
 
-    def completed(custom):
+        step, state, start = model_of(jnp.asarray(tables), 20)
+        keys = jax.random.split(jax.random.key(0), B)
+        rules = make_rules(END, RuleOptions(custom=custom))
+        return sample(step, state, start, jnp.full(B, LIMIT), keys, options, rules)
+
+    def completed(forbidden):
         """The share of drawn tokens, before the limit, that complete a forbidden sequence."""
-        drawn = jax.device_get(draw(custom))
+        drawn = jax.device_get(draw(forbidden))
         tokens = [one[: length - 1].tolist() for one, length in zip(
             drawn.tokens.reshape(-1, LIMIT), drawn.lengths.ravel(), strict=True)]  # fmt: skip
         return np.mean([completes(one[:i], x) for one in tokens for i, x in enumerate(one)])
 
-    assert completed(forbid) == 0 < 0.1 < completed(None)
+    assert completed(True) == 0 < 0.1 < completed(False)
 
 
 def test_forbid_sequences_mask_equals_a_scan_of_the_history():
@@ -179,4 +205,4 @@ def test_an_error_of_a_callers_rules_names_the_wrong_result(message):
     tables, limits = tables_and_limits(5)
     options = RuleOptions(custom=lambda logits, normalizer, *_: changed(logits, normalizer))
     with pytest.raises(error, match=message):
-        jax.eval_shape(partial(search, options=options, beam_size=2), tables, limits, None)
+        jax.eval_shape(partial(search, options=options, beam_size=2), tables, limits)

@@ -4,6 +4,7 @@ Statistical bounds are five standard deviations: about one failure in two millio
 """
 
 import math
+from functools import partial
 from itertools import combinations
 
 import jax
@@ -13,8 +14,8 @@ import pytest
 from flax import linen as nn
 from test_layers import normal
 
-from model.attention import dot_product_attention
-from model.layers import Dropout, FeedForwardParams, dropout, feed_forward, random_bits
+from seq2seq.model.attention import dot_product_attention
+from seq2seq.model.layers import Dropout, FeedForwardParams, dropout, feed_forward, random_bits
 
 B, T, D = 2, 5, 13
 
@@ -29,11 +30,14 @@ bits_of = jax.jit(random_bits, static_argnums=2)
 drop = jax.jit(dropout, static_argnums=1)
 
 
-def kept(rate, key, row_ids, shape=SHAPE):
-    """The mask that dropout applies, [len(row_ids), *shape]."""
-    return np.asarray(
-        drop(jnp.ones((len(row_ids), *shape)), rate, key, jnp.asarray(row_ids)) != 0.0
-    )
+@partial(jax.jit, static_argnums=0)
+def kept_rows(rate, key, *row_ids):
+    """The masks that dropout applies to several batches, [len(row_ids), *SHAPE]."""
+    return [dropout(jnp.ones((len(rows), *SHAPE)), rate, key, rows) != 0.0 for rows in row_ids]
+
+
+def kept(rate, key, *row_ids):
+    return [np.asarray(mask) for mask in kept_rows(rate, key, *map(np.asarray, row_ids))]
 
 
 def correlation(a, b):
@@ -52,7 +56,7 @@ def test_without_a_key_or_a_rate_there_is_no_dropout():
 
 @pytest.mark.parametrize("rate", [0.03, 0.1, 0.3, 0.5, 0.9])
 def test_dropout_keeps_the_expected_share_and_rescales_it(rate):
-    x = jnp.full((31, 101, 103), 3.0)
+    x = np.full((31, 101, 103), 3.0, np.float32)
     got = np.asarray(drop(x, rate, KEYS[0]))
     mask = got != 0.0
     bound = 5 * math.sqrt(rate * (1 - rate) / x.size)
@@ -66,15 +70,16 @@ def test_dropout_keeps_the_expected_share_and_rescales_it(rate):
 
 
 def test_the_mask_of_a_row_depends_on_the_key_and_the_row_id_only():
-    whole = kept(0.3, KEYS[0], range(11))
-    for rows in ([7], [7, 3], [10, 9, 8, 7, 0], [2] * 3):
-        assert np.array_equal(kept(0.3, KEYS[0], rows), whole[rows])
-    assert np.array_equal(drop(jnp.ones((11, *SHAPE)), 0.3, KEYS[0]) != 0.0, whole)
+    several = [7], [7, 3], [10, 9, 8, 7, 0], [2] * 3
+    whole, *masks = kept(0.3, KEYS[0], range(11), *several)
+    for rows, mask in zip(several, masks, strict=True):
+        assert np.array_equal(mask, whole[rows]), rows
+    assert np.array_equal(np.asarray(drop(np.ones((11, *SHAPE)), 0.3, KEYS[0])) != 0.0, whole)
 
 
 def test_masks_of_different_rows_and_keys_are_uncorrelated():
     rows = [0, 1, 2, 3, 64, 1024, 65536, 2**31 - 1]
-    masks = [mask for key in KEYS for mask in kept(0.3, key, rows)]
+    masks = [mask for key in KEYS for mask in kept(0.3, key, rows)[0]]
     worst = max(correlation(a, b) for a, b in combinations(masks, 2))
     assert worst < 5.5  # 496 pairs
     # No row is another one shifted or permuted by exclusive or.
@@ -88,7 +93,7 @@ def test_masks_of_different_rows_and_keys_are_uncorrelated():
 
 
 def test_neighbouring_elements_of_a_mask_are_uncorrelated():
-    mask = kept(0.3, KEYS[0], range(8))
+    (mask,) = kept(0.3, KEYS[0], range(8))
     for axis in (0, 1, 2):
         for lag in (1, 2, 4):
             size = mask.shape[axis]
@@ -97,7 +102,7 @@ def test_neighbouring_elements_of_a_mask_are_uncorrelated():
 
 
 def test_all_32_bits_are_fair_and_independent():
-    bits = np.asarray(bits_of(KEYS[1], jnp.arange(16), (127, 131)))
+    bits = np.asarray(bits_of(KEYS[1], np.arange(16), (127, 131)))
     assert bits.dtype == np.uint32 and bits.shape == (16, 127, 131)
     each = ((bits.ravel()[:, None] >> np.arange(32, dtype=np.uint32)) & 1).astype(np.float64)
     assert np.abs(each.mean(axis=0) - 0.5).max() < 5 * 0.5 / math.sqrt(len(each))
@@ -124,24 +129,30 @@ def test_dropout_of_attention_weights_is_unbiased_and_leaves_the_returned_weight
     rows, heads, size = 2000, 2, 5
     queries, keys = (normal(1, heads, size, size, seed=s) for s in (1, 2))
     values = jnp.broadcast_to(jnp.eye(size), (1, heads, size, size))
-    several = [jnp.broadcast_to(x, (rows, *x.shape[1:])) for x in (queries, keys, values)]
 
     @jax.jit
     def attend(key):
-        return dot_product_attention(*several, drop=lambda weights: dropout(weights, 0.3, key))
+        several = [jnp.broadcast_to(x, (rows, *x.shape[1:])) for x in (queries, keys, values)]
+        drop = partial(dropout, rate=0.3, key=key)
+        full, _ = dot_product_attention(queries, keys, values)
+        return full, *dot_product_attention(*several, drop=drop)
 
-    full, _ = dot_product_attention(queries, keys, values)
-    output, weights = attend(KEYS[0])
+    full, output, weights = map(np.asarray, attend(KEYS[0]))
     check_dropped(output, full, 0.3)
-    np.testing.assert_allclose(weights, jnp.broadcast_to(full, weights.shape), rtol=1e-5)
+    np.testing.assert_allclose(weights, np.broadcast_to(full, weights.shape), rtol=1e-5)
 
 
 def test_dropout_of_activations_is_unbiased():
     """The outer matrix is an identity, so that the output is the activations."""
-    x, eye = normal(1, T, D), jnp.eye(D)
-    params = FeedForwardParams(eye, jnp.full(D, 5.0), eye, jnp.zeros(D))  # relu is the identity
-    several = jnp.broadcast_to(x, (3000, T, D))
-    run = jax.jit(lambda key: feed_forward(params, several, "relu", lambda a: dropout(a, 0.4, key)))
+    x = normal(1, T, D)
+
+    @jax.jit
+    def run(key):
+        eye, five, zero = jnp.eye(D), jnp.full(D, 5.0), jnp.zeros(D)
+        params = FeedForwardParams(eye, five, eye, zero)  # relu is the identity
+        several = jnp.broadcast_to(x, (3000, T, D))
+        return feed_forward(params, several, "relu", partial(dropout, rate=0.4, key=key))
+
     check_dropped(run(KEYS[1]), np.asarray(x) + 5.0, 0.4)
 
 
@@ -169,9 +180,14 @@ def test_the_dropout_module_equals_the_function_with_its_key():
         def __call__(self, x):
             return self.make_rng("dropout")
 
-    x, rows = normal(3, T, D), jnp.asarray([5, 2, 3])
-    rngs = {"dropout": KEYS[0]}
-    key = Peek().apply({}, x, rngs=rngs)
-    got = Dropout(0.3).apply({}, x, rows, rngs=rngs)
-    assert np.array_equal(got, dropout(x, 0.3, key, rows))
+    x, rows = normal(3, T, D), jnp.asarray(np.array([5, 2, 3]))
+
+    @jax.jit
+    def run(key):
+        rngs = {"dropout": key}
+        expected = dropout(x, 0.3, Peek().apply({}, x, rngs=rngs), rows)
+        return Dropout(0.3).apply({}, x, rows, rngs=rngs), expected
+
+    got, expected = run(KEYS[0])
+    assert np.array_equal(got, expected)
     assert not np.array_equal(got, x)

@@ -3,31 +3,33 @@
 Axes: B sentences · N hypotheses · V vocabulary · T steps.
 """
 
-from functools import cache, partial
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow_except
-from slow_beam_search import listed, slow_beam_search
 from test_constraints import (
     END,
     LIMIT,
     START,
     B,
     V,
+    assert_slow_search_agrees,
     defined_model,
+    for_each_case,
     per_sentence,
+    rules_by_case,
     rules_of,
     step_of,
     tables_and_limits,
 )
 
-from model.beam_search import beam_search
-from model.constraints import penalize_repetition
-from model.sampling import SamplingOptions, sample
-from model.translate import ensemble, mixture_logits
+from seq2seq.model.beam_search import beam_search
+from seq2seq.model.constraints import penalize_repetition
+from seq2seq.model.sampling import SamplingOptions, sample
+from seq2seq.model.translate import ensemble, mixture_logits
 
 RULES = {
     "none": {},
@@ -49,7 +51,7 @@ SAMPLES = {
 
 def ensemble_of(models, beams, weights=None):
     """The step of an ensemble of tables, and its initial state."""
-    state = (jnp.full((B, beams), START),) * len(models)
+    state = (jnp.full((len(models[0]), beams), START),) * len(models)
     return ensemble([step_of(one) for one in models], weights), state
 
 
@@ -58,63 +60,58 @@ def logits_of(seed):
     return tables_and_limits(seed)[0] + 3.0
 
 
-@cache
-def searcher(name):
-    @jax.jit
-    def search(models, limits, min_lengths, prefix, weights=None):
-        return beam_search(
-            *ensemble_of(models, 3, weights),
-            jnp.full(B, START),
-            limits,
-            beam_size=3,
-            nbest=3,
-            max_length=LIMIT,
-            end_id=END,
-            rules=rules_of(RULES[name], min_lengths, prefix),
-        )
-
-    return lambda *arguments: jax.device_get(search(*arguments))
-
-
-@pytest.mark.parametrize(
-    "name", slow_except(["none", "repetition_penalty", "reward", "renormalize", "together"], RULES)
-)
-def test_an_ensemble_searches_like_one_model_or_like_the_mean_of_two(name):
-    limits = np.random.default_rng(1).integers(1, LIMIT + 1, B)
-    min_lengths, prefix = per_sentence(2)
-    one, other = logits_of(3), logits_of(4)
-    single, twice = (
-        searcher(name)(models, limits, min_lengths, prefix) for models in ((one,), (one, one))
+@jax.jit
+def search(models, case, limits, min_lengths, prefix, weights=None):
+    """Beam search; the rules of a sentence are those of its case in RULES."""
+    return beam_search(
+        *ensemble_of(models, 3, weights),
+        jnp.full(len(case), START),
+        limits,
+        beam_size=3,
+        nbest=3,
+        max_length=LIMIT,
+        end_id=END,
+        rules=rules_by_case(
+            [rules_of(options, min_lengths, prefix) for options in RULES.values()], case
+        ),
     )
+
+
+def searched(*tables, weights=None):
+    """The results of an ensemble of tables for all RULES, each with the same sentences."""
+    limits, min_lengths, prefix = sentences()
+    case, limits, min_lengths, *prefix = for_each_case(RULES, limits, min_lengths, *prefix)
+    models = tuple(np.concatenate([table] * len(RULES)) for table in tables)
+    return jax.device_get(search(models, case, limits, min_lengths, tuple(prefix), weights))
+
+
+def sentences():
+    """Limits, minimum lengths, and prefixes."""
+    return np.random.default_rng(1).integers(1, LIMIT + 1, B), *per_sentence(2)
+
+
+def test_an_ensemble_of_a_model_with_itself_searches_like_the_model():
+    single, twice = (searched(*[logits_of(3)] * number) for number in (1, 2))
     np.testing.assert_array_equal(single.tokens, twice.tokens)
     np.testing.assert_allclose(single.scores, twice.scores, rtol=1e-5, atol=1e-5)
-    check_mixture_of_two(name, limits, min_lengths, prefix, one, other)
 
 
-@pytest.mark.parametrize("name", slow_except(["together"], RULES))
-def test_an_ensemble_with_weights_searches_like_the_weighted_mean(name):
-    limits = np.random.default_rng(1).integers(1, LIMIT + 1, B)
-    check_mixture_of_two(
-        name, limits, *per_sentence(2), logits_of(3), logits_of(4), np.float32([0.8, 0.2])
-    )
-
-
-def check_mixture_of_two(name, limits, min_lengths, prefix, one, other, weights=None):
-    """Assert that the search equals the slow search with the mean of the models' probabilities."""
-    given = ((one, other), limits, min_lengths, prefix)
-    both = searcher(name)(*given) if weights is None else searcher(name)(*given, weights)
+@pytest.mark.parametrize("weights", [None, np.float32([0.8, 0.2])], ids=str)
+def test_an_ensemble_of_two_searches_like_the_mean_of_their_probabilities(weights):
+    tables = logits_of(3), logits_of(4)
+    found = searched(*tables, weights=weights)
     mean = np.log(
-        np.average([np.asarray(jax.nn.softmax(x)) for x in (one, other)], axis=0, weights=weights)
+        np.average([np.asarray(jax.nn.softmax(x)) for x in tables], axis=0, weights=weights)
     )
-    for row, limit in enumerate(limits):
-        model, allowed = defined_model(
-            RULES[name], mean[row], min_lengths[row], prefix[0][row], prefix[1][row]
-        )
-        expected = slow_beam_search(model, limit, beam_size=3, end_id=END, nbest=3, allowed=allowed)
-        found = listed(both, row)
-        assert [h.tokens for h in found] == [h.tokens for h in expected]
-        for h, e in zip(found, expected, strict=True):
-            np.testing.assert_allclose(h[1:], e[1:], rtol=1e-5, atol=1e-5)
+    limits, min_lengths, prefix = sentences()
+    for number, name in enumerate(RULES):
+        for row, limit in enumerate(limits):
+            model, allowed = defined_model(
+                RULES[name], mean[row], min_lengths[row], prefix[0][row], prefix[1][row]
+            )
+            assert_slow_search_agrees(
+                found, number * B + row, model, limit, 3, case=name, allowed=allowed
+            )
 
 
 @pytest.mark.parametrize("weights", [(0.7, 0.3), (0.2, 0.5, 0.3)], ids=str)
@@ -139,24 +136,26 @@ def test_equal_weights_give_the_probabilities_of_no_weights_and_extreme_ones_tho
     np.testing.assert_array_equal(single, logits[0])
 
 
-@pytest.mark.parametrize("options", slow_except(["plain", "all"], SAMPLES))
+@pytest.mark.parametrize("options", slow_except(["all"], SAMPLES))
 def test_samples_of_a_model_with_itself_are_those_of_the_model(options):
-    @partial(jax.jit, static_argnames="name")
-    def draw(models, name):
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(B))
+    names = ("none", "repetition_penalty", "renormalize")
+    case, table = for_each_case(names, logits_of(5))
+
+    @jax.jit
+    def draw(models):
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(len(case)))
         return sample(
             *ensemble_of(models, 4),
-            jnp.full(B, START),
-            jnp.full(B, LIMIT),
+            jnp.full(len(case), START),
+            jnp.full(len(case), LIMIT),
             keys,
             SamplingOptions(samples=4, max_length=LIMIT, end_id=END, **SAMPLES[options]),
-            rules_of(RULES[name], None, None),
+            rules_by_case([rules_of(RULES[name], None, None) for name in names], case),
         )
 
-    for name in ("none", "repetition_penalty", "renormalize"):
-        single, twice = (jax.device_get(draw((logits_of(5),) * n, name)) for n in (1, 2))
-        np.testing.assert_array_equal(single.tokens, twice.tokens)
-        np.testing.assert_allclose(single.log_probs, twice.log_probs, rtol=1e-5, atol=1e-5)
+    single, twice = (jax.device_get(draw((table,) * number)) for number in (1, 2))
+    np.testing.assert_array_equal(single.tokens, twice.tokens)
+    np.testing.assert_allclose(single.log_probs, twice.log_probs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("penalty", [0.6, 1.0, 1.7])

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.config import CHOICES, ModelConfig
-from model.layers import (
+from seq2seq.model.config import CHOICES, ModelConfig
+from seq2seq.model.layers import (
     ACTIVATIONS,
     Embedding,
     FeedForward,
@@ -48,7 +48,7 @@ def feed_forward_params():
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-2])
 def test_layer_norm_equals_the_formula(epsilon):
-    x, scale, bias = 3.0 * normal(B, T, D) + 7.0, normal(D, seed=1), normal(D, seed=2)
+    x, scale, bias = 3.0 * np.asarray(normal(B, T, D)) + 7.0, normal(D, seed=1), normal(D, seed=2)
     a, s, b = float64(x, scale, bias)
     expected = (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + epsilon)
     np.testing.assert_allclose(
@@ -57,12 +57,13 @@ def test_layer_norm_equals_the_formula(epsilon):
 
 
 def test_layer_norm_of_bfloat16_has_float32_statistics():
-    x = (normal(B, T, 257) + 3.0).astype(jnp.bfloat16)
+    x = jnp.asarray(np.asarray(normal(B, T, 257)) + 3.0, jnp.bfloat16)
     a = np.asarray(x, np.float64)
     expected = (a - a.mean(-1, keepdims=True)) / a.std(-1, keepdims=True)
     got = jax.jit(layer_norm, static_argnums=3)(x, jnp.ones(257), jnp.zeros(257), 1e-6)
     assert got.dtype == jnp.bfloat16
-    np.testing.assert_allclose(got.astype(np.float32), expected, rtol=2**-8, atol=1e-5)
+    got = np.asarray(got).astype(np.float32)
+    np.testing.assert_allclose(got, expected, rtol=2**-8, atol=1e-5)
 
 
 def test_every_choice_of_activation_is_implemented():
@@ -77,16 +78,17 @@ def test_feed_forward_equals_equation_2_with_each_activation(activation):
     got = jax.jit(feed_forward, static_argnums=2)(params, x, activation)
     np.testing.assert_allclose(got, expected, atol=2e-5)
     if activation == "relu":  # the default, as in the paper
-        np.testing.assert_allclose(feed_forward(params, x), expected, atol=2e-5)
+        np.testing.assert_allclose(jax.jit(feed_forward)(params, x), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("scale", [True, False])
 def test_embeddings_are_rows_times_the_root_of_d_model(scale):
-    table, ids = normal(V, D), jnp.asarray([[3, 0, 22, 3, 1], [7, 7, 2, 19, 4]])
+    table, ids = normal(V, D), np.array([[3, 0, 22, 3, 1], [7, 7, 2, 19, 4]])
     got = jax.jit(embed, static_argnums=2)(table, ids, scale)
     expected = np.asarray(table)[ids] * (math.sqrt(13) if scale else 1.0)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
-    assert embed(table, ids, scale, "bfloat16").dtype == jnp.bfloat16
+    narrow = jax.eval_shape(partial(embed, scale=scale, dtype="bfloat16"), table, ids)
+    assert narrow.dtype == jnp.bfloat16
 
 
 def test_logits_are_products_with_the_embeddings_in_float32():
@@ -145,7 +147,7 @@ def test_layers_are_initialised_as_in_the_paper_and_its_libraries():
         ]
     )(jax.random.key(0))
     assert np.all(norm["scale"] == 1.0) and np.all(norm["bias"] == 0.0)
-    table = embedding["table"]
+    norm, feed, table = jax.device_get((norm, feed, embedding["table"]))
     assert abs(table.std() * 101**0.5 - 1.0) < 0.02 and abs(table.mean()) < 0.002
     limit = (6 / (101 + 211)) ** 0.5  # Xavier uniform
     for name in ("inner", "outer"):

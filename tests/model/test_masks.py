@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from model.attention import causal_mask, segment_mask
+from seq2seq.model.attention import causal_mask, segment_mask
 
 T = 5
 

@@ -8,48 +8,60 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.layers import FeedForwardParams
-from model.matmul import cast_weights, matmul
+from seq2seq.model.layers import FeedForwardParams
+from seq2seq.model.matmul import cast_weights, matmul
 
 B, T, D, H, K = 2, 5, 13, 3, 7
 BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 def normal(*shape, seed=0):
-    return jax.random.normal(jax.random.key(seed), shape)
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def rounded(x, dtype):
     """x rounded to `dtype`, in float64."""
-    return np.asarray(jnp.asarray(x, dtype).astype(F32), np.float64)
+    return np.asarray(x).astype(dtype).astype(np.float64)
 
 
-@pytest.mark.parametrize("rows", [(B, T), (1, 1), (1,), (), (1, 0)])
 @pytest.mark.parametrize("values", [F32, BF16])
 @pytest.mark.parametrize("weights", [F32, BF16])
 def test_products_have_the_weights_dtype_sums_float32_and_the_result_the_dtype_of_x(
-    values, weights, rows
+    values, weights
 ):
-    x, weight = normal(*rows, D).astype(values), normal(D, H, K, seed=1).astype(weights)
-    bias = normal(H, K, seed=2)
-    expected = np.einsum("...d,dhk->...hk", rounded(x, weights), rounded(weight, weights))
-    for given, more in ((None, 0.0), (bias, rounded(bias, values))):
-        got = jax.jit(matmul)(x, weight, given)
-        assert got.shape == (*rows, H, K) and got.dtype == values
-        tolerance = 1e-5 if values == F32 else 2**-7
-        np.testing.assert_allclose(got.astype(F32), expected + more, tolerance, tolerance)
+    shapes = (B, T), (1, 1), (1,), (), (1, 0)
+    inputs = [normal(*rows, D).astype(values) for rows in shapes]
+    weight, bias = normal(D, H, K, seed=1).astype(weights), normal(H, K, seed=2)
+
+    @jax.jit
+    def run(inputs, weight, bias):
+        return [(matmul(x, weight), matmul(x, weight, bias)) for x in inputs]
+
+    tolerance = 1e-5 if values == F32 else 2**-7
+    for rows, x, results in zip(shapes, inputs, run(inputs, weight, bias), strict=True):
+        expected = np.einsum("...d,dhk->...hk", rounded(x, weights), rounded(weight, weights))
+        for got, more in zip(results, (0.0, rounded(bias, values)), strict=True):
+            assert got.shape == (*rows, H, K) and got.dtype == values
+            got = np.asarray(got).astype(F32)
+            np.testing.assert_allclose(got, expected + more, tolerance, tolerance, err_msg=rows)
 
 
 @pytest.mark.parametrize("rows", [(B, T), (1, 1)])
 @pytest.mark.parametrize("weights", [F32, BF16])
 def test_gradients_are_computed_from_products_in_the_weights_dtype(weights, rows):
     x, weight, like = normal(*rows, D), normal(D, H, K, seed=1).astype(weights), normal(*rows, H, K)
-    x_gradient, weight_gradient = jax.jit(jax.vjp(matmul, x, weight)[1])(like)
+
+    @jax.jit
+    def gradients(x, weight, like):
+        return jax.vjp(matmul, x, weight)[1](like)
+
+    x_gradient, weight_gradient = gradients(x, weight, like)
     a, w, g = (rounded(each, weights) for each in (x, weight, like))
     assert (x_gradient.dtype, weight_gradient.dtype) == (F32, weights)
     np.testing.assert_allclose(x_gradient, np.einsum("bthk,dhk->btd", g, w), rtol=1e-5, atol=1e-5)
     expected, tolerance = np.einsum("btd,bthk->dhk", a, g), 1e-5 if weights == F32 else 2**-8
-    np.testing.assert_allclose(weight_gradient.astype(F32), expected, rtol=tolerance, atol=1e-5)
+    weight_gradient = np.asarray(weight_gradient).astype(F32)
+    np.testing.assert_allclose(weight_gradient, expected, rtol=tolerance, atol=1e-5)
 
 
 def test_one_row_has_the_bits_of_the_same_row_beside_another():
@@ -84,7 +96,12 @@ def test_products_of_float32_have_full_precision_in_either_direction(weights):
 
 def test_a_float32_matmul_has_forward_mode_derivatives():
     x, weight, direction = normal(B, T, D), normal(D, K, seed=1), normal(B, T, D, seed=2)
-    _, tangent = jax.jvp(lambda x: matmul(x, weight), (x,), (direction,))
+
+    @jax.jit
+    def derivative(x, direction):
+        return jax.jvp(lambda x: matmul(x, jnp.asarray(weight)), (x,), (direction,))[1]
+
+    tangent = derivative(x, direction)
     np.testing.assert_allclose(tangent, direction @ weight, rtol=1e-5, atol=1e-5)
 
 
@@ -95,7 +112,7 @@ def test_float64_stays_float64():
 
 
 def test_weights_are_cast_and_biases_are_not():
-    given = FeedForwardParams(normal(D, K), normal(K), normal(K, D), normal(D))
+    given = FeedForwardParams(*map(jnp.asarray, (normal(D, K), normal(K), normal(K, D), normal(D))))
     cast = cast_weights(given, "bfloat16")
     assert [each.dtype for each in cast] == [BF16, F32, BF16, F32]
     assert cast_weights(cast, "float32").inner.dtype == F32

@@ -4,7 +4,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from model.config import CHOICES, ModelConfig
+from seq2seq.model.config import CHOICES, ModelConfig
+from seq2seq.model.kinds import KINDS
+from seq2seq.model.positions import TABLES
 
 GOOD = ModelConfig(source_vocab_size=37, target_vocab_size=37, d_model=30, num_heads=3)
 
@@ -17,26 +19,30 @@ REFUSED = [
         for value in (0, -5)
     ),
     *(
-        ({name: -5}, [f"{name} must not be negative", "-5"])
+        ({name: -5}, [f"model.{name} must be at least 0", "-5"])
         for name in ("source_vocab_size", "target_vocab_size", "num_decoder_layers")
     ),
     ({"d_model": 31}, ["d_model must be a multiple of num_heads", "d_model=31", "num_heads=3"]),
     ({"d_model": 33, "positions": "sinusoidal"}, ["even d_model", "33"]),
     ({"d_model": 33, "positions": "rotary"}, ["even head size", "11"]),
     *(
-        ({name: rate}, [f"{name} must be in [0, 1)", str(rate)])
+        ({name: rate}, [f"model.{name} must be {rule}", str(rate)])
         for name in ("dropout", "attention_dropout", "activation_dropout")
-        for rate in (-0.1, 1.0, float("nan"))
+        for rate, rule in ((-0.1, "at least 0"), (1.0, "below 1"), (float("nan"), "at least 0"))
     ),
     *(
-        ({"layer_norm_epsilon": value}, ["layer_norm_epsilon must be positive", str(value)])
+        ({"layer_norm_epsilon": value}, ["model.layer_norm_epsilon must be above 0", str(value)])
         for value in (0.0, -1e-6, float("nan"))
     ),
     ({"target_vocab_size": 41}, ["three-way", "source_vocab_size=37", "target_vocab_size=41"]),
     *(
-        ({name: value}, [f"{name} must be an id of the vocabulary", str(value)])
+        ({name: value}, [f"model.{name} must be {rule}", str(value)])
         for name in ("pad_id", "start_id", "end_id", "unknown_id")
-        for value in (-1, 37, 101)
+        for value, rule in (
+            (-1, "at least 0"),
+            (37, "an id of the vocabulary"),
+            (101, "an id of the vocabulary"),
+        )
     ),
 ]
 
@@ -79,6 +85,11 @@ def test_the_defaults_are_the_paper_s_base_model():
     assert (c.activation, c.tied_embeddings, c.scale_embeddings) == ("relu", "three-way", True)
     assert c.attention_dropout == c.activation_dropout == 0.0
     assert not c.attention_bias and not c.output_bias
+
+
+def test_every_kind_of_model_has_a_module_and_every_table_is_a_kind_of_positions():
+    assert set(KINDS) == set(CHOICES["kind"])
+    assert set(TABLES) < set(CHOICES["positions"])
 
 
 def test_the_decoder_is_as_deep_as_the_encoder_by_default():

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from small_transformer import SMALL, ids, variables_of
 
-from model.config import ModelConfig
-from model.layers import LayerNorm
-from model.sampling import SamplingOptions, sample
-from model.scoring import score_targets
-from model.transformer import Transformer
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.layers import LayerNorm
+from seq2seq.model.sampling import SamplingOptions, sample
+from seq2seq.model.scoring import score_targets
+from seq2seq.model.transformer import Transformer
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-1])
@@ -27,7 +27,7 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
     params = {"scale": jnp.asarray(scale, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}
     centred = x - x.mean(-1, keepdims=True)
     expected = centred / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + bias
-    found = module.apply({"params": params}, jnp.asarray(x))
+    found = jax.jit(module.apply)({"params": params}, x)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -35,57 +35,65 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
 
 
 @partial(jax.jit, static_argnums=0)
-def attention(config, params, weights=None):
-    lengths = jnp.array([7, 5])
-    models = [
-        (Transformer(config), {"params": one})
-        for one in (params if isinstance(params, list) else [params])
-    ]
-    target, target_lengths = ids(2, 6), jnp.array([6, 4])
-    return score_targets(
-        models, ids(2, 7), lengths, target, target_lengths, weights=weights
-    ).attention
+def attention(config, *params, weights=None):
+    """The attention of an ensemble, without and with weights."""
+    models = [(Transformer(config), {"params": model}) for model in params]
+    pairs = ids(2, 7), jnp.array([7, 5]), ids(2, 6), jnp.array([6, 4])
+    return [score_targets(models, *pairs, weights=x).attention for x in (None, weights)]
+
+
+def reversed_params(params):
+    return jax.tree.map(lambda x: np.asarray(x)[::-1] + np.float32(0.1), params)
 
 
 def changed(params, layer, name):
     """The parameters with changed ones in a part of a decoder layer."""
-    other = jax.tree.map(lambda x: x[::-1] + 0.1, params["decoder"][layer][name])
+    other = reversed_params(params["decoder"][layer][name])
     decoder = params["decoder"] | {layer: params["decoder"][layer] | {name: other}}
     return params | {"decoder": decoder}
 
 
 def test_the_attention_of_an_ensemble_is_the_mean_of_its_models():
     params = variables_of(SMALL)["params"]
-    models = [params, jax.tree.map(lambda x: x[::-1] + 0.1, params)]
-    one, other = (attention(SMALL, each) for each in models)
+    models = params, reversed_params(params)
+    one, other = (np.asarray(attention(SMALL, model)[0]) for model in models)
     assert not np.allclose(one, other, atol=1e-2)
-    np.testing.assert_allclose(attention(SMALL, models), (one + other) / 2, atol=1e-6)
-    weighted = attention(SMALL, models, jnp.array([0.8, 0.2]))
+    equal, weighted = attention(SMALL, *models, weights=np.float32([0.8, 0.2]))
+    np.testing.assert_allclose(equal, (one + other) / 2, atol=1e-6)
     np.testing.assert_allclose(weighted, 0.8 * one + 0.2 * other, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (3, 1)])
 def test_alignments_use_the_attention_of_the_second_to_last_layer(layers, chosen):
     """It depends on the cross-attention of that layer and on no part of a later layer."""
-    config = replace(SMALL, num_layers=layers)
+    config = replace(SMALL, num_decoder_layers=layers if layers > 1 else 0)
     params = variables_of(config)["params"]
-    usual = np.asarray(attention(config, params))
+    usual = np.asarray(attention(config, params)[0])
     expected = np.ones((2, 6))
     expected[1, 4:] = 0.0  # beyond the target
     np.testing.assert_allclose(usual.sum(-1), expected, atol=1e-5)
     assert (usual[1, :, 5:] == 0).all()  # beyond the source
-    other = attention(config, changed(params, f"layers_{chosen}", "cross_attention"))
+    other, _ = attention(config, changed(params, f"layers_{chosen}", "cross_attention"))
     assert np.abs(other - usual).max() > 1e-3
     for later in range(chosen + 1, layers):
         for name in params["decoder"][f"layers_{later}"]:
-            np.testing.assert_array_equal(
-                attention(config, changed(params, f"layers_{later}", name)), usual
-            )
+            other, _ = attention(config, changed(params, f"layers_{later}", name))
+            np.testing.assert_array_equal(other, usual)
 
 
 # Scores of samples.
 
 START, END, LIMIT = 1, 2, 6
+
+
+@partial(jax.jit, static_argnames="power")
+def drawn(table, alpha, power):
+    def step(tokens, state, t, parents, ancestry):
+        return table[tokens], state
+
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(2))
+    options = SamplingOptions(40, LIMIT, END, alpha=alpha, power_penalty=power)
+    return sample(step, None, jnp.full(2, START), jnp.array([LIMIT, 4]), keys, options)
 
 
 @pytest.mark.parametrize("alpha, power", [(0.6, False), (1.0, True), (0.0, False)])
@@ -94,23 +102,7 @@ def test_the_score_of_a_sample_is_its_log_probability_divided_by_the_penalty_of_
 ):
     """The length counts the end token."""
     table = np.random.default_rng(0).normal(0, 1, (5, 5)).astype(np.float32)
-
-    def step(tokens, state, t, parents, ancestry):
-        return jnp.asarray(table)[tokens], state
-
-    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(2))
-    found = jax.device_get(
-        jax.jit(
-            lambda: sample(
-                step,
-                None,
-                jnp.full(2, START),
-                jnp.array([LIMIT, 4]),
-                keys,
-                SamplingOptions(40, LIMIT, END, alpha=alpha, power_penalty=power),
-            )
-        )()
-    )
+    found = jax.device_get(drawn(table, np.float32(alpha), power))
     log_table = table - np.log(np.exp(table).sum(-1, keepdims=True))
     lengths = set()
     for tokens, score, log_prob in zip(

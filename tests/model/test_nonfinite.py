@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from table_models import END, LIMIT, START, B, V, bigram_step, random_limits, random_tables
 
-from model.beam_search import Queue, beam_search
-from model.constraints import RuleOptions, make_rules
-from model.sampling import SamplingOptions, sample
-from model.translate import ensemble
+from seq2seq.model.beam_search import Queue, beam_search
+from seq2seq.model.constraints import RuleOptions, make_rules
+from seq2seq.model.sampling import SamplingOptions, sample
+from seq2seq.model.translate import ensemble
 
 NEGATIVE_NAN = np.array(0xFFC00000, np.uint32).view(np.float32)  # top_k sorts NaN by its sign
 BAD = {"nan": np.nan, "negative nan": NEGATIVE_NAN, "inf": np.inf}
@@ -30,19 +30,23 @@ KINDS = {
 }
 
 
+STEPS: list[int] = []  # the largest t of each step
+
+
 @cache
 def searcher(kind):
-    """A compiled search over bigram tables; also returns how many steps it took."""
+    """A compiled search over bigram tables, which appends to STEPS."""
     options = KINDS[kind]
     rows, models, beams = options.get("rows", B), options.get("models", 1), options["beam_size"]
 
     @jax.jit
     def search(tables, limits, alpha):
         def step(tokens, state, t, parents, ancestry):
-            sentences, steps, states = state
+            sentences, states = state
+            jax.debug.callback(lambda t: STEPS.append(int(t.max())), t)
             own = bigram_step(tables[sentences])
             logits, states = ensemble([own] * models)(tokens, states, t, parents, ancestry)
-            return logits, (sentences, steps + 1, states)
+            return logits, (sentences, states)
 
         def load(state, lanes, sentences):
             return state[0].at[lanes].set(sentences), *state[1:]
@@ -50,7 +54,7 @@ def searcher(kind):
         start = jnp.full(B, START)
         return beam_search(
             step,
-            (jnp.arange(rows) * 0, 0, (None,) * models),
+            (jnp.arange(rows) * 0, (None,) * models),
             start,
             limits,
             beam_size=beams,
@@ -97,26 +101,7 @@ def test_a_sentence_with_nonfinite_logits_is_nan_and_changes_no_other(kind, wher
 
 def test_no_row_makes_more_steps_than_its_limit_for_any_values():
     """Also if the penalty overflows: −inf / inf is NaN, which compares as false."""
-    random, steps = np.random.default_rng(0), []
-
-    @jax.jit
-    def search(tables, limits, alpha):
-        def step(tokens, state, t, parents, ancestry):
-            jax.debug.callback(lambda t: steps.append(int(t.max())), t)
-            return bigram_step(tables)(tokens, state, t, parents, ancestry)
-
-        return beam_search(
-            step,
-            None,
-            jnp.full(B, START),
-            limits,
-            beam_size=4,
-            max_length=LIMIT,
-            end_id=END,
-            nbest=2,
-            alpha=alpha,
-        )
-
+    random = np.random.default_rng(0)
     values = np.array([0.0, -np.inf, np.inf, np.nan, -3.4e38, 3.4e38], np.float32)
     for alpha in (0.6, 200.0, np.inf, np.nan):
         tables = np.where(
@@ -125,10 +110,11 @@ def test_no_row_makes_more_steps_than_its_limit_for_any_values():
             random_tables(3, end=-5.0),
         )
         limits = random_limits(3)
-        steps.clear()
-        found = jax.device_get(search(tables, limits, alpha))
         jax.effects_barrier()
-        assert len(steps) <= limits.max() and max(steps) == len(steps) - 1
+        STEPS.clear()
+        found = searcher("beam 4")(tables, limits, alpha)
+        jax.effects_barrier()
+        assert len(STEPS) <= limits.max() and max(STEPS) == len(STEPS) - 1
         assert (found.lengths <= limits[:, None]).all()
 
 
@@ -144,7 +130,7 @@ def test_no_hypothesis_is_lost_if_the_penalty_overflows():
 
 @pytest.mark.parametrize("options", [{}, dict(top_k=2), dict(top_p=0.7)], ids=str)
 def test_samples_end_at_their_limits_for_any_values(options):
-    limits = jnp.asarray(random_limits(2))
+    limits = random_limits(2)
 
     @jax.jit
     def draw(tables):
@@ -153,7 +139,7 @@ def test_samples_end_at_their_limits_for_any_values(options):
             bigram_step(tables),
             None,
             jnp.full(B, START),
-            limits,
+            jnp.asarray(limits),
             keys,
             SamplingOptions(samples=3, max_length=LIMIT, end_id=END, **options),
         )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax.errors import FlaxError
+from marks import slow_except
 from small_transformer import BATCH, ONES, POSITIONS, SMALL, V, jitted, shapes, variables_of
 
-from configs import base, big
-from model.config import CHOICES, num_parameters
-from model.parameters import parameter
-from model.transformer import Transformer
+from seq2seq.configs import base, big
+from seq2seq.model.config import CHOICES, num_parameters
+from seq2seq.model.parameters import parameter
+from seq2seq.model.transformer import Transformer
 
 
 def count(tree):
@@ -88,19 +89,21 @@ def test_tying_shares_the_tables_it_names(tied, tables):
         rows = 37 if name == "source_embedding" else V
         assert jax.tree.map(jnp.shape, tree[name]) == {"table": (rows, 30)}
     # The rows of a table that are read are those with a gradient.
-    ones, model = jnp.ones((1, 2), jnp.int32), Transformer(config)
-    source, target = jnp.array([[5, 7]]), jnp.array([[11, 7]])
+    ones, model = jnp.asarray(np.ones((1, 2), np.int32)), Transformer(config)
+    source, target = (jnp.asarray(np.array(x)) for x in ([[5, 7]], [[11, 7]]))
 
-    def inputs(variables):
+    @jax.jit
+    @jax.jacrev
+    def gradients(variables):
         hidden = model.apply(variables, source, target, ones, ones, method="hidden")
-        return (hidden**3).sum()
+        logits = model.apply(variables, jnp.ones((1, 1, 30)), method="logits")
+        return jnp.stack([(hidden**3).sum(), (logits**2).sum()])
 
-    def outputs(variables):
-        return (model.apply(variables, jnp.ones((1, 1, 30)), method="logits") ** 2).sum()
-
-    def rows_read(function):
-        tree = jax.jit(jax.grad(function))(variables_of(config))["params"]
-        return {name: set(np.flatnonzero(tree[name]["table"].any(axis=1))) for name in tables}
+    gradient = jax.device_get(gradients(variables_of(config)))["params"]
+    inputs, outputs = (
+        {name: set(np.flatnonzero(gradient[name]["table"][i].any(axis=1))) for name in tables}
+        for i in (0, 1)
+    )
 
     everything, embedded = (
         set(range(V)),
@@ -114,24 +117,42 @@ def test_tying_shares_the_tables_it_names(tied, tables):
             },
         }[tied],
     )
-    assert rows_read(inputs) == embedded
+    assert inputs == embedded
     scores = "output_embedding" if tied == "none" else "target_embedding"
-    assert rows_read(outputs) == {name: everything if name == scores else set() for name in tables}
+    assert outputs == {name: everything if name == scores else set() for name in tables}
 
 
-def test_num_parameters_is_the_size_of_the_initialised_model_for_every_choice():
-    for tied, bias, output_bias, norm, positions in product(
-        CHOICES["tied_embeddings"], (False, True), (False, True), CHOICES["norm"], POSITIONS
-    ):
-        config = replace(
-            SMALL,
-            tied_embeddings=tied,
-            attention_bias=bias,
-            output_bias=output_bias,
-            norm=norm,
-            positions=positions,
-            source_vocab_size=V if tied == "three-way" else 37,
-        )
+CHOSEN = "tied_embeddings", "positions", "attention_bias", "output_bias", "norm"
+COMBINATIONS = list(
+    product(CHOICES["tied_embeddings"], POSITIONS, (False, True), (False, True), CHOICES["norm"])
+)
+# Every pair of values of two fields.
+PAIRWISE = [
+    (
+        tied,
+        positions,
+        bool(i + j & 1),
+        bool(i // 2 + j + j // 2 & 1),
+        CHOICES["norm"][i + j // 2 & 1],
+    )
+    for (i, tied), (j, positions) in product(
+        enumerate(CHOICES["tied_embeddings"]), enumerate(POSITIONS)
+    )
+]
+
+
+def test_the_selection_of_combinations_has_every_pair_of_values():
+    for places in combinations(range(len(CHOSEN)), 2):
+        pairs = [{tuple(c[i] for i in places) for c in cases} for cases in (PAIRWISE, COMBINATIONS)]
+        assert pairs[0] == pairs[1], places
+
+
+@pytest.mark.parametrize("cases", slow_except(["pairwise"], ["pairwise", "all"]))
+def test_num_parameters_is_the_size_of_the_initialised_model_for_every_choice(cases):
+    for choices in COMBINATIONS if cases == "all" else PAIRWISE:
+        config = replace(SMALL, **dict(zip(CHOSEN, choices, strict=True)))
+        if config.tied_embeddings == "three-way":
+            config = replace(config, source_vocab_size=V)
         config.validate()
         assert count(shapes(config)) == num_parameters(config), config
     for depths in ((3, 0), (1, 2), (2, 1)):
@@ -159,7 +180,7 @@ def test_parameters_and_logits_are_float32_for_every_dtype(dtype):
 
 def test_mixed_is_float32_except_for_products_with_weights():
     """It is closer to float32 than bfloat16 is, since sums and activations are float32."""
-    exact = jitted(SMALL)(*BATCH)
+    exact = np.asarray(jitted(SMALL)(*BATCH))
     distance = {
         dtype: np.abs(jitted(replace(SMALL, dtype=dtype))(*BATCH) - exact).max() / exact.std()
         for dtype in ("mixed", "bfloat16")
@@ -179,9 +200,16 @@ def test_mixed_is_float32_except_for_products_with_weights():
 
 def test_logits_are_hidden_states_times_target_embeddings_plus_bias():
     config = replace(SMALL, output_bias=True)
-    params, hidden = variables_of(config)["params"], jitted(config, "hidden")(*BATCH)
+    model, variables = Transformer(config), variables_of(config)
+
+    @jax.jit
+    def run(variables):
+        return [model.apply(variables, *BATCH, method=name) for name in ("hidden", "__call__")]
+
+    hidden, logits = run(variables)
+    params = jax.device_get(variables["params"])
     expected = hidden @ params["target_embedding"]["table"].T + params["output_bias"]
-    np.testing.assert_allclose(jitted(config)(*BATCH), expected, atol=1e-5)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 def test_scaled_embeddings_equal_those_of_a_table_times_the_root_of_d_model():
@@ -189,8 +217,8 @@ def test_scaled_embeddings_equal_those_of_a_table_times_the_root_of_d_model():
     encode = lambda config, variables: jax.jit(  # noqa: E731
         partial(Transformer(config).apply, method="encode")
     )(variables, BATCH[0], ONES[0])
-    larger = jax.tree.map(jnp.array, variables_of(SMALL))
-    larger["params"]["source_embedding"]["table"] *= 30**0.5
+    larger = jax.tree.map(np.array, variables_of(SMALL))
+    larger["params"]["source_embedding"]["table"] *= np.float32(30**0.5)
     expected = encode(scaled, variables_of(SMALL))
     np.testing.assert_allclose(encode(flat, larger), expected, atol=1e-5)
     assert np.abs(encode(flat, variables_of(SMALL)) - expected).max() > 1e-2

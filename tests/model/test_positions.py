@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.config import ModelConfig
-from model.positions import PositionTable, rotate, sinusoidal_positions
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.positions import PositionTable, rotate, sinusoidal_positions
 
 B, T, H, K, D = 2, 53, 3, 22, 34
 LAYOUTS = ("interleaved", "halves")

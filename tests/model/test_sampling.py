@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.constraints import RuleOptions, make_rules
-from model.sampling import SamplingOptions, sample, top_k_top_p_mask
+from seq2seq.model.constraints import RuleOptions, make_rules
+from seq2seq.model.sampling import SamplingOptions, sample, top_k_top_p_mask
 
 V, START, END, LIMIT = 5, 1, 2, 3
 
@@ -22,7 +22,7 @@ def step_of(tables):
     return step
 
 
-@partial(jax.jit, static_argnames=("samples", "temperature", "top_k", "top_p", "suppress"))
+@partial(jax.jit, static_argnames=("samples", "top_k", "top_p", "suppress"))
 def draw(tables, limits, keys, suppress=(), **options):
     return sample(
         step_of(tables),
@@ -39,8 +39,12 @@ def tables(rows, seed=0):
     return np.random.default_rng(seed).normal(0, 1.5, (rows, V, V)).astype(np.float32)
 
 
-def keys_of(rows):
-    return jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(rows))
+LIMITS = np.array([3, 2, 1, 3, 2, 3, 1])
+
+
+@partial(jax.jit, static_argnums=0)
+def keys_of(rows, seed=3):
+    return jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(seed)))(jnp.arange(rows))
 
 
 def kept(probabilities, top_k, top_p):
@@ -92,7 +96,8 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppress=()):
 )
 def test_the_frequency_of_a_hypothesis_is_its_probability(options):
     samples, table = 6000, tables(1)
-    found = jax.device_get(draw(table, jnp.array([LIMIT]), keys_of(1), samples=samples, **options))
+    limits = np.array([LIMIT])
+    found = jax.device_get(draw(table, limits, keys_of(1), samples=samples, **options))
     counts, log_probs = {}, {}
     for tokens, length, log_prob in zip(
         found.tokens[0], found.lengths[0], found.log_probs[0], strict=True
@@ -110,46 +115,48 @@ def test_the_frequency_of_a_hypothesis_is_its_probability(options):
 
 
 def test_samples_do_not_depend_on_neighbours():
-    table, limits, keys = tables(7), jnp.array([3, 2, 1, 3, 2, 3, 1]), keys_of(7)
-    whole = draw(table, limits, keys, samples=5)
+    table, limits, keys = tables(7), LIMITS, keys_of(7)
+    whole = draw(table, limits, keys, samples=31)
     order = np.array([4, 0, 6, 2, 1, 5, 3])
-    mixed = draw(table[order], limits[order], keys[order], samples=5)
+    mixed = draw(table[order], limits[order], keys[order], samples=31)
     for one, other in zip(whole, mixed, strict=True):
         np.testing.assert_array_equal(np.asarray(one)[order], other)
-    again = draw(table, limits, jax.vmap(partial(jax.random.fold_in, data=1))(keys), samples=5)
+    again = draw(table, limits, keys_of(7, seed=4), samples=31)
     assert (np.asarray(again.tokens) != np.asarray(whole.tokens)).any()
 
 
 def test_every_sample_ends_within_its_limit():
-    limits = np.array([1, 2, 3, 3])
-    found = jax.device_get(draw(tables(4), limits, keys_of(4), samples=31))
+    found = jax.device_get(draw(tables(7), LIMITS, keys_of(7), samples=31))
     assert (found.lengths >= 1).all()
-    assert (found.lengths <= limits[:, None]).all()
+    assert (found.lengths <= LIMITS[:, None]).all()
     after = np.arange(LIMIT) >= found.lengths[..., None] - 1
     assert ((found.tokens == END) == after).all()
 
 
 def test_top_k_top_p_mask_is_the_nucleus_of_the_best_tokens():
-    random = np.random.default_rng(2)
-    for top_k, top_p in product((0, 1, 3), (0.01, 0.5, 0.9, 1.0)):
-        logits = random.normal(0, 2, (13, V)).astype(np.float32)
-        found = np.asarray(top_k_top_p_mask(jnp.asarray(logits), top_k, top_p))
-        for row, mask in zip(np.exp(logits.astype(np.float64)), found, strict=True):
-            assert sorted(kept((row / row.sum()).tolist(), top_k, top_p)) == (
-                np.flatnonzero(mask).tolist()
-            )
+    cases = list(product((0, 1, 3), (0.01, 0.5, 0.9, 1.0)))
+    logits = np.random.default_rng(2).normal(0, 2, (len(cases), 13, V)).astype(np.float32)
+
+    @jax.jit
+    def masks(logits):
+        return [top_k_top_p_mask(x, *case) for x, case in zip(logits, cases, strict=True)]
+
+    for case, values, found in zip(cases, logits, masks(logits), strict=True):
+        for row, mask in zip(np.exp(values.astype(np.float64)), np.asarray(found), strict=True):
+            expected = sorted(kept((row / row.sum()).tolist(), *case))
+            assert np.flatnonzero(mask).tolist() == expected, case
 
 
 @pytest.mark.parametrize("top_k, top_p", [(5, 1.0), (5, 0.6), (40, 0.9)])
 def test_top_k_of_a_large_vocabulary_includes_ties_and_sorts_no_vocabulary(top_k, top_p):
     vocab, random = 4001, np.random.default_rng(4)
     logits = random.integers(0, 3000, (7, vocab)).astype(np.float32) / 250  # with ties
-    find = partial(top_k_top_p_mask, top_k=top_k, top_p=top_p)
-    for row, mask in zip(logits, np.asarray(find(jnp.asarray(logits))), strict=True):
+    find = jax.jit(partial(top_k_top_p_mask, top_k=top_k, top_p=top_p))
+    for row, mask in zip(logits, np.asarray(find(logits)), strict=True):
         probabilities = np.exp(row.astype(np.float64))
         last = min(row[kept(probabilities.tolist(), top_k, top_p)])
         np.testing.assert_array_equal(mask, row >= last)
-    program = jax.jit(find).lower(logits).as_text().splitlines()
+    program = find.lower(logits).as_text().splitlines()
     ordered = [line for line in program if "@sort(" in line or "top_k(" in line]
     assert ordered and not any(f"x{vocab}x" in line for line in ordered)
 
@@ -164,13 +171,11 @@ def test_the_history_for_rules_holds_only_drawn_tokens():
         repeated = (history[..., None] == jnp.arange(V)).any(axis=2)
         return logits, normalizer, ~repeated
 
-    found = sample(
-        step_of(logits),
-        None,
-        jnp.array([START]),
-        jnp.array([LIMIT]),
-        keys_of(1),
-        SamplingOptions(samples=4, max_length=LIMIT, end_id=END),
-        rules,
-    )
+    @jax.jit
+    def run(keys):
+        options = SamplingOptions(samples=4, max_length=LIMIT, end_id=END)
+        start, limits = jnp.array([START]), jnp.array([LIMIT])
+        return sample(step_of(jnp.asarray(logits)), None, start, limits, keys, options, rules)
+
+    found = run(keys_of(1))
     assert found.lengths.tolist() == [[1] * 4]

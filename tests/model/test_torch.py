@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.config import ModelConfig
-from model.positions import sinusoidal_positions
-from model.transformer import Transformer
-from training.loss import cross_entropy
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.positions import sinusoidal_positions
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.loss import cross_entropy
 
 torch = pytest.importorskip("torch")
 

@@ -1,4 +1,4 @@
-"""The frame of all commands: remote paths, usable cores and the compilation cache."""
+"""The entry point shared by all commands: remote paths, usable cores and the compilation cache."""
 
 import os
 
@@ -6,11 +6,11 @@ import pytest
 from test_commands import ROOT, run
 from tiny import tiny_config
 
-from data.config import DataConfig
-from data.corpora import read_corpus, read_split
-from runtime.devices import prepare_jax, shrink_cache, usable_cores
-from runtime.errors import CONFIGURATION, UserError
-from runtime.paths import check_local_path
+from seq2seq.data.config import DataConfig
+from seq2seq.data.corpora.registry import read_corpus
+from seq2seq.runtime.devices import prepare_jax, shrink_cache, usable_cores
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.paths import check_local_path
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/run", "s3://b/a", "file:///tmp/a", "hdfs://a:1/b"])
@@ -55,7 +55,7 @@ def test_a_remote_corpus_is_refused(spec):
 
 def test_a_remote_data_dir_and_init_from_are_refused():
     with pytest.raises(UserError, match="config.data.data_dir is remote"):
-        read_split(DataConfig(data_dir="gs://bucket/data"), "train")
+        read_corpus("builtin:korean_english", "train", DataConfig(data_dir="gs://bucket/data"))
     config = tiny_config("tsv:a.tsv")
     config.training.init_from = "gs://bucket/run"
     with pytest.raises(UserError, match="config.training.init_from is remote"):

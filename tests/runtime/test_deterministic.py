@@ -10,7 +10,7 @@ from tiny import write_corpus
 SCRIPT = """
 import sys
 import COMMAND
-from runtime.command import run_command
+from seq2seq.runtime.command import run_command
 
 def compile_something(*_, **__):
     import jax
@@ -24,7 +24,7 @@ run_command(COMMAND.define_flags, COMMAND.main)
 
 def train_flags(path, asked):
     corpus = write_corpus(path / "pairs.tsv", 61)
-    return "train", [
+    return "Translator", [
         *TINY,
         f"--config.data.corpus={corpus}",
         f"--config.training.deterministic={asked}",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime import command, errors
-from runtime.errors import UserError
+from seq2seq.runtime import command, errors
+from seq2seq.runtime.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import Process, environment_of
 
-from runtime.errors import OUTPUT, UserError
-from runtime.files import check_outputs, lock_file, locked_output, write_lines
+from seq2seq.runtime.errors import OUTPUT, UserError
+from seq2seq.runtime.files import check_outputs, lock_file, locked_output, write_lines
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys, time
-from runtime.files import lock_file
+from seq2seq.runtime.files import lock_file
 lock = lock_file(sys.argv[1], "held", "wait")
 print("held", flush=True)
 time.sleep(600)
@@ -125,8 +126,8 @@ def test_the_check_of_an_output_leaves_no_file(tmp_path):
 
 BLOCKED = """
 import hashlib, signal, sys
-from runtime.signals import StopFlag, Stopped
-stop = StopFlag()
+from seq2seq.runtime.signals import Stopped, handle_signals
+stop = handle_signals()
 if sys.argv[1] == "deferred":
     stop.defer()
 try:
@@ -140,32 +141,36 @@ except Stopped as stopped:
 """
 
 
-def blocked(mode, rounds):
-    process = subprocess.Popen(
-        [sys.executable, "-c", BLOCKED, mode, str(rounds)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
+def blocked(path, mode, rounds):
+    """(the process, its stdout), when it is ready."""
+    (path / "blocked.py").write_text(BLOCKED)
+    files = os.devnull, path / "stdout", path / "stderr"
+    os.mkfifo(files[1])
+    arguments = path / "blocked.py", mode, rounds
+    process = Process(arguments, environment_of(0) | {"PYTHONPATH": str(ROOT)}, files)
+    stdout = open(files[1], encoding="utf-8")
+    assert stdout.readline() == "ready\n"
+    return process, stdout
 
 
-def test_a_second_signal_ends_a_process_that_is_inside_a_compiled_call():
-    process = blocked("deferred", 2**31 - 1)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        assert process.poll() is None
-        process.send_signal(number)
-        time.sleep(0.1)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert (out, err) == ("", "stopped immediately by a second signal, SIGTERM\n")
+def test_a_second_signal_ends_a_process_that_is_inside_a_compiled_call(tmp_path):
+    process, stdout = blocked(tmp_path, "deferred", 2**31 - 1)
+    with stdout:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            assert process.poll() is None
+            process.send_signal(number)
+            time.sleep(0.1)
+        assert stdout.read() == ""
+    assert process.wait(60) == 128 + signal.SIGTERM
+    error = (tmp_path / "stderr").read_text()
+    assert error == "stopped immediately by a second signal, SIGTERM\n"
 
 
 @pytest.mark.parametrize("mode", ["deferred", "at once"])
-def test_the_first_signal_takes_effect_when_the_call_ends(mode):
-    process = blocked(mode, 10**6)
+def test_the_first_signal_takes_effect_when_the_call_ends(tmp_path, mode):
+    process, stdout = blocked(tmp_path, mode, 10**6)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (128 + signal.SIGINT, "stopped by SIGINT\n", "")
+    with stdout:
+        assert stdout.read() == "stopped by SIGINT\n"
+    assert process.wait(60) == 128 + signal.SIGINT
+    assert (tmp_path / "stderr").read_text() == ""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from runtime import memory
+from seq2seq.runtime import memory
 
 
 def write_tree(root, files):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.prefetch import Prefetched
+from seq2seq.runtime.prefetch import Prefetched
 
 
 def test_items_are_returned_in_order_until_the_end():
@@ -60,7 +60,7 @@ def test_ready_waits_at_most_its_timeout():
 
 def test_an_item_under_computation_does_not_delay_the_exit_of_the_process():
     script = (
-        "import time; from runtime.prefetch import Prefetched; "
+        "import time; from seq2seq.runtime.prefetch import Prefetched; "
         "Prefetched(iter(lambda: time.sleep(600), 1), 1).ready(0.1)"
     )
     subprocess.run(

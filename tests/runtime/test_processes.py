@@ -16,10 +16,10 @@ from runs import state_bytes
 from several import ROOT, Job, training, write_data
 from tiny import WORDS, write_run
 
-from interop.models import load_params
-from runtime.connection import check_process_flags
-from runtime.errors import CONFIGURATION, UserError
-from storage.checkpoint import steps
+from seq2seq.interop.models import load_params
+from seq2seq.runtime.connection import check_process_flags
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.storage.run_files import steps
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 from several import ROOT, TINY, Job, training, write_data
 from tiny import StopAfter
 
-from runtime import connection, processes
-from runtime.errors import UserError
-from storage.checkpoint import steps
+from seq2seq.runtime import connection, processes
+from seq2seq.runtime.errors import UserError
+from seq2seq.storage.run_files import steps
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,16 @@ from runs import run_training
 from several import training, write_data
 from tiny import StopAfter, tiny_config, write_corpus
 
-from data.planner import Planner
-from data.windows import Windows
-from runtime.signals import Stopped
-from storage.checkpoint import steps
+from seq2seq.data.batching.planner import Planner
+from seq2seq.data.batching.windows import Windows
+from seq2seq.runtime.signals import Stopped
+from seq2seq.storage.run_files import steps
 
 SLOW_PLANS = """
 import sys
 import time
-from data.windows import Windows
-from storage.config import Config
+from seq2seq.data.batching.windows import Windows
+from seq2seq.storage.config import Config
 
 def get_config():
     original = Windows.plan

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import DATA, INTERNAL, UserError
-from runtime.workers import WorkerLost, Workers
+from seq2seq.runtime.errors import DATA, INTERNAL, UserError
+from seq2seq.runtime.workers import WorkerLost, Workers
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 print("imported as", __name__, flush=True)
 import os, sys, time
-from runtime.workers import Workers
+from seq2seq.runtime.workers import Workers
 
 workers = Workers(2)
 pids = [workers.submit(os.getpid).result()]

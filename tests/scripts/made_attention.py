@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from decoding.attention import Attention
+from seq2seq.decoding.engine.attention_weights import Attention
 
 # Pieces that would end a script element, an attribute or a line of JavaScript.
 SOURCE = ["▁나는", "밥", "</script>", "<b>&amp;", '"', "\u2028", "</s>"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tiny import tiny_config
 
-from storage.config import save_config
+from seq2seq.storage.config import save_config
 
 STEPS = (2, 4, 6)
 SOURCE, REFERENCE = "나는 <밥>을 먹었다", "I ate & rice"

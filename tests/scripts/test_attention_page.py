@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forked import call_forked
+from in_process import call_in_process
 from made_attention import SOURCE, TARGET, made_attention
 from tiny import write_run
 
-from decoding.translator import Translator
-from scripts.attention_page import attention_html
-from scripts.pages.attention_data import Example, attention_section, load_example, view_data
-from scripts.pages.template import json_element
+from seq2seq.decoding.translator import Translator
+from seq2seq.scripts import attention_page
+from seq2seq.scripts.attention_page import attention_html
+from seq2seq.scripts.pages.attention_data import Example, attention_section, load_example, view_data
+from seq2seq.scripts.pages.template import json_element
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,16 +96,29 @@ def run(tmp_path_factory):
     return path
 
 
-def call(*arguments, devices=1):
-    return call_forked([ROOT / "scripts" / "attention_page.py", *arguments], devices=devices)
+@pytest.fixture(scope="module")
+def translator(run):
+    return Translator.load(run)
 
 
-def test_the_command_writes_a_page_and_the_arrays_of_the_translator(run, tmp_path):
+@pytest.fixture
+def shared(run, translator, monkeypatch):
+    """Pages of `run` share the programs of its translator in this process."""
+
+    def load(directory, checkpoint, nbest, samples):
+        assert (directory, checkpoint, nbest, samples) == (run, "best", 1, 0)
+        return translator
+
+    monkeypatch.setattr(Translator, "load", load)
+    monkeypatch.setattr(attention_page, "prepare_jax", lambda *arguments: None)
+
+
+@pytest.mark.usefixtures("shared")
+def test_the_command_writes_a_page_and_the_arrays_of_the_translator(run, translator, tmp_path):
     page, arrays, source = tmp_path / "page.html", tmp_path / "arrays.npz", "eins zwei drei"
     flags = [f"--workdir={run}", f"--source={source}", f"--output={page}"]
-    done = call(*flags, f"--npz={arrays}")
+    done = call_in_process(attention_page, *flags, f"--npz={arrays}")
     assert done.code == 0, done.err
-    translator = Translator.load(run)
     found = translator.attention(source)
     with np.load(arrays, allow_pickle=False) as stored:
         assert set(stored) == set(found._fields)
@@ -117,9 +132,10 @@ def test_the_command_writes_a_page_and_the_arrays_of_the_translator(run, tmp_pat
         assert stored["source"].shape == (4,) and stored["target"].shape == (len(found.target),)
     data = json.loads(Elements(page.read_text(encoding="utf-8")).scripts[0])
     assert [data["source"], data["target"]] == [source, *translator.translate([source])]
-    assert call(*flags, devices=0).code == 6  # the page exists
+    assert call_in_process(attention_page, *flags).code == 6  # the page exists
 
 
+@pytest.mark.usefixtures("shared")
 def test_a_page_states_which_texts_are_truncated(run):
     long = "eins " * 100
     assert load_example(run, "best", "eins zwei", "vier").truncated == ()
@@ -127,7 +143,7 @@ def test_a_page_states_which_texts_are_truncated(run):
     example = load_example(run, "best", "eins", long)
     assert "<dt>source</dt>" in attention_section(example)
     assert "<dt>target (truncated)</dt>" in attention_section(example)
-    full = " ".join(["eins"] * (len(example.found.target) - 1))  # with the end token
+    full = " ".join(["eins"] * (len(example.attention.target) - 1))  # with the end token
     assert load_example(run, "best", full, full).truncated == ()
 
 
@@ -136,7 +152,8 @@ def test_the_command_takes_a_given_target_and_replaces_a_page(run, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("old")
     flags = [f"--workdir={run}", "--source=eins", f"--output={page}", "--overwrite"]
-    assert call(*flags, "--target=vier fünf").code == 0
+    script = ROOT / "scripts" / "attention_page.py"
+    assert call_forked([script, *flags, "--target=vier fünf"]).code == 0
     data = json.loads(Elements(page.read_text(encoding="utf-8")).scripts[0])
     assert data["target"] == "vier fünf"
     assert data["kinds"][2]["rows"] == ["vier", "fünf", "</s>"]
@@ -156,6 +173,6 @@ def test_the_command_takes_a_given_target_and_replaces_a_page(run, tmp_path):
 )
 def test_wrong_flags_are_one_line(flags, code, message, tmp_path):
     output = [f"--output={tmp_path / 'a.html'}", "--workdir=none"]
-    done = call(*output, *flags, devices=0)
+    done = call_in_process(attention_page, *output, *flags)
     assert done.code == code and len(done.err) == 1 and message in done.err[0], done.err
     assert not list(tmp_path.iterdir())

@@ -5,22 +5,22 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from forked import call_forked
+from in_process import call_in_process
 from tiny import tiny_config, write_corpus, write_run
 
-from interop.models import load_params, open_model
-from storage import checkpoint
-from storage.saving import Checkpoints
-from storage.training_config import TrainingConfig, profile_steps
-from training.failure import failed_allocation, out_of_memory_message
-from training.step import TrainState
+from seq2seq.interop.models import load_params, open_model
+from seq2seq.scripts import checkpoints
+from seq2seq.storage import run_files
+from seq2seq.storage.checkpoints import Checkpoints
+from seq2seq.storage.training_config import TrainingConfig, profile_steps
+from seq2seq.training.memory_check import failed_allocation, out_of_memory_message
+from seq2seq.training.step import TrainState
 
 ROOT = Path(__file__).parents[2]
 TINY = (  # flags of a training that takes seconds
@@ -31,12 +31,30 @@ TINY = (  # flags of a training that takes seconds
     "--config.training.eval_every=8 --config.training.checkpoint_every=4 "
     "--config.decoding.max_extra_length=5"
 ).split()
+# A config file that kills its process at the next step after the checkpoint of step 4.
+KILLED_CONFIG = """
+import os
+import signal
+import sys
+
+from seq2seq.configs import korean_english
+
+def get_config():
+    write, saved = sys.stderr.write, []
+    def write_or_kill(text):
+        saved.append(text.startswith("saved step 4"))
+        if any(saved) and text.startswith("step "):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(text)
+    sys.stderr.write = write_or_kill
+    return korean_english.get_config()
+"""
 # A config file whose training step raises an out-of-memory error.
 BAD_CONFIG = """
 import jax
 
-from storage.config import Config
-from training import trainer
+from seq2seq.storage.config import Config
+from seq2seq.training import trainer
 
 def get_config():
     def parallel_train_step(_):
@@ -53,9 +71,6 @@ def get_config():
 def call(*arguments, devices=True):
     """(exit code, stdout, lines of stderr) of a command."""
     return call_forked(arguments, devices=devices, environment={"XLA_FLAGS": ""})[:3]
-
-
-ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +95,9 @@ def training(directory, *flags):
 def resumed(directory):
     """A run that was killed after its checkpoint of step 4 and resumed up to step 12."""
     command = training(directory, f"--workdir={directory / 'run'}", "--config.training.profile=2:3")
-    with subprocess.Popen(
-        [sys.executable, *command], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    ) as process:
-        saved = False
-        for line in process.stderr:
-            saved = saved or line.startswith("saved step 4")
-            if saved and line.startswith("step "):
-                process.send_signal(signal.SIGKILL)
-                break
+    (directory / "killed.py").write_text(KILLED_CONFIG)
+    code, _, err = call(command[0], f"--config={directory / 'killed.py'}", *command[1:])
+    assert code == -signal.SIGKILL and any(line.startswith("saved step 4") for line in err), err
     code, _, err = call(*command, "--config.training.num_steps=12")
     assert code == 0, err
     assert any(line.startswith("resumed at step ") for line in err)
@@ -228,38 +237,36 @@ def test_advice_omits_options_that_are_already_set():
 
 def test_a_run_that_has_only_an_average_is_listed(tmp_path):
     write_run(tmp_path / "run")  # as scripts/convert.py writes it
-    script = ROOT / "scripts" / "checkpoints.py"
-    code, out, err = call(script, "list", f"--workdir={tmp_path / 'run'}")
+    code, out, err, _ = call_in_process(checkpoints, "list", f"--workdir={tmp_path / 'run'}")
     assert (code, err) == (0, []) and out.split()[0] == "average" and out.split()[-1] == "best"
 
 
 def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(resumed, run)
-    script = ROOT / "scripts" / "checkpoints.py"
-    code, out, err = call(script, "list", f"--workdir={run}")
+    code, out, err, _ = call_in_process(checkpoints, "list", f"--workdir={run}")
     assert (code, err) == (0, [])
     assert [line.split()[0] for line in out.splitlines()] == ["4", "8", "12", "average"]
     assert out.splitlines()[2].endswith("latest")
     listed = out
-    code, out, err = call(script, "verify", f"--workdir={run}")
+    code, out, err, _ = call_in_process(checkpoints, "verify", f"--workdir={run}")
     assert (code, err) == (0, []) and out.count("intact") == 4
     (run / "best.json").write_text("{")
-    code, out, err = call(script, "list", f"--workdir={run}")
+    code, out, err, _ = call_in_process(checkpoints, "list", f"--workdir={run}")
     assert (code, out) == (0, listed) and "best.json is damaged" in err[0]
     (run / "best.json").unlink()
     damaged = max((run / "checkpoints" / "8").rglob("*"), key=lambda p: p.stat().st_size)
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
-    code, out, err = call(script, "verify", f"--workdir={run}")
+    code, out, err, _ = call_in_process(checkpoints, "verify", f"--workdir={run}")
     assert code == 4 and "1 of 4 checkpoints are damaged: 8" in err[0] and damaged.name in out
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "deep").mkdir(parents=True)
     (run / "checkpoints" / "3.corrupt").symlink_to(elsewhere)
     (run / "checkpoints" / "5.tmp").mkdir()
-    code, out, err = call(script, "prune", f"--workdir={run}", "--keep=1")
+    code, out, err, _ = call_in_process(checkpoints, "prune", f"--workdir={run}", "--keep=1")
     assert (code, err) == (0, [])
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["12", "8"]
-    code, out, err = call(script, "prune", f"--workdir={run}", "--keep=1")
+    code, out, err, _ = call_in_process(checkpoints, "prune", f"--workdir={run}", "--keep=1")
     assert (code, out, err) == (0, "nothing to delete (intact checkpoints: 1, --keep=1)\n", [])
     assert (elsewhere / "deep").is_dir()
 
@@ -277,15 +284,14 @@ def test_chosen_steps_are_averaged_into_a_checkpoint_that_is_decoded(resumed, tm
         lambda _: True, mean
     )
     expected.mkdir()
-    checkpoint.write_run(expected, *open_model(run, "best"), mean)
+    run_files.write_run(expected, *open_model(run, "best"), mean)
     (tmp_path / "in").write_text("eins zwei drei\nelf\nvier vier fünf\n")
     translate = ROOT / "decode.py", f"--input={tmp_path / 'in'}"
     found = call(*translate, f"--workdir={run}", "--checkpoint=mean-2")
     assert found[0] == 0 and found[1] == call(*translate, f"--workdir={expected}")[1]
     # It stays when steps are pruned, training is resumed and the steps of the run are listed.
-    script = flags[0]
-    assert call(script, "prune", f"--workdir={run}", "--keep=1")[0] == 0
-    code, out, _ = call(script, "list", f"--workdir={run}")
+    assert call_in_process(checkpoints, "prune", f"--workdir={run}", "--keep=1").code == 0
+    out = call_in_process(checkpoints, "list", f"--workdir={run}").out
     assert [line.split()[0] for line in out.splitlines()] == ["12", "mean-2", "average"]
     corrupted = max((run / "checkpoints" / "mean-2").rglob("*"), key=lambda p: p.stat().st_size)
     corrupted.write_bytes(corrupted.read_bytes()[:-1] + b"\0")
@@ -332,9 +338,9 @@ def test_wrong_flags_of_an_average_are_one_line(resumed, tmp_path, flags, code, 
         (run / "checkpoints" / step / "MANIFEST.sha256").touch()
     shutil.copy(resumed / "config.json", run)
     before = sorted(run.rglob("*"))
-    script = ROOT / "scripts" / "checkpoints.py"
-    found = call(script, "average", f"--workdir={run}", *flags.split(), devices=False)
-    assert found[:2] == (code, "") and len(found[2]) == 1 and part in found[2][0], found
+    done = call_in_process(checkpoints, "average", f"--workdir={run}", *flags.split())
+    assert (done.code, done.out) == (code, "") and len(done.err) == 1, done
+    assert part in done.err[0]
     assert sorted(run.rglob("*")) == before
 
 
@@ -349,5 +355,5 @@ def test_wrong_flags_of_an_average_are_one_line(resumed, tmp_path, flags, code, 
     ids=str,
 )
 def test_a_wrong_command_is_one_line(arguments, code, part):
-    found = call(ROOT / "scripts" / "checkpoints.py", *arguments)
-    assert found[:2] == (code, "") and len(found[2]) == 1 and part in found[2][0]
+    done = call_in_process(checkpoints, *arguments)
+    assert (done.code, done.out) == (code, "") and len(done.err) == 1 and part in done.err[0]

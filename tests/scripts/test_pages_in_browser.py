@@ -10,13 +10,13 @@ import pytest
 from made_attention import SOURCE, TARGET, made_attention
 from made_run import REFERENCE, made_run
 
-from runtime.errors import UserError
-from scripts.attention_page import attention_html
-from scripts.pages.attention_data import Example, attention_section
-from scripts.pages.browser import chromium
-from scripts.pages.run_records import read_records
-from scripts.report import report_html
-from scripts.screenshot import click, point_at
+from seq2seq.runtime.errors import UserError
+from seq2seq.scripts.attention_page import attention_html
+from seq2seq.scripts.pages.attention_data import Example, attention_section
+from seq2seq.scripts.pages.browser import chromium
+from seq2seq.scripts.pages.run_records import read_records
+from seq2seq.scripts.report import report_html
+from seq2seq.scripts.screenshot import click, point_at
 
 pytestmark = pytest.mark.slow
 

@@ -1,25 +1,25 @@
 """scripts/prepare_*.py: conversion of published files to pairs, and errors of malformed lines."""
 
 import gzip
-from pathlib import Path
 
 import pytest
-from forked import call_forked
+from in_process import call_in_process
 
-from data.config import DataConfig
-from data.corpora import read_corpus
-from runtime.errors import CONFIGURATION, DATA, OUTPUT
+from seq2seq.data.config import DataConfig
+from seq2seq.data.corpora.registry import read_corpus
+from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT
+from seq2seq.scripts import prepare_cmudict, prepare_scan
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 DICTIONARY = b"'EM  AH M\r\nREAD  R EH D\r\nREAD  R IY D\r\nREAD  R EH D\r\nA  AH\r\nA(1)  EY\r\n"
 
 
 @pytest.fixture
-def call(tmp_path):
+def call(tmp_path, monkeypatch):
     """Runs a script in `tmp_path`; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
 
     def run(script, *arguments):
-        done = call_forked([SCRIPTS / f"{script}.py", *arguments], cwd=tmp_path, devices=0)
+        done = call_in_process(script, *arguments)
         return done.code, done.out, "".join(f"{line}\n" for line in done.err)
 
     return run
@@ -40,7 +40,7 @@ def scan_line(i):
 def test_scan_lines_become_pairs(tmp_path, call, name, end):
     raw = "".join(scan_line(i) + end for i in range(7)).encode()
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-    code, out, err = call("prepare_scan", f"--input={name}", "--output=a.tsv")
+    code, out, err = call(prepare_scan, f"--input={name}", "--output=a.tsv")
     assert (code, out, err) == (0, "", "a.tsv: 7 pairs\n")
     corpus = read_corpus(f"tsv:{tmp_path / 'a.tsv'}", "train", DataConfig())
     again = [
@@ -53,7 +53,7 @@ def test_scan_lines_become_pairs(tmp_path, call, name, end):
 def test_every_nth_scan_pair_is_held_out(tmp_path, call):
     (tmp_path / "a.txt").write_text("".join(f"{scan_line(i)}\n" for i in range(11)))
     code, _, err = call(
-        "prepare_scan",
+        prepare_scan,
         "--input=a.txt",
         "--output=train.tsv",
         "--valid=valid.tsv",
@@ -73,7 +73,7 @@ def test_every_nth_scan_pair_is_held_out(tmp_path, call):
 def test_incomplete_flags_to_hold_out_pairs_are_refused(tmp_path, call, options):
     (tmp_path / "a.txt").write_text(scan_line(1))
     message = refused(
-        CONFIGURATION, call("prepare_scan", "--input=a.txt", "--output=a.tsv", *options)
+        CONFIGURATION, call(prepare_scan, "--input=a.txt", "--output=a.tsv", *options)
     )
     assert "--valid" in message
     assert not (tmp_path / "a.tsv").exists()
@@ -92,7 +92,7 @@ def test_incomplete_flags_to_hold_out_pairs_are_refused(tmp_path, call, options)
 )
 def test_a_malformed_scan_line_is_named_and_nothing_is_written(tmp_path, call, bad):
     (tmp_path / "a.txt").write_bytes(scan_line(1).encode() + b"\n" + bad + b"\n")
-    message = refused(DATA, call("prepare_scan", "--input=a.txt", "--output=a.tsv"))
+    message = refused(DATA, call(prepare_scan, "--input=a.txt", "--output=a.tsv"))
     assert "a.txt:2: " in message
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
@@ -108,7 +108,7 @@ def test_a_malformed_scan_line_is_named_and_nothing_is_written(tmp_path, call, b
 def test_a_dictionary_becomes_pairs_of_characters_and_phonemes(tmp_path, call, options, pairs):
     (tmp_path / "cmu").write_bytes(DICTIONARY)
     (tmp_path / "other").write_bytes(b"READ  R IY D\r\n")
-    code, out, err = call("prepare_cmudict", "--input=cmu", "--output=a.tsv", *options)
+    code, out, err = call(prepare_cmudict, "--input=cmu", "--output=a.tsv", *options)
     words = len({pair.split("\t")[0] for pair in pairs})
     assert (code, out, err) == (0, "", f"a.tsv: {len(pairs)} pairs, {words} words\n")
     assert (tmp_path / "a.tsv").read_bytes().decode() == "".join(f"{pair}\n" for pair in pairs)
@@ -123,21 +123,21 @@ def test_a_word_is_right_if_it_equals_any_of_its_pronunciations(tmp_path, call):
         ("||", "100.00 % (3 of 3 "),
     ):
         (tmp_path / "out").write_text("".join(f"{line}\n" for line in outputs.split("|")))
-        code, out, err = call("prepare_cmudict", "--input=cmu.gz", "--score=out")
+        code, out, err = call(prepare_cmudict, "--input=cmu.gz", "--score=out")
         assert (code, err) == (0, "") and out.startswith(f"word error rate {rate}")
 
 
 def test_outputs_for_other_words_are_refused_with_both_counts(tmp_path, call):
     (tmp_path / "cmu").write_bytes(DICTIONARY)
     (tmp_path / "out").write_text("AH M\n" * 5)
-    message = refused(DATA, call("prepare_cmudict", "--input=cmu", "--score=out"))
+    message = refused(DATA, call(prepare_cmudict, "--input=cmu", "--score=out"))
     assert "out has 5 lines" in message and "cmu has 3 different words" in message
 
 
 @pytest.mark.parametrize("bad", [b"", b"WORD", b"WORD  ", b"WORD W ER D", b"  W ER D", b"A B  AH"])
 def test_a_malformed_dictionary_line_is_named_and_nothing_is_written(tmp_path, call, bad):
     (tmp_path / "cmu").write_bytes(DICTIONARY + bad + b"\r\n")
-    message = refused(DATA, call("prepare_cmudict", "--input=cmu", "--output=a.tsv"))
+    message = refused(DATA, call(prepare_cmudict, "--input=cmu", "--output=a.tsv"))
     assert "cmu:7: " in message
     assert [path.name for path in tmp_path.iterdir()] == ["cmu"]
 
@@ -145,12 +145,12 @@ def test_a_malformed_dictionary_line_is_named_and_nothing_is_written(tmp_path, c
 def test_output_and_score_exclude_each_other(tmp_path, call):
     (tmp_path / "cmu").write_bytes(DICTIONARY)
     for options in ([], ["--output=a.tsv", "--score=out"]):
-        assert "--score" in refused(CONFIGURATION, call("prepare_cmudict", "--input=cmu", *options))
+        assert "--score" in refused(CONFIGURATION, call(prepare_cmudict, "--input=cmu", *options))
 
 
 @pytest.mark.parametrize(
     ("script", "content"),
-    [("prepare_scan", scan_line(1).encode()), ("prepare_cmudict", DICTIONARY)],
+    [(prepare_scan, scan_line(1).encode()), (prepare_cmudict, DICTIONARY)],
 )
 def test_an_existing_output_is_kept_without_overwrite(tmp_path, call, script, content):
     (tmp_path / "in").write_bytes(content)
@@ -163,6 +163,6 @@ def test_an_existing_output_is_kept_without_overwrite(tmp_path, call, script, co
 
 
 def test_an_unreadable_input_or_unwritable_output_is_one_line(tmp_path, call):
-    assert "does not exist" in refused(DATA, call("prepare_scan", "--input=no", "--output=a.tsv"))
-    message = refused(OUTPUT, call("prepare_scan", "--input=no", "--output=no/a.tsv"))
+    assert "does not exist" in refused(DATA, call(prepare_scan, "--input=no", "--output=a.tsv"))
+    message = refused(OUTPUT, call(prepare_scan, "--input=no", "--output=no/a.tsv"))
     assert "cannot write no/a.tsv" in message

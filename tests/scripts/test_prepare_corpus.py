@@ -12,13 +12,13 @@ import pytest
 from forked import call_forked
 from tiny import tiny_flags, write_corpus
 
-from data.config import DataConfig
-from data.corpora import open_parts
-from data.corpus_cache import CorpusCache
-from data.encoded_corpus import encode_parts
-from data.vocabulary import train_tokenizers
-from runtime.errors import CONFIGURATION, DATA, OUTPUT
-from runtime.notices import no_log
+from seq2seq.data.config import DataConfig
+from seq2seq.data.corpora.registry import open_parts
+from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
+from seq2seq.data.tokens.corpus_cache import CorpusCache
+from seq2seq.data.tokens.encoded_corpus import encode_parts
+from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT
+from seq2seq.runtime.logs import no_log
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "prepare_corpus.py"
@@ -29,16 +29,18 @@ PAIRS, LINES = 600, 16  # in the corpus and in a block of SLOW
 SLOW = f"""
 import runpy, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-import data.blocks, data.encoded_corpus, data.store_writer
-data.blocks.BLOCK_LINES = data.encoded_corpus.BLOCK_LINES = {LINES}
-data.encoded_corpus.LARGE = 0
-data.encoded_corpus.usable_cores = lambda: 2
-append = data.store_writer.StoreWriter.append
+from seq2seq.data.corpora import blocks
+from seq2seq.data.tokens import encoded_corpus
+from seq2seq.data.tokens.store_writer import StoreWriter
+blocks.BLOCK_LINES = encoded_corpus.BLOCK_LINES = {LINES}
+encoded_corpus.LARGE = 0
+encoded_corpus.usable_cores = lambda: 2
+append = StoreWriter.append
 seconds = float(sys.argv[1])
 def slow(self, *arguments):
     time.sleep(seconds)
     append(self, *arguments)
-data.store_writer.StoreWriter.append = slow
+StoreWriter.append = slow
 sys.argv = [{str(SCRIPT)!r}, *sys.argv[2:]]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -9,13 +9,20 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from forked import call_forked
+from in_process import call_in_process
 from made_run import REFERENCE, SIGNATURE, SOURCE, STEPS, loss_at, made_run
 
-from runtime.errors import UserError
-from scripts.pages.curves import Curve, chart
-from scripts.pages.report_sections import config_section, evenly_spaced
-from scripts.pages.run_records import read_records
-from scripts.report import attention_html, report_html, with_unique_names
+from seq2seq.runtime.errors import UserError
+from seq2seq.scripts import report
+from seq2seq.scripts.pages.curves import Curve, chart
+from seq2seq.scripts.pages.report_sections import (
+    config_section,
+    evenly_spaced,
+    runs_section,
+    scores_section,
+)
+from seq2seq.scripts.pages.run_records import read_records
+from seq2seq.scripts.report import attention_html, report_html, with_unique_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +100,7 @@ def test_the_training_time_is_that_of_the_newest_checkpoint(tmp_path):
         data = path / "checkpoints" / str(step) / "data"
         data.mkdir(parents=True)
         (data / "metadata").write_text(json.dumps({"seconds": seconds}))
-    found = Tables(report_html([read_records(path)], ""))
+    found = Tables(runs_section([read_records(path)]))
     assert ["training time to the last checkpoint", "2:02:05"] in found.rows
     (data / "metadata").write_text("{}")  # of an earlier version
     assert read_records(path).seconds is None
@@ -155,9 +162,9 @@ def test_a_run_without_records_has_a_page(tmp_path):
 def test_a_page_states_why_a_run_has_no_scores(runs, tmp_path):
     path = made_run(tmp_path / "three")
     (path / "scores.json").write_text('{"checkpoint": "latest", "sets": {}}')
-    page = Tables(report_html([read_records(path)], "")).text
+    page = Tables(scores_section([read_records(path)])).text
     assert "three: no held-out data." in page and "scores.json" not in page
-    page = Tables(report_html([runs[0], read_records(path), runs[1]._replace(scores={})], ""))
+    page = Tables(scores_section([runs[0], read_records(path), runs[1]._replace(scores={})]))
     assert "three: no held-out data." in page.text and "two: no scores.json," in page.text
     assert "one: no" not in page.text and [f"BLEU{SIGNATURE}", "36.75", "–", "–"] in page.rows
 
@@ -224,16 +231,17 @@ def test_a_directory_that_is_not_a_run_is_refused(tmp_path):
 
 def test_the_command_writes_a_page_of_two_runs_without_a_model(tmp_path):
     paths = [made_run(tmp_path / name) for name in ("one", "two")]
-    command = [ROOT / "scripts" / "report.py", "--noattention", f"--output={tmp_path / 'a.html'}"]
+    options = "--noattention", f"--output={tmp_path / 'a.html'}"
+    command = [ROOT / "scripts" / "report.py", *options]
     done = call_forked([*command, f"--workdir={paths[0]},{paths[1]}"], devices=0)
     assert done.code == 0, done.err
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "<h1>Comparison of one and two</h1>" in page
-    for given, code, message in (
+    for names, code, message in (
         (f"{paths[0]}", 6, "exists; set --overwrite"),
         (f"{paths[0]},{paths[0]}", 2, "--workdir is invalid: expected different run directories"),
         (f"{paths[0]},{paths[0]}/../one", 2, "--workdir is invalid"),
         (f"{paths[0]},", 2, "--workdir is invalid"),
     ):
-        done = call_forked([*command, f"--workdir={given}"], devices=0)
+        done = call_in_process(report, *options, f"--workdir={names}")
         assert done.code == code and len(done.err) == 1 and message in done.err[0], done.err

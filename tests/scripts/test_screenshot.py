@@ -1,11 +1,9 @@
 """screenshot.py: errors that need no browser. test_pages_in_browser.py has the others."""
 
-from pathlib import Path
-
 import pytest
-from forked import call_forked
+from in_process import call_in_process
 
-ROOT = Path(__file__).parents[2]
+from seq2seq.scripts import screenshot
 
 
 @pytest.mark.parametrize(
@@ -24,7 +22,6 @@ def test_wrong_flags_are_one_line(flags, code, message, tmp_path):
     page, output = tmp_path / "a.html", tmp_path / "a.png"
     page.write_text("<p>page</p>")
     output.write_text("earlier")
-    command = [ROOT / "scripts" / "screenshot.py", f"--page={page}", f"--output={output}"]
-    done = call_forked([*command, *flags], devices=0)
+    done = call_in_process(screenshot, f"--page={page}", f"--output={output}", *flags)
     assert done.code == code and len(done.err) == 1 and message in done.err[0], done.err
     assert output.read_text() == "earlier"

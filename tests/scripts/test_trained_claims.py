@@ -4,9 +4,7 @@ The control is the same rule on results in which a model without the effect take
 one with it. Some rules need the full size; here only those are tested that a small one decides.
 """
 
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +12,11 @@ import numpy as np
 import optax
 import pytest
 
-from decoding.forcing import scoring_program
-from model.constraints import RuleOptions
-from model.transformer import Transformer
-from scripts.experiments import (
+from seq2seq.decoding.engine.teacher_forcing import scoring_program
+from seq2seq.model.constraints import RuleOptions
+from seq2seq.model.transformer import Transformer
+from seq2seq.scripts import claims
+from seq2seq.scripts.experiments import (
     attention_heads,
     beam_sizes,
     causal_masking,
@@ -33,12 +32,12 @@ from scripts.experiments import (
     word_order,
     word_vectors,
 )
-from scripts.experiments.korean_model import (
+from seq2seq.scripts.experiments.korean_model import (
     korean_task,
     trained_korean,
 )
-from scripts.experiments.outcome import by_arm, read_outcome, rounded
-from scripts.experiments.small_model import (
+from seq2seq.scripts.experiments.outcome import by_arm, read_outcome, rounded
+from seq2seq.scripts.experiments.small_model import (
     Trained,
     batch_of,
     best_hypotheses,
@@ -47,11 +46,7 @@ from scripts.experiments.small_model import (
     small_config,
     token_accuracy,
 )
-from training.parameters import init_params
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-import claims  # noqa: E402
+from seq2seq.training.parameters import init_params
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from absl import flags
 from ml_collections import config_flags
 from test_configs import NAMES, config_of
 
-from storage.config import Config
-from storage.config_help import OTHER_NAMES, closest_fields, field_list
+from seq2seq.storage.config import Config
+from seq2seq.storage.config_help import OTHER_NAMES, closest_fields, field_list
 
 FIELDS = {f"{part.name}.{one.name}": one for part in fields(Config) for one in fields(part.type)}
 
@@ -48,6 +48,13 @@ def test_each_field_is_listed_with_type_unit_rules_and_help():
     assert "int, steps, at least 1" in log_every
     norm = next(entry for entry in entries if entry.startswith("model.norm"))
     assert "str, one of post, pre" in norm
+    for name, facts in (
+        ("model.num_layers", "int, layers, at least 1"),
+        ("model.dropout", "float, probability, at least 0, below 1"),
+        ("model.layer_norm_epsilon", "float, above 0"),
+    ):
+        (entry,) = (entry for entry in entries if entry.startswith(f"{name}="))
+        assert facts in entry.splitlines()[1]
 
 
 def test_every_number_of_something_has_a_unit():

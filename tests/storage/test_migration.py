@@ -5,17 +5,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import run_training, state_bytes
-from tiny import tiny_config, write_corpus
+from runs import change_metadata, run_config, run_training, state_bytes, stopped_run, whole_run
 
-from data.config import DataConfig
-from model.config import ModelConfig
-from runtime.errors import CHECKPOINT, UserError
-from storage.config import Config, load_config, save_config
-from storage.decoding_config import DecodingConfig
-from storage.manifest import write_manifest
-from storage.migration import FORMAT_VERSION, migrate
-from storage.training_config import TrainingConfig
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.storage.config import Config, load_config, save_config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.migration import FORMAT_VERSION, migrate
+from seq2seq.storage.training_config import TrainingConfig
 
 # config.json as it was written before it had a format_version.
 WITHOUT_VERSION = Path(__file__).parent / "data" / "config_without_version.json"
@@ -99,54 +97,36 @@ def test_a_config_of_the_current_version_is_migrated_to_itself():
     assert migrate(content, Path("a")) == content
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A finished run of four steps and its config."""
-    path = tmp_path_factory.mktemp("migration")
-    corpus = write_corpus(path / "pairs.tsv", 61)
-    run_training(path / "run", config_of(corpus, 4))
-    return path / "run", corpus
-
-
-def config_of(corpus, num_steps):
-    config = tiny_config(corpus)
-    config.training.num_steps = num_steps
-    return config
-
-
 def set_version(run, version):
     """Replace the format_version of config.json and of all checkpoints; None removes it, and the
     training time, which is newer."""
-    files = [run / "config.json", *run.glob("checkpoints/*/data/metadata")]
-    for file in files:
-        content = json.loads(file.read_text())
+
+    def change(content):
         assert content.pop("format_version") == FORMAT_VERSION
-        if version is not None:
-            content["format_version"] = version
-        else:
+        if version is None:
             content.pop("seconds", None)
-        file.write_text(json.dumps(content))
-    for directory in run.glob("checkpoints/*"):
-        (directory / "MANIFEST.sha256").unlink()
-        write_manifest(directory)
+        else:
+            content["format_version"] = version
+
+    config = json.loads((run / "config.json").read_text())
+    change(config)
+    (run / "config.json").write_text(json.dumps(config))
+    change_metadata(run, change)
 
 
-def test_a_run_without_versions_resumes_with_the_same_result(trained, tmp_path):
-    run, corpus = trained
-    for name, version in (("current", FORMAT_VERSION), ("old", None)):
-        shutil.copytree(run, tmp_path / name)
-        set_version(tmp_path / name, version)
-        run_training(tmp_path / name, config_of(corpus, 6))
-    old, current = (state_bytes(tmp_path / name) for name in ("old", "current"))
-    assert old == current and old[1]["format_version"] == FORMAT_VERSION
+def test_a_run_without_versions_resumes_with_the_same_result(tmp_path):
+    shutil.copytree(stopped_run(), tmp_path / "run")
+    set_version(tmp_path / "run", None)
+    run_training(tmp_path / "run", run_config())
+    old, whole = map(state_bytes, (tmp_path / "run", whole_run()))
+    assert old == whole and old[1]["format_version"] == FORMAT_VERSION
 
 
-def test_a_checkpoint_of_a_newer_version_is_refused(trained, tmp_path):
-    run, corpus = trained
-    shutil.copytree(run, tmp_path / "run")
-    config = (run / "config.json").read_text()
+def test_a_checkpoint_of_a_newer_version_is_refused(tmp_path):
+    shutil.copytree(stopped_run(), tmp_path / "run")
+    config = (tmp_path / "run" / "config.json").read_text()
     set_version(tmp_path / "run", FORMAT_VERSION + 1)
     (tmp_path / "run" / "config.json").write_text(config)
     with pytest.raises(UserError, match=r"checkpoints/4 was written by a newer version") as refused:
-        run_training(tmp_path / "run", config_of(corpus, 6))
+        run_training(tmp_path / "run", run_config())
     assert refused.value.code == CHECKPOINT

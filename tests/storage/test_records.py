@@ -4,17 +4,16 @@ import json
 import shutil
 
 import pytest
-from runs import run_training
-from tiny import tiny_config, write_corpus
+from runs import run_config, run_training, shared_corpus, stopped_run
 
-from runtime import processes
-from runtime.errors import CHECKPOINT, DATA, UserError
-from runtime.signals import Stopped
-from storage.checkpoint import read_best
-from storage.config import load_config
-from storage.manifest import has_part
-from storage.records import metrics_until, read_facts
-from training.profile import with_profile
+from seq2seq.runtime import processes
+from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
+from seq2seq.runtime.signals import Stopped
+from seq2seq.storage.config import load_config
+from seq2seq.storage.manifest import has_part
+from seq2seq.storage.records import metrics_until, read_facts
+from seq2seq.storage.run_files import read_best
+from seq2seq.training.progress import with_profile
 
 
 def test_a_directory_without_a_readable_manifest_has_no_part(tmp_path):
@@ -31,27 +30,13 @@ def test_absent_or_intact_facts_cause_no_warning(tmp_path):
     assert read_facts(tmp_path / "run.json") == ({"seed": 3}, "")
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    """A run that stopped after step 4, and its corpus."""
-    path = tmp_path_factory.mktemp("records")
-    corpus = write_corpus(path / "pairs.tsv", 132)
-    with pytest.raises(Stopped):
-        run_training(path / "run", tiny_config(corpus, valid=corpus), stop_after=4)
-    return path / "run", corpus
-
-
-def resumed(stopped, path, spoil, **settings):
-    """Resume a copy of the run with a damaged file for one step; return the log."""
-    run, corpus = stopped
-    shutil.copytree(run, path)
+def resumed(path, spoil, **changes):
+    """Resume a copy of the stopped run with a damaged file for one step; return the log."""
+    shutil.copytree(stopped_run(), path)
     spoil(path)
     before = len((path / "train.log").read_text())
-    config = tiny_config(corpus, valid=corpus)
-    for name, value in settings.items():
-        setattr(config.training, name, value)
     with pytest.raises(Stopped):
-        run_training(path, config, stop_after=1)
+        run_training(path, run_config(**changes), stop_after=1)
     return (path / "train.log").read_text()[before:]
 
 
@@ -85,15 +70,15 @@ def test_damaged_metrics_are_counted_and_the_other_lines_kept():
     assert metrics_until(content, 4) == (b"".join(line + b"\n" for line in lines[:4]), len(bad))
 
 
-def test_a_run_with_damaged_records_is_resumed(stopped, tmp_path):
+def test_a_run_with_damaged_records_is_resumed(tmp_path):
     def spoil(run):
         (run / "run.json").write_bytes((run / "run.json").read_bytes()[:40])
         metrics = (run / "metrics.jsonl").read_bytes()
         (run / "metrics.jsonl").write_bytes(metrics.replace(b"train_loss", b"train\xffloss", 1))
         (run / "best.json").write_bytes(b"\xff")
 
-    best = read_best(stopped[0])
-    log = resumed(stopped, tmp_path / "run", spoil)
+    best = read_best(stopped_run())
+    log = resumed(tmp_path / "run", spoil)
     assert "resumed at step 4" in log
     for part in (
         "warning: run.json is damaged",
@@ -108,20 +93,19 @@ def test_a_run_with_damaged_records_is_resumed(stopped, tmp_path):
     assert (tmp_path / "run" / "run.json.corrupt").exists()
 
 
-def test_changed_data_is_refused_even_without_run_json(stopped, tmp_path):
-    corpus = stopped[1].removeprefix("tsv:")
+def test_changed_data_is_refused_even_without_run_json(tmp_path):
+    corpus = shared_corpus().removeprefix("tsv:")
     before = open(corpus, "rb").read()
     try:
         with open(corpus, "ab") as file:
             file.write(b"eins\tEINS\n")
         with pytest.raises(UserError, match="pairs.tsv changed since") as refused:
-            resumed(stopped, tmp_path / "run", lambda run: (run / "run.json").unlink())
+            resumed(tmp_path / "run", lambda run: (run / "run.json").unlink())
         assert refused.value.code == DATA
         log = resumed(
-            stopped,
             tmp_path / "again",
             lambda run: (run / "run.json").unlink(),
-            allow_data_change=True,
+            training__allow_data_change=True,
         )
         assert "the training data has changed" in log
     finally:

@@ -16,11 +16,11 @@ import pytest
 from several import training, write_data
 from tiny import StopAfter
 
-from data.batches import DataPosition
-from runtime import processes
-from storage.checkpoint import steps
-from storage.config import TrainingConfig
-from training.trainer import Trainer
+from seq2seq.data.batching.batches import DataPosition
+from seq2seq.runtime import processes
+from seq2seq.storage.config import TrainingConfig
+from seq2seq.storage.run_files import steps
+from seq2seq.training.trainer import Trainer
 
 HOUR = 3600.0
 
@@ -242,9 +242,9 @@ def test_a_single_process_starts_no_comparison(monkeypatch):
 SLOW_BATCHES = """
 import sys
 import time
-from runtime import processes
-from storage.config import Config
-from training.trainer import Trainer
+from seq2seq.runtime import processes
+from seq2seq.storage.config import Config
+from seq2seq.training.trainer import Trainer
 
 def get_config():
     original, calls = Trainer._place, []

@@ -1,7 +1,7 @@
 """The flag --config: whose config a training has, and which flags change it. Compiles nothing."""
 
 import json
-from dataclasses import asdict
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,18 @@ from absl import flags
 from test_configs import config_of
 from tiny import tiny_config, tiny_flags, write_run
 
-from runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from storage.config import load_config, save_config
-from storage.run import Run, flatten
-from training.config_flag import BUILT_IN, check_new_run, define_config, parsed_config, run_path
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.storage.config import Config, load_config, save_config
+from seq2seq.storage.config_help import explain_config_error
+from seq2seq.storage.run import Run, flatten
+from seq2seq.training.config_flag import (
+    BUILT_IN,
+    check_new_run,
+    define_config,
+    parsed_config,
+    run_path,
+    with_path_of_config,
+)
 
 ROOT = Path(__file__).parents[2]
 SMALL = f"--config={ROOT / 'configs' / 'small.py'}"
@@ -37,15 +45,27 @@ def parsed(*arguments):
     return values, config
 
 
+def test_the_name_of_an_installed_config_stands_for_its_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named, config = parsed("--config=small", "--config.model.num_layers=2")
+    assert (config, run_path(named)) == (
+        parsed(SMALL, "--config.model.num_layers=2")[1],
+        tmp_path / "runs" / "small",
+    )
+    assert config.model.num_layers == 2
+    argv = ["train.py", "--config=smal", "--config=configs/small.py", "--workdir=small", "small"]
+    assert [with_path_of_config(argument) for argument in argv] == argv
+
+
 def resumed(path, config):
-    """The lines that a run logs when it is resumed with a config."""
+    """The config with which a run is resumed, and the lines that it logs."""
     lines, run = [], Run(path)
     run.log = lines.append
     try:
-        run.resume_config(config)
+        config = run.resume_config(config)
     finally:
         run.close()
-    return lines
+    return config, lines
 
 
 def differences(config, other):
@@ -58,8 +78,8 @@ def differences(config, other):
 def test_a_run_is_resumed_with_its_own_config(run, argument):
     values, config = parsed(*(one.format(run) for one in argument))
     assert run_path(values) == run
-    assert resumed(run, config) == []  # nothing is changed
-    assert config == load_config(run / "config.json")
+    stored = load_config(run / "config.json")
+    assert resumed(run, config) == (stored, [])  # nothing is changed
 
 
 @pytest.mark.parametrize(
@@ -72,7 +92,8 @@ def test_a_run_is_resumed_with_its_own_config(run, argument):
 )
 def test_a_flag_changes_one_field_of_the_config_of_the_run(run, order):
     _, config = parsed(*order(f"--workdir={run}", "--config.training.num_steps=77"))
-    assert resumed(run, config) == ["changed: training.num_steps 12 → 77"]
+    config, lines = resumed(run, config)
+    assert lines == ["changed: training.num_steps 12 → 77"]
     stored = load_config(run / "config.json")
     assert differences(config, stored) == {"training.num_steps": 77}
 
@@ -108,10 +129,8 @@ def test_repeated_flags_and_no_flags_give_the_same_config(run):
         "--config.training.clip_norm=1.0",
         *all_flags,
     )
-    assert resumed(run, config) == []
     _, short = parsed(f"--workdir={run}")
-    resumed(run, short)
-    assert config == short
+    assert resumed(run, config) == resumed(run, short) == (load_config(run / "config.json"), [])
 
 
 def test_the_vocabulary_fields_of_a_run_are_not_settings(run):
@@ -128,8 +147,8 @@ def test_the_vocabulary_fields_of_a_run_are_not_settings(run):
 
 def test_changed_data_is_allowed_for_one_start_only(run, tmp_path):
     config = load_config(run / "config.json")
-    config.training.allow_data_change = True
-    save_config(config, tmp_path / "config.json")
+    training = replace(config.training, allow_data_change=True)
+    save_config(replace(config, training=training), tmp_path / "config.json")
     assert not parsed(f"--workdir={tmp_path}")[1].training.allow_data_change
     field = "--config.training.allow_data_change"
     assert parsed(f"--workdir={tmp_path}", field)[1].training.allow_data_change
@@ -186,3 +205,66 @@ def test_a_relative_and_a_home_directory_are_found(run, monkeypatch):
     for name in ("run", "./run", "~/run"):
         values, config = parsed(f"--workdir={name}")
         assert run_path(values) == run and config.model.d_model == 8
+
+
+CONFIG_FILE = """
+from seq2seq.configs import base
+from seq2seq.data.config import DataConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.training_config import TrainingConfig
+
+
+def get_config():
+    config = base.get_config()
+    {line}
+    return config
+"""
+WRONG_LINES = {
+    "config.training.patiense = 2": (
+        "unknown config field config.training.patiense; did you mean config.training.patience? "
+    ),
+    "config.training.lr = 2": "training.lr; did you mean config.training.learning_rate?",
+    "config.trainin.num_steps = 2": "unknown config field config.trainin; ",
+    "config.training = TrainingConfig(patiense=2)": "did you mean config.training.patience?",
+    "config.training.num_steps = 1e1": "training.num_steps must be an integer, got 10.0",
+    "config.training = TrainingConfig(num_steps=1e1)": "num_steps must be an integer, got 10.0",
+    'config.data.reverse = "False"': "data.reverse must be true or false, got 'False'",
+    "config.model.dropout = None": "model.dropout must be a number, got None",
+    "config.model = config.training": "model must be a ModelConfig, got TrainingConfig(",
+    'int("x")': "ValueError: invalid literal for int() with base 10: 'x'",
+}
+
+
+@pytest.mark.parametrize("line", WRONG_LINES)
+def test_a_wrong_line_of_a_config_file_is_named(line, tmp_path):
+    path, values = tmp_path / "mine.py", flags.FlagValues()
+    path.write_text(CONFIG_FILE.format(line=line))
+    argv = ["train.py", f"--config={path}"]
+    with pytest.raises((AttributeError, flags.IllegalFlagValueError)) as caught:
+        define_config(argv, values)
+        values(argv)
+    message = explain_config_error(caught.value)
+    assert message.startswith(f"--config: {path}:10: ") and WRONG_LINES[line] in message
+
+
+def test_a_config_file_builds_on_another_and_flags_on_both(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        CONFIG_FILE.format(line="config.model.num_layers = 3; config.data = DataConfig()")
+    )
+    _, config = parsed(f"--config={path}", "--config.model.d_ff=64", "--config.model.dropout=0")
+    assert config.data == Config().data
+    expected = replace(Config().model, num_layers=3, d_ff=64, dropout=0.0)
+    assert config.model == expected and type(config.model.dropout) is float
+
+
+def test_no_field_changes_once_the_command_line_is_parsed(run):
+    _, config = parsed(f"--workdir={run}", "--config.training.num_steps=77")
+    for closed in (config, resumed(run, config)[0], load_config(run / "config.json")):
+        for section in fields(Config):
+            with pytest.raises(FrozenInstanceError):
+                setattr(closed, section.name, getattr(Config(), section.name))
+            part = getattr(closed, section.name)
+            for field in fields(part):
+                with pytest.raises(FrozenInstanceError):
+                    setattr(part, field.name, getattr(part, field.name))

@@ -11,16 +11,20 @@ import sacrebleu
 from runs import run_training, state_bytes
 from tiny import tiny_config, write_corpus
 
-from data.corpus import Corpus, Origin
-from data.counts import Counts
-from data.pairs import Pairs, ragged
-from storage.config import Config, TrainingConfig
-from storage.run import Run
-from training.best import BestCheckpoint
-from training.evaluate import Evaluator, held_out_loss, samples
-from training.limits import reached_limit
-from training.loss import LossSums
-from training.report import print_results
+from seq2seq.data.corpora.corpus import Corpus, Origin
+from seq2seq.data.corpora.counts import Counts
+from seq2seq.data.tokens.pairs import Pairs, ragged
+from seq2seq.storage.config import Config, TrainingConfig
+from seq2seq.storage.run import Run
+from seq2seq.training.evaluate import (
+    BestCheckpoint,
+    Evaluator,
+    held_out_loss,
+    print_results,
+    samples,
+)
+from seq2seq.training.loss import LossSums
+from seq2seq.training.progress import reached_limit
 
 REFERENCES = [f"the {word} sees the small dog" for word in ("cat", "man", "bird", "king")]
 WRONG = ["no"] * 4
@@ -96,6 +100,15 @@ def test_the_best_checkpoint_by_loss_has_the_lowest_loss(evaluator):
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, 1.0)):
         one.evaluate(step, step, (loss, texts(step % 4)))
     assert one.best.entry == {"checkpoint": 2, "loss": 1.0}
+
+
+def test_any_score_is_better_than_nan():
+    best = BestCheckpoint("loss")
+    checkpoints = []
+    for step, loss in enumerate((math.nan, math.nan, math.inf, math.nan, 2.0, math.nan, 3.0)):
+        best.update(step, loss)
+        checkpoints.append(best.entry["checkpoint"])
+    assert checkpoints == [0, 0, 2, 2, 4, 4, 4] and best.without_improvement == 2
 
 
 @pytest.mark.parametrize("patience, exhausted", [(0, False), (1, True), (2, True), (3, False)])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tiny import WORDS, tiny_config, write_corpus
 
-import train
-from data.own_vocabulary import read_own_tokenizer
-from data.vocabulary import load_tokenizers
-from runtime.errors import CONFIGURATION, DATA, UserError
-from storage.run import Run
+from seq2seq import train
+from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizer
+from seq2seq.data.tokenizers.vocabulary import load_tokenizers
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.storage.run import Run
 
 
 @pytest.fixture
@@ -43,21 +43,21 @@ def prepared(config, path):
     """What train.py does before training."""
     run = Run(path)
     try:
-        run.resume_config(config)
-        data = train.prepare_data(config, run, None, overwrite=False)
+        config = run.resume_config(config)
+        config, data = train.prepare_data(config, run, None, overwrite=False)
         run.describe(config, data.file_hashes)
-        return data
+        return config, data
     finally:
         run.close()
 
 
 def test_a_run_has_a_copy_of_the_model_and_resumes_without_the_original(config, model, tmp_path):
     expected = read_own_tokenizer(str(model))
-    first = prepared(config, tmp_path / "run")
+    config, first = prepared(config, tmp_path / "run")
     assert (config.model.source_vocab_size, config.model.target_vocab_size) == (expected.size,) * 2
     assert config.special == (0, 1, 2, 3)
     model.unlink()
-    again = prepared(config, tmp_path / "run")
+    _, again = prepared(config, tmp_path / "run")
     source, target = load_tokenizers(str(tmp_path / "run" / "vocab"))
     assert source is target
     for tokenizer in (first.tokenizers[0], again.tokenizers[1], source):
@@ -94,7 +94,7 @@ def test_an_unusable_model_does_not_start_a_run(config, model, tmp_path):
 def test_a_run_with_a_given_model_trains_and_translates(config, model, tmp_path):
     from runs import run_training
 
-    from decoding.translator import Translator
+    from seq2seq.decoding.translator import Translator
 
     config.data.source_length = config.data.target_length = 32
     config.training.tokens_per_batch = 8 * 32

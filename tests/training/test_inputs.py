@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tiny import tiny_config, write_corpus
 
-import train
-from data.corpora import read_corpus, read_split
-from data.order import EpochOrder
-from runtime.errors import CONFIGURATION, UserError
-from storage.run import Run
+from seq2seq import train
+from seq2seq.data.batching.order import EpochOrder
+from seq2seq.data.corpora.registry import read_corpus
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.storage.run import Run
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def config(tmp_path):
 def prepared(config, path):
     run = Run(path)
     try:
-        return train.prepare_data(config, run, None, overwrite=False)
+        return train.prepare_data(config, run, None, overwrite=False)[1]
     finally:
         run.close()
 
@@ -40,7 +40,7 @@ def epoch_pairs(config, data, epoch):
     """All pairs of an epoch in the order of training, as one window, and their indices."""
     seed = config.training.seed
     order = EpochOrder(data.train.parts, seed, epoch)
-    index = order(np.arange(order.slots))
+    index = order(np.arange(order.num_pairs))
     pairs = data.train.select(index)
     return data.sampler(pairs, (seed, epoch, 0)) if data.sampler else pairs, index
 
@@ -51,7 +51,7 @@ def texts_of(side, tokenizer):
 
 def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
     data = prepared(config, tmp_path / "run")
-    corpus = read_split(config.data, "train")
+    corpus = read_corpus(config.data.corpus, "train", config.data)
     pairs = list(zip(corpus.source, corpus.target, strict=True))
     seen = Counter()
     for epoch in range(2):
@@ -142,7 +142,7 @@ def test_the_validation_sets_are_the_test_sets_if_there_are_no_others(config, tm
 def test_a_malformed_list_is_refused_before_the_training_data_is_read(
     config, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("training.inputs.read_corpus", None)
+    monkeypatch.setattr("seq2seq.training.inputs.read_corpus", None)
     config.data.valid = f"a={config.data.corpus}; a={config.data.corpus}"
     with pytest.raises(UserError, match="two corpora 'a'"):
         prepared(config, tmp_path / "run")
@@ -151,7 +151,9 @@ def test_a_malformed_list_is_refused_before_the_training_data_is_read(
 def test_subword_sampling_with_a_vocabulary_of_words_is_refused(config, tmp_path, monkeypatch):
     words = tiny_config(config.data.corpus)
     data = prepared(words, tmp_path / "words")
-    monkeypatch.setattr("train.find_tokenizers", lambda *_: data.tokenizers)
+    monkeypatch.setattr(
+        "seq2seq.train.find_tokenizers", lambda config, *_: (config, data.tokenizers)
+    )
     with pytest.raises(UserError, match="bpe or unigram") as caught:
         prepared(config, tmp_path / "run")
     assert caught.value.code == CONFIGURATION

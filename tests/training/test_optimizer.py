@@ -9,11 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from model.config import ModelConfig
-from model.transformer import Transformer
-from storage.config import TrainingConfig
-from training.optimizer import SCALINGS, learning_rate_schedule, make_optimizer
-from training.step import init_state
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.transformer import Transformer
+from seq2seq.storage.config import TrainingConfig
+from seq2seq.training.optimizer import SCALINGS, learning_rate_schedule, make_optimizer
+from seq2seq.training.step import init_state
 
 
 def test_the_paper_schedule_is_equation_3():
@@ -88,10 +88,10 @@ def test_updates_are_clipped_adamw_at_the_rate_of_the_step(weight_decay):
         {name: scale * random.normal(size=n) for name, n in PATHS.items()}
         for scale in (10.0, 1e-3, 10.0, 1.0, 10.0)
     ]
-    params, state = start, optimizer.init(start)
+    params, state, update = start, optimizer.init(start), jax.jit(optimizer.update)
     for step, gradient in zip(steps, gradients, strict=True):
         gradient = {name: g.astype(np.float32) for name, g in gradient.items()}
-        updates, state = optimizer.update(gradient, state, params, step=step)
+        updates, state = update(gradient, state, params, step=step)
         params = optax.apply_updates(params, updates)
     expected = numpy_adamw(config, learning_rate_schedule(config, 64), start, gradients, steps)
     for name in PATHS:
@@ -121,7 +121,7 @@ def test_weight_decay_does_not_apply_to_biases_and_layer_norms():
         TrainingConfig(schedule="constant", learning_rate=0.1, warmup_steps=1, weight_decay=0.5), 4
     )
     zeros = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = optimizer.update(zeros, optimizer.init(params), params, step=0)
+    updates, _ = jax.jit(optimizer.update)(zeros, jax.jit(optimizer.init)(params), params, step=0)
     spared = set()
     for path, update in jax.tree_util.tree_leaves_with_path(updates):
         name = path[-1].key
@@ -185,7 +185,8 @@ def test_the_first_update_of_adafactor_follows_its_paper():
     params, gradient = 3.0 * random.normal(size=(33, 37)), random.normal(size=(33, 37)) ** 3
     optimizer = make_optimizer(adafactor_config(clip_norm=0.0), 8)
     params = {"inner": params.astype(np.float32)}
-    updates, _ = optimizer.update({"inner": gradient}, optimizer.init(params), params, step=0)
+    state = optimizer.init(params)
+    updates, _ = jax.jit(optimizer.update)({"inner": gradient}, state, params, step=0)
     rows, columns = ((gradient**2).mean(axis, keepdims=True) for axis in (1, 0))
     update = gradient / np.sqrt(rows * columns / rows.mean())
     update /= max(1.0, np.sqrt((update**2).mean()))
@@ -199,10 +200,10 @@ def test_the_gradient_is_clipped_before_adafactor():
     found = []
     for clip_norm in (0.0, 1.0):
         optimizer = make_optimizer(adafactor_config(clip_norm=clip_norm), 8)
-        state = optimizer.init(params)
+        state, update = optimizer.init(params), jax.jit(optimizer.update)
         for step, scale in enumerate((0.1, 100.0)):
             gradient = {"inner": np.full((2, 3), scale, np.float32)}
-            updates, state = optimizer.update(gradient, state, params, step=step)
+            updates, state = update(gradient, state, params, step=step)
         found.append(state[-1][0].v["inner"][0, 0])
     decay = 1 - 2**-0.8  # of the second update
     moments = [decay * 0.01 + (1 - decay) * g**2 for g in (100.0, 6**-0.5)]

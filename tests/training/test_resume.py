@@ -4,140 +4,122 @@ import json
 import shutil
 import signal
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from runs import run_training, state_bytes
+from runs import (
+    change_metadata,
+    run_config,
+    run_training,
+    shared_corpus,
+    state_bytes,
+    stopped_run,
+    whole_run,
+)
 from tiny import WORDS, tiny_config, write_corpus
 
-from data.corpus_cache import CorpusCache
-from data.part_reader import PartReader
-from interop.models import find_params, load_params
-from model.config import ModelConfig
-from runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
-from runtime.signals import Stopped
-from scripts.pages.run_records import training_seconds
-from storage.checkpoint import steps
-from storage.config import load_config
-from storage.run import Run
-from storage.saving import Checkpoints
+from seq2seq.data.corpora.part_reader import PartReader
+from seq2seq.data.tokens.corpus_cache import CorpusCache
+from seq2seq.interop.models import find_params, load_params
+from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
+from seq2seq.runtime.signals import Stopped
+from seq2seq.scripts.pages.run_records import training_seconds
+from seq2seq.storage.config import load_config
+from seq2seq.storage.run import Run
+from seq2seq.storage.run_files import steps
+from seq2seq.training import trainer
+
+ONE_STEP = {f"training__{name}": 1 for name in ("num_steps", "eval_every", "checkpoint_every")}
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """Four batches of eight packed rows, and two rows left out: twelve steps are three epochs."""
-    return write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 132)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(corpus, tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "whole"
-    run_training(path, tiny_config(corpus))
-    return path
-
-
-def test_twelve_steps_are_three_epochs(uninterrupted):
-    _, data = state_bytes(uninterrupted)
+def test_twelve_steps_are_three_epochs():
+    _, data = state_bytes(whole_run())
     assert (data["epoch"], data["index"]) == (3, 0)
 
 
 @pytest.mark.slow
-def test_resume_after_every_step_is_bit_exact(corpus, uninterrupted, tmp_path):
+def test_resume_after_every_step_is_bit_exact(tmp_path):
     for _ in range(11):
         with pytest.raises(Stopped) as stopped:
-            run_training(tmp_path / "run", tiny_config(corpus), stop_after=1)
+            run_training(tmp_path / "run", run_config(), stop_after=1)
         assert stopped.value.signal == signal.SIGTERM
-    run_training(tmp_path / "run", tiny_config(corpus))
-    assert state_bytes(tmp_path / "run") == state_bytes(uninterrupted)
-    assert steps(tmp_path / "run") == steps(uninterrupted)
+    run_training(tmp_path / "run", run_config())
+    assert state_bytes(tmp_path / "run") == state_bytes(whole_run())
+    assert steps(tmp_path / "run") == steps(whole_run())
 
 
 @pytest.mark.parametrize(
-    "stop_after",
-    [
-        pytest.param(3, marks=pytest.mark.slow),
-        4,
-        pytest.param(5, marks=pytest.mark.slow),
-        pytest.param(7, marks=pytest.mark.slow),
-    ],
+    "stop_after", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 5, 7))]
 )
-def test_one_interruption_is_bit_exact(corpus, uninterrupted, tmp_path, stop_after):
+def test_one_interruption_is_bit_exact(tmp_path, stop_after):
+    """The shared run stopped after step 4, which ends an epoch, evaluates and saves."""
     with pytest.raises(Stopped):
-        run_training(tmp_path / "run", tiny_config(corpus), stop_after=stop_after)
+        run_training(tmp_path / "run", run_config(), stop_after=stop_after)
     assert steps(tmp_path / "run")[-1] == stop_after
-    run_training(tmp_path / "run", tiny_config(corpus))
-    assert state_bytes(tmp_path / "run") == state_bytes(uninterrupted)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    run_training(tmp_path / "run", run_config())
+    assert_equal_to_the_whole_run(tmp_path / "run")
+
+
+def assert_equal_to_the_whole_run(run):
+    assert state_bytes(run) == state_bytes(whole_run())
+    lines = (run / "metrics.jsonl").read_text().splitlines()
     seen = [json.loads(line)["step"] for line in lines if "train_loss" in line]
     assert len(seen) == len(set(seen))
 
 
-def test_the_last_k_checkpoints_are_kept_and_averaged(uninterrupted):
-    assert steps(uninterrupted) == [8, 10, 12]
-    kept = [load_params(uninterrupted, str(step)) for step in (8, 10, 12)]
-    average = load_params(uninterrupted, "average")
+def test_the_last_k_checkpoints_are_kept_and_averaged():
+    assert steps(whole_run())[-3:] == [8, 10, 12]
+    kept = [load_params(whole_run(), str(step)) for step in (8, 10, 12)]
+    average = load_params(whole_run(), "average")
     for mean, *parts in zip(*map(jax.tree.leaves, [average, *kept]), strict=True):
         np.testing.assert_allclose(mean, np.mean(parts, axis=0), rtol=1e-6, atol=1e-7)
 
 
-def test_the_best_checkpoint_is_kept_in_addition_to_the_last(corpus, tmp_path):
-    """The learning rate rises until the loss increases, so the best checkpoint is an early one."""
-    config = tiny_config(corpus, valid=corpus)
-    config.training.best_metric, config.training.num_steps = "loss", 24
-    config.training.schedule, config.training.warmup_steps = "constant", 24
-    config.training.learning_rate, config.training.clip_norm = 3.0, 0.0
-    run_training(tmp_path / "run", config)
-    best = json.loads((tmp_path / "run" / "best.json").read_text())
-    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    lines = list(lines)
+def evaluate_as(monkeypatch, *losses):
+    """Evaluations find these losses, in turn."""
+    losses = iter(losses)
+    found = {"valid_loss": 0.0, "valid_nll": 1.0, "valid_perplexity": 2.0, "valid_accuracy": 0.5}
+    monkeypatch.setattr(
+        "seq2seq.training.evaluate.held_out_loss", lambda *_: found | {"valid_loss": next(losses)}
+    )
+
+
+def test_the_best_checkpoint_is_kept_in_addition_to_the_last_and_patience_stops_early(
+    tmp_path, monkeypatch
+):
+    """Evaluations after steps 4, 8 and 12, and of the average."""
+    evaluate_as(monkeypatch, 1.0, 2.0, 1.0, 3.0)
+    run = tmp_path / "run"
+    run_training(run, run_config(training__num_steps=24, training__patience=2))
+    assert json.loads((run / "best.json").read_text()) == {"checkpoint": 4, "loss": 1.0}
+    lines = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
     losses = {line["step"]: line["valid_loss"] for line in lines if "valid_loss" in line}
-    assert [line["step"] for line in lines if "average_loss" in line] == [24]
-    assert best["checkpoint"] == min(losses, key=losses.get)
-    assert best["checkpoint"] < 20 and best["checkpoint"] in steps(tmp_path / "run")
-    assert steps(tmp_path / "run")[-3:] == [20, 22, 24]
-    best_params = find_params(tmp_path / "run", "best")
-    assert best_params == find_params(tmp_path / "run", str(best["checkpoint"]))
+    assert losses == {4: 1.0, 8: 2.0, 12: 1.0}
+    assert [line["step"] for line in lines if "average_loss" in line] == [12]
+    assert steps(run) == [4, 8, 10, 12]
+    assert find_params(run, "best") == find_params(run, "4")
 
 
-def test_patience_stops_early(corpus, tmp_path):
-    config = tiny_config(corpus, valid=corpus)
-    config.training.learning_rate = 0.0  # no improvement
-    config.training.patience = 1
-    run_training(tmp_path / "run", config)
-    assert steps(tmp_path / "run")[-1] == 8
-
-
-def save_as_before_windows(monkeypatch):
-    """Save checkpoints as versions did whose epochs had no windows."""
-    start_save = Checkpoints.start_save
-
-    def without_window(self, state, data):
-        start_save(self, state, {name: data[name] for name in data if name != "window"})
-
-    monkeypatch.setattr(Checkpoints, "start_save", without_window)
-
-
-def test_a_checkpoint_of_a_version_with_another_order_is_refused(corpus, tmp_path, monkeypatch):
+def test_a_checkpoint_of_a_version_with_another_order_is_refused(tmp_path):
     """Unless the change is allowed: then the epochs begin again, and the parameters are kept."""
-    path, config = tmp_path / "run", tiny_config(corpus)
-    config.training.checkpoint_every = config.training.eval_every = 12
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        save_as_before_windows(patch)
-        run_training(path, config, stop_after=5)
+    path = tmp_path / "run"
+    shutil.copytree(stopped_run(), path)
+    change_metadata(path, lambda data: data.pop("window"))  # earlier epochs had no windows
     before = {file: file.read_bytes() for file in (path / "checkpoints").rglob("*")
               if file.is_file()}  # fmt: skip
     with pytest.raises(UserError, match="order, so the run cannot be resumed exactly") as refused:
-        run_training(path, config)
+        run_training(path, run_config())
     assert refused.value.code == CHECKPOINT and str(path) in str(refused.value)
     assert "resume with that version, or" in str(refused.value)
     assert str(refused.value).endswith(" --config.training.allow_data_change")
-    assert before == {file: file.read_bytes() for file in before} and steps(path)[-1] == 5
-    config.training.allow_data_change = True
-    config.training.num_steps = 11
-    run_training(path, config)
-    assert steps(path)[-1] == 11
+    assert before == {file: file.read_bytes() for file in before} and steps(path)[-1] == 4
+    run_training(path, run_config(training__allow_data_change=True, training__num_steps=10))
+    assert steps(path)[-1] == 10
     log = (path / "train.log").read_text()
     assert "warning: the order of the training data has changed: reading restarts at epoch 0" in log
     _, data = state_bytes(path)  # 6 batches of 4 per epoch since
@@ -167,10 +149,14 @@ def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
     path = Path(other.removeprefix("tsv:"))
     lines = [f"{line}\t{1.5 - i % 2}\n" for i, line in enumerate(path.read_text().splitlines())]
     path.write_text("".join([*lines, f"\t{WORDS[0]}\t1\n", f"{'eins ' * 40}\tEINS\t1\n"]))
-    config = tiny_config(f"2*tag:>>x<<:{one} + 0.5*weighted_{other}")
-    config.training.num_steps = 6
-    config.training.checkpoint_every = config.training.eval_every = 6
-    config.data.deduplicate, config.data.user_defined = True, ">>x<<"
+    config = tiny_config(
+        f"2*tag:>>x<<:{one} + 0.5*weighted_{other}",
+        training__num_steps=6,
+        training__checkpoint_every=6,
+        training__eval_every=6,
+        data__deduplicate=True,
+        data__user_defined=">>x<<",
+    )
     cache = CorpusCache(tmp_path / "cache", 0)
     runs = {name: tmp_path / name for name in ("memory", "cached", "resumed")}
     run_training(runs["memory"], deepcopy(config))
@@ -196,66 +182,50 @@ def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
     assert "duplicate" in log[0] and any("loss weights: 0.5 to 1.5" in line for line in log)
 
 
-def test_a_different_configuration_is_refused_with_the_fields(corpus, uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted, tmp_path / "run")
-    config = tiny_config(corpus)
-    config.model.d_model, config.training.num_steps = 16, 13
+def test_a_different_configuration_is_refused_with_the_fields(tmp_path):
+    shutil.copytree(whole_run(), tmp_path / "run")
     with pytest.raises(UserError) as refused:
-        run_training(tmp_path / "run", config)
+        run_training(tmp_path / "run", run_config(model__d_model=16, training__num_steps=13))
     assert refused.value.code == CONFIGURATION
     assert "model.d_model 8 → 16" in str(refused.value)
     assert "num_steps" not in str(refused.value)
 
 
-def test_more_steps_resume_from_the_end(corpus, uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted, tmp_path / "run")
-    config = tiny_config(corpus)
-    config.training.num_steps = 14
-    before = training_seconds(tmp_path / "run")
-    run_training(tmp_path / "run", config)
-    assert steps(tmp_path / "run") == [10, 12, 14]
-    assert training_seconds(tmp_path / "run") > before > 0
-    assert load_config(tmp_path / "run" / "config.json").training.num_steps == 14
-
-
-def test_the_first_step_of_a_resumed_run_deletes_the_scores_of_its_end(
-    corpus, uninterrupted, tmp_path
-):
-    run, config = tmp_path / "run", tiny_config(corpus)
-    shutil.copytree(uninterrupted, run)
+def test_more_steps_resume_from_the_end_and_the_first_one_deletes_its_results(tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run(), run)
     (run / "scores.json").write_text("{}")
-    config.training.num_steps = 14
+    before = training_seconds(run)
     with pytest.raises(Stopped):
-        run_training(run, config, stop_after=1)
+        run_training(run, run_config(training__num_steps=14), stop_after=1)
     assert steps(run)[-1] == 13
     assert not (run / "scores.json").exists() and not (run / "average").exists()
+    run_training(run, run_config(training__num_steps=14))
+    assert steps(run)[-3:] == [10, 12, 14]
+    assert training_seconds(run) > before > 0
+    assert load_config(run / "config.json").training.num_steps == 14
 
 
-def test_overwrite_starts_over_and_keeps_other_files(corpus, uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted, tmp_path / "run")
+def test_overwrite_starts_over_and_keeps_other_files(tmp_path):
+    """The new training has one step, which is evaluated."""
+    shutil.copytree(stopped_run(), tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    config = tiny_config(corpus)
-    config.model.d_model = 16
+    config = run_config(training__seed=1, **ONE_STEP)
     run_training(tmp_path / "run", config, overwrite=True)
-    assert load_config(tmp_path / "run" / "config.json").model.d_model == 16
+    assert load_config(tmp_path / "run" / "config.json").training.seed == 1
+    assert steps(tmp_path / "run") == [1]
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["checkpoint"] == 1
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
-def test_overwrite_deletes_all_files_that_a_run_writes(uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted, tmp_path / "run")
+def test_overwrite_deletes_all_files_that_a_run_writes(tmp_path):
+    shutil.copytree(whole_run(), tmp_path / "run")
     (tmp_path / "run" / "profile").mkdir()
     (tmp_path / "run" / "run.json.corrupt").touch()
     run = Run(tmp_path / "run")
     run.clear()
     run.close()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["LOCK"]
-
-
-def test_a_training_of_one_step_is_evaluated(corpus, tmp_path):
-    config = tiny_config(corpus, valid=corpus)
-    config.training.num_steps = config.training.eval_every = config.training.checkpoint_every = 1
-    run_training(tmp_path / "run", config)
-    assert json.loads((tmp_path / "run" / "best.json").read_text())["checkpoint"] == 1
 
 
 def test_a_run_in_use_is_refused(tmp_path):
@@ -267,37 +237,49 @@ def test_a_run_in_use_is_refused(tmp_path):
     Run(tmp_path / "run").close()
 
 
-def test_changed_data_is_refused_with_the_file_name(corpus, uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted, tmp_path / "run")
-    config = tiny_config(corpus)
-    path = corpus.removeprefix("tsv:")
+def test_changed_data_is_refused_with_the_file_name(tmp_path):
+    shutil.copytree(whole_run(), tmp_path / "run")
+    path = shared_corpus().removeprefix("tsv:")
     before = open(path, encoding="utf-8").read()
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write("eins\tEINS\n")
         with pytest.raises(UserError, match="pairs.tsv changed since") as refused:
-            run_training(tmp_path / "run", config)
+            run_training(tmp_path / "run", run_config())
         assert refused.value.code == DATA
     finally:
         with open(path, "w", encoding="utf-8") as file:
             file.write(before)
 
 
-def test_a_diverged_state_is_not_saved(corpus, tmp_path):
-    config = tiny_config(corpus)
-    config.training.learning_rate, config.training.clip_norm = 1e30, 0.0
-    with pytest.raises(UserError, match="loss nan") as stopped:
-        run_training(tmp_path / "run", config)
+@pytest.mark.parametrize(
+    ("last", "message"), [(3, "loss nan"), (4, r"step 4 is not saved: \.params.* has NaN")]
+)
+def test_a_diverged_state_is_not_saved(tmp_path, monkeypatch, last, message):
+    """The parameters are not finite after the step `last`; step 4 is to be saved."""
+
+    def diverging(step, *_):
+        def diverging_step(state, batch):
+            state, metrics = step(state, batch)
+            if state.step == last:
+                state = state._replace(params=jax.tree.map(lambda x: x * np.nan, state.params))
+            return state, metrics
+
+        return diverging_step
+
+    monkeypatch.setattr("seq2seq.training.trainer.with_profile", diverging)
+    with pytest.raises(UserError, match=message) as stopped:
+        run_training(tmp_path / "run", run_config(data__valid=""))
     assert stopped.value.code == DIVERGED
-    for step in steps(tmp_path / "run"):
-        leaves = jax.tree.leaves(load_params(tmp_path / "run", str(step)))
-        assert all(np.isfinite(leaf).all() for leaf in leaves)
+    assert steps(tmp_path / "run") == [2]
+    leaves = jax.tree.leaves(load_params(tmp_path / "run", "2"))
+    assert all(np.isfinite(leaf).all() for leaf in leaves)
 
 
-def test_the_error_for_an_unknown_checkpoint_lists_the_existing_ones(uninterrupted, tmp_path):
+def test_the_error_for_an_unknown_checkpoint_lists_the_existing_ones(tmp_path):
     for name in ("9", "012", "²"):
         with pytest.raises(UserError, match="8, 10, 12 and the average") as refused:
-            find_params(uninterrupted, name)
+            find_params(whole_run(), name)
         assert refused.value.code == CHECKPOINT
     for checkpoint in ("latest", "mean"):
         with pytest.raises(UserError, match="no checkpoint in"):
@@ -313,13 +295,12 @@ def test_the_error_for_an_unknown_checkpoint_lists_the_existing_ones(uninterrupt
 
 
 @pytest.mark.slow
-def test_a_moving_average_is_kept_resumed_and_used(corpus, tmp_path):
-    config = tiny_config(corpus)
-    config.training.ema_decay = 0.9
-    run_training(tmp_path / "whole", config)
+def test_a_moving_average_is_kept_resumed_and_used(tmp_path):
+    config = partial(run_config, training__ema_decay=0.9)
+    run_training(tmp_path / "whole", config())
     with pytest.raises(Stopped):
-        run_training(tmp_path / "run", config, stop_after=5)
-    run_training(tmp_path / "run", config)
+        run_training(tmp_path / "run", config(), stop_after=5)
+    run_training(tmp_path / "run", config())
     assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")
     assert find_params(tmp_path / "run", "12").name == "ema"
     used, whole = (jax.tree.leaves(load_params(tmp_path / x, "12")) for x in ("run", "whole"))
@@ -329,27 +310,26 @@ def test_a_moving_average_is_kept_resumed_and_used(corpus, tmp_path):
         load_params(tmp_path / "run", "12")
 
 
-def test_training_starts_from_another_run(corpus, uninterrupted, tmp_path):
-    """With learning rate 0 the parameters and the vocabulary equal those of the other run."""
-    config = tiny_config(corpus)
-    config.training.init_from, config.training.learning_rate = str(uninterrupted), 0.0
-    run_training(tmp_path / "run", config)
-    for a, b in zip(
-        *(
-            jax.tree.leaves(load_params(path, "latest"))
-            for path in (uninterrupted, tmp_path / "run")
-        ),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
+def test_training_starts_from_another_run(tmp_path, monkeypatch):
+    """The first parameters and the vocabulary are those of the other run."""
+    states, place = [], trainer.place_state
+
+    def recorded(state):
+        states.append(jax.device_get(state))
+        return place(state)
+
+    monkeypatch.setattr(trainer, "place_state", recorded)
+    start = partial(run_config, training__init_from=str(whole_run()))
+    run_training(tmp_path / "run", start(**ONE_STEP))
+    (state,), other = states, load_params(whole_run(), "best")
+    assert state.step == 0
+    jax.tree.map(np.testing.assert_array_equal, state.params, other)
     joint = "vocab/joint.txt"
-    assert (tmp_path / "run" / joint).read_bytes() == (uninterrupted / joint).read_bytes()
-    again = tiny_config(corpus)
-    again.model, again.training = ModelConfig(), config.training
+    assert (tmp_path / "run" / joint).read_bytes() == (whole_run() / joint).read_bytes()
+    again = replace(start(), model=ModelConfig())
     run = Run(tmp_path / "run")
-    run.resume_config(again)  # as at the start, defaults are set from the other run
+    again = run.resume_config(again)  # as at the start, defaults are set from the other run
     run.close()
     assert again.model == load_config(tmp_path / "run" / "config.json").model
-    config.model.d_ff = 32
     with pytest.raises(UserError, match="model.d_ff 16 → 32"):
-        run_training(tmp_path / "other", config)
+        run_training(tmp_path / "other", start(model__d_ff=32))

@@ -5,31 +5,29 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
-import pytest
-from runs import run_training
-from tiny import tiny_config, write_corpus
+from runs import run_config, run_training, stopped_run
 
-from storage import saving
-from storage.checkpoint import restore_params, steps
-from training.trainer import Trainer
+from seq2seq.storage import checkpoints
+from seq2seq.storage.run_files import restore_params, steps
+from seq2seq.training.trainer import Trainer
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    """Six steps; a checkpoint after steps 2 and 4 and at the end."""
-    config = tiny_config(write_corpus(tmp_path_factory.mktemp("data") / "pairs.tsv", 132))
-    config.training.num_steps, config.training.checkpoint_every = 6, 2
-    return config
-
-
-def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(
-    config, tmp_path, monkeypatch
-):
-    """Each write waits until two more steps have been started, which overwrite the buffers."""
-    run_training(tmp_path / "expected", config)
-    started, write, seen = threading.Condition(), saving.Checkpoints._write, []
+def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_path, monkeypatch):
+    """The first write waits until two more steps have been started, which overwrite the buffers.
+    The steps receive arrays that are on the devices."""
+    started, write, seen = threading.Condition(), checkpoints.Checkpoints._write, []
     count = 0
-    do_step = Trainer._do_step
+    do_step, prepare = Trainer._do_step, Trainer._prepare_steps
+
+    def guarded(self):
+        prepare(self)
+        step = self._train_step
+
+        def without_transfer(*arguments):
+            with jax.transfer_guard("disallow"):
+                return step(*arguments)
+
+        self._train_step = without_transfer
 
     def counted(self, *arguments):
         nonlocal count
@@ -44,31 +42,15 @@ def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(
                 seen.append(started.wait_for(lambda: count == 4, timeout=30))
         write(self, path, *arguments)
 
-    monkeypatch.setattr(Trainer, "_do_step", counted)
-    monkeypatch.setattr(saving.Checkpoints, "_write", slow)
-    run_training(tmp_path / "run", config)
-    assert seen == [True]
-    assert steps(tmp_path / "run") == steps(tmp_path / "expected") == [2, 4, 6]
-    for step in (2, 4, 6):
-        one, other = (restore_params(tmp_path / name, str(step)) for name in ("run", "expected"))
-        jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
-def test_the_step_receives_arrays_that_are_on_the_devices(config, tmp_path, monkeypatch):
-    prepare = Trainer._prepare_steps
-
-    def guarded(self):
-        prepare(self)
-        step = self._train_step
-
-        def without_transfer(*arguments):
-            with jax.transfer_guard("disallow"):
-                return step(*arguments)
-
-        self._train_step = without_transfer
-
     monkeypatch.setattr(Trainer, "_prepare_steps", guarded)
-    run_training(tmp_path / "run", config)
+    monkeypatch.setattr(Trainer, "_do_step", counted)
+    monkeypatch.setattr(checkpoints.Checkpoints, "_write", slow)
+    run_training(tmp_path / "run", run_config(training__num_steps=6))
+    assert seen == [True]
+    assert steps(tmp_path / "run") == [2, 4, 6] and steps(stopped_run()) == [2, 4]
+    for step in (2, 4):
+        one, other = (restore_params(path, str(step)) for path in (tmp_path / "run", stopped_run()))
+        jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def test_each_step_is_started_before_the_one_before_it_is_reported():

@@ -6,20 +6,19 @@ import jax
 import numpy as np
 import optax
 import pytest
-
-from data.packing import Batch
-from model.config import ModelConfig
-from model.transformer import Transformer
-from storage.config import TrainingConfig
-from training.optimizer import make_optimizer
-from training.step import (
-    init_state,
-    loss_sums,
-    make_train_step,
-    pmap_eval_step,
-    pmap_train_step,
-    split_rows,
+from small_steps import (
+    DROPOUT,
+    TRAINING,
+    batch,
+    gradient_function,
+    host_state,
+    model,
+    sharded_step,
 )
+
+from seq2seq.storage.config import TrainingConfig
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import pmap_eval_step, split_rows
 
 D_MODEL, STEPS, WARMUP = 64, 9, 3
 
@@ -68,45 +67,13 @@ def test_updates_are_clipped_adamw_with_the_learning_rate_of_the_schedule(name, 
 
 # The dropout of a step is a function of the state's key and the step number.
 
-MODEL = Transformer(
-    ModelConfig(
-        source_vocab_size=23,
-        target_vocab_size=23,
-        d_model=8,
-        d_ff=13,
-        num_heads=2,
-        num_layers=1,
-        max_length=16,
-        dropout=0.5,
-    )
-)
-TRAINING = TrainingConfig(schedule="constant", learning_rate=1e-2, warmup_steps=1)
-
-
-@cache
-def batch_of_ones():
-    """Four rows of six random tokens each."""
-    random = np.random.default_rng(0)
-    ids = random.integers(4, 23, (3, 4, 6)).astype(np.int32)
-    ones, along = np.ones((4, 6), np.int32), np.tile(np.arange(6, dtype=np.int32), (4, 1))
-    return Batch(ids[0], ones, along, ids[1], ids[2], ones, along, np.arange(4, dtype=np.int32))
-
-
-@cache
-def step_and_state():
-    """The compiled training step and its initial state."""
-    optimizer = make_optimizer(TRAINING, 8)
-    step = pmap_train_step(make_train_step(MODEL, optimizer, TRAINING))
-    return step, jax.device_get(init_state(MODEL, optimizer, TRAINING))
-
 
 @cache
 def loss_of_step(number):
-    """The loss of the initial parameters in training step `number`."""
-    step, state = step_and_state()
-    rows = split_rows(batch_of_ones(), jax.device_count(), 1)
-    _, metrics = step(state._replace(step=np.asarray(number, state.step.dtype)), rows)
-    return float(metrics["loss"])
+    """The loss of the first parameters in training step `number`."""
+    state = host_state()
+    state = state._replace(step=np.asarray(number, state.step.dtype))
+    return float(sharded_step()(state, split_rows(batch(), 4, 1))[1]["loss"])
 
 
 def test_each_step_has_different_dropout_masks():
@@ -117,20 +84,14 @@ def test_each_step_has_different_dropout_masks():
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_the_dropout_key_is_derived_from_the_run_key_and_the_step_number(number):
-    loss, state = loss_of_step(number), step_and_state()[1]
-    key = jax.random.fold_in(state.key, number)
-    sums = jax.jit(loss_sums, static_argnums=(0, 3))(
-        MODEL, state.params, batch_of_ones(), TRAINING, key
-    )
-    assert loss == pytest.approx(float(sums.loss / sums.tokens), rel=1e-5)
+    key = jax.random.fold_in(host_state().key, number)
+    sums, _ = gradient_function(DROPOUT)(host_state().params, key)
+    assert loss_of_step(number) == pytest.approx(float(sums.loss / sums.tokens), rel=1e-5)
 
 
 def test_an_evaluation_has_no_dropout():
-    state = step_and_state()[1]
-    evaluate = pmap_eval_step(MODEL, TRAINING)
-    found = evaluate(state.params, split_rows(batch_of_ones(), jax.device_count()))
-    expected = jax.jit(loss_sums, static_argnums=(0, 3))(
-        MODEL, state.params, batch_of_ones(), TRAINING, None
-    )
+    evaluate = pmap_eval_step(model(DROPOUT), TRAINING)
+    found = evaluate(host_state().params, split_rows(batch(), jax.device_count()))
+    expected, _ = gradient_function()(host_state().params)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert loss_of_step(0) != pytest.approx(float(expected.loss / expected.tokens), rel=1e-3)

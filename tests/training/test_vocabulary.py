@@ -7,13 +7,13 @@ from copy import deepcopy
 import pytest
 from tiny import tiny_config, write_corpus, write_run
 
-from data.corpora import open_parts
-from data.corpus_cache import CorpusCache
-from runtime.errors import CONFIGURATION, DATA, UserError
-from runtime.notices import no_log
-from storage.run import Run
-from training import vocabulary
-from training.vocabulary import find_tokenizers
+from seq2seq.data.corpora.registry import open_parts
+from seq2seq.data.tokens.corpus_cache import CorpusCache
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.logs import no_log
+from seq2seq.storage.run import Run
+from seq2seq.training import vocabulary
+from seq2seq.training.vocabulary import find_tokenizers
 
 TAGS = ">>rev<<", ">>sw<<"
 
@@ -28,10 +28,9 @@ def config(tmp_path):
 
 def tokenizers_of(config, path):
     with closing(Run(path)) as run:
-        run.resume_config(config)
-        return find_tokenizers(
-            config, run, open_parts(config.data.corpus, "train", config.data), None
-        )
+        config = run.resume_config(config)
+        parts = open_parts(config.data.corpus, "train", config.data)
+        return find_tokenizers(config, run, parts, None)[1]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "words", "characters"])

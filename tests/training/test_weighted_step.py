@@ -5,14 +5,12 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from test_step import TRAINING, V, assert_close, host_state, model, spread_over
+from small_steps import ROWS, S, T, V, assert_close, host_state, one_step
 
-from data.batches import fixed_batches
-from data.pairs import Pairs, ragged, select_sequences
-from training.optimizer import make_optimizer
-from training.step import make_train_step, split_rows
+from seq2seq.data.batching.batches import fixed_batches
+from seq2seq.data.tokens.pairs import Pairs, ragged, select_sequences
+from seq2seq.training.parallel import split_rows
 
-ROWS, LENGTH = 8, 11
 COUNTS = [1, 0, 2, 3, 1, 0, 1, 2, 1, 4, 1]  # how often each pair is taken
 
 
@@ -21,23 +19,20 @@ def all_pairs():
     """Pairs of random ids and different lengths."""
     random = np.random.default_rng(5)
     sides = [
-        ragged([random.integers(4, V, n).tolist() for n in random.integers(1, LENGTH, len(COUNTS))])
+        ragged([random.integers(4, V, n).tolist() for n in random.integers(1, S, len(COUNTS))])
         for _ in range(2)
     ]
     return Pairs(*sides)
 
 
-@cache
-def step_on(devices):
-    """The training step, compiled once for weighted and once for other batches."""
-    return spread_over(make_train_step(model(), make_optimizer(TRAINING, 8), TRAINING), devices)
+def updated(pairs):
+    """The state after a step on a batch of all pairs, without dropout, and its metrics.
 
-
-def updated(pairs, devices=1, micro=1):
-    """The state after a step on a batch of all pairs, without dropout, and its metrics."""
-    (batch,) = fixed_batches(pairs, 2 * ROWS, LENGTH, LENGTH)
+    Four devices with three micro-batches each: weights are summed over all of them.
+    """
+    (batch,) = fixed_batches(pairs, ROWS, S, T)
     assert batch.source_segments.any(axis=1).sum() > 1
-    return jax.device_get(step_on(devices)(host_state(), split_rows(batch, devices, micro)))
+    return one_step(host_state(), batch, 4, 3)
 
 
 def weighted(weights):
@@ -50,11 +45,11 @@ def repeated():
     return updated(Pairs(*(select_sequences(side, index) for side in all_pairs()[:2])))
 
 
-@pytest.mark.parametrize("devices, micro, factor", [(1, 1, 1.0), (2, 2, 0.3)])
-def test_a_weight_of_n_is_the_pair_n_times_and_of_0_is_no_pair(devices, micro, factor):
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+def test_a_weight_of_n_is_the_pair_n_times_and_of_0_is_no_pair(factor):
     """The same parameters, optimizer state, loss, accuracy and gradient."""
-    state, metrics = updated(weighted(factor * np.array(COUNTS)), devices, micro)
-    lengths = all_pairs().slots[1]
+    state, metrics = updated(weighted(factor * np.array(COUNTS)))
+    lengths = all_pairs().row_lengths[1]
     assert lengths.sum() != np.dot(lengths, COUNTS)
     tokens = pytest.approx(lengths.sum(), rel=1e-6)
     assert metrics == {**metrics, "tokens": tokens}
@@ -71,5 +66,5 @@ def test_equal_weights_give_the_update_of_no_weights():
 
 def test_a_batch_without_weights_has_no_more_arrays_than_its_fields():
     pairs = all_pairs()
-    batches = (next(fixed_batches(p, ROWS, LENGTH, LENGTH)) for p in (pairs, weighted(COUNTS)))
+    batches = (next(fixed_batches(p, ROWS, S, T)) for p in (pairs, weighted(COUNTS)))
     assert [len(jax.tree.leaves(split_rows(batch, 2, 1))) for batch in batches] == [8, 9]

@@ -1,0 +1,1 @@
+"""From token ids to packed batches: order, windows, packing, loss weights."""

@@ -1,0 +1,106 @@
+"""Translation quality: BLEU, chrF and TER of sacreBLEU with their signatures, and exact match.
+
+METRICS lists the metrics of sacreBLEU by name. To add one, add a `Metric` to it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Score(NamedTuple):
+    """A corpus score in percent with the signature of its settings."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f} ({self.signature})"
+
+
+class ResampledScore(NamedTuple):
+    """A corpus score, and the mean ± half width of the 95 % interval of its resamples."""
+
+    value: float
+    mean: float
+    half_width: float
+
+    def __str__(self) -> str:
+        return f"{self.value:8.2f} {self.mean:8.2f} ± {self.half_width:5.2f}"
+
+
+class Comparison(NamedTuple):
+    """The scores of two outputs, and the p-value of their difference."""
+
+    name: str
+    baseline: ResampledScore
+    output: ResampledScore
+    p_value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} ({self.signature})\n"
+            f"{'':9}    score   95 % interval  p-value\n"
+            f"baseline {self.baseline}\n"
+            f"output   {self.output}  {self.p_value:7.4f}"
+        )
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of sacreBLEU; called with texts and references it returns their score."""
+
+    class_name: str  # of sacrebleu.metrics
+    options: dict[str, Any] = field(default_factory=dict)  # its arguments
+    label: str = ""  # instead of its name
+
+    def __call__(self, texts: Sequence[str], references: Sequence[str]) -> Score:
+        metric = self._new()
+        score = metric.corpus_score(texts, [references])
+        return Score(self.label or score.name, score.score, str(metric.get_signature()))
+
+    def compare(
+        self, texts: Sequence[str], baseline: Sequence[str], references: Sequence[str]
+    ) -> Comparison:
+        """The paired bootstrap test of sacreBLEU (Koehn 2004): 1,000 resamples of the lines, equal
+        for both outputs. Its seed is the environment variable SACREBLEU_SEED, by default 12345."""
+        from sacrebleu.significance import PairedTest
+
+        systems = [("baseline", baseline), ("output", texts)]
+        metrics = {self.class_name: self._new()}
+        test: Any = PairedTest(systems, metrics, [references], test_type="bs")
+        signatures, columns = test()  # the first column holds the names of the systems
+        ((name, signature),) = signatures.items()
+        first, second = columns[name]
+        return Comparison(
+            self.label or name,
+            ResampledScore(float(first.score), float(first.mean), float(first.ci)),
+            ResampledScore(float(second.score), float(second.mean), float(second.ci)),
+            second.p_value,
+            str(signature),
+        )
+
+    def _new(self) -> Any:
+        from sacrebleu import metrics
+
+        return getattr(metrics, self.class_name)(**self.options)
+
+
+bleu = Metric("BLEU")  # cased, of detokenised text (Post 2018)
+# Of text split at spaces. Not comparable to `bleu`; some papers report it.
+tokenized_bleu = Metric(
+    "BLEU",
+    {"lowercase": True, "tokenize": "none", "force": True},
+    "lower-cased tokenised BLEU",
+)
+chrf = Metric("CHRF")  # chrF2: F-score of character n-grams (Popović 2015)
+ter = Metric("TER")  # edits per word of the reference (Snover et al. 2006); lower is better
+
+METRICS = {"bleu": bleu, "tokenized_bleu": tokenized_bleu, "chrf": chrf, "ter": ter}
+
+
+def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:
+    """The percentage of texts that equal their reference."""
+    return 100.0 * sum(map(str.__eq__, texts, references)) / len(references)

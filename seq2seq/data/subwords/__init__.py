@@ -1,0 +1,1 @@
+"""Subword sampling: BPE-dropout and unigram sampling."""

@@ -1,0 +1,1 @@
+"""Tokenizers and vocabularies: trained here, given by the user, of MarianMT."""

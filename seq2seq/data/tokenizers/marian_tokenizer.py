@@ -1,0 +1,106 @@
+"""The tokenizer of a MarianMT directory: pieces of SentencePiece with the ids of vocab.json.
+
+The tag of a target language (">>deu<<") at the start of a source is one token.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+
+from seq2seq.data.special_tokens import UNKNOWN_TEXT
+from seq2seq.data.tokenizers.sentencepiece_tokenizer import TAG
+
+END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # the special tokens of transformers
+OLD_PAD = "<old-pad>"  # the <pad> of an exported run: in MarianMT <pad> is the last piece
+
+
+class MarianTokenizer:
+    """One side: `source.spm` or `target.spm` with its vocabulary."""
+
+    kind = "marian"
+
+    def __init__(self, model: bytes, vocabulary: dict[str, int]):
+        """ValueError if the vocabulary lacks a special piece or has an id twice."""
+        from sentencepiece import SentencePieceProcessor
+
+        if not isinstance(vocabulary, dict) or any(type(i) is not int for i in vocabulary.values()):
+            raise ValueError("expected an object of pieces and integer ids")
+        if missing := {END, UNKNOWN} - set(vocabulary):
+            raise ValueError(f"the vocabulary lacks {' and '.join(sorted(missing))}")
+        self._processor = SentencePieceProcessor()
+        self._processor.LoadFromSerializedProto(model)
+        self.model, self.vocabulary = model, vocabulary
+        self._pieces = {i: piece for piece, i in vocabulary.items()}
+        if len(self._pieces) < len(vocabulary) or min(self._pieces) < 0:
+            raise ValueError("the vocabulary has an id twice, or a negative one")
+        self.size = max(self._pieces) + 1
+        self._unknown = vocabulary[UNKNOWN]
+        self._special = {vocabulary.get(name) for name in (END, PAD, "<s>")}
+
+    @classmethod
+    def load(cls, serialized: bytes) -> "MarianTokenizer":
+        """The inverse of `serialized`. ValueError or RuntimeError if the content is damaged."""
+        content = json.loads(serialized)
+        return cls(base64.b64decode(content["model"], validate=True), content["vocabulary"])
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without start and end."""
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, on all cores."""
+        tags = [TAG.match(text) for text in texts]
+        rests = [text[tag.end() :] if tag else text for text, tag in zip(texts, tags, strict=True)]
+        pieces = self._processor.encode(rests, out_type=str)
+        return [
+            [
+                self.vocabulary.get(piece, self._unknown)
+                for piece in ([tag.group()] if tag else []) + line
+            ]
+            for tag, line in zip(tags, pieces, strict=True)
+        ]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids without padding, start and end; the unknown token becomes ⁇."""
+        text = ""
+        run: list[str] = []  # pieces since the last unknown token
+        for i in ids:
+            if i == self._unknown:
+                text += self._processor.decode_pieces(run) + UNKNOWN_TEXT + " "
+                run = []
+            elif i not in self._special:
+                run.append(self._pieces.get(int(i), ""))
+        text += self._processor.decode_pieces(run)
+        return text.replace("▁", " ").replace("\n", " ").replace("\r", " ").strip()
+
+    def piece(self, token: int) -> str:
+        """The vocabulary entry of an id."""
+        return self._pieces.get(token, UNKNOWN)
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece, None if the vocabulary does not have it."""
+        return self.vocabulary.get(piece)
+
+    def serialized(self) -> bytes:
+        """Both files as one JSON document, the argument of `load`."""
+        model = base64.b64encode(self.model).decode("ascii")
+        content = {"model": model, "vocabulary": self.vocabulary}
+        return json.dumps(content, ensure_ascii=False).encode("utf-8")
+
+
+def with_appended_pad(tokenizer: MarianTokenizer, token: int) -> MarianTokenizer:
+    """The same tokenizer with <pad> at the id `token`; an existing <pad> is renamed OLD_PAD."""
+    renamed = {OLD_PAD if piece == PAD else piece: i for piece, i in tokenizer.vocabulary.items()}
+    return MarianTokenizer(tokenizer.model, renamed | {PAD: token})
+
+
+def without_appended_pad(tokenizer: MarianTokenizer) -> MarianTokenizer:
+    """The inverse of `with_appended_pad`."""
+    return MarianTokenizer(
+        tokenizer.model,
+        {
+            PAD if piece == OLD_PAD else piece: i
+            for piece, i in tokenizer.vocabulary.items()
+            if piece != PAD
+        },
+    )

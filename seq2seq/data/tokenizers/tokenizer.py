@@ -1,0 +1,46 @@
+"""The interface of all tokenizers: text to token ids and back.
+
+Ids 0 to 3 are padding, start, end and unknown in all vocabularies trained here.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """One side's vocabulary: SentencePiece, words, characters, MarianMT, or pieces of one of them.
+
+    Neither `encode` nor `decode` adds or returns special tokens: those are added to a batch.
+    """
+
+    @property
+    def kind(self) -> str:
+        """unigram, bpe, words, characters, marian, or "pieces of" one of these."""
+
+    @property
+    def size(self) -> int:
+        """The number of ids: they are 0 to `size` − 1."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without start and end. What has no piece is the unknown token."""
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, possibly on all cores."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without padding, start and end, in one line: it has no line feed or
+        carriage return. The unknown token becomes ⁇."""
+
+    def piece(self, token: int) -> str:
+        """The vocabulary entry of an id."""
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece, None if the vocabulary does not have it."""
+
+    def serialized(self) -> bytes:
+        """The vocabulary as a file. With `kind` it makes an equal tokenizer (`make_tokenizer`)."""
+
+
+def one_line(text: str) -> str:
+    """The text with spaces in place of line feeds and carriage returns."""
+    return text.replace("\n", " ").replace("\r", " ")

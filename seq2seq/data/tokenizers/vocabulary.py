@@ -1,0 +1,84 @@
+"""Vocabularies in a run directory: saving and loading the tokenizers of both sides."""
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from seq2seq.data.config import SUBWORD_TOKENIZERS, TOKENIZERS
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
+from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.runtime.files import write_atomic
+
+
+def tokenizer_sha256(tokenizer: Tokenizer) -> str:
+    """sha256 of the kind and the vocabulary."""
+    return hashlib.sha256(tokenizer.kind.encode() + b"\n" + tokenizer.serialized()).hexdigest()
+
+
+def make_tokenizer(kind: str, serialized: bytes) -> Tokenizer:
+    """The tokenizer with this kind and `serialized()`."""
+    if kind == "marian":  # imported, never trained here
+        return MarianTokenizer.load(serialized)
+    if kind in SUBWORD_TOKENIZERS:
+        return SentencePieceTokenizer(kind, serialized)
+    return ListTokenizer(kind, serialized)
+
+
+def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> None:
+    """Writes the vocabularies to `directory`, then tokenizers.json, which describes them."""
+    os.makedirs(directory, exist_ok=True)
+    sides = {"joint": source} if source is target else {"source": source, "target": target}
+    contents = {}
+    for side, tokenizer in sides.items():
+        contents[side] = {
+            "kind": tokenizer.kind,
+            "size": tokenizer.size,
+            "sha256": tokenizer_sha256(tokenizer),
+        }
+        write_atomic(_path(directory, side, tokenizer.kind), tokenizer.serialized())
+    write_atomic(os.path.join(directory, "tokenizers.json"), json.dumps(contents, indent=1))
+
+
+def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers (source, target) of `save_tokenizers`; the same object twice if joint.
+
+    UserError(CHECKPOINT) if a file is missing or has changed.
+    """
+    description = os.path.join(directory, "tokenizers.json")
+    try:
+        with open(description, "rb") as file:
+            contents = json.load(file)
+        sides = ["joint"] if "joint" in contents else ["source", "target"]
+        loaded = [_load(directory, side, contents[side]) for side in sides]
+    except FileNotFoundError as error:
+        raise UserError(
+            CHECKPOINT,
+            f"the vocabulary in {directory} is incomplete: {error.filename} is missing",
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(
+            CHECKPOINT,
+            f"the vocabulary in {directory} is damaged: {error}; restore it from a copy of the run",
+        ) from None
+    return loaded[0], loaded[-1]
+
+
+def _load(directory: str, side: str, content: dict[str, Any]) -> Tokenizer:
+    kind = content["kind"]
+    if kind not in (*TOKENIZERS, "marian"):
+        raise ValueError(f"the tokenizer kind {kind!r} is unknown")
+    path = _path(directory, side, kind)
+    with open(path, "rb") as file:
+        serialized = file.read()
+    if hashlib.sha256(kind.encode() + b"\n" + serialized).hexdigest() != content["sha256"]:
+        raise ValueError(f"the sha256 of {path} has changed")
+    return make_tokenizer(kind, serialized)
+
+
+def _path(directory: str, side: str, kind: str) -> str:
+    suffix = {"unigram": ".model", "bpe": ".model", "marian": ".json"}.get(kind, ".txt")
+    return os.path.join(directory, side + suffix)

@@ -1,0 +1,93 @@
+"""The cache of trained vocabularies, so that a large corpus is not sampled again by each run.
+
+Each entry is a directory, whose name is a hash of its key: the files of `save_tokenizers`, and
+key.json. It is written under another name and renamed, so it is complete.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from seq2seq.data.config import DataConfig
+from seq2seq.data.corpora.registry import corpus_tags
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers
+from seq2seq.data.tokenizers.vocabulary_sample import SAMPLE_CHARACTERS, SAMPLE_PAIRS
+from seq2seq.runtime.errors import UserError
+from seq2seq.runtime.files import delete_directory, publish_directory, write_atomic
+
+VERSION = 1  # of the sample and of the training; a change makes all entries unused
+KEY = "key.json"
+FIELDS = (
+    "tokenizer",
+    "target_tokenizer",
+    "joint_vocab",
+    "vocab_size",
+    "target_vocab_size",
+    "user_defined",
+    "byte_fallback",
+)
+
+
+def vocabulary_key(identities: Sequence[Mapping[str, Any]], config: DataConfig) -> dict[str, Any]:
+    """What determines the vocabularies, as JSON: the text of the parts and the options."""
+    return {
+        "version": VERSION,
+        "sample": [SAMPLE_PAIRS, SAMPLE_CHARACTERS],
+        "text": list(identities),
+        "tags": list(corpus_tags(config.corpus)),
+        **{name: getattr(config, name) for name in FIELDS},
+    }
+
+
+def cached_tokenizers(
+    directory: Path,
+    key: dict[str, Any],
+    train: Callable[[], tuple[Tokenizer, Tokenizer]],
+    store: bool = True,
+) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers (source, target) of `key` from the cache, else those of `train()`, which are
+    stored there if `store`.
+
+    A damaged entry is replaced. If the entry cannot be written, the next run trains again. Several
+    processes may use one directory at the same time.
+    """
+    canonical = json.dumps(key, sort_keys=True)
+    entry = directory / hashlib.sha256(canonical.encode()).hexdigest()
+    if cached := _load_entry(entry, canonical):
+        return cached
+    tokenizers = train()
+    if store:
+        with suppress(OSError):
+            _write_entry(entry, canonical, tokenizers)
+    return tokenizers
+
+
+def _load_entry(entry: Path, canonical: str) -> tuple[Tokenizer, Tokenizer] | None:
+    """The tokenizers of a complete entry; None if it is missing or damaged."""
+    try:
+        if (entry / KEY).read_text(encoding="utf-8") != canonical:
+            return None
+        return load_tokenizers(str(entry))
+    except (OSError, UnicodeDecodeError, UserError):
+        return None
+
+
+def _write_entry(entry: Path, canonical: str, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
+    """Write an entry, unless another process has written it. OSError if that is not possible."""
+    temporary = entry.with_name(f"{entry.name}.{uuid4().hex}.tmp")
+    try:
+        save_tokenizers(str(temporary), *tokenizers)
+        write_atomic(temporary / KEY, canonical)
+        if _load_entry(entry, canonical):
+            return
+        if entry.exists():  # damaged
+            delete_directory(entry, f"{temporary}.old")
+        publish_directory(temporary, entry)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,171 @@
+"""Training of vocabularies on the sentences of both sides."""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from seq2seq.data.config import SUBWORD_TOKENIZERS, DataConfig
+from seq2seq.data.special_tokens import END, PAD, SPECIALS, START, UNKNOWN
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer, split_tokens
+from seq2seq.data.tokenizers.sentencepiece_model import NORMAL, overlaps, read_pieces, with_pieces
+from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.vocabulary import make_tokenizer
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.workers import Workers
+
+THREADS = 16  # fixed: SentencePiece's result depends on it
+# Characters of text from which SentencePiece is trained in another process, whose memory is
+# returned: up to 30 bytes per character.
+LARGE_TEXT = 5_000_000
+
+
+def train_tokenizers(
+    config: DataConfig,
+    source: Sequence[str],
+    target: Sequence[str],
+    user_defined: Sequence[str] = (),
+) -> tuple[Tokenizer, Tokenizer]:
+    """Tokenizers (source, target) trained on the sentences; the same object twice if joint.
+
+    `user_defined` are pieces of the source vocabulary that are never split, such as tags, in
+    addition to those of `config`, which are in both. Deterministic. UserError(CONFIGURATION) if the
+    vocabulary is too small for the alphabet, UserError(DATA) if the sentences are blank.
+
+    The sentences are those of `sample_texts` or any others. A large text is sent to another
+    process, which trains subwords on it and ends.
+    """
+    kinds = {config.tokenizer, config.target_tokenizer or config.tokenizer}
+    size = sum(map(len, source)) + sum(map(len, target))
+    arguments = config, source, target, user_defined
+    if size < LARGE_TEXT or kinds.isdisjoint(SUBWORD_TOKENIZERS):
+        return _train_sides(*arguments)
+    with Workers(1) as workers:
+        serialized = workers.submit(_train_serialized, *arguments).result()
+    sides = [make_tokenizer(kind, content) for kind, content in serialized]
+    return sides[0], sides[-1]
+
+
+def _train_serialized(*arguments: Any) -> list[tuple[str, bytes]]:
+    """`_train_sides` as arguments of `make_tokenizer`: one vocabulary if it is joint, else two."""
+    source, target = _train_sides(*arguments)
+    sides = [source] if source is target else [source, target]
+    return [(tokenizer.kind, tokenizer.serialized()) for tokenizer in sides]
+
+
+def _train_sides(
+    config: DataConfig, source: Sequence[str], target: Sequence[str], user_defined: Sequence[str]
+) -> tuple[Tokenizer, Tokenizer]:
+    kind, size, in_both = config.tokenizer, config.vocab_size, config.user_defined.split()
+    in_source = list(dict.fromkeys([*in_both, *user_defined]))
+    train = partial(_train, byte_fallback=config.byte_fallback)
+    if config.joint_vocab:
+        joint = train(kind, "vocab_size", size, (source, target), in_source)
+        return joint, joint
+    target_field = "target_vocab_size" if config.target_vocab_size else "vocab_size"
+    target_kind = config.target_tokenizer or kind
+    return (
+        train(kind, "vocab_size", size, (source,), in_source),
+        train(target_kind, target_field, getattr(config, target_field), (target,), in_both),
+    )
+
+
+def _train(
+    kind: str,
+    field: str,
+    size: int,
+    corpora: Sequence[Sequence[str]],
+    user_defined: list[str],
+    byte_fallback: bool,
+) -> Tokenizer:
+    """A tokenizer of at most `size` entries, the value of the config field `field`."""
+    if kind in SUBWORD_TOKENIZERS:
+        return _train_sentencepiece(kind, field, size, corpora, user_defined, byte_fallback)
+    tokens = (split_tokens(kind, text, user_defined) for text in chain(*corpora))
+    counts = Counter(chain.from_iterable(tokens))
+    if not counts:
+        raise UserError(DATA, f"no vocabulary of {kind} can be trained: all sentences are blank")
+    room = size - SPECIALS - len(user_defined)
+    if room < 1:
+        raise UserError(
+            CONFIGURATION,
+            f"config.data.{field} must be at least {size + 1 - room} for {len(user_defined)} "
+            f"user-defined pieces, got {size}",
+        )
+    ranked = sorted(counts.keys() - user_defined, key=lambda token: (-counts[token], token))
+    return ListTokenizer(kind, "\n".join([*user_defined, *ranked[:room]]).encode("utf-8"))
+
+
+def _train_sentencepiece(
+    kind: str,
+    field: str,
+    size: int,
+    corpora: Sequence[Sequence[str]],
+    user_defined: list[str],
+    byte_fallback: bool,
+) -> SentencePieceTokenizer:
+    from sentencepiece import SentencePieceTrainer
+
+    sentences = list(chain(*corpora))
+    alphabet = len(set().union(*sentences))
+    model = io.BytesIO()
+    # An option at its default would be stored in the model, and would change its sha256.
+    rules: dict[str, Any] = {"user_defined_symbols": user_defined} if user_defined else {}
+    rules |= {"byte_fallback": True} if byte_fallback else {}
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=size,
+            hard_vocab_limit=False,
+            num_threads=THREADS,
+            minloglevel=2,
+            # Rare characters, e.g. of Chinese, must not displace the subwords.
+            character_coverage=1.0 if 4 * alphabet <= size else 0.9995,
+            normalization_rule_name="nmt_nfkc",
+            pad_id=PAD,
+            bos_id=START,
+            eos_id=END,
+            unk_id=UNKNOWN,
+            **rules,
+        )
+    except RuntimeError as error:
+        if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            more = f", {len(user_defined)} user-defined pieces" if user_defined else ""
+            more += ", 256 bytes" if byte_fallback else ""
+            raise UserError(
+                CONFIGURATION,
+                f"config.data.{field} must be at least {needed[1]} for "
+                f"the alphabet of this corpus{more}, got {size}",
+            ) from None
+        raise UserError(
+            DATA,
+            f"SentencePiece cannot train a vocabulary on {len(sentences)} "
+            f"sentences with {alphabet} different characters: {error}",
+        ) from None
+    trained = model.getvalue()
+    if kind == "unigram" and user_defined:
+        trained = _without_overlaps(trained, user_defined)
+    return SentencePieceTokenizer(kind, trained)
+
+
+def _without_overlaps(model: bytes, user_defined: Sequence[str]) -> bytes:
+    """The unigram model without the pieces that could split a user-defined piece.
+
+    Unigram segmentation prefers a user-defined piece to its parts, but not to a piece that begins
+    before it or ends after it: with the piece "cad", it may split "cade" as "cad" "e" although "de"
+    is user-defined.
+    """
+    return with_pieces(
+        model,
+        [
+            piece
+            for piece in read_pieces(model)
+            if piece.type != NORMAL or not any(overlaps(piece.text, text) for text in user_defined)
+        ],
+    )

@@ -1,0 +1,1 @@
+"""Token ids of a corpus: encoding, the token store in memory or files, the corpus cache."""

@@ -1,0 +1,111 @@
+"""Input of a decoding job: the lines of --input and --target as items, and shards of them.
+
+Files are read twice. The first pass counts the lines and finds malformed ones before any device is
+used.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+
+from seq2seq.decoding.command.formats import Format
+from seq2seq.decoding.command.progress import note
+from seq2seq.decoding.results import Item
+from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from seq2seq.runtime.lines import text_lines
+from seq2seq.runtime.logs import no_log
+from seq2seq.runtime.paths import expand_path
+
+NumberedItems = Iterator[tuple[int, Item]]  # numbers from 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """Where the items of a job come from."""
+
+    path: str
+    target: str  # a file of translations to score; "" if there is none
+    line_format: Format
+    scored: bool  # each item must hold a translation to score
+
+    @property
+    def rereadable(self) -> bool:
+        """Whether it consists of regular files, which can be read again."""
+        return all(os.path.isfile(expand_path(path)) for path in (self.path, self.target) if path)
+
+    def items(
+        self, lines: range | None = None, warn: bool = True, texts: Iterable[str] | None = None
+    ) -> NumberedItems:
+        """(number, item) of all lines or of the range `lines`. `warn`: report lines that are
+        changed on stderr. `texts` are read in place of the lines of `path`.
+
+        UserError(DATA) for a malformed line, and if the two files are not parallel.
+        """
+        needs_target, log = self.scored and not self.target, note if warn else no_log
+        items: Iterator[Item] = (
+            self.line_format.parse(line, f"{self.path}:{number}", needs_target)
+            for number, line in enumerate(
+                text_lines(self.path, log) if texts is None else texts, start=1
+            )
+        )
+        if self.target:
+            items = with_targets(items, text_lines(self.target, log), self.path, self.target)
+        numbered = enumerate(items)
+        return numbered if lines is None else islice(numbered, lines.start, lines.stop)
+
+    def count(self) -> int:
+        """The number of lines. Reads and checks all of them."""
+        return sum(1 for _ in self.items(warn=False))
+
+
+def with_targets(items: Iterator[Item], targets: Iterator[str], *names: str) -> Iterator[Item]:
+    """The items with the lines of another file as their targets. UserError(DATA), with the `names`
+    of both files, if one has more lines."""
+    number = 0
+    for item, target in zip_longest(items, targets):
+        if item is None or target is None:
+            raise UserError(
+                DATA,
+                f"{names[item is not None]} ends after line {number}: expected as many lines "
+                f"as in {names[item is None]}; the two files must be parallel",
+            )
+        number += 1
+        yield item._replace(target=target)
+
+
+def shard_of(spec: str) -> tuple[int, int]:
+    """ "2/8" → (2, 8). UserError(CONFIGURATION) if it is malformed."""
+    part, _, parts = spec.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise UserError(
+            CONFIGURATION, f"--shard must be PART/PARTS with PART from 1 to PARTS, got {spec!r}"
+        )
+    return int(part), int(parts)
+
+
+def shard_lines(lines: int, part: int, parts: int) -> range:
+    """The lines (from 0) of a part (from 1). The concatenation of all parts is all lines."""
+    return range((part - 1) * lines // parts, part * lines // parts)
+
+
+def check_input(path: str) -> None:
+    """UserError(DATA) unless `path` is readable: a file, a pipe, or "-" for stdin."""
+    full = expand_path(path)
+    if path != "-" and (not path or not os.path.exists(full) or os.path.isdir(full)):
+        raise UserError(DATA, f"no such file: {os.path.abspath(full) if path else repr(path)}")
+    if path != "-" and not os.access(full, os.R_OK):
+        raise UserError(DATA, f"cannot read {path}; check its permissions")
+
+
+def check_no_input_is_replaced(output: str, inputs: Iterable[str]) -> None:
+    """UserError(OUTPUT) if the output file is one of the input files, under any name."""
+    full = expand_path(output)
+    for path in inputs:
+        if path not in ("", "-") and os.path.isfile(full):
+            if os.path.samefile(full, expand_path(path)):
+                raise UserError(
+                    OUTPUT,
+                    f"--output={output} would replace the input file {path}; choose another "
+                    "--output",
+                )

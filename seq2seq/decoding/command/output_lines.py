@@ -1,0 +1,106 @@
+"""The output lines of a job: translated, scored or aligned items, counted and reported."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from math import isnan
+
+from seq2seq.decoding.command.formats import Formats
+from seq2seq.decoding.command.progress import DecodingProgress, note
+from seq2seq.decoding.engine.calls import nonfinite_error
+from seq2seq.decoding.results import Item, Translation
+from seq2seq.decoding.translator import Translator
+
+MODES = ("translate", "score", "align")
+
+
+class OutputLines:
+    """Computes the output lines of items, reports truncated lines on stderr, and counts."""
+
+    def __init__(
+        self,
+        translator: Translator,
+        mode: str,
+        formats: Formats,
+        source: str,
+        progress: DecodingProgress,
+        keep_texts: bool = False,
+        annotate: bool = False,
+    ):
+        """`source` names the input in messages. `keep_texts` keeps the translations in `texts`, to
+        compare them with references. `annotate` adds token log-probabilities and alignments."""
+        self._translator, self._mode, self._formats = translator, mode, formats
+        self._format, self._annotate = formats.output, annotate
+        self._source, self.progress, self._keep_texts = source, progress, keep_texts
+        self.truncated = self.blank = 0
+        self.texts: dict[int, str] = {}  # by line number
+
+    def __call__(self, items: Iterable[tuple[int, Item]]) -> Iterator[dict[int, str]]:
+        """The output of numbered items by number, as it is computed, in any order."""
+        groups = self._translated if self._mode == "translate" else self._scored
+        for group in groups(items):
+            self.progress.add_done(len(group))
+            yield group
+
+    @property
+    def settings(self) -> list[str]:
+        """Settings besides the translator's in the fingerprint of a job."""
+        names = [self._mode, self._formats.input.name, self._formats.output.name]
+        return [*names, "annotate"] if self._annotate else names
+
+    def report(self) -> None:
+        """Write the last line of a job."""
+        self.progress.report(self.blank, self.truncated)
+
+    def _translated(self, items: Iterable[tuple[int, Item]]) -> Iterator[dict[int, str]]:
+        pending: dict[int, Item] = {}
+        nbest = self._translator.decoding.hypotheses > 1
+
+        def remembered() -> Iterator[tuple[int, Item]]:
+            for number, item in items:
+                pending[number] = self._formats.output_item(item)
+                yield number, item
+
+        for group in self._translator.results(remembered(), self._annotate):
+            outputs = {}
+            for number in sorted(group):
+                translation, item = group[number], pending.pop(number)
+                self._count(number, translation)
+                if translation.hypotheses[0].score == float("-inf"):
+                    note(
+                        f"{self._source}:{number + 1}: no translation satisfies the constraints "
+                        "(lengths, n-grams, suppressed pieces)"
+                    )
+                if self._keep_texts:
+                    self.texts[number] = translation.text
+                outputs[number] = self._format.render(number, item, translation, nbest)
+            yield outputs
+
+    def _scored(self, items: Iterable[tuple[int, Item]]) -> Iterator[dict[int, str]]:
+        pending: deque[tuple[int, Item]] = deque()
+
+        def pairs() -> Iterator[tuple[str, str]]:
+            for number, item in items:
+                pending.append((number, self._formats.output_item(item)))
+                yield item.text, item.target
+
+        for translation in self._translator.score(pairs()):
+            number, item = pending.popleft()
+            if isnan(translation.hypotheses[0].score):
+                raise nonfinite_error(number)
+            self._count(number, translation)
+            yield {number: self._render_scored(item, translation)}
+
+    def _render_scored(self, item: Item, translation: Translation) -> str:
+        scored = translation.hypotheses[0].scored
+        if scored is None:
+            return self._format.render_unscored(item)
+        if self._mode == "align":
+            return self._format.render_alignment(item, scored)
+        return self._format.render_score(item, scored, translation.truncated)
+
+    def _count(self, number: int, translation: Translation) -> None:
+        tokens, kept = translation.tokens, translation.kept
+        self.blank += not kept
+        if translation.truncated:
+            self.truncated += 1
+            note(f"{self._source}:{number + 1}: {tokens} tokens > {kept}, truncated")

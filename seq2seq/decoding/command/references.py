@@ -1,0 +1,75 @@
+"""Scores of the translations of a job: --reference, --metric and --baseline of decode.py."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from seq2seq.data.metrics import METRICS, Comparison, Score
+from seq2seq.decoding.command.progress import note
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.lines import text_lines
+
+DEFAULT_METRICS = "bleu,tokenized_bleu,chrf"
+
+
+class References(NamedTuple):
+    """The references of a job's lines, and what to compute with them."""
+
+    lines: list[str]
+    metrics: tuple[str, ...]  # names in METRICS
+    baseline: list[str] | None  # the translations of another system, to compare with
+
+    def check_parallel(self, lines: int, advice: str) -> None:
+        """UserError(DATA) unless the input has as many lines as the references."""
+        if lines != len(self.lines):
+            raise UserError(
+                DATA,
+                f"--reference is not parallel to --input: expected {lines} lines, got "
+                f"{len(self.lines)}; {advice}",
+            )
+
+    def results(self, texts: list[str]) -> Iterator[Score | Comparison]:
+        """The score of each metric, or its comparison with the baseline; none for no texts."""
+        self.check_parallel(len(texts), "the translations are written, but not scored")
+        for metric in map(METRICS.__getitem__, self.metrics if texts else ()):
+            if self.baseline is None:
+                yield metric(texts, self.lines)
+            else:
+                yield metric.compare(texts, self.baseline, self.lines)
+
+
+def read_references(reference: str, metrics: str | None, baseline: str) -> References | None:
+    """The references in a file; None without one. `metrics` None: DEFAULT_METRICS.
+
+    UserError(CONFIGURATION) for an unknown metric, and if metrics or a baseline are given without
+    references; UserError(DATA) if the baseline has another number of lines.
+    """
+    chosen = metrics_of(DEFAULT_METRICS if metrics is None else metrics)
+    if not reference:
+        for flag, value in (("--baseline", baseline), ("--metric", metrics)):
+            if value:
+                raise UserError(
+                    CONFIGURATION, f"{flag} has no effect without --reference; add --reference=FILE"
+                )
+        return None
+    lines = list(text_lines(reference, note))
+    other = list(text_lines(baseline, note)) if baseline else None
+    if other is not None and len(other) != len(lines):
+        raise UserError(
+            DATA,
+            f"--baseline is not parallel to --reference: expected {len(lines)} lines, got "
+            f"{len(other)}; give translations of the same input",
+        )
+    return References(lines, chosen, other)
+
+
+def metrics_of(names: str) -> tuple[str, ...]:
+    """ "bleu,chrf" → ("bleu", "chrf"). UserError(CONFIGURATION) for an unknown metric."""
+    chosen = tuple(names.split(","))
+    for name in chosen:
+        if name not in METRICS:
+            raise UserError(
+                CONFIGURATION,
+                f"--metric: unknown metric {name!r}: expected {', '.join(METRICS)}; separate "
+                "several by commas",
+            )
+    return chosen

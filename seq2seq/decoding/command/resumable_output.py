@@ -1,0 +1,233 @@
+"""Resumable output: the results of a job are saved as they are computed, and reused after a kill.
+
+Results are saved in OUTPUT.parts as they are computed, in any order, each with its line number and
+a hash of the line. The directory holds a fingerprint of everything else that determines the
+results. The same command computes only the missing results; a different command discards them.
+OUTPUT appears by a rename when it is complete.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+
+from seq2seq.decoding.command.inputs import NumberedItems
+from seq2seq.decoding.ensembles import Member
+from seq2seq.decoding.results import Item
+from seq2seq.decoding.translator import Translator
+from seq2seq.interop.models import find_params
+from seq2seq.runtime import processes
+from seq2seq.runtime.devices import is_deterministic
+from seq2seq.runtime.errors import DATA, OUTPUT, UserError
+from seq2seq.runtime.files import (
+    delete_directory,
+    file_sha256,
+    open_atomic,
+    publish_directory,
+    write_atomic,
+)
+from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.version import __version__
+
+SAVE_INTERVAL = 10.0  # seconds after which results are saved even if they are fewer
+
+LIBRARIES = ("jax", "jaxlib", "sentencepiece")
+
+
+def is_local(number: int, chunk: int) -> bool:
+    """Whether this process computes line `number`: several processes take chunks in turn."""
+    return number // chunk % processes.count() == processes.index()
+
+
+def job_fingerprint(
+    translator: Translator, members: Iterable[Member], settings: Sequence[str]
+) -> str:
+    """sha256 of everything that determines the output for a line, except the line: options, models
+    and their weights, vocabularies, versions of this project and of libraries, machine, device, the
+    deterministic flag, and the `settings` besides the translator's."""
+    device, batch_size = jax.local_devices()[0], translator.engine.sizes.batch_size
+    facts = [
+        # Not an automatic batch size: a line's bytes depend on the one that is compiled.
+        asdict(translator.decoding) | {"batch_size": batch_size},
+        translator.weights,
+        [translator.source_tokenizer.kind, translator.target_tokenizer.kind],  # text or pieces
+        *settings,
+        __version__,
+        [version(name) for name in LIBRARIES],
+        platform.machine(),
+        device.platform,
+        device.device_kind,
+        is_deterministic(),
+    ]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for member in members:
+        for path in model_files(*member):
+            digest.update(f"{path.relative_to(member.directory)}\n".encode())
+            digest.update(bytes.fromhex(file_sha256(path)))
+    return digest.hexdigest()
+
+
+def model_files(run: Path, checkpoint: str) -> list[Path]:
+    """The files of a run, or of a MarianMT directory, that determine translations."""
+    params = find_params(run, checkpoint)
+    vocabulary = (run / "vocab").rglob("*") if (run / "vocab").is_dir() else run.glob("*.spm")
+    weights = params.rglob("*") if params.is_dir() else [params]
+    files = {path for path in (*weights, *vocabulary, *run.glob("*.json")) if path.is_file()}
+    return sorted(files - {run / name for name in ("run.json", "best.json")})
+
+
+def hash_of(item: Item) -> str:
+    """A hash of an item's line and target."""
+    text = f"{len(item.line)}\n{item.line}{item.target}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=12).hexdigest()
+
+
+def open_resumable_output(output: str, fingerprint: str, chunk: int) -> "ResumableOutput":
+    """The saved results of the job with this fingerprint, which must be equal in all processes, as
+    must be the lines of a chunk. UserError if they differ."""
+    values = {
+        "the job (run, options, versions, device)": fingerprint,
+        "the lines of a chunk (devices × batch size)": str(chunk),
+    }
+    processes.check_agreement(values)
+    with processes.first_process_first("the saved results"):
+        return ResumableOutput(output, fingerprint, chunk)
+
+
+class ResumableOutput:
+    """An output file whose finished results are saved in a directory beside it."""
+
+    def __init__(self, output: str, fingerprint: str, chunk: int):
+        """Keeps the results of a job with the same fingerprint, and removes those of another.
+
+        `chunk` is the number of consecutive lines that a process takes in turn, and of results that
+        are saved at once.
+        """
+        self._chunk = chunk
+        self._output = os.path.realpath(expand_path(output))
+        self._directory, self._temporary = f"{self._output}.parts", f"{self._output}.parts.tmp"
+        mark = os.path.join(self._directory, "fingerprint")
+        try:
+            with open(mark, encoding="ascii") as file:
+                same = file.read() == fingerprint
+        except FileNotFoundError:
+            same = False
+            if os.path.exists(self._directory):
+                raise UserError(
+                    OUTPUT,
+                    f"{self._directory} is not a directory of a decoding job; move it, or "
+                    "choose another --output",
+                ) from None
+        if not same:
+            self._remove()
+            os.makedirs(self._temporary)
+            write_atomic(os.path.join(self._temporary, "fingerprint"), fingerprint)
+            publish_directory(self._temporary, self._directory)
+
+    def run(
+        self,
+        items: Callable[[], NumberedItems],
+        compute: Callable[[NumberedItems], Iterable[Mapping[int, str]]],
+        reused: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Compute the missing results with `compute`, then write the whole output file.
+
+        `items` returns a new iterator over the input. Several processes compute chunks in
+        turn. `reused` is called with a count of results of an earlier run, as they are found.
+        """
+        hashes: dict[int, str] = {}
+        unsaved: dict[int, tuple[str, str]] = {}
+        saved = time.monotonic()
+
+        def missing() -> NumberedItems:
+            find = self._finder()
+            for number, item in items():
+                if not is_local(number, self._chunk):
+                    continue
+                if find(number, key := hash_of(item)) is not None:
+                    reused(1)
+                else:
+                    hashes[number] = key
+                    yield number, item
+
+        try:
+            for group in compute(missing()):
+                unsaved |= {number: (hashes.pop(number), text) for number, text in group.items()}
+                if len(unsaved) >= self._chunk or time.monotonic() - saved > SAVE_INTERVAL:
+                    self._save(unsaved)
+                    unsaved, saved = {}, time.monotonic()
+        finally:  # also after a signal
+            self._save(unsaved)
+        processes.barrier("the last chunk")
+        processes.run_on_first("the whole file", self._join, items)
+
+    def _save(self, results: dict[int, tuple[str, str]]) -> None:
+        """Write a file of lines [number, hash, text], named by its first number and a hash of its
+        content."""
+        if not results:
+            return
+        text = "".join(json.dumps([number, *results[number]]) + "\n" for number in sorted(results))
+        name = f"{min(results):012d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        write_atomic(os.path.join(self._directory, name), text)
+
+    def _finder(self) -> Callable[[int, str], str | None]:
+        """(number, hash of the line) → the saved text or None. Numbers must ascend."""
+        names = deque(
+            sorted(
+                name
+                for name in os.listdir(self._directory)
+                if name[0].isdecimal() and not name.endswith(".tmp")
+            )
+        )
+        loaded: dict[tuple[int, str], str] = {}
+
+        def find(number: int, key: str) -> str | None:
+            while names and int(names[0].partition("-")[0]) <= number:
+                loaded.update(self._load(names.popleft()))
+            return loaded.pop((number, key), None)
+
+        return find
+
+    def _load(self, name: str) -> dict[tuple[int, str], str]:
+        """The texts of a saved file by (number, hash); none if the file is damaged."""
+        try:
+            with open(os.path.join(self._directory, name), encoding="ascii") as file:
+                return {(number, key): text for number, key, text in map(json.loads, file)}
+        except (ValueError, TypeError):
+            print(
+                f"{self._directory}/{name} is damaged: its lines are computed again",
+                file=sys.stderr,
+            )
+            return {}
+
+    def _join(self, items: Callable[[], NumberedItems]) -> None:
+        """Write the output file from the saved results and delete them. UserError(DATA) if a line
+        has changed since its result was saved."""
+        find = self._finder()
+        with open_atomic(self._output) as whole:
+            for number, item in items():
+                text = find(number, hash_of(item))
+                if text is None:
+                    raise UserError(
+                        DATA,
+                        f"line {number + 1} of the input has changed since the job "
+                        "started; run the same command again",
+                    )
+                whole.write(f"{text}\n".encode())
+        self._remove()
+
+    def _remove(self) -> None:
+        """Rename first, so that a directory of chunks always has its fingerprint."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        if os.path.exists(self._directory):
+            delete_directory(self._directory, self._temporary)

@@ -1,0 +1,1 @@
+"""The engine: compiled searches and scoring of token ids on all devices."""

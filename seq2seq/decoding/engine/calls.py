@@ -1,0 +1,101 @@
+"""Compiled calls of the engine: how a caller controls them, their results, and their duration."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from math import isnan
+from typing import NamedTuple
+
+import numpy as np
+
+from seq2seq.decoding.engine.buckets import merge_devices
+from seq2seq.decoding.results import Hypothesis, Source
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.runtime.errors import DIVERGED, UserError
+from seq2seq.runtime.logs import Log, no_log
+
+Results = list[tuple[Source, list[Hypothesis]]]  # of one call
+
+
+def no_poll() -> None:
+    """A `poll` that never ends a search."""
+
+
+class Control(NamedTuple):
+    """What the caller of an engine decides about its compiled calls."""
+
+    poll: Callable[[], None] = no_poll  # called around each call; may raise to end the search
+    log: Log = no_log  # called with a line about programs that are being compiled
+    call_seconds: float | None = None  # the duration of a call; None: full queues
+
+
+class Call(NamedTuple):
+    """A call of a compiled search that a thread runs or will run."""
+
+    bucket: int
+    sources: list[Source]
+    # The hypotheses, None if the devices ran out of memory; and the seconds of the call.
+    outcome: Future[tuple[Hypotheses | None, float]]
+
+
+def read_results(sources: list[Source], hypotheses: Hypotheses) -> Results:
+    """The hypotheses of each source of a call. UserError(DIVERGED) if a score is NaN."""
+    merged = [merge_devices(np.asarray(field)) for field in hypotheses]
+    tokens, *numbers = merged  # [B, N, T]; three of [B, N]
+    lengths, scores, log_probs = (values.tolist() for values in numbers)
+    results = []
+    for row, source in enumerate(sources):
+        if any(map(isnan, scores[row])):
+            raise nonfinite_error(source.number)
+        fields = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
+        best_first = [
+            Hypothesis("", score, log_prob, length, ids[: length - 1].tolist())
+            for ids, length, score, log_prob in fields
+            if length > 0
+        ]
+        if not best_first:  # no hypothesis satisfies the constraints
+            best_first = [Hypothesis("", float("-inf"), float("-inf"), 1, [])]
+        results.append((source, best_first))
+    return results
+
+
+def nonfinite_error(line: int) -> UserError:
+    """The error for a line (from 0) whose scores are NaN."""
+    return UserError(
+        DIVERGED,
+        f"line {line + 1}: the model's logits are not finite: expected "
+        "numbers, got NaN or infinity; decode with --dtype=float32 or another "
+        "--checkpoint",
+    )
+
+
+class Pace:
+    """The number of batches in a call, chosen so that a call takes about `seconds`.
+
+    Results become available when a call ends, so this bounds the work that a kill can lose. The
+    first calls take FIRST batches, one for each thread, and no other is submitted before one ends.
+    The size of each later call follows the time per source position of the last call of the same
+    bucket, or of the slowest other bucket.
+    """
+
+    FIRST = 1
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._seconds_per_position: dict[int, float] = {}  # by bucket
+
+    @property
+    def measured(self) -> bool:
+        """Whether a call has been measured."""
+        return bool(self._seconds_per_position)
+
+    def batches(self, bucket: int, positions: int, limit: int) -> int:
+        """The number of batches of `positions` source positions each, from 1 to `limit`."""
+        if not self.measured:
+            return min(limit, self.FIRST)
+        measured = self._seconds_per_position
+        per_position = measured.get(bucket) or max(measured.values())
+        return max(1, min(limit, int(self._seconds / (per_position * positions))))
+
+    def measure(self, bucket: int, positions: int, seconds: float) -> None:
+        """Record that a call of `positions` source positions took `seconds`."""
+        self._seconds_per_position[bucket] = max(seconds, 1e-6) / positions

@@ -1,0 +1,300 @@
+"""Engine: token ids → length bucket → encode and search in one graph on every device → token ids.
+
+A call takes a queue of sentences for each device: a lane whose sentence is done takes the next
+one. Threads run the calls. On a CPU there is one device, whose calls share the parameters, and one
+thread for each core; JAX runs the calls of one thread one after the other.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from seq2seq.decoding.engine.buckets import by_bucket, distribute, divide, length_buckets
+from seq2seq.decoding.engine.calls import Call, Control, Pace, Results, read_results
+from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
+from seq2seq.decoding.engine.lanes import Lanes
+from seq2seq.decoding.engine.programs import (
+    Program,
+    compiled,
+    graph,
+    search_of,
+    values_of,
+    with_values,
+)
+from seq2seq.decoding.engine.requests import (
+    has_prefix,
+    max_lengths,
+    min_lengths,
+    padded_request,
+)
+from seq2seq.decoding.engine.sizes import Sizes, sizes_of
+from seq2seq.decoding.results import Source
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.constraints import Rules
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.inference import inference_variables
+from seq2seq.model.kinds import make_model
+from seq2seq.model.platforms import choices_of
+from seq2seq.model.translate import Request
+from seq2seq.runtime.devices import replicated, usable_cores
+from seq2seq.runtime.memory import device_memory
+from seq2seq.storage.config import DecodingConfig
+
+
+class Engine:
+    """Models of one vocabulary with one set of options; all local devices share each call."""
+
+    def __init__(
+        self,
+        models: Sequence[ModelConfig],
+        decoding: DecodingConfig,
+        suppress: tuple[int, ...],
+        weights: tuple[float, ...] | None = None,
+        rules: Rules | None = None,
+        control: Control = Control(),  # noqa: B008 – immutable
+    ):
+        """`suppress` are the ids of tokens that no hypothesis may hold; `weights` sum to one;
+        `rules` are a caller's own."""
+        models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
+        for model in models:
+            model.validate()  # a key of compiled programs: it does not change any more
+        self.models = [make_model(model) for model in models]
+        self._decoding = decoding
+        self._search_options = search_of(decoding, suppress, rules)
+        self.weights = None if weights is None else np.array(weights, np.float32)
+        self._values = values_of(decoding, self.weights)
+        self.rule_options = with_values(self._search_options.rules, self._values)
+        self.buckets = length_buckets(min(model.max_length for model in models))
+        self._ahead = CompilationAhead()
+        self._poll, self._log = control.poll, control.log
+        self._pace = None if control.call_seconds is None else Pace(control.call_seconds)
+        self._shared: list[Any] | None = None  # the variables of another engine, see `share`
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """The sizes for the devices of this process; made at the first use, which starts them."""
+        models, devices = [model.config for model in self.models], jax.local_device_count()
+        backend = jax.default_backend()
+        memory, cores = device_memory(), usable_cores()
+        return sizes_of(models, self._decoding, backend, memory, devices, cores)
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        """The threads that run compiled calls, one call each."""
+        return ThreadPoolExecutor(self.sizes.calls, "call")
+
+    def use(self, *params: Any) -> None:
+        """Set the parameters of each model. Nothing is compiled again."""
+        bias_in_table = choices_of(jax.default_backend()).bias_in_table
+        self.variables = [
+            jax.device_put(inference_variables(model.config, tree, bias_in_table), replicated())
+            for model, tree in zip(self.models, params, strict=True)
+        ]
+
+    def share(self, other: "Engine") -> None:
+        """Use the parameters of another engine of the same models.
+
+        ValueError if the products of this engine are float32 and those of the other one are not.
+        """
+        dtypes, shared = (
+            [model.config.weights_dtype for model in engine.models] for engine in (self, other)
+        )
+        if dtypes == shared:
+            self.variables = other.variables
+        elif self._shared is not other.variables:
+            self.use(*(variables["params"] for variables in other.variables))
+        self._shared = other.variables
+
+    def search(self, windows: Iterable[Sequence[Source] | None]) -> Iterator[Results]:
+        """The results of each compiled call, for all sources that are not blank.
+
+        The sources of a window are sorted by length and searched together. Calls of the next window
+        are submitted before the last calls of a window have ended. A window of None means that none
+        is available yet: then the results of the oldest call are yielded, or [] if there is no
+        call. UserError(CONFIGURATION) if even the smallest batch does not fit into memory.
+        """
+        calls: deque[Call] = deque()
+        try:
+            yield from self._search_windows(windows, calls)
+        finally:
+            for call in calls:
+                call.outcome.cancel()
+            self._ahead.cancel()
+
+    def _search_windows(
+        self, windows: Iterable[Sequence[Source] | None], calls: deque[Call]
+    ) -> Iterator[Results]:
+        for window in windows:
+            self._poll()
+            if window is None:
+                yield self._collect(calls.popleft()) if calls else []
+                continue
+            lengths = [source.length for source in window]
+            groups = [group for group in by_bucket(lengths, self.buckets) if group[1]]
+            self._compile_ahead(window, groups)
+            for bucket, lines in self._split(groups, lengths):
+                self._poll()
+                calls.append(self._submit(bucket, [window[line] for line in lines]))
+                # As many that run, and one that waits for a thread while results are read.
+                measured = self._pace is None or self._pace.measured
+                if len(calls) >= self.sizes.calls + 2 * measured:
+                    yield self._collect(calls.popleft())
+        while calls:
+            self._poll()
+            yield self._collect(calls.popleft())
+
+    def description(self) -> str:
+        """The devices, and the shapes that may be compiled, each on its first use."""
+        shapes = ", ".join(f"{bucket} × {self.lanes.of(bucket)}" for bucket in self.buckets)
+        devices, calls = jax.local_device_count(), self.sizes.calls
+        return (
+            f"{devices} devices ({jax.default_backend()}), {calls} calls at once; at most "
+            f"{len(self.buckets)} programs, source tokens × sentences: {shapes}"
+        )
+
+    def export_program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
+        """((variables, source [Q, bucket], lengths [Q]) → Hypotheses, Q): the program of one device
+        with the length limits built in, for export."""
+        run, lengths_to_bucket = graph(self._program(bucket)), np.arange(bucket + 1)
+        limits, fewest = self._max_lengths(lengths_to_bucket), self._min_lengths(lengths_to_bucket)
+
+        def program(variables: list[Any], source: jax.Array, lengths: jax.Array) -> Hypotheses:
+            request = Request(
+                source,
+                lengths,
+                jnp.asarray(limits)[lengths],
+                None if fewest is None else jnp.asarray(fewest)[lengths],
+            )
+            return run(variables, request, None, self._values)
+
+        return program, self.lanes.of(bucket) * self.sizes.queue
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """The lanes of a device; fewer after the devices have run out of memory."""
+        return Lanes(self.sizes.batch_size)
+
+    def max_prefix_length(self, source_length: int) -> int:
+        """The most tokens of a prefix of the translation, for a source of `source_length`."""
+        bucket = next(bucket for bucket in self.buckets if bucket >= source_length)
+        return int(self._max_lengths(np.array(bucket))) - 1
+
+    def _search(self, bucket: int) -> Callable[..., Hypotheses]:
+        """(variables, request, line numbers) → Hypotheses; arrays begin with an axis of devices."""
+        run = compiled(self._program(bucket))
+        return lambda *arguments: run(*arguments, self._values)
+
+    def _program(self, bucket: int) -> Program:
+        length = int(self._max_lengths(np.array(bucket)))
+        lanes = self.lanes.of(bucket)
+        return Program(tuple(self.models), self._search_options, bucket, length, lanes)
+
+    def _max_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return max_lengths(self._decoding, lengths, self.buckets[-1])
+
+    def _min_lengths(self, lengths: np.ndarray) -> np.ndarray | None:
+        return min_lengths(self._decoding, lengths)
+
+    def _compile_ahead(
+        self, window: Sequence[Source], groups: Sequence[tuple[int, list[int]]]
+    ) -> None:
+        """Start to compile the program of the first call of each bucket, in the order of calls."""
+        started, threads = [], self.sizes.compilations
+        for bucket, lines in groups:
+            sources = [window[line] for line in lines[: self._call_size(bucket)]]
+            if (key := self._call_key(bucket, sources)) in self._ahead:
+                continue
+            # One source, with a prefix if any has one, gives arrays of the same shapes.
+            source = next((source for source in sources if source.prefix), sources[0])
+            arguments = self.variables, *self._inputs(bucket, [source]), self._values
+            self._ahead.start(key, partial(compiled(key[0]).lower, *arguments), threads)
+            started.append(f"{bucket} × {self.lanes.of(bucket)}")
+        if started:
+            self._log(f"compiling the search, source tokens × sentences: {', '.join(started)}")
+
+    def _call_key(self, bucket: int, sources: list[Source]) -> tuple[Program, bool]:
+        """Calls with equal keys run the same compiled program."""
+        return self._program(bucket), has_prefix(sources)
+
+    def _split(
+        self, groups: Sequence[tuple[int, list[int]]], lengths: Sequence[int]
+    ) -> Iterator[tuple[int, list[int]]]:
+        """(bucket, lines) of each call. The size of a call is decided when it is needed, because
+        memory and pace may change it."""
+        for bucket, shares in divide(groups, lengths, self.sizes.calls, self._batch_size):
+            while shares := [share for share in shares if share]:
+                for thread, share in enumerate(shares):
+                    size = self._call_size(bucket)
+                    yield bucket, share[:size]
+                    shares[thread] = share[size:]
+
+    def _call_size(self, bucket: int) -> int:
+        """The most lines of the next call: its capacity, or fewer because of the pace."""
+        capacity, batch = self._capacity(bucket), self._batch_size(bucket)
+        if self._pace is None:
+            return capacity
+        return batch * self._pace.batches(bucket, batch * bucket, capacity // batch)
+
+    def _capacity(self, bucket: int) -> int:
+        """Sentences of a compiled call. Samples of all sentences are drawn at once: one batch."""
+        return self._batch_size(bucket) * (1 if self._decoding.samples else self.sizes.queue)
+
+    def _batch_size(self, bucket: int) -> int:
+        """Sentences that all devices search at once."""
+        return self.lanes.of(bucket) * jax.local_device_count()
+
+    def _submit(self, bucket: int, sources: list[Source]) -> Call:
+        """Give a compiled call for these sources to the threads."""
+        lanes, arguments = self.lanes.of(bucket), (self.variables, *self._inputs(bucket, sources))
+        run = partial(self._run, lanes, bucket, self._search(bucket), arguments)
+        self._ahead.wait(self._call_key(bucket, sources), self._poll)
+        return Call(bucket, sources, self.threads.submit(run))
+
+    def _run(
+        self, lanes: int, bucket: int, search: Callable[..., Hypotheses], arguments: Sequence[Any]
+    ) -> tuple[Hypotheses | None, float]:
+        """The hypotheses of a call, None if the devices ran out of memory; and its seconds."""
+        start = time.perf_counter()
+        hypotheses = self.lanes.run_or_halve(
+            lanes, bucket, lambda: jax.device_get(search(*arguments))
+        )
+        return hypotheses, time.perf_counter() - start
+
+    def _inputs(self, bucket: int, sources: Sequence[Source]) -> tuple[Request, np.ndarray]:
+        """The request for these sources and their numbers, distributed over the devices."""
+        config, shape = self.models[0].config, (self._capacity(bucket), bucket)
+        request = padded_request(sources, shape, config, self._decoding, self.buckets[-1])
+        numbers = np.zeros(shape[0], np.int32)
+        numbers[: len(sources)] = [source.number for source in sources]
+        return jax.tree.map(distribute, (request, numbers))  # [devices, Q, …]
+
+    def _collect(self, call: Call) -> Results:
+        """The results of a call. While the devices run out of memory, its sources are searched
+        again in smaller calls, one after the other."""
+        results, sources = [], call.sources
+        while True:
+            hypotheses = self._fetch(call)
+            if hypotheses is not None:
+                results += read_results(call.sources, hypotheses)
+                sources = sources[len(call.sources) :]
+            if not sources:
+                return results
+            call = self._submit(call.bucket, sources[: self._call_size(call.bucket)])
+
+    def _fetch(self, call: Call) -> Hypotheses | None:
+        """Wait for the hypotheses of a call; None if the devices ran out of memory."""
+        wait_for(call.outcome, self._poll)
+        hypotheses, seconds = call.outcome.result()
+        if hypotheses is not None and self._pace:
+            batch = self._batch_size(call.bucket)
+            batches = -(-len(call.sources) // batch)
+            self._pace.measure(call.bucket, batches * batch * call.bucket, seconds)
+        return hypotheses

@@ -1,0 +1,72 @@
+"""Requests: the sources of a compiled call as padded arrays, with the limits of their translations.
+
+Lengths include the end token.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from seq2seq.decoding.engine.buckets import pad
+from seq2seq.decoding.results import Source
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.translate import Request
+from seq2seq.storage.config import DecodingConfig
+
+
+def has_prefix(sources: Sequence[Source]) -> bool:
+    """Whether any of the sources has a prefix. The arrays of a request depend on it."""
+    return any(source.prefix for source in sources)
+
+
+def padded_request(
+    sources: Sequence[Source],
+    shape: tuple[int, int],
+    config: ModelConfig,
+    options: DecodingConfig,
+    longest: int,
+) -> Request:
+    """The request for `sources`, padded to `shape`: sentences, tokens.
+
+    `longest` is the models' max_length, which limits translations.
+    """
+    sentences, bucket = shape
+    ids = [[*source.ids, config.end_id] for source in sources]
+    source, lengths = pad(ids, sentences, bucket, config.pad_id)  # [Q, S], [Q]
+    limits, prefix = max_lengths(options, lengths, longest), None
+    if has_prefix(sources):
+        width = int(max_lengths(options, np.array(bucket), longest))
+        prefix = pad([source.prefix for source in sources], sentences, width, 0)  # [Q, P], [Q]
+        limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
+    # NumPy arrays, which a compiled function accepts as JAX arrays.
+    arrays: list[Any] = [source, lengths, limits, min_lengths(options, lengths), prefix]
+    return Request(*arrays)
+
+
+def max_lengths(options: DecodingConfig, lengths: np.ndarray, longest: int) -> np.ndarray:
+    """The most tokens of a translation for each source length; 0 for length 0. At most `longest`,
+    the models' max_length."""
+    limits = np.minimum(lengths + options.max_extra_length, longest)
+    if options.max_length:
+        limits = np.minimum(limits, options.max_length)
+    if options.max_length_ratio:
+        limits = np.minimum(limits, rounded_up_product(lengths, options.max_length_ratio))
+    return np.where(lengths > 0, np.maximum(limits, 1), 0).astype(np.int32)
+
+
+def min_lengths(options: DecodingConfig, lengths: np.ndarray) -> np.ndarray | None:
+    """The fewest tokens of a translation for each source length; None without such a rule."""
+    if not (options.min_length or options.min_length_ratio):
+        return None
+    products = rounded_up_product(lengths, options.min_length_ratio)
+    return np.maximum(products, options.min_length).astype(np.int32)
+
+
+def rounded_up_product(lengths: np.ndarray, ratio: float) -> np.ndarray:
+    """⌈length × ratio⌉, at most 2^31 − 1. Exact in decimals: 25 × 2.2 is 55, but above 55 in
+    binary."""
+    exact = Fraction(str(ratio))
+    return np.vectorize(lambda n: min(ceil(int(n) * exact), 2**31 - 1), otypes=[int])(lengths)

@@ -1,0 +1,108 @@
+"""Sizes of batches, calls, windows and chunks: options, platform and memory decide them.
+
+Sizes are fixed once the devices are initialised. Options are checked before, on the config alone.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from seq2seq.decoding.engine.buckets import length_buckets
+from seq2seq.decoding.engine.requests import max_lengths
+from seq2seq.model.config import ModelConfig, num_parameters
+from seq2seq.model.kinds import make_model
+from seq2seq.model.platforms import Choices, choices_of
+from seq2seq.storage.config import DecodingConfig
+
+USABLE = 0.5  # of the memory for a search; the rest is for copies that XLA makes
+
+
+class Sizes(NamedTuple):
+    """The sizes of one process."""
+
+    batch_size: int  # sentences that a call searches at once on a device, of up to 32 tokens
+    queue: int  # batches in one call of a device
+    calls: int  # that run at the same time
+    window: int  # lines that are sorted by length together
+    chunk: int  # consecutive lines that a process of a job takes in turn
+    compilations: int  # programs compiled at once
+
+
+def sizes_of(
+    models: Sequence[ModelConfig],
+    options: DecodingConfig,
+    platform: str,
+    memory: int | None,
+    devices: int,
+    cores: int,
+) -> Sizes:
+    """The sizes for `devices` devices of a platform, each with `memory` bytes (None: unknown), in
+    a process that may use `cores` cores of its host."""
+    choices = choices_of(platform)
+    batch_size = options.batch_size or automatic_batch_size(models, options, choices, memory)
+    calls = max(1, cores // devices) if choices.call_per_core else 1
+    lines = batch_size * devices * calls
+    return Sizes(
+        batch_size,
+        choices.queue,
+        calls,
+        choices.window * lines,
+        max(choices.chunk, lines),
+        choices.compilations,
+    )
+
+
+def automatic_batch_size(
+    models: Sequence[ModelConfig], options: DecodingConfig, choices: Choices, memory: int | None
+) -> int:
+    """The batch size for devices with `memory` bytes (None: unknown)."""
+    if not choices.hypotheses:
+        return choices.sentences
+    most = max(1, choices.hypotheses // (options.samples or options.beam_size))
+    if memory is not None:
+        most = min(most, sentences_in(memory, models, options, choices.queue))
+    # A power of two: devices of slightly different memory get the same programs, so the same bytes.
+    return min(choices.sentences, 1 << most.bit_length() - 1)
+
+
+def sentences_in(
+    memory: int, models: Sequence[ModelConfig], options: DecodingConfig, queue: int
+) -> int:
+    """The largest batch size whose searches fit into `memory` bytes of a device; at least 1."""
+    longest = min(model.max_length for model in models)
+    # In the order of a batch size: a bucket of twice the length has half as many lanes.
+    lane = max(
+        sum(lane_bytes(model, options, bucket, longest, queue) for model in models)
+        * 32
+        / max(32, bucket)
+        for bucket in length_buckets(longest)
+    )
+    parameters = 4 * sum(map(num_parameters, models))
+    return max(1, int(USABLE * max(0, memory - parameters) / lane))
+
+
+def lane_bytes(
+    model: ModelConfig, options: DecodingConfig, source: int, longest: int, queue: int
+) -> int:
+    """The bytes of a model in a lane that searches a bucket of `source` tokens.
+
+    The sum of the caches of the decoder, the memory of the sentences in the lane and in its part of
+    the queue, and the largest intermediate values: of a step of the search, of the encoder, or of
+    teacher forcing.
+    """
+    target = int(max_lengths(options, np.array(source), longest))
+    beams, module = options.samples or options.beam_size, make_model(model)
+    arrays = jax.eval_shape(
+        lambda: (
+            module.empty_caches(1, target, beams),
+            module.empty_memory(1, source),
+            module.empty_encoded(queue, source),
+        )
+    )
+    stored = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
+    step_values = 3 * model.target_vocab_size + module.step_values(source, target, beams)
+    forced_values = 2 * source * model.target_vocab_size
+    values = max(beams * step_values, module.encoder_values(source), forced_values)
+    return stored + 4 * values

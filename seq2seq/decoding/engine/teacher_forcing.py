@@ -1,0 +1,196 @@
+"""Teacher-forced passes over pairs of token ids: scores and alignment, in batches on all devices.
+
+Axes: B sentences · S source · T target.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.decoding.engine.buckets import by_bucket, distribute, merge_devices, pad
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.engine.programs import on_devices
+from seq2seq.decoding.results import (
+    Hypothesis,
+    Scored,
+    Source,
+    Translation,
+    blank_translation,
+)
+from seq2seq.model.constraints import RuleOptions, make_rules
+from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.hypotheses import length_penalty
+from seq2seq.model.scoring import attended_tokens, score_targets
+from seq2seq.storage.config import DecodingConfig
+
+PROGRAMS = 8  # kept, one for each set of models and of rules that change scores
+
+
+class EncodedPair(NamedTuple):
+    """Token ids of both sides, truncated, with end tokens."""
+
+    source: list[int]
+    target: list[int]
+    cut: int  # tokens truncated from the longer side
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longer side."""
+        return max(len(self.source), len(self.target))
+
+
+class TeacherForcing:
+    """Passes with the models of an engine, and the rules and length penalty of its options."""
+
+    def __init__(
+        self, engine: Engine, decoding: DecodingConfig, tokenizers: tuple[Tokenizer, Tokenizer]
+    ):
+        self._engine, self._decoding, self._tokenizers = engine, decoding, tokenizers
+
+    @cached_property
+    def _run(self) -> Callable[..., Any]:
+        """The compiled pass. It is made at the first use, because it needs the devices."""
+        return scoring_program(tuple(self._engine.models), self._engine.rule_options.for_scoring())
+
+    def pair(self, source: Sequence[int], target: Sequence[int]) -> EncodedPair:
+        """The pair of these token ids without end tokens, truncated to the models' max_length."""
+        end, room = self._engine.models[0].config.end_id, self._engine.buckets[-1] - 1
+        cut = max(0, max(len(source), len(target)) - room)
+        return EncodedPair([*source[:room], end], [*target[:room], end], cut)
+
+    def pairs(self, texts: Sequence[tuple[str, str]]) -> list[EncodedPair | None]:
+        """The pairs of these texts; None if both sides are blank."""
+        sides = [
+            tokenizer.encode_many([pair[side].strip() for pair in texts])
+            for side, tokenizer in enumerate(self._tokenizers)
+        ]
+        return [
+            self.pair(source, target) if source or target else None
+            for source, target in zip(*sides, strict=True)
+        ]
+
+    def translations(self, texts: Sequence[tuple[str, str]]) -> list[Translation]:
+        """Each pair as a translation whose only hypothesis is the target, with its score; blank if
+        both sides are blank."""
+        pairs, translations = self.pairs(texts), []
+        for (_, text), pair, scored in zip(texts, pairs, self.scores(pairs), strict=True):
+            if pair is None or scored is None:
+                translations.append(blank_translation())
+                continue
+            length, ids = len(pair.target), pair.target[:-1]
+            hypothesis = Hypothesis(text, scored.score, scored.log_prob, length, ids, scored)
+            translations.append(Translation([hypothesis], pair.length + pair.cut, pair.length))
+        return translations
+
+    def scores(self, pairs: Sequence[EncodedPair | None]) -> list[Scored | None]:
+        """The score of each pair; None for None. A score is NaN if the models' logits are not
+        finite."""
+        results: list[Scored | None] = [None] * len(pairs)
+        lengths = [pair.length if pair else 0 for pair in pairs]
+        for bucket, lines in by_bucket(lengths, self._engine.buckets):
+            while lines:
+                results_of_calls, left = self._calls(bucket, lines, pairs)
+                for line, scored in results_of_calls:
+                    results[line] = scored
+                lines = left
+        return results
+
+    def _calls(
+        self, bucket: int, lines: list[int], pairs: Sequence[EncodedPair | None]
+    ) -> tuple[list[tuple[int, Scored]], list[int]]:
+        """(line, score) of the first lines, as many as the threads can compute at once, and the
+        lines that remain: also those for which memory ran out, in smaller batches."""
+        engine = self._engine
+        lanes = engine.lanes.of(bucket)
+        capacity = lanes * jax.local_device_count()
+        together = lines[: capacity * engine.sizes.calls]
+        batches = [
+            together[start : start + capacity] for start in range(0, len(together), capacity)
+        ]
+        run = partial(engine.lanes.run_or_halve, lanes, bucket, self._batch, bucket, capacity)
+        scores = engine.threads.map(run, [[pairs[line] for line in batch] for batch in batches])
+        results: list[tuple[int, Scored]] = []
+        again: list[int] = []
+        for batch, scored in zip(batches, scores, strict=True):
+            if scored is None:  # out of memory
+                again += batch
+            else:
+                results += zip(batch, scored, strict=True)
+        return results, again + lines[len(together) :]
+
+    def annotated(
+        self, sources: Sequence[Source], hypotheses: Sequence[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each source with the scores of their token ids; without a score if no
+        hypothesis satisfies the constraints."""
+        pairs = [
+            self.pair(source.ids, hypothesis.ids) if hypothesis.score > float("-inf") else None
+            for source, nbest in zip(sources, hypotheses, strict=True)
+            for hypothesis in nbest
+        ]
+        scores = iter(self.scores(pairs))
+        return [
+            [hypothesis._replace(scored=next(scores)) for hypothesis in nbest]
+            for nbest in hypotheses
+        ]
+
+    def _batch(self, bucket: int, capacity: int, pairs: list[EncodedPair]) -> list[Scored]:
+        """The scores of at most `capacity` pairs, computed on all devices."""
+        engine, pad_id = self._engine, self._engine.models[0].config.pad_id
+        source = pad([pair.source for pair in pairs], capacity, bucket, pad_id)  # [B, S], [B]
+        target = pad([pair.target for pair in pairs], capacity, bucket, pad_id)  # [B, T], [B]
+        arrays = map(distribute, (*source, *target))
+        forced = jax.device_get(self._run(engine.variables, engine.weights, *arrays))
+        log_probs, attended = jax.tree.map(merge_devices, forced)  # [B, T]; [B, T] or None
+        return [
+            self._scored(pair, log_probs[row], [] if attended is None else attended[row].tolist())
+            for row, pair in enumerate(pairs)
+        ]
+
+    def _scored(self, pair: EncodedPair, log_probs: np.ndarray, attended: list[int]) -> Scored:
+        decoding, (source_side, target_side) = self._decoding, self._tokenizers
+        source, target = len(pair.source), len(pair.target)
+        total = float(log_probs[:target].sum())
+        penalty = float(length_penalty(float(target), decoding.alpha, decoding.power_penalty))
+        inside = attended[: target - 1] if source > 1 else []
+        return Scored(
+            log_prob=total,
+            score=total / penalty,
+            tokens=[target_side.piece(token) for token in pair.target],
+            log_probs=log_probs[:target].tolist(),
+            links=[(i, j) for j, i in enumerate(inside)],
+            source_tokens=[source_side.piece(token) for token in pair.source],
+        )
+
+
+@lru_cache(PROGRAMS)
+def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) -> Callable[..., Any]:
+    """(variables, ensemble weights, source, lengths, target, target lengths) → the log-probability
+    of each target token, and the source token that it attends to most, without the end token; None
+    without cross-attention. Arrays have a leading axis of devices.
+
+    One program computes both, so that all numbers of a pair are equal in every mode.
+    """
+    rules = make_rules(models[0].config.end_id, options)
+
+    def run(
+        variables: Sequence[Any],
+        weights: jax.Array | None,
+        source: jax.Array,
+        lengths: jax.Array,
+        target: jax.Array,
+        target_lengths: jax.Array,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        pairs = list(zip(models, variables, strict=True))
+        forced = score_targets(
+            pairs, source, lengths, target, target_lengths, rules=rules, weights=weights
+        )
+        if forced.attention is None:
+            return forced.log_probs, None
+        return forced.log_probs, attended_tokens(forced.attention, lengths)
+
+    return on_devices(run, (None, None, 0, 0, 0, 0))

@@ -1,0 +1,286 @@
+"""Translator: lines → token ids → engine → text, in the order of the lines.
+
+Translator.load("runs/NAME").translate(lines) returns what decode.py writes.
+"""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from seq2seq.data.tokenizers.piece_tokenizer import tokenizers_for_pieces
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.decoding.engine.attention_weights import Attention, attention_of
+from seq2seq.decoding.engine.calls import Control
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.engine.programs import check_rules
+from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
+from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
+from seq2seq.decoding.results import Hypothesis, Item, Source, Translation, as_item
+from seq2seq.decoding.streaming import WindowFeed, in_order, windows
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.constraints import Rules
+from seq2seq.model.options import did_you_mean
+from seq2seq.runtime.devices import prepare_jax_by_default
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.prefetch import Prefetched
+from seq2seq.storage.config import DecodingConfig
+
+OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batch sizes
+
+
+class Translator:
+    """Models of one vocabulary, tokenizers and options; all local devices share each batch."""
+
+    def __init__(
+        self,
+        models: Sequence[ModelConfig],
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        decoding: DecodingConfig,
+        weights: tuple[float, ...] | None = None,
+        rules: Rules | None = None,
+        control: Control = Control(),  # noqa: B008 – immutable
+    ):
+        """`weights` are those of an ensemble and sum to one; None: equal weights. `rules` are a
+        caller's own, which are applied before those of `decoding`. `control` is that of the
+        engine's compiled calls."""
+        self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
+        self.source_tokenizer, self.target_tokenizer = tokenizers
+        self._control = control
+        self.engine = Engine(models, decoding, self._suppress_ids(), weights, rules, control)
+        self.forcing = TeacherForcing(self.engine, decoding, tokenizers)
+        self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
+
+    @classmethod
+    def load(
+        cls,
+        run: str | Path | Sequence[str | Path],
+        checkpoint: str | int | Sequence[str | int] = "best",
+        *,
+        weights: str | Sequence[float] | None = None,
+        rules: Rules | None = None,
+        source_pieces: bool = False,
+        target_pieces: bool = False,
+        control: Control = Control(),  # noqa: B008 – immutable
+        **decoding: Any,
+    ) -> "Translator":
+        """Load a run directory, or an ensemble with one vocabulary (`members_of`).
+
+        `weights` are those of its models, by default equal. `rules` are a caller's own search
+        rules (docs/DECODING.md). With `source_pieces` the lines, with `target_pieces` translations,
+        prefixes and given targets are pieces of the vocabulary, separated by spaces, instead of
+        text. `control` is that of the engine's compiled calls. `decoding` overrides fields of the
+        (first) run's config.decoding. Raises UserError(CHECKPOINT) if a run or checkpoint is
+        missing or vocabularies differ, UserError(CONFIGURATION) for invalid options, TypeError for
+        an unknown option. Configures JAX (seq2seq.runtime.devices.prepare_jax) unless a backend is
+        initialised already.
+        """
+        check_option_names(decoding)
+        check_rules(rules)
+        prepare_jax_by_default()
+        members = members_of(run, checkpoint)
+        shares = None if weights is None else normalized_weights(weights, len(members))
+        configs, tokenizers = open_ensemble(members)
+        config = configs[0]
+        options = changed_options(config.decoding, decoding)
+        pieces = source_pieces, target_pieces
+        sides: Any = tokenizers_for_pieces(tokenizers, config.special, *pieces)
+        models = [member_config.model for member_config in configs]
+        translator = cls(models, sides, options, shares, rules, control)
+        translator.use(*(member.load() for member in members))
+        return translator
+
+    def use(self, *params: Any) -> None:
+        """Set the parameters of each model. Nothing is compiled again."""
+        self.engine.use(*params)
+
+    def _suppress_ids(self) -> tuple[int, ...]:
+        """The ids of config.decoding.suppress. UserError(CONFIGURATION) for an unknown piece."""
+        ids = []
+        for piece in self.decoding.suppress.split():
+            id_ = self.target_tokenizer.id_of(piece)
+            if id_ is None or id_ == self._models[0].end_id:
+                raise UserError(
+                    CONFIGURATION,
+                    f"decoding.suppress: {piece!r} cannot be suppressed: expected pieces of the "
+                    "target vocabulary (listed in RUN/vocab) other than the end token",
+                )
+            ids.append(id_)
+        return tuple(ids)
+
+    def translate(self, lines: Iterable[str], rules: Rules | None = None, **decoding: Any) -> list:
+        """The translation of each line, in order; that of a blank line is blank.
+
+        `rules` and `decoding` override rules and options for this call. If it asks for several
+        hypotheses, a line has a list of translations. TypeError for an unknown option or a line
+        that is not a string.
+        """
+        translator = self.with_options(rules, **decoding)
+        translations = translator.stream(lines)
+        if translator.decoding.hypotheses == 1:
+            return [translation.text for translation in translations]
+        return [
+            [hypothesis.text for hypothesis in translation.hypotheses]
+            for translation in translations
+        ]
+
+    def with_options(self, rules: Rules | None = None, **decoding: Any) -> "Translator":
+        """A translator with the same models and other options. TypeError for an unknown option,
+        UserError(CONFIGURATION) for dtype=float32 if the weights were loaded for another dtype.
+
+        `rules` replace those of this translator; None: keep them.
+        """
+        check_option_names(decoding)
+        check_rules(rules)
+        rules = self.rules if rules is None else rules
+        options = changed_options(self.decoding, decoding)
+        if options == self.decoding and rules == self.rules:
+            return self
+        translator = self._translator_for(options, rules)
+        try:
+            translator.engine.share(self.engine)
+        except ValueError as error:
+            raise UserError(CONFIGURATION, str(error)) from None
+        return translator
+
+    def _new_translator(self, options: DecodingConfig, rules: Rules | None) -> "Translator":
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return Translator(self._models, tokenizers, options, self.weights, rules, self._control)
+
+    def stream(
+        self, items: Iterable[str | Item], first: int = 0, annotate: bool = False
+    ) -> Iterator[Translation]:
+        """The translations in the order of the lines, in constant memory.
+
+        Each is yielded as soon as it and those before it are computed, also while `items` blocks.
+        `first` is the number of the first line: samples depend on the line number and the seed.
+        `annotate`: one more pass sets `scored` of each hypothesis, except those of blank lines.
+        """
+        if isinstance(items, str):
+            raise TypeError(
+                f"lines must be an iterable of strings, got the string {items[:20]!r}; pass [text]"
+            )
+        return self._stream(items, first, annotate)
+
+    def _stream(
+        self, items: Iterable[str | Item], first: int, annotate: bool
+    ) -> Iterator[Translation]:
+        with closing(self.results(enumerate(items, first), annotate)) as groups:
+            yield from in_order(groups, first)
+
+    @property
+    def can_align(self) -> bool:
+        """Whether all models have cross-attention."""
+        return all(model.attends for model in self._models)
+
+    def attention(self, source: str, target: str | None = None, model: int = 0) -> Attention:
+        """The attention weights of every layer and head for a source and its translation: the one
+        that a search finds, with its token ids, or the text `target`.
+
+        `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
+        models' max_length. TypeError for texts that are not strings; ValueError for `model`;
+        UserError(CONFIGURATION) for an RNN without attention.
+        """
+        if not 0 <= model < len(self._models):
+            raise ValueError(f"model must be from 0 to {len(self._models) - 1}, got {model}")
+        if not self._models[model].attends:
+            raise UserError(
+                CONFIGURATION,
+                "attention weights: expected model.kind=transformer or rnn_attention, got rnn, "
+                "which has no attention; use another run",
+            )
+        for name, text in (("source", source), ("target", target)):
+            if not isinstance(text, str) and (text is not None or name == "source"):
+                raise TypeError(f"{name} must be a string, got {type(text).__name__} ({text!r})")
+        ids = self.source_tokenizer.encode(source.strip())
+        if target is None:
+            (translation,) = self.stream([source])
+            target_ids = translation.hypotheses[0].ids
+        else:
+            target_ids = self.target_tokenizer.encode(target.strip())
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return attention_of(self.engine, model, self.forcing.pair(ids, target_ids), tokenizers)
+
+    def results(
+        self, lines: Iterable[tuple[int, str | Item]], annotate: bool = False
+    ) -> Generator[dict[int, Translation], None, None]:
+        """The translations of (number, line) pairs by number, in the order of the compiled calls;
+        {} while the input pauses. Closing the generator does not wait for the input."""
+        size = self.engine.sizes.window
+        items = Prefetched(map(as_item, lines), size)
+        encoded = Prefetched(map(self._encoded, windows(items, size)), 1)
+        feed = WindowFeed(encoded)
+        try:
+            for results in self.engine.search(feed):
+                feed.in_flight -= len(results)
+                translations = feed.take_blank()
+                sources = [source for source, _ in results]
+                nbest_lists = [self._with_texts(hypotheses) for _, hypotheses in results]
+                if annotate:
+                    nbest_lists = self.forcing.annotated(sources, nbest_lists)
+                for source, nbest in zip(sources, nbest_lists, strict=True):
+                    tokens = source.length + source.cut
+                    translations[source.number] = Translation(nbest, tokens, source.length)
+                yield translations
+            yield feed.take_blank()
+        finally:
+            items.close()
+            encoded.close()
+        if feed.error is not None:
+            raise feed.error
+
+    def _with_texts(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        decode = self.target_tokenizer.decode
+        return [hypothesis._replace(text=decode(hypothesis.ids)) for hypothesis in hypotheses]
+
+    def _encoded(self, window: list[tuple[int, Item]]) -> list[Source]:
+        """The token ids of a window of numbered lines, truncated to the models' max_length.
+        UserError(DATA) for a prefix that leaves no room for the end token."""
+        numbers, items = zip(*window, strict=True)
+        encoded = self.source_tokenizer.encode_many([item.text.strip() for item in items])
+        room, sources = self.engine.buckets[-1] - 1, []
+        for number, item, ids in zip(numbers, items, encoded, strict=True):
+            prefix = self.target_tokenizer.encode(item.prefix) if item.prefix and ids else []
+            source = Source(number, ids[:room], prefix, max(0, len(ids) - room))
+            if prefix and len(prefix) > (limit := self.engine.max_prefix_length(source.length)):
+                raise UserError(
+                    DATA,
+                    f"line {number + 1}: its prefix has {len(prefix)} tokens, "
+                    f"expected at most {limit}; shorten it, or raise "
+                    "--max_extra_length or --max_length",
+                )
+            sources.append(source)
+        return sources
+
+    def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Translation]:
+        """The score of each pair (source, target), in order: a translation whose only hypothesis is
+        the target. A score is NaN if the models' logits are not finite.
+
+        One teacher-forced pass computes it; it equals the score that a search gives the target. The
+        hypothesis of a pair with two blank sides is blank and has no `scored`.
+        """
+        size = self.engine.sizes.window
+        with closing(Prefetched(pairs, size)) as prefetched:
+            for window in windows(prefetched, size):
+                yield from self.forcing.translations(window)
+
+
+def changed_options(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
+    """The options with other values. UserError(CONFIGURATION) for an invalid value."""
+    try:
+        options = replace(decoding, **changes)
+        options.validate()
+    except (TypeError, ValueError) as error:
+        raise UserError(CONFIGURATION, str(error)) from None
+    return options
+
+
+def check_option_names(options: dict[str, Any]) -> None:
+    """TypeError, with the most similar names, if an option does not exist."""
+    names = [field.name for field in fields(DecodingConfig)]
+    for name in options:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"options: {', '.join(names)}"
+            raise TypeError(f"unknown option {name}; {hint}")

@@ -1,0 +1,94 @@
+"""The vocabularies and JSON files of a MarianMT directory."""
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from seq2seq.data.tokenizers.marian_tokenizer import END, PAD, UNKNOWN, MarianTokenizer
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+
+
+class JsonFields:
+    """The fields of a JSON object; a check that fails raises UserError(CHECKPOINT) with file and
+    field."""
+
+    def __init__(self, path: Path, content: dict[str, Any]):
+        self._path, self._content = path, content
+
+    def __getitem__(self, field: str) -> Any:
+        return self._content[field]
+
+    def __contains__(self, field: str) -> bool:
+        return field in self._content
+
+    def get(self, field: str, default: Any = None) -> Any:
+        """The value of a field, `default` if it is absent."""
+        return self._content.get(field, default)
+
+    def refuse(self, field: str, expected: str) -> NoReturn:
+        """Raises the error for a field with an unsupported value."""
+        raise UserError(
+            CHECKPOINT,
+            f"{self._path}: {field}={self.get(field)!r} is not supported: expected {expected}",
+        )
+
+    def require(self, field: str, value: Any) -> None:
+        """Checks that a field has this value or is absent."""
+        if self.get(field, value) != value:
+            self.refuse(field, repr(value))
+
+    def integer(self, field: str, minimum: int = 1) -> int:
+        """The value of a field that must be an integer."""
+        value = self.get(field)
+        if type(value) is not int or value < minimum:
+            self.refuse(field, f"an integer of at least {minimum}")
+        return value
+
+    def rate(self, field: str, default: float) -> float:
+        """The value of a field that must be a dropout rate, `default` if it is absent."""
+        value = self.get(field, default)
+        if type(value) not in (int, float) or not 0 <= value < 1:
+            self.refuse(field, "a number in [0, 1)")
+        return float(value)
+
+
+def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
+    """The tokenizers (source, target). UserError(CHECKPOINT) if a file is missing or damaged."""
+    path = directory / "tokenizer_config.json"
+    if path.exists():
+        fields = JsonFields(path, read_json(path))
+    else:
+        separate = (directory / "target_vocab.json").exists()
+        fields = JsonFields(path, {"separate_vocabs": separate})
+    names = {"eos_token": END, "unk_token": UNKNOWN, "pad_token": PAD}
+    for field, expected in {**names, "sp_model_kwargs": {}}.items():
+        got = fields.get(field) or expected
+        if (got.get("content", got) if isinstance(got, dict) else got) != expected:
+            fields.refuse(field, repr(expected))
+    target_vocabulary = "target_vocab.json" if fields.get("separate_vocabs") else "vocab.json"
+    return (
+        _load_side(directory / "source.spm", directory / "vocab.json"),
+        _load_side(directory / "target.spm", directory / target_vocabulary),
+    )
+
+
+def _load_side(model: Path, vocabulary: Path) -> MarianTokenizer:
+    ids = read_json(vocabulary)
+    try:
+        return MarianTokenizer(model.read_bytes(), ids)
+    except ValueError as error:
+        raise UserError(CHECKPOINT, f"{vocabulary} is malformed: {error}") from None
+    except (OSError, RuntimeError) as error:
+        raise UserError(CHECKPOINT, f"{model} cannot be read: {error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object. UserError(CHECKPOINT) if it does not."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(CHECKPOINT, f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        got = type(content).__name__
+        raise UserError(CHECKPOINT, f"{path} is malformed: expected a JSON object, got a {got}")
+    return content

@@ -1,0 +1,157 @@
+"""The entry point shared by all commands: flags, one-line errors and exit codes, log levels."""
+
+import gc
+import os
+import re
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from io import TextIOWrapper
+from logging import getLogger
+from typing import NoReturn
+
+from absl import app, flags, logging
+
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError
+from seq2seq.runtime.path_flags import define_path
+
+# Messages of Python and absl for a value of another type than that of the flag, and what to print.
+WRONG_TYPES = {
+    r"invalid literal for int\(\) with base 10:": "expected an integer, got",
+    r"could not convert string to float:": "expected a number, got",
+    r"\('Non-boolean argument to boolean flag', (.*)\)": r"expected true or false, got \1",
+}
+FLAX_ERRORS = ("ScopeParamShapeError", "ScopeParamNotFoundError")  # parameters do not fit
+
+
+def run_command(
+    define_flags: Callable[[], None],
+    main: Callable[[], None],
+    explain: Callable[[Exception], str | None] = lambda error: None,
+) -> None:
+    """Define and parse the absl flags, call `main`, and exit with the exit code of its result.
+
+    A UserError is printed as one line on stderr; with --debug every error keeps its traceback.
+    `explain` returns a message for an error of a config file or field or an unknown flag, or None.
+    """
+    logging.set_verbosity(logging.ERROR)  # Orbax and TFDS log details at INFO and WARNING
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    gc.freeze()  # collections need not visit the objects of the modules imported so far
+    try:
+        parse_flags(define_flags, main, explain)
+        if not flags.FLAGS.debug:
+            silence_threads()
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no message at exit
+        sys.exit(0)
+    except KeyboardInterrupt:
+        exit_with_error(128 + signal.SIGINT, "interrupted")
+    except Exception as error:  # noqa: BLE001 – every error is printed as one line
+        exit_with_error(*code_and_message(error), error)
+
+
+def code_and_message(error: Exception) -> tuple[int, str]:
+    """The exit code and the one-line message of an error."""
+    if isinstance(error, flags.Error):
+        text = " ".join(str(error).split())
+        for cause, printed in WRONG_TYPES.items():
+            text = re.sub(cause, printed, text)
+        return INTERNAL, f"{text} (--help lists the flags)"
+    if isinstance(error, UserError):
+        return error.code, str(error)
+    if isinstance(error, OSError):
+        return OUTPUT, f"{type(error).__name__}: {error}"
+    from seq2seq.runtime.processes import is_lost_process
+
+    if is_lost_process(error):
+        return INTERNAL, (
+            f"connection to another process lost ({str(error)[:200]}); restart all processes "
+            "with the same command to resume"
+        )
+    if type(error).__name__ in FLAX_ERRORS:
+        return CHECKPOINT, f"the checkpoint does not fit config.json's model: {error}"
+    notes = "".join(
+        f", {note}" for note in getattr(error, "__notes__", ()) if note.startswith("while ")
+    )
+    return INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug prints the traceback)"
+
+
+def silence_threads() -> None:
+    """Print no traceback of errors in Orbax's threads: they are raised again in the main thread."""
+    threading.excepthook = lambda _: None
+    sys.unraisablehook = lambda _: None
+    logging.set_verbosity(logging.FATAL)
+    getLogger("asyncio").disabled = True
+
+
+def parse_flags(
+    define_flags: Callable[[], None],
+    main: Callable[[], None],
+    explain: Callable[[Exception], str | None],
+) -> None:
+    """Define and parse the flags; --config executes its file. Raises flags.Error and UserError."""
+    flags.DEFINE_bool("debug", False, "Print the traceback of every error.")
+    define_path(
+        "compilation_cache",
+        "",
+        "Directory of compiled programs; off: none; empty: the user's cache directory.",
+    )
+    app.define_help_flags()
+    try:
+        define_flags()
+        describe_command(define_flags, main)
+        rest = flags.FLAGS(sys.argv)[1:]
+    except SystemExit:
+        sys.exit(0)  # --help was printed, after which absl exits with 1
+    except flags.UnrecognizedFlagError as error:
+        raise flags.Error(explain(error) or str(error)) from error
+    except (UserError, BrokenPipeError):  # BrokenPipeError: --help | head
+        raise
+    except Exception as error:
+        hint = explain(error)
+        if isinstance(error, flags.Error) and not hint:
+            raise
+        hint = hint or f"--config: {type(error).__name__}: {error}"
+        raise UserError(CONFIGURATION, hint) from error
+    if rest:
+        raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")
+
+
+def describe_command(define_flags: Callable[[], None], main: Callable[[], None]) -> None:
+    """Make --help print the docstring of main's module and the flags of define_flags' module.
+
+    By default absl prints those of the module that Python runs. The file of an installed console
+    command only imports the command's modules.
+    """
+    sys.modules["__main__"].__doc__ = sys.modules[main.__module__].__doc__
+    if define_flags.__module__ != "__main__":
+        for flag in flags.FLAGS.get_key_flags_for_module(define_flags.__module__):
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+
+
+def exit_with_error(code: int, message: str, error: Exception | None = None) -> NoReturn:
+    """Print one line on stderr and exit; the other processes of the same job exit as well.
+
+    With --debug, `error` is raised instead, if there is one.
+    """
+    # Imports jax: not before flags are parsed.
+    from seq2seq.runtime.connection import stop_all_processes
+
+    if error is not None and not isinstance(error, flags.Error) and debugging():
+        raise error
+    clear = "\r\033[K" if sys.stderr.isatty() else ""  # erase the live progress line
+    print(f"{clear}error: {' '.join(message.split())[:2000]}", file=sys.stderr)
+    stop_all_processes(code, message)
+    sys.exit(code)
+
+
+def debugging() -> bool:
+    """Whether --debug is set."""
+    return flags.FLAGS.is_parsed() and flags.FLAGS.debug

@@ -1,0 +1,144 @@
+"""Devices, compilation cache and memory allocator, which are set up before jax starts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.runtime.paths import cache_directory
+
+if TYPE_CHECKING:
+    import jax
+
+DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+CACHE_BYTES = 2_000_000_000
+MOST_CORES = 8  # that are used at once: each needs memory of its own
+CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # names of jax's entries
+
+
+def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = False) -> None:
+    """Configure CPU devices, one per usable core, and the persistent compilation cache.
+
+    To be called before the backend starts. `devices` overrides the number of CPU devices; GPU and
+    TPU devices are not affected. `compilation_cache` is a directory, "off", or "" for the user's
+    cache directory; the least recently used programs beyond CACHE_BYTES are deleted.
+    `deterministic` makes GPUs add in a fixed order.
+    """
+    if deterministic:
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}"
+    import jax
+
+    if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", devices or usable_cores())
+    if compilation_cache != "off":
+        path = Path(compilation_cache or cache_directory()).expanduser()
+        shrink_cache(path)
+        jax.config.update("jax_compilation_cache_dir", str(path))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def is_deterministic() -> bool:
+    """Whether GPUs add in a fixed order: `prepare_jax` or XLA_FLAGS asks for it."""
+    return DETERMINISTIC in os.environ.get("XLA_FLAGS", "").split()
+
+
+def prepare_jax_by_default() -> None:
+    """`prepare_jax` with one CPU device, for Python programs: only if the devices are not
+    configured yet and no backend has started. A configured compilation cache is kept."""
+    import jax
+
+    devices: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
+    cache: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or devices > 0:
+        return
+    try:
+        prepare_jax(cache or "", 1)
+    except RuntimeError:  # raised by jax, without any change, after a backend has started
+        pass
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use, at most MOST_CORES."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return min(MOST_CORES, len(os.sched_getaffinity(0)))
+    return min(MOST_CORES, os.cpu_count() or 1)
+
+
+def shrink_cache(path: Path, limit: int = CACHE_BYTES) -> None:
+    """Delete the least recently used programs of a compilation cache beyond `limit` bytes.
+
+    jax's own limit (jax_compilation_cache_max_size) needs another package and fails on entries
+    that were written without it.
+    """
+    entries = []
+    for entry in path.glob("*-cache"):
+        if CACHE_ENTRY.fullmatch(entry.name):
+            with suppress(OSError):  # another process may delete it
+                stat = entry.stat()
+                entries.append((max(stat.st_atime, stat.st_mtime), stat.st_size, entry))
+    total = sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries):
+        if total <= limit:
+            return
+        with suppress(OSError):
+            entry.unlink()
+        total -= size
+
+
+def keep_freed_memory() -> None:
+    """Configure glibc, if present, to keep freed memory instead of returning it to the system.
+
+    For training: XLA allocates its CPU buffers in each step; returning them between steps costs a
+    page fault per 4 KiB (benchmarks/train_speed.md). A compiled search runs for seconds, so
+    decoding does not gain, and would need half as much memory again. To be called before other
+    threads allocate, as existing arenas of glibc ignore these settings.
+    """
+    trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    for parameter, value in (
+        (mmap_max, 0),
+        (arena_max, 1),
+        (top_pad, 64 << 20),
+        (trim_threshold, 2**31 - 1),
+    ):
+        mallopt(parameter, value)
+
+
+def wait_on_cpu(arrays: Any) -> None:
+    """Wait for a tree of arrays on CPU devices, before another program is started.
+
+    CPU devices share threads: two programs with collectives at once can wait for each other. Other
+    devices run programs in the order in which they are started.
+    """
+    import jax
+
+    if jax.default_backend() == "cpu":
+        jax.block_until_ready(arrays)
+
+
+def replicated() -> jax.sharding.NamedSharding:
+    """The sharding of a value of which every local device holds a full copy."""
+    return _over_devices()
+
+
+def one_per_device() -> jax.sharding.NamedSharding:
+    """The sharding of an array [local devices, …] of which every device holds one entry."""
+    return _over_devices("devices")
+
+
+def _over_devices(*axes: str) -> jax.sharding.NamedSharding:
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.local_devices()), ("devices",))
+    return NamedSharding(mesh, PartitionSpec(*axes))

@@ -1,0 +1,32 @@
+"""Paths: those of users are expanded and URLs are refused; the user's cache directory."""
+
+import os
+import re
+from pathlib import Path
+
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+
+REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def expand_path(path: str) -> str:
+    """The path with ~ and environment variables expanded."""
+    return os.path.expanduser(os.path.expandvars(path))
+
+
+def cache_directory() -> Path:
+    """The directory of this project in the user's cache directory."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jax-transformer"
+
+
+def check_local_path(name: str, path: str) -> None:
+    """Raise UserError(CONFIGURATION) if the path is a URL such as gs://bucket/runs.
+
+    `name` is the flag, field or file that the message names.
+    """
+    if REMOTE.match(path):
+        raise UserError(
+            CONFIGURATION,
+            f"{name} is remote: expected a local path, got {path!r}; "
+            "copy the files or mount the file system",
+        )

@@ -1,0 +1,151 @@
+"""SIGTERM and SIGINT: a command stops at a point where no saved result is lost.
+
+A command calls `handle_signals` once. Its loops poll the returned flag.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import NamedTuple, NoReturn, TypeVar
+
+import jax
+import numpy as np
+
+from seq2seq.runtime import processes
+from seq2seq.runtime.workers import close_workers
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+POLL_SECONDS = 0.1
+
+T = TypeVar("T")
+
+
+class Stopped(BaseException):
+    """Raised where a signal takes effect; `signal` is its number."""
+
+    def __init__(self, number: signal.Signals):
+        super().__init__(f"stopped by {number.name}")
+        self.signal = number
+
+
+class Status(NamedTuple):
+    """The state of a loop in all processes. The loop ends if either part is set."""
+
+    signal: signal.Signals | None
+    finished: bool
+
+
+class StopFlag:
+    """Set by a signal and polled by loops: once per training step, evaluation batch or search call.
+
+    Before `defer` there is nothing to save: a signal raises Stopped immediately, or at the end of
+    the compiled call for which the main thread waits.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self.deferred = False
+        self._started: list[np.ndarray | jax.Array] = []  # at most one, of `start_agreement`
+
+    def set(self, number: signal.Signals) -> None:
+        """Set the flag to the signal that the process has received. Before `defer`, raises
+        Stopped."""
+        self.signal = number
+        if not self.deferred:
+            self.poll()
+
+    def defer(self) -> None:
+        """From now on, handle a signal where it is polled."""
+        self.deferred = True
+
+    def poll(self) -> None:
+        """Raise Stopped if the flag is set. After `defer`, several processes stop together instead
+        (`agreed_status`)."""
+        if self.signal and not (self.deferred and processes.count() > 1):
+            raise Stopped(self.signal)
+
+    def agreed_status(
+        self, ready: Callable[[float], bool] = lambda seconds: True, finished: bool = False
+    ) -> Status:
+        """Wait until `ready` in all processes; returns the signal that any of them has received,
+        and whether any of them has `finished`.
+
+        `ready(seconds)` waits at most that long. A signal or `finished` ends the wait. All
+        processes call this at the same step and get the same result: all continue, or all stop. The
+        first comparison is that of `start_agreement`, if it was called since the last call.
+        """
+        while True:
+            if not self._started:
+                self._started.append(self._compare(POLL_SECONDS, ready, finished))
+            received, ended, any_waiting = np.asarray(self._started.pop()).tolist()
+            if received or ended or not any_waiting:
+                return Status(signal.Signals(received) if received else None, bool(ended))
+
+    def start_agreement(self, ready: Callable[[float], bool], finished: bool) -> None:
+        """Start the comparison of the processes whose result the next `agreed_status` returns.
+
+        Devices run it before the programs that are started after it, and `agreed_status` does not
+        wait for those. All processes call this at the same step. A single process compares nothing:
+        its next `agreed_status` uses the status of that time.
+        """
+        if processes.count() > 1:
+            self._started = [self._compare(0.0, ready, finished)]
+
+    def _compare(
+        self, seconds: float, ready: Callable[[float], bool], finished: bool
+    ) -> np.ndarray | jax.Array:
+        """[signal or 0, finished, waiting], the largest of each in any process."""
+        waiting = not (finished or ready(seconds))
+        return processes.max_over_processes(self.signal or 0, finished, waiting)
+
+    def polled(self, function: Callable[..., T]) -> Callable[..., T]:
+        """The function with a poll before each call."""
+
+        def poll_and_call(*arguments: object) -> T:
+            self.poll()
+            return function(*arguments)
+
+        return poll_and_call
+
+
+def handle_signals() -> StopFlag:
+    """Handle SIGTERM and SIGINT from now on: the first one sets the returned flag.
+
+    A second signal ends the process immediately, also during a compilation or a compiled call;
+    everything saved before is kept. Called in the main thread.
+    """
+    stop = StopFlag()
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        if stop.signal:
+            _exit_immediately(number)
+        stop.set(signal.Signals(number))
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    # The interpreter writes the number of each signal to this pipe when it arrives. Python
+    # handlers run in the main thread only, and not while it is inside XLA.
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_await_second_signal, args=(reader,), daemon=True).start()
+    for number in SIGNALS:
+        signal.signal(number, receive)
+    return stop
+
+
+def _await_second_signal(reader: int) -> None:
+    arrived = 0
+    while byte := os.read(reader, 1):
+        arrived += byte[0] in SIGNALS
+        if arrived == 2:
+            _exit_immediately(byte[0])
+
+
+def _exit_immediately(number: int) -> NoReturn:
+    # One write with the line feed: two threads may print it at the same time.
+    message = f"stopped immediately by a second signal, {signal.Signals(number).name}\n"
+    print(message, end="", file=sys.stderr, flush=True)
+    close_workers()
+    os._exit(128 + number)

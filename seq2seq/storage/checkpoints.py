@@ -1,0 +1,288 @@
+"""Checkpoints of a training: saved and restored; the last k, the best and an average are kept.
+
+seq2seq/storage/run_files.py lists the files; BestCheckpoint (seq2seq/training/evaluate.py) chooses
+the best one. The one idea: a checkpoint is written to a temporary directory, with the hashes of its
+files, and then renamed.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from seq2seq.runtime import processes
+from seq2seq.runtime.devices import replicated
+from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
+from seq2seq.runtime.files import delete_directory, publish_directory
+from seq2seq.storage.manifest import damage, quarantine, write_manifest
+from seq2seq.storage.migration import FORMAT_VERSION, migrate
+from seq2seq.storage.run_files import (
+    mean_params,
+    read_best,
+    restore_params,
+    single_process_options,
+    steps,
+    write_best,
+)
+from seq2seq.storage.sizes import megabytes, num_bytes
+
+TEMPORARY = "*.*tmp"  # the files in checkpoints/ that an unfinished save leaves
+
+
+class Checkpoints:
+    """The checkpoints of one run directory, each with a manifest of its files.
+
+    A checkpoint is renamed to its final name when all its files are on the disk, so a directory of
+    that name is intact, or was damaged later.
+    """
+
+    def __init__(self, run: Path, keep: int, every: int, log: Callable[[str], None]):
+        self.run, self.keep, self.every, self._log = run.absolute(), keep, every, log
+        self._directory = self.run / "checkpoints"
+        self._directory.mkdir(exist_ok=True)
+        single = single_process_options()
+        options = ocp.CompositeOptions(multiprocessing_options=single)
+        handler = ocp.CompositeCheckpointHandler(composite_options=options)
+        self._orbax = ocp.Checkpointer(handler, multiprocessing_options=single)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")  # joined at the exit of the process
+        self._saving: Future[None] | None = None
+        if processes.is_first():
+            self._delete_temporaries()
+
+    def start_save(self, state: Any, data: dict[str, Any]) -> None:
+        """Copy the state to the host; a thread then writes the checkpoint `state.step` and
+        best.json, and deletes the old checkpoints. `wait` waits for it and comes before the next
+        save.
+
+        data["best"] is the content of best.json: {"checkpoint": STEP, metric: value} or {}. Raises
+        UserError(DIVERGED) if an array is not finite.
+        """
+        check_finite(state, int(state.step))
+        self._saving = self._thread.submit(self._save, host_copy(state), data)
+
+    def wait(self) -> None:
+        """Wait until the save that was started is complete.
+
+        Raises UserError(OUTPUT) if writing failed; earlier checkpoints then stay, and a later save
+        may succeed.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def _save(self, state: Any, data: dict[str, Any]) -> None:
+        step, arrays = int(state.step), checkpoint_items(state)
+        items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
+        items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **data})
+        self._write(self._directory / str(step), items, state)
+        self._write_best(data["best"])
+        for old in set(steps(self.run)) - {*self._last_steps(), data["best"].get("checkpoint")}:
+            self._delete(self._directory / str(old))
+        self._log(f"saved step {step}")
+
+    def _write_best(self, best: dict[str, Any]) -> None:
+        try:
+            write_best(self.run, best)
+        except OSError as error:
+            raise UserError(
+                OUTPUT,
+                f"{self.run}/best.json could not be written: {error.strerror}; it is unchanged",
+            ) from None
+
+    def _write(self, path: Path, items: dict[str, Any], tree: Any) -> None:
+        temporary = self._directory / f"{path.name}.tmp"
+        try:
+            self._orbax.save(temporary, args=ocp.args.Composite(**items))
+            write_manifest(temporary)
+            self._delete(path)
+            publish_directory(temporary, path)
+        except (OSError, ValueError) as error:  # TensorStore raises ValueError
+            for _ in range(20):  # threads of Orbax may continue to write for a while
+                self._delete_temporaries()
+                time.sleep(0.1)
+            raise UserError(
+                OUTPUT,
+                f"{path} could not be saved: it needs {megabytes(num_bytes(tree))}, "
+                f"{megabytes(shutil.disk_usage(self.run).free)} are free ({str(error)[-200:]}); "
+                "earlier checkpoints are unchanged",
+            ) from None
+
+    def _delete(self, path: Path) -> None:
+        """Rename, then delete: a partly deleted checkpoint never has the name of a checkpoint."""
+        if path.is_dir():
+            delete_directory(path, self._directory / f"{path.name}.old.tmp")
+
+    def _delete_temporaries(self) -> None:
+        """Delete the files of saves that failed or were killed."""
+        for path in self._directory.glob(TEMPORARY):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _last_steps(self) -> list[int]:
+        """The last `keep` steps that are multiples of `every`, to keep and to average.
+
+        Another step, saved at an interruption, counts only while it is the latest: interruptions
+        change neither the kept checkpoints nor the average.
+        """
+        saved = steps(self.run)
+        return [step for step in saved if step % self.every == 0 or step == saved[-1]][-self.keep :]
+
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The newest intact state, placed like the TrainState `like`, and its data.
+
+        None in a new run. Newer damaged checkpoints are quarantined (renamed STEP.corrupt) with a
+        warning. data["best"] and best.json name an existing checkpoint or none. Raises
+        UserError(CHECKPOINT) if all checkpoints are damaged or lost.
+        """
+        step = self._newest_intact_step()
+        if step is None:
+            return None
+        like = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated()), like
+        )
+        trees = checkpoint_items(like)
+        items = {name: ocp.args.StandardRestore(tree) for name, tree in trees.items()}
+        try:
+            composite = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
+            restored = self._orbax.restore(self._directory / str(step), args=composite)
+        except (ValueError, KeyError, OSError) as error:
+            raise UserError(
+                CHECKPOINT,
+                f"{self.run}/checkpoints/{step} cannot be restored: "
+                f"{str(error)[:200]}; start over with --overwrite",
+            ) from None
+        data = migrate(restored["data"], self._directory / str(step))
+        self._repair_best(data)
+        ema = restored["ema"] if like.ema is not None else None
+        state = type(like)(params=restored["params"], ema=ema, **restored["rest"])
+        return state, data
+
+    def _repair_best(self, data: dict[str, Any]) -> None:
+        """Reset data["best"] and best.json if they name a checkpoint that does not exist."""
+        best = data["best"].get("checkpoint")
+        if best not in {None, *steps(self.run)}:
+            self._log(
+                f"warning: the best checkpoint, {best}, is missing; the next one that is evaluated "
+                "becomes the best"
+            )
+            data["best"] = {}
+        if processes.is_first() and not self._best_is_valid():
+            write_best(self.run, data["best"])
+
+    def _best_is_valid(self) -> bool:
+        """Whether best.json is readable and names an existing checkpoint or none."""
+        try:
+            best = read_best(self.run).get("checkpoint")
+        except UserError:
+            self._log(
+                f"warning: {self.run}/best.json is damaged; it is restored from the checkpoint"
+            )
+            return False
+        return best in {None, *steps(self.run)} or (best == "average" and self.complete)
+
+    def _newest_intact_step(self) -> int | None:
+        damaged: dict[int | str, str] = {}
+        for step in reversed(steps(self.run)):
+            if reason := damage(self._directory / str(step)):
+                damaged[step] = reason
+                continue
+            for damaged_step, reason in damaged.items():
+                path = quarantine(self._directory / str(damaged_step))
+                self._log(
+                    f"warning: checkpoint {damaged_step} is damaged: {reason}; it was renamed to "
+                    f"{path.name}, and training resumes from step {step}"
+                )
+            return step
+        quarantined = self._directory.glob("*.corrupt*")
+        damaged |= {path.name: "quarantined earlier" for path in quarantined}
+        # The first save writes best.json, so its presence means that there was a checkpoint.
+        if damaged or (self.run / "best.json").exists():
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in damaged.items())
+            raise UserError(
+                CHECKPOINT,
+                f"no checkpoint in {self._directory} can be used: {reasons or 'it is empty'}; "
+                "restore one from a backup, or start over with --overwrite",
+            )
+        return None
+
+    def average(self) -> Any:
+        """The mean of the parameters of the last `keep` checkpoints, without damaged ones."""
+        return mean_params(self._last_params())
+
+    def _last_params(self) -> Iterator[Any]:
+        for step in self._last_steps():
+            try:
+                yield restore_params(self.run, str(step))
+            except UserError as error:
+                self._log(f"warning: not averaged: {error}")
+
+    @property
+    def complete(self) -> bool:
+        """Whether training has ended: its last action is to save the average."""
+        return (self.run / "average").is_dir()
+
+    def save_average(self, params: Any, best: dict[str, Any]) -> None:
+        """Write best.json and average/, both or neither. Raises UserError(OUTPUT)."""
+        previous = read_best(self.run)
+        self._write_best(best)
+        try:
+            self._write_params(self.run / "average", params)
+        except UserError:
+            self._write_best(previous)
+            raise
+
+    def save_named_average(self, name: str, params: Any) -> None:
+        """Write or replace the checkpoint `name`, which training ignores. Raises
+        UserError(OUTPUT)."""
+        self._write_params(self._directory / name, params)
+
+    def _write_params(self, path: Path, params: Any) -> None:
+        self._write(path, {"params": ocp.args.StandardSave(params)}, params)
+
+    def discard_results(self, best: dict[str, Any]) -> None:
+        """Delete scores.json and the average, which further training makes outdated, after writing
+        best.json."""
+        self._write_best(best)
+        (self.run / "scores.json").unlink(missing_ok=True)
+        self._delete(self.run / "average")
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        self._orbax.close()
+
+
+def host_copy(state: Any) -> Any:
+    """The arrays of `state` in memory of their own. On a CPU `device_get` returns views of buffers
+    that are donated to the next step."""
+    return jax.tree.map(np.array, jax.device_get(state))
+
+
+@jax.jit
+def finite_leaves(tree: Any) -> Any:
+    """For each array, whether all its elements are finite."""
+    return jax.tree.map(lambda x: jnp.isfinite(x).all(), tree)
+
+
+def check_finite(state: Any, step: int) -> None:
+    """Raise UserError(DIVERGED) with the name of the first array that is not finite."""
+    finite = jax.device_get(finite_leaves(state))
+    for path, is_finite in jax.tree_util.tree_leaves_with_path(finite):
+        if not is_finite:
+            raise UserError(
+                DIVERGED,
+                f"step {step} is not saved: {jax.tree_util.keystr(path)} has NaN or infinite "
+                "elements; lower training.learning_rate and resume from the last checkpoint",
+            )
+
+
+def checkpoint_items(state: Any) -> dict[str, Any]:
+    """The separately stored parts of a TrainState: params, ema (if there is one), and the rest."""
+    rest = state._asdict()
+    items = {name: rest.pop(name) for name in ("params", "ema")}
+    return {name: tree for name, tree in items.items() if tree is not None} | {"rest": rest}

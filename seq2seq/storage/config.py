@@ -1,0 +1,178 @@
+"""The config tree of model, data, training and decoding: validation, config.json, comparison."""
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Any
+
+from seq2seq.data.config import DataConfig
+from seq2seq.data.special_tokens import Special
+from seq2seq.model.config import DROPOUT_RATES, ModelConfig
+from seq2seq.model.options import Options
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.runtime.files import write_atomic
+from seq2seq.runtime.paths import check_local_path
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.migration import FORMAT_VERSION, migrate
+from seq2seq.storage.training_config import TrainingConfig
+
+
+@dataclass(unsafe_hash=True)
+class Config(Options):
+    """All settings of a run; it is open until `validate` (model/options.py describes this)."""
+
+    model: ModelConfig = dataclass_field(default_factory=ModelConfig)
+    data: DataConfig = dataclass_field(default_factory=DataConfig)
+    training: TrainingConfig = dataclass_field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = dataclass_field(default_factory=DecodingConfig)
+
+    def validate(self) -> None:
+        """Check all rules and close this config and its sections: assignment raises from then on.
+
+        Raises UserError(CONFIGURATION) with the first rule that is broken: expected, got.
+        """
+        check_local_path("config.training.init_from", self.training.init_from)
+        for file in self.data.vocab_files:
+            check_local_path("config.data.vocab", file)
+        try:
+            super().validate()
+        except ValueError as error:
+            raise UserError(CONFIGURATION, str(error)) from None
+
+    def check_rules(self) -> None:
+        """The rules that concern several sections. Raises ValueError."""
+        longest = max(self.data.source_length, self.data.target_length)
+        if longest > self.model.max_length:
+            raise ValueError(
+                "data.source_length and data.target_length must be at most model.max_length, "
+                f"got {longest} > {self.model.max_length}"
+            )
+        if self.training.tokens_per_batch < self.data.target_length:
+            raise ValueError(
+                "training.tokens_per_batch must be at least data.target_length (one row), got "
+                f"{self.training.tokens_per_batch} < {self.data.target_length}"
+            )
+        if self.data.vocab and self.training.init_from:
+            raise ValueError(
+                "data.vocab is not supported with training.init_from, whose vocabulary is used; "
+                f"give one of them, got {self.data.vocab!r} and {self.training.init_from!r}"
+            )
+        if self.model.tied_embeddings == "three-way" and not self.data.joint_vocab:
+            raise ValueError(
+                "three-way tied embeddings need data.joint_vocab=true, got false; or set "
+                "model.tied_embeddings=two-way"
+            )
+
+    @property
+    def special(self) -> Special:
+        """The ids of the special tokens."""
+        m = self.model
+        return Special(m.pad_id, m.start_id, m.end_id, m.unknown_id)
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Packed rows of one global batch."""
+        return self.training.tokens_per_batch // self.data.target_length
+
+    @property
+    def rows_at_a_time(self) -> int:
+        """Packed rows of one micro-batch over all devices, which are in memory at once."""
+        return -(-self.rows_per_batch // self.training.accumulate)
+
+
+def save_config(config: Config, path: Path) -> None:
+    """Write the config and its format_version as JSON."""
+    content = {"format_version": FORMAT_VERSION, **asdict(config)}
+    write_atomic(path, json.dumps(content, indent=2) + "\n")
+
+
+def load_config(path: Path) -> Config:
+    """Read what `save_config` wrote, in this or an older format.
+
+    Raises UserError(CHECKPOINT) for a missing, damaged or newer file and UserError(CONFIGURATION)
+    for invalid fields.
+    """
+    config = Config()
+    sections = _read_sections(path)
+    for field in fields(Config):
+        _set_fields(getattr(config, field.name), sections.get(field.name, {}), path)
+    config.validate()
+    return config
+
+
+def _read_sections(path: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a config.json, migrated to the current format."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise ValueError(f"expected a JSON object, got {type(tree).__name__}")
+    except OSError:
+        raise UserError(
+            CHECKPOINT,
+            f"{path.parent} is not a run directory: it has no {path.name}; "
+            "set --workdir or training.init_from to a directory that train.py wrote",
+        ) from None
+    except ValueError as error:
+        raise UserError(CHECKPOINT, f"{path} is damaged: {error}") from None
+    sections = migrate(tree, path)
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            raise UserError(
+                CHECKPOINT, f"{path} is damaged: {name} must be a JSON object, got {section!r}"
+            )
+    return sections
+
+
+def _set_fields(section: Options, content: dict[str, Any], path: Path) -> None:
+    """Set the fields of one section. Raises UserError(CONFIGURATION) for a bad name or type."""
+    for name, value in content.items():
+        try:
+            setattr(section, name, value)
+        except AttributeError:
+            raise UserError(
+                CONFIGURATION,
+                f"{path}: unknown field {section.section}.{name}; the run was written by another "
+                "version of this program",
+            ) from None
+        except TypeError as error:
+            raise UserError(CONFIGURATION, f"{path}: {error}") from None
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether `path` is valid JSON but not the config.json of a run."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return not isinstance(tree, dict) or not {section.name for section in fields(Config)} <= set(
+        tree
+    )
+
+
+def take_model(config: Config, other: Config) -> tuple[Config, list[str]]:
+    """Copy from `other` the fields that its parameters and vocabulary fix and that still have their
+    defaults in `config`.
+
+    Returns the new config, not yet validated, and the fields of the model that still differ.
+    """
+    default, independent = Config(), {*DROPOUT_RATES, "dtype", "remat"}  # fit any parameters
+    model_fields = [field.name for field in fields(ModelConfig) if field.name not in independent]
+    changed = {}
+    for section, names in (
+        ("model", model_fields),
+        ("data", ["joint_vocab"]),
+        ("decoding", ["suppress", "renormalize"]),
+    ):
+        target, source, initial = (getattr(part, section) for part in (config, other, default))
+        values = {
+            name: getattr(source, name)
+            for name in names
+            if getattr(target, name) == getattr(initial, name)
+        }
+        changed[section] = replace(target, **values)
+    return replace(config, **changed), [
+        f"model.{name} {getattr(other.model, name)!r} → {getattr(changed['model'], name)!r}"
+        for name in model_fields
+        if getattr(changed["model"], name) != getattr(other.model, name)
+    ]

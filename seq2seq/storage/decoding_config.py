@@ -1,0 +1,132 @@
+"""DecodingConfig: search, length limits and sampling, the defaults of a run's translations."""
+
+from dataclasses import dataclass
+
+from seq2seq.model.config import CHOICES
+from seq2seq.model.options import Options, option
+
+INT32_LIMIT = 2**31  # exclusive bound of integers that are placed on devices
+MAX_ALPHA = 4  # lengths are below 2^31, and (2^31)^4 = 2^124 is within float32
+
+
+@dataclass(unsafe_hash=True)
+class DecodingConfig(Options):
+    """How a run translates by default (section 6.1 of the paper); decode.py has a flag per field.
+
+    Lengths count the end token, in source and target.
+    """
+
+    section = "decoding"
+
+    beam_size: int = option(
+        4,
+        "live hypotheses of beam search; 1 is greedy search",
+        unit="hypotheses",
+        minimum=1,
+        below=INT32_LIMIT,
+    )
+    nbest: int = option(
+        1,
+        "hypotheses returned for each sentence, at most beam_size",
+        unit="hypotheses",
+        minimum=1,
+        below=INT32_LIMIT,
+    )
+    alpha: float = option(
+        0.6,
+        f"length penalty ((5 + length) / 6)^alpha, from 0 to {MAX_ALPHA}",
+        minimum=0,
+        maximum=MAX_ALPHA,
+    )
+    power_penalty: bool = option(False, "use the length penalty length^alpha instead")
+    horizon: int = option(
+        0,
+        "stop when no live hypothesis could win by ending within this many more tokens; 0: within "
+        "the limit of the sentence (exact)",
+        unit="tokens",
+        minimum=0,
+        below=INT32_LIMIT,
+    )
+    max_extra_length: int = option(
+        50,
+        "maximum length beyond that of the source, within the model's max_length",
+        unit="tokens",
+        minimum=0,
+        below=INT32_LIMIT,
+    )
+    max_length: int = option(
+        0, "maximum length in tokens; 0: no limit", unit="tokens", minimum=0, below=INT32_LIMIT
+    )
+    max_length_ratio: float = option(
+        0.0,
+        "maximum length as a factor of the source length; 0: no limit",
+        minimum=0,
+        below=INT32_LIMIT,
+    )
+    min_length: int = option(
+        0, "minimum length in tokens", unit="tokens", minimum=0, below=INT32_LIMIT
+    )
+    min_length_ratio: float = option(
+        0.0, "minimum length as a factor of the source length", minimum=0, below=INT32_LIMIT
+    )
+    repetition_penalty: float = option(
+        1.0,
+        "factor on the log-probabilities of tokens that the hypothesis already contains",
+        above=0,
+        below=float("inf"),
+    )
+    no_repeat_ngram: int = option(
+        0,
+        "length of n-grams that may not be repeated; 0: no limit",
+        unit="tokens",
+        minimum=0,
+        below=INT32_LIMIT,
+    )
+    suppress: str = option("", "target pieces that are never generated, separated by spaces")
+    renormalize: bool = option(
+        False, "distribute the probability of suppressed pieces over the other pieces"
+    )
+    samples: int = option(
+        0,
+        "number of sampled translations per sentence; 0: beam search",
+        unit="translations",
+        minimum=0,
+        below=INT32_LIMIT,
+    )
+    temperature: float = option(1.0, "softmax temperature of sampling", above=0, below=float("inf"))
+    top_k: int = option(
+        0, "sample from the k best tokens; 0: from all", unit="tokens", minimum=0, below=INT32_LIMIT
+    )
+    top_p: float = option(
+        1.0,
+        "sample from the fewest tokens with this total probability",
+        unit="probability",
+        above=0,
+        maximum=1,
+    )
+    seed: int = option(0, "seed of sampling", minimum=0, below=INT32_LIMIT)
+    batch_size: int = option(
+        0,
+        "sentences per device in one compiled batch; 0: 32 on a CPU, more on a GPU or TPU",
+        unit="sentences",
+        minimum=0,
+        below=INT32_LIMIT,
+    )
+    dtype: str = option(
+        "",
+        "precision of the computation: float32, mixed or bfloat16; empty: as in training",
+        choices=("", *CHOICES["dtype"]),
+    )
+
+    @property
+    def hypotheses(self) -> int:
+        """Translations returned for each sentence."""
+        return self.samples or self.nbest
+
+    def check_rules(self) -> None:
+        """The rules that concern several fields. Raises ValueError."""
+        if self.nbest > self.beam_size and not self.samples:
+            raise ValueError(
+                "decoding.nbest must be at most decoding.beam_size, got "
+                f"{self.nbest} > {self.beam_size}"
+            )

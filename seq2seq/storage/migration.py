@@ -1,0 +1,36 @@
+"""format_version of config.json and of checkpoints, and the migration of older ones."""
+
+from pathlib import Path
+from typing import Any
+
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+
+FORMAT_VERSION = 3  # raise it with every change that older programs cannot read
+
+
+def migrate(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content of `path` in the current format, without its format_version.
+
+    A file without format_version has version 0, the format before versions were written; its
+    fields are those of version 1. Checkpoints of version 2 have the field window
+    (seq2seq/training/resume.py). Before version 3 the default of decoding.batch_size was 32, which
+    every config.json stores: it becomes 0 (by platform), which is 32 on a CPU. Raises
+    UserError(CHECKPOINT) for an unknown version.
+    """
+    version = content.get("format_version", 0)
+    if type(version) is not int or version < 0:
+        raise UserError(
+            CHECKPOINT,
+            f"{path} is damaged: format_version must be an integer of at least 0, got {version!r}",
+        )
+    if version > FORMAT_VERSION:
+        raise UserError(
+            CHECKPOINT,
+            f"{path} was written by a newer version of this program: expected format_version "
+            f"{FORMAT_VERSION} or lower, got {version}; update the program",
+        )
+    content = {name: value for name, value in content.items() if name != "format_version"}
+    decoding = content.get("decoding")
+    if version < 3 and isinstance(decoding, dict) and decoding.get("batch_size") == 32:
+        content["decoding"] = decoding | {"batch_size": 0}
+    return content

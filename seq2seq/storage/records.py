@@ -1,0 +1,78 @@
+"""Records of a run: run.json and metrics.jsonl. Resuming does not depend on them."""
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from seq2seq.storage.manifest import quarantine
+
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
+
+
+def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
+    """The entry of run.json for this start: command, time, host, versions, commit, seed, data."""
+    commit = (
+        subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
+        if shutil.which("git")
+        else ""
+    )
+    return {
+        "command": sys.argv,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in LIBRARIES},
+        "commit": commit,
+        "seed": seed,
+        "data": data,
+    }
+
+
+def read_facts(path: Path) -> tuple[dict[str, Any], str]:
+    """The content of run.json ({} if there is none), and a warning or "".
+
+    A damaged file is quarantined: renamed to run.json.corrupt.
+    """
+    try:
+        facts = json.loads(path.read_bytes())
+        shape = {"data": dict, "resumed": list}
+        if not isinstance(facts, dict) or not all(
+            isinstance(facts.get(name, kind()), kind) for name, kind in shape.items()
+        ):
+            raise ValueError("not the description of a run")
+    except FileNotFoundError:
+        return {}, ""
+    except (ValueError, RecursionError) as error:
+        kept = quarantine(path)
+        return {}, (
+            f"{path.name} is damaged ({error}); it was renamed to {kept.name}, and a new "
+            "one was started"
+        )
+    return facts, ""
+
+
+def metrics_until(content: bytes, step: int) -> tuple[bytes, int]:
+    """The lines of metrics.jsonl up to and including `step`, and the number of damaged lines."""
+    lines = [(line, step_of(line)) for line in content.split(b"\n") if line]
+    kept = b"".join(line + b"\n" for line, number in lines if number is not None and number <= step)
+    return kept, sum(number is None for _, number in lines)
+
+
+def step_of(line: bytes) -> float | None:
+    """The step of a metrics line; None for a damaged line, such as one truncated by a crash."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,285 @@
+"""The directory of a training run: lock, configuration, vocabulary, log, metrics and samples."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.vocabulary import save_tokenizers
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
+from seq2seq.runtime.files import lock_file, write_atomic
+from seq2seq.storage.config import (
+    Config,
+    DecodingConfig,
+    is_foreign,
+    load_config,
+    save_config,
+    take_model,
+)
+from seq2seq.storage.records import metrics_until, read_facts, start_facts
+from seq2seq.storage.run_files import steps
+
+# Fields that may change when a run is resumed: neither parameter shapes nor data depend on them.
+# (A change of the learning rate takes effect from the resumed step on.)
+CHANGEABLE = {
+    "training.max_epochs", "training.max_hours",
+    "training.num_steps", "training.log_every", "training.eval_every", "training.checkpoint_every",
+    "training.keep", "training.patience", "training.eval_sentences", "training.loss_block",
+    "training.accumulate", "training.profile", "model.remat", "data.data_dir",
+    "training.skip_nonfinite", "training.allow_data_change", "training.deterministic",
+    "training.learning_rate", "training.warmup_steps", "training.clip_norm",
+    *(f"decoding.{field.name}" for field in fields(DecodingConfig)),
+}  # fmt: skip
+# All files that a run writes. config.json is deleted last, because it marks the directory as a run.
+RUN_FILES = (
+    "run.json",
+    "run.json.corrupt",
+    "metrics.jsonl",
+    "train.log",
+    "best.json",
+    "scores.json",
+    "vocab",
+    "checkpoints",
+    "average",
+    "samples",
+    "tensorboard",
+    "profile",
+    "config.json",
+)
+
+
+class Run:
+    """The directory of one training run, locked by one process at a time."""
+
+    resumed = False  # whether the directory holds a run that is resumed; set by `resume_config`
+
+    def __init__(self, path: Path):
+        """Create or reopen and lock the directory.
+
+        Raises UserError(OUTPUT) if it cannot be written or is in use.
+        """
+        self.path = path.expanduser().absolute()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_file(
+                self.path / "LOCK",
+                f"{self.path} is in use by another training",
+                "stop it or choose another --workdir",
+            )
+        except OSError as error:
+            raise UserError(
+                OUTPUT,
+                f"cannot write the run directory {self.path}: {error.strerror}; "
+                "choose another --workdir",
+            ) from None
+        self._tensorboard: Any = None
+        self._terminal = sys.stderr.isatty()
+
+    def clear(self) -> None:
+        """Delete the run in this directory; other files stay.
+
+        Raises UserError(OUTPUT) if the directory has files with names of RUN_FILES but no run.
+        """
+        if not self._is_clearable():
+            raise UserError(
+                OUTPUT,
+                f"{self.path} holds files but no run: expected the config.json of a run; "
+                "--overwrite deletes nothing here, choose another --workdir",
+            )
+        for name in RUN_FILES:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _is_clearable(self) -> bool:
+        """Whether the directory holds a run, or only what a failed first start has left."""
+        config = self.path / "config.json"
+        if is_foreign(config):
+            return False
+        if config.exists():
+            return True
+        left_by_failed_start = {"train.log"}
+        if (self.path / "vocab" / "tokenizers.json").exists():  # written before config.json
+            left_by_failed_start.add("vocab")
+        names = set(RUN_FILES) - left_by_failed_start
+        return not any((self.path / name).exists() for name in names)
+
+    def resume_config(self, config: Config) -> Config:
+        """The config with which the run in the directory continues; `config` itself if it has none.
+
+        The vocabulary fields are those of the run, and with an unchanged training.init_from the
+        fields that were taken from that model. Raises UserError(CONFIGURATION) with all fields that
+        differ but are not CHANGEABLE, and UserError(CHECKPOINT) for checkpoints without
+        config.json.
+        """
+        path = self.path / "config.json"
+        self.resumed = path.exists()
+        if not self.resumed:
+            if steps(self.path):
+                raise UserError(
+                    CHECKPOINT,
+                    f"{self.path} has checkpoints but no config.json; restore config.json, "
+                    "or choose another --workdir",
+                )
+            return config
+        previous = load_config(path)
+        if config.training.init_from == previous.training.init_from != "":
+            config, _ = take_model(config, previous)
+        config = replace(
+            config,
+            model=replace(
+                config.model,
+                source_vocab_size=previous.model.source_vocab_size,
+                target_vocab_size=previous.model.target_vocab_size,
+            ),
+            data=replace(config.data, vocab_sha256=previous.data.vocab_sha256),
+        )
+        self._check_changes(flatten(asdict(previous)), flatten(asdict(config)))
+        config.validate()
+        return config
+
+    def _check_changes(self, old: dict[str, Any], new: dict[str, Any]) -> None:
+        """Log the changed fields. UserError(CONFIGURATION) if one is not CHANGEABLE."""
+        changes = {key: f"{key} {old[key]!r} → {new[key]!r}" for key in new if new[key] != old[key]}
+        if refused := [text for key, text in changes.items() if key not in CHANGEABLE]:
+            raise UserError(
+                CONFIGURATION,
+                f"{self.path} was trained with another configuration: {', '.join(refused)}; "
+                "keep the earlier value, choose another --workdir, or start over with --overwrite",
+            )
+        for text in changes.values():
+            self.log(f"changed: {text}")
+
+    def save_vocabulary(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
+        """Write vocab/."""
+        save_tokenizers(str(self.path / "vocab"), *tokenizers)
+
+    def describe(self, config: Config, data: dict[str, str]) -> None:
+        """Write config.json, and run.json with command, versions, host and data files.
+
+        `data` maps files to their sha256. Raises UserError(DATA) if a resumed run had other data,
+        unless training.allow_data_change is set.
+        """
+        path = self.path / "run.json"
+        previous, damage = read_facts(path)
+        if damage:
+            self.log(
+                f"warning: {damage}; the data is compared with the checkpoint's record instead"
+            )
+        changed = [name for name in data if previous.get("data", data).get(name) != data[name]]
+        if changed and not config.training.allow_data_change:
+            raise UserError(DATA, data_change_message(changed))
+        save_config(config, self.path / "config.json")
+        facts = start_facts(config.training.seed, data)
+        if previous:
+            resumed = [*previous.get("resumed", []), facts]
+            facts = {**previous, "data": data, "resumed": resumed}
+        write_atomic(path, json.dumps(facts, indent=2) + "\n")
+
+    def log(self, line: str) -> None:
+        """Write a line to stderr and train.log."""
+        self.progress("")
+        write_stderr(f"{line}\n")
+        self.note(line)
+
+    def note(self, line: str) -> None:
+        """Write a line to train.log only."""
+        self._append("train.log", line)
+
+    def _append(self, name: str, line: str) -> None:
+        with self._warn_on_write_error(name), open(self.path / name, "a", encoding="utf-8") as file:
+            print(line, file=file)
+
+    @contextmanager
+    def _warn_on_write_error(self, name: str) -> Iterator[None]:
+        """Turn an OSError, such as a full disk, into a warning: training continues."""
+        try:
+            yield
+        except OSError as error:
+            write_stderr(f"warning: part of {name} is lost: {error.strerror or error}\n")
+
+    def progress(self, line: str) -> None:
+        """Replace the progress line if stderr is a terminal."""
+        if self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            write_stderr(f"\r\033[K{line[:width]}")
+
+    def record(self, step: int, metrics: dict[str, float]) -> None:
+        """Append a line to metrics.jsonl and points to TensorBoard."""
+        entry = {"step": step, "time": round(time.time(), 3), **metrics}
+        self._append("metrics.jsonl", json.dumps(entry))
+        with self._warn_on_write_error("tensorboard"):
+            for name, value in metrics.items():
+                self._tensorboard.add_scalar(name, value, step)
+            self._tensorboard.flush()
+
+    def open_metrics(self, step: int) -> None:
+        """Open metrics.jsonl and TensorBoard at `step`: later entries are dropped."""
+        from tensorboardX import SummaryWriter
+
+        path = self.path / "metrics.jsonl"
+        content = path.read_bytes() if path.exists() else b""
+        kept, damaged = metrics_until(content, step)
+        if damaged:
+            self.log(f"warning: {path.name}: {damaged:,} damaged lines are dropped")
+        if kept != content:
+            write_atomic(path, kept)
+        # With purge_step TensorBoard drops the points of the steps that are trained again.
+        self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
+
+    def write_samples(self, name: int | str, lines: list[str]) -> None:
+        """Write samples/NAME.txt."""
+        text = "".join(line + "\n" for line in lines)
+        with self._warn_on_write_error("samples"):
+            (self.path / "samples").mkdir(exist_ok=True)
+            (self.path / "samples" / f"{name}.txt").write_text(text, encoding="utf-8")
+
+    def write_scores(self, scores: dict[str, Any]) -> None:
+        """Write scores.json: the checkpoint and, by name of the held-out data, its scores."""
+        with self._warn_on_write_error("scores.json"):
+            write_atomic(self.path / "scores.json", json.dumps(scores, indent=2) + "\n")
+
+    def close(self) -> None:
+        """Close the event file and unlock the directory."""
+        self.progress("")
+        with self._warn_on_write_error("tensorboard"):
+            if self._tensorboard is not None:
+                self._tensorboard.close()
+        self._lock.close()
+
+
+def write_stderr(text: str) -> None:
+    """Write to stderr; training continues if stderr is a closed pipe or a file on a full disk."""
+    try:
+        print(text, end="", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except OSError:
+        pass
+
+
+def data_change_message(files: list[str]) -> str:
+    """The error message for training data that differs from that of the resumed run."""
+    return (
+        f"{', '.join(files)} changed since this run began, so the run cannot be resumed exactly; "
+        "restore the data, choose another --workdir, start over with --overwrite, or continue "
+        "with the new data: --config.training.allow_data_change"
+    )
+
+
+def flatten(tree: dict, prefix: str = "") -> dict:
+    """{"a": {"b": 1}} → {"a.b": 1}"""
+    out = {}
+    for key, value in tree.items():
+        inner = isinstance(value, dict)
+        out.update(flatten(value, f"{prefix}{key}.") if inner else {prefix + key: value})
+    return out

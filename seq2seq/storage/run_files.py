@@ -1,0 +1,229 @@
+"""The files of a run: which checkpoints it has, which is the best, and its parameters.
+
+checkpoints/STEP/params, ema   parameters, and their moving average if training.ema_decay is set
+checkpoints/STEP/rest, data    optimizer, key and step; position in the data and best score
+checkpoints/NAME/params        the mean of chosen steps, written by scripts/checkpoints.py average
+average/params                 the mean of the last k checkpoints, written when training ends
+*/MANIFEST.sha256              in each of these directories: the hashes of its files
+best.json                      the checkpoint with the best validation score, and that score
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
+from seq2seq.runtime import processes
+from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
+from seq2seq.runtime.files import write_atomic
+from seq2seq.storage.config import Config, load_config, save_config
+from seq2seq.storage.manifest import damage, has_part, write_manifest
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp  # imported where it is used: importing it takes 0.1 s
+
+AVERAGE_NAME = "[A-Za-z][A-Za-z0-9_-]*"  # as a regular expression
+RESERVED_NAMES = ("best", "latest", "average")  # other meanings of --checkpoint
+
+
+def single_process_options() -> ocp.options.MultiprocessingOptions:
+    """Options with which Orbax does not synchronise processes.
+
+    Each process reads for itself and process 0 writes. Orbax's own coordination requires arrays
+    that are sharded over all processes.
+    """
+    import orbax.checkpoint as ocp
+
+    index = processes.index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=index, active_processes={index}, barrier_sync_key_prefix=f"process{index}"
+    )
+
+
+def steps(run: Path) -> list[int]:
+    """The steps of all checkpoints, intact or damaged, in ascending order.
+
+    Other directories (STEP.tmp, STEP.corrupt, …) and empty ones are ignored.
+    """
+    return sorted(map(int, _directories(run, "0|[1-9][0-9]*")))
+
+
+def named_averages(run: Path) -> list[str]:
+    """The names of all averages that scripts/checkpoints.py wrote, intact or damaged, sorted."""
+    return sorted(_directories(run, AVERAGE_NAME))
+
+
+def _directories(run: Path, pattern: str) -> list[str]:
+    """The names of the directories in RUN/checkpoints that match and are not empty."""
+    directory = run / "checkpoints"
+    paths = directory.iterdir() if directory.is_dir() else ()
+    return [
+        path.name
+        for path in paths
+        if re.fullmatch(pattern, path.name) and path.is_dir() and any(path.iterdir())
+    ]
+
+
+def read_best(run: Path) -> dict[str, Any]:
+    """best.json: {"checkpoint": STEP or "average", metric: value}; {} without an evaluation.
+
+    Raises UserError(CHECKPOINT) if the file is damaged.
+    """
+    try:
+        best = json.loads((run / "best.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        best = None
+    if not isinstance(best, dict) or not isinstance(best.get("checkpoint", ""), int | str):
+        raise UserError(
+            CHECKPOINT,
+            f"{run}/best.json is damaged: expected a JSON object that names a checkpoint; "
+            "delete it (best then means latest) or use --checkpoint=latest",
+        )
+    return best
+
+
+def write_best(run: Path, best: dict[str, Any]) -> None:
+    """Replace best.json atomically."""
+    write_atomic(run / "best.json", json.dumps(best) + "\n")
+
+
+def params_directory(run: Path, checkpoint: str) -> Path:
+    """The directory of the parameters of `checkpoint`: best, latest, average, a step or the name of
+    an average.
+
+    "best" means the latest if nothing was evaluated. Raises UserError(CHECKPOINT) if the
+    checkpoint does not exist.
+    """
+    existing, named = steps(run), named_averages(run)
+    average = run / "average" / "params"
+    if checkpoint == "best":
+        checkpoint = str(read_best(run).get("checkpoint", "latest"))
+    if checkpoint == "average" and average.is_dir():
+        return average
+    if checkpoint in named:
+        return run / "checkpoints" / checkpoint / "params"
+    if not existing:
+        raise UserError(
+            CHECKPOINT, f"no checkpoint in {run}/checkpoints; train first: train.py --workdir={run}"
+        )
+    if checkpoint == "latest":
+        checkpoint = str(existing[-1])
+    names = list(map(str, existing))
+    if checkpoint in names:
+        directory = run / "checkpoints" / checkpoint
+        return directory / ("ema" if has_part(directory, "ema") else "params")
+    raise UserError(
+        CHECKPOINT,
+        f"no checkpoint {checkpoint!r} in {run}: expected one of the steps {', '.join(names)}"
+        + (" and the average" if average.is_dir() else "")
+        + (f", or {', '.join(named)}" if named else ""),
+    )
+
+
+def check_undamaged(params: Path) -> None:
+    """Raise UserError(CHECKPOINT) if a directory of parameters does not match its manifest.
+
+    There is no fallback to another checkpoint, because it would give other translations.
+    """
+    if reason := damage(params.parent, params.name):
+        run = params.parent.parent if params.parent.name == "average" else params.parents[2]
+        intact = [str(step) for step in steps(run) if not damage(run / "checkpoints" / str(step))]
+        raise UserError(
+            CHECKPOINT,
+            f"{params.parent} is damaged: {reason}; intact checkpoints: "
+            + (f"{', '.join(intact)} (use --checkpoint={intact[-1]})" if intact else "none"),
+        )
+
+
+def read_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config and tokenizers of a run; checks that it has `checkpoint`. Uses no device."""
+    config = load_config(run / "config.json")
+    check_undamaged(params_directory(run, checkpoint))
+    tokenizers = load_tokenizers(str(run / "vocab"))
+    expected = config.model.source_vocab_size, config.model.target_vocab_size
+    sizes = tuple(tokenizer.size for tokenizer in tokenizers)
+    same_hash = "+".join(map(tokenizer_sha256, tokenizers)) == config.data.vocab_sha256
+    if sizes != expected or not same_hash:
+        raise UserError(
+            CHECKPOINT,
+            f"the vocabulary in {run}/vocab does not fit the checkpoint: expected "
+            f"{expected[0]} source and {expected[1]} target tokens, got {sizes[0]} and {sizes[1]}"
+            + ("" if sizes != expected else " with another sha256")
+            + "; restore it from a copy of the run",
+        )
+    return config, tokenizers
+
+
+def write_run(
+    run: Path, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], params: Any
+) -> None:
+    """Write a run directory with `params` as its average and best checkpoint.
+
+    Raises UserError(OUTPUT) if the directory holds a run already.
+    """
+    import orbax.checkpoint as ocp
+
+    if (run / "config.json").exists():
+        raise UserError(
+            OUTPUT, f"{run} holds a run already: expected a new directory; choose another one"
+        )
+    run.mkdir(parents=True, exist_ok=True)
+    save_config(config, run / "config.json")
+    save_tokenizers(str(run / "vocab"), *tokenizers)
+    write_best(run, {"checkpoint": "average"})
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(run.absolute() / "average" / "params", params)
+    write_manifest(run / "average")
+
+
+def require_finite(params: Any, run: Path) -> Any:
+    """Return `params`. Raises UserError(CHECKPOINT) if one contains NaN or infinity."""
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if not np.isfinite(leaf).all():
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError(
+                CHECKPOINT,
+                f"{run}: the parameter {name} is not finite: expected "
+                "numbers, got NaN or infinity; use another --checkpoint",
+            )
+    return params
+
+
+def restore_params(run: Path, checkpoint: str) -> Any:
+    """The parameters of `checkpoint` (see `params_directory`) as NumPy arrays.
+
+    Raises UserError(CHECKPOINT) if they do not exist, are damaged or cannot be read.
+    """
+    import orbax.checkpoint as ocp
+
+    path = params_directory(run.absolute(), checkpoint)
+    check_undamaged(path)
+    try:
+        with ocp.StandardCheckpointer(
+            multiprocessing_options=single_process_options()
+        ) as checkpointer:
+            shapes = checkpointer.metadata(path).item_metadata.tree
+            like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
+            return checkpointer.restore(path, like)
+    except (ValueError, KeyError, OSError, AttributeError) as error:
+        raise UserError(CHECKPOINT, f"{path} cannot be read: {str(error)[:200]}") from None
+
+
+def mean_params(trees: Iterable[Any]) -> Any:
+    """The mean of trees of parameters as float32. It is computed in float64, one tree at a time."""
+    total, count = None, 0
+    for tree in trees:
+        tree = jax.tree.map(lambda x: x.astype(np.float64), tree)
+        total = tree if total is None else jax.tree.map(np.add, total, tree)
+        count += 1
+    return jax.tree.map(lambda x: (x / count).astype(np.float32), total)

@@ -1,0 +1,100 @@
+"""The flag --config: a config file, by default the config of the run in --workdir."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.storage.config import Config, is_foreign
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = ROOT / "configs"
+BUILT_IN = str(CONFIGS / "korean_english.py")  # without --config and without a run
+RUN_CONFIG = ROOT / "storage" / "run_config.py"
+
+flags.disclaim_key_flags()  # --help attributes --config to the caller
+
+
+def define_config(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
+    """Define --config and a flag for each of its fields that `argv` sets.
+
+    The name of an installed config, --config=small, is replaced in `argv` by its path, which
+    ml_collections reads.
+    """
+    argv[:] = map(with_path_of_config, argv)
+    config_flags.DEFINE_config_file(
+        "config",
+        default_config(argv),
+        "A Python file with a function get_config(), which is executed, or the name of a file of "
+        "configs/, such as small. Without --config an existing run in --workdir is resumed with "
+        "its own config.",
+        flag_values=values,
+        sys_argv=list(argv),
+    )
+
+
+def with_path_of_config(argument: str) -> str:
+    """--config=NAME with the path of the installed config NAME; any other argument unchanged."""
+    flag, _, name = argument.partition("=")
+    path = CONFIGS / f"{name}.py"
+    known = flag in ("--config", "-config") and name.isidentifier() and path.exists()
+    return f"{flag}={path}" if known else argument
+
+
+def default_config(argv: Sequence[str]) -> str:
+    """The value of --config if it is not given: the config of the run in --workdir, if any.
+
+    ml_collections reads the config while it parses --config, so --workdir is parsed before.
+    """
+    early = flags.FlagValues()
+    flags.DEFINE_string("workdir", "", "", flag_values=early)
+    early(argv, known_only=True)
+    run = Path(early.workdir).expanduser().absolute()
+    config = run / "config.json"
+    if early.workdir and config.exists() and not is_foreign(config):
+        return f"{RUN_CONFIG}:{run}"
+    return BUILT_IN
+
+
+def parsed_config(f: flags.FlagValues) -> Config:
+    """The config of --config and its overrides, which does not change from here on.
+
+    Raises UserError(CONFIGURATION) if it is invalid.
+    """
+    config, file = f.config, config_flags.get_config_filename(f["config"])
+    if not isinstance(config, Config):
+        if not Path(file).is_file():
+            raise UserError(
+                CONFIGURATION, f"--config={file} does not exist: expected a Python file"
+            )
+        raise UserError(
+            CONFIGURATION,
+            f"get_config() of --config={file} must return a seq2seq.storage.config.Config, "
+            f"got {type(config).__name__}",
+        )
+    config.validate()
+    return config
+
+
+def check_new_run(f: flags.FlagValues) -> None:
+    """Raise UserError(CONFIGURATION) if --workdir has no run and no flag names a corpus.
+
+    Otherwise a misspelled path of a run would start a new one on the built-in corpus.
+    """
+    flag = f["config"]
+    default = flag.using_default_value and config_flags.get_config_filename(flag) == BUILT_IN
+    if f.workdir and default and "data.corpus" not in config_flags.get_override_values(flag):
+        raise UserError(
+            CONFIGURATION,
+            f"--workdir={f.workdir} holds no run to resume: expected its config.json; correct "
+            "--workdir, or start a new run with --config=FILE or --config.data.corpus=SPEC",
+        )
+
+
+def run_path(f: flags.FlagValues) -> Path:
+    """The run directory: --workdir, or runs/NAME of the config file."""
+    file = Path(config_flags.get_config_filename(f["config"]))
+    path = Path(f.workdir or f"runs/{file.stem}")
+    return path.expanduser().absolute()

@@ -1,0 +1,135 @@
+"""A dry run: read all data, check memory and disk space, do one step in a temporary directory."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import jax
+from jax.stages import Wrapped
+
+from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.data.batching.packing import Batch
+from seq2seq.data.tokens.corpus_cache import CorpusCache, deleting_damaged_stores
+from seq2seq.model.kinds import make_model
+from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.errors import OUTPUT, UserError
+from seq2seq.runtime.memory import free_memory
+from seq2seq.storage.config import Config
+from seq2seq.storage.run import Run
+from seq2seq.storage.sizes import disk_forecast, megabytes, num_bytes
+from seq2seq.training.inputs import encode_corpora, open_corpora, training_batches
+from seq2seq.training.memory_check import check_state, check_step, explain_failure, step_memory
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import pmap_train_step, split_rows
+from seq2seq.training.progress import announce
+from seq2seq.training.step import TrainState, init_state, make_train_step
+from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
+
+
+def dry_run(
+    config: Config,
+    path: Path,
+    cache: CorpusCache | None,
+    overwrite: bool,
+    compilation_cache: str,
+) -> None:
+    """Do the same as training at `path` up to the first step; raise the same UserErrors."""
+    check_writable(path)
+    with temporary_run(path, overwrite) as run:
+        config = run.resume_config(config)
+        run.log(f"dry run of {path}: reads all data")
+        corpora = open_corpora(config, run)
+        config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
+        config = with_vocabulary(config, tokenizers)
+        data = encode_corpora(config, run, corpora, tokenizers, cache)
+        prepare_jax(compilation_cache, deterministic=config.training.deterministic)
+        with (
+            closing(training_batches(config, data)) as batches,
+            explain_failure(config, run),
+            deleting_damaged_stores(),
+        ):
+            announce(config, run, batches, DataPosition())
+            do_one_step(config, run, batches, path)
+        run.log("dry run: successful, nothing was kept but caches")
+
+
+@contextmanager
+def temporary_run(path: Path, overwrite: bool) -> Iterator[Run]:
+    """A run in a temporary directory, with the config and the vocabulary of the run at `path`."""
+    with TemporaryDirectory(prefix="dry_run_") as directory:
+        if (path / "config.json").exists() and not overwrite:
+            shutil.copy(path / "config.json", directory)
+            if (path / "vocab").is_dir():
+                shutil.copytree(path / "vocab", Path(directory, "vocab"))
+        run = Run(Path(directory))
+        try:
+            yield run
+        except UserError as error:  # the message names the real run
+            raise UserError(error.code, str(error).replace(str(run.path), str(path))) from error
+        finally:
+            run.close()
+
+
+def do_one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
+    """Make the state, check memory and disk space, and do one step."""
+    model = make_model(config.model)
+    optimizer = make_optimizer(config.training, config.model.d_model)
+    fresh_state = partial(init_state, model, optimizer, config.training)
+    check_state(jax.eval_shape(fresh_state), config)
+    state = fresh_state()
+    message, fits = disk_forecast(path, state, config.training.keep)
+    if not fits:
+        raise UserError(OUTPUT, f"{message}; lower training.keep or choose another --workdir")
+    run.log(message)
+    batch = batches[DataPosition()]
+    run.log(
+        f"one batch: {batch.target.size:,} target tokens, "
+        f"{int((batch.target_segments > 0).sum()):,} without padding"
+    )
+    batch = split_rows(batch, jax.local_device_count(), config.training.accumulate)
+    step = pmap_train_step(make_train_step(model, optimizer, config.training))
+    check_step(log_step_memory(run, step, state, batch), config)
+    started = time.perf_counter()
+    _, metrics = jax.block_until_ready(step(state, batch))
+    run.log(
+        f"one step: {time.perf_counter() - started:.2f} s, loss {float(metrics['loss']):.3f}, "
+        f"gradient norm {float(metrics['gradient_norm']):.3f}"
+    )
+
+
+def log_step_memory(
+    run: Run, step: Wrapped, state: TrainState, batch: Batch
+) -> tuple[int, int] | None:
+    """Compile the step, log the time and its memory, and return `step_memory`."""
+    started = time.perf_counter()
+    memory = step_memory(step, state, batch)
+    run.log(f"compiled in {time.perf_counter() - started:.1f} s")
+    if memory:
+        free = free_memory()
+        run.log(
+            f"memory of a step on each device: {megabytes(num_bytes(state))} parameters and "
+            f"optimizer, {megabytes(memory[0])} more, of which {megabytes(memory[1])} "
+            "activations and gradients; "
+            + (
+                "free memory is unknown"
+                if free is None
+                else f"{megabytes(free)} free for each of {jax.local_device_count()} devices"
+            )
+        )
+    return memory
+
+
+def check_writable(path: Path) -> None:
+    """Raise UserError(OUTPUT) if a run directory could not be created at `path`."""
+    parent = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(
+            OUTPUT,
+            f"cannot write the run directory {path}: {parent} is not a writable directory; "
+            "choose another --workdir",
+        )

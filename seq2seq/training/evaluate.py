@@ -1,0 +1,252 @@
+"""Evaluation on held-out pairs: scores, samples, the choice of the best checkpoint, final results.
+
+The trainer evaluates the parameters every training.eval_every steps and at the last step, then the
+average of the last checkpoints. The best checkpoint is the one with the best training.best_metric
+on the first validation set; of equal ones the first (`BestCheckpoint.update`). best.json names it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from seq2seq.data.batching.batches import fixed_batches
+from seq2seq.data.batching.packing import Batch
+from seq2seq.data.corpora.corpus import Corpus
+from seq2seq.data.corpora.held_out import qualified
+from seq2seq.data.metrics import Score, bleu, chrf, exact_match, tokenized_bleu
+from seq2seq.data.tokens.pairs import Pairs
+from seq2seq.runtime import processes
+from seq2seq.storage.config import Config
+from seq2seq.storage.run import Run
+from seq2seq.storage.run_files import read_best
+from seq2seq.training.inputs import Data
+from seq2seq.training.loss import LossSums
+from seq2seq.training.parallel import split_rows
+
+WRITTEN_SAMPLES = 20  # of each evaluation, in samples/
+PRINTED_SAMPLES = 5  # at the end of training
+
+
+class Translated(Protocol):
+    """The translation of a sentence."""
+
+    @property
+    def text(self) -> str: ...
+
+
+class EvaluationTranslator(Protocol):
+    """Translates sentences during training; seq2seq.Translator is one."""
+
+    def use(self, params: Any) -> None:
+        """Set the parameters."""
+
+    def stream(self, items: list[str], first: int) -> Iterable[Translated]:
+        """One translation per sentence; `first` is the index of the first."""
+
+
+class BestCheckpoint:
+    """The checkpoint with the best validation score, and the evaluations since.
+
+    Invariant: `entry` is the content of best.json after the next successful save. It is {}, or
+    {"checkpoint": STEP or "average", metric: value} with a checkpoint that is saved or about to be
+    saved. If that save fails, `undo` restores the previous entry.
+    """
+
+    def __init__(self, metric: str):
+        """`metric` is training.best_metric: bleu, chrf (higher is better) or loss (lower)."""
+        self._metric = metric
+        self.evaluated_step = 0  # of the last evaluation
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all scores."""
+        self.entry: dict[str, Any] = {}
+        self.without_improvement = 0
+        self._previous = self.entry, self.without_improvement
+
+    def update(self, checkpoint: int | str, value: float) -> None:
+        """Make `checkpoint` the best if its score is better than that of the best so far. Any
+        number is better than NaN."""
+        self._previous = self.entry, self.without_improvement
+        sign = -1.0 if self._metric == "loss" else 1.0
+        best = self.entry.get(self._metric, math.nan)
+        first = not self.entry or (math.isnan(best) and not math.isnan(value))
+        if first or sign * value > sign * best:
+            self.entry = {"checkpoint": checkpoint, self._metric: value}
+            self.without_improvement = 0
+        else:
+            self.without_improvement += 1
+
+    def undo(self, step: int) -> None:
+        """Take back the last update if it made `step` the best: that step could not be saved."""
+        if self.entry.get("checkpoint") == step:
+            self.entry, self.without_improvement = self._previous
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that a checkpoint stores. The keys belong to the format of checkpoints."""
+        return {
+            "best": self.entry,
+            "without_better": self.without_improvement,
+            "judged": self.evaluated_step,
+        }
+
+    def restore(self, stored: dict[str, Any]) -> None:
+        """Continue from the result of `to_json`."""
+        self.entry = stored["best"]
+        self.without_improvement = stored["without_better"]
+        self.evaluated_step = stored["judged"]
+
+
+class Evaluator:
+    """Evaluates parameters on the validation data, records the scores and updates `best`.
+
+    `held_out` is the validation data by name. Each set is evaluated; the first one decides which
+    checkpoint is the best. Without validation data an evaluation does nothing. `eval_step` is that
+    of `pmap_eval_step`: (params, batch [devices, B, …]) → LossSums.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        held_out: dict[str, tuple[Corpus, Pairs]],
+        eval_step: Callable[[Any, Batch], LossSums],
+        translator: EvaluationTranslator,
+    ):
+        self._config, self._run, self._held_out = config, run, held_out
+        self._eval_step, self._translator = eval_step, translator
+        self.best = BestCheckpoint(config.training.best_metric)
+
+    def evaluate(self, checkpoint: int | str, step: int, params: Any) -> None:
+        """Compute and record the scores of `params`, which are those of `checkpoint`, at `step`."""
+        if self._held_out:
+            self._translator.use(params)
+            scores = {name: self._scores(checkpoint, name, params) for name in self._held_out}
+            self._record(checkpoint, step, scores)
+            deciding = next(iter(scores.values()))
+            self.best.update(checkpoint, deciding[f"valid_{self._config.training.best_metric}"])
+        self.best.evaluated_step = step
+
+    def _scores(self, checkpoint: int | str, name: str, params: Any) -> dict[str, float]:
+        """The metrics of one validation set; writes samples of its translations."""
+        corpus, pairs = self._held_out[name]
+        metrics = held_out_loss(self._eval_step, params, pairs, self._config)
+        sources, references = self._sentences(corpus)
+        texts = translate_in_parallel(self._translator, sources)
+        metrics["valid_bleu"] = bleu(texts, references).value
+        metrics["valid_chrf"] = chrf(texts, references).value
+        metrics["valid_exact_match"] = exact_match(texts, references)
+        file = f"{checkpoint}-{name}" if name else checkpoint
+        self._run.write_samples(file, samples(sources, texts, references, WRITTEN_SAMPLES))
+        return metrics
+
+    def _sentences(self, corpus: Corpus) -> tuple[list[str], list[str]]:
+        """The sources and references to translate: training.eval_sentences of them, 0 means all.
+
+        The first ones of a single corpus; evenly spaced ones of a mixture.
+        """
+        total = len(corpus.source)
+        count = min(self._config.training.eval_sentences or total, total)
+        indices: Sequence[int] = range(count)
+        if len(corpus.origins) > 1:
+            indices = np.linspace(0, total - 1, count).astype(int).tolist()
+        return [corpus.source[i] for i in indices], [corpus.target[i] for i in indices]
+
+    def _record(
+        self, checkpoint: int | str, step: int, scores: dict[str, dict[str, float]]
+    ) -> None:
+        """Record and log the metrics of each validation set: valid_bleu, or NAME/valid_bleu.
+
+        For the average the prefix "valid" becomes "average".
+        """
+        prefix, entry = "valid" if checkpoint == step else str(checkpoint), {}
+        for name, metrics in scores.items():
+            for metric, value in metrics.items():
+                key = metric.replace("valid", prefix)
+                entry[f"{name}/{key}" if name else key] = value
+            line = ", ".join(f"{metric[6:]} {value:.4g}" for metric, value in metrics.items())
+            on_set = f" on {name}" if name else ""
+            self._run.log(f"validation of {checkpoint}{on_set}: {line}")
+        self._run.record(step, entry)
+
+
+def translate_in_parallel(translator: EvaluationTranslator, sources: list[str]) -> list[str]:
+    """All translations, in every process; each process translates its share."""
+    index, count, total = processes.index(), processes.count(), len(sources)
+    start, end = total * index // count, total * (index + 1) // count
+    texts = [translation.text for translation in translator.stream(sources[start:end], start)]
+    return list(chain.from_iterable(processes.all_gather("the exchange of translations", texts)))
+
+
+def held_out_loss(
+    eval_step: Callable[[Any, Batch], LossSums], params: Any, pairs: Pairs, config: Config
+) -> dict[str, float]:
+    """Loss (smoothed) and nll per target token in nats, perplexity, and next-token accuracy.
+
+    A batch has as many rows as one micro-batch of training, so it fits in memory.
+    """
+    data, devices = config.data, jax.device_count()
+    total = np.zeros(4)  # the fields of LossSums
+    shape = config.rows_at_a_time, data.source_length, data.target_length
+    for batch in fixed_batches(pairs, *shape, config.special):
+        rows = processes.local_part(split_rows(batch, devices))  # [local devices, B, …]
+        total += np.array(jax.device_get(eval_step(params, rows)))
+    loss, nll, correct, tokens = total.tolist()
+    return {
+        "valid_loss": loss / tokens,
+        "valid_nll": nll / tokens,
+        "valid_perplexity": math.exp(min(nll / tokens, 700.0)),
+        "valid_accuracy": correct / tokens,
+    }
+
+
+def samples(sources: list[str], texts: list[str], references: list[str], count: int) -> list[str]:
+    """`count` examples at equal distances in the list, four lines each."""
+    chosen = np.linspace(0, len(sources) - 1, min(count, len(sources))).astype(int)
+    return [
+        line
+        for i in chosen
+        for line in (
+            f"source    {sources[i]}",
+            f"reference {references[i]}",
+            f"model     {texts[i]}",
+            "",
+        )
+    ]
+
+
+def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> None:
+    """Print samples and scores on the held-out data, and write scores.json; log the command for
+    translation."""
+    checkpoint, sets = read_best(run.path).get("checkpoint", "latest"), {}
+    for name, corpus in data.test.items():
+        texts = translate_in_parallel(translator, corpus.source)
+        if processes.is_first():
+            sets[name] = print_scores(qualified("held-out", name), corpus, texts, checkpoint)
+    run.write_scores({"checkpoint": checkpoint, "sets": sets})
+    run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")
+
+
+def print_scores(
+    title: str, corpus: Corpus, texts: list[str], checkpoint: int | str
+) -> dict[str, Any]:
+    """Print samples of the translations `texts` of a corpus, and their scores after `title`.
+
+    Returns the entry of the corpus in scores.json.
+    """
+    references = corpus.target
+    print("\n".join(samples(corpus.source, texts, references, PRINTED_SAMPLES)))
+    scores = [metric(texts, references) for metric in (bleu, tokenized_bleu, chrf)]
+    for score in scores:
+        print(f"{title} {score}")
+    exact = exact_match(texts, references)
+    print(
+        f"{title} exact match {exact:.1f} % of {len(texts):,} sentences (checkpoint: {checkpoint})",
+        flush=True,
+    )
+    scores.append(Score("exact match", exact, f"{len(texts):,} sentences, in percent"))
+    return {"sentences": len(texts), "scores": [score._asdict() for score in scores]}

@@ -1,0 +1,99 @@
+"""The tree of parameters: its initial values, and its trained and frozen parts.
+
+training.freeze names frozen parameters by patterns of their paths, as in encoder/*. The gradient
+and the optimizer are given the trained part only, so nothing is computed or stored for the other.
+"""
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.kinds import make_model
+from seq2seq.model.options import closest_names
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.storage.config import Config
+
+VOCABULARY_SIZES = ("source_vocab_size", "target_vocab_size")
+
+
+def init_params(model: EncoderDecoder, key: jax.Array) -> Any:
+    """Random parameters."""
+    ids = jnp.ones((1, 2), jnp.int32)
+    return model.init(key, ids, ids, ids, ids)["params"]
+
+
+def split_params(params: Any, freeze: str) -> tuple[Any, Any]:
+    """(trained, frozen): two trees that together have the leaves of `params`.
+
+    `freeze` is training.freeze: patterns of fnmatch on paths such as encoder/layers_0/norm/scale,
+    separated by commas. Raises UserError(CONFIGURATION) for a pattern without a match, and if no
+    parameter would be trained.
+    """
+    leaves = flatten_dict(params, sep="/")
+    frozen = frozen_paths(list(leaves), freeze)
+    parts: tuple[dict, dict] = {}, {}
+    for path, leaf in leaves.items():
+        parts[path in frozen][path] = leaf
+    trained, frozen = (unflatten_dict(part, sep="/") for part in parts)
+    return trained, frozen
+
+
+def merge_params(trained: Any, frozen: Any) -> Any:
+    """The tree that `split_params` has split."""
+    return unflatten_dict(flatten_dict(trained) | flatten_dict(frozen))
+
+
+def frozen_paths(paths: list[str], freeze: str) -> set[str]:
+    """The paths that match a pattern. Raises UserError(CONFIGURATION), see `split_params`."""
+    frozen: set[str] = set()
+    for pattern in freeze.split(",") if freeze else ():
+        matched = {path for path in paths if fnmatchcase(path, pattern.strip())}
+        if not matched:
+            raise UserError(
+                CONFIGURATION,
+                f"training.freeze: {pattern.strip()!r} matches no parameter: expected a pattern "
+                f"such as {' or '.join(similar_patterns(pattern, paths))} (* is any text)",
+            )
+        frozen |= matched
+    if len(frozen) == len(paths):
+        raise UserError(
+            CONFIGURATION,
+            f"training.freeze={freeze} freezes all {len(paths)} parameters: expected at least one "
+            "that is trained; remove a pattern",
+        )
+    return frozen
+
+
+def similar_patterns(pattern: str, paths: list[str]) -> list[str]:
+    """Up to three patterns that match, the most similar ones first."""
+    modules = {path[:end] for path in paths for end, sign in enumerate(path) if sign == "/"}
+    candidates = sorted({*paths, *(f"{module}/*" for module in modules)})
+    top = sorted(f"{module}/*" for module in modules if "/" not in module)
+    return closest_names(pattern, candidates) or top
+
+
+def parameter_shapes(model: ModelConfig) -> Any:
+    """The shapes of all parameters; uses no device. An unset vocabulary size counts as 1."""
+    sizes = {name: max(1, getattr(model, name)) for name in VOCABULARY_SIZES}
+    module = make_model(replace(model, **sizes))
+    return jax.eval_shape(lambda: init_params(module, jax.random.PRNGKey(0)))
+
+
+def check_freeze(config: Config) -> None:
+    """Raise UserError(CONFIGURATION) if training.freeze is invalid for the model."""
+    if config.training.freeze:
+        split_params(parameter_shapes(config.model), config.training.freeze)
+
+
+def num_frozen(config: Config) -> int:
+    """The number of frozen parameters."""
+    if not config.training.freeze:
+        return 0
+    _, frozen = split_params(parameter_shapes(config.model), config.training.freeze)
+    return sum(leaf.size for leaf in jax.tree.leaves(frozen))

@@ -1,0 +1,104 @@
+"""Restores the content of a checkpoint: the state, the best score and the position in the data.
+
+`resume_or_start` in train.py calls these functions in order.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+
+from seq2seq.data.batching.batches import DataPosition
+from seq2seq.interop.models import load_params
+from seq2seq.runtime import processes
+from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
+from seq2seq.storage.checkpoints import Checkpoints
+from seq2seq.storage.config import Config
+from seq2seq.storage.run import Run, data_change_message
+from seq2seq.training.evaluate import BestCheckpoint
+from seq2seq.training.inputs import Data
+from seq2seq.training.step import TrainState, start_from
+
+
+def restore_state(
+    fresh_state: Callable[[], TrainState], checkpoints: Checkpoints, config: Config, run: Run
+) -> tuple[TrainState, dict[str, Any] | None]:
+    """The state of the newest intact checkpoint and the data that it stores; in a new run a fresh
+    state, or one with the parameters of training.init_from, and None.
+
+    Raises UserError(CHECKPOINT) if no checkpoint can be used, and UserError(CONFIGURATION) if the
+    processes have different states.
+    """
+    with processes.first_process_first("the checkpoint"):
+        restored = checkpoints.restore(jax.eval_shape(fresh_state))
+    stored: dict[str, Any] | None = None
+    if restored is not None:
+        state, stored = restored
+    else:
+        state = fresh_state()
+        if init_from := config.training.init_from:
+            state = start_from(state, load_params(Path(init_from).expanduser(), "best"))
+            run.log(f"started from the parameters of {init_from}")
+    check_processes_agree(state)
+    return state, stored
+
+
+def restore_best(best: BestCheckpoint, stored: dict[str, Any], run: Run, data: Data) -> None:
+    """Restore the best score and the evaluations since; changed validation data resets them."""
+    best.restore(stored)
+    if stored["files"].get("valid") != data.files.get("valid"):
+        run.log("warning: the validation data has changed: the best score is reset")
+        best.reset()
+
+
+def restored_progress(
+    stored: dict[str, Any], config: Config, run: Run, data: Data
+) -> tuple[DataPosition, float]:
+    """The position of the next batch in the training data, which is the start if its order has
+    changed, and the seconds of training so far.
+
+    Raises UserError(DATA) for changed training data, and UserError(CHECKPOINT) for a checkpoint of
+    a version with another order, without training.allow_data_change.
+    """
+    position, seconds = DataPosition(), stored.get("seconds", 0.0)  # absent in older checkpoints
+    if "window" not in stored:
+        check_order_change(config, run)
+    elif stored["files"]["train"] == data.files["train"]:
+        position = DataPosition(stored["epoch"], stored["window"], stored["index"])
+    elif config.training.allow_data_change:
+        run.log("warning: the training data has changed: reading restarts at epoch 0")
+    else:  # Run.describe has not noticed, because run.json is missing or damaged
+        raise UserError(DATA, data_change_message(changed_files(stored["files"], data.files)))
+    return position, seconds
+
+
+def check_order_change(config: Config, run: Run) -> None:
+    """UserError(CHECKPOINT) for a checkpoint of a version with another order of the training data,
+    unless training.allow_data_change is set."""
+    if not config.training.allow_data_change:
+        raise UserError(
+            CHECKPOINT,
+            f"the checkpoints of {run.path} are from an earlier version, which read the training "
+            "data in another order, so the run cannot be resumed exactly; resume with that "
+            "version, or continue in the new order from epoch 0: "
+            "--config.training.allow_data_change",
+        )
+    run.log("warning: the order of the training data has changed: reading restarts at epoch 0")
+
+
+def changed_files(
+    stored: dict[str, dict[str, str]], current: dict[str, dict[str, str]]
+) -> list[str]:
+    """The files of the training data that were added, removed or changed."""
+    before, now = stored["train"], current["train"]
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
+
+
+def check_processes_agree(state: TrainState) -> None:
+    """Raise UserError(CONFIGURATION) if devices, step or parameters differ between processes."""
+    if processes.count() > 1:
+        norm = float(jax.jit(optax.global_norm)(state.params))
+        devices = jax.local_device_count()
+        processes.check_agreement({"devices": devices, "step": int(state.step), "parameters": norm})

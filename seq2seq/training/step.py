@@ -1,0 +1,166 @@
+"""One training step, written for one device and an axis name; parallel.py runs it on all devices.
+
+Axes: M micro-batches · B rows of a device · S source · T target.
+
+1. Each device adds up its micro-batches: gradients of the summed loss, loss sums and token counts.
+2. `psum` adds these over all devices.
+3. One division by the global token count gives the mean. The update therefore does not depend on
+   the number of devices or micro-batches.
+4. The optimizer updates the parameters. If the loss or the gradient is not finite, the step is
+   skipped: only its number changes. Progress.report ends a training with too many skipped steps.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from seq2seq.data.batching.packing import Batch
+from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.runtime.devices import replicated
+from seq2seq.storage.config import TrainingConfig
+from seq2seq.training.loss import LossSums, blockwise_cross_entropy, zero_sums
+from seq2seq.training.parameters import init_params, merge_params, split_params
+
+AXIS = "devices"
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes, and the PRNG key from which each step derives its own."""
+
+    step: Int[Array, ""]
+    params: Any
+    optimizer: Any
+    key: Array
+    ema: Any = None  # the moving average of params, if training.ema_decay is set
+
+    @property
+    def eval_params(self) -> Any:
+        """The parameters for evaluation and decoding: the moving average if there is one."""
+        return self.params if self.ema is None else self.ema
+
+
+Metrics = dict[str, Float[Array, ""]]
+TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+def init_state(
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
+) -> TrainState:
+    """A fresh state, replicated on all local devices; otherwise the step would compile twice."""
+
+    def init() -> TrainState:
+        init_key, key = jax.random.split(jax.random.PRNGKey(config.seed))
+        params = init_params(model, init_key)
+        trained, _ = split_params(params, config.freeze)
+        ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
+        return TrainState(jnp.array(0), params, optimizer.init(trained), key, ema)
+
+    return jax.jit(init, out_shardings=replicated())()
+
+
+def start_from(state: TrainState, params: Any) -> TrainState:
+    """The state with other parameters, given as NumPy arrays."""
+
+    def on_devices() -> Any:  # a copy for each use: the state is donated, so no array is shared
+        return jax.device_put(params, replicated())
+
+    return state._replace(params=on_devices(), ema=None if state.ema is None else on_devices())
+
+
+def loss_sums(
+    model: EncoderDecoder, params: Any, batch: Batch, config: TrainingConfig, key: Array | None
+) -> LossSums:
+    """The loss of one packed batch [B, …] as sums; `key` turns dropout on."""
+    variables = {"params": params}
+    hidden: Any = model.apply(  # [B, T, D]
+        variables,
+        batch.source,
+        batch.target,
+        batch.source_segments,
+        batch.target_segments,
+        batch.source_positions,
+        batch.target_positions,
+        batch.row_ids,
+        rngs=None if key is None else {"dropout": key},
+        method="hidden",
+    )
+
+    def to_logits(x: Array) -> Any:  # [B, t, D] → [B, t, V], for t of the T positions
+        return model.apply(variables, x, method="logits")
+
+    weights = batch.loss_weights  # [B, T]
+    if weights is None:
+        weights = (batch.target_segments > 0).astype(jnp.float32)
+    return blockwise_cross_entropy(
+        hidden,
+        to_logits,
+        jnp.asarray(batch.labels),
+        jnp.asarray(weights),
+        config.label_smoothing,
+        config.loss_block,
+    )
+
+
+def make_train_step(
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
+) -> TrainStep:
+    """train_step(state, batch [M, B, …]) → (state, metrics), for pmap or shard_map over AXIS.
+
+    Metrics: loss and nll per target token (nats), accuracy, tokens, gradient_norm (before
+    clipping, of the trained parameters). With loss weights the first three are weighted means. The
+    optimizer receives the step number as the argument `step` if it takes extra arguments.
+    """
+    optimizer = optax.with_extra_args_support(optimizer)
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(state.key, state.step)
+        trained, frozen = split_params(state.params, config.freeze)
+
+        def loss(trained: Any, micro: Batch) -> tuple[Array, LossSums]:
+            sums = loss_sums(model, merge_params(trained, frozen), micro, config, key)
+            return sums.loss, sums
+
+        def add_micro(total: Any, micro: Batch) -> tuple[Any, None]:
+            gradients, sums = jax.grad(loss, has_aux=True)(trained, micro)
+            return jax.tree.map(jnp.add, total, (gradients, sums)), None
+
+        zeros = jax.tree.map(jnp.zeros_like, trained), zero_sums()
+        total, _ = jax.lax.scan(add_micro, zeros, batch)
+        gradients, sums = jax.lax.psum(total, AXIS)  # sums over all tokens of the global batch
+        count = jnp.maximum(sums.tokens, 1.0)  # avoids 0 / 0 for a batch of padding only
+        metrics = {
+            "loss": sums.loss / count,
+            "nll": sums.nll / count,
+            "accuracy": sums.correct / count,
+            "tokens": sums.tokens,
+            "gradient_norm": optax.global_norm(gradients) / count,
+        }
+
+        def updated(gradients: Any) -> TrainState:
+            # Not g / count: XLA materialises a division but fuses a multiplication.
+            gradients = jax.tree.map(lambda g: g * (1.0 / count), gradients)
+            updates, optimizer_state = optimizer.update(
+                gradients, state.optimizer, trained, step=state.step
+            )
+            params = merge_params(optax.apply_updates(trained, updates), frozen)
+            ema = moving_average(state.ema, params, state.step, config.ema_decay)
+            return state._replace(params=params, optimizer=optimizer_state, ema=ema)
+
+        is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+        # Not `where`, which would hold two copies of the state.
+        state = jax.lax.cond(is_finite, updated, lambda _: state, gradients)
+        return state._replace(step=state.step + 1), metrics
+
+    return train_step
+
+
+def moving_average(ema: Any, params: Any, step: Array, decay: float) -> Any:
+    """decay · ema + (1 − decay) · params, with a lower decay in early steps."""
+    if ema is None:
+        return None
+    limited = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
+    return jax.tree.map(lambda old, new: old + (1.0 - limited) * (new - old), ema, params)

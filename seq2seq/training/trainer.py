@@ -1,0 +1,253 @@
+"""The trainer: the loop of steps, evaluations and checkpoints, from start or resume to the end.
+
+The devices do not wait for the host: a thread makes and places the next batches
+(`Batches.iterate`), a step is reported after the next one has been started, and a thread writes the
+checkpoints.
+"""
+
+from contextlib import closing, suppress
+from functools import partial
+
+import jax
+
+from seq2seq.data.batching.batches import DataPosition, own_rows
+from seq2seq.data.batching.packing import Batch
+from seq2seq.model.kinds import make_model
+from seq2seq.runtime import processes
+from seq2seq.runtime.devices import wait_on_cpu
+from seq2seq.runtime.errors import OUTPUT, UserError
+from seq2seq.runtime.prefetch import Prefetched
+from seq2seq.runtime.signals import Status, StopFlag, Stopped
+from seq2seq.storage.checkpoints import Checkpoints
+from seq2seq.storage.config import Config
+from seq2seq.storage.run import Run
+from seq2seq.storage.sizes import disk_forecast
+from seq2seq.training.evaluate import EvaluationTranslator, Evaluator
+from seq2seq.training.inputs import Data, training_batches
+from seq2seq.training.memory_check import check_state, with_memory_check
+from seq2seq.training.optimizer import learning_rate_schedule, make_optimizer
+from seq2seq.training.parallel import (
+    local_copy,
+    parallel_train_step,
+    place_batch,
+    place_state,
+    pmap_eval_step,
+    split_rows,
+)
+from seq2seq.training.progress import Progress, Stopwatch, announce, reached_limit, with_profile
+from seq2seq.training.step import TrainState, init_state, make_train_step
+
+BatchStream = Prefetched[tuple[DataPosition, Batch, DataPosition]]  # Batches.iterate
+
+
+class Trainer:
+    """Trains a model from the state that `begin` sets, a fresh or a restored one.
+
+    The state of training is `state` (parameters, optimizer, key), `step` (the number of steps
+    done), `position` (of the next batch), `evaluator.best` and `stopwatch`; a checkpoint stores all
+    of it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        data: Data,
+        translator: EvaluationTranslator,
+        stop: StopFlag,
+    ):
+        """Raises UserError(CONFIGURATION) if the state does not fit into memory."""
+        training = config.training
+        self.config, self.run, self.data, self.stop = config, run, data, stop
+        self.translator = translator
+        self.model = make_model(config.model)
+        self.optimizer = make_optimizer(training, config.model.d_model)
+        parts = jax.device_count() * training.accumulate
+        rows = own_rows(config.rows_per_batch, parts, processes.index(), processes.count())
+        self.batches = training_batches(config, data, rows)
+        eval_step = stop.polled(pmap_eval_step(self.model, training))
+        self.evaluator = Evaluator(config, run, data.valid, eval_step, translator)
+        self.checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
+        self.fresh_state = partial(init_state, self.model, self.optimizer, training)
+        check_state(jax.eval_shape(self.fresh_state), config)
+
+    def begin(self, state: TrainState, position: DataPosition, seconds: float) -> None:
+        """Start at this state and data position, after `seconds` of training; before `train`."""
+        self.stopwatch = Stopwatch(seconds)
+        self.start_step = self.saved_step = self.step = int(state.step)
+        self.state, self.position = place_state(state), position
+        self._running: tuple[int, dict[str, jax.Array], DataPosition] | None = None
+
+    def train(self) -> None:
+        """Train to the end. On a signal, save a checkpoint and raise Stopped."""
+        stream = self.batches.iterate(self.position, self._place)
+        with closing(self.checkpoints), closing(self.batches), closing(stream):
+            self._train_on(stream)
+
+    def _train_on(self, stream: BatchStream) -> None:
+        # The plan of the first window takes seconds for a large corpus.
+        raise_if_stopped(self.stop.agreed_status(stream.ready))
+        announce(self.config, self.run, self.batches, self.position)
+        self._log_disk_forecast()
+        self._prepare_steps()
+        was_complete = self.checkpoints.complete
+        if not was_complete:
+            self._evaluate_if_due()
+        while self._continues(stream):
+            self._do_step(stream)
+            self._evaluate_if_due()
+            self.stopwatch.update()
+            self._save_if_due()
+        stream.close()
+        self._finish_step()
+        self._finish_save()
+        if self.saved_step < self.step:
+            self._start_save()
+            processes.run_on_first("the checkpoint", self.checkpoints.wait)
+        raise_if_stopped(self.stop.agreed_status())
+        if was_complete and self.step == self.start_step:
+            self.run.log(f"already complete at step {self.step}")
+        else:
+            self._complete()
+
+    def _continues(self, stream: BatchStream) -> bool:
+        """Whether to do another step: all processes have a batch, and none a signal or a limit.
+
+        Several processes compare this at the start of a step, for the end of it: a signal or
+        training.max_hours takes effect one step later than in a single process.
+        """
+        status = self.stop.agreed_status(stream.ready, bool(self._reached_limit()))
+        return not (status.signal or status.finished)
+
+    def _reached_limit(self) -> str:
+        """The limit that has been reached, or ""; training.max_hours in process 0 only."""
+        best = self.evaluator.best
+        return reached_limit(
+            self.config.training,
+            self.step,
+            self.position.epoch,
+            self.stopwatch.seconds,
+            best.without_improvement,
+        )
+
+    def _log_disk_forecast(self) -> None:
+        message, fits = disk_forecast(self.run.path, self.state, self.config.training.keep)
+        self.run.log(message if fits else f"warning: {message}")
+
+    def _prepare_steps(self) -> None:
+        """Make the training step and the progress report."""
+        config, training = self.config, self.config.training
+        step = parallel_train_step(make_train_step(self.model, self.optimizer, training))
+        checked = with_memory_check(step, config)
+        self._train_step = with_profile(
+            checked, training.profile, self.run.path / "profile", self.step
+        )
+        self._learning_rate = jax.jit(learning_rate_schedule(training, config.model.d_model))
+        self._progress = Progress(
+            self.run, training, self.step, self._pair_locations, self.stopwatch
+        )
+
+    def _place(self, batch: Batch) -> Batch:
+        """[rows, …] → [devices, micro-batches, B, …], on the devices of this process."""
+        rows = split_rows(batch, jax.local_device_count(), self.config.training.accumulate)
+        return place_batch(rows)
+
+    def _do_step(self, stream: BatchStream) -> None:
+        """Start a training step on the next batch, then report the step before it."""
+        position, batch, next_position = next(stream)
+        if self.step == self.start_step > 0:  # average and scores are outdated
+            processes.run_on_first(
+                "the first step", self.checkpoints.discard_results, self.evaluator.best.entry
+            )
+        wait_on_cpu(self.state)
+        rate = self._learning_rate(self.step)  # before the step, else it would wait for its end
+        self.step, self.position = self.step + 1, next_position
+        if not self._evaluation_is_due():  # it can reach training.patience
+            self.stop.start_agreement(stream.ready, bool(self._reached_limit()))
+        self.state, metrics = self._train_step(self.state, batch)
+        if processes.count() > 1:  # the next program may be one of `agreed_status`
+            wait_on_cpu(self.state)
+        self._finish_step()
+        self._running = self.step, {**metrics, "learning_rate": rate}, position
+
+    def _finish_step(self) -> None:
+        """Wait for the end of the last step that is not reported, and report it."""
+        if self._running is not None:
+            self._progress.report(*self._running)
+            self._running = None
+
+    def _pair_locations(self, position: DataPosition) -> list[str]:
+        """The places of the pairs of a batch in the corpus, such as train.de:777."""
+        return self.data.train.locate(self.batches.pair_indices(position))
+
+    def _evaluation_is_due(self) -> bool:
+        return self.step % self.config.training.eval_every == 0
+
+    def _evaluate_if_due(self) -> None:
+        """Evaluate every training.eval_every steps, once per step.
+
+        If a signal interrupts the evaluation, the resumed run repeats it.
+        """
+        if self._evaluation_is_due():
+            self._finish_step()
+            self._finish_save()
+            with suppress(Stopped):
+                self._evaluate()
+            self._progress.restart()
+
+    def _evaluate(self) -> None:
+        """Evaluate the parameters of this step, unless they have been evaluated."""
+        if self.evaluator.best.evaluated_step < self.step:
+            params = local_copy(self.state.eval_params)
+            self.evaluator.evaluate(self.step, self.step, params)
+
+    def _save_if_due(self) -> None:
+        """Save every training.checkpoint_every steps, except at the end."""
+        training = self.config.training
+        if self.step % training.checkpoint_every == 0 and self.step < training.num_steps:
+            self._finish_step()
+            self._finish_save()
+            self._start_save()
+
+    def _finish_save(self) -> None:
+        """Wait for the end of the last save.
+
+        If it failed, training continues: the next save may succeed.
+        """
+        try:
+            processes.run_on_first("the checkpoint", self.checkpoints.wait)
+        except UserError as error:
+            if error.code != OUTPUT:
+                raise
+            self.evaluator.best.undo(self.saved_step)
+            self.saved_step = -1
+            self.run.log(f"warning: {error}; training continues without this checkpoint")
+
+    def _start_save(self) -> None:
+        facts = {
+            **self.position._asdict(),
+            **self.evaluator.best.to_json(),
+            "seconds": self.stopwatch.seconds,
+            "files": self.data.files,
+        }
+        state = local_copy(self.state)
+        processes.run_on_first("the state", self.checkpoints.start_save, state, facts)
+        self.saved_step = self.step
+
+    def _complete(self) -> None:
+        """Evaluate the last step, average the last checkpoints, evaluate and save the average.
+
+        The last checkpoint is written before, so it stores the best score without these
+        evaluations: with a larger limit, training continues as if it had not ended.
+        """
+        self.run.log(f"training ends at step {self.step}: {self._reached_limit()}")
+        self._evaluate()
+        average = self.checkpoints.average()
+        self.evaluator.evaluate("average", self.step, average)
+        best = self.evaluator.best.entry
+        processes.run_on_first("the average", self.checkpoints.save_average, average, best)
+
+
+def raise_if_stopped(status: Status) -> None:
+    if status.signal:
+        raise Stopped(status.signal)

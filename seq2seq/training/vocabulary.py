@@ -1,0 +1,184 @@
+"""The vocabulary of a run: loaded, copied from another model, or trained."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from seq2seq.data.config import DataConfig
+from seq2seq.data.corpora.held_out import held_out_specs
+from seq2seq.data.corpora.part_reader import PartReader
+from seq2seq.data.corpora.registry import corpus_tags
+from seq2seq.data.special_tokens import OUR_IDS
+from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizers
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.vocabulary import load_tokenizers, tokenizer_sha256
+from seq2seq.data.tokenizers.vocabulary_cache import cached_tokenizers, vocabulary_key
+from seq2seq.data.tokenizers.vocabulary_sample import sample_texts
+from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
+from seq2seq.data.tokens.corpus_cache import CorpusCache
+from seq2seq.interop.models import open_model
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.logs import Log, throttled
+from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.processes import is_first
+from seq2seq.storage.config import Config, take_model
+from seq2seq.storage.run import Run
+
+
+def find_tokenizers(
+    config: Config, run: Run, readers: Sequence[PartReader], cache: CorpusCache | None
+) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config, and the tokenizers of a resumed run, else those that a new one starts with.
+
+    Process 0 makes and saves new ones; then the other processes load them. Raises
+    UserError(CONFIGURATION) if training.init_from is the run itself or does not fit the config
+    (`first_tokenizers`), and UserError(DATA) if the files of data.vocab have changed.
+    """
+    if run.resumed:
+        check_own_vocabulary(config)
+    init_from = config.training.init_from
+    if run.resumed or (not is_first() and not init_from):
+        tokenizers = load_tokenizers(str(run.path / "vocab"))
+        check_tags(config.data, tokenizers[0])
+        return config, tokenizers
+    if init_from and Path(init_from).expanduser().resolve() == run.path.resolve():
+        raise UserError(
+            CONFIGURATION,
+            f"training.init_from={init_from} is the run itself; choose another --workdir",
+        )
+    return first_tokenizers(config, readers, cache, throttled(run.log))
+
+
+def first_tokenizers(
+    config: Config, readers: Sequence[PartReader], cache: CorpusCache | None, log: Log
+) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config, and the tokenizers of training.init_from or of data.vocab, else new ones trained
+    on the training data.
+
+    With training.init_from, the model fields that have their defaults are those of that model.
+    Raises UserError(CONFIGURATION) if its other fields differ, or if its vocabulary lacks a tag of
+    the corpora or a piece of data.user_defined.
+    """
+    if config.training.init_from:
+        config, tokenizers = initial_tokenizers(config)
+    elif config.data.vocab:
+        tokenizers = read_own_tokenizers(config.data.vocab_files)
+    else:
+        tokenizers = new_tokenizers(config.data, readers, cache, log)
+    check_tags(config.data, tokenizers[0])
+    return config, tokenizers
+
+
+def new_tokenizers(
+    config: DataConfig, readers: Sequence[PartReader], cache: CorpusCache | None, log: Log
+) -> tuple[Tokenizer, Tokenizer]:
+    """Tokenizers trained on a sample of the training data, or those of the cache."""
+    tags = corpus_tags(config.corpus)
+
+    def train() -> tuple[Tokenizer, Tokenizer]:
+        return train_tokenizers(config, *sample_texts(readers, config, log), tags)
+
+    identities = [identity for reader in readers if (identity := reader.identity())]
+    if not cache or len(identities) < len(readers):
+        return train()
+
+    def train_on_unchanged() -> tuple[Tokenizer, Tokenizer]:
+        tokenizers = train()
+        for reader in readers:
+            reader.check_unchanged()
+        return tokenizers
+
+    key = vocabulary_key(identities, config)
+    if sum(reader.num_bytes for reader in readers) >= cache.smallest:
+        return cached_tokenizers(cache.vocabularies, key, train_on_unchanged)
+    return cached_tokenizers(cache.vocabularies, key, train, store=False)
+
+
+def check_own_vocabulary(config: Config) -> None:
+    """UserError(DATA) if the files of data.vocab are not those that a resumed run began with.
+
+    The run has a copy: the files may be missing.
+    """
+    files = config.data.vocab_files if config.data.vocab else []
+    if not files or not all(Path(expand_path(file)).exists() for file in files):
+        return
+    if vocabulary_sha256(read_own_tokenizers(files)) != config.data.vocab_sha256:
+        raise UserError(
+            DATA,
+            f"data.vocab={config.data.vocab} changed since this run began: expected the vocabulary "
+            "of the run; restore the file, or choose another --workdir",
+        )
+
+
+def initial_tokenizers(config: Config) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config with the model of training.init_from, and the tokenizers of that model.
+
+    Raises UserError(CONFIGURATION) if the model differs, or if its vocabulary lacks a piece of
+    data.user_defined.
+    """
+    path = Path(config.training.init_from).expanduser()
+    initial_config, tokenizers = open_model(path, "best")
+    config, differences = take_model(config, initial_config)
+    if differences:
+        raise UserError(
+            CONFIGURATION,
+            f"training.init_from={config.training.init_from} has "
+            f"another model: {', '.join(differences)}; remove these fields from the flags and the "
+            "config file",
+        )
+    for piece in config.data.user_defined.split():
+        if any(side.id_of(piece) not in side.encode(piece) for side in tokenizers):
+            raise UserError(
+                CONFIGURATION,
+                f"data.user_defined: {piece} is not in the vocabulary of training.init_from: "
+                f"expected one piece; remove it, because {path} determines the vocabulary",
+            )
+    return config, tokenizers
+
+
+def check_tags(config: DataConfig, tokenizer: Tokenizer) -> None:
+    """Raise UserError(CONFIGURATION) for a tag that is not one piece of the source vocabulary."""
+    held_out = [
+        (split, spec)
+        for split in ("valid", "test")
+        for spec in held_out_specs(config, split).values()
+    ]
+    for field, spec in [("corpus", config.corpus), *held_out]:
+        for tag in corpus_tags(spec):
+            ids = tokenizer.encode(tag)
+            if tokenizer.id_of(tag) not in ids:
+                raise UserError(
+                    CONFIGURATION,
+                    f"data.{field}: the tag {tag} is not in the source vocabulary: expected one "
+                    f"piece, got {' '.join(map(tokenizer.piece, ids))}; {_tag_advice(config)}",
+                )
+
+
+def _tag_advice(config: DataConfig) -> str:
+    if config.vocab:
+        return "train data.vocab with this tag (spm_train --user_defined_symbols), or use its tags"
+    return "use tags of data.corpus, or tags that the vocabulary of training.init_from has"
+
+
+def with_vocabulary(config: Config, tokenizers: tuple[Tokenizer, Tokenizer]) -> Config:
+    """The config with the vocabulary sizes and hashes of the tokenizers, validated.
+
+    Raises UserError(CONFIGURATION) if the special ids do not fit the vocabulary.
+    """
+    if config.special != OUR_IDS and not config.training.init_from:
+        raise UserError(
+            CONFIGURATION,
+            "model.pad_id, start_id, end_id, unknown_id must be 0, 1, 2, 3 as in every vocabulary "
+            f"that is trained here, got {tuple(config.special)}",
+        )
+    source, target = tokenizers
+    model = replace(config.model, source_vocab_size=source.size, target_vocab_size=target.size)
+    data = replace(config.data, vocab_sha256=vocabulary_sha256(tokenizers))
+    config = replace(config, model=model, data=data)
+    config.validate()
+    return config
+
+
+def vocabulary_sha256(tokenizers: tuple[Tokenizer, Tokenizer]) -> str:
+    """The sha256 of both sides, as in data.vocab_sha256."""
+    return "+".join(map(tokenizer_sha256, tokenizers))

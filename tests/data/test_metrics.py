@@ -1,0 +1,124 @@
+"""Scores: names and signatures, and BLEU compared with a plain implementation."""
+
+import math
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from seq2seq.data.metrics import METRICS, bleu, chrf, exact_match, ter, tokenized_bleu
+
+TEXTS = ["the cat sat on the mat today .", "a dog barks at the big moon now ."]
+REFERENCES = ["The cat sat on the mat .", "A dog barked at the big moon ."]
+
+
+def counted_bleu(texts, references):
+    """Equation of Papineni et al. 2002, for texts that share n-grams of every order."""
+    log_precision, lengths = 0.0, np.zeros(2)
+    for n in range(1, 5):
+        matched = total = 0
+        for text, reference in zip(texts, references, strict=True):
+            grams = [
+                Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+                for words in (text.split(), reference.split())
+            ]
+            matched += sum((grams[0] & grams[1]).values())
+            total += sum(grams[0].values())
+        log_precision += math.log(matched / total) / 4
+    for text, reference in zip(texts, references, strict=True):
+        lengths += len(text.split()), len(reference.split())
+    return 100 * math.exp(log_precision + min(0.0, 1 - lengths[1] / lengths[0]))
+
+
+def test_tokenized_bleu_is_bleu_of_lower_cased_words():
+    expected = counted_bleu(TEXTS, [r.lower() for r in REFERENCES])
+    score = tokenized_bleu(TEXTS, REFERENCES)
+    assert score.value == pytest.approx(expected, rel=1e-6)
+    assert "case:lc" in score.signature and "tok:none" in score.signature
+
+
+def test_the_scales_differ_and_are_named_in_the_signature():
+    cased = bleu(TEXTS, REFERENCES)
+    assert "case:mixed" in cased.signature and "tok:13a" in cased.signature
+    assert cased.value < tokenized_bleu(TEXTS, REFERENCES).value
+    assert str(cased).startswith("BLEU ") and cased.signature in str(cased)
+
+
+def test_perfect_translations_score_100():
+    assert bleu(REFERENCES, REFERENCES).value == pytest.approx(100)
+    assert chrf(REFERENCES, REFERENCES).value == pytest.approx(100)
+    assert exact_match(REFERENCES, REFERENCES) == 100
+    assert exact_match([REFERENCES[0], "x"], REFERENCES) == 50
+
+
+def test_cased_bleu_and_chrf_distinguish_text_and_reference():
+    """Spaces separate all tokens, so the 13a tokenizer splits at spaces only."""
+    short = [" ".join(reference.split()[:-2]) for reference in REFERENCES]
+    expected = counted_bleu(short, REFERENCES)
+    assert bleu(short, REFERENCES).value == pytest.approx(expected, rel=1e-6)
+    assert counted_bleu(REFERENCES, short) != pytest.approx(expected, rel=1e-3)
+    # chrF2 weighs recall twice as much as precision: omissions cost more than additions.
+    assert chrf(short, REFERENCES).value < chrf(REFERENCES, short).value - 1
+
+
+def test_ter_is_the_share_of_substituted_words_where_nothing_can_be_shifted():
+    reference, text = "Der Hund bellt laut heute Nacht .", "der Hund schläft laut jetzt Nacht ."
+    assert ter([text], [reference]).value == pytest.approx(100 * 2 / 7)
+    assert "case:lc" in ter([text], [reference]).signature
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """References, and two outputs with different shares of other words in any order."""
+    choose = random.Random(0)
+    words = [f"word{i}" for i in range(40)]
+    references = [choose.choices(words, k=choose.randint(5, 12)) for _ in range(60)]
+
+    def output(share):
+        return [
+            " ".join(choose.choice(words) if choose.random() < share else word for word in line)
+            for line in references
+        ]
+
+    return [" ".join(line) for line in references], output(0.3), output(0.27)
+
+
+def test_a_comparison_equals_that_of_the_command_line_of_sacrebleu(outputs, tmp_path):
+    """Scores, means, intervals, p-values and signatures, with its default seed and resamples."""
+    names = [str(tmp_path / name) for name in ("references", "baseline", "output")]
+    for name, lines in zip(names, outputs, strict=True):
+        with open(name, "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    command = [sys.executable, "-m", "sacrebleu", names[0], "-i", *names[1:], "--paired-bs"]
+    options = ["-m", "bleu", "chrf", "ter", "--format=text", "-w", "4"]  # JSON fails for TER
+    done = subprocess.run(command + options, capture_output=True, text=True, check=True).stdout
+    first, second, p_values = [
+        re.findall(r"\d+\.\d+", line) for line in done.split("\n") if "│" in line and "0" in line
+    ]
+    references, baseline, output = outputs
+    for i, name in enumerate(("bleu", "chrf", "ter")):
+        found = METRICS[name].compare(output, baseline, references)
+        assert f" {found.signature}\n" in done and "|seed:12345|" in found.signature
+        for score, expected in ((found.baseline, first), (found.output, second)):
+            assert [f"{value:.4f}" for value in score] == expected[3 * i : 3 * i + 3]
+        assert f"{found.p_value:.4f}" == p_values[i] != "0.0010"
+
+
+def test_a_comparison_is_a_table_with_both_scores_and_the_p_value(outputs):
+    references, baseline, output = outputs
+    found = tokenized_bleu.compare(output, baseline, references)
+    title, heading, first, second = str(found).split("\n")
+    assert title == f"lower-cased tokenised BLEU ({found.signature})" and "tok:none" in title
+    assert heading.split() == ["score", "95", "%", "interval", "p-value"]
+    expected = [tokenized_bleu(texts, references).value for texts in (baseline, output)]
+    assert [line.split()[:2] for line in (first, second)] == [
+        ["baseline", f"{expected[0]:.2f}"],
+        ["output", f"{expected[1]:.2f}"],
+    ]
+    assert len(first.split()) + 1 == len(second.split()) == 6
+    assert float(second.split()[-1]) == pytest.approx(found.p_value, abs=1e-4)
+    assert len(heading) == len(second)

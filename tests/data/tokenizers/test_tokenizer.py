@@ -1,0 +1,216 @@
+"""Tokenizers: encoding and decoding, training, saving and loading."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from seq2seq.data.config import TOKENIZERS, DataConfig
+from seq2seq.data.special_tokens import END, PAD, START, UNKNOWN, UNKNOWN_TEXT
+from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
+from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+
+GERMAN = [
+    f"Der {noun} {verb} den {other} ."
+    for noun in ("Hund", "Mann", "Ball", "Bär")
+    for verb in ("sieht", "sucht", "hört")
+    for other in ("Vogel", "Fisch", "König")
+]
+ENGLISH = [
+    f"The {noun} {verb} the {other} ."
+    for noun in ("dog", "man", "ball", "bear")
+    for verb in ("sees", "seeks", "hears")
+    for other in ("bird", "fish", "king")
+]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request):
+    """A joint tokenizer of each kind."""
+    return train_tokenizers(DataConfig(tokenizer=request.param, vocab_size=127), GERMAN, ENGLISH)[0]
+
+
+def refused(code, call, *args):
+    with pytest.raises(UserError) as caught:
+        call(*args)
+    assert caught.value.code == code
+    return str(caught.value)
+
+
+def test_decoding_undoes_encoding(tokenizer):
+    for text in GERMAN + ENGLISH:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert all(UNKNOWN < i < tokenizer.size for i in ids)
+
+
+def test_encode_many_equals_encode_of_each_text(tokenizer):
+    texts = [*GERMAN, "", "Quark!"]
+    assert tokenizer.encode_many(texts) == [tokenizer.encode(text) for text in texts]
+
+
+def test_decoding_drops_padding_start_and_end_and_accepts_numpy(tokenizer):
+    ids = tokenizer.encode(GERMAN[0])
+    framed = np.array([START, *ids, END, PAD, PAD], np.int32)
+    assert tokenizer.decode(framed) == GERMAN[0]
+    assert tokenizer.decode([]) == ""
+
+
+def test_unknown_text_decodes_to_unknown_text(tokenizer):
+    ids = tokenizer.encode("Der 鯨 .")
+    assert UNKNOWN in ids
+    assert UNKNOWN_TEXT in tokenizer.decode(ids)
+
+
+def test_special_tokens_cannot_be_written_in_text(tokenizer):
+    assert not {PAD, START, END} & set(tokenizer.encode("<pad> <s> </s> Hund"))
+
+
+def test_decoded_text_has_no_line_ends(tokenizer):
+    lines = [f"{text}\r\n{text}" for text in GERMAN]
+    config = DataConfig(tokenizer=tokenizer.kind, vocab_size=127)
+    trained, _ = train_tokenizers(config, lines, lines)
+    for one in (tokenizer, trained):
+        assert not {"\n", "\r"} & set(one.decode(one.encode(lines[0])))
+        assert not {"\n", "\r"} & set("".join(one.decode([i]) for i in range(one.size)))
+
+
+def test_the_same_sentences_give_the_same_vocabulary(tokenizer):
+    config = DataConfig(tokenizer=tokenizer.kind, vocab_size=127)
+    assert tokenizer_sha256(train_tokenizers(config, GERMAN, ENGLISH)[0]) == tokenizer_sha256(
+        tokenizer
+    )
+    assert tokenizer_sha256(train_tokenizers(config, GERMAN, GERMAN)[0]) != tokenizer_sha256(
+        tokenizer
+    )
+
+
+def test_vocab_size_is_a_limit(tokenizer):
+    assert tokenizer.size <= 127
+    config = DataConfig(tokenizer=tokenizer.kind, vocab_size=997)
+    large, _ = train_tokenizers(config, GERMAN, ENGLISH)
+    assert tokenizer.size <= large.size < 997
+
+
+def test_words_are_ranked_by_frequency_then_alphabet():
+    config = DataConfig(tokenizer="words", vocab_size=4 + 11)
+    words = train_tokenizers(config, GERMAN, ENGLISH)[0].serialized().decode().split("\n")[:-1]
+    counts = Counter(" ".join(GERMAN + ENGLISH).split(" "))
+    assert words == sorted(counts, key=lambda word: (-counts[word], word))[:11]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "words"])
+def test_a_user_defined_piece_of_the_source_is_one_piece_at_any_place(kind):
+    """Even if the training text does not have it, and in text that normalisation would change."""
+    pieces = [">>deu<<", ">>kor<<", "<ﬀ>"]
+    config = DataConfig(tokenizer=kind, vocab_size=97, joint_vocab=False)
+    source, target = train_tokenizers(config, GERMAN, ENGLISH, pieces)
+    for piece in pieces:
+        for text in (piece, f"{piece} {GERMAN[1]}", f"{GERMAN[1]} {piece} {GERMAN[2]}"):
+            assert source.encode(text).count(source.id_of(piece)) == 1
+            assert source.decode(source.encode(text)) == text
+        assert target.id_of(piece) is None
+    joint, _ = train_tokenizers(DataConfig(tokenizer=kind, vocab_size=97), GERMAN, ENGLISH, pieces)
+    assert None not in map(joint.id_of, pieces)
+    if kind != "words":
+        assert (source.user_defined, target.user_defined) == (set(pieces), set())
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "words"])
+def test_a_tag_at_the_start_is_one_token_and_the_text_after_it_is_encoded_as_without(kind):
+    tags = [">>deu<<", ">>zle_Latn<<"]
+    tokenizer, _ = train_tokenizers(
+        DataConfig(tokenizer=kind, vocab_size=97), GERMAN, ENGLISH, [*tags, "<x>"]
+    )
+    boundary = [] if kind == "words" else [tokenizer.id_of("▁")]
+    x = tokenizer.id_of("<x>")
+    for text in GERMAN:
+        usual = tokenizer.encode(text)
+        for tag in tags:
+            ids = [tokenizer.id_of(tag), *usual]
+            assert tokenizer.encode(f"{tag} {text}") == ids
+            assert tokenizer.encode_many([text, f"{tag} {text}"]) == [usual, ids]
+            assert tokenizer.decode(ids) == f"{tag} {text}"
+            assert tokenizer.encode(f"{text} {tag}") == [*usual, *boundary, ids[0]]
+        assert tokenizer.encode(f"<x> {text}") == [*boundary, x, *usual]
+    if kind != "words":
+        words = [piece[1:] for piece in tokenizer.pieces()[1] if piece[0] == "▁" != piece]
+        word = next(one for one in words if len(tokenizer.encode(one)) == 1)
+        ids = [*tokenizer.encode(word), tokenizer.id_of(tags[0])]
+        assert tokenizer.encode(f"{word}{tags[0]}") == ids
+
+
+def test_characters_are_not_only_letters():
+    lines = ["a b\u2028c\0\u0085d", "\u3000e"]
+    tokenizer, _ = train_tokenizers(DataConfig(tokenizer="characters"), lines, lines)
+    assert [tokenizer.decode(tokenizer.encode(line)) for line in lines] == lines
+
+
+def test_a_joint_vocabulary_is_one_object_and_separate_ones_have_one_side():
+    source, target = train_tokenizers(DataConfig(tokenizer="words"), GERMAN, ENGLISH)
+    assert source is target
+    config = DataConfig(
+        tokenizer="words", target_tokenizer="characters", joint_vocab=False, target_vocab_size=11
+    )
+    source, target = train_tokenizers(config, GERMAN, ENGLISH)
+    assert (source.kind, target.kind) == ("words", "characters")
+    assert target.size == 11
+    assert set(source.encode("dog ball")) == {UNKNOWN}
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_saved_tokenizers_are_loaded_unchanged(tmp_path, tokenizer, joint):
+    config = DataConfig(tokenizer=tokenizer.kind, vocab_size=127, joint_vocab=joint)
+    saved = train_tokenizers(config, GERMAN, ENGLISH)
+    save_tokenizers(str(tmp_path / "vocab"), *saved)
+    loaded = load_tokenizers(str(tmp_path / "vocab"))
+    assert (loaded[0] is loaded[1]) == joint
+    for one, other, text in zip(saved, loaded, (GERMAN[1], ENGLISH[1]), strict=True):
+        assert (one.kind, one.size) == (other.kind, other.size)
+        assert tokenizer_sha256(one) == tokenizer_sha256(other)
+        assert one.encode(text) == other.encode(text)
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_missing_or_damaged_vocabulary_is_refused_by_name(tmp_path, tokenizer):
+    directory = str(tmp_path)
+    assert "tokenizers.json" in refused(CHECKPOINT, load_tokenizers, directory)
+    save_tokenizers(directory, tokenizer, tokenizer)
+    for path in tmp_path.iterdir():
+        content = path.read_bytes()
+        for damaged in (b"", content[:-7], bytes([content[0] ^ 1]) + content[1:]):
+            path.write_bytes(damaged)
+            assert directory in refused(CHECKPOINT, load_tokenizers, directory)
+        path.unlink()
+        assert path.name in refused(CHECKPOINT, load_tokenizers, directory)
+        path.write_bytes(content)
+    load_tokenizers(directory)
+
+
+def test_a_description_cannot_refer_to_another_directory(tmp_path, tokenizer):
+    save_tokenizers(str(tmp_path), tokenizer, tokenizer)
+    path = tmp_path / "tokenizers.json"
+    content = json.loads(path.read_text())
+    for value in ("../../etc/passwd", None, 7, [], {}):
+        content["joint"]["kind"] = value
+        path.write_text(json.dumps(content))
+        refused(CHECKPOINT, load_tokenizers, str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_vocabulary_smaller_than_the_alphabet_is_refused_with_the_size_it_needs(kind):
+    config = DataConfig(tokenizer=kind, vocab_size=11)
+    message = refused(CONFIGURATION, train_tokenizers, config, GERMAN, ENGLISH)
+    assert "config.data.vocab_size must be at least" in message
+    needed = int(message.split("at least ")[1].split()[0])
+    config.vocab_size = needed
+    assert train_tokenizers(config, GERMAN, ENGLISH)[0].size == needed
+
+
+@pytest.mark.parametrize("sentences", [[], [" ", ""]])
+def test_blank_sentences_are_refused(tokenizer, sentences):
+    if tokenizer.kind != "characters" or not sentences:
+        config = DataConfig(tokenizer=tokenizer.kind)
+        refused(DATA, train_tokenizers, config, sentences, sentences)

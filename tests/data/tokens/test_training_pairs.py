@@ -1,0 +1,94 @@
+"""Training pairs: one index over all parts of a mixture, compared with plain lists."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from seq2seq.data.corpora.counts import Counts
+from seq2seq.data.tokens.pairs import Pairs, ragged
+from seq2seq.data.tokens.token_store import memory_store
+from seq2seq.data.tokens.training_pairs import EncodedPart, Part, TrainingPairs
+
+
+def part(name, count, weights=False, weight=1.0, seed=0):
+    """A part of `count` pairs, and a list of (source, target, loss weight or None, place)."""
+    random = np.random.default_rng(seed)
+    sides = [
+        [random.integers(4, 99, random.integers(1, 6)).tolist() for _ in range(count)]
+        for _ in range(2)
+    ]
+    loss_weights = random.random(count).astype(np.float32) if weights else None
+    numbers = np.sort(random.choice(1000, count, replace=False))
+    store = memory_store([Pairs(*map(ragged, sides), loss_weights)], [numbers])
+    counts = Counts(count, {"blank": count + 1}, {"blank": [f"{name}:1"]})
+    encoded = EncodedPart((name, f"{name}.en"), weight, store, counts, {name: f"hash of {name}"})
+    listed = loss_weights.tolist() if weights else [None] * count
+    places = [f"{name}:{number}" for number in numbers]
+    return encoded, list(zip(*sides, listed, places, strict=True))
+
+
+def sequences(side):
+    return [side.ids[i:j].tolist() for i, j in zip(side.offsets, side.offsets[1:], strict=False)]
+
+
+MIXTURES = {
+    "one": [("a", 7, False)],
+    "one with loss weights": [("a", 7, True)],
+    "two": [("a", 1, False), ("b", 9, False)],
+    "some with loss weights": [("a", 4, False), ("b", 5, True), ("c", 3, False)],
+}
+
+
+@pytest.mark.parametrize("parts", MIXTURES.values(), ids=MIXTURES)
+def test_any_pairs_in_any_order_are_those_of_their_part(parts):
+    made = [part(*one, weight=0.5 + seed, seed=seed) for seed, one in enumerate(parts)]
+    pairs = TrainingPairs([encoded for encoded, _ in made])
+    expected = [pair for _, listed in made for pair in listed]
+    weighted = any(weights for _, _, weights in parts)
+    assert len(pairs) == len(expected)
+    assert pairs.parts == tuple(Part(one[1], 0.5 + i) for i, one in enumerate(parts))
+    random = np.random.default_rng(5)
+    for index in ([], [len(expected) - 1], random.integers(0, len(expected), 40)):
+        index = np.array(index, np.int64)
+        chosen = [expected[i] for i in index]
+        sources, targets, weights, places = ([pair[i] for pair in chosen] for i in range(4))
+        found = pairs.select(index)
+        assert sequences(found.source) == sources
+        assert sequences(found.target) == targets
+        assert pairs.locate(index) == places
+        lengths = pairs.row_lengths(index)
+        assert lengths[0].tolist() == [len(one) + 1 for one in sources]
+        assert lengths[1].tolist() == [len(one) + 1 for one in targets]
+        for one in (found.loss_weights, pairs.loss_weights(index)):
+            if not weighted:
+                assert one is None
+            else:
+                assert one.dtype == np.float32
+                assert one.tolist() == [1.0 if weight is None else weight for weight in weights]
+    every = np.arange(len(expected))
+    assert sequences(pairs.select(every).source) == [one[0] for one in expected]
+
+
+def test_the_reports_of_all_parts_are_merged_in_order():
+    pairs = TrainingPairs([part("a", 3)[0], part("b", 5)[0]])
+    assert pairs.counts == Counts(8, {"blank": 10}, {"blank": ["a:1", "b:1"]})
+    assert pairs.hashes == {"a": "hash of a", "b": "hash of b"}
+
+
+def test_the_pairs_can_be_sent_to_another_process():
+    pairs = TrainingPairs([part("a", 3)[0], part("b", 5, True)[0]])
+    sent = pickle.loads(pickle.dumps(pairs))
+    index = np.array([7, 0, 3])
+    np.testing.assert_array_equal(sent.select(index).target.ids, pairs.select(index).target.ids)
+    assert sent.locate(index) == pairs.locate(index) and sent.parts == pairs.parts
+
+
+def test_the_memory_of_all_parts_is_released(monkeypatch):
+    pairs = TrainingPairs([part("a", 3)[0], part("b", 5)[0]])
+    released = []
+    monkeypatch.setattr(
+        "seq2seq.data.tokens.token_store.TokenStore.release", lambda store: released.append(store)
+    )
+    pairs.release()
+    assert released == [one.store for one in pairs.encoded]

@@ -1,0 +1,146 @@
+"""Batch decoding from the command line: unusual lines; neighbours and devices do not matter."""
+
+import os
+import random
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import jax
+import pytest
+from forked import call_forked
+from tiny import UNUSUAL_LINES, WORDS, write_run
+
+from seq2seq.decode import describe
+from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.precision import has_bfloat16_instructions
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("batch")
+    write_run(path / "run")
+    return path
+
+
+def mixed_lines(count, seed=0):
+    choose = random.Random(seed)
+    return [
+        choose.choice(UNUSUAL_LINES)
+        if choose.random() < 0.1
+        else " ".join(choose.choices(WORDS, k=choose.randint(1, 9)))
+        for _ in range(count)
+    ]
+
+
+def decode(path, *flags, devices=1, stdin=b"", check=True):
+    done = call_forked(
+        [ROOT / "decode.py", f"--workdir={path / 'run'}", *flags], stdin, devices=devices
+    )
+    assert done.code == 0 or not check, done.err
+    return done.out.split("\n")[:-1], done.err
+
+
+@pytest.fixture(scope="module")
+def decoded(run):
+    """Two thousand lines with the output and stderr of decode.py on one device."""
+    lines = mixed_lines(2_000)
+    return lines, *decode(run, stdin="".join(f"{line}\n" for line in lines).encode())
+
+
+def test_two_thousand_lines_of_all_kinds_give_one_output_line_each(decoded):
+    """tests/acceptance translates ten thousand."""
+    lines, out, err = decoded
+    assert len(out) == len(lines)
+    blank = [not line.strip() for line in lines]
+    assert all(
+        translation == "" for translation, is_blank in zip(out, blank, strict=True) if is_blank
+    )
+    long = sum(len(line.split()) > 28 for line in lines)
+    assert long > 10 and sum("4001 tokens > " in line for line in err) == long
+    assert err[-1].startswith(f"2000 lines, {sum(blank)} blank, {long} truncated, ")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_mixed_is_recommended_on_a_cpu_with_bfloat16_instructions(run, dtype, capsys):
+    describe(Translator.load(run / "run", dtype=dtype))
+    devices, *hints = capsys.readouterr().err.splitlines()
+    assert "devices (cpu)" in devices and all("--dtype=mixed" in hint for hint in hints)
+    assert len(hints) == (dtype == "float32" and has_bfloat16_instructions())
+
+
+@pytest.mark.slow
+def test_nbest_lists_are_numbered_by_line(run):
+    lines = mixed_lines(500, seed=1)
+    text = "".join(f"{line}\n" for line in lines).encode()
+    out, _ = decode(run, "--format=moses", "--nbest=2", stdin=text)
+    fields = [line.split(" ||| ") for line in out]
+    assert all(len(one) == 4 for one in fields)
+    found = {int(number): list(group) for number, group in groupby(fields, lambda one: one[0])}
+    assert list(found) == list(range(len(lines)))
+    best, _ = decode(run, stdin=text)
+    for number, line in enumerate(lines):
+        scores = [float(score) for *_, score in found[number]]
+        assert len(scores) == (2 if line.strip() else 1)
+        assert scores == sorted(scores, reverse=True)
+        assert found[number][0][1].replace("&#124;&#124;&#124;", "|||") == best[number]
+
+
+def test_neighbours_parts_and_devices_do_not_change_a_translation(run, decoded):
+    """One device of another process, and four of this one."""
+    lines, usual = (texts[:150] for texts in decoded[:2])
+    translator = Translator.load(run / "run")
+    assert jax.local_device_count() == 4
+    assert translator.translate(lines) == usual
+    order = random.Random(3).sample(range(len(lines)), len(lines))
+    shuffled = translator.translate([lines[i] for i in order])
+    assert shuffled == [usual[i] for i in order]
+    parts = [translator.translate(lines[start : start + 50]) for start in (0, 50, 100)]
+    assert sum(parts, []) == usual
+
+
+@pytest.mark.slow
+def test_the_batch_size_changes_only_rounding(run):
+    lines = mixed_lines(300, seed=4)
+    usual = list(Translator.load(run / "run").stream(lines))
+    for size in (1, 7, 64):
+        found = list(Translator.load(run / "run", batch_size=size).stream(lines))
+        ties = 0
+        for one, other in zip(usual, found, strict=True):
+            assert one.hypotheses[0].score == pytest.approx(other.hypotheses[0].score, abs=1e-4)
+            ties += one.text != other.text
+        assert ties <= 3, f"{ties} of {len(lines)} lines differ at batch size {size}"
+
+
+def test_a_beam_larger_than_the_vocabulary_finds_the_best_scores(run):
+    translator = Translator.load(run / "run")
+    lines = [line for line in mixed_lines(50, seed=5) if len(line.split()) < 15]
+    greedy = list(translator.with_options(beam_size=1).stream(lines))
+    wide = list(translator.with_options(beam_size=40).stream(lines))
+    usual = list(translator.stream(lines))
+    for line, *found in zip(lines, greedy, usual, wide, strict=True):
+        scores = [one.hypotheses[0].score for one in found]
+        assert line.strip() == "" or scores[2] >= max(scores) - 1e-5
+
+
+@pytest.mark.slow
+def test_a_closed_output_pipe_is_not_an_error(run):
+    lines = "".join(f"{line}\n" for line in mixed_lines(200, seed=6))
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f'"$0" {ROOT / "decode.py"} --workdir={run / "run"} | head -1; '
+            'echo "${PIPESTATUS[0]}"',
+            sys.executable,
+        ],
+        input=lines.encode(),
+        capture_output=True,
+        check=True,
+        env={**os.environ, "NPROC": "16", "XLA_FLAGS": ""},
+    )
+    assert done.stdout.decode().split("\n")[-2] == "0"
+    assert b"Traceback" not in done.stderr and b"Broken" not in done.stderr

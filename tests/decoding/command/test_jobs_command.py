@@ -1,0 +1,395 @@
+"""decode.py as a process: formats, shards, scoring, kills, and invalid input."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from forked import call_forked
+from tiny import WORDS, write_run
+
+from seq2seq.data.metrics import bleu, ter
+
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with random parameters, and 13 lines in in.txt, of which two are blank."""
+    path = tmp_path_factory.mktemp("jobs")
+    write_run(path / "run")
+    choose = random.Random(0)
+    lines = [" ".join(choose.choices(WORDS, k=choose.randint(1, 9))) for _ in range(13)]
+    lines[3], lines[7] = "", "  "
+    (path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path, lines
+
+
+def command(path, *flags):
+    return [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}", *flags]
+
+
+def decode(path, *flags, stdin=b""):
+    return call_forked(command(path, *flags)[1:], stdin, environment={"XLA_FLAGS": ""})[:3]
+
+
+@pytest.fixture(scope="module")
+def whole(run):
+    """The output of in.txt."""
+    path, _ = run
+    code, out, _ = decode(path, f"--input={path / 'in.txt'}")
+    assert code == 0
+    return out
+
+
+def test_json_keeps_its_fields_and_can_be_scored(run):
+    path, lines = run
+    fields = [{"id": i, "text": line} for i, line in enumerate(lines)]
+    text = "".join(json.dumps(one) + "\n" for one in fields)
+    flags = ("--format=jsonl", "--beam_size=3", "--suppress=<pad> <s> <unk>")
+    code, out, _ = decode(path, *flags, "--nbest=2", "--annotate", stdin=text.encode())
+    found = [json.loads(line) for line in out.split("\n")[:-1]]
+    assert code == 0
+    assert [{"id": one["id"], "text": one["text"]} for one in found] == fields
+    assert all(len(one["nbest"]) == (2 if one["text"].strip() else 1) for one in found)
+    assert all(one["nbest"][0]["score"] == one["score"] for one in found)
+    code, scores, _ = decode(path, *flags, "--mode=score", stdin=out.encode())
+    assert code == 0
+    for one, line in zip(found, scores.split("\n")[:-1], strict=True):
+        again = json.loads(line)
+        assert again["id"] == one["id"]
+        if one["text"].strip():
+            assert again["score"] == pytest.approx(one["score"], abs=1e-4)
+            assert again["log_probs"] == one["log_probs"]
+            assert sum(again["log_probs"]) == pytest.approx(again["log_prob"], abs=1e-4)
+    code, links, _ = decode(path, *flags, "--mode=align", stdin=out.encode())
+    assert code == 0
+    aligned = [json.loads(line).get("alignment", []) for line in links.split("\n")[:-1]]
+    assert [len(one) for one in aligned] == [len(one["translation"].split()) for one in found]
+    assert aligned == [one.get("alignment", []) for one in found]
+
+
+@pytest.mark.slow
+def test_joined_shards_and_a_compressed_output_equal_the_whole(run):
+    path, lines = run
+    source = f"--input={path / 'in.txt'}"
+    for form in ("text", "moses"):
+        code, whole, _ = decode(path, source, f"--format={form}", "--nbest=1")
+        assert code == 0 and whole.count("\n") == len(lines)
+        parts = ""
+        for part in (1, 2):
+            code, out, err = decode(path, source, f"--format={form}", f"--shard={part}/2")
+            assert code == 0 and err[-1].startswith(f"{(6, 7)[part - 1]} lines, 1 blank")
+            parts += out
+        assert parts == whole
+    with gzip.open(path / "in.gz", "wt", encoding="utf-8") as file:
+        file.write((path / "in.txt").read_text(encoding="utf-8"))
+    code, out, _ = decode(
+        path, f"--input={path / 'in.gz'}", f"--output={path / 'out.gz'}", "--format=moses"
+    )
+    assert (code, out) == (0, "")
+    assert gzip.decompress((path / "out.gz").read_bytes()).decode() == whole
+
+
+@pytest.mark.slow
+def test_annotations_do_not_depend_on_devices_or_shards(run, tmp_path):
+    path, lines = run
+    flags = f"--input={path / 'in.txt'}", "--output_format=jsonl", "--annotate", "--nbest=2"
+    flags += "--suppress=<pad> <s> <unk>", "--min_length=3"
+    call = command(path, *flags)[1:]
+    outs = [call_forked(call, devices=devices).out for devices in (1, 4)]
+    assert outs[0] == outs[1]
+    objects = [json.loads(line) for line in outs[0].splitlines()]
+    assert [one["text"] for one in objects] == lines
+    assert [len(one.get("log_probs", [])) > 2 for one in objects] == [
+        bool(x.strip()) for x in lines
+    ]
+    parts = ""
+    for part in (1, 2):
+        out = tmp_path / f"{part}.jsonl"
+        assert decode(path, *flags, f"--shard={part}/2", f"--output={out}")[0] == 0
+        parts += out.read_text(encoding="utf-8")
+    assert parts == outs[0]
+
+
+def job_with_saved_results(path, output, *flags):
+    """A running job that has saved the results of some lines."""
+    process = subprocess.Popen(
+        command(path, *flags, f"--output={output}"), env=ENVIRONMENT, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None and not [*Path(f"{output}.parts").glob("0*[!p]")]:
+        time.sleep(0.01)
+    assert process.poll() is None
+    return process
+
+
+def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
+    """A line is corrected before the job resumes; another job is refused while the first runs. The
+    lines repeat, so their outputs are those of a job without interruption."""
+    (path, lines), long = run, tmp_path / "long.txt"
+    repeated = lines * 1000
+    long.write_text("".join(f"{line}\n" for line in repeated))
+    options = ("--beam_size=1", "--max_extra_length=2")
+    flags, killed = (f"--input={long}", *options), tmp_path / "killed.txt"
+    parts = tmp_path / "killed.txt.parts"
+    process = job_with_saved_results(path, killed, *flags)
+    process.send_signal(signal.SIGSTOP)
+    code, _, err = decode(path, *flags, f"--output={killed}")
+    assert code == 6 and f"(process {process.pid} on " in err[-1]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not killed.exists()
+    texts = [file.read_text() for file in parts.glob("0*[!p]")]
+    saved = [json.loads(row)[0] for text in texts for row in text.splitlines()]
+    repeated[saved[0]] = "elf zehn"
+    long.write_text("".join(f"{line}\n" for line in repeated))
+    code, _, err = decode(path, *flags, f"--output={killed}")
+    assert code == 0
+    assert f"({len(saved) - 1} more reused from an earlier run)" in err[-1]
+    few = "".join(f"{line}\n" for line in ["elf zehn", *lines]).encode()
+    code, once, _ = decode(path, *options, stdin=few)
+    corrected, *others = once.splitlines(keepends=True)
+    assert code == 0 and len({*others}) > 5 and len(others) == 13
+    expected = others * 1000
+    expected[saved[0]] = corrected
+    assert killed.read_text(encoding="utf-8") == "".join(expected)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["killed.txt", "long.txt"]
+
+
+@pytest.mark.slow
+def test_a_killed_job_with_annotations_resumes_and_its_output_is_byte_identical(run, tmp_path):
+    (path, lines), long = run, tmp_path / "long.txt"
+    long.write_text("".join(f"{line}\n" for line in lines * 600))
+    flags = (f"--input={long}", "--output_format=jsonl", "--annotate", "--nbest=2", "--beam_size=2")
+    flags += "--max_extra_length=2", "--suppress=<pad> <s> <unk>", "--min_length=2"
+    killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
+    process = job_with_saved_results(path, killed, *flags)
+    process.kill()
+    process.wait()
+    assert not killed.exists()
+    code, _, err = decode(path, *flags, f"--output={killed}")
+    assert code == 0 and "more reused from an earlier run)" in err[-1]
+    assert decode(path, *flags, f"--output={whole}")[0] == 0
+    assert killed.read_bytes() == whole.read_bytes()
+    objects = [json.loads(line) for line in killed.read_text(encoding="utf-8").splitlines()]
+    assert [one["text"] for one in objects] == lines * 600
+    assert all(
+        all("alignment" in each and len(each["log_probs"]) > 1 for each in one["nbest"])
+        for one in objects
+        if one["text"].strip()
+    )
+
+
+def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run, whole):
+    path, lines = run
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(
+            command(path),
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for line, expected in zip(lines[:5], whole.split("\n"), strict=False):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == f"{expected}\n"
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+        err = process.stderr.read().decode().splitlines()
+        assert err[-1] == f"error: stopped by {number.name}" and not any("Tr" in one for one in err)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+
+
+def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
+    path, _ = run
+    good = json.dumps({"text": "eins"}) + "\n"
+    (tmp_path / "in.jsonl").write_text(good * 9_999 + '{"text": "eins"\n' + good)
+    (tmp_path / "target").write_text("eins\n" * 9_999)
+    flags = f"--input={tmp_path / 'in.jsonl'}", f"--output={tmp_path / 'out'}"
+    environment = ENVIRONMENT | {"JAX_PLATFORMS": "none_may_be_initialised"}
+    for more, part in (
+        (("--format=jsonl",), "in.jsonl:10000: not JSON"),
+        ((f"--target={tmp_path / 'target'}", "--mode=score"), "target ends after line 9999"),
+    ):
+        done = subprocess.run(
+            command(path, *flags, *more), capture_output=True, env=environment, check=False
+        )
+        assert done.returncode == 3
+        assert part in done.stderr.decode() and done.stderr.count(b"\n") == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "target"]
+
+
+@pytest.mark.parametrize(
+    "flags, part",
+    [
+        (("--mode=score",), "give --target=FILE, or an input"),
+        (("--nbest=2",), "--format=text does not support several translations of a line"),
+        (("--nbest=2", "--format=tsv"), "give --output_format=jsonl or moses"),
+        (("--nbest=2", "--output_format=tsv"), "--output_format=tsv does not support several"),
+        (
+            ("--annotate",),
+            "--annotate is not supported with --format=text; give --output_format=js",
+        ),
+        (("--annotate", "--format=jsonl", "--mode=score"), "--annotate is not supported with --mo"),
+        (("--input_format=moses",), "give --input_format=text or tsv or jsonl"),
+        (
+            ("--mode=align", "--target={d}/in.txt", "--output_format=moses"),
+            "--output_format=text or",
+        ),
+        (("--mode=score", "--format=jsonl", "--input_format=text"), "and --input_format=tsv or j"),
+        (
+            ("--mode=score", "--target={d}/in.txt", "--format=moses"),
+            "mode=score; give --output_format=t",
+        ),
+        (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "--reference is not"),
+        (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
+        (("--shard=1/2",), "--input file"),
+        (("--target={d}/in.txt",), "give --mode=score or align"),
+        (("--baseline={d}/in.txt",), "--baseline has no effect without --reference"),
+        (("--metric=bleu,x", "--reference={d}/in.txt"), "--metric: unknown metric 'x': expected"),
+        (("--suppress=nowhere",), "'nowhere' cannot be suppressed: expected pieces"),
+        (("--temperature=0",), "above 0"),
+        (("--top_p=90",), "at most 1"),
+        (("--min_length=10000000000",), "below 2^31"),
+        (("--temperature=0.5",), "--temperature has no effect on a beam search; add --samples=N"),
+        (("--top_k=4", "--seed=1"), "--top_k, --seed has no effect"),
+    ],
+    ids=str,
+)
+def test_an_unsupported_combination_of_flags_is_one_line(run, flags, part):
+    path, _ = run
+    code, out, err = decode(path, *(flag.format(d=path) for flag in flags), stdin=b"eins\n")
+    assert (code, out) == (2, "")
+    assert len(err) == 1 and part in err[0], err
+
+
+def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
+    path, lines = run
+    (tmp_path / "target").write_text("".join(f"{line.upper()}\n" for line in lines))
+    flags = (f"--input={path / 'in.txt'}", f"--target={tmp_path / 'target'}", "--mode=score")
+    code, out, _ = decode(path, *flags)
+    assert code == 0
+    numbers = out.split("\n")[:-1]
+    assert len(numbers) == len(lines)
+    assert all(
+        (float(x) < 0) if line.strip() else x == "" for x, line in zip(numbers, lines, strict=True)
+    )
+    (tmp_path / "target").write_text("EINS\n")
+    swapped = (f"--input={tmp_path / 'target'}", f"--target={path / 'in.txt'}", "--mode=score")
+    for given in (flags, swapped):
+        code, _, err = decode(path, *given)
+        assert code == 3
+        assert err[-1] == (
+            f"error: {tmp_path / 'target'} ends after line 1: expected as many lines as in "
+            f"{path / 'in.txt'}; the two files must be parallel"
+        )
+
+
+def test_a_pipe_is_read_once_and_an_output_pipe_is_not_replaced(run, whole, tmp_path):
+    path, _ = run
+    content, out = (path / "in.txt").read_bytes(), tmp_path / "out.txt"
+    for name in ("in", "out"):
+        os.mkfifo(tmp_path / name)
+    writer = Thread(target=(tmp_path / "in").write_bytes, args=(content,))
+    writer.start()
+    assert decode(path, f"--input={tmp_path / 'in'}", f"--output={out}")[0] == 0
+    writer.join()
+    assert out.read_text(encoding="utf-8") == whole
+    with ThreadPoolExecutor(1) as reader:
+        seen = reader.submit((tmp_path / "out").read_text, encoding="utf-8")
+        code, _, err = decode(path, f"--input={path / 'in.txt'}", f"--output={tmp_path / 'out'}")
+        assert code == 0, err
+        assert seen.result() == whole
+    assert (tmp_path / "out").is_fifo()
+
+
+def test_an_output_named_gz_is_compressed_and_compared_with_a_baseline(run, tmp_path):
+    """Scores are printed to stdout, or to stderr if the output is printed to stdout."""
+    path, lines = run
+    source, compared = (
+        f"--input={path / 'in.txt'}",
+        ("--metric=bleu,ter", f"--baseline={tmp_path}/b"),
+    )
+    (tmp_path / "b").write_text("".join(f"{line[:-1]}\n" for line in lines))
+    flags = (f"--reference={path / 'in.txt'}", *compared)
+    code, scores, _ = decode(path, source, *flags, f"--output={tmp_path / 'out.gz'}")
+    assert code == 0
+    code, whole, err = decode(path, source, *flags)
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode() == whole
+    texts, baseline = whole.split("\n")[:-1], [line[:-1] for line in lines]
+    expected = "".join(f"{metric.compare(texts, baseline, lines)}\n" for metric in (bleu, ter))
+    assert scores == expected and err[-8:] == expected.split("\n")[:-1]
+
+
+@pytest.mark.parametrize("short", ["reference", "baseline"])
+def test_references_and_a_baseline_that_are_not_parallel_are_refused_before_any_device_is_used(
+    run, tmp_path, short
+):
+    path, lines = run
+    for name in ("reference", "baseline"):
+        (tmp_path / name).write_text("eins\n" * (len(lines) - 4 * (name == short)))
+    flags = [f"--{name}={tmp_path / name}" for name in ("reference", "baseline")]
+    flags += [f"--input={path / 'in.txt'}", f"--output={tmp_path / 'out'}"]
+    if short == "reference":
+        flags.pop(1)
+    code, out, err = call_forked(command(path, *flags)[1:], devices=0)[:3]
+    other = "--input" if short == "reference" else "--reference"
+    assert (code, out, len(err)) == (3, "", 1), err
+    assert f"--{short} is not parallel to {other}: expected 13 lines, got 9" in err[0]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("flag", ["input", "target", "reference", "baseline"])
+def test_an_input_file_is_never_replaced_by_the_output(run, tmp_path, flag):
+    path, lines = run
+    content = (path / "in.txt").read_bytes()
+    (tmp_path / "in.txt").write_bytes(content)
+    (tmp_path / "link").symlink_to("in.txt")
+    flags = {"input": path / "in.txt", "output": tmp_path / "link", flag: tmp_path / "in.txt"}
+    if flag == "target":
+        flags["mode"] = "score"
+    if flag == "baseline":
+        flags["reference"] = path / "in.txt"
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    code, out, err = decode(path, *given, "--overwrite")
+    assert (code, out, len(err)) == (6, "", 1), err
+    assert f"would replace the input file {tmp_path / 'in.txt'}; choose another --output" in err[0]
+    assert (tmp_path / "in.txt").read_bytes() == content
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.txt", "link"]
+
+
+@pytest.mark.parametrize(
+    "flags, line, code, part",
+    [
+        (
+            ("--format=jsonl",),
+            {"text": "eins", "prefix": "zwei " * 40},
+            3,
+            "line 1: its prefix has 40",
+        ),
+        (("--alpha=4.5",), {}, 2, "decoding.alpha must be at most 4, got 4.5"),
+        (("--output=",), {}, 6, "cannot write ''"),
+        (("--output=/proc/x",), {}, 6, "cannot write /proc/x"),
+        (("--input=",), {}, 3, "no such file: ''"),
+        (("--reference={d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
+    ],
+    ids=str,
+)
+def test_invalid_input_is_one_line(run, flags, line, code, part):
+    path, _ = run
+    (path / "damaged.gz").write_bytes(gzip.compress(b"eins\n" * 999)[:-9])
+    flags = (flag.format(d=path) for flag in flags)
+    got, _, err = decode(path, *flags, stdin=json.dumps(line).encode())
+    assert got == code, err
+    assert part in err[-1] and sum(one.startswith("error: ") for one in err) == 1

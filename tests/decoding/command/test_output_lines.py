@@ -1,0 +1,54 @@
+"""Output lines: truncated lines are marked in the output, reported and counted."""
+
+import json
+
+import pytest
+from echo import echoing_translator
+from random_translator import translator_of
+from tiny import WORDS
+
+from seq2seq.decoding.command.formats import Item, formats_of
+from seq2seq.decoding.command.output_lines import OutputLines
+from seq2seq.decoding.command.progress import DecodingProgress
+
+
+@pytest.fixture
+def translator():
+    return echoing_translator()[0]
+
+
+def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):
+    """The model's max_length is 70 tokens, with the end token."""
+    formats = formats_of("jsonl", None, None)
+    output_lines = OutputLines(
+        translator, "translate", formats, "in.txt", DecodingProgress(4, True, False)
+    )
+    texts = ["eins", "zwei " * 69, "zwei " * 70, ""]
+    lines = {}
+    for group in output_lines(
+        (i, Item(text, json.dumps({"text": text}))) for i, text in enumerate(texts)
+    ):
+        lines |= group
+    assert [json.loads(lines[i])["truncated"] for i in range(4)] == [False, False, True, False]
+    assert (output_lines.truncated, output_lines.blank) == (1, 1)
+    assert "in.txt:3: 71 tokens > 70, truncated" in capsys.readouterr().err
+
+
+def test_a_line_without_an_allowed_translation_is_blank_and_reported(capsys):
+    """No word twice, and more words than the vocabulary has: a search finds no hypothesis, a sample
+    ends early."""
+    impossible = dict(no_repeat_ngram=1, max_extra_length=14, min_length=15)
+    found = {}
+    for name, options in (("search", {}), ("sample", dict(samples=1))):
+        translator = translator_of(nbest=1, **impossible, **options)
+        formats, progress = formats_of("jsonl", None, None), DecodingProgress(0, False, False)
+        output_lines = OutputLines(translator, "translate", formats, "in.txt", progress)
+        groups = output_lines([(0, Item("eins", '{"text": "eins"}'))])
+        (out,) = (group[0] for group in groups if group)
+        found[name] = json.loads(out), capsys.readouterr().err
+    line, err = found["search"]
+    assert (line["translation"], line["score"]) == ("", None)
+    assert "in.txt:1: no translation satisfies the constraints" in err
+    line, err = found["sample"]
+    words = line["translation"].split()
+    assert len(words) == len(set(words)) >= len(WORDS) and not err

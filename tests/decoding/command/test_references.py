@@ -1,0 +1,71 @@
+"""Scores of a job: references, metrics and a baseline."""
+
+import pytest
+
+from seq2seq.data.metrics import METRICS, bleu, chrf
+from seq2seq.decoding.command.references import read_references
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+
+LINES = ["the cat sat on the mat", "a dog barked at the moon", "eight birds sang at dawn"]
+TEXTS = ["the cat sat on a mat", "a dog barked at noon", "eight birds sang at dawn"]
+OTHERS = ["a cat sat on a mat", "a dog barked", "birds sang at dawn"]
+
+
+def file_of(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def reference(tmp_path):
+    return file_of(tmp_path / "reference", LINES)
+
+
+def test_the_default_metrics_are_cased_bleu_bleu_of_words_and_chrf(reference):
+    found = list(read_references(reference, None, "").results(TEXTS))
+    assert [one.name for one in found] == ["BLEU", "lower-cased tokenised BLEU", "chrF2"]
+    assert found[0] == bleu(TEXTS, LINES)
+
+
+def test_metrics_are_computed_in_the_given_order(reference):
+    found = list(read_references(reference, "ter,chrf", "").results(TEXTS))
+    assert [one.name for one in found] == ["TER", "chrF2"]
+    assert found[1] == chrf(TEXTS, LINES)
+
+
+def test_with_a_baseline_each_metric_is_a_comparison_with_it(reference, tmp_path):
+    baseline = file_of(tmp_path / "baseline", OTHERS)
+    found = list(read_references(reference, ",".join(METRICS), baseline).results(TEXTS))
+    assert found == [metric.compare(TEXTS, OTHERS, LINES) for metric in METRICS.values()]
+    assert [one.output.value for one in found] == [
+        metric(TEXTS, LINES).value for metric in METRICS.values()
+    ]
+
+
+def test_without_translations_there_are_no_scores(tmp_path):
+    empty = file_of(tmp_path / "empty", [])
+    assert list(read_references(empty, None, empty).results([])) == []
+    assert read_references("", None, "") is None
+
+
+def test_a_metric_or_a_baseline_without_effect_is_refused(reference, tmp_path):
+    unread = str(tmp_path / "unread")
+    for metrics, baseline, message in (
+        ("bleu", "", "--metric has no effect without --reference"),
+        (None, unread, "--baseline has no effect without --reference; add --reference=FILE"),
+        ("blue", "", "unknown metric 'blue': expected bleu, tokenized_bleu, chrf, ter"),
+        ("bleu,", "", "unknown metric ''"),
+        ("", "", "unknown metric ''"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            read_references("", metrics, baseline)
+        assert caught.value.code == CONFIGURATION
+
+
+def test_files_that_are_not_parallel_are_refused(reference, tmp_path):
+    short = file_of(tmp_path / "short", OTHERS[:2])
+    with pytest.raises(UserError, match="--reference: expected 3 lines, got 2; give") as caught:
+        read_references(reference, None, short)
+    assert caught.value.code == DATA
+    with pytest.raises(UserError, match="--input: expected 2 lines, got 3; .* not scored$"):
+        list(read_references(reference, None, "").results(TEXTS[:2]))

@@ -1,0 +1,293 @@
+"""Resumable output: shards cover the input, and each result is computed once."""
+
+import contextlib
+import gzip
+import itertools
+import json
+import operator
+import os
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from seq2seq.decoding.command import resumable_output
+from seq2seq.decoding.command.inputs import shard_lines, shard_of
+from seq2seq.decoding.command.resumable_output import (
+    ResumableOutput,
+    hash_of,
+    job_fingerprint,
+)
+from seq2seq.decoding.ensembles import members_of
+from seq2seq.decoding.results import Item
+from seq2seq.runtime.devices import DETERMINISTIC
+from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from seq2seq.runtime.version import __version__
+from seq2seq.storage.config import DecodingConfig
+
+CHUNK = 7  # lines
+
+
+class Killed(BaseException):
+    pass
+
+
+class Worker:
+    """Upper-cases three lines at a time, the last one first; is killed before line `killed_at`."""
+
+    def __init__(self, killed_at=None):
+        self.seen, self.killed_at = [], killed_at
+
+    def __call__(self, lines):
+        lines = iter(lines)
+        while window := list(itertools.islice(lines, 3)):
+            if self.killed_at in [number for number, _ in window]:
+                raise Killed
+            self.seen += [number for number, _ in window]
+            yield {number: item.line.upper() for number, item in reversed(window)}
+
+
+LINES = [f"line {i}" for i in range(31)]
+WHOLE = "".join(f"{line.upper()}\n" for line in LINES).encode()
+
+
+def source(lines=LINES):
+    return lambda: ((number, Item(line, line)) for number, line in enumerate(lines))
+
+
+def test_the_concatenation_of_shards_is_all_lines():
+    for lines in (0, 1, 7, 100):
+        for parts in (1, 2, 3, 8, 130):
+            found = [
+                line for part in range(1, parts + 1) for line in shard_lines(lines, part, parts)
+            ]
+            assert found == list(range(lines))
+            sizes = {len(shard_lines(lines, part, parts)) for part in range(1, parts + 1)}
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_shard_is_part_slash_parts():
+    assert shard_of("2/8") == (2, 8)
+    for wrong in ("0/8", "9/8", "2", "2/", "/8", "a/b", "-1/8", "1/0"):
+        with pytest.raises(UserError, match="PART/PARTS") as caught:
+            shard_of(wrong)
+        assert caught.value.code == CONFIGURATION
+
+
+@pytest.mark.parametrize("killed_at", [0, 6, 7, 13, 21, 30])
+def test_results_before_a_kill_are_not_computed_again(tmp_path, killed_at):
+    output, reused = tmp_path / "out.txt", []
+    first, second = Worker(killed_at), Worker()
+    with pytest.raises(Killed):
+        ResumableOutput(str(output), "same", CHUNK).run(source(), first)
+    assert not output.exists()
+    assert first.seen == list(range(killed_at // 3 * 3))
+    ResumableOutput(str(output), "same", CHUNK).run(source(), second, reused.append)
+    assert first.seen + second.seen == list(range(31))
+    assert sum(reused) == len(first.seen)
+    assert output.read_bytes() == WHOLE
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_even_a_few_results_are_on_disk_after_thirty_seconds_of_work(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(resumable_output.time, "monotonic", lambda: clock.now)
+
+    def work(lines):
+        for count, (number, item) in enumerate(lines):
+            saved = sum(
+                path.read_text().count("\n") for path in (tmp_path / "out.txt.parts").glob("0*")
+            )
+            assert saved >= count - 1 - 30 // 8
+            clock.now += 8.0
+            yield {number: item.line.upper()}
+
+    ResumableOutput(str(tmp_path / "out.txt"), "same", CHUNK).run(source(), work)
+    assert (tmp_path / "out.txt").read_bytes() == WHOLE
+
+
+def test_of_the_saved_lines_only_a_corrected_one_is_computed_again(tmp_path):
+    output, resumed = tmp_path / "out.txt", Worker()
+    with pytest.raises(Killed):
+        ResumableOutput(str(output), "same", CHUNK).run(source(), Worker(killed_at=27))
+    corrected = [*LINES[:5], "corrected", *LINES[6:]]
+    ResumableOutput(str(output), "same", CHUNK).run(source(corrected), resumed)
+    assert resumed.seen == [5, 27, 28, 29, 30]
+    assert output.read_text() == "".join(f"{line.upper()}\n" for line in corrected)
+
+
+def test_the_hash_of_an_item_includes_its_target():
+    """A line whose target has changed is scored again."""
+    assert hash_of(Item("a", "a", target="b")) != hash_of(Item("a", "a", target="c"))
+    assert hash_of(Item("a", "ab", target="c")) != hash_of(Item("a", "a", target="bc"))
+
+
+def test_an_input_that_changes_while_the_job_runs_is_refused(tmp_path):
+    output, reads = tmp_path / "out.txt", iter([LINES, ["changed", *LINES[1:]], LINES])
+    with pytest.raises(UserError, match="line 1 of the input has changed") as caught:
+        ResumableOutput(str(output), "same", CHUNK).run(lambda: source(next(reads))(), Worker())
+    assert caught.value.code == DATA and not output.exists()
+
+
+def test_results_of_another_command_are_not_used(tmp_path):
+    output, worker = tmp_path / "out.txt", Worker()
+    with pytest.raises(Killed):
+        ResumableOutput(str(output), "other", CHUNK).run(source(), Worker(16))
+    ResumableOutput(str(output), "same", CHUNK).run(source(), worker)
+    assert worker.seen == list(range(31))
+    assert output.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize("content", [b"", b'[0, "HALF A LI', b"[1]\n", b"\xff\n"])
+def test_a_damaged_file_of_results_is_computed_again(tmp_path, content):
+    output, worker = tmp_path / "out.txt", Worker()
+    with pytest.raises(Killed):
+        ResumableOutput(str(output), "same", CHUNK).run(source(), Worker(16))
+    parts = tmp_path / "out.txt.parts"
+    first = min(path for path in parts.iterdir() if path.name[0] == "0")
+    first.write_bytes(content)
+    (parts / "000000000020-abc.tmp").write_bytes(content)  # left by a kill during a write
+    ResumableOutput(str(output), "same", CHUNK).run(source(), worker)
+    assert 0 in worker.seen
+    assert output.read_bytes() == WHOLE
+
+
+def kill_at(monkeypatch, operation, survived):
+    """Raise Killed in call number `survived` + 1 of a function of resumable_output."""
+    real = operator.attrgetter(operation)(resumable_output)
+    calls = itertools.count()
+
+    def dying(*arguments, **options):
+        if next(calls) >= survived:
+            raise Killed
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(f"{resumable_output.__name__}.{operation}", dying)
+
+
+@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_atomic", "shutil.rmtree"])
+def test_a_job_resumes_after_a_kill_while_its_directory_is_created_or_removed(
+    tmp_path, monkeypatch, operation
+):
+    output = tmp_path / "out.txt"
+    with pytest.raises(Killed):
+        ResumableOutput(str(output), "other", CHUNK).run(source(["x"] * 31), Worker(16))
+    for survived in range(4):
+        with monkeypatch.context() as patch:
+            kill_at(patch, operation, survived)
+            with contextlib.suppress(Killed):
+                ResumableOutput(str(output), f"same {survived}", CHUNK).run(source(), Worker())
+    ResumableOutput(str(output), "same", CHUNK).run(source(), Worker())
+    assert output.read_bytes() == WHOLE
+
+
+def test_a_directory_that_is_not_of_a_job_is_not_changed(tmp_path):
+    (tmp_path / "out.txt.parts").mkdir()
+    (tmp_path / "out.txt.parts" / "mine").write_text("mine")
+    with pytest.raises(UserError, match="is not a directory of a decoding job") as caught:
+        ResumableOutput(str(tmp_path / "out.txt"), "same", CHUNK)
+    assert caught.value.code == OUTPUT
+    assert (tmp_path / "out.txt.parts" / "mine").read_text() == "mine"
+
+
+def test_an_output_named_gz_is_compressed_to_the_same_bytes_each_time(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        ResumableOutput(str(tmp_path / name / "out.gz"), "same", CHUNK).run(source(), Worker())
+    one, other = ((tmp_path / name / "out.gz").read_bytes() for name in ("a", "b"))
+    assert gzip.decompress(one) == WHOLE
+    assert one == other
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory whose best checkpoint is the average."""
+    path = tmp_path / "run"
+    files = {
+        "best.json": json.dumps({"checkpoint": "average"}),
+        "config.json": "{}",
+        "average/params/weights": "1",
+        "vocab/joint.model": "pieces",
+        "vocab/tokenizers.json": "{}",
+        "train.log": "",
+        "run.json": "{}",
+        "checkpoints/7/params/weights": "2",
+    }
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    return path
+
+
+def fingerprint_of(
+    run, *facts, kinds=("bpe", "bpe"), checkpoint="best", weights=None, automatic=32, **options
+):
+    source, target = (SimpleNamespace(kind=kind) for kind in kinds)
+    translator = SimpleNamespace(
+        decoding=DecodingConfig(**options),
+        source_tokenizer=source,
+        target_tokenizer=target,
+        weights=weights,
+        engine=SimpleNamespace(
+            sizes=SimpleNamespace(batch_size=options.get("batch_size") or automatic)
+        ),
+    )
+    return job_fingerprint(translator, members_of(run, checkpoint), facts)
+
+
+def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run):
+    for name, matters in (
+        ("config.json", True),
+        ("average/params/weights", True),
+        ("vocab/joint.model", True),
+        ("vocab/tokenizers.json", True),
+        ("train.log", False),
+        ("run.json", False),
+        ("checkpoints/7/params/weights", False),
+    ):
+        before = fingerprint_of(run)
+        (run / name).write_text("changed")
+        assert (fingerprint_of(run) != before) == matters, name
+
+
+def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
+    found = {
+        fingerprint_of(run),
+        fingerprint_of(run, beam_size=5),
+        fingerprint_of(run, "score"),
+        fingerprint_of(run, "score", "jsonl"),
+        fingerprint_of(run, kinds=("pieces of bpe", "bpe")),
+        fingerprint_of(run, kinds=("bpe", "pieces of bpe")),
+        *(fingerprint_of(run, checkpoint=one) for one in ("7", "7,average", "average,7")),
+        *(fingerprint_of(run, weights=one) for one in ((0.7, 0.3), (0.3, 0.7))),
+    }
+    real = resumable_output.jax.local_devices()[0]
+    device = SimpleNamespace(platform=real.platform, device_kind=real.device_kind)
+    for place, name, value in (
+        (device, "platform", "other"),
+        (device, "device_kind", "other"),
+        (resumable_output, "__version__", "other"),
+        (resumable_output, "version", lambda name: "other"),
+        (resumable_output.platform, "machine", lambda: "other"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(resumable_output.jax, "local_devices", lambda: [device])
+            patch.setattr(place, name, value)
+            found.add(fingerprint_of(run))
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + f" {DETERMINISTIC}")
+        found.add(fingerprint_of(run))
+    assert len(found) == 17
+    assert fingerprint_of(run) in found
+
+
+def test_a_fingerprint_depends_on_the_batch_size_that_is_compiled(run):
+    assert fingerprint_of(run) == fingerprint_of(run, batch_size=32)
+    assert len({fingerprint_of(run, automatic=size) for size in (32, 64)}) == 2
+    assert fingerprint_of(run, automatic=64) == fingerprint_of(run, batch_size=64)
+
+
+def test_the_version_equals_that_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert __version__ == project["project"]["version"]

@@ -1,0 +1,135 @@
+"""Programs are compiled in threads, each once, while earlier ones run; errors reach the caller."""
+
+import threading
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from echo import in_time
+from random_translator import translator_of
+
+from seq2seq.decoding.engine.calls import Control
+from seq2seq.decoding.engine.compilation import CompilationAhead
+from seq2seq.decoding.results import Item
+
+SHORT, LONG = "eins zwei", " ".join(["drei"] * 20)  # buckets 16 and 32
+COMPILATION = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture
+def compiled_on():
+    """The names of the threads of all compilations."""
+    names = []
+
+    def listen(event, seconds, **_):
+        if event == COMPILATION:
+            names.append(threading.current_thread().name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def new_translator(log):
+    """A translator whose programs are not compiled yet: rules are compared by identity."""
+
+    def rules(logits, normalizer, history, t, sentences):
+        return logits, normalizer, jnp.ones((1, 1, 1), bool)
+
+    translator = translator_of(longest=32, control=Control(log=log))
+    return translator.with_options(rules=rules)
+
+
+def test_only_the_programs_of_the_lines_are_compiled_in_threads_and_once(compiled_on):
+    logged = []
+    translator = new_translator(logged.append)
+    compiled_on.clear()  # programs that make the parameters
+    first = translator.translate([SHORT, "", SHORT])
+    assert [name.startswith("compile") for name in compiled_on] == [True]
+    assert logged == ["compiling the search, source tokens × sentences: 16 × 3"]
+    both = translator.translate([LONG, SHORT] * 20)
+    assert [name.startswith("compile") for name in compiled_on] == [True] * 2
+    assert logged[1:] == ["compiling the search, source tokens × sentences: 32 × 3"]
+    assert both[1] == first[0] and translator.translate([LONG]) == both[:1]
+    assert len(compiled_on) == len(logged) == 2
+
+
+def test_lines_with_a_prefix_need_a_program_of_their_own_which_is_compiled_ahead(compiled_on):
+    logged = []
+    translator = new_translator(logged.append)
+    compiled_on.clear()  # programs that make the parameters
+    lines = [Item(SHORT, SHORT), Item(SHORT, SHORT, prefix="vier")]
+    (_, found) = translator.stream(lines)
+    assert found.text.startswith("vier") and len(logged) == len(compiled_on) == 1
+    assert translator.translate([SHORT]) and len(logged) == len(compiled_on) == 2
+    assert all(name.startswith("compile") for name in compiled_on)
+
+
+def test_an_error_of_a_trace_reaches_the_caller():
+    def broken(logits, normalizer, history, t, sentences):
+        raise ZeroDivisionError("in a rule")
+
+    with pytest.raises(ZeroDivisionError, match="in a rule"):
+        translator_of().translate([SHORT, LONG], rules=broken)
+
+
+def test_a_waiting_caller_is_polled_and_may_stop():
+    ahead, release = CompilationAhead(), threading.Event()
+    ahead.start("a", release.wait, 1)
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_time_or_raise(partial(ahead.wait, "a", stop))
+    release.set()
+    in_time(partial(ahead.wait, "a", lambda: None))  # the error of the thread is dropped
+    in_time(partial(ahead.wait, "not started", stop))
+
+
+def in_time_or_raise(function):
+    def run():
+        try:
+            return function()
+        except BaseException as error:  # noqa: BLE001 – raised below
+            return error
+
+    if isinstance(result := in_time(run), BaseException):
+        raise result
+    return result
+
+
+def test_cancelled_compilations_are_not_run_and_can_be_started_again():
+    ahead, release, ran = CompilationAhead(), threading.Event(), []
+    ahead.start("running", lambda: ran.append("running") or release.wait(60), 1)
+    while not ran:
+        pass
+    ahead.start("waiting", lambda: ran.append("waiting"), 1)
+    ahead.cancel()
+    release.set()
+    assert "running" in ahead and "waiting" not in ahead
+    in_time(partial(ahead.wait, "running", lambda: None))
+    assert ran == ["running"]
+    ahead.start("waiting", lambda: ran.append("again"), 1)
+    in_time(partial(ahead.wait, "waiting", lambda: None))
+    assert ran == ["running", "again"]
+
+
+def test_no_more_programs_than_threads_are_compiled_at_once():
+    ahead, lock, running, most = CompilationAhead(), threading.Lock(), [0], [0]
+    both = threading.Barrier(2)
+
+    def work():
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        both.wait(60)
+        with lock:
+            running[0] -= 1
+
+    for key in range(6):
+        ahead.start(key, work, 2)
+    for key in range(6):
+        in_time(partial(ahead.wait, key, lambda: None))
+    assert most == [2]

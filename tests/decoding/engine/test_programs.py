@@ -1,0 +1,163 @@
+"""Compiled programs: numbers are arguments, programs are shared and released; NaN and infinity.
+
+The model is random, so that hypotheses differ and every option has an effect.
+"""
+
+import gc
+import weakref
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from random_translator import LINES, OPTIONS, random_params, translator_of
+from tiny import write_run
+
+from seq2seq.decoding import translator as module
+from seq2seq.decoding.command.formats import Item, formats_of
+from seq2seq.decoding.command.output_lines import OutputLines
+from seq2seq.decoding.command.progress import DecodingProgress
+from seq2seq.decoding.engine import programs
+from seq2seq.decoding.translator import Translator
+from seq2seq.interop import models
+from seq2seq.model.translate import Request, Search
+from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, UserError
+from seq2seq.storage import run_files
+from seq2seq.storage.config import DecodingConfig
+
+
+def test_a_search_and_config_decoding_have_the_same_defaults():
+    search = Search()
+    defaults = {**search._asdict(), **search.rules._asdict()}
+    del defaults["rules"], defaults["weights"], defaults["custom"]  # not options of a config
+    del defaults["suppress"]  # token ids, which are pieces in the config
+    assert {name: getattr(DecodingConfig(), name) for name in defaults} == defaults
+    assert DecodingConfig().suppress == "" and search.rules.suppress == ()
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """A list with an entry for each tracing of a search, which comes before its compilation."""
+    count, translate = [], programs.translate
+    monkeypatch.setattr(programs, "translate", lambda *a: count.append(1) or translate(*a))
+    programs.compiled.cache_clear()
+    yield count
+    programs.compiled.cache_clear()
+
+
+VALUES = {
+    "search": (dict(alpha=0.3, repetition_penalty=1.2), dict(alpha=2.5, repetition_penalty=1.8)),
+    "samples": (
+        dict(samples=3, temperature=0.7, top_p=0.9, seed=5),
+        dict(samples=3, temperature=1.8, top_p=0.4, seed=2**31 - 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_new_values_compile_nothing_and_give_the_results_of_constants(traced, values):
+    """The constants are compiled into the program, as in an exported one."""
+    random, lengths = np.random.default_rng(0), np.array([16, 3, 9, 1, 0, 0])
+    source = random.integers(4, 14, (6, 16))
+    request = Request(source, lengths, np.where(lengths > 0, lengths + 6, 0))
+    inputs = request, np.arange(6) + 40
+    on_devices = jax.tree.map(lambda x: np.stack([x] * jax.local_device_count()), inputs)
+    engines = [translator_of(**options).engine for options in values]
+    before, found = [], []
+    for engine in engines:
+        assert engine._program(16) == engines[0]._program(16)
+        found.append(jax.device_get(engine._search(16)(engine.variables, *on_devices)))
+        before.append(len(traced))
+    assert before == [1, 1]
+    assert not np.array_equal(found[0].scores, found[1].scores)
+    constants = engine._values._asdict()
+    del constants["seed"]
+    program = engine._program(16)
+    rules = program.search.rules._replace(repetition_penalty=constants.pop("repetition_penalty"))
+    fixed = program._replace(search=program.search._replace(rules=rules, **constants))
+    run = jax.jit(partial(programs.graph(fixed), values=engine._values))
+    expected = jax.device_get(run(engine.variables, *inputs))
+    np.testing.assert_array_equal(found[1].tokens[0], expected.tokens)
+    np.testing.assert_allclose(found[1].scores[0], expected.scores, rtol=1e-6)
+
+
+def test_other_weights_of_an_ensemble_compile_nothing():
+    first, second, usual = (
+        translator_of((0, 1), weights=weights).engine for weights in ((0.9, 0.1), (0.2, 0.8), None)
+    )
+    assert first._program(16) == second._program(16)
+    shapes = [jax.tree.map(np.shape, one._values) for one in (first, second, usual)]
+    assert shapes[0] == shapes[1] != shapes[2]
+
+
+def test_the_least_recently_used_program_is_released(traced):
+    translator = translator_of()
+    translator.translate(LINES)
+    client = jax.devices()[0].client
+    gc.collect()
+    live = len(client.live_executables())
+    program = translator.engine._program(16)
+    reference = weakref.ref(programs.compiled(program))
+    for lanes in range(100, 100 + programs.PROGRAMS):  # not traced
+        programs.compiled(program._replace(lanes=lanes))
+    gc.collect()
+    assert reference() is None
+    assert len(client.live_executables()) < live
+
+
+def test_a_limited_number_of_option_sets_is_kept_and_they_share_parameters():
+    translator = translator_of()
+    sets = [weakref.ref(translator.with_options(alpha=i / 16)) for i in range(3 * 16)]
+    gc.collect()
+    assert sum(one() is not None for one in sets) <= module.OPTION_SETS
+    again = translator.with_options(alpha=47 / 16)
+    assert again is translator.with_options(alpha=47 / 16)
+    assert again.engine.variables is translator.engine.variables
+    assert translator.with_options(**OPTIONS) is translator
+
+
+def test_the_largest_alpha_overflows_at_no_length_and_the_next_is_refused():
+    DecodingConfig(alpha=4).validate()
+    longest = np.float32(2**31 - 1)
+    assert np.isfinite(longest ** np.float32(4)) and not np.isfinite(longest ** np.float32(4.5))
+    for alpha in (4.5, 1e30, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="decoding.alpha must be"):
+            DecodingConfig(alpha=alpha).validate()
+
+
+# NaN and infinity.
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_parameters_that_are_not_finite_are_refused_before_a_search(tmp_path: Path, value):
+    write_run(tmp_path / "good")
+    config, tokenizers = models.open_model(tmp_path / "good", "best")
+    params = models.load_params(tmp_path / "good", "best")
+    params["target_embedding"]["table"][3, 2] = value
+    (tmp_path / "bad").mkdir()
+    run_files.write_run(tmp_path / "bad", config, tokenizers, params)
+    with pytest.raises(UserError, match="bad: .*target_embedding/table is not finite") as caught:
+        Translator.load([tmp_path / "good", tmp_path / "bad"])
+    assert caught.value.code == CHECKPOINT
+
+
+@pytest.mark.parametrize("options", [{}, dict(samples=4), dict(seeds=(0, 1))], ids=str)
+def test_scores_that_are_not_finite_name_the_line(options):
+    translator = translator_of(**options)
+    config = translator.engine.models[0].config
+    table = np.full((config.target_vocab_size, config.d_model), 1e30, np.float32)
+    params = [random_params(config, 0) for _ in translator.engine.models]
+    params[0]["target_embedding"]["table"] = table  # finite; the logits are not
+    translator.use(*params)
+    with pytest.raises(UserError, match="^line 12: the model's logits are not finite") as caught:
+        list(translator.stream(["", "eins"], first=10))
+    assert caught.value.code == DIVERGED
+    items = [(20, Item("", "")), (22, Item("eins", "eins", target="zwei"))]
+    formats = formats_of("text", None, None)
+    output_lines = OutputLines(
+        translator, "score", formats, "in.txt", DecodingProgress(0, False, False)
+    )
+    with pytest.raises(UserError, match="^line 23: ") as caught:
+        list(output_lines(items))
+    assert caught.value.code == DIVERGED

@@ -1,0 +1,111 @@
+"""Sizes of batches, windows and chunks by platform, memory and number of devices."""
+
+import itertools
+from dataclasses import replace
+
+import jax
+import pytest
+
+from seq2seq.decoding.engine.buckets import length_buckets
+from seq2seq.decoding.engine.lanes import lanes_of
+from seq2seq.decoding.engine.requests import max_lengths
+from seq2seq.decoding.engine.sizes import sizes_of
+from seq2seq.model.cache import empty_memory
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.platforms import CPU, GPU, TPU
+from seq2seq.storage.config import DecodingConfig
+
+MODEL = ModelConfig(source_vocab_size=37_000, target_vocab_size=37_000, max_length=512)
+GB = 10**9
+
+
+def sizes(platform="gpu", memory=None, devices=1, cores=1, models=(MODEL,), **options):
+    return sizes_of(models, DecodingConfig(**options), platform, memory, devices, cores)
+
+
+def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
+    """The bytes of the caches and of the encoded sentences in a search, from the real arrays."""
+    lanes = lanes_of(batch_size, bucket)
+    target = int(max_lengths(DecodingConfig(), jax.numpy.array(bucket), model.max_length))
+    trees = [
+        jax.eval_shape(lambda shape=shape: empty_memory(model, *shape))
+        for shape in ((lanes, target * beam_size), (lanes, bucket))
+    ]
+    caches = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))
+    return caches + 4 * lanes * queue * bucket * model.d_model
+
+
+@pytest.mark.parametrize("beam_size", [1, 4, 100])
+@pytest.mark.parametrize("memory", [None, 10**6])
+def test_on_a_cpu_a_device_searches_32_sentences(beam_size, memory):
+    found = sizes("cpu", memory, devices=2, beam_size=beam_size)
+    assert found.batch_size == 32 and found.window == 2 * 32 * CPU.window
+    assert found == sizes("cpu", memory, devices=2, beam_size=beam_size, batch_size=32)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_a_given_batch_size_is_used_on_any_platform(platform):
+    for given in (1, 3, 64, 10**6):
+        assert sizes(platform, memory=GB, batch_size=given).batch_size == given
+
+
+@pytest.mark.parametrize("platform, choices", [("gpu", GPU), ("tpu", TPU)])
+def test_an_accelerator_of_large_memory_extends_thousands_of_hypotheses(platform, choices):
+    """A power of two: devices of slightly different memory have the same programs."""
+    for slots in (1, 2, 3, 4, 5, 12, 10_000):
+        for options in (dict(beam_size=slots), dict(samples=slots)):
+            found = sizes(platform, memory=10**15, **options).batch_size
+            assert found & (found - 1) == 0
+            assert found * slots <= choices.hypotheses < 2 * found * slots or found == 1
+            assert found == sizes(platform, memory=None, **options).batch_size
+
+
+@pytest.mark.parametrize("memory, beam_size", itertools.product((8, 16, 80), (1, 4, 12)))
+def test_the_caches_of_all_buckets_fit_into_half_of_the_memory(memory, beam_size):
+    found = sizes(memory=memory * GB, beam_size=beam_size)
+    used = [
+        cache_bytes(found.batch_size, bucket, beam_size, found.queue)
+        for bucket in length_buckets(MODEL.max_length)
+    ]
+    assert memory * GB / 16 < max(used) < memory * GB / 2 or found.batch_size * beam_size == 4096
+
+
+def test_more_memory_never_gives_a_smaller_batch_and_more_work_never_a_larger_one():
+    memories = [0, 10**6, GB, 4 * GB, 16 * GB, 80 * GB, 10**15]
+    found = [sizes(memory=memory).batch_size for memory in memories]
+    assert found == sorted(found) and found[0] == 1 < found[-1]
+    usual = sizes(memory=16 * GB).batch_size
+    assert sizes(memory=16 * GB, models=(MODEL,) * 4).batch_size <= usual / 4
+    assert sizes(memory=16 * GB, max_extra_length=400).batch_size < usual
+    large = ModelConfig(source_vocab_size=10**6, target_vocab_size=10**6, max_length=512)
+    assert sizes(memory=16 * GB, models=(large,)).batch_size < usual
+
+
+@pytest.mark.parametrize("kind", ["rnn", "rnn_attention"])
+def test_the_batch_of_an_rnn_does_not_depend_on_the_length_of_the_target(kind):
+    """Its state has one vector for each layer, where a Transformer has keys of every step."""
+    rnn = ModelConfig(kind=kind, source_vocab_size=1000, target_vocab_size=1000, max_length=512)
+    found = [
+        sizes(memory=GB, models=(model,), max_extra_length=extra).batch_size
+        for model in (rnn, replace(rnn, kind="transformer"))
+        for extra in (50, 400)
+    ]
+    assert found[0] == found[1] > found[2] > found[3]
+
+
+def test_windows_and_chunks_follow_the_number_of_devices_lanes_and_calls():
+    """A process takes at least a batch for each of its devices and calls in turn."""
+    for platform, choices in (("cpu", CPU), ("gpu", GPU)):
+        for devices, batch_size in ((1, 32), (8, 32), (8, 1024), (64, 4096)):
+            found = sizes(platform, devices=devices, cores=4, batch_size=batch_size)
+            lines = batch_size * (4 if (platform, devices) == ("cpu", 1) else devices)
+            assert found.window == choices.window * lines
+            assert found.chunk == max(4096, lines)
+
+
+def test_on_a_cpu_each_core_without_a_device_of_its_own_runs_a_call():
+    calls = [sizes("cpu", devices=d, cores=6).calls for d in (1, 2, 3, 4, 6, 8)]
+    assert calls == [6, 3, 2, 1, 1, 1]
+    for devices in (1, 4):
+        assert sizes("gpu", devices=devices, cores=6).calls == 1
+        assert sizes("tpu", devices=devices, cores=6).calls == 1

@@ -1,0 +1,62 @@
+"""A Translator of a random model, so that hypotheses differ and every option has an effect.
+
+Each set of options is a program to compile; tests use the same sets where they can.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tiny import WORDS
+
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.decoding.engine.calls import Control
+from seq2seq.decoding.translator import Translator
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.transformer import Transformer
+from seq2seq.storage.config import DecodingConfig
+
+LINES = ["eins zwei drei", "", "vier", "elf zehn neun acht sieben", "fünf fünf", "sechs"]
+OPTIONS = dict(beam_size=3, nbest=3, batch_size=3, max_extra_length=6, suppress="<pad> <s> <unk>")
+# An ensemble with all rules that change scores, and some that restrict the choice of tokens.
+ALL_RULES = dict(seeds=(1, 2), weights=(0.3, 0.7), repetition_penalty=1.6, renormalize=True,
+                 no_repeat_ngram=3, min_length=4, suppress="<pad> <s> <unk> vier")  # fmt: skip
+
+
+def random_params(config, seed):
+    """Parameters of a Transformer with large random weights."""
+    ids = jnp.ones((1, 3), int)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids, ids, ids)
+    random = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda x: random.normal(0, 0.5, x.shape).astype(np.float32), shapes["params"]
+    )
+
+
+def translator_of(seeds=(0,), longest=16, weights=None, control=Control(), **options):  # noqa: B008
+    """An ensemble of a model for each seed, with OPTIONS and `options`; sources have at most
+    `longest` tokens."""
+    words = ListTokenizer("words", "\n".join(WORDS).encode())
+    config = ModelConfig(
+        d_model=32,
+        d_ff=64,
+        num_heads=2,
+        num_layers=2,
+        max_length=longest,
+        source_vocab_size=words.size,
+        target_vocab_size=words.size,
+    )
+    decoding = DecodingConfig(**(OPTIONS | options))
+    models = [config] * len(seeds)
+    translator = Translator(models, (words, words), decoding, weights, control=control)
+    translator.use(*(random_params(config, seed) for seed in seeds))
+    return translator
+
+
+def texts_of(translations):
+    """The texts of the best hypotheses."""
+    return [translation.text for translation in translations]
+
+
+def scored(translator, pairs):
+    """The teacher-forced pass over each pair of texts; None if both are blank."""
+    return [translation.hypotheses[0].scored for translation in translator.score(pairs)]

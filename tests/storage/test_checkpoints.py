@@ -1,0 +1,195 @@
+"""A run survives typos, full disks, closed pipes and kills without losing its checkpoints."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from forked import call_forked
+from runs import run_config, run_training, stopped_run, whole_run
+from tiny import write_run
+
+from seq2seq.interop.models import find_params
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.signals import Stopped
+from seq2seq.storage import checkpoints
+from seq2seq.storage.checkpoints import Checkpoints
+from seq2seq.storage.run import Run
+from seq2seq.storage.run_files import read_best, steps, write_best
+from seq2seq.training.evaluate import BestCheckpoint
+
+
+def contents(path):
+    return {
+        file: file.read_bytes()
+        for file in path.rglob("*")
+        if file.is_file() and file.name not in ("LOCK", "train.log")
+    }
+
+
+@pytest.mark.parametrize("start", ["nowhere", "{run}"])
+def test_overwrite_deletes_nothing_if_init_from_is_invalid(tmp_path, start):
+    path = tmp_path / "run"
+    shutil.copytree(stopped_run(), path)
+    before, config = contents(path), run_config(training__init_from=start.format(run=path))
+    with pytest.raises(UserError) as caught:
+        run_training(path, config, overwrite=True)
+    assert caught.value.code in (CHECKPOINT, CONFIGURATION)
+    assert contents(path) == before
+
+
+def test_overwrite_deletes_no_directory_that_is_not_a_run(tmp_path):
+    (tmp_path / "samples").mkdir()
+    run = Run(tmp_path)
+    for content in (None, "[]", '{"model_type": "marian", "data": {}}'):  # of another program
+        if content:
+            (tmp_path / "config.json").write_text(content)
+        with pytest.raises(UserError, match="holds files but no run"):
+            run.clear()
+        assert (tmp_path / "samples").is_dir()
+    (tmp_path / "config.json").write_text('{"model": ')  # of a run, damaged
+    run.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["LOCK"]
+    run.close()
+
+
+@pytest.mark.parametrize(
+    "files, refused",
+    [
+        (["vocab/tokenizers.json"], False),
+        (["vocab/other.json"], True),
+        (["vocab/tokenizers.json", "samples/4.txt"], True),
+    ],
+)
+def test_overwrite_deletes_the_files_of_a_failed_first_start(tmp_path, files, refused):
+    """The vocabulary is written before config.json."""
+    for name in files:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("{}")
+    run = Run(tmp_path)
+    if refused:
+        with pytest.raises(UserError, match="holds files but no run"):
+            run.clear()
+    else:
+        run.clear()
+    assert all((tmp_path / name).exists() == refused for name in files)
+    run.close()
+
+
+def test_a_complete_run_started_again_changes_nothing(tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole_run(), path)
+    write_best(path, read_best(path) | {"checkpoint": "average"})
+    metrics = (path / "metrics.jsonl").read_bytes()
+    run_training(path, run_config())
+    assert read_best(path)["checkpoint"] == "average"
+    assert (path / "metrics.jsonl").read_bytes() == metrics
+    run_training(path, run_config(training__num_steps=13))  # another step deletes the average
+    assert read_best(path)["checkpoint"] in {*steps(path), "average"}
+    assert find_params(path, "best").is_dir()
+
+
+def test_a_run_killed_before_its_first_save_starts_again(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.Checkpoints, "start_save", die)
+        with pytest.raises(Killed):
+            run_training(tmp_path / "run", run_config())
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "run", run_config(), stop_after=4)
+    assert read_best(tmp_path / "run") == read_best(stopped_run()) != {}
+
+
+@pytest.mark.parametrize("fails", ["4.tmp", pytest.param("average.tmp", marks=pytest.mark.slow)])
+def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypatch, fails):
+    """The disk is full when the best step so far, or the average, is saved."""
+    write, update = checkpoints.write_manifest, BestCheckpoint.update
+
+    def full(directory):
+        if directory.name == fails:
+            raise OSError(28, "No space left on device")
+        write(directory)
+
+    def update_with(self, checkpoint, value):
+        """The first evaluation is the best, or the average."""
+        worst = 0.0 if f"{checkpoint}.tmp" == fails else 100.0 + self.evaluated_step
+        update(self, checkpoint, worst)
+
+    monkeypatch.setattr(checkpoints, "write_manifest", full)
+    monkeypatch.setattr(BestCheckpoint, "update", update_with)
+    config = run_config(training__num_steps=6)
+    if fails == "4.tmp":
+        run_training(tmp_path / "run", config)
+    else:
+        with pytest.raises(UserError, match="could not be saved"):
+            run_training(tmp_path / "run", config)
+    assert read_best(tmp_path / "run")["checkpoint"] in steps(tmp_path / "run")
+    assert find_params(tmp_path / "run", "best").is_dir()
+
+
+def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    run = Run(tmp_path)
+    run.open_metrics(0)
+    monkeypatch.setattr(run._tensorboard, "flush", full)
+    monkeypatch.setattr(run._tensorboard, "close", full)
+    monkeypatch.setattr(Path, "write_text", full)
+    run.record(1, {"loss": 1.0})
+    run.write_samples(1, ["a"])
+    run.close()
+    err = capsys.readouterr().err
+    assert "part of tensorboard is lost: No space left" in err and "part of samples" in err
+    assert '"loss": 1.0' in (tmp_path / "metrics.jsonl").read_text()
+    Run(tmp_path).close()  # the directory is unlocked
+
+
+def test_training_continues_if_stderr_is_a_closed_pipe(tmp_path):
+    code = (
+        "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
+        "from seq2seq.storage.run import write_stderr\n"
+        "write_stderr('one\\n'); write_stderr('two\\n'); print('on')"
+    )
+    (tmp_path / "closed.py").write_text(code)
+    done = call_forked([tmp_path / "closed.py"], devices=0)
+    assert (done.code, done.out) == (0, "on\n")
+
+
+def test_checkpoints_without_config_json_are_not_resumed(tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(stopped_run(), path)
+    (path / "config.json").unlink()
+    with pytest.raises(UserError, match="no config.json") as caught:
+        run_training(path, run_config())
+    assert caught.value.code == CHECKPOINT
+    assert steps(path) == steps(stopped_run())
+
+
+@pytest.mark.slow
+def test_a_run_resumes_with_a_lower_learning_rate(tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole_run(), path)
+    changes = dict(learning_rate=1e-4, warmup_steps=5, num_steps=16)
+    run_training(path, run_config(**{f"training__{name}": x for name, x in changes.items()}))
+    assert steps(path)[-1] == 16
+
+
+def test_a_step_saved_at_an_interruption_is_kept_while_it_is_the_latest(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=3, every=2, log=lambda line: None)
+    for step, last in ((2, [2]), (4, [2, 4]), (5, [2, 4, 5]), (6, [2, 4, 6]), (8, [4, 6, 8])):
+        (tmp_path / "checkpoints" / str(step)).mkdir()
+        (tmp_path / "checkpoints" / str(step) / "MANIFEST.sha256").touch()
+        assert checkpoints._last_steps() == last
+    checkpoints.close()
+
+
+def test_a_run_directory_is_created_with_its_parents_and_never_overwritten(tmp_path):
+    write_run(tmp_path / "new" / "run")
+    with pytest.raises(UserError, match="holds a run already: expected a new directory") as error:
+        write_run(tmp_path / "new" / "run", seed=1)
+    assert error.value.code == OUTPUT

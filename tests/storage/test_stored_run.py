@@ -1,0 +1,60 @@
+"""A run that an earlier version wrote is decoded and resumed with the same results.
+
+data/run_of_7b8e221.tar.xz holds a run of that commit that was stopped after step 300 of 312, its
+corpus, and what that commit did with it: the token ids of translations of the validation data, and
+the losses of the further steps. To add a run of another version, train a small one there, stop it,
+copy its directory without tensorboard/, and record the same of its own continuation.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from absl import flags
+from runs import run_training
+
+from seq2seq.decoding.translator import Translator
+from seq2seq.storage.run_files import read_best, steps
+from seq2seq.training.config_flag import define_config, parsed_config
+
+STORED = Path(__file__).parent / "data" / "run_of_7b8e221.tar.xz"
+
+
+@pytest.fixture
+def expected(tmp_path, monkeypatch):
+    """The current directory has the run; what its version did with it."""
+    with tarfile.open(STORED) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)  # the config of the run names its corpus without a directory
+    return json.loads(Path("expected.json").read_text())
+
+
+def own_config(run):
+    """The config with which train.py --workdir=RUN resumes a run."""
+    argv, values = ["train.py", f"--workdir={run}"], flags.FlagValues()
+    flags.DEFINE_string("workdir", "", "", flag_values=values)
+    define_config(argv, values)
+    values(argv)
+    return parsed_config(values)
+
+
+def token_ids(checkpoint):
+    sources = [line.split("\t")[0] for line in Path("valid.tsv").read_text().splitlines()]
+    translator = Translator.load("run", checkpoint)
+    return [list(one.hypotheses[0].ids) for one in translator.stream(sources)]
+
+
+def test_a_run_of_an_earlier_version_is_decoded_and_resumed_with_the_same_results(expected):
+    run = Path("run").absolute()
+    assert token_ids("300") == expected["token_ids"]
+    run_training(run, own_config("run"))
+    assert steps(run) == [300, 312] and read_best(run)["checkpoint"] == 300
+    log = (run / "train.log").read_text()
+    assert "resumed at step 300" in log and "warning" not in log and "changed" not in log
+    entries = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    losses = {str(e["step"]): e["train_loss"] for e in entries if "train_loss" in e}
+    assert [int(step) for step in losses] == list(range(4, 313, 4))
+    resumed = {step: losses[step] for step in expected["train_loss"]}
+    assert resumed == pytest.approx(expected["train_loss"], rel=1e-4)  # of another processor
+    assert token_ids("312") == expected["token_ids"]

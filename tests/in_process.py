@@ -42,5 +42,5 @@ def call_in_process(script: ModuleType, *arguments) -> Done:
 
 def call_main(define_flags, main, explain=lambda error: None) -> None:
     """What `run_command` does between the settings of the process and its exit."""
-    parse_flags(define_flags, explain)
+    parse_flags(define_flags, main, explain)
     main()

@@ -57,7 +57,7 @@ def decode(job: Job, f: flags.FlagValues, poll: Callable[[], None]) -> None:
     lines = job.lines(references)
     connection.connect(f)
     with job.output_lock():
-        prepare_jax(f.compilation_cache, 1, f.deterministic)
+        prepare_jax(f.compilation_cache, 1, f.deterministic, decoding_only=True)
         translator = load_translator(job, poll)
         job.check_with_run(translator)
         if job.mode == "translate" and not job.interactive:

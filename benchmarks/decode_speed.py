@@ -67,7 +67,7 @@ def our_translator(f, **options):
     """A Translator of a MarianMT directory."""
     from seq2seq.runtime.devices import prepare_jax
 
-    prepare_jax("off", 1)
+    prepare_jax("off", 1, decoding_only=True)
     from seq2seq.decoding.translator import Translator
     from seq2seq.interop.marian import load_marian, marian_config
     from seq2seq.interop.marian_files import load_marian_tokenizers

@@ -35,7 +35,7 @@ def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
 
 def main(_) -> None:
     f = flags.FLAGS
-    prepare_jax("")
+    prepare_jax("", decoding_only=True)
     lines, references = (
         Path(path).read_text(encoding="utf-8").split("\n")[:-1] for path in (f.input, f.reference)
     )

@@ -80,7 +80,11 @@ def narrow_matmul_backward(
     x, weight, like = residuals
     gradient, batch = gradient.astype(weight.dtype), x.ndim - 1
     x_gradient = contract(gradient, weight, range(batch, gradient.ndim), range(1, weight.ndim))
-    weight_gradient = contract(x, gradient, range(batch), range(batch))
+    if batch == 1:
+        # XLA's CPU back end folds the transposition into a product that it cannot compute.
+        weight_gradient = contract(jax.lax.optimization_barrier(x.T), gradient, [1], [0])
+    else:
+        weight_gradient = contract(x, gradient, range(batch), range(batch))
     return x_gradient.astype(like.dtype), weight_gradient.astype(weight.dtype)
 
 

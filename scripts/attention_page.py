@@ -61,7 +61,7 @@ def check_flags(f: flags.FlagValues) -> None:
 def main() -> None:
     f = flags.FLAGS
     check_flags(f)
-    prepare_jax(f.compilation_cache, 1)
+    prepare_jax(f.compilation_cache, 1, decoding_only=True)
     run = Path(f.workdir).expanduser().absolute()
     example = load_example(run, f.checkpoint, f.source, f.target)
     content = attention_html(f"{run.name} ({f.checkpoint})", example).encode()

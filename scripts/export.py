@@ -145,7 +145,7 @@ def main() -> None:
     config.validate()
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
-    prepare_jax("off", 1)
+    prepare_jax("off", 1, decoding_only=True)
     params, programs, table = require_finite(load_params(run, f.checkpoint), run), {}, []
     for bucket in buckets:
         name = f"programs/{bucket}"

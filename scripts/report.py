@@ -90,7 +90,7 @@ def main() -> None:
     runs = with_unique_names([read_records(Path(name)) for name in names])
     attention = ""
     if f.attention:
-        prepare_jax(f.compilation_cache, 1)
+        prepare_jax(f.compilation_cache, 1, decoding_only=True)
         attention = attention_html(runs, f.source)
     content = report_html(runs, attention).encode()
     with open_atomic(f.output) as file:

@@ -16,21 +16,32 @@ if TYPE_CHECKING:
 
 DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+# XLA's CPU back end computes some fusions of products and reductions wrongly. Without them training
+# is slower, decoding is not. docs/REUSE.md describes which; the programs of this project have none.
+FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
 CACHE_BYTES = 2_000_000_000
 MOST_CORES = 8  # that are used at once: each needs memory of its own
 CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # names of jax's entries
 
 
-def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = False) -> None:
+def prepare_jax(
+    compilation_cache: str,
+    devices: int = 0,
+    deterministic: bool = False,
+    decoding_only: bool = False,
+) -> None:
     """Configure CPU devices, one per usable core, and the persistent compilation cache.
 
     To be called before the backend starts. `devices` overrides the number of CPU devices; GPU and
     TPU devices are not affected. `compilation_cache` is a directory, "off", or "" for the user's
     cache directory; the least recently used programs beyond CACHE_BYTES are deleted.
-    `deterministic` makes GPUs add in a fixed order.
+    `deterministic` makes GPUs add in a fixed order. `decoding_only` fuses no reductions on a CPU;
+    without it such fusions make training faster (see FUSIONS).
     """
     if deterministic:
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}"
+        _add_xla_flag(DETERMINISTIC)
+    if decoding_only and FUSIONS not in os.environ.get("XLA_FLAGS", ""):
+        _add_xla_flag(f"--{FUSIONS}=-reduce")
     import jax
 
     if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
@@ -41,6 +52,10 @@ def prepare_jax(compilation_cache: str, devices: int = 0, deterministic: bool = 
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _add_xla_flag(flag: str) -> None:
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
 
 
 def is_deterministic() -> bool:

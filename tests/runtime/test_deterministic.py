@@ -1,5 +1,5 @@
-"""training.deterministic and decode.py --deterministic are passed to XLA before the backend starts,
-as XLA's dump shows."""
+"""Options of XLA that commands set before the backend starts, as XLA's dump shows: deterministic
+operations if they are asked for, and no fused reductions in decode.py."""
 
 import pytest
 from forked import ROOT, call_forked
@@ -38,7 +38,9 @@ def decode_flags(path, asked):
 
 @pytest.mark.parametrize("asked", [True, False])
 @pytest.mark.parametrize("command, flags", [("train", train_flags), ("decode", decode_flags)])
-def test_xla_is_deterministic_on_a_gpu_if_it_is_asked_for(command, flags, asked, tmp_path):
+def test_xla_is_deterministic_if_asked_for_and_fuses_reductions_in_training_only(
+    command, flags, asked, tmp_path
+):
     work, given = flags(tmp_path, asked)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("COMMAND", command).replace("WORK", work))
@@ -51,3 +53,6 @@ def test_xla_is_deterministic_on_a_gpu_if_it_is_asked_for(command, flags, asked,
     written = [path.read_text() for path in (tmp_path / "xla").glob("*debug_options")]
     assert written
     assert all(("xla_gpu_deterministic_ops: true" in text) == asked for text in written)
+    # XLA lists the kinds of fusions only if some are off.
+    assert all(("ynn_fusion_type" in text) == (command == "decode") for text in written)
+    assert not any("FUSION_TYPE_REDUCE" in text for text in written)

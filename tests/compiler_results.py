@@ -1,0 +1,160 @@
+"""Results of the compiled programs of training and decoding; test_compiler_results.py runs this.
+
+    python compiler_results.py OUTPUT.npz
+Axes: B rows · S source · T target · V vocabulary. The arrays are large enough for YNNPACK, with
+which XLA computes fused products and reductions on a CPU.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from seq2seq.data.batching.packing import Batch
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.engine.programs import compiled
+from seq2seq.decoding.engine.teacher_forcing import scoring_program
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.constraints import RuleOptions
+from seq2seq.model.kinds import make_model
+from seq2seq.model.translate import Request
+from seq2seq.storage.config import DecodingConfig, TrainingConfig
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import pmap_train_step
+from seq2seq.training.step import init_state, make_train_step
+
+B, S, T, V = 8, 48, 48, 300
+SIZES = {"source_vocab_size": V, "target_vocab_size": V, "d_model": 96, "num_layers": 1}
+WIDE = SIZES | {"d_ff": 160, "num_heads": 3, "max_length": 64}
+# Together they have every choice of the model that changes a gradient.
+MODELS = {
+    "post": ModelConfig(**WIDE, attention_dropout=0.1),
+    "pre": ModelConfig(
+        **WIDE, norm="pre", positions="rotary", activation="gelu", tied_embeddings="two-way",
+        attention_bias=True, output_bias=True, dtype="mixed",
+    ),
+    "learned": ModelConfig(
+        **WIDE, norm="pre", positions="learned", activation="silu", tied_embeddings="none",
+        remat=True, scale_embeddings=False, activation_dropout=0.1, dtype="bfloat16",
+    ),
+    "rnn": ModelConfig(**SIZES, kind="rnn", dtype="mixed"),
+    "rnn_attention": ModelConfig(**SIZES, kind="rnn_attention"),
+}  # fmt: skip
+# Adam's large epsilon: an update is then a continuous function of the gradient.
+ADAM = {"adam_epsilon": 1.0, "weight_decay": 0.1}
+TRAINING = {
+    "post": TrainingConfig(**ADAM, ema_decay=0.5, warmup_steps=1),
+    "pre": TrainingConfig(**ADAM, loss_block=13, clip_norm=0.0, warmup_steps=1),
+    "learned": TrainingConfig(optimizer="adafactor", warmup_steps=1),
+    "rnn": TrainingConfig(**ADAM, label_smoothing=0.0, warmup_steps=1),
+    "rnn_attention": TrainingConfig(**ADAM, freeze="encoder/*", warmup_steps=1),
+}
+SEARCHES = {
+    "beam": ("post", DecodingConfig(beam_size=4, batch_size=8)),
+    "greedy": ("pre", DecodingConfig(beam_size=1, batch_size=8)),
+    "sampling": ("learned", DecodingConfig(samples=2, top_k=5, top_p=0.9, batch_size=8)),
+    "beam, attention": ("rnn_attention", DecodingConfig(beam_size=2, batch_size=8)),
+}
+FUSED = re.compile(r"fusion\([^\n]*calls=%?([\w.-]+)[^\n]*__ynn_fusion")
+SCALAR = re.compile(r"%([\w.-]+) = \S+ broadcast\([^\n]*dimensions=\{\}")
+ELEMENTWISE = r"%([\w.-]+) = \S+ (?:convert|copy|bitcast|reshape|transpose|negate)\(%{}\)"
+
+
+def wrong_fusions(hlo: str) -> list[str]:
+    """The names of fusions of optimised HLO that XLA computes wrongly on a CPU: products by the
+    broadcast of a scalar that are reduced in the same fusion."""
+    names = []
+    for name in FUSED.findall(hlo):
+        (body,) = re.findall(r"%?" + re.escape(name) + r" \([^\n]*\{\n(.*?)\n\}", hlo, re.DOTALL)
+        scalars = SCALAR.findall(body)
+        for scalar in scalars:  # grows
+            scalars += re.findall(ELEMENTWISE.format(re.escape(scalar)), body)
+        factors = re.findall(r" dot\(%?[\w.-]+, %?([\w.-]+)\)", body)
+        if " reduce(" in body and set(factors) & set(scalars):
+            names.append(name)
+    return names
+
+
+def batch() -> Batch:
+    """Rows of two pairs each, with padding and loss weights."""
+    random = np.random.default_rng(0)
+
+    def side(length: int) -> list[np.ndarray]:
+        first, end = random.integers(8, 20, (B, 1)), random.integers(30, length, (B, 1))
+        column = np.arange(length)
+        segments = np.where(column < first, 1, np.where(column < end, 2, 0))
+        positions = np.where(column < first, column, column - first)
+        return [random.integers(4, V, (B, length)), segments, positions]
+
+    source, target = side(S), side(T)
+    arrays = [*source, target[0], random.integers(4, V, (B, T)), *target[1:], np.arange(B)]
+    weights = np.float32(random.uniform(0.5, 1.5, (B, T)) * (target[1] > 0))
+    return Batch(*(x.astype(np.int32) for x in arrays), weights)
+
+
+def run(jitted, *arguments):
+    """The results on the host. Raises AssertionError if a fusion of the program is wrong."""
+    program = jitted.lower(*arguments).compile()
+    assert wrong_fusions(program.as_text()) == []
+    return jax.device_get(program(*arguments))
+
+
+def train(name: str) -> dict[str, np.ndarray]:
+    """The update of each parameter by one step, and its metrics."""
+    config, training = MODELS[name], TRAINING[name]
+    model, optimizer = make_model(config), make_optimizer(training, config.d_model)
+    state = init_state(model, optimizer, training)
+    before = jax.device_get(state.params)
+    rows = jax.tree.map(lambda x: x[None], batch())  # [devices, B, …]
+    micro = jax.tree.map(lambda x: x.reshape(1, 2, B // 2, *x.shape[2:]), rows)
+    after, metrics = run(pmap_train_step(make_train_step(model, optimizer, training)), state, micro)
+    updates = jax.tree.map(np.subtract, after.params, before)
+    leaves = jax.tree_util.tree_leaves_with_path((updates, metrics))
+    return {f"{name} {jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+
+
+def decode(name: str) -> dict[str, np.ndarray]:
+    """Hypotheses and scores of sources in one bucket, and the scores of given targets."""
+    kind, options = SEARCHES[name]
+    config, training = MODELS[kind], TRAINING[kind]
+    random = np.random.default_rng(1)
+    params = init_state(make_model(config), make_optimizer(training, 96), training).params
+    variables = {
+        "params": jax.tree.map(
+            lambda x: jnp.asarray(random.normal(0, 0.1, x.shape), x.dtype), params
+        )
+    }
+    sources = random.integers(4, V, (1, 16, 32)).astype(np.int32)
+    lengths = random.integers(9, 33, (1, 16)).astype(np.int32)
+    engine = Engine([config], options, ())
+    request = Request(sources, lengths, limits=lengths)
+    numbers = np.arange(16, dtype=np.int32)[None]
+    found = run(compiled(engine._program(32)), [variables], request, numbers, engine._values)
+    program = scoring_program((make_model(config),), RuleOptions())
+    scores = run(program, (variables,), None, sources, lengths, sources[..., :24], lengths - 8)
+    leaves = jax.tree_util.tree_leaves_with_path((found, scores))
+    return {f"{name} {jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+
+
+def control() -> int:
+    """The number of wrong fusions of a program that has one, unless such fusions are off."""
+    x = np.random.default_rng(2).random((64, 64), np.float32)
+    reduced = jax.jit(lambda x, scale: jnp.sum((x @ jnp.broadcast_to(scale, x.shape)) * x))
+    program = reduced.lower(x, np.float32(0.5)).compile()
+    return len(wrong_fusions(program.as_text()))
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 1)
+    results = {"control": np.array(control())}
+    for name in MODELS:
+        results |= train(name)
+    for name in SEARCHES:
+        results |= decode(name)
+    np.savez(sys.argv[1], **results)

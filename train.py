@@ -151,7 +151,7 @@ def train(trainer: Trainer) -> None:
     with explain_failure(trainer.config, run), deleting_damaged_stores():
         trainer.train()
         translator.use(load_params(run.path, "best"))
-        print_results(run, trainer.data, translator)
+        print_results(run, trainer.data, translator, trainer.evaluator.bleu)
 
 
 def define_flags() -> None:

@@ -15,8 +15,9 @@ from seq2seq.training import trainer
 SHARED = {}
 # The fields of config.training that the steps do not depend on.
 OTHER_FIELDS = (
-    "max_epochs max_hours patience eval_every eval_sentences best_metric checkpoint_every keep "
-    "log_every init_from allow_data_change tokens_per_batch accumulate profile seed"
+    "max_epochs max_hours patience eval_every eval_sentences best_metric bleu_tokenizer "
+    "checkpoint_every keep log_every init_from allow_data_change tokens_per_batch accumulate "
+    "profile seed"
 ).split()
 
 

@@ -1,11 +1,14 @@
 """Translation quality: BLEU, chrF and TER of sacreBLEU with their signatures, and exact match.
 
-METRICS lists the metrics of sacreBLEU by name. To add one, add a `Metric` to it.
+METRICS lists the metrics of sacreBLEU by name. To add one, add a `Metric` to it. BLEU splits texts
+into tokens with one of the tokenizers of sacreBLEU, whose name is in the signature.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 
 class Score(NamedTuple):
@@ -82,13 +85,31 @@ class Metric:
             str(signature),
         )
 
+    def check(self) -> None:
+        """UserError(CONFIGURATION) if a package that the metric needs is not installed."""
+        self._new()
+
     def _new(self) -> Any:
         from sacrebleu import metrics
 
-        return getattr(metrics, self.class_name)(**self.options)
+        try:
+            return getattr(metrics, self.class_name)(**self.options)
+        except RuntimeError:  # of a tokenizer
+            name = self.options["tokenize"]
+            extra = f"sacrebleu[{name[:2]}]"
+            raise UserError(
+                CONFIGURATION,
+                f"the BLEU tokenizer {name} is not installed: expected the packages of {extra}; "
+                f"pip install '{extra}'",
+            ) from None
 
 
-bleu = Metric("BLEU")  # cased, of detokenised text (Post 2018)
+# Cased BLEU of detokenised text (Post 2018), by tokenizer. `force` allows tokenised text.
+BLEU_TOKENIZERS = {
+    name: Metric("BLEU", {"tokenize": name, "force": name == "none"})
+    for name in ("13a", "zh", "ja-mecab", "ko-mecab", "char", "none")
+}
+bleu = BLEU_TOKENIZERS["13a"]
 # Of text split at spaces. Not comparable to `bleu`; some papers report it.
 tokenized_bleu = Metric(
     "BLEU",
@@ -99,6 +120,7 @@ chrf = Metric("CHRF")  # chrF2: F-score of character n-grams (Popović 2015)
 ter = Metric("TER")  # edits per word of the reference (Snover et al. 2006); lower is better
 
 METRICS = {"bleu": bleu, "tokenized_bleu": tokenized_bleu, "chrf": chrf, "ter": ter}
+METRICS |= {f"bleu:{name}": metric for name, metric in BLEU_TOKENIZERS.items()}
 
 
 def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:

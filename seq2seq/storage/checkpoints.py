@@ -61,8 +61,8 @@ class Checkpoints:
         best.json, and deletes the old checkpoints. `wait` waits for it and comes before the next
         save.
 
-        data["best"] is the content of best.json: {"checkpoint": STEP, metric: value} or {}. Raises
-        UserError(DIVERGED) if an array is not finite.
+        data["best"] is the content of best.json: {"checkpoint": STEP, metric: value, "loss": loss}
+        or {}. Raises UserError(DIVERGED) if an array is not finite.
         """
         check_finite(state, int(state.step))
         self._saving = self._thread.submit(self._save, host_copy(state), data)

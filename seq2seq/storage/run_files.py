@@ -73,7 +73,8 @@ def _directories(run: Path, pattern: str) -> list[str]:
 
 
 def read_best(run: Path) -> dict[str, Any]:
-    """best.json: {"checkpoint": STEP or "average", metric: value}; {} without an evaluation.
+    """best.json: {"checkpoint": STEP or "average", metric: value, "loss": loss}; {} without an
+    evaluation.
 
     Raises UserError(CHECKPOINT) if the file is damaged.
     """

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from seq2seq.data.metrics import BLEU_TOKENIZERS
 from seq2seq.model.options import Options, option
 
 
@@ -121,8 +122,14 @@ class TrainingConfig(Options):
     best_metric: str = option(
         "bleu",
         "metric on the (first) validation set that selects the best checkpoint: bleu, chrf (higher "
-        "is better) or loss (lower is better)",
+        "is better) or loss (lower is better); of equal scores the lower loss decides",
         choices=("bleu", "chrf", "loss"),
+    )
+    bleu_tokenizer: str = option(
+        "13a",
+        "tokenizer of BLEU in evaluations, as sacreBLEU names it: 13a; zh, ja-mecab and ko-mecab "
+        "for Chinese, Japanese and Korean targets; char; none: split at spaces",
+        choices=tuple(BLEU_TOKENIZERS),
     )
     patience: int = option(
         0,

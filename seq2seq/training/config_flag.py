@@ -6,6 +6,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
+from seq2seq.data.metrics import BLEU_TOKENIZERS
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.storage.config import Config, is_foreign
 
@@ -61,7 +62,7 @@ def default_config(argv: Sequence[str]) -> str:
 def parsed_config(f: flags.FlagValues) -> Config:
     """The config of --config and its overrides, which does not change from here on.
 
-    Raises UserError(CONFIGURATION) if it is invalid.
+    Raises UserError(CONFIGURATION) if it is invalid, or its BLEU tokenizer is not installed.
     """
     config, file = f.config, config_flags.get_config_filename(f["config"])
     if not isinstance(config, Config):
@@ -75,6 +76,7 @@ def parsed_config(f: flags.FlagValues) -> Config:
             f"got {type(config).__name__}",
         )
     config.validate()
+    BLEU_TOKENIZERS[config.training.bleu_tokenizer].check()
     return config
 
 

@@ -2,7 +2,8 @@
 
 The trainer evaluates the parameters every training.eval_every steps and at the last step, then the
 average of the last checkpoints. The best checkpoint is the one with the best training.best_metric
-on the first validation set; of equal ones the first (`BestCheckpoint.update`). best.json names it.
+on the first validation set; of equal ones the one with the lowest loss, then the first
+(`BestCheckpoint.update`). best.json names it.
 """
 
 import math
@@ -17,7 +18,7 @@ from seq2seq.data.batching.batches import fixed_batches
 from seq2seq.data.batching.packing import Batch
 from seq2seq.data.corpora.corpus import Corpus
 from seq2seq.data.corpora.held_out import qualified
-from seq2seq.data.metrics import Score, bleu, chrf, exact_match, tokenized_bleu
+from seq2seq.data.metrics import BLEU_TOKENIZERS, Metric, Score, chrf, exact_match, tokenized_bleu
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.runtime import processes
 from seq2seq.storage.config import Config
@@ -29,6 +30,11 @@ from seq2seq.training.parallel import split_rows
 
 WRITTEN_SAMPLES = 20  # of each evaluation, in samples/
 PRINTED_SAMPLES = 5  # at the end of training
+BLEU_IS_0 = (
+    "warning: BLEU is 0 although chrF is not, so the loss selects the best checkpoint: BLEU needs "
+    "matching sequences of tokens, and texts of four tokens or more; in a new run, set "
+    "training.bleu_tokenizer to that of the target language, or training.best_metric=chrf"
+)
 
 
 class Translated(Protocol):
@@ -52,8 +58,8 @@ class BestCheckpoint:
     """The checkpoint with the best validation score, and the evaluations since.
 
     Invariant: `entry` is the content of best.json after the next successful save. It is {}, or
-    {"checkpoint": STEP or "average", metric: value} with a checkpoint that is saved or about to be
-    saved. If that save fails, `undo` restores the previous entry.
+    {"checkpoint": STEP or "average", metric: value, "loss": loss} with a checkpoint that is saved
+    or about to be saved. If that save fails, `undo` restores the previous entry.
     """
 
     def __init__(self, metric: str):
@@ -68,18 +74,22 @@ class BestCheckpoint:
         self.without_improvement = 0
         self._previous = self.entry, self.without_improvement
 
-    def update(self, checkpoint: int | str, value: float) -> None:
-        """Make `checkpoint` the best if its score is better than that of the best so far. Any
-        number is better than NaN."""
+    def update(self, checkpoint: int | str, value: float, loss: float) -> None:
+        """Make `checkpoint` the best if its score `value` is better than that of the best so far,
+        or equal with a lower loss. Any number is better than NaN."""
         self._previous = self.entry, self.without_improvement
-        sign = -1.0 if self._metric == "loss" else 1.0
-        best = self.entry.get(self._metric, math.nan)
-        first = not self.entry or (math.isnan(best) and not math.isnan(value))
-        if first or sign * value > sign * best:
-            self.entry = {"checkpoint": checkpoint, self._metric: value}
+        entry = {"checkpoint": checkpoint, self._metric: value, "loss": loss}
+        if not self.entry or self._rank(entry) > self._rank(self.entry):
+            self.entry = entry
             self.without_improvement = 0
         else:
             self.without_improvement += 1
+
+    def _rank(self, entry: dict[str, Any]) -> list[tuple[bool, float]]:
+        """Of two entries the better one has the higher rank."""
+        loss = -entry.get("loss", math.nan)  # earlier versions did not store it
+        score = loss if self._metric == "loss" else entry[self._metric]
+        return [(False, 0.0) if math.isnan(value) else (True, value) for value in (score, loss)]
 
     def undo(self, step: int) -> None:
         """Take back the last update if it made `step` the best: that step could not be saved."""
@@ -119,6 +129,7 @@ class Evaluator:
     ):
         self._config, self._run, self._held_out = config, run, held_out
         self._eval_step, self._translator = eval_step, translator
+        self.bleu = BLEU_TOKENIZERS[config.training.bleu_tokenizer]
         self.best = BestCheckpoint(config.training.best_metric)
 
     def evaluate(self, checkpoint: int | str, step: int, params: Any) -> None:
@@ -127,19 +138,25 @@ class Evaluator:
             self._translator.use(params)
             scores = {name: self._scores(checkpoint, name, params) for name in self._held_out}
             self._record(checkpoint, step, scores)
-            deciding = next(iter(scores.values()))
-            self.best.update(checkpoint, deciding[f"valid_{self._config.training.best_metric}"])
+            deciding, metric = next(iter(scores.values())), self._config.training.best_metric
+            self.best.update(checkpoint, deciding[f"valid_{metric}"], deciding["valid_loss"])
+            if metric == "bleu" and not deciding["valid_bleu"] and deciding["valid_chrf"]:
+                self._run.log(BLEU_IS_0)
         self.best.evaluated_step = step
 
     def _scores(self, checkpoint: int | str, name: str, params: Any) -> dict[str, float]:
-        """The metrics of one validation set; writes samples of its translations."""
+        """The metrics of one validation set; logs them and writes samples of its translations."""
         corpus, pairs = self._held_out[name]
         metrics = held_out_loss(self._eval_step, params, pairs, self._config)
         sources, references = self._sentences(corpus)
         texts = translate_in_parallel(self._translator, sources)
-        metrics["valid_bleu"] = bleu(texts, references).value
+        bleu = self.bleu(texts, references)
+        metrics["valid_bleu"] = bleu.value
         metrics["valid_chrf"] = chrf(texts, references).value
         metrics["valid_exact_match"] = exact_match(texts, references)
+        line = ", ".join(f"{metric[6:]} {value:.4g}" for metric, value in metrics.items())
+        on_set = f" on {name}" if name else ""
+        self._run.log(f"validation of {checkpoint}{on_set}: {line} (BLEU: {bleu.signature})")
         file = f"{checkpoint}-{name}" if name else checkpoint
         self._run.write_samples(file, samples(sources, texts, references, WRITTEN_SAMPLES))
         return metrics
@@ -159,7 +176,7 @@ class Evaluator:
     def _record(
         self, checkpoint: int | str, step: int, scores: dict[str, dict[str, float]]
     ) -> None:
-        """Record and log the metrics of each validation set: valid_bleu, or NAME/valid_bleu.
+        """Record the metrics of each validation set: valid_bleu, or NAME/valid_bleu.
 
         For the average the prefix "valid" becomes "average".
         """
@@ -168,9 +185,6 @@ class Evaluator:
             for metric, value in metrics.items():
                 key = metric.replace("valid", prefix)
                 entry[f"{name}/{key}" if name else key] = value
-            line = ", ".join(f"{metric[6:]} {value:.4g}" for metric, value in metrics.items())
-            on_set = f" on {name}" if name else ""
-            self._run.log(f"validation of {checkpoint}{on_set}: {line}")
         self._run.record(step, entry)
 
 
@@ -219,20 +233,21 @@ def samples(sources: list[str], texts: list[str], references: list[str], count: 
     ]
 
 
-def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> None:
+def print_results(run: Run, data: Data, translator: EvaluationTranslator, bleu: Metric) -> None:
     """Print samples and scores on the held-out data, and write scores.json; log the command for
     translation."""
     checkpoint, sets = read_best(run.path).get("checkpoint", "latest"), {}
     for name, corpus in data.test.items():
         texts = translate_in_parallel(translator, corpus.source)
         if processes.is_first():
-            sets[name] = print_scores(qualified("held-out", name), corpus, texts, checkpoint)
+            title = qualified("held-out", name)
+            sets[name] = print_scores(title, corpus, texts, checkpoint, bleu)
     run.write_scores({"checkpoint": checkpoint, "sets": sets})
     run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")
 
 
 def print_scores(
-    title: str, corpus: Corpus, texts: list[str], checkpoint: int | str
+    title: str, corpus: Corpus, texts: list[str], checkpoint: int | str, bleu: Metric
 ) -> dict[str, Any]:
     """Print samples of the translations `texts` of a corpus, and their scores after `title`.
 

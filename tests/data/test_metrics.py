@@ -1,5 +1,6 @@
 """Scores: names and signatures, and BLEU compared with a plain implementation."""
 
+import importlib
 import math
 import random
 import re
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from seq2seq.data.metrics import METRICS, bleu, chrf, exact_match, ter, tokenized_bleu
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 TEXTS = ["the cat sat on the mat today .", "a dog barks at the big moon now ."]
 REFERENCES = ["The cat sat on the mat .", "A dog barked at the big moon ."]
@@ -46,6 +48,30 @@ def test_the_scales_differ_and_are_named_in_the_signature():
     assert "case:mixed" in cased.signature and "tok:13a" in cased.signature
     assert cased.value < tokenized_bleu(TEXTS, REFERENCES).value
     assert str(cased).startswith("BLEU ") and cased.signature in str(cased)
+
+
+def test_bleu_by_tokenizer_is_bleu_of_its_tokens():
+    for name, tokens in (("none", " ".join), ("char", lambda words: " ".join("".join(words)))):
+        texts, references = (
+            [tokens(line.split()) for line in side] for side in (TEXTS, REFERENCES)
+        )
+        score = METRICS[f"bleu:{name}"](TEXTS, REFERENCES)
+        assert score.value == pytest.approx(counted_bleu(texts, references), rel=1e-6)
+        assert f"case:mixed|eff:no|tok:{name}|" in score.signature
+    chinese, output = ["我们昨天去了图书馆"], ["我们昨天去了公园"]
+    assert bleu(output, chinese).value == 0.0
+    expected = counted_bleu([" ".join(output[0])], [" ".join(chinese[0])])
+    assert METRICS["bleu:zh"](output, chinese).value == pytest.approx(expected, rel=1e-6)
+    assert METRICS["bleu:13a"](TEXTS, REFERENCES) == bleu(TEXTS, REFERENCES)
+
+
+def test_a_tokenizer_whose_packages_are_missing_is_one_line(monkeypatch):
+    for language, name in (("ja", "ja-mecab"), ("ko", "ko-mecab")):
+        module = importlib.import_module(f"sacrebleu.tokenizers.tokenizer_{language}_mecab")
+        monkeypatch.setattr(module, "MeCab", None)
+        with pytest.raises(UserError, match=f"tokenizer {name} is not installed: .*; pip") as error:
+            METRICS[f"bleu:{name}"].check()
+        assert error.value.code == CONFIGURATION and f"sacrebleu[{language}]" in str(error.value)
 
 
 def test_perfect_translations_score_100():

@@ -114,10 +114,10 @@ def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypa
             raise OSError(28, "No space left on device")
         write(directory)
 
-    def update_with(self, checkpoint, value):
+    def update_with(self, checkpoint, value, loss):
         """The first evaluation is the best, or the average."""
         worst = 0.0 if f"{checkpoint}.tmp" == fails else 100.0 + self.evaluated_step
-        update(self, checkpoint, worst)
+        update(self, checkpoint, worst, loss)
 
     monkeypatch.setattr(checkpoints, "write_manifest", full)
     monkeypatch.setattr(BestCheckpoint, "update", update_with)

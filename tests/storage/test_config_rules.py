@@ -56,6 +56,7 @@ BOUNDS = [
     ),
     ("training", "optimizer", ("adam", "adafactor"), ("", "sgd")),
     ("training", "best_metric", ("bleu", "chrf", "loss"), ("", "nll")),
+    ("training", "bleu_tokenizer", ("13a", "zh", "ja-mecab", "ko-mecab", "char"), ("", "ja")),
     (
         "training",
         "profile",

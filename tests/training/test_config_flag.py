@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from absl import flags
+from sacrebleu.tokenizers import tokenizer_ja_mecab
 from test_configs import config_of
 from tiny import tiny_config, tiny_flags, write_run
 
@@ -110,6 +111,12 @@ def test_a_flag_that_does_not_fit_the_run_is_refused_without_other_fields(run):
     with pytest.raises(UserError, match=r"configuration: model.d_ff 16 → 32; keep") as refused:
         resumed(run, config)
     assert refused.value.code == CONFIGURATION
+
+
+def test_a_bleu_tokenizer_that_is_not_installed_is_refused_before_training(run, monkeypatch):
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(UserError, match="ja-mecab is not installed: .*; pip install 'sacrebleu"):
+        parsed(SMALL, "--config.training.bleu_tokenizer=ja-mecab")
 
 
 def test_a_given_config_replaces_the_config_of_the_run(run):

@@ -13,6 +13,7 @@ from tiny import tiny_config, write_corpus
 
 from seq2seq.data.corpora.corpus import Corpus, Origin
 from seq2seq.data.corpora.counts import Counts
+from seq2seq.data.metrics import bleu
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run import Run
@@ -76,7 +77,7 @@ def texts(correct):
 def test_the_best_checkpoint_by_bleu_has_the_highest_bleu(evaluator):
     one = evaluator(best_metric="bleu")
     for step, correct in ((1, 1), (2, 3), (3, 2), (4, 3)):
-        one.evaluate(step, step, (1.0 / step, texts(correct)))
+        one.evaluate(step, step, (1.0 * step, texts(correct)))
     assert one.best.entry["checkpoint"] == 2
     assert 50.0 < one.best.entry["bleu"] < 100.0
     assert one.best.without_improvement == 2 and one.best.evaluated_step == 4
@@ -92,7 +93,7 @@ def test_chrf_selects_by_characters_and_bleu_by_words(evaluator, metric, best):
     one = evaluator(best_metric=metric)
     for step, translations in enumerate(candidates, 1):
         one.evaluate(step, step, (1.0, translations))
-    assert one.best.entry == {"checkpoint": best, metric: max(scores)}
+    assert one.best.entry == {"checkpoint": best, metric: max(scores), "loss": 1.0}
 
 
 def test_the_best_checkpoint_by_loss_has_the_lowest_loss(evaluator):
@@ -102,11 +103,48 @@ def test_the_best_checkpoint_by_loss_has_the_lowest_loss(evaluator):
     assert one.best.entry == {"checkpoint": 2, "loss": 1.0}
 
 
+def test_of_equal_scores_the_lower_loss_is_better_and_bleu_of_0_is_a_warning(evaluator, tmp_path):
+    one = evaluator(best_metric="bleu")
+    for step, loss in enumerate((math.nan, 3.0, 2.0, math.nan, 2.5, 2.0), 1):
+        one.evaluate(step, step, (loss, ["vv"] * 4 if step == 1 else WRONG))
+        assert one.best.entry["checkpoint"] == min(step, 3)
+    assert one.best.entry == {"checkpoint": 3, "bleu": 0.0, "loss": pytest.approx(2.0)}
+    assert one.best.without_improvement == 3
+    log = (tmp_path / "run" / "train.log").read_text().splitlines()
+    assert [line.split(":")[0] for line in log[::2]] == ["validation of 1"] + ["warning"] * 5
+    assert "chrf 0," in log[0] and "BLEU is 0 although chrF is not" in log[2]
+    one.best.restore({"best": {"checkpoint": 3, "bleu": 0.0}, "without_better": 3, "judged": 6})
+    one.evaluate(7, 7, (9.0, WRONG))  # earlier versions did not store the loss
+    assert one.best.entry["checkpoint"] == 7
+
+
+def test_evaluations_use_the_tokenizer_of_bleu_and_log_its_signature(tmp_path, capsys):
+    corpus, pairs = held_out()
+    chinese = ["我们昨天去了图书馆", "他昨天没有去图书馆"]
+    corpus = corpus._replace(source=chinese, target=chinese)
+    outputs = [text.replace("图书馆", "公园") for text in chinese]
+    run = Run(tmp_path / "run")
+    run.open_metrics(0)
+    config = Config(training=TrainingConfig(bleu_tokenizer="zh"))
+    one = Evaluator(config, run, {"": (corpus, pairs)}, eval_step, TableTranslator())
+    one.evaluate(1, 1, (2.0, outputs))
+    run.close()
+    expected = sacrebleu.corpus_bleu(outputs, [chinese], tokenize="zh").score
+    assert one.best.entry["bleu"] == pytest.approx(expected) and expected > 40
+    assert "|tok:zh|" in (tmp_path / "run" / "train.log").read_text()
+    data = SimpleNamespace(test={"": corpus})
+    results = SimpleNamespace(path=tmp_path, log=print, write_scores=print)
+    print_results(results, data, one._translator, one.bleu)
+    assert f"held-out BLEU {expected:.2f} (nrefs:1|case:mixed|eff:no|tok:zh|" in (
+        capsys.readouterr().out
+    )
+
+
 def test_any_score_is_better_than_nan():
     best = BestCheckpoint("loss")
     checkpoints = []
     for step, loss in enumerate((math.nan, math.nan, math.inf, math.nan, 2.0, math.nan, 3.0)):
-        best.update(step, loss)
+        best.update(step, loss, loss)
         checkpoints.append(best.entry["checkpoint"])
     assert checkpoints == [0, 0, 2, 2, 4, 4, 4] and best.without_improvement == 2
 
@@ -186,7 +224,7 @@ def test_each_named_set_is_recorded_and_the_first_one_decides(tmp_path):
     one.evaluate(1, 1, (2.0, texts(2)))
     one.evaluate("average", 1, (2.0, REFERENCES))
     run.close()
-    assert one.best.entry == {"checkpoint": "average", "bleu": pytest.approx(100.0)}
+    assert one.best.entry == {"checkpoint": "average", "bleu": pytest.approx(100.0), "loss": 2.0}
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first, second = map(json.loads, lines)
     assert (first["news/valid_exact_match"], first["web/valid_exact_match"]) == (50.0, 0.0)
@@ -224,7 +262,7 @@ def test_the_results_of_each_set_have_its_name(tmp_path, capsys):
     translator, written = SecondSetWrong(), []
     run = SimpleNamespace(path=tmp_path, log=lambda line: None, write_scores=written.append)
     translator.use((0.0, REFERENCES))
-    print_results(run, SimpleNamespace(test={"news": corpus, "": corpus}), translator)
+    print_results(run, SimpleNamespace(test={"news": corpus, "": corpus}), translator, bleu)
     printed = capsys.readouterr().out.splitlines()
     assert printed.count("model     no") == printed.count(f"model     {REFERENCES[0]}") * 4 == 4
     titles = [line.split(" = ")[0].split(" (")[0] for line in printed if "held-out" in line]

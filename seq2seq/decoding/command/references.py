@@ -40,8 +40,9 @@ class References(NamedTuple):
 def read_references(reference: str, metrics: str | None, baseline: str) -> References | None:
     """The references in a file; None without one. `metrics` None: DEFAULT_METRICS.
 
-    UserError(CONFIGURATION) for an unknown metric, and if metrics or a baseline are given without
-    references; UserError(DATA) if the baseline has another number of lines.
+    UserError(CONFIGURATION) for an unknown metric, one whose package is not installed, and if
+    metrics or a baseline are given without references; UserError(DATA) if the baseline has another
+    number of lines.
     """
     chosen = metrics_of(DEFAULT_METRICS if metrics is None else metrics)
     if not reference:
@@ -51,6 +52,8 @@ def read_references(reference: str, metrics: str | None, baseline: str) -> Refer
                     CONFIGURATION, f"{flag} has no effect without --reference; add --reference=FILE"
                 )
         return None
+    for metric in chosen:
+        METRICS[metric].check()
     lines = list(text_lines(reference, note))
     other = list(text_lines(baseline, note)) if baseline else None
     if other is not None and len(other) != len(lines):
@@ -63,7 +66,7 @@ def read_references(reference: str, metrics: str | None, baseline: str) -> Refer
 
 
 def metrics_of(names: str) -> tuple[str, ...]:
-    """ "bleu,chrf" → ("bleu", "chrf"). UserError(CONFIGURATION) for an unknown metric."""
+    """ "bleu:zh,chrf" → ("bleu:zh", "chrf"). UserError(CONFIGURATION) for an unknown metric."""
     chosen = tuple(names.split(","))
     for name in chosen:
         if name not in METRICS:

@@ -1,6 +1,7 @@
 """Scores of a job: references, metrics and a baseline."""
 
 import pytest
+from sacrebleu.tokenizers import tokenizer_ko_mecab
 
 from seq2seq.data.metrics import METRICS, bleu, chrf
 from seq2seq.decoding.command.references import read_references
@@ -35,11 +36,12 @@ def test_metrics_are_computed_in_the_given_order(reference):
 
 def test_with_a_baseline_each_metric_is_a_comparison_with_it(reference, tmp_path):
     baseline = file_of(tmp_path / "baseline", OTHERS)
-    found = list(read_references(reference, ",".join(METRICS), baseline).results(TEXTS))
-    assert found == [metric.compare(TEXTS, OTHERS, LINES) for metric in METRICS.values()]
-    assert [one.output.value for one in found] == [
-        metric(TEXTS, LINES).value for metric in METRICS.values()
-    ]
+    names = ["bleu", "tokenized_bleu", "chrf", "ter", "bleu:char"]
+    found = list(read_references(reference, ",".join(names), baseline).results(TEXTS))
+    metrics = [METRICS[name] for name in names]
+    assert found == [metric.compare(TEXTS, OTHERS, LINES) for metric in metrics]
+    assert [one.output.value for one in found] == [metric(TEXTS, LINES).value for metric in metrics]
+    assert "|tok:char|" in found[-1].signature
 
 
 def test_without_translations_there_are_no_scores(tmp_path):
@@ -60,6 +62,12 @@ def test_a_metric_or_a_baseline_without_effect_is_refused(reference, tmp_path):
         with pytest.raises(UserError, match=message) as caught:
             read_references("", metrics, baseline)
         assert caught.value.code == CONFIGURATION
+
+
+def test_a_bleu_tokenizer_that_is_not_installed_is_refused(reference, monkeypatch):
+    monkeypatch.setattr(tokenizer_ko_mecab, "MeCab", None)
+    with pytest.raises(UserError, match=r"ko-mecab is not installed: .*'sacrebleu\[ko\]'"):
+        read_references(reference, "chrf,bleu:ko-mecab", "")
 
 
 def test_files_that_are_not_parallel_are_refused(reference, tmp_path):

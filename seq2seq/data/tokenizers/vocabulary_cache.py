@@ -21,7 +21,7 @@ from seq2seq.data.tokenizers.vocabulary_sample import SAMPLE_CHARACTERS, SAMPLE_
 from seq2seq.runtime.errors import UserError
 from seq2seq.runtime.files import delete_directory, publish_directory, write_atomic
 
-VERSION = 1  # of the sample and of the training; a change makes all entries unused
+VERSION = 2  # of the sample and of the training; a change makes all entries unused
 KEY = "key.json"
 FIELDS = (
     "tokenizer",

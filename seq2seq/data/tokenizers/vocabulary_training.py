@@ -19,6 +19,7 @@ from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.workers import Workers
 
 THREADS = 16  # fixed: SentencePiece's result depends on it
+LONGEST_SENTENCE = 4192  # bytes: SentencePiece's default, above which it ignores a sentence
 # Characters of text from which SentencePiece is trained in another process, whose memory is
 # returned: up to 30 bytes per character.
 LARGE_TEXT = 5_000_000
@@ -116,6 +117,8 @@ def _train_sentencepiece(
     # An option at its default would be stored in the model, and would change its sha256.
     rules: dict[str, Any] = {"user_defined_symbols": user_defined} if user_defined else {}
     rules |= {"byte_fallback": True} if byte_fallback else {}
+    longest = max((len(text.encode("utf-8")) for text in sentences), default=0)
+    rules |= {"max_sentence_length": longest} if longest > LONGEST_SENTENCE else {}
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),

@@ -27,6 +27,15 @@ def test_an_alphabet_of_a_quarter_of_the_vocabulary_is_covered_whole():
         assert (UNKNOWN not in trained.encode(letters[8])) == known
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_vocabulary_is_trained_on_lines_of_any_length(kind):
+    lines = ["fünf " * 699 + "e", "drei " * 4000]
+    assert [len(line.encode()) for line in lines] == [4195, 20_000]
+    trained, _ = train_tokenizers(DataConfig(tokenizer=kind, vocab_size=40), SOURCE, lines)
+    for word in ("fünf", "drei"):
+        assert UNKNOWN not in trained.encode(word)
+
+
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_tokenizer_is_made_of_its_kind_and_its_content(kind):
     trained, _ = train_tokenizers(DataConfig(tokenizer=kind, vocab_size=40), SOURCE, TARGET)

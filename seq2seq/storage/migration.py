@@ -5,17 +5,17 @@ from typing import Any
 
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
-FORMAT_VERSION = 3  # raise it with every change that older programs cannot read
+FORMAT_VERSION = 4  # raise it with every change that older programs cannot read
 
 
 def migrate(content: dict[str, Any], path: Path) -> dict[str, Any]:
     """The content of `path` in the current format, without its format_version.
 
     A file without format_version has version 0, the format before versions were written; its
-    fields are those of version 1. Checkpoints of version 2 have the field window
-    (seq2seq/training/resume.py). Before version 3 the default of decoding.batch_size was 32, which
-    every config.json stores: it becomes 0 (by platform), which is 32 on a CPU. Raises
-    UserError(CHECKPOINT) for an unknown version.
+    fields are those of version 1. Before version 3 the default of decoding.batch_size was 32, which
+    every config.json stores: it becomes 0 (by platform), which is 32 on a CPU. Before version 4 the
+    training data was read in another order: the position in it, without its field window, is
+    refused by seq2seq/training/resume.py. Raises UserError(CHECKPOINT) for an unknown version.
     """
     version = content.get("format_version", 0)
     if type(version) is not int or version < 0:
@@ -33,4 +33,6 @@ def migrate(content: dict[str, Any], path: Path) -> dict[str, Any]:
     decoding = content.get("decoding")
     if version < 3 and isinstance(decoding, dict) and decoding.get("batch_size") == 32:
         content["decoding"] = decoding | {"batch_size": 0}
+    if version < 4:
+        content.pop("window", None)
     return content

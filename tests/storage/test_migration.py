@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import change_metadata, run_config, run_training, state_bytes, stopped_run, whole_run
+from runs import change_metadata, run_config, run_training, stopped_run
 
 from seq2seq.data.config import DataConfig
 from seq2seq.model.config import ModelConfig
@@ -98,14 +98,11 @@ def test_a_config_of_the_current_version_is_migrated_to_itself():
 
 
 def set_version(run, version):
-    """Replace the format_version of config.json and of all checkpoints; None removes it, and the
-    training time, which is newer."""
+    """Replace the format_version of config.json and of all checkpoints; None removes it."""
 
     def change(content):
         assert content.pop("format_version") == FORMAT_VERSION
-        if version is None:
-            content.pop("seconds", None)
-        else:
+        if version is not None:
             content["format_version"] = version
 
     config = json.loads((run / "config.json").read_text())
@@ -114,12 +111,14 @@ def set_version(run, version):
     change_metadata(run, change)
 
 
-def test_a_run_without_versions_resumes_with_the_same_result(tmp_path):
+@pytest.mark.parametrize("version", [None, 3])
+def test_a_run_of_a_version_with_another_order_of_the_rows_is_refused(tmp_path, version):
+    """Unless the change is allowed; test_resume.py checks that its epochs begin again."""
     shutil.copytree(stopped_run(), tmp_path / "run")
-    set_version(tmp_path / "run", None)
-    run_training(tmp_path / "run", run_config())
-    old, whole = map(state_bytes, (tmp_path / "run", whole_run()))
-    assert old == whole and old[1]["format_version"] == FORMAT_VERSION
+    set_version(tmp_path / "run", version)
+    with pytest.raises(UserError, match="training data in another order") as refused:
+        run_training(tmp_path / "run", run_config())
+    assert refused.value.code == CHECKPOINT
 
 
 def test_a_checkpoint_of_a_newer_version_is_refused(tmp_path):

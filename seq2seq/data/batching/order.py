@@ -14,11 +14,15 @@ from jaxtyping import Int, Int64, UInt64
 from seq2seq.data.tokens.training_pairs import Part
 
 ROUNDS = 8  # of the Feistel network; 4 suffice for a pseudorandom permutation (Luby, Rackoff 1988)
-EPOCH, PASS = 0, 1  # the last part of a key: permutations of epochs and of passes differ
+EPOCH, PASS, ROWS = range(3)  # the last part of a key: permutations of different things differ
 
 
 class Permutation:
-    """A pseudorandom permutation of 0, …, size − 1 that is determined by `key`."""
+    """A pseudorandom permutation of 0, …, size − 1 that is determined by `key`.
+
+    Those of np.random.Generator may change between versions of NumPy; the hash of a SeedSequence
+    does not.
+    """
 
     def __init__(self, size: int, key: tuple[int, ...]):
         self._size = size

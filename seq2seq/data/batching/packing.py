@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float32, Int, Int32, Int64
 
 from seq2seq.data.batching.loss_weights import label_weights
+from seq2seq.data.batching.order import ROWS, Permutation
 from seq2seq.data.special_tokens import Special
 from seq2seq.data.tokens.pairs import Pairs, Ragged, Sides, ragged
 
@@ -56,7 +57,7 @@ def pack_pairs(sides: Sides, capacities: tuple[int, int], key: tuple[int, ...]) 
     groups = np.arange(len(sides[0])) // SORTED_PAIRS
     by_length = np.lexsort((-np.maximum(*sides), groups))
     rows = first_fit(by_length, *sides, *capacities)
-    shuffled = np.random.Generator(np.random.PCG64(key)).permutation(len(rows))
+    shuffled = Permutation(len(rows), (*key, ROWS))(np.arange(len(rows)))
     packed = ragged([rows[i] for i in shuffled.tolist()])
     return Plan(packed.ids.astype(np.int64), packed.offsets)
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from seq2seq.data.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.piece_tokenizer import tokenizers_for_pieces
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
@@ -237,12 +238,14 @@ class Translator:
 
     def _encoded(self, window: list[tuple[int, Item]]) -> list[Source]:
         """The token ids of a window of numbered lines, truncated to the models' max_length.
-        UserError(DATA) for a prefix that leaves no room for the end token."""
+
+        UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one.
+        """
         numbers, items = zip(*window, strict=True)
         encoded = self.source_tokenizer.encode_many([item.text.strip() for item in items])
         room, sources = self.engine.buckets[-1] - 1, []
         for number, item, ids in zip(numbers, items, encoded, strict=True):
-            prefix = self.target_tokenizer.encode(item.prefix) if item.prefix and ids else []
+            prefix = self._prefix_ids(number, item.prefix) if item.prefix and ids else []
             source = Source(number, ids[:room], prefix, max(0, len(ids) - room))
             if prefix and len(prefix) > (limit := self.engine.max_prefix_length(source.length)):
                 raise UserError(
@@ -253,6 +256,23 @@ class Translator:
                 )
             sources.append(source)
         return sources
+
+    def _prefix_ids(self, number: int, prefix: str) -> list[int]:
+        """The token ids of a prefix. UserError(DATA) if a part of its text would become ⁇."""
+        tokenizer = self.target_tokenizer
+        ids = tokenizer.encode(prefix)
+        if UNKNOWN_TEXT in tokenizer.decode(ids):
+            unknown = (
+                word
+                for word in prefix.split()
+                if UNKNOWN_TEXT in tokenizer.decode(tokenizer.encode(word))
+            )
+            raise UserError(
+                DATA,
+                f"line {number + 1}: its prefix is not in the target vocabulary: expected known "
+                f"words and characters, got {next(unknown, prefix)!r}; change the prefix",
+            )
+        return ids
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Translation]:
         """The score of each pair (source, target), in order: a translation whose only hypothesis is

@@ -108,6 +108,16 @@ def test_a_prefix_longer_than_the_limit_leaves_room_for_the_end_token_only(echo)
     assert not np.asarray(request.limits)[~lines].any()
 
 
+def test_a_prefix_that_the_vocabulary_cannot_represent_is_refused(echo):
+    """The translation would begin with another text, ⁇."""
+    items = [Item("eins", "eins"), Item("zwei", "zwei", prefix="drei ☃ vier")]
+    with pytest.raises(
+        UserError, match="line 2: its prefix is not in .*, got '☃'; change"
+    ) as error:
+        list(echo[0].stream(items))
+    assert error.value.code == DATA
+
+
 def test_a_pace_gives_a_call_the_batches_that_take_its_time():
     pace = Pace(10.0)
     assert not pace.measured and pace.batches(16, 160, 50) == Pace.FIRST

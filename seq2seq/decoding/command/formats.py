@@ -13,6 +13,7 @@ it in FORMATS.
 
 from typing import Any, NamedTuple
 
+from seq2seq.data.tokenizers.tokenizer import one_line
 from seq2seq.decoding.command.json_lines import (
     JSON,
     nonfinite_to_null,
@@ -230,4 +231,4 @@ def annotation(scored: Scored | None) -> dict[str, Any]:
 
 def one_column(text: str) -> str:
     """Text without the characters that separate columns and lines."""
-    return text.replace("\t", " ").replace("\n", " ")
+    return one_line(text).replace("\t", " ")

@@ -287,9 +287,9 @@ def test_any_input_format_can_be_written_in_any_output_format(input_format, outp
 
 
 def test_separators_in_a_text_become_spaces_in_columns():
-    item = parse("jsonl", json.dumps({"text": "a\tb\nc", "target": "\td"}), True)
+    item = parse("jsonl", json.dumps({"text": "a\tb\nc", "target": "\td\r\n"}), True)
     found = Formats(FORMATS["jsonl"], FORMATS["tsv"]).output_item(item)
-    assert render_score("tsv", found, -1.0) == "a b c\t d\t-1.000000"
+    assert render_score("tsv", found, -1.0) == "a b c\t d  \t-1.000000"
     only_target = Formats(FORMATS["text"], FORMATS["tsv"]).output_item(Item("", "", target="b"))
     assert only_target.line == "\tb"
 

@@ -1,15 +1,16 @@
-"""Export a run as StableHLO programs, in one file that Python runs without this project.
+"""Export a model as StableHLO programs, in one file that Python runs without this project.
 
     python scripts/export.py --workdir=RUN --to=FILE [--platforms=cpu,cuda,tpu] [--buckets=16,32]
     python FILE < source.txt > target.txt
-Every field of config.decoding is a flag, as in decode.py. Needs pip install -e '.[export]'.
+RUN is a run or a MarianMT directory. Every field of config.decoding is a flag, as in decode.py.
+Needs pip install -e '.[export]'.
 FILE is a zip archive without compression:
 
     card.json               description of the run and of the files below, for the loader
     programs/BUCKET         jax.export: (parameters, source, lengths) → (tokens, lengths, scores);
                             encoder, beam search and length limits
     parameters/NAME.npy     shared by all programs
-    source.model …          SentencePiece models
+    source.model …          SentencePiece models; source.json … the vocabularies of MarianMT
     __main__.py             scripts/load_exported.py, which does not import this project
 """
 
@@ -29,7 +30,8 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
+from seq2seq.data.tokenizers.sentencepiece_tokenizer import BOUNDARY, SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.command.flags import define_options, options_of
 from seq2seq.decoding.engine.engine import Engine
@@ -68,10 +70,10 @@ def check_export_flags(
             "use decode.py",
         )
     for tokenizer in tokenizers:
-        if not isinstance(tokenizer, SentencePieceTokenizer):
+        if not isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
             raise UserError(
                 CONFIGURATION,
-                f"only SentencePiece vocabularies (unigram, bpe) can be exported, got "
+                f"only SentencePiece vocabularies (unigram, bpe, marian) can be exported, got "
                 f"{tokenizer.kind}; use decode.py",
             )
     if config.decoding.samples:
@@ -90,6 +92,17 @@ def chosen_buckets(numbers: list[str], engine: Engine) -> list[int]:
             f"{','.join(numbers)!r}",
         )
     return sorted(set(map(int, numbers))) or engine.buckets
+
+
+def tokenizer_files(side: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The entry of a tokenizer in card.json, and its files by name in the archive."""
+    if isinstance(tokenizer, MarianTokenizer):
+        vocabulary = json.dumps(tokenizer.vocabulary, ensure_ascii=False).encode()
+        files = {f"{side}.model": tokenizer.model, f"{side}.json": vocabulary}
+        return {"model": f"{side}.model", "vocabulary": f"{side}.json"}, files
+    assert isinstance(tokenizer, SentencePieceTokenizer)  # check_export_flags
+    entry = {"boundary": tokenizer.id_of(BOUNDARY), "tags": sorted(tokenizer.tags)}
+    return {"model": f"{side}.model", **entry}, {f"{side}.model": tokenizer.serialized()}
 
 
 def exported(engine: Engine, bucket: int, params: Any, platforms: list[str]) -> tuple[bytes, int]:
@@ -150,24 +163,25 @@ def main() -> None:
     for bucket in buckets:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)
-        table.append({"tokens": bucket, "sentences": sentences, "program": name})
+        batch_size = engine.lanes.of(bucket)
+        queue = sentences // batch_size
+        table.append({"tokens": bucket, "batch_size": batch_size, "queue": queue, "program": name})
         print(
-            f"{bucket} source tokens × {sentences} sentences: {len(programs[name]):,} bytes",
+            f"{bucket} source tokens × {batch_size} sentences, {queue} batches in a call: "
+            f"{len(programs[name]):,} bytes",
             file=sys.stderr,
         )
     arrays = {
         f"parameters/{jax.tree_util.keystr(path, simple=True, separator='/')}.npy": npy_bytes(leaf)
         for path, leaf in jax.tree.leaves_with_path(params)
     }
-    models = {
-        f"{side}.model": tokenizer.serialized()
-        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True)
-    }
-    card = card_of(config, f.platforms, table, list(models), list(arrays))
+    sides = map(tokenizer_files, ("source", "target"), tokenizers)
+    entries, models = zip(*sides, strict=True)
+    card = card_of(config, f.platforms, table, list(entries), list(arrays))
     card["checkpoint"] = str(find_params(run, f.checkpoint).relative_to(run))
     loader = Path(__file__).with_name("load_exported.py").read_bytes()
     files = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
-    archive = zip_bytes({**files, **models, **programs, **arrays})
+    archive = zip_bytes({**files, **models[0], **models[1], **programs, **arrays})
     write_atomic(expand_path(f.to), archive)
     print(
         f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt", file=sys.stderr
@@ -178,13 +192,13 @@ def card_of(
     config: Config,
     platforms: list[str],
     buckets: list[dict[str, Any]],
-    tokenizers: list[str],
+    tokenizers: list[dict[str, Any]],
     parameters: list[str],
 ) -> dict[str, Any]:
-    """The content of card.json; `tokenizers` and `parameters` are names in the archive."""
+    """The content of card.json; `parameters` are names in the archive."""
     m = config.model
     return {
-        "format": 1, "jax": jax.__version__, "platforms": platforms,
+        "format": 2, "jax": jax.__version__, "platforms": platforms,
         "vocab_sha256": config.data.vocab_sha256, "model": asdict(m),
         "decoding": asdict(config.decoding), "end": m.end_id,
         "special_ids": [m.pad_id, m.start_id, m.end_id], "tokenizers": tokenizers,
@@ -193,7 +207,7 @@ def card_of(
 
 
 def define_flags() -> None:
-    define_path("workdir", None, "The run directory.", required=True)
+    define_path("workdir", None, "The run or MarianMT directory.", required=True)
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     define_path("to", None, "The output file.", required=True)
     flags.DEFINE_list("platforms", ["cpu"], f"Platforms to compile for: {', '.join(PLATFORMS)}.")

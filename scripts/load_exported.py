@@ -1,10 +1,14 @@
 """Translate with a file of scripts/export.py. Needs jax, numpy, sentencepiece and flatbuffers.
 
 python FILE < source.txt > target.txt   (FILE contains this script; or python load_exported.py FILE)
+
+stdin is UTF-8 text with one sentence per line, stdout has one translation per line. The options of
+the search are those of the export; card.json in FILE lists them.
 """
 
 import json
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Callable
@@ -15,16 +19,62 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 
-class Exported:
-    """`translate(lines)` returns the translation of each line; that of a blank line is blank."""
+class Tokenizer:
+    """The tokenizer of a run, or of a MarianMT directory: with a vocabulary, which maps pieces to
+    ids. `card` is its entry in card.json."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, file: zipfile.ZipFile, card: dict[str, Any]) -> None:
+        self.card = card
+        self.processor = SentencePieceProcessor(model_proto=file.read(card["model"]))
+        vocabulary = card.get("vocabulary")
+        self.ids: dict[str, int] = json.loads(file.read(vocabulary)) if vocabulary else {}
+        self.pieces = {i: piece for piece, i in self.ids.items()}
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The ids of texts. A tag such as >>de<< at the start has no boundary piece before it."""
+        if not self.ids:
+            boundary, tags = self.card["boundary"], self.card["tags"]
+            encoded = self.processor.encode(texts)
+            return [x[1:] if x[:1] == [boundary] and {*x[1:2]} & {*tags} else x for x in encoded]
+        matches = [re.match(">>.*?<<", text, re.DOTALL) for text in texts]
+        starts = [[match.group()] if match else [] for match in matches]
+        rests = [text[sum(map(len, tag)) :] for text, tag in zip(texts, starts, strict=True)]
+        pieces = self.processor.encode(rests, out_type=str)
+        return [
+            [self.ids.get(piece, self.ids["<unk>"]) for piece in tag + line]
+            for tag, line in zip(starts, pieces, strict=True)
+        ]
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids, in one line; the unknown token becomes ⁇."""
+        if self.ids:
+            parts: list[list[str]] = [[]]  # pieces between unknown tokens
+            for i in ids:
+                if i == self.ids["<unk>"]:
+                    parts.append([])
+                elif self.pieces.get(i) not in ("</s>", "<pad>", "<s>"):
+                    parts[-1].append(self.pieces.get(i, ""))
+            text = "⁇ ".join(map(self.processor.decode_pieces, parts)).replace("▁", " ")
+        else:
+            text = self.processor.decode(ids)
+        text = text.replace("\n", " ").replace("\r", " ")
+        return text.strip() if self.ids else text
+
+
+class Exported:
+    """`translate(lines)` returns the translation of each line; that of a blank line is blank.
+
+    `truncated` are the indices of the lines of the last call that were too long. `log` is called
+    with a line before each compilation.
+    """
+
+    def __init__(self, path: str, log: Callable[[str], None] = lambda line: None) -> None:
         replicated = jax.NamedSharding(jax.sharding.Mesh(jax.local_devices(), "devices"), jax.P())
+        self.log = log
+        self.truncated: list[int] = []
         with zipfile.ZipFile(path) as file:
             self.card = json.loads(file.read("card.json"))
-            self.source, self.target = (
-                SentencePieceProcessor(model_proto=file.read(x)) for x in self.card["tokenizers"]
-            )
+            self.source, self.target = (Tokenizer(file, x) for x in self.card["tokenizers"])
             parameters = [np.load(file.open(name)) for name in self.card["parameters"]]
             programs = [bytearray(file.read(bucket["program"])) for bucket in self.card["buckets"]]
         self.parameters = jax.device_put(parameters, replicated)
@@ -35,17 +85,24 @@ class Exported:
 
     def translate(self, lines: list[str]) -> list[str]:
         longest, texts = self.card["buckets"][-1]["tokens"], [""] * len(lines)
-        ids = [x[: longest - 1] for x in self.source.encode([line.strip() for line in lines])]
+        ids = self.source.encode([line.strip() for line in lines])
+        self.truncated = [i for i, x in enumerate(ids) if len(x) >= longest]
+        ids = [x[: longest - 1] for x in ids]
         remaining = [i for i in sorted(range(len(ids)), key=lambda i: len(ids[i])) if ids[i]]
         for bucket, program in zip(self.card["buckets"], self.programs, strict=True):
             members = [i for i in remaining if len(ids[i]) < bucket["tokens"]]
             remaining = remaining[len(members) :]
-            size = bucket["sentences"] * jax.local_device_count()
+            size = bucket["batch_size"] * bucket["queue"] * jax.local_device_count()
+            if members:
+                self.log(
+                    f"{len(members):,} lines of at most {bucket['tokens']} source tokens: "
+                    "compiling their program"
+                )
             for start in range(0, len(members), size):
                 part = members[::-1][start : start + size]  # the longest first
                 outputs = self.search(program, [ids[i] for i in part], size, bucket["tokens"])
-                for i, text in zip(part, self.target.decode(outputs), strict=True):
-                    texts[i] = text.replace("\n", " ").replace("\r", " ")
+                for i, output in zip(part, outputs, strict=True):
+                    texts[i] = self.target.decode(output)
         return texts
 
     def search(
@@ -71,11 +128,38 @@ class Exported:
         ]
 
 
-if __name__ == "__main__":
+def note(line: str) -> None:
+    """Write a line to stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def report(numbers: list[int], problem: str) -> None:
+    """Write how many lines have a problem, and the first five, to stderr."""
+    if numbers:
+        more = ", …" * (len(numbers) > 5)
+        note(f"warning: {len(numbers):,} lines {problem}: {str(numbers[:5])[1:-1]}{more}")
+
+
+def main() -> None:
+    """Translate stdin."""
+    path = sys.argv[-1]
+    if len(sys.argv) > 2 or not zipfile.is_zipfile(path):
+        needs_help = path in ("-h", "--help")
+        print(__doc__, file=sys.stdout if needs_help else sys.stderr)
+        sys.exit(0 if needs_help else 1)
     macos = not hasattr(os, "sched_getaffinity")
     cores = os.cpu_count() or 1 if macos else len(os.sched_getaffinity(0))
     jax.config.update("jax_num_cpu_devices", min(cores, 8))
-    text = sys.stdin.buffer.read().decode(errors="replace").removeprefix("\ufeff")
-    lines = text.removesuffix("\n").split("\n") if text else []
-    translations = Exported(sys.argv[-1]).translate(lines)
+    data = sys.stdin.buffer.read().removeprefix(b"\xef\xbb\xbf")
+    lines = data.removesuffix(b"\n").split(b"\n") if data else []
+    texts = [line.decode(errors="replace") for line in lines]
+    valid = [line.decode(errors="ignore") == text for line, text in zip(lines, texts, strict=True)]
+    report([i for i, x in enumerate(valid, 1) if not x], "are not UTF-8, bytes replaced")
+    exported = Exported(path, note)
+    translations = exported.translate(texts)
+    report([i + 1 for i in exported.truncated], "are too long for the programs, truncated")
     sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """Export: one file translates like decode.py, byte for byte, without this project."""
 
+import io
 import json
 import os
 import random
@@ -7,12 +8,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from test_commands import run
 from tiny import WORDS, write_run
+from tiny_marian import SENTENCES, TAGS, write_marian
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.special_tokens import END
@@ -20,8 +23,10 @@ from seq2seq.data.tokenizers.vocabulary import load_tokenizers
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.results import Source
 from seq2seq.decoding.translator import Translator
+from seq2seq.interop.models import open_model
 from seq2seq.model import platforms
-from seq2seq.scripts.export import exported
+from seq2seq.scripts import load_exported
+from seq2seq.scripts.export import exported, tokenizer_files
 
 ROOT = Path(__file__).parents[2]
 EXPORT = ROOT / "scripts" / "export.py"
@@ -39,16 +44,33 @@ LINES = [
     " ".join(random.Random(i).choices(WORDS, k=random.Random(i).randint(1, 9))) for i in range(140)
 ]
 LINES[3:9] = ["", "   ", "  eins zwei \r", "drei\u2028vier", "☃ unknown", "zwölf " * 30]
+TAG = ">>a<<"
+LINES[9:13] = [f"{TAG} eins", f"{TAG}zwei ☃", f"drei {TAG}", f"{TAG} {TAG} vier"]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run of random weights over a small SentencePiece vocabulary, and a file of lines."""
     path = tmp_path_factory.mktemp("export")
-    tokenizer, _ = train_tokenizers(DataConfig(tokenizer="bpe", vocab_size=40), LINES[9:], [])
+    config = DataConfig(tokenizer="bpe", vocab_size=40)
+    tokenizer, _ = train_tokenizers(config, LINES[13:], [], [TAG])
     write_run(path / "run", tokenizer=tokenizer, output_bias=True)
     (path / "in.txt").write_bytes("\n".join(LINES).encode())
     return path
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    """A MarianMT directory of random weights, and a file of lines."""
+    path = tmp_path_factory.mktemp("marian")
+    write_marian(path / "run")
+    (path / "in.txt").write_bytes("\n".join(marian_lines()).encode())
+    return path
+
+
+def marian_lines():
+    return [*SENTENCES[:6], f"{TAGS[0]} {SENTENCES[0]}", f"{TAGS[1]}{SENTENCES[1]}", *LINES[3:9],
+            f">>xyz<< {SENTENCES[2]}", f"A {TAGS[0]}"]  # fmt: skip
 
 
 def export(trained, *arguments, devices=True):
@@ -65,7 +87,7 @@ def translate_isolated(file, text):
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    return done.stdout
+    return done.stdout, done.stderr.decode().splitlines()
 
 
 @pytest.mark.parametrize("in_table, min_length", [(True, 0), (False, 9)])
@@ -110,21 +132,111 @@ def test_an_exported_file_gives_the_bytes_of_decode_without_this_project(trained
     ]
     code, _, err = export(trained, f"--to={trained / 'a.zip'}", "--platforms=cpu,tpu", *options)
     assert code == 0, err
-    code, live, _ = run(
+    assert "16 source tokens × 4 sentences, " in err[0] and " batches in a call: " in err[0]
+    code, live, described = run(
         ROOT / "decode.py",
         f"--workdir={trained / 'run'}",
         *options,
         f"--input={trained / 'in.txt'}",
     )
+    assert "source tokens × sentences: 16 × 4," in "".join(described)
     assert code == 0 and live.count("\n") == len(LINES) and len(set(live.split("\n"))) > 15
     text = (trained / "in.txt").read_bytes()
-    assert translate_isolated(trained / "a.zip", text).decode() == live
-    assert translate_isolated(trained / "a.zip", b"") == b""
+    out, err = translate_isolated(trained / "a.zip", text)
+    assert out.decode() == live
+    assert err[0].endswith(" lines of at most 16 source tokens: compiling their program")
+    tokenizer = load_tokenizers(str(trained / "run" / "vocab"))[0]
+    encoded = enumerate(tokenizer.encode_many([line.strip() for line in LINES]), 1)
+    long = [str(number) for number, ids in encoded if len(ids) > 31]
+    warning = f"warning: {len(long)} lines are too long for the programs, truncated: "
+    assert err[-1] == warning + ", ".join(long) and len(long) == 4
+    assert translate_isolated(trained / "a.zip", b"") == (b"", [])
     with zipfile.ZipFile(trained / "a.zip") as archive:
         card = json.loads(archive.read("card.json"))
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
     assert [one["tokens"] for one in card["buckets"]] == [16, 32]
     assert card["platforms"] == ["cpu", "tpu"] and card["decoding"]["alpha"] == 0.9
+
+
+@pytest.mark.slow
+def test_an_exported_marian_directory_gives_the_bytes_of_decode(marian):
+    pytest.importorskip("flatbuffers")
+    code, _, err = export(marian, f"--to={marian / 'a.zip'}", "--batch_size=4")
+    assert code == 0, err
+    code, live, _ = run(
+        ROOT / "decode.py",
+        f"--workdir={marian / 'run'}",
+        "--batch_size=4",
+        f"--input={marian / 'in.txt'}",
+    )
+    assert code == 0 and live.count("\n") == len(marian_lines()) and len(set(live.split("\n"))) > 4
+    out, _ = translate_isolated(marian / "a.zip", (marian / "in.txt").read_bytes())
+    assert out.decode() == live
+
+
+def test_the_loader_has_the_token_ids_and_the_texts_of_the_tokenizers(marian):
+    sides = [
+        train_tokenizers(DataConfig(tokenizer=kind, vocab_size=40), LINES[13:], [], [TAG])[0]
+        for kind in ("bpe", "unigram")
+    ] + list(open_model(marian / "run", "best")[1])
+    lines, choose = [line.strip() for line in LINES + marian_lines()], random.Random(0)
+    for number, tokenizer in enumerate(sides):
+        entry, files = tokenizer_files("side", tokenizer)
+        loaded = load_exported.Tokenizer(SimpleNamespace(read=files.get), entry)
+        assert loaded.encode(lines) == tokenizer.encode_many(lines)
+        special = 4 if number < 2 else 0  # Exported.search leaves out the special ids of a run
+        for _ in range(50):
+            ids = choose.choices([3, *range(special, tokenizer.size)], k=choose.randint(0, 9))
+            assert loaded.decode(ids) == tokenizer.decode(ids)
+
+
+def loader_run(monkeypatch, capsys, *arguments, text=b""):
+    """(exit code, stdout, lines on stderr) of load_exported.py, whose model returns its lines and
+    truncates those of more than one word."""
+
+    class Model:
+        def __init__(self, path, log):
+            pass
+
+        def translate(self, lines):
+            self.truncated = [i for i, line in enumerate(lines) if " " in line]
+            return lines
+
+    monkeypatch.setattr(load_exported, "Exported", Model)
+    monkeypatch.setattr(sys, "argv", ["load_exported.py", *map(str, arguments)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    monkeypatch.setattr(load_exported.jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    code = 0
+    try:
+        load_exported.main()
+    except SystemExit as exit:
+        code = exit.code
+    sys.stdout.seek(0)
+    return code, sys.stdout.read(), capsys.readouterr().err.splitlines()
+
+
+def test_the_loader_counts_replaced_and_truncated_lines(monkeypatch, capsys, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("card.json", "{}")
+    text = b"\xef\xbb\xbfa\nb\xff\n\n\xef\xbf\xbd\n\xc3\nc d"
+    out = "a\nb\ufffd\n\n\ufffd\n\ufffd\nc d\n"
+    replaced = "warning: 2 lines are not UTF-8, bytes replaced: 2, 5"
+    truncated = "warning: 1 lines are too long for the programs, truncated: 6"
+    found = loader_run(monkeypatch, capsys, tmp_path / "a.zip", text=text)
+    assert found == (0, out, [replaced, truncated])
+    *_, err = loader_run(monkeypatch, capsys, tmp_path / "a.zip", text=b"a b\n" * 7)
+    assert err == ["warning: 7 lines are too long for the programs, truncated: 1, 2, 3, 4, 5, …"]
+
+
+def test_the_loader_prints_its_usage(monkeypatch, capsys, tmp_path):
+    (tmp_path / "in.txt").write_text("a")
+    usage = load_exported.__doc__
+    assert "python FILE < source.txt" in usage
+    assert loader_run(monkeypatch, capsys, "--help") == (0, f"{usage}\n", [])
+    for arguments in ((), (tmp_path / "in.txt",), ("a.zip", "--help", "x")):
+        code, out, err = loader_run(monkeypatch, capsys, *arguments)
+        assert (code, out) == (1, "") and "\n".join(err) == usage
 
 
 def test_the_loader_does_not_import_this_project():
@@ -145,7 +257,7 @@ BAD = {
     "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
     "--workdir={d}/words": (
         2,
-        "only SentencePiece vocabularies (unigram, bpe) can be exported, got words",
+        "only SentencePiece vocabularies (unigram, bpe, marian) can be exported, got words",
     ),
     "--workdir={d}/rnn": (2, "model.kind=rnn cannot be exported: expected transformer"),
     "--workdir={d}": (4, "not a run directory"),

@@ -72,14 +72,15 @@ class SentencePieceTokenizer:
         return frozenset(piece.text for piece in pieces if piece.type == USER_DEFINED)
 
     @cached_property
-    def _tags(self) -> frozenset[int]:
+    def tags(self) -> frozenset[int]:
+        """The ids of the user-defined pieces >>…<<."""
         return frozenset(
             self._processor.piece_to_id(p) for p in self.user_defined if TAG.fullmatch(p)
         )
 
     def _without_boundary(self, ids: list[int]) -> list[int]:
         """The ids of a text without the boundary before a tag at its start."""
-        starts_with_tag = len(ids) > 1 and ids[1] in self._tags and ids[0] == self.id_of(BOUNDARY)
+        starts_with_tag = len(ids) > 1 and ids[1] in self.tags and ids[0] == self.id_of(BOUNDARY)
         return ids[1:] if starts_with_tag else ids
 
     def serialized(self) -> bytes:

@@ -158,6 +158,13 @@ class Run:
             )
         for text in changes.values():
             self.log(f"changed: {text}")
+        schedule = new["training.schedule"]
+        if "training.num_steps" in changes and schedule in ("cosine", "linear"):
+            self.log(
+                f"warning: the learning rate changes from the resumed step on, because "
+                f"training.schedule={schedule} decays to 0 at training.num_steps: the result "
+                "differs from that of a run with this num_steps from the start"
+            )
 
     def save_vocabulary(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
         """Write vocab/."""

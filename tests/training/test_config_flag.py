@@ -99,6 +99,22 @@ def test_a_flag_changes_one_field_of_the_config_of_the_run(run, order):
     assert differences(config, stored) == {"training.num_steps": 77}
 
 
+def test_another_number_of_steps_is_a_warning_if_the_schedule_depends_on_it(tmp_path):
+    for schedule in ("paper", "inverse_sqrt", "cosine", "linear", "constant"):
+        path = tmp_path / schedule
+        path.mkdir()
+        config = Config(training=replace(Config().training, schedule=schedule))
+        save_config(config, path / "config.json")
+        for change, warned in ((dict(num_steps=7), schedule in ("cosine", "linear")),
+                               (dict(max_epochs=7), False)):  # fmt: skip
+            changed = replace(config, training=replace(config.training, **change))
+            lines = resumed(path, changed)[1]
+            assert lines[0].startswith("changed: training.")
+            assert [line.split(",")[0] for line in lines[1:]] == warned * [
+                "warning: the learning rate changes from the resumed step on"
+            ]
+
+
 def test_the_flags_of_a_file_change_the_config_of_the_run(run, tmp_path):
     file = tmp_path / "flags"
     file.write_text(f"--workdir={run}\n--config.training.num_steps=77\n")

@@ -24,7 +24,6 @@ from seq2seq.runtime.logs import Log, throttled
 from seq2seq.runtime.workers import Workers
 
 VERSION = 1  # of the token ids: a change of reading or encoding raises it
-MAX_WORKERS = 16  # more would wait for the process that reads
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
 
@@ -147,7 +146,7 @@ def _encoded(
     with ExitStack() as stack:
         workers = None
         if reader.num_bytes > LARGE:
-            workers = stack.enter_context(Workers(min(usable_cores(), MAX_WORKERS)))
+            workers = stack.enter_context(Workers(usable_cores()))
         started, kept = time.perf_counter(), 0
         try:
             for block in encoded_blocks(reader, config, tokenizers, workers, skip, log):

@@ -1,9 +1,10 @@
 """A run that an earlier version wrote is decoded and resumed with the same results.
 
-data/run_of_7b8e221.tar.xz holds a run of that commit that was stopped after step 300 of 312, its
+data/run_of_COMMIT.tar.xz holds a run of that commit that was stopped after step 300 of 312, its
 corpus, and what that commit did with it: the token ids of translations of the validation data, and
-the losses of the further steps. To add a run of another version, train a small one there, stop it,
-copy its directory without tensorboard/, and record the same of its own continuation.
+the best checkpoint and the losses of the further steps. To add a run of another version, train a
+small one there, stop it, copy its directory without tensorboard/, and record the same of its own
+continuation. That of 7b8e221 has another order of the training data: it is decoded only.
 """
 
 import json
@@ -15,19 +16,24 @@ from absl import flags
 from runs import run_training
 
 from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.errors import UserError
 from seq2seq.storage.run_files import read_best, steps
 from seq2seq.training.config_flag import define_config, parsed_config
 
-STORED = Path(__file__).parent / "data" / "run_of_7b8e221.tar.xz"
+DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture
-def expected(tmp_path, monkeypatch):
-    """The current directory has the run; what its version did with it."""
-    with tarfile.open(STORED) as archive:
-        archive.extractall(tmp_path, filter="data")
+def extract(tmp_path, monkeypatch):
+    """A function of a commit: the current directory has its run; what it did with it."""
     monkeypatch.chdir(tmp_path)  # the config of the run names its corpus without a directory
-    return json.loads(Path("expected.json").read_text())
+
+    def extract(commit):
+        with tarfile.open(DATA / f"run_of_{commit}.tar.xz") as archive:
+            archive.extractall(tmp_path, filter="data")
+        return json.loads(Path("expected.json").read_text())
+
+    return extract
 
 
 def own_config(run):
@@ -45,11 +51,19 @@ def token_ids(checkpoint):
     return [list(one.hypotheses[0].ids) for one in translator.stream(sources)]
 
 
-def test_a_run_of_an_earlier_version_is_decoded_and_resumed_with_the_same_results(expected):
-    run = Path("run").absolute()
+def test_a_run_of_a_version_with_another_order_is_decoded_but_not_resumed(extract):
+    expected = extract("7b8e221")
+    assert token_ids("300") == expected["token_ids"]
+    with pytest.raises(UserError, match="read the training data in another order"):
+        run_training(Path("run").absolute(), own_config("run"))
+    assert steps(Path("run")) == [300]
+
+
+def test_a_run_of_an_earlier_version_is_decoded_and_resumed_with_the_same_results(extract):
+    expected, run = extract("348f632"), Path("run").absolute()
     assert token_ids("300") == expected["token_ids"]
     run_training(run, own_config("run"))
-    assert steps(run) == [300, 312] and read_best(run)["checkpoint"] == 300
+    assert steps(run) == [300, 312] and read_best(run)["checkpoint"] == expected["best"]
     log = (run / "train.log").read_text()
     assert "resumed at step 300" in log and "warning" not in log and "changed" not in log
     entries = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())

@@ -6,6 +6,7 @@ from typing import Any
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 FORMAT_VERSION = 4  # raise it with every change that older programs cannot read
+NAMES_BEFORE_4 = {"judged": "evaluated_step", "without_better": "without_improvement"}
 
 
 def migrate(content: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -15,7 +16,8 @@ def migrate(content: dict[str, Any], path: Path) -> dict[str, Any]:
     fields are those of version 1. Before version 3 the default of decoding.batch_size was 32, which
     every config.json stores: it becomes 0 (by platform), which is 32 on a CPU. Before version 4 the
     training data was read in another order: the position in it, without its field window, is
-    refused by seq2seq/training/resume.py. Raises UserError(CHECKPOINT) for an unknown version.
+    refused by seq2seq/training/resume.py. Two fields of a checkpoint had other names. Raises
+    UserError(CHECKPOINT) for an unknown version.
     """
     version = content.get("format_version", 0)
     if type(version) is not int or version < 0:
@@ -35,4 +37,5 @@ def migrate(content: dict[str, Any], path: Path) -> dict[str, Any]:
         content["decoding"] = decoding | {"batch_size": 0}
     if version < 4:
         content.pop("window", None)
+        content = {NAMES_BEFORE_4.get(name, name): value for name, value in content.items()}
     return content

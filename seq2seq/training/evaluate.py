@@ -100,15 +100,15 @@ class BestCheckpoint:
         """The fields that a checkpoint stores. The keys belong to the format of checkpoints."""
         return {
             "best": self.entry,
-            "without_better": self.without_improvement,
-            "judged": self.evaluated_step,
+            "without_improvement": self.without_improvement,
+            "evaluated_step": self.evaluated_step,
         }
 
     def restore(self, stored: dict[str, Any]) -> None:
         """Continue from the result of `to_json`."""
         self.entry = stored["best"]
-        self.without_improvement = stored["without_better"]
-        self.evaluated_step = stored["judged"]
+        self.without_improvement = stored["without_improvement"]
+        self.evaluated_step = stored["evaluated_step"]
 
 
 class Evaluator:

@@ -113,7 +113,9 @@ def test_of_equal_scores_the_lower_loss_is_better_and_bleu_of_0_is_a_warning(eva
     log = (tmp_path / "run" / "train.log").read_text().splitlines()
     assert [line.split(":")[0] for line in log[::2]] == ["validation of 1"] + ["warning"] * 5
     assert "chrf 0," in log[0] and "BLEU is 0 although chrF is not" in log[2]
-    one.best.restore({"best": {"checkpoint": 3, "bleu": 0.0}, "without_better": 3, "judged": 6})
+    one.best.restore(
+        {"best": {"checkpoint": 3, "bleu": 0.0}, "without_improvement": 3, "evaluated_step": 6}
+    )
     one.evaluate(7, 7, (9.0, WRONG))  # earlier versions did not store the loss
     assert one.best.entry["checkpoint"] == 7
 

@@ -139,7 +139,7 @@ def test_hours_end_training_and_more_hours_continue_it(tmp_path, monkeypatch):
     assert [one["step"] for one in entries if "average_bleu" in one] == [2]
     assert json.loads((run / "best.json").read_text())["checkpoint"] in (2, "average")
     before = state_bytes(run)
-    assert before[1]["best"] == {} and before[1]["judged"] == 0
+    assert before[1]["best"] == {} and before[1]["evaluated_step"] == 0
     run_training(run, limited(max_hours=1.0))
     assert log_of(run).count("already complete at step 2") == 1 and state_bytes(run) == before
     run_training(run, limited())
@@ -165,7 +165,7 @@ def test_more_epochs_continue_as_if_there_had_been_no_limit(tmp_path, checkpoint
         run_training(tmp_path / "run", limited(max_epochs=epochs, **every))
         assert steps(tmp_path / "run")[-1] == 4 * epochs
         _, data = state_bytes(tmp_path / "run")
-        assert data["judged"] == 4 * epochs // eval_every * eval_every
+        assert data["evaluated_step"] == 4 * epochs // eval_every * eval_every
     assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")
     assert steps(tmp_path / "run") == steps(tmp_path / "whole")
 

@@ -37,6 +37,14 @@ def test_a_compressed_stream_is_read_from_stdin(monkeypatch):
         assert list(text_lines("-")) == ["ein", "zwei"]
 
 
+def test_a_prefix_of_the_job_is_that_of_each_line_without_one(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "b", "prefix": "own"}\n')
+    for prefix, found in (("the", ["the", "own"]), ("", ["", "own"])):
+        items = Input(str(path), "", FORMATS["jsonl"], False, prefix).items()
+        assert [item.prefix for _, item in items] == found
+
+
 @pytest.mark.parametrize("bad", [0, 1, 5, 6, 1200])
 def test_replaced_bytes_are_reported_once_as_five_places_and_a_count(tmp_path, capsys, bad):
     path = tmp_path / "in.txt"

@@ -28,6 +28,7 @@ class Input:
     target: str  # a file of translations to score; "" if there is none
     line_format: Format
     scored: bool  # each item must hold a translation to score
+    prefix: str = ""  # of the translation of each line that has none of its own
 
     @property
     def rereadable(self) -> bool:
@@ -53,6 +54,8 @@ class Input:
         )
         if self.target:
             items = with_targets(items, text_lines(self.target, log), self.path, self.target)
+        if self.prefix:
+            items = (item._replace(prefix=item.prefix or self.prefix) for item in items)
         numbered = enumerate(items)
         return numbered if lines is None else islice(numbered, lines.start, lines.stop)
 

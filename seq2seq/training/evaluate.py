@@ -226,6 +226,8 @@ def print_results(run: Run, data: Data, translator: EvaluationTranslator) -> Non
     for name, corpus in data.test.items():
         texts = translate_in_parallel(translator, corpus.source)
         if processes.is_first():
+            if name:
+                print(f"{name}:")  # the set of the samples that follow
             sets[name] = print_scores(qualified("held-out", name), corpus, texts, checkpoint)
     run.write_scores({"checkpoint": checkpoint, "sets": sets})
     run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")

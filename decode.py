@@ -46,7 +46,8 @@ def main() -> None:
         decode(job, f, stop.poll)
     except Stopped as stopped:
         sys.stdout.flush()
-        print(f"error: {stopped}", file=sys.stderr, flush=True)
+        advice = "; run the same command to resume" if job.resumable else ""
+        print(f"error: {stopped}{advice}", file=sys.stderr, flush=True)
         connection.stop_all_processes(128 + stopped.signal, str(stopped))
         os._exit(128 + stopped.signal)  # a normal exit would wait for the calls in flight
 
@@ -121,6 +122,8 @@ def write_resumably(
     members = members_of(job.runs, job.checkpoint)
     fingerprint = job_fingerprint(translator, members, output_lines.settings)
     output = open_resumable_output(job.output, fingerprint, translator.engine.sizes.chunk)
+    if saved := output.count_saved():
+        note(f"{saved:,} lines are saved by an earlier run: unchanged ones are not computed again")
     output.run(partial(job.input.items, lines), output_lines, output_lines.progress.add_reused)
 
 

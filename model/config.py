@@ -4,6 +4,14 @@ from dataclasses import dataclass, fields
 
 from .options import Options, option
 
+# Bounds far above any published model, so that the config of an untrusted directory is refused
+# before anything of its sizes is allocated.
+MAX_VOCABULARY = 2**24
+MAX_WIDTH = 2**18
+MAX_LAYERS = 1000
+MAX_POSITIONS = 2**20
+MAX_TABLE = 2**28  # values of a table of positions: 1 GiB in float32
+
 
 @dataclass(unsafe_hash=True)
 class ModelConfig(Options):
@@ -23,23 +31,43 @@ class ModelConfig(Options):
         choices=("transformer", "rnn_attention", "rnn"),
     )
     source_vocab_size: int = option(
-        0, "size of the source vocabulary; 0: as the vocabulary", unit="entries", minimum=0
+        0,
+        "size of the source vocabulary; 0: as the vocabulary",
+        unit="entries",
+        minimum=0,
+        maximum=MAX_VOCABULARY,
     )
     target_vocab_size: int = option(
-        0, "size of the target vocabulary; 0: as the vocabulary", unit="entries", minimum=0
+        0,
+        "size of the target vocabulary; 0: as the vocabulary",
+        unit="entries",
+        minimum=0,
+        maximum=MAX_VOCABULARY,
     )
     d_model: int = option(
-        512, "width of the input and output of every layer", unit="dimensions", minimum=1
+        512,
+        "width of the input and output of every layer",
+        unit="dimensions",
+        minimum=1,
+        maximum=MAX_WIDTH,
     )
     d_ff: int = option(
-        2048, "inner width of the feed-forward sub-layer", unit="dimensions", minimum=1
+        2048,
+        "inner width of the feed-forward sub-layer",
+        unit="dimensions",
+        minimum=1,
+        maximum=MAX_WIDTH,
     )
     num_heads: int = option(
         8, "attention heads, of d_model / num_heads dimensions each", unit="heads", minimum=1
     )
-    num_layers: int = option(6, "encoder layers", unit="layers", minimum=1)
+    num_layers: int = option(6, "encoder layers", unit="layers", minimum=1, maximum=MAX_LAYERS)
     num_decoder_layers: int = option(
-        0, "decoder layers; 0: as many as the encoder", unit="layers", minimum=0
+        0,
+        "decoder layers; 0: as many as the encoder",
+        unit="layers",
+        minimum=0,
+        maximum=MAX_LAYERS,
     )
     dropout: float = option(
         0.1,
@@ -75,6 +103,7 @@ class ModelConfig(Options):
         "indices that are out of range",
         unit="tokens",
         minimum=1,
+        maximum=MAX_POSITIONS,
     )
     activation: str = option(
         "relu",
@@ -152,6 +181,12 @@ class ModelConfig(Options):
                 f"d_model must be a multiple of num_heads, got d_model={self.d_model}, "
                 f"num_heads={self.num_heads}"
             )
+        if self.positions in ("sinusoidal", "learned"):
+            if self.max_length * self.d_model > MAX_TABLE:
+                raise ValueError(
+                    f"{self.positions} positions need max_length × d_model of at most {MAX_TABLE}, "
+                    f"got max_length={self.max_length}, d_model={self.d_model}"
+                )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
         if self.positions == "rotary" and self.head_size % 2:

@@ -1,6 +1,6 @@
 """Write one HTML page with the attention weights of every layer and head for one sentence.
 
-    python scripts/attention_page.py --workdir=RUN --source='나는 밥을 먹었다.' --output=a.html
+    python scripts/attention_page.py --workdir=RUN --source='나는 밥을 먹었다.'
 The page needs no network. --target is a given translation; by default the model translates.
 --npz=FILE.npz writes the arrays encoder [L, H, S, S], decoder [L, H, T, T] and cross [L, H, T, S]
 (layers, heads, queries, keys), and the pieces as the arrays source [S] and target [T].
@@ -77,7 +77,7 @@ def define_flags() -> None:
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     flags.DEFINE_string("source", None, "The source sentence.", required=True)
     flags.DEFINE_string("target", None, "The target sentence; by default the model's translation.")
-    define_path("output", None, "The HTML file to write.", required=True)
+    define_path("output", "attention.html", "The HTML file to write.")
     define_path("npz", "", "A .npz file for the arrays and pieces.")
     flags.DEFINE_bool("overwrite", False, "Replace existing files.")
 

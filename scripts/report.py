@@ -1,7 +1,7 @@
 """Write one HTML page about a run, or about several runs in comparison.
 
-    python scripts/report.py --workdir=runs/mine --output=report.html
-    python scripts/report.py --workdir=runs/mine,runs/other --output=report.html
+    python scripts/report.py --workdir=runs/mine
+    python scripts/report.py --workdir=runs/mine,runs/other --output=comparison.html
 The page has the config and its differences, the data, curves, samples, final scores with their
 signatures, and the attention weights of one sentence. It needs no network. Needs
 pip install -e '.[viz]'.
@@ -100,7 +100,7 @@ def main() -> None:
 
 def define_flags() -> None:
     define_path("workdir", None, "The run directory; several, separated by commas.", required=True)
-    define_path("output", None, "The HTML file to write.", required=True)
+    define_path("output", "report.html", "The HTML file to write.")
     flags.DEFINE_string(
         "source", None, "The sentence of the attention weights; by default the first sample."
     )

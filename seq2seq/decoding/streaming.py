@@ -6,27 +6,38 @@ and a file is read in full windows.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from threading import Event, Semaphore
 from typing import TypeVar
 
-from seq2seq.decoding.results import Source, Translation, blank_translation
-from seq2seq.runtime.prefetch import Prefetched
+from seq2seq.decoding.results import Item, Source, Translation, blank_translation
+from seq2seq.runtime.prefetch import Prefetched, one
 
 IDLE = 0.1  # seconds without input after which a window that holds lines closes
 LATEST = 1.0  # seconds from its first line until a window closes on a slow, steady input
+LONG = 1024  # characters of text and line; a line counts as another one for each of them
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-def windows(items: Prefetched[T], size: int) -> Iterator[list[T]]:
-    """Lists of at most `size` items. An error of `items` is raised after the items before it."""
+def weight(line: tuple[int, Item]) -> int:
+    """As how many lines a numbered line counts, so that long lines do not need more memory."""
+    item = line[1]
+    return 1 + (len(item.text) + len(item.line) + len(item.target)) // LONG
+
+
+def windows(items: Prefetched[T], size: int, weight: Callable[[T], int] = one) -> Iterator[list[T]]:
+    """Lists of items until their weights reach `size`. An error of `items` is raised after the
+    items before it."""
     for first in items:
         window, error, latest = [first], None, time.monotonic() + LATEST
+        total = weight(first)
         try:
-            while len(window) < size and items.ready(
-                max(0.0, min(IDLE, latest - time.monotonic()))
-            ):
+            while total < size and items.ready(max(0.0, min(IDLE, latest - time.monotonic()))):
                 window.append(next(items))
+                total += weight(window[-1])
         except StopIteration:
             pass
         except BaseException as raised:  # noqa: BLE001 – raised below
@@ -46,6 +57,33 @@ def in_order(groups: Iterable[Mapping[int, T]], first: int = 0) -> Iterator[T]:
         while number in waiting:
             yield waiting.pop(number)
             number += 1
+
+
+def in_order_with_room(
+    compute: Callable[[Iterator[tuple[int, T]]], Generator[Mapping[int, R], None, None]],
+    items: Iterable[T],
+    first: int,
+    ahead: int,
+) -> Iterator[R]:
+    """What `compute` yields for the items, numbered from `first`, in order. It may read them in
+    another thread, at most `ahead` more than results are yielded."""
+    room, closed = Semaphore(ahead), Event()
+
+    def has_room() -> bool:
+        room.acquire()
+        return not closed.is_set()
+
+    # zip waits for room before it reads an item.
+    with_room = zip(iter(has_room, False), enumerate(items, first), strict=False)
+    numbered = (line for _, line in with_room)
+    try:
+        with closing(compute(numbered)) as groups:
+            for result in in_order(groups, first):
+                room.release()
+                yield result
+    finally:
+        closed.set()
+        room.release()
 
 
 class WindowFeed:

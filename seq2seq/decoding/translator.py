@@ -3,16 +3,17 @@
 Translator.load("runs/NAME").translate(lines) returns what decode.py writes.
 """
 
+import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from seq2seq.data.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.piece_tokenizer import tokenizers_for_pieces
-from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.engine import Engine
@@ -20,7 +21,13 @@ from seq2seq.decoding.engine.programs import check_rules
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.results import Hypothesis, Item, Source, Translation, as_item
-from seq2seq.decoding.streaming import WindowFeed, in_order, windows
+from seq2seq.decoding.streaming import (
+    WindowFeed,
+    in_order,
+    in_order_with_room,
+    weight,
+    windows,
+)
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.constraints import Rules
 from seq2seq.model.options import did_you_mean
@@ -119,7 +126,8 @@ class Translator:
         that is not a string.
         """
         translator = self.with_options(rules, **decoding)
-        translations = translator.stream(lines)
+        check_no_string(lines)
+        translations = translator.stream(list(lines))  # read here, not in a thread
         if translator.decoding.hypotheses == 1:
             return [translation.text for translation in translations]
         return [
@@ -151,25 +159,29 @@ class Translator:
         return Translator(self._models, tokenizers, options, self.weights, rules, self._control)
 
     def stream(
-        self, items: Iterable[str | Item], first: int = 0, annotate: bool = False
+        self,
+        items: Iterable[str | Item],
+        first: int = 0,
+        annotate: bool = False,
+        ahead: int | None = None,
     ) -> Iterator[Translation]:
         """The translations in the order of the lines, in constant memory.
 
         Each is yielded as soon as it and those before it are computed, also while `items` blocks.
+        So another thread iterates over `items`. It reads at most `ahead` items more than
+        translations are yielded (None: as many as keep the devices busy, some thousand).
         `first` is the number of the first line: samples depend on the line number and the seed.
         `annotate`: one more pass sets `scored` of each hypothesis, except those of blank lines.
+        TypeError if `items` is a string, ValueError if `ahead` is not positive.
         """
-        if isinstance(items, str):
-            raise TypeError(
-                f"lines must be an iterable of strings, got the string {items[:20]!r}; pass [text]"
-            )
-        return self._stream(items, first, annotate)
-
-    def _stream(
-        self, items: Iterable[str | Item], first: int, annotate: bool
-    ) -> Iterator[Translation]:
-        with closing(self.results(enumerate(items, first), annotate)) as groups:
-            yield from in_order(groups, first)
+        check_no_string(items)
+        if ahead is None:
+            ahead = sys.maxsize
+        if ahead < 1:
+            raise ValueError(f"ahead must be at least 1, got {ahead}")
+        window = max(1, ahead // 2)  # while one is translated, the next one is read
+        results = partial(self.results, annotate=annotate, window=window)
+        return in_order_with_room(results, items, first, ahead)
 
     @property
     def can_align(self) -> bool:
@@ -205,13 +217,17 @@ class Translator:
         return attention_of(self.engine, model, self.forcing.pair(ids, target_ids), tokenizers)
 
     def results(
-        self, lines: Iterable[tuple[int, str | Item]], annotate: bool = False
+        self,
+        lines: Iterable[tuple[int, str | Item]],
+        annotate: bool = False,
+        window: int = sys.maxsize,
     ) -> Generator[dict[int, Translation], None, None]:
         """The translations of (number, line) pairs by number, in the order of the compiled calls;
-        {} while the input pauses. Closing the generator does not wait for the input."""
-        size = self.engine.sizes.window
-        items = Prefetched(map(as_item, lines), size)
-        encoded = Prefetched(map(self._encoded, windows(items, size)), 1)
+        {} while the input pauses. Closing the generator does not wait for the input. `window` is
+        the most lines of a window."""
+        size = min(window, self.engine.sizes.window)
+        items = Prefetched(map(as_item, lines), size, weight)
+        encoded = Prefetched(map(self._encoded, windows(items, size, weight)), 1)
         feed = WindowFeed(encoded)
         try:
             for results in self.engine.search(feed):
@@ -241,12 +257,11 @@ class Translator:
 
         UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one.
         """
-        numbers, items = zip(*window, strict=True)
-        encoded = self.source_tokenizer.encode_many([item.text.strip() for item in items])
-        room, sources = self.engine.buckets[-1] - 1, []
-        for number, item, ids in zip(numbers, items, encoded, strict=True):
+        texts, room = [item.text.strip() for _, item in window], self.engine.buckets[-1] - 1
+        encoded, sources = encode_truncated(self.source_tokenizer, texts, room), []
+        for (number, item), (ids, cut) in zip(window, encoded, strict=True):
             prefix = self._prefix_ids(number, item.prefix) if item.prefix and ids else []
-            source = Source(number, ids[:room], prefix, max(0, len(ids) - room))
+            source = Source(number, ids, prefix, cut)
             if prefix and len(prefix) > (limit := self.engine.max_prefix_length(source.length)):
                 raise UserError(
                     DATA,
@@ -279,12 +294,31 @@ class Translator:
         the target. A score is NaN if the models' logits are not finite.
 
         One teacher-forced pass computes it; it equals the score that a search gives the target. The
-        hypothesis of a pair with two blank sides is blank and has no `scored`.
+        hypothesis of a pair with two blank sides is blank and has no `scored`. Another thread
+        iterates over `pairs`.
         """
+        items = (Item(source, "", target=target) for source, target in pairs)
+        with closing(self.scores(enumerate(items))) as groups:
+            yield from in_order(groups)
+
+    def scores(
+        self, lines: Iterable[tuple[int, Item]]
+    ) -> Generator[dict[int, Translation], None, None]:
+        """`score` of numbered items and their targets, by number, as the compiled calls end."""
         size = self.engine.sizes.window
-        with closing(Prefetched(pairs, size)) as prefetched:
-            for window in windows(prefetched, size):
-                yield from self.forcing.translations(window)
+        with closing(Prefetched(lines, size, weight)) as items:
+            for window in windows(items, size, weight):
+                pairs = [(item.text, item.target) for _, item in window]
+                for group in self.forcing.translations(pairs):
+                    yield {window[index][0]: result for index, result in group.items()}
+
+
+def check_no_string(lines: object) -> None:
+    """TypeError for a string in place of an iterable of strings."""
+    if isinstance(lines, str):
+        raise TypeError(
+            f"lines must be an iterable of strings, got the string {lines[:20]!r}; pass [text]"
+        )
 
 
 def changed_options(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:

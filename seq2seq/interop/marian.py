@@ -4,7 +4,6 @@ An error names the field or tensor that is not supported. Parameters are read fr
 a pickle is never opened.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from seq2seq.interop.marian_tensors import (
 )
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.runtime.json_objects import json_object
 from seq2seq.storage.config import Config, DecodingConfig
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
@@ -46,6 +46,7 @@ OFF = {
 # The field in which convert.py records properties of a run that MarianMT's layout cannot express.
 NOTE = "jax_transformer"
 WEIGHTS = "model.safetensors"
+DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them
 CONVERT = (
     "if you trust it, convert it with transformers: "
     "MarianMTModel.from_pretrained(DIR).save_pretrained(DIR)"
@@ -56,10 +57,9 @@ EXTRA_LENGTH = 50  # tokens beyond the length of the source, the default of runs
 def is_marian(directory: Path) -> bool:
     """Whether a directory has a config.json of transformers, which has a `model_type`."""
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        return "model_type" in json_object((directory / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and "model_type" in config
 
 
 def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
@@ -89,34 +89,36 @@ def _model_config(fields: JsonFields) -> ModelConfig:
     for field, value in REQUIRED.items():
         fields.require(field, value)
     activation = fields.get("activation_function", "gelu")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         fields.refuse("activation_function", ", ".join(ACTIVATIONS))
-    for field in ("ffn_dim", "attention_heads"):
-        encoder = fields.integer(f"encoder_{field}")
-        if encoder != fields.integer(f"decoder_{field}"):
+    for field, ours in (("ffn_dim", "model.d_ff"), ("attention_heads", "model.num_heads")):
+        encoder = fields.integer(f"encoder_{field}", ours)
+        if encoder != fields.integer(f"decoder_{field}", ours):
             fields.refuse(f"decoder_{field}", f"{encoder}, as for the encoder")
-    shared = fields.get("share_encoder_decoder_embeddings", True)
-    tied = fields.get("tie_word_embeddings", True)
+    shared = fields.boolean("share_encoder_decoder_embeddings", True)
+    tied = fields.boolean("tie_word_embeddings", True)
     if shared and not tied:
         fields.refuse("tie_word_embeddings", "True with shared embeddings")
-    source_size = target_size = fields.integer("vocab_size")
+    source_size = target_size = fields.integer("vocab_size", "model.source_vocab_size")
     if not shared and fields.get("decoder_vocab_size"):
-        target_size = fields.integer("decoder_vocab_size")
+        target_size = fields.integer("decoder_vocab_size", "model.target_vocab_size")
     return ModelConfig(
         source_vocab_size=source_size, target_vocab_size=target_size,
-        d_model=fields.integer("d_model"), d_ff=fields.integer("encoder_ffn_dim"),
-        num_heads=fields.integer("encoder_attention_heads"),
-        num_layers=fields.integer("encoder_layers"),
-        num_decoder_layers=fields.integer("decoder_layers"), dropout=fields.rate("dropout", 0.1),
-        attention_dropout=fields.rate("attention_dropout", 0.0),
-        activation_dropout=fields.rate("activation_dropout", 0.0),
-        sinusoid_layout="halves", max_length=fields.integer("max_position_embeddings"),
+        d_model=fields.integer("d_model", "model.d_model"), d_ff=fields["encoder_ffn_dim"],
+        num_heads=fields["encoder_attention_heads"],
+        num_layers=fields.integer("encoder_layers", "model.num_layers"),
+        num_decoder_layers=fields.integer("decoder_layers", "model.num_decoder_layers"),
+        dropout=fields.number("dropout", "model.dropout", 0.1),
+        attention_dropout=fields.number("attention_dropout", "model.attention_dropout", 0.0),
+        activation_dropout=fields.number("activation_dropout", "model.activation_dropout", 0.0),
+        sinusoid_layout="halves",
+        max_length=fields.integer("max_position_embeddings", "model.max_length"),
         activation=ACTIVATIONS[activation], attention_bias=True, layer_norm_epsilon=1e-5,
         tied_embeddings="three-way" if shared else "two-way" if tied else "none",
-        scale_embeddings=bool(fields.get("scale_embedding", False)), output_bias=True,
-        pad_id=fields.integer("pad_token_id", 0),
-        start_id=fields.integer("decoder_start_token_id", 0),
-        end_id=fields.integer("eos_token_id", 0), unknown_id=1,
+        scale_embeddings=fields.boolean("scale_embedding", False), output_bias=True,
+        pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
+        start_id=fields.integer("decoder_start_token_id", "model.start_id", 0),
+        end_id=fields.integer("eos_token_id", "model.end_id", 0), unknown_id=1,
     )  # fmt: skip
 
 
@@ -131,34 +133,42 @@ def marian_decoding(
     for field, off in OFF.items():
         if fields.get(field) not in (None, off):
             fields.refuse(field, f"{off!r} or no such field")
-    for field in ("num_beams", "max_length", "max_new_tokens", "length_penalty"):
-        types = (int, float) if field == "length_penalty" else (int,)
-        if type(fields.get(field, 1)) not in (*types, type(None)) or (fields.get(field) or 0) < 0:
-            fields.refuse(field, "a non-negative number")
     if fields.get("forced_eos_token_id") not in (None, model.end_id):
         fields.refuse("forced_eos_token_id", f"eos_token_id, {model.end_id}, or no such field")
-    has_penalty = "length_penalty" in fields
+    beam_size, max_length, penalty = 1, 0, 0.0
+    if fields.get("num_beams") is not None:
+        beam_size = fields.integer("num_beams", "decoding.beam_size")
+    if fields.get("max_new_tokens") is not None:
+        max_length = fields.integer("max_new_tokens", "decoding.max_length")
+    elif fields.get("max_length") is not None:
+        max_length = fields.integer("max_length", "decoding.max_length", minimum=2) - 1
+    if fields.get("length_penalty", 1.0) is not None:
+        penalty = fields.number("length_penalty", "decoding.alpha", 1.0)
     return DecodingConfig(
-        beam_size=fields.get("num_beams") or 1,
-        alpha=float(fields.get("length_penalty") or 0.0) if has_penalty else 1.0,
+        beam_size=beam_size,
+        alpha=penalty,
         power_penalty=True,
         max_extra_length=EXTRA_LENGTH,
-        max_length=fields.get("max_new_tokens") or (fields.get("max_length") or 1) - 1,
-        suppress=" ".join(_suppressed_pieces(fields, model, target)),
-        renormalize=bool(fields.get("renormalize_logits")),
+        max_length=max_length,
+        suppress=" ".join(_suppressed_pieces(fields, target)),
+        renormalize=fields.boolean("renormalize_logits", False),
     )
 
 
-def _suppressed_pieces(
-    fields: JsonFields, model: ModelConfig, target: MarianTokenizer
-) -> Iterator[str]:
+def _suppressed_pieces(fields: JsonFields, target: MarianTokenizer) -> Iterator[str]:
     """The pieces of bad_words_ids that the target vocabulary has."""
-    for ids in fields.get("bad_words_ids") or []:
-        piece = target.piece(ids[0]) if len(ids) == 1 else ""
-        if not piece or piece != "".join(piece.split()):
-            fields.refuse("bad_words_ids", "single pieces without spaces")
-        if target.id_of(piece) is not None and ids[0] < model.target_vocab_size:
-            yield piece
+    words = fields.get("bad_words_ids")
+    if not isinstance(words, list | None):
+        fields.refuse("bad_words_ids", "a list of lists of one id")
+    for ids in words or []:
+        if not isinstance(ids, list) or len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
+            fields.refuse("bad_words_ids", "lists of one id each, at least 0")
+        if ids[0] >= target.size:
+            continue
+        piece = target.piece(ids[0])
+        if target.id_of(piece) != ids[0] or piece != "".join(piece.split()):
+            fields.refuse("bad_words_ids", "ids of pieces without spaces")
+        yield piece
 
 
 def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:
@@ -224,6 +234,13 @@ def open_weights(directory: Path) -> Iterator[Any]:
     path = directory / WEIGHTS
     try:
         with safe_open(path, framework="np") as file:
+            for name in file.keys():
+                if (dtype := file.get_slice(name).get_dtype()) not in DTYPES:
+                    raise UserError(
+                        CHECKPOINT,
+                        f"{path}: {name} has dtype {dtype}: expected one of {', '.join(DTYPES)}; "
+                        "quantised models are not supported",
+                    )
             yield file
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(CHECKPOINT, f"{path} {_unreadable(path, error)}") from None

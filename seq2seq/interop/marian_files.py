@@ -1,11 +1,24 @@
 """The vocabularies and JSON files of a MarianMT directory."""
 
-import json
+from collections.abc import Mapping
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from seq2seq.data.tokenizers.marian_tokenizer import END, PAD, UNKNOWN, MarianTokenizer
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.options import TYPE_NAMES, broken_rules
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.runtime.json_objects import json_object
+from seq2seq.storage.decoding_config import DecodingConfig
+
+SHOWN = 200  # characters of a value in a message
+# The rules of our fields, which also bound the fields of another project.
+RULES: dict[str, Mapping[str, Any]] = {
+    f"{config.section}.{field.name}": field.metadata
+    for config in (ModelConfig, DecodingConfig)
+    for field in dataclass_fields(config)
+}
 
 
 class JsonFields:
@@ -29,7 +42,8 @@ class JsonFields:
         """Raises the error for a field with an unsupported value."""
         raise UserError(
             CHECKPOINT,
-            f"{self._path}: {field}={self.get(field)!r} is not supported: expected {expected}",
+            f"{self._path}: {field}={repr(self.get(field))[:SHOWN]} is not supported: expected "
+            f"{expected}",
         )
 
     def require(self, field: str, value: Any) -> None:
@@ -37,19 +51,34 @@ class JsonFields:
         if self.get(field, value) != value:
             self.refuse(field, repr(value))
 
-    def integer(self, field: str, minimum: int = 1) -> int:
-        """The value of a field that must be an integer."""
+    def integer(self, field: str, ours: str, minimum: int = 1) -> int:
+        """The value of a field that must be an integer of at least `minimum`, with the rules of our
+        field `ours`."""
         value = self.get(field)
         if type(value) is not int or value < minimum:
             self.refuse(field, f"an integer of at least {minimum}")
-        return value
+        return self._checked(field, value, ours)
 
-    def rate(self, field: str, default: float) -> float:
-        """The value of a field that must be a dropout rate, `default` if it is absent."""
+    def number(self, field: str, ours: str, default: float) -> float:
+        """The value of a field that must be a number, with the rules of our field `ours`; `default`
+        if it is absent."""
         value = self.get(field, default)
-        if type(value) not in (int, float) or not 0 <= value < 1:
-            self.refuse(field, "a number in [0, 1)")
-        return float(value)
+        if type(value) not in (int, float):
+            self.refuse(field, TYPE_NAMES[float])
+        return float(self._checked(field, value, ours))
+
+    def boolean(self, field: str, default: bool) -> bool:
+        """The value of a field that must be true or false, `default` if it is absent; null is
+        false."""
+        value = self.get(field, default)
+        if type(value) not in (bool, type(None)):
+            self.refuse(field, TYPE_NAMES[bool])
+        return bool(value)
+
+    def _checked(self, field: str, value: Any, ours: str) -> Any:
+        for expected in broken_rules(value, RULES[ours]):
+            self.refuse(field, expected)
+        return value
 
 
 def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
@@ -58,14 +87,15 @@ def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianToke
     if path.exists():
         fields = JsonFields(path, read_json(path))
     else:
-        separate = (directory / "target_vocab.json").exists()
-        fields = JsonFields(path, {"separate_vocabs": separate})
+        exists = (directory / "target_vocab.json").exists()
+        fields = JsonFields(path, {"separate_vocabs": exists})
     names = {"eos_token": END, "unk_token": UNKNOWN, "pad_token": PAD}
     for field, expected in {**names, "sp_model_kwargs": {}}.items():
         got = fields.get(field) or expected
         if (got.get("content", got) if isinstance(got, dict) else got) != expected:
             fields.refuse(field, repr(expected))
-    target_vocabulary = "target_vocab.json" if fields.get("separate_vocabs") else "vocab.json"
+    separate = fields.boolean("separate_vocabs", False)
+    target_vocabulary = "target_vocab.json" if separate else "vocab.json"
     return (
         _load_side(directory / "source.spm", directory / "vocab.json"),
         _load_side(directory / "target.spm", directory / target_vocabulary),
@@ -85,10 +115,8 @@ def _load_side(model: Path, vocabulary: Path) -> MarianTokenizer:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object. UserError(CHECKPOINT) if it does not."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json_object(path.read_text(encoding="utf-8"))
+    except OSError as error:
         raise UserError(CHECKPOINT, f"{path} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        got = type(content).__name__
-        raise UserError(CHECKPOINT, f"{path} is malformed: expected a JSON object, got a {got}")
-    return content
+    except ValueError as error:
+        raise UserError(CHECKPOINT, f"{path} is malformed: {error}") from None

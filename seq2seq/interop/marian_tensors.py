@@ -110,13 +110,6 @@ def params_from_tensors(
     Redundant tensors must equal what they duplicate. `path` is the file, for error messages.
     """
     check_shapes({name: array.shape for name, array in arrays.items()}, config, path)
-    for name, array in arrays.items():
-        if array.dtype.kind in "iub":
-            raise UserError(
-                CHECKPOINT,
-                f"{path}: {name} has dtype {array.dtype}: expected a floating-point dtype; "
-                "quantised models are not supported",
-            )
     redundant = dict(arrays)
     params: dict[str, Any] = {}
     heads = config.num_heads, config.head_size
@@ -129,13 +122,16 @@ def params_from_tensors(
     target = params["target_embedding"]["table"]
     source = params.get("source_embedding", params["target_embedding"])["table"]
     output = params.get("output_embedding", params["target_embedding"])["table"]
-    positions = sinusoidal_positions(config.max_length, config.d_model, "halves")
     originals = {
         "model.shared.weight": source, "lm_head.weight": output,
         "model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target,
-    } | {POSITIONS.format(side): positions for side in ("encoder", "decoder")}  # fmt: skip
+    }  # fmt: skip
     for name, array in redundant.items():
-        _check_copy(name, array, originals[name], path)
+        if name in originals:
+            _check_copy(name, array, originals[name], path)
+        else:
+            table = sinusoidal_positions(config.max_length, config.d_model, "halves")
+            _check_copy(name, array, table, path)
     return params
 
 

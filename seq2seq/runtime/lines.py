@@ -14,6 +14,8 @@ from seq2seq.runtime.paths import check_local_path, expand_path
 
 LONGEST = 1 << 20  # bytes; a longer line is not a sentence and is truncated when it is read
 CHUNK = 1 << 20  # bytes that are read at once
+SHOWN_PLACES = 5  # lines with replaced bytes that are reported each; then their number is
+GZIP = b"\x1f\x8b"  # the start of a gzip file; no text in UTF-8 begins with it
 TOO_LONG = f"longer than {LONGEST:,} bytes"
 VARIABLE = re.compile(r"\$\{?(\w+)")  # that expand_path left, because it is not set
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -57,8 +59,10 @@ def text_lines(path: str, warn: Callable[[str], None] | None = None) -> Iterator
 
     UserError(DATA) if the file cannot be read, and for a line longer than LONGEST bytes or not
     UTF-8. With `warn` such a line is truncated, its invalid bytes are replaced, and `warn` is
-    called with a message.
+    called with a message: for replaced bytes at the first SHOWN_PLACES lines, and at the end with
+    the number of lines if there are more.
     """
+    replaced = 0
     for number, line in enumerate(file_lines(path), start=1):
         place = f"{path}:{number}"
         if len(line) > LONGEST:
@@ -77,9 +81,13 @@ def text_lines(path: str, warn: Callable[[str], None] | None = None) -> Iterator
                     f"{place}: byte {line[error.start]:#04x} is not UTF-8; convert the file, for "
                     "example with iconv",
                 ) from None
-            warn(f"{place}: not UTF-8, bytes replaced")
+            replaced += 1
+            if replaced <= SHOWN_PLACES:
+                warn(f"{place}: not UTF-8, bytes replaced")
             text = line.decode("utf-8", errors="replace")
         yield text
+    if warn and replaced > SHOWN_PLACES:
+        warn(f"{path}: bytes replaced in {replaced:,} lines that are not UTF-8")
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -119,15 +127,19 @@ def file_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
 
 
 def open_binary(path: str) -> io.BufferedReader:
-    """A buffered binary file to read, decompressed if its name ends with .gz; "-" is stdin.
+    """A buffered binary file to read, decompressed if its name ends with .gz or its content is that
+    of a gzip file; "-" is stdin.
 
     A read returns the bytes that a pipe holds; it does not wait until the buffer is full.
     """
     if path == "-":  # not sys.stdin.buffer: a thread that reads it would block the exit
-        return io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False), CHUNK)
-    if path.endswith(".gz"):
-        return io.BufferedReader(gzip.open(expand_path(path), "rb"), CHUNK)
-    return io.BufferedReader(io.FileIO(expand_path(path)), CHUNK)
+        raw = io.FileIO(sys.stdin.fileno(), closefd=False)
+    else:
+        raw = io.FileIO(expand_path(path))
+    file: io.BufferedReader = io.BufferedReader(raw, CHUNK)
+    if path.endswith(".gz") or file.peek(len(GZIP)).startswith(GZIP):
+        return io.BufferedReader(gzip.GzipFile(fileobj=file), CHUNK)
+    return file
 
 
 def truncated_lines(file: io.BufferedIOBase, digest: Digest | None = None) -> Iterator[bytes]:

@@ -8,8 +8,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from seq2seq.runtime.workers import close_workers
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL_SECONDS = 0.1
+RETRY_SECONDS = 0.01
 
 T = TypeVar("T")
 
@@ -48,6 +50,7 @@ class StopFlag:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.deferred = False
+        self.dropped = False  # whether Stopped was raised where Python drops exceptions
         self._started: list[np.ndarray | jax.Array] = []  # at most one, of `start_agreement`
 
     def set(self, number: signal.Signals) -> None:
@@ -65,6 +68,7 @@ class StopFlag:
         """Raise Stopped if the flag is set. After `defer`, several processes stop together instead
         (`agreed_status`)."""
         if self.signal and not (self.deferred and processes.count() > 1):
+            self.dropped = False
             raise Stopped(self.signal)
 
     def agreed_status(
@@ -132,7 +136,27 @@ def handle_signals() -> StopFlag:
     threading.Thread(target=_await_second_signal, args=(reader,), daemon=True).start()
     for number in SIGNALS:
         signal.signal(number, receive)
+    sys.unraisablehook = partial(_raise_again, stop, sys.unraisablehook)
     return stop
+
+
+def _raise_again(stop: StopFlag, hook: Callable[[Any], object], dropped: Any) -> None:
+    """Raise Stopped once more, a moment later, if Python has dropped it.
+
+    It drops exceptions of callbacks. JAX has one for each garbage collection, and a program that
+    creates many objects, such as one that loads a model, receives most signals there.
+    """
+    if not isinstance(dropped.exc_value, Stopped):
+        hook(dropped)
+        return
+    stop.dropped = True
+
+    def retry(_number: int, _frame: FrameType | None) -> None:
+        if stop.dropped and stop.signal:
+            stop.set(stop.signal)
+
+    signal.signal(signal.SIGALRM, retry)
+    signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
 
 
 def _await_second_signal(reader: int) -> None:

@@ -12,6 +12,7 @@ from seq2seq.model.config import DROPOUT_RATES, ModelConfig
 from seq2seq.model.options import Options
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.runtime.files import write_atomic
+from seq2seq.runtime.json_objects import json_object
 from seq2seq.runtime.paths import check_local_path
 from seq2seq.storage.decoding_config import DecodingConfig
 from seq2seq.storage.migration import FORMAT_VERSION, migrate
@@ -90,23 +91,29 @@ def save_config(config: Config, path: Path) -> None:
 def load_config(path: Path) -> Config:
     """Read what `save_config` wrote, in this or an older format.
 
-    Raises UserError(CHECKPOINT) for a missing, damaged or newer file and UserError(CONFIGURATION)
-    for invalid fields.
+    Raises UserError(CHECKPOINT) for a missing, damaged or newer file and for invalid fields.
     """
     config = Config()
-    sections = _read_sections(path)
-    for field in fields(Config):
-        _set_fields(getattr(config, field.name), sections.get(field.name, {}), path)
-    config.validate()
+    names = [field.name for field in fields(Config)]
+    for name, section in _read_sections(path).items():
+        if name not in names:
+            raise _damaged(path, f"unknown section {name!r}: expected {', '.join(names)}")
+        _set_fields(getattr(config, name), section, path)
+    try:
+        config.validate()
+    except UserError as error:
+        raise _damaged(path, str(error)) from None
     return config
+
+
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(CHECKPOINT, f"{path} is damaged: {reason}")
 
 
 def _read_sections(path: Path) -> dict[str, dict[str, Any]]:
     """The sections of a config.json, migrated to the current format."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(tree, dict):
-            raise ValueError(f"expected a JSON object, got {type(tree).__name__}")
+        tree = json_object(path.read_text(encoding="utf-8"))
     except OSError:
         raise UserError(
             CHECKPOINT,
@@ -114,36 +121,34 @@ def _read_sections(path: Path) -> dict[str, dict[str, Any]]:
             "set --workdir or training.init_from to a directory that train.py wrote",
         ) from None
     except ValueError as error:
-        raise UserError(CHECKPOINT, f"{path} is damaged: {error}") from None
+        raise _damaged(path, str(error)) from None
     sections = migrate(tree, path)
     for name, section in sections.items():
         if not isinstance(section, dict):
-            raise UserError(
-                CHECKPOINT, f"{path} is damaged: {name} must be a JSON object, got {section!r}"
-            )
+            raise _damaged(path, f"{name} must be a JSON object, got {section!r}")
     return sections
 
 
 def _set_fields(section: Options, content: dict[str, Any], path: Path) -> None:
-    """Set the fields of one section. Raises UserError(CONFIGURATION) for a bad name or type."""
+    """Set the fields of one section. Raises UserError(CHECKPOINT) for a bad name or type."""
     for name, value in content.items():
         try:
             setattr(section, name, value)
         except AttributeError:
             raise UserError(
-                CONFIGURATION,
+                CHECKPOINT,
                 f"{path}: unknown field {section.section}.{name}; the run was written by another "
                 "version of this program",
             ) from None
         except TypeError as error:
-            raise UserError(CONFIGURATION, f"{path}: {error}") from None
+            raise _damaged(path, str(error)) from None
 
 
 def is_foreign(path: Path) -> bool:
     """Whether `path` is valid JSON but not the config.json of a run."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return not isinstance(tree, dict) or not {section.name for section in fields(Config)} <= set(
         tree

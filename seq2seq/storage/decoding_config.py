@@ -6,6 +6,7 @@ from seq2seq.model.config import CHOICES
 from seq2seq.model.options import Options, option
 
 INT32_LIMIT = 2**31  # exclusive bound of integers that are placed on devices
+MAX_HYPOTHESES = 2**16  # of a sentence, and sentences of a batch
 MAX_ALPHA = 4  # lengths are below 2^31, and (2^31)^4 = 2^124 is within float32
 
 
@@ -23,7 +24,7 @@ class DecodingConfig(Options):
         "live hypotheses of beam search; 1 is greedy search",
         unit="hypotheses",
         minimum=1,
-        below=INT32_LIMIT,
+        maximum=MAX_HYPOTHESES,
     )
     nbest: int = option(
         1,
@@ -91,7 +92,7 @@ class DecodingConfig(Options):
         "number of sampled translations per sentence; 0: beam search",
         unit="translations",
         minimum=0,
-        below=INT32_LIMIT,
+        maximum=MAX_HYPOTHESES,
     )
     temperature: float = option(1.0, "softmax temperature of sampling", above=0, below=float("inf"))
     top_k: int = option(
@@ -110,7 +111,7 @@ class DecodingConfig(Options):
         "sentences per device in one compiled batch; 0: 32 on a CPU, more on a GPU or TPU",
         unit="sentences",
         minimum=0,
-        below=INT32_LIMIT,
+        maximum=MAX_HYPOTHESES,
     )
     dtype: str = option(
         "",

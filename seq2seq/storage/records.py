@@ -1,6 +1,7 @@
 """Records of a run: run.json and metrics.jsonl. Resuming does not depend on them."""
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sen
 
 
 def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
-    """The entry of run.json for this start: command, time, host, versions, commit, seed, data."""
+    """The entry of run.json for this start: command, directory, time, host, versions, commit, seed,
+    data."""
     commit = (
         subprocess.run(
             ["git", "rev-parse", "HEAD"],
@@ -30,6 +32,7 @@ def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
     )
     return {
         "command": sys.argv,
+        "directory": os.getcwd(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
         "python": platform.python_version(),

@@ -14,7 +14,7 @@ def get_config(run: str) -> Config:
 
     Training sets the sizes and the hash of the vocabulary, and the user allows changed data for one
     start. The config is open, for the flags of its fields. Raises UserError(CHECKPOINT) for a
-    damaged file and UserError(CONFIGURATION) for invalid fields.
+    damaged file.
     """
     config = load_config(Path(run).expanduser() / "config.json")
     return Config(

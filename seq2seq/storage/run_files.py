@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers,
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
 from seq2seq.runtime.files import write_atomic
+from seq2seq.runtime.json_objects import json_object
+from seq2seq.runtime.memory import free_host_memory
 from seq2seq.storage.config import Config, load_config, save_config
 from seq2seq.storage.manifest import damage, has_part, write_manifest
 
@@ -79,12 +82,12 @@ def read_best(run: Path) -> dict[str, Any]:
     Raises UserError(CHECKPOINT) if the file is damaged.
     """
     try:
-        best = json.loads((run / "best.json").read_text(encoding="utf-8"))
+        best = json_object((run / "best.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError:
-        best = None
-    if not isinstance(best, dict) or not isinstance(best.get("checkpoint", ""), int | str):
+        best = {"checkpoint": None}
+    if not isinstance(best.get("checkpoint", ""), int | str):
         raise UserError(
             CHECKPOINT,
             f"{run}/best.json is damaged: expected a JSON object that names a checkpoint; "
@@ -214,10 +217,24 @@ def restore_params(run: Path, checkpoint: str) -> Any:
             multiprocessing_options=single_process_options()
         ) as checkpointer:
             shapes = checkpointer.metadata(path).item_metadata.tree
+            check_fits_host(shapes, path)
             like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
             return checkpointer.restore(path, like)
-    except (ValueError, KeyError, OSError, AttributeError) as error:
+    except (ValueError, KeyError, OSError, AttributeError, TypeError, RecursionError) as error:
         raise UserError(CHECKPOINT, f"{path} cannot be read: {str(error)[:200]}") from None
+
+
+def check_fits_host(shapes: Any, path: Path) -> None:
+    """UserError(CHECKPOINT) if arrays of these shapes do not fit into the free memory of the host,
+    before they are allocated."""
+    size = sum(prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(shapes))
+    free = free_host_memory()
+    if free is not None and size > free:
+        raise UserError(
+            CHECKPOINT,
+            f"{path} needs {size / 2**30:,.1f} GiB of memory: expected at most the free memory of "
+            f"this host, {free / 2**30:,.1f} GiB; use a host with more memory",
+        )
 
 
 def mean_params(trees: Iterable[Any]) -> Any:

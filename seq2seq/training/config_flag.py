@@ -47,11 +47,18 @@ def with_path_of_config(argument: str) -> str:
 def default_config(argv: Sequence[str]) -> str:
     """The value of --config if it is not given: the config of the run in --workdir, if any.
 
-    ml_collections reads the config while it parses --config, so --workdir is parsed before.
+    ml_collections reads the config while it parses --config, so both flags are parsed before.
+    UserError(CONFIGURATION) for a --config that does not exist.
     """
     early = flags.FlagValues()
     flags.DEFINE_string("workdir", "", "", flag_values=early)
+    flags.DEFINE_string("config", BUILT_IN, "", flag_values=early)
     early(argv, known_only=True)
+    if not Path(early.config.partition(":")[0]).is_file():  # FILE:ARGUMENT of get_config
+        raise UserError(
+            CONFIGURATION,
+            f"--config={early.config} does not exist: expected a Python file or a name in configs/",
+        )
     run = Path(early.workdir).expanduser().absolute()
     config = run / "config.json"
     if early.workdir and config.exists() and not is_foreign(config):
@@ -66,10 +73,6 @@ def parsed_config(f: flags.FlagValues) -> Config:
     """
     config, file = f.config, config_flags.get_config_filename(f["config"])
     if not isinstance(config, Config):
-        if not Path(file).is_file():
-            raise UserError(
-                CONFIGURATION, f"--config={file} does not exist: expected a Python file"
-            )
         raise UserError(
             CONFIGURATION,
             f"get_config() of --config={file} must return a seq2seq.storage.config.Config, "

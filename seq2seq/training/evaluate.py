@@ -240,6 +240,8 @@ def print_results(run: Run, data: Data, translator: EvaluationTranslator, bleu: 
     for name, corpus in data.test.items():
         texts = translate_in_parallel(translator, corpus.source)
         if processes.is_first():
+            if name:
+                print(f"{name}:")  # the set of the samples that follow
             title = qualified("held-out", name)
             sets[name] = print_scores(title, corpus, texts, checkpoint, bleu)
     run.write_scores({"checkpoint": checkpoint, "sets": sets})

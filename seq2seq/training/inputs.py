@@ -1,5 +1,6 @@
 """The data of a run: corpora → token ids, with a report of what was dropped."""
 
+import os
 from typing import NamedTuple
 
 from seq2seq.data.batching.batches import Batches
@@ -15,8 +16,10 @@ from seq2seq.data.tokens.encoded_corpus import encode_parts
 from seq2seq.data.tokens.encoding import check_pairs_left, dropped_counts, encode_pairs
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.data.tokens.training_pairs import TrainingPairs
+from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import throttled
 from seq2seq.storage.config import Config
+from seq2seq.storage.records import read_facts
 from seq2seq.storage.run import Run
 
 
@@ -48,7 +51,22 @@ class Data(NamedTuple):
 
 
 def open_corpora(config: Config, run: Run) -> Corpora:
-    """The training data, of which only the files are checked, and the text of held-out data."""
+    """The training data, of which only the files are checked, and the text of held-out data.
+
+    UserError(DATA) if they cannot be read; it names the directory in which the run was started, if
+    that is another one, because relative paths in its config may depend on it.
+    """
+    try:
+        return _open_corpora(config, run)
+    except UserError as error:
+        facts, _ = read_facts(run.path / "run.json") if run.resumed else ({}, "")
+        started = facts.get("directory", os.getcwd())
+        if error.code != DATA or started == os.getcwd():
+            raise
+        raise UserError(DATA, f"{error}; the run was started in {started}") from None
+
+
+def _open_corpora(config: Config, run: Run) -> Corpora:
     log, data = throttled(run.log), config.data
     specs = {split: held_out_specs(data, split) for split in ("valid", "test")}
     train = open_parts(data.corpus, "train", data)

@@ -96,8 +96,8 @@ def test_the_numbers_refer_to_the_generated_ids_also_if_the_text_splits_differen
     source, text = words.encode("drei vier"), words.decode(ids)
     ((found,),) = forcing.annotated([Source(0, source)], [[Hypothesis(text, -1.0, -1.0, 3, ids)]])
     assert text == "eins zwei drei" and found.scored.tokens == ["eins zwei", "drei", "</s>"]
-    assert forcing.scores([forcing.pair(source, ids)]) == [found.scored]
-    (split_again,) = forcing.scores(forcing.pairs([("drei vier", text)]))
+    assert list(forcing.scores([forcing.pair(source, ids)])) == [{0: found.scored}]
+    split_again = next(forcing.scores(forcing.pairs([("drei vier", text)])))[0]
     assert split_again.tokens == ["eins", "zwei", "drei", "</s>"]
     assert split_again.log_prob != found.scored.log_prob
 

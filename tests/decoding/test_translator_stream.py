@@ -1,6 +1,7 @@
 """Translator.stream on inputs that pause, fail, or hold items that are not lines."""
 
 import os
+import sqlite3
 import threading
 
 import jax
@@ -64,6 +65,52 @@ def test_results_have_the_numbers_of_their_lines(echo):
     for group in echo[0].results(lines.items()):
         found |= {number: one.text for number, one in group.items()}
     assert found == lines
+
+
+def test_long_lines_count_as_several_so_that_few_of_them_are_in_memory(echo):
+    """With 4,096 characters of text and line, nine lines; windows are of 24 lines."""
+    translator, together, reading = echo[0], [], []
+    encode_many = translator.source_tokenizer.encode_many
+
+    def recorded(texts):
+        together.append((len(texts), len(reading)))
+        return encode_many(texts)
+
+    def lines():
+        for i in range(60):
+            reading.append(i)
+            yield (WORDS[i % 11] + " ") * 2 + "x" * 4096
+
+    translator.source_tokenizer.encode_many = recorded
+    found = [translation.text.split()[0] for translation in translator.stream(lines())]
+    assert found == [WORDS[i % 11] for i in range(60)]
+    most = -(-translator.engine.sizes.window // 9)
+    assert max(count for count, _ in together) == most and len(together) == 60 // most
+    assert max(read for _, read in together[:1]) <= 3 * most
+
+
+def test_a_stream_reads_no_more_items_ahead_than_it_is_told(echo):
+    translator, read = echo[0], []
+    lines = [WORDS[i % 11] if i % 5 else "" for i in range(60)]
+
+    def recorded():
+        for line in lines:
+            read.append(line)
+            yield line
+
+    for ahead in (1, 5, 30):
+        read.clear()
+        for yielded, translation in enumerate(translator.stream(recorded(), ahead=ahead), 1):
+            assert translation.text == lines[yielded - 1] and len(read) <= yielded + ahead
+        assert yielded == len(read) == 60
+    with pytest.raises(ValueError, match="ahead must be at least 1, got 0"):
+        translator.stream(lines, ahead=0)
+
+
+def test_a_call_of_translate_reads_its_lines_in_the_thread_of_the_caller(echo):
+    """Rows of SQLite can be read in one thread only."""
+    rows = sqlite3.connect(":memory:").execute("values ('eins'), (''), ('zwei')")
+    assert echo[0].translate(text for (text,) in rows) == ["eins", "", "zwei"]
 
 
 def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result():

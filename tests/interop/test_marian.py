@@ -174,6 +174,11 @@ def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
     ("d_model", None), ("encoder_layers", "2"), ("eos_token_id", [0, 1]), ("d_model", 25),
     ("do_sample", True), ("repetition_penalty", 1.2), ("bad_words_ids", [[3, 4]]),
     ("forced_eos_token_id", 3), ("length_penalty", -1.0), ("num_beams", 2.5),
+    # Sizes that would be allocated, and values of other types than transformers writes.
+    ("decoder_layers", 10**9), ("encoder_layers", 10**30), ("max_position_embeddings", 10**9),
+    ("num_beams", 10**9), ("bad_words_ids", 7), ("bad_words_ids", [3]), ("bad_words_ids", [[-1]]),
+    ("bad_words_ids", [["a"]]), ("activation_function", ["swish"]), ("scale_embedding", "no"),
+    ("max_length", 1), ("length_penalty", 5), ("jax_transformer", {"validate": 1}),
 ])  # fmt: skip
 def test_an_unsupported_field_is_refused_by_name(tmp_path: Path, field, value):
     write_marian(tmp_path)
@@ -184,6 +189,40 @@ def test_an_unsupported_field_is_refused_by_name(tmp_path: Path, field, value):
     with pytest.raises(UserError, match=field) as caught:
         open_model(tmp_path, "best")
     assert caught.value.code == CHECKPOINT
+
+
+def test_malformed_files_are_refused_by_name(tmp_path):
+    """JSON without end, text that UTF-8 cannot encode, and weights of a dtype of 8 bits."""
+    write_marian(tmp_path)
+    deep, vocabulary = "[" * 100_000, json.loads((tmp_path / "vocab.json").read_text())
+    weights = tmp_path / "model.safetensors"
+    name = "final_logits_bias"
+    for file, content, reason in (
+        ("config.json", f'{{"model_type": "marian", "x": {deep}', "nested too deeply"),
+        ("generation_config.json", deep, "nested too deeply"),
+        ("tokenizer_config.json", deep, "nested too deeply"),
+        ("vocab.json", deep, "nested too deeply"),
+        ("vocab.json", json.dumps(vocabulary | {"\ud800": 7}), "lone surrogate"),
+        ("model.safetensors", with_8_bits(weights.read_bytes(), name), f"{name} has dtype F8_E4M3"),
+    ):
+        before = (tmp_path / file).read_bytes()
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(UserError, match=reason) as refused:
+            open_model(tmp_path, "best")
+        assert refused.value.code == CHECKPOINT and str(tmp_path / file) in str(refused.value)
+        (tmp_path / file).write_bytes(before)
+    open_model(tmp_path, "best")
+
+
+def with_8_bits(file: bytes, name: str) -> bytes:
+    """A safetensors file with the bytes of the tensor `name` as values of float8."""
+    size = int.from_bytes(file[:8], "little")
+    header, data = json.loads(file[8 : 8 + size]), file[8 + size :]
+    tensor = header[name]
+    start, end = tensor["data_offsets"]
+    tensor |= {"dtype": "F8_E4M3", "shape": [end - start]}
+    changed = json.dumps(header).encode()
+    return len(changed).to_bytes(8, "little") + changed + data
 
 
 def test_dropout_rates_are_those_of_config_json(tmp_path):

@@ -10,6 +10,11 @@ from seq2seq.model.positions import TABLES
 
 GOOD = ModelConfig(source_vocab_size=37, target_vocab_size=37, d_model=30, num_heads=3)
 
+LARGEST = dict.fromkeys(["source_vocab_size", "target_vocab_size"], 2**24)
+LARGEST |= dict.fromkeys(["num_layers", "num_decoder_layers"], 1000)
+LARGEST |= {"d_model": 2**18, "d_ff": 2**18, "max_length": 2**20}
+TABLE = {"d_model": 512, "num_heads": 8, "max_length": 2**19}  # of the largest size
+
 # Changes to GOOD, and the parts of the message: the rule and the value.
 REFUSED = [
     *(({name: "other"}, [name, *allowed, "'other'"]) for name, allowed in CHOICES.items()),
@@ -21,6 +26,14 @@ REFUSED = [
     *(
         ({name: -5}, [f"model.{name} must be at least 0", "-5"])
         for name in ("source_vocab_size", "target_vocab_size", "num_decoder_layers")
+    ),
+    *(
+        ({name: most + 1}, [f"model.{name} must be at most {most}", str(most + 1)])
+        for name, most in LARGEST.items()
+    ),
+    *(
+        ({"positions": positions, **TABLE, "max_length": 2**20}, [positions, "at most 268435456"])
+        for positions in TABLES
     ),
     ({"d_model": 31}, ["d_model must be a multiple of num_heads", "d_model=31", "num_heads=3"]),
     ({"d_model": 33, "positions": "sinusoidal"}, ["even d_model", "33"]),
@@ -52,6 +65,9 @@ ACCEPTED = [
     {"target_vocab_size": 41, "tied_embeddings": "two-way"},
     {"target_vocab_size": 41, "tied_embeddings": "none"},
     {"num_decoder_layers": 1},
+    LARGEST | {"num_heads": 2, "positions": "none"},
+    TABLE,
+    TABLE | {"max_length": 2**20, "positions": "rotary"},
     {"d_model": 33, "positions": "none"},
     {"d_model": 33, "positions": "learned"},
     {"dropout": 0.0, "attention_dropout": 0.999, "activation_dropout": 0.999},

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from forked import Process, environment_of
+from forked import Process, call_forked, environment_of
 
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.files import check_outputs, lock_file, locked_output, write_lines
@@ -139,6 +139,30 @@ except Stopped as stopped:
     print(stopped, flush=True)
     sys.exit(128 + stopped.signal)
 """
+
+
+IN_A_CALLBACK = """
+import gc, os, signal, sys, time
+from seq2seq.runtime.signals import Stopped, handle_signals
+def callback(phase, info):
+    gc.callbacks.clear()
+    os.kill(os.getpid(), signal.SIGTERM)
+    sum(range(9))
+gc.callbacks.append(callback)
+handle_signals()
+try:
+    gc.collect()
+    time.sleep(60)
+except Stopped as stopped:
+    sys.exit(128 + stopped.signal)
+"""
+
+
+def test_a_signal_that_arrives_during_a_garbage_collection_ends_the_process(tmp_path):
+    """JAX has a callback there, and Python drops the exceptions of callbacks."""
+    (tmp_path / "script.py").write_text(IN_A_CALLBACK)
+    done = call_forked([tmp_path / "script.py"], devices=0, environment=[("PYTHONPATH", str(ROOT))])
+    assert (done.code, done.err) == (128 + signal.SIGTERM, [])
 
 
 def blocked(path, mode, rounds):

@@ -114,9 +114,12 @@ def shared(run, translator, monkeypatch):
 
 
 @pytest.mark.usefixtures("shared")
-def test_the_command_writes_a_page_and_the_arrays_of_the_translator(run, translator, tmp_path):
-    page, arrays, source = tmp_path / "page.html", tmp_path / "arrays.npz", "eins zwei drei"
-    flags = [f"--workdir={run}", f"--source={source}", f"--output={page}"]
+def test_the_command_writes_a_page_and_the_arrays_of_the_translator(
+    run, translator, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    page, arrays, source = tmp_path / "attention.html", tmp_path / "arrays.npz", "eins zwei drei"
+    flags = [f"--workdir={run}", f"--source={source}"]
     done = call_in_process(attention_page, *flags, f"--npz={arrays}")
     assert done.code == 0, done.err
     found = translator.attention(source)

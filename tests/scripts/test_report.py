@@ -229,6 +229,13 @@ def test_a_directory_that_is_not_a_run_is_refused(tmp_path):
         read_records(tmp_path)
 
 
+def test_the_page_is_report_html_in_the_current_directory_by_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call_in_process(report, f"--workdir={made_run(tmp_path / 'one')}", "--noattention")
+    assert done.code == 0 and done.err[0].startswith("report.html: ")
+    assert "<h1>Report of one</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_the_command_writes_a_page_of_two_runs_without_a_model(tmp_path):
     paths = [made_run(tmp_path / name) for name in ("one", "two")]
     options = "--noattention", f"--output={tmp_path / 'a.html'}"

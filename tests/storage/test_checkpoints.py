@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from forked import call_forked
 from runs import run_config, run_training, stopped_run, whole_run
@@ -14,7 +16,7 @@ from seq2seq.runtime.signals import Stopped
 from seq2seq.storage import checkpoints
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.run import Run
-from seq2seq.storage.run_files import read_best, steps, write_best
+from seq2seq.storage.run_files import check_fits_host, read_best, steps, write_best
 from seq2seq.training.evaluate import BestCheckpoint
 
 
@@ -186,6 +188,14 @@ def test_a_step_saved_at_an_interruption_is_kept_while_it_is_the_latest(tmp_path
         (tmp_path / "checkpoints" / str(step) / "MANIFEST.sha256").touch()
         assert checkpoints._last_steps() == last
     checkpoints.close()
+
+
+def test_parameters_above_the_memory_of_the_host_are_not_allocated(tmp_path):
+    shapes = {"table": jax.ShapeDtypeStruct((10**9, 10**6), np.float32)}
+    with pytest.raises(UserError, match=r"needs 3,725,290.3 GiB of memory") as refused:
+        check_fits_host(shapes, tmp_path)
+    assert refused.value.code == CHECKPOINT and str(tmp_path) in str(refused.value)
+    check_fits_host({"table": jax.ShapeDtypeStruct((7,), np.float32)}, tmp_path)
 
 
 def test_a_run_directory_is_created_with_its_parents_and_never_overwritten(tmp_path):

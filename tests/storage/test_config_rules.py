@@ -73,8 +73,8 @@ BOUNDS = [
     ("data", "on_bad_line", ("error", "skip"), ("", "replace")),
     ("data", "tokenizer", ("unigram", "bpe", "words", "characters"), ("", "spaces")),
     ("data", "target_tokenizer", ("", "unigram", "bpe", "words"), ("spaces",)),
-    ("decoding", "beam_size", (1, 2**31 - 1), (0, -1, 2**31)),
-    ("decoding", "batch_size", (0, 1, 2**31 - 1), (-1, 2**31)),
+    ("decoding", "beam_size", (1, 2**16), (0, -1, 2**16 + 1)),
+    *(("decoding", name, (0, 1, 2**16), (-1, 2**16 + 1)) for name in ("batch_size", "samples")),
     ("decoding", "nbest", (1, 4), (0, -1, 5)),
     *(
         ("decoding", name, (0, 1), (-1, 2**31))
@@ -83,7 +83,6 @@ BOUNDS = [
             "min_length",
             "horizon",
             "no_repeat_ngram",
-            "samples",
             "top_k",
             "seed",
             "max_extra_length",
@@ -276,7 +275,12 @@ def test_a_saved_config_is_loaded_unchanged(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["training"]["seed"] == 7
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "7", '{"model": 7}'])
+@pytest.mark.parametrize("text", [
+    None, "", "{", "[]", "7", '{"model": 7}', "[" * 100_000, '{"validate": {}}', '{"other": {}}',
+    '{"model": {"validate": 1}}', '{"model": {"d_ff": "7"}}', '{"decoding": {"beam_size": 1e9}}',
+    '{"model": {"num_layers": 1000000000}}', '{"decoding": {"beam_size": 1000000000}}',
+    '{"model": {"max_length": 1000000, "d_model": 4096}}',
+])  # fmt: skip
 def test_a_file_that_is_not_the_config_of_a_run_is_refused(text, tmp_path):
     path = tmp_path / "config.json"
     if text is not None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from absl import flags
+from in_process import call_in_process
 from sacrebleu.tokenizers import tokenizer_ja_mecab
 from test_configs import config_of
 from tiny import tiny_config, tiny_flags, write_run
 
+from seq2seq import train
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.config import Config, load_config, save_config
 from seq2seq.storage.config_help import explain_config_error
@@ -192,6 +194,15 @@ def test_a_damaged_config_of_a_run_is_named(tmp_path):
         parsed(f"--workdir={tmp_path}")
     assert refused.value.code == CHECKPOINT
     assert parsed(f"--workdir={tmp_path}", SMALL)[1] == config_of("small")  # for --overwrite
+
+
+@pytest.mark.parametrize("flags", [[], ["--config.model.d_model=8"]])
+def test_a_config_file_that_does_not_exist_is_named(flags):
+    done = call_in_process(train, "--config=configs/none.py", *flags)
+    expected = (
+        "--config=configs/none.py does not exist: expected a Python file or a name in configs/"
+    )
+    assert (done.code, done.err) == (CONFIGURATION, [f"error: {expected}"])
 
 
 @pytest.mark.parametrize("content", [None, '{"architectures": ["MarianMTModel"]}'])

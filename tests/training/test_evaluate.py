@@ -267,6 +267,7 @@ def test_the_results_of_each_set_have_its_name(tmp_path, capsys):
     print_results(run, SimpleNamespace(test={"news": corpus, "": corpus}), translator, bleu)
     printed = capsys.readouterr().out.splitlines()
     assert printed.count("model     no") == printed.count(f"model     {REFERENCES[0]}") * 4 == 4
+    assert printed[0] == "news:" and printed.count("news:") == 1
     titles = [line.split(" = ")[0].split(" (")[0] for line in printed if "held-out" in line]
     assert [title for title in titles if "news" in title] == [
         "held-out news BLEU 100.00",

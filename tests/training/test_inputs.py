@@ -13,7 +13,7 @@ from tiny import tiny_config, write_corpus
 from seq2seq import train
 from seq2seq.data.batching.order import EpochOrder
 from seq2seq.data.corpora.registry import read_corpus
-from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.storage.run import Run
 
 
@@ -189,3 +189,21 @@ def test_the_log_has_the_places_of_replaced_bytes(tmp_path, count, more):
     assert f"{1 + count} pairs kept, 0 dropped, {count} lines with replaced bytes\n" in log
     places = ", ".join(f"{path}:{line}" for line in range(2, 2 + min(count, 5)))
     assert f"  replaced bytes that are not UTF-8: {places}{more}\n" in log
+
+
+def test_a_run_that_is_resumed_in_another_directory_names_its_own(tmp_path, monkeypatch):
+    """Relative paths of corpora are those of the current directory."""
+    write_corpus(tmp_path / "pairs.tsv", 5)
+    config, run = tiny_config("tsv:pairs.tsv"), Run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    try:
+        train.open_corpora(config, run)
+        run.describe(config, {})
+        for resumed, expected in ((True, f"run was started in {tmp_path}$"), (False, "directory$")):
+            monkeypatch.chdir(tmp_path / "run")
+            run.resumed = resumed
+            with pytest.raises(UserError, match=f"pairs.tsv .* does not exist.*{expected}") as lost:
+                train.open_corpora(config, run)
+            assert lost.value.code == DATA
+    finally:
+        run.close()

@@ -5,12 +5,14 @@ The tag of a target language (">>deu<<") at the start of a source is one token.
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 from seq2seq.data.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import TAG
 
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # the special tokens of transformers
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 OLD_PAD = "<old-pad>"  # the <pad> of an exported run: in MarianMT <pad> is the last piece
 
 
@@ -25,6 +27,8 @@ class MarianTokenizer:
 
         if not isinstance(vocabulary, dict) or any(type(i) is not int for i in vocabulary.values()):
             raise ValueError("expected an object of pieces and integer ids")
+        if LONE_SURROGATE.search("".join(vocabulary)):
+            raise ValueError("a piece has a lone surrogate: expected text that UTF-8 can encode")
         if missing := {END, UNKNOWN} - set(vocabulary):
             raise ValueError(f"the vocabulary lacks {' and '.join(sorted(missing))}")
         self._processor = SentencePieceProcessor()

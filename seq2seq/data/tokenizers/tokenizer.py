@@ -3,8 +3,11 @@
 Ids 0 to 3 are padding, start, end and unknown in all vocabularies trained here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
 from typing import Protocol
+
+TOGETHER = 1 << 20  # characters; the ids of longer texts together would take too much memory
 
 
 class Tokenizer(Protocol):
@@ -39,6 +42,16 @@ class Tokenizer(Protocol):
 
     def serialized(self) -> bytes:
         """The vocabulary as a file. With `kind` it makes an equal tokenizer (`make_tokenizer`)."""
+
+
+def encode_truncated(
+    tokenizer: Tokenizer, texts: Sequence[str], most: int
+) -> Iterator[tuple[list[int], int]]:
+    """The first `most` ids of each text, and the number of ids that are truncated."""
+    with_totals = zip(texts, accumulate(map(len, texts)), strict=True)
+    for _, group in groupby(with_totals, lambda text_and_total: text_and_total[1] // TOGETHER):
+        for ids in tokenizer.encode_many([text for text, _ in group]):
+            yield ids[:most], max(0, len(ids) - most)
 
 
 def one_line(text: str) -> str:

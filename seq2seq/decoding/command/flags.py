@@ -30,7 +30,7 @@ def job_of(f: flags.FlagValues) -> Job:
         source_pieces=f.source_pieces,
         target_pieces=f.target_pieces,
         mode=f.mode,
-        input=Input(f.input, f.target, formats.input, f.mode != "translate"),
+        input=Input(f.input, f.target, formats.input, f.mode != "translate", f.prefix),
         output=f.output,
         overwrite=f.overwrite,
         formats=formats,
@@ -101,6 +101,9 @@ def define_flags() -> None:
         "translate; score: score given translations; align: align their tokens with the source.",
     )
     define_path("target", "", "File with the translations to score or align, parallel to --input.")
+    flags.DEFINE_string(
+        "prefix", "", "Text with which each translation begins, unless its line has a prefix."
+    )
     define_path("reference", "", "File with reference translations: print scores.")
     metrics = f"Scores to print: {', '.join(METRICS)}; by default {DEFAULT_METRICS}."
     flags.DEFINE_string("metric", None, metrics)

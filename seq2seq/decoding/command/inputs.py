@@ -28,6 +28,7 @@ class Input:
     target: str  # a file of translations to score; "" if there is none
     line_format: Format
     scored: bool  # each item must hold a translation to score
+    prefix: str = ""  # of the translation of each line that has none of its own
 
     @property
     def rereadable(self) -> bool:
@@ -35,14 +36,16 @@ class Input:
         return all(os.path.isfile(expand_path(path)) for path in (self.path, self.target) if path)
 
     def items(
-        self, lines: range | None = None, warn: bool = True, texts: Iterable[str] | None = None
+        self, lines: range | None = None, texts: Iterable[str] | None = None
     ) -> NumberedItems:
-        """(number, item) of all lines or of the range `lines`. `warn`: report lines that are
-        changed on stderr. `texts` are read in place of the lines of `path`.
+        """(number, item) of all lines or of the range `lines`. `texts` are read in place of the
+        lines of `path`. Lines that are changed are reported on stderr if all are read: `count` has
+        reported those of a range.
 
         UserError(DATA) for a malformed line, and if the two files are not parallel.
         """
-        needs_target, log = self.scored and not self.target, note if warn else no_log
+        needs_target = self.scored and not self.target
+        log = note if lines is None else no_log
         items: Iterator[Item] = (
             self.line_format.parse(line, f"{self.path}:{number}", needs_target)
             for number, line in enumerate(
@@ -51,12 +54,14 @@ class Input:
         )
         if self.target:
             items = with_targets(items, text_lines(self.target, log), self.path, self.target)
+        if self.prefix:
+            items = (item._replace(prefix=item.prefix or self.prefix) for item in items)
         numbered = enumerate(items)
         return numbered if lines is None else islice(numbered, lines.start, lines.stop)
 
     def count(self) -> int:
         """The number of lines. Reads and checks all of them."""
-        return sum(1 for _ in self.items(warn=False))
+        return sum(1 for _ in self.items())
 
 
 def with_targets(items: Iterator[Item], targets: Iterator[str], *names: str) -> Iterator[Item]:

@@ -98,11 +98,13 @@ class Job:
                     CONFIGURATION,
                     "--target is not supported with --mode=translate; give --mode=score or align",
                 )
-        elif self.reference:
-            raise UserError(
-                CONFIGURATION,
-                f"--reference is not supported with --mode={self.mode}; remove one of them",
-            )
+            return
+        for flag, value in (("--reference", self.reference), ("--prefix", self.input.prefix)):
+            if value:
+                raise UserError(
+                    CONFIGURATION,
+                    f"{flag} is not supported with --mode={self.mode}; remove one of them",
+                )
 
     def _check_formats(self) -> None:
         """UserError(CONFIGURATION) for formats that the mode or --annotate does not support."""

@@ -1,6 +1,5 @@
 """The output lines of a job: translated, scored or aligned items, counted and reported."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from math import isnan
 
@@ -36,10 +35,21 @@ class OutputLines:
 
     def __call__(self, items: Iterable[tuple[int, Item]]) -> Iterator[dict[int, str]]:
         """The output of numbered items by number, as it is computed, in any order."""
-        groups = self._translated if self._mode == "translate" else self._scored
-        for group in groups(items):
-            self.progress.add_done(len(group))
-            yield group
+        pending: dict[int, Item] = {}
+
+        def remembered() -> Iterator[tuple[int, Item]]:
+            for number, item in items:
+                pending[number] = self._formats.output_item(item)
+                yield number, item
+
+        render = self._translated if self._mode == "translate" else self._scored
+        for group in self._results(remembered()):
+            outputs = {}
+            for number in sorted(group):
+                self._count(number, group[number])
+                outputs[number] = render(number, pending.pop(number), group[number])
+            self.progress.add_done(len(outputs))
+            yield outputs
 
     @property
     def settings(self) -> list[str]:
@@ -51,46 +61,25 @@ class OutputLines:
         """Write the last line of a job."""
         self.progress.report(self.blank, self.truncated)
 
-    def _translated(self, items: Iterable[tuple[int, Item]]) -> Iterator[dict[int, str]]:
-        pending: dict[int, Item] = {}
+    def _results(self, items: Iterator[tuple[int, Item]]) -> Iterator[dict[int, Translation]]:
+        if self._mode == "translate":
+            return self._translator.results(items, self._annotate)
+        return self._translator.scores(items)
+
+    def _translated(self, number: int, item: Item, translation: Translation) -> str:
+        if translation.hypotheses[0].score == float("-inf"):
+            note(
+                f"{self._source}:{number + 1}: no translation satisfies the constraints "
+                "(lengths, n-grams, suppressed pieces)"
+            )
+        if self._keep_texts:
+            self.texts[number] = translation.text
         nbest = self._translator.decoding.hypotheses > 1
+        return self._format.render(number, item, translation, nbest)
 
-        def remembered() -> Iterator[tuple[int, Item]]:
-            for number, item in items:
-                pending[number] = self._formats.output_item(item)
-                yield number, item
-
-        for group in self._translator.results(remembered(), self._annotate):
-            outputs = {}
-            for number in sorted(group):
-                translation, item = group[number], pending.pop(number)
-                self._count(number, translation)
-                if translation.hypotheses[0].score == float("-inf"):
-                    note(
-                        f"{self._source}:{number + 1}: no translation satisfies the constraints "
-                        "(lengths, n-grams, suppressed pieces)"
-                    )
-                if self._keep_texts:
-                    self.texts[number] = translation.text
-                outputs[number] = self._format.render(number, item, translation, nbest)
-            yield outputs
-
-    def _scored(self, items: Iterable[tuple[int, Item]]) -> Iterator[dict[int, str]]:
-        pending: deque[tuple[int, Item]] = deque()
-
-        def pairs() -> Iterator[tuple[str, str]]:
-            for number, item in items:
-                pending.append((number, self._formats.output_item(item)))
-                yield item.text, item.target
-
-        for translation in self._translator.score(pairs()):
-            number, item = pending.popleft()
-            if isnan(translation.hypotheses[0].score):
-                raise nonfinite_error(number)
-            self._count(number, translation)
-            yield {number: self._render_scored(item, translation)}
-
-    def _render_scored(self, item: Item, translation: Translation) -> str:
+    def _scored(self, number: int, item: Item, translation: Translation) -> str:
+        if isnan(translation.hypotheses[0].score):
+            raise nonfinite_error(number)
         scored = translation.hypotheses[0].scored
         if scored is None:
             return self._format.render_unscored(item)

@@ -87,8 +87,9 @@ def model_files(run: Path, checkpoint: str) -> list[Path]:
 
 
 def hash_of(item: Item) -> str:
-    """A hash of an item's line and target."""
-    text = f"{len(item.line)}\n{item.line}{item.target}".encode("utf-8", "surrogatepass")
+    """A hash of an item's line, target and prefix."""
+    lengths = f"{len(item.line)} {len(item.target)}\n"
+    text = f"{lengths}{item.line}{item.target}{item.prefix}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=12).hexdigest()
 
 
@@ -180,15 +181,19 @@ class ResumableOutput:
         name = f"{min(results):012d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         write_atomic(os.path.join(self._directory, name), text)
 
+    def count_saved(self) -> int:
+        """The number of saved results, each a line of a file."""
+        directory = Path(self._directory)
+        return sum((directory / name).read_bytes().count(b"\n") for name in self._saved_files())
+
+    def _saved_files(self) -> list[str]:
+        """The names of the files of results, in the order of their first line."""
+        names = os.listdir(self._directory)
+        return sorted(name for name in names if name[0].isdecimal() and not name.endswith(".tmp"))
+
     def _finder(self) -> Callable[[int, str], str | None]:
         """(number, hash of the line) → the saved text or None. Numbers must ascend."""
-        names = deque(
-            sorted(
-                name
-                for name in os.listdir(self._directory)
-                if name[0].isdecimal() and not name.endswith(".tmp")
-            )
-        )
+        names = deque(self._saved_files())
         loaded: dict[tuple[int, str], str] = {}
 
         def find(number: int, key: str) -> str | None:

@@ -3,14 +3,15 @@
 Axes: B sentences · S source · T target.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.buckets import by_bucket, distribute, merge_devices, pad
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import on_devices
@@ -58,52 +59,54 @@ class TeacherForcing:
 
     def pair(self, source: Sequence[int], target: Sequence[int]) -> EncodedPair:
         """The pair of these token ids without end tokens, truncated to the models' max_length."""
-        end, room = self._engine.models[0].config.end_id, self._engine.buckets[-1] - 1
+        end, room = self._engine.models[0].config.end_id, self._room
         cut = max(0, max(len(source), len(target)) - room)
         return EncodedPair([*source[:room], end], [*target[:room], end], cut)
+
+    @property
+    def _room(self) -> int:
+        """The most tokens of a side without its end token."""
+        return self._engine.buckets[-1] - 1
 
     def pairs(self, texts: Sequence[tuple[str, str]]) -> list[EncodedPair | None]:
         """The pairs of these texts; None if both sides are blank."""
         sides = [
-            tokenizer.encode_many([pair[side].strip() for pair in texts])
+            encode_truncated(tokenizer, [pair[side].strip() for pair in texts], self._room)
             for side, tokenizer in enumerate(self._tokenizers)
         ]
         return [
-            self.pair(source, target) if source or target else None
-            for source, target in zip(*sides, strict=True)
+            self.pair(source, target)._replace(cut=max(source_cut, target_cut))
+            if source or target
+            else None
+            for (source, source_cut), (target, target_cut) in zip(*sides, strict=True)
         ]
 
-    def translations(self, texts: Sequence[tuple[str, str]]) -> list[Translation]:
-        """Each pair as a translation whose only hypothesis is the target, with its score; blank if
-        both sides are blank."""
-        pairs, translations = self.pairs(texts), []
-        for (_, text), pair, scored in zip(texts, pairs, self.scores(pairs), strict=True):
-            if pair is None or scored is None:
-                translations.append(blank_translation())
-                continue
-            length, ids = len(pair.target), pair.target[:-1]
-            hypothesis = Hypothesis(text, scored.score, scored.log_prob, length, ids, scored)
-            translations.append(Translation([hypothesis], pair.length + pair.cut, pair.length))
-        return translations
+    def translations(self, texts: Sequence[tuple[str, str]]) -> Iterator[dict[int, Translation]]:
+        """Each pair as a translation whose only hypothesis is the target, with its score, by index,
+        as the calls end; blank if both sides are blank."""
+        pairs = self.pairs(texts)
+        yield {index: blank_translation() for index, pair in enumerate(pairs) if pair is None}
+        for scores in self.scores(pairs):
+            yield {
+                index: scored_translation(texts[index][1], pair, scored)
+                for index, scored in scores.items()
+                if (pair := pairs[index])
+            }
 
-    def scores(self, pairs: Sequence[EncodedPair | None]) -> list[Scored | None]:
-        """The score of each pair; None for None. A score is NaN if the models' logits are not
-        finite."""
-        results: list[Scored | None] = [None] * len(pairs)
+    def scores(self, pairs: Sequence[EncodedPair | None]) -> Iterator[dict[int, Scored]]:
+        """The score of each pair that is not None, by index, as the calls end. A score is NaN if
+        the models' logits are not finite."""
         lengths = [pair.length if pair else 0 for pair in pairs]
         for bucket, lines in by_bucket(lengths, self._engine.buckets):
             while lines:
-                results_of_calls, left = self._calls(bucket, lines, pairs)
-                for line, scored in results_of_calls:
-                    results[line] = scored
-                lines = left
-        return results
+                scores, lines = self._calls(bucket, lines, pairs)
+                yield scores
 
     def _calls(
         self, bucket: int, lines: list[int], pairs: Sequence[EncodedPair | None]
-    ) -> tuple[list[tuple[int, Scored]], list[int]]:
-        """(line, score) of the first lines, as many as the threads can compute at once, and the
-        lines that remain: also those for which memory ran out, in smaller batches."""
+    ) -> tuple[dict[int, Scored], list[int]]:
+        """The scores of the first lines, as many as the threads can compute at once, and the lines
+        that remain: also those for which memory ran out, in smaller batches."""
         engine = self._engine
         lanes = engine.lanes.of(bucket)
         capacity = lanes * jax.local_device_count()
@@ -113,13 +116,13 @@ class TeacherForcing:
         ]
         run = partial(engine.lanes.run_or_halve, lanes, bucket, self._batch, bucket, capacity)
         scores = engine.threads.map(run, [[pairs[line] for line in batch] for batch in batches])
-        results: list[tuple[int, Scored]] = []
+        results: dict[int, Scored] = {}
         again: list[int] = []
         for batch, scored in zip(batches, scores, strict=True):
             if scored is None:  # out of memory
                 again += batch
             else:
-                results += zip(batch, scored, strict=True)
+                results |= zip(batch, scored, strict=True)
         return results, again + lines[len(together) :]
 
     def annotated(
@@ -132,9 +135,10 @@ class TeacherForcing:
             for source, nbest in zip(sources, hypotheses, strict=True)
             for hypothesis in nbest
         ]
-        scores = iter(self.scores(pairs))
+        scores = {i: scored for group in self.scores(pairs) for i, scored in group.items()}
+        index = count()
         return [
-            [hypothesis._replace(scored=next(scores)) for hypothesis in nbest]
+            [hypothesis._replace(scored=scores.get(next(index))) for hypothesis in nbest]
             for nbest in hypotheses
         ]
 
@@ -165,6 +169,13 @@ class TeacherForcing:
             links=[(i, j) for j, i in enumerate(inside)],
             source_tokens=[source_side.piece(token) for token in pair.source],
         )
+
+
+def scored_translation(text: str, pair: EncodedPair, scored: Scored) -> Translation:
+    """A scored pair as a translation; `text` is its target."""
+    length, ids = len(pair.target), pair.target[:-1]
+    hypothesis = Hypothesis(text, scored.score, scored.log_prob, length, ids, scored)
+    return Translation([hypothesis], pair.length + pair.cut, pair.length)
 
 
 @lru_cache(PROGRAMS)

@@ -8,6 +8,9 @@ import pytest
 
 from seq2seq.data.config import TOKENIZERS, DataConfig
 from seq2seq.data.special_tokens import END, PAD, START, UNKNOWN, UNKNOWN_TEXT
+from seq2seq.data.tokenizers import tokenizer as tokenizer_module
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.data.tokenizers.tokenizer import encode_truncated
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
@@ -214,3 +217,19 @@ def test_blank_sentences_are_refused(tokenizer, sentences):
     if tokenizer.kind != "characters" or not sentences:
         config = DataConfig(tokenizer=tokenizer.kind)
         refused(DATA, train_tokenizers, config, sentences, sentences)
+
+
+def test_texts_are_truncated_in_groups_so_that_few_long_ones_are_encoded_together(monkeypatch):
+    letters, groups = ListTokenizer("characters", b"a\nb\n"), []
+    texts = ["a" * length for length in (3, 0, 4, 2, 25, 1, 9, 9, 2)]
+
+    def recorded(group):
+        groups.append(sum(map(len, group)))
+        return [letters.encode(text) for text in group]
+
+    monkeypatch.setattr(tokenizer_module, "TOGETHER", 10)
+    monkeypatch.setattr(letters, "encode_many", recorded)
+    found = list(encode_truncated(letters, texts, 4))
+    assert found == [([4] * min(len(text), 4), max(0, len(text) - 4)) for text in texts]
+    assert sum(groups) == 55 and all(total < 10 + 25 for total in groups) and len(groups) > 3
+    assert list(encode_truncated(letters, [], 4)) == []

@@ -14,9 +14,12 @@ from threading import Thread
 
 import pytest
 from forked import call_forked
+from in_process import call_in_process
 from tiny import WORDS, write_run
 
+import seq2seq.decode
 from seq2seq.data.metrics import bleu, ter
+from seq2seq.runtime.signals import StopFlag, Stopped
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
@@ -154,6 +157,7 @@ def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     long.write_text("".join(f"{line}\n" for line in repeated))
     code, _, err = decode(path, *flags, f"--output={killed}")
     assert code == 0
+    assert any(line.startswith(f"{len(saved):,} lines are saved by an earlier run") for line in err)
     assert f"({len(saved) - 1} more reused from an earlier run)" in err[-1]
     few = "".join(f"{line}\n" for line in ["elf zehn", *lines]).encode()
     code, once, _ = decode(path, *options, stdin=few)
@@ -187,6 +191,28 @@ def test_a_killed_job_with_annotations_resumes_and_its_output_is_byte_identical(
         for one in objects
         if one["text"].strip()
     )
+
+
+@pytest.mark.parametrize("resumable", [True, False])
+def test_a_stopped_job_that_saves_its_results_says_how_to_resume(
+    run, tmp_path, monkeypatch, resumable
+):
+    path, _ = run
+
+    def stop(*_):
+        raise Stopped(signal.SIGINT)
+
+    def end(code):
+        raise SystemError(f"exit {code}")
+
+    monkeypatch.setattr(seq2seq.decode, "handle_signals", StopFlag)
+    monkeypatch.setattr(seq2seq.decode, "decode", stop)
+    monkeypatch.setattr(seq2seq.decode.os, "_exit", end)
+    output = f"--output={tmp_path / 'out'}" if resumable else "--output=-"
+    flags = f"--workdir={path / 'run'}", f"--input={path / 'in.txt'}", output
+    err = call_in_process(seq2seq.decode, *flags).err
+    advice = "; run the same command to resume" if resumable else ""
+    assert err[0] == f"error: stopped by SIGINT{advice}" and "exit 130" in err[1]
 
 
 def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run, whole):
@@ -253,6 +279,7 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
             "mode=score; give --output_format=t",
         ),
         (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "--reference is not"),
+        (("--mode=score", "--target={d}/in.txt", "--prefix=x"), "--prefix is not supported with"),
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
         (("--shard=1/2",), "--input file"),
         (("--target={d}/in.txt",), "give --mode=score or align"),

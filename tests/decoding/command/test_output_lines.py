@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import pytest
 from echo import echoing_translator
 from random_translator import translator_of
@@ -10,6 +11,7 @@ from tiny import WORDS
 from seq2seq.decoding.command.formats import Item, formats_of
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
+from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 
 
 @pytest.fixture
@@ -32,6 +34,35 @@ def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):
     assert [json.loads(lines[i])["truncated"] for i in range(4)] == [False, False, True, False]
     assert (output_lines.truncated, output_lines.blank) == (1, 1)
     assert "in.txt:3: 71 tokens > 70, truncated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["score", "align"])
+def test_the_results_of_a_call_are_available_before_the_next_call(mode, monkeypatch):
+    """Pairs of one window, three batches, and blank ones; so a job can save them."""
+    translator, batches = translator_of(), []
+    batch = TeacherForcing._batch
+
+    def counted(self, *arguments):
+        batches.append(arguments)
+        return batch(self, *arguments)
+
+    monkeypatch.setattr(TeacherForcing, "_batch", counted)
+    capacity = 3 * jax.local_device_count()
+    pairs = [(WORDS[i % 11], " ".join(WORDS[: i % 5])) for i in range(3 * capacity - 2)]
+    items = [Item(source, source, target=target) for source, target in (("", ""), *pairs)]
+    text, progress = formats_of("text", None, None), DecodingProgress(0, False, False)
+    output_lines = OutputLines(translator, mode, text, "in.txt", progress)
+    found, at_once = {}, []
+    for group in output_lines(enumerate(items)):
+        found |= group
+        at_once.append((len(batches), len(found)))
+    together = translator.engine.sizes.calls
+    assert at_once[:2] == [(0, 1), (together, 1 + together * capacity)]
+    assert sorted(found) == list(range(len(items))) and found[0] == ""
+    expected = translator.score((item.text, item.target) for item in items)
+    for number, translation in enumerate(expected):
+        if number and mode == "score":
+            assert float(found[number]) == pytest.approx(translation.hypotheses[0].score, abs=1e-3)
 
 
 def test_a_line_without_an_allowed_translation_is_blank_and_reported(capsys):

@@ -117,8 +117,10 @@ def test_of_the_saved_lines_only_a_corrected_one_is_computed_again(tmp_path):
     assert output.read_text() == "".join(f"{line.upper()}\n" for line in corrected)
 
 
-def test_the_hash_of_an_item_includes_its_target():
+def test_the_hash_of_an_item_includes_its_target_and_prefix():
     """A line whose target has changed is scored again."""
+    assert hash_of(Item("a", "a", prefix="b")) != hash_of(Item("a", "a", target="b"))
+    assert hash_of(Item("a", "a", prefix="b")) != hash_of(Item("a", "a", prefix="c"))
     assert hash_of(Item("a", "a", target="b")) != hash_of(Item("a", "a", target="c"))
     assert hash_of(Item("a", "ab", target="c")) != hash_of(Item("a", "a", target="bc"))
 

@@ -1,0 +1,59 @@
+"""Lines of text files: compressed ones, and bytes that are not UTF-8."""
+
+import gzip
+import os
+
+import pytest
+
+from seq2seq.decoding.command.formats import FORMATS
+from seq2seq.decoding.command.inputs import Input
+from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.lines import text_lines
+
+
+def test_gzip_is_recognised_by_name_and_by_content(tmp_path):
+    for name, content in (
+        ("a.gz", gzip.compress("ein\nzwei ä\n".encode())),
+        ("a", gzip.compress("ein\nzwei ä\n".encode())),
+        ("b", "ein\nzwei ä".encode()),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert list(text_lines(str(tmp_path / name))) == ["ein", "zwei ä"]
+    for content, lines in ((b"", []), (b"\x1f", ["\x1f"])):
+        (tmp_path / "c").write_bytes(content)
+        assert list(text_lines(str(tmp_path / "c"))) == lines
+    (tmp_path / "d.gz").write_text("ein\n")
+    with pytest.raises(UserError, match="damaged") as refused:
+        list(text_lines(str(tmp_path / "d.gz")))
+    assert refused.value.code == DATA
+
+
+def test_a_compressed_stream_is_read_from_stdin(monkeypatch):
+    reader, writer = os.pipe()
+    os.write(writer, gzip.compress(b"ein\nzwei\n"))
+    os.close(writer)
+    with open(reader) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert list(text_lines("-")) == ["ein", "zwei"]
+
+
+def test_a_prefix_of_the_job_is_that_of_each_line_without_one(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "b", "prefix": "own"}\n')
+    for prefix, found in (("the", ["the", "own"]), ("", ["", "own"])):
+        items = Input(str(path), "", FORMATS["jsonl"], False, prefix).items()
+        assert [item.prefix for _, item in items] == found
+
+
+@pytest.mark.parametrize("bad", [0, 1, 5, 6, 1200])
+def test_replaced_bytes_are_reported_once_as_five_places_and_a_count(tmp_path, capsys, bad):
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"eins\n" + b"zwei \xff\n" * bad + b"drei")
+    lines = Input(str(path), "", FORMATS["text"], False)
+    assert lines.count() == bad + 2
+    report = [f"{path}:{number}: not UTF-8, bytes replaced" for number in range(2, 2 + min(bad, 5))]
+    if bad > 5:
+        report.append(f"{path}: bytes replaced in {bad:,} lines that are not UTF-8")
+    assert capsys.readouterr().err.splitlines() == report
+    texts = [item.text for _, item in lines.items(range(bad + 2))]
+    assert texts == ["eins", *["zwei \ufffd"] * bad, "drei"] and capsys.readouterr().err == ""

@@ -277,7 +277,8 @@ def stopped(
 ) -> Bool[Array, " B"]:
     """The lanes at their limit, without a live hypothesis, failed, or beyond improvement."""
     best = live.log_probs[:, 0]
-    longest = jnp.minimum(limit, t + 1 + options.horizon) if options.horizon else limit
+    horizon = min(options.horizon, options.max_length)  # so that the sum does not overflow
+    longest = jnp.minimum(limit, t + 1 + horizon) if horizon else limit
     bound = best / options.penalty(longest)  # [B]
     ended = (t + 1 >= limit) | jnp.isneginf(best) | jnp.isnan(finished.scores[:, 0])
     return ended | (finished.scores[:, options.nbest - 1] >= bound)

@@ -170,7 +170,12 @@ def constrain(
 def draw_tokens(keys: Array, choice: Choice, options: SamplingOptions) -> Int[Array, "B N"]:
     """One token for each sample."""
     top_k, top_p = options.top_k, options.top_p
-    logits = jnp.where(choice.allowed, choice.logits / options.temperature, -jnp.inf)
+    logits = jnp.where(choice.allowed, choice.logits, -jnp.inf)
+    largest = logits.max(axis=-1, keepdims=True)
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    # At a low temperature quotients overflow. That of the largest logit is 0, because devices flush
+    # only temperatures below `tiny` to 0.
+    logits = (logits - largest) / jnp.maximum(options.temperature, jnp.finfo(jnp.float32).tiny)
     if top_k or isinstance(top_p, jax.Array) or top_p < 1.0:
         logits = jnp.where(top_k_top_p_mask(logits, top_k, top_p), logits, -jnp.inf)
     tokens = jax.vmap(jax.random.categorical)(keys, logits)

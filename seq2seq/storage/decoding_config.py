@@ -6,6 +6,7 @@ from seq2seq.model.config import CHOICES
 from seq2seq.model.options import Options, option
 
 INT32_LIMIT = 2**31  # exclusive bound of integers that are placed on devices
+FLOAT32_MAXIMUM = 1e38  # of numbers that are placed on devices
 MAX_ALPHA = 4  # lengths are below 2^31, and (2^31)^4 = 2^124 is within float32
 
 
@@ -73,7 +74,7 @@ class DecodingConfig(Options):
         1.0,
         "factor on the log-probabilities of tokens that the hypothesis already contains",
         above=0,
-        below=float("inf"),
+        maximum=FLOAT32_MAXIMUM,
     )
     no_repeat_ngram: int = option(
         0,
@@ -93,7 +94,9 @@ class DecodingConfig(Options):
         minimum=0,
         below=INT32_LIMIT,
     )
-    temperature: float = option(1.0, "softmax temperature of sampling", above=0, below=float("inf"))
+    temperature: float = option(
+        1.0, "softmax temperature of sampling", above=0, maximum=FLOAT32_MAXIMUM
+    )
     top_k: int = option(
         0, "sample from the k best tokens; 0: from all", unit="tokens", minimum=0, below=INT32_LIMIT
     )

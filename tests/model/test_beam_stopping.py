@@ -122,10 +122,13 @@ def test_the_longest_horizon_stops_where_the_exact_bound_does():
     live = first_live(t, beams, LONGEST)._replace(log_probs=jnp.tile(values[:, None], beams))
     finished = no_finished(30, beams)._replace(scores=jnp.full((30, beams), -0.3))
     options = Options(beams, LONGEST, END, 1.0, False, 1, None, horizon=0)
-    exact, longest = (
-        stopped(t, live, finished, limit, options._replace(horizon=horizon))
-        for horizon in (0, 2**31 - 1)
-    )
+
+    @jax.jit
+    def done(*arguments):
+        of_horizons = (options, options._replace(horizon=2**31 - 1))
+        return [stopped(*arguments, options) for options in of_horizons]
+
+    exact, longest = done(t, live, finished, limit)
     assert exact.tolist() == longest.tolist() and 5 < exact.sum() < 25
 
 

@@ -283,7 +283,8 @@ class Engine:
         while True:
             hypotheses = self._fetch(call)
             if hypotheses is not None:
-                results += read_results(call.sources, hypotheses)
+                has_own_rules = self._search_options.rules.custom is not None
+                results += read_results(call.sources, hypotheses, has_own_rules)
                 sources = sources[len(call.sources) :]
             if not sources:
                 return results

@@ -215,8 +215,8 @@ class Engine:
             # One source, with a prefix if any has one, gives arrays of the same shapes.
             source = next((source for source in sources if source.prefix), sources[0])
             arguments = self.variables, *self._inputs(bucket, [source]), self._values
-            self._ahead.start(key, partial(compiled(key[0]).lower, *arguments), threads)
-            started.append(f"{bucket} × {self.lanes.of(bucket)}")
+            if self._ahead.start(key, partial(compiled(key[0]).lower, *arguments), threads):
+                started.append(f"{bucket} × {self.lanes.of(bucket)}")
         if started:
             self._log(f"compiling the search, source tokens × sentences: {', '.join(started)}")
 

@@ -5,7 +5,6 @@ Translator.load("runs/NAME").translate(lines) returns what decode.py writes.
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,19 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import check_rules
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
-from seq2seq.decoding.results import Hypothesis, Item, Source, Translation, as_item
+from seq2seq.decoding.results import (
+    Hypothesis,
+    Item,
+    Source,
+    Translation,
+    as_item,
+    as_pair,
+    check_text,
+)
+from seq2seq.decoding.search_options import changed_options, check_option_names
 from seq2seq.decoding.streaming import WindowFeed, in_order, windows
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.constraints import Rules
-from seq2seq.model.options import did_you_mean
 from seq2seq.runtime.devices import prepare_jax_by_default
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.prefetch import Prefetched
@@ -115,7 +122,7 @@ class Translator:
 
         `rules` and `decoding` override rules and options for this call. If it asks for several
         hypotheses, a line has a list of translations. TypeError for an unknown option or a line
-        that is not a string.
+        that is not a string, ValueError for a line with a lone surrogate.
         """
         translator = self.with_options(rules, **decoding)
         translations = translator.stream(lines)
@@ -155,13 +162,16 @@ class Translator:
         """The translations in the order of the lines, in constant memory.
 
         Each is yielded as soon as it and those before it are computed, also while `items` blocks.
-        `first` is the number of the first line: samples depend on the line number and the seed.
-        `annotate`: one more pass sets `scored` of each hypothesis, except those of blank lines.
+        `first` is the number of the first line, at least 0: samples depend on the seed and the line
+        number modulo 2^32. `annotate`: one more pass sets `scored` of each hypothesis, except those
+        of blank lines.
         """
         if isinstance(items, str):
             raise TypeError(
                 f"lines must be an iterable of strings, got the string {items[:20]!r}; pass [text]"
             )
+        if not isinstance(first, int) or first < 0:
+            raise ValueError(f"first must be an integer of at least 0, got {first!r}")
         return self._stream(items, first, annotate)
 
     def _stream(
@@ -180,8 +190,8 @@ class Translator:
         that a search finds, with its token ids, or the text `target`.
 
         `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
-        models' max_length. TypeError for texts that are not strings; ValueError for `model`;
-        UserError(CONFIGURATION) for an RNN without attention.
+        models' max_length. TypeError for texts that are not strings; ValueError for `model` and
+        for a text with a lone surrogate; UserError(CONFIGURATION) for an RNN without attention.
         """
         if not 0 <= model < len(self._models):
             raise ValueError(f"model must be from 0 to {len(self._models) - 1}, got {model}")
@@ -192,8 +202,8 @@ class Translator:
                 "which has no attention; use another run",
             )
         for name, text in (("source", source), ("target", target)):
-            if not isinstance(text, str) and (text is not None or name == "source"):
-                raise TypeError(f"{name} must be a string, got {type(text).__name__} ({text!r})")
+            if text is not None or name == "source":
+                check_text(name, text)
         ids = self.source_tokenizer.encode(source.strip())
         if target is None:
             (translation,) = self.stream([source])
@@ -259,28 +269,10 @@ class Translator:
         the target. A score is NaN if the models' logits are not finite.
 
         One teacher-forced pass computes it; it equals the score that a search gives the target. The
-        hypothesis of a pair with two blank sides is blank and has no `scored`.
+        hypothesis of a pair with two blank sides is blank and has no `scored`. TypeError for a pair
+        that is not two strings, ValueError for a text with a lone surrogate.
         """
         size = self.engine.sizes.window
-        with closing(Prefetched(pairs, size)) as prefetched:
+        with closing(Prefetched(map(as_pair, enumerate(pairs)), size)) as prefetched:
             for window in windows(prefetched, size):
                 yield from self.forcing.translations(window)
-
-
-def changed_options(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
-    """The options with other values. UserError(CONFIGURATION) for an invalid value."""
-    try:
-        options = replace(decoding, **changes)
-        options.validate()
-    except (TypeError, ValueError) as error:
-        raise UserError(CONFIGURATION, str(error)) from None
-    return options
-
-
-def check_option_names(options: dict[str, Any]) -> None:
-    """TypeError, with the most similar names, if an option does not exist."""
-    names = [field.name for field in fields(DecodingConfig)]
-    for name in options:
-        if name not in names:
-            hint = did_you_mean(name, names) or f"options: {', '.join(names)}"
-            raise TypeError(f"unknown option {name}; {hint}")

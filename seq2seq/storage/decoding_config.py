@@ -133,3 +133,10 @@ class DecodingConfig(Options):
                 "decoding.nbest must be at most decoding.beam_size, got "
                 f"{self.nbest} > {self.beam_size}"
             )
+        for suffix in ("", "_ratio"):
+            fewest, most = (getattr(self, f"{end}_length{suffix}") for end in ("min", "max"))
+            if fewest > most > 0:
+                raise ValueError(
+                    f"decoding.min_length{suffix} must be at most decoding.max_length{suffix}, got "
+                    f"{fewest} > {most}"
+                )

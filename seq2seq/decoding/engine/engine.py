@@ -272,8 +272,9 @@ class Engine:
         """The request for these sources and their numbers, distributed over the devices."""
         config, shape = self.models[0].config, (self._capacity(bucket), bucket)
         request = padded_request(sources, shape, config, self._decoding, self.buckets[-1])
-        numbers = np.zeros(shape[0], np.int32)
+        numbers = np.zeros(shape[0], np.int64)
         numbers[: len(sources)] = [source.number for source in sources]
+        numbers = numbers.astype(np.int32)  # random keys are made of the lowest 32 bits
         return jax.tree.map(distribute, (request, numbers))  # [devices, Q, …]
 
     def _collect(self, call: Call) -> Results:

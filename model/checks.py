@@ -43,6 +43,13 @@ def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
         )
 
 
+def check_memory(memory: Any, entries: int, expected: str) -> None:
+    """The memory of a decoder layer or stack is a tuple, not the encoder's output."""
+    if not isinstance(memory, tuple) or len(memory) != entries:
+        got = f"shape {memory.shape}" if hasattr(memory, "shape") else type(memory).__name__
+        raise TypeError(f"memory must be {expected}; got {got}")
+
+
 def check_choice(name: str, got: Any, choices: Collection[str]) -> None:
     if got not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {got!r}")

@@ -2,7 +2,8 @@
 
     python scripts/export.py --workdir=RUN --to=FILE [--platforms=cpu,cuda,tpu] [--buckets=16,32]
     python FILE < source.txt > target.txt
-Every field of config.decoding is a flag, as in decode.py. Needs pip install -e '.[export]'.
+Every field of config.decoding is a flag, as in decode.py; those of sampling are refused. Needs
+pip install -e '.[export]'.
 FILE is a zip archive without compression:
 
     card.json               description of the run and of the files below, for the loader

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .candidates import candidates, logsumexp
-from .checks import check_sentences, checked_step
+from .checks import check_sentences, checked_rules, checked_step
 from .constraints import Rules
 from .hypotheses import (
     Finished,
@@ -43,6 +43,7 @@ Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
 # (state, lanes [R], sentences [R]) → state
 Load = Callable[[Any, Array, Array], Any]
 
+ROUNDING = 1e-3  # of a log-probability that rules return and that should be at most 0
 REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled at once: `load` computes no more
 
 
@@ -112,9 +113,11 @@ def beam_search(
 
     A sentence is done at its limit, when no live hypothesis remains, or when the best live
     hypothesis could not beat the nbest-th finished one if it ended at its limit at no cost. This
-    bound is exact. With a `horizon` it is assumed to end within that many tokens, which takes fewer
-    steps and occasionally gives a lower score. If the logits of a live hypothesis are NaN or +inf,
-    the sentence is done and its scores are NaN. The loop therefore ends for any values.
+    bound is exact, because no token makes a hypothesis more probable; so `rules` may not reward
+    tokens. With a `horizon` it is assumed to end within that many tokens, which takes fewer steps
+    and occasionally gives a lower score. If the logits of a live hypothesis are NaN or +inf, or if
+    the rules give one of the best continuations a log-probability above 0, the sentence is done and
+    its scores are NaN. The loop therefore ends for any values.
 
     Without a `queue` each sentence has its own lane. A sentence's result depends neither on its
     neighbours nor on when it is started.
@@ -125,12 +128,15 @@ def beam_search(
         raise ValueError(f"max_length must be at least 1; got {max_length}")
     check_sentences(start_tokens, limits)
     step, total = checked_step(step, end_id), len(start_tokens)
+    rules = None if rules is None else checked_rules(rules)
     lanes, load = queue or Queue(total, lambda state, lanes, sentences: state)
     options = Options(beam_size, max_length, end_id, alpha, power_penalty, nbest, rules, horizon)
     # Entries for the dummy sentences of idle lanes, of limit 0.
-    start_tokens, limits = (jnp.pad(x, (0, lanes)) for x in (start_tokens, limits))  # [Q + B]
+    start_tokens, limits = (  # 2 × [Q + B]
+        jnp.pad(jnp.asarray(x, jnp.int32), (0, lanes)) for x in (start_tokens, limits)
+    )
     limits = jnp.minimum(limits, max_length)
-    present = (limits > 0).sum()  # sentences that are not padding
+    present = (limits > 0).sum(dtype=jnp.int32)  # sentences that are not padding
     # All sentences are loaded in groups of one size, so that their results have the same bits.
     fill = partial(
         refill,
@@ -166,11 +172,11 @@ def refill(
 
     The first `present` sentences are not padding.
     """
-    order = jnp.cumsum(search.done)  # [B]: 1, 2, … at the lanes that are done
+    order = jnp.cumsum(search.done, dtype=jnp.int32)  # [B]: 1, 2, … at the lanes that are done
     number = jnp.minimum(jnp.minimum(order[-1], group_size), present - search.next_sentence)
     refilled = search.done & (order <= number)  # [B]
     sentences = jnp.where(refilled, search.next_sentence + order - 1, search.sentences)  # [B]
-    index = jnp.arange(group_size)  # [R]
+    index = jnp.arange(group_size, dtype=jnp.int32)  # [R]
     lanes = jnp.searchsorted(order, index + 1, method="compare_all")  # [R]
     # Beyond the last lane, where `load` ignores them, if fewer than R are refilled.
     lanes = jnp.where(index < number, lanes, len(order) + index)
@@ -224,7 +230,8 @@ def expand(
     limit: Int[Array, " B"],
     options: Options,
 ) -> tuple[Continuations, Bool[Array, " B"]]:
-    """The best continuations, and the lanes in which a live hypothesis has logits NaN or +inf."""
+    """The best continuations, and the lanes that fail: a live hypothesis has logits NaN or +inf, or
+    the rules reward a token."""
     live_log_probs = search.live.log_probs  # [B, N]
     normalizer, at_limit = logsumexp(logits), search.t + 1 >= limit  # [B, N], [B]
     allowed: Array | bool = True
@@ -235,7 +242,11 @@ def expand(
         )
     # 3 × [B, K]
     best = candidates(logits, normalizer, live_log_probs, at_limit, options.end_id, allowed)
-    return Continuations(*best), failed.any(axis=1)
+    continuations, failed = Continuations(*best), failed.any(axis=1)
+    if options.rules is not None:
+        (before,) = take_slots(continuations.parents, live_log_probs)  # [B, K]
+        failed |= (continuations.log_probs - before > ROUNDING).any(axis=1)
+    return continuations, failed
 
 
 def finish(
@@ -264,7 +275,8 @@ def prune(search: SearchState, continuations: Continuations, options: Options) -
     parents, tokens = take_slots(order, parents, tokens)  # 2 × [B, N]
     ancestry = jnp.take_along_axis(search.live.ancestry, parents[:, :, None], axis=1)  # [B, N, T]
     is_next_step = jnp.arange(options.max_length) == (search.t + 1)[:, None, None]  # [B, 1, T]
-    ancestry = jnp.where(is_next_step, jnp.arange(options.beam_size)[:, None], ancestry)
+    slots = jnp.arange(options.beam_size, dtype=jnp.int32)
+    ancestry = jnp.where(is_next_step, slots[:, None], ancestry)
     return Live(tokens, parents, ancestry, log_probs)
 
 
@@ -277,7 +289,8 @@ def stopped(
 ) -> Bool[Array, " B"]:
     """The lanes at their limit, without a live hypothesis, failed, or beyond improvement."""
     best = live.log_probs[:, 0]
-    longest = jnp.minimum(limit, t + 1 + options.horizon) if options.horizon else limit
+    horizon = min(options.horizon, options.max_length)  # so that the sum does not overflow
+    longest = jnp.minimum(limit, t + 1 + horizon) if horizon else limit
     bound = best / options.penalty(longest)  # [B]
     ended = (t + 1 >= limit) | jnp.isneginf(best) | jnp.isnan(finished.scores[:, 0])
     return ended | (finished.scores[:, options.nbest - 1] >= bound)

@@ -103,7 +103,7 @@ def top_k_of_chunks(
     row, first = best // chunks, best % chunks * chunk  # [B, k]
     # The last chunk of a row can be shorter: a full one that ends at V is read instead.
     start = jnp.minimum(first, size - chunk)
-    column = start[..., None] + jnp.arange(chunk)  # [B, k, c]
+    column = start[..., None] + jnp.arange(chunk, dtype=jnp.int32)  # [B, k, c]
     inside = column >= first[..., None]
     if allowed is not True:
         inside &= take(jnp.broadcast_to(allowed, x.shape), row, start, chunk)

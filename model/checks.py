@@ -43,6 +43,13 @@ def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
         )
 
 
+def check_memory(memory: Any, entries: int, expected: str) -> None:
+    """The memory of a decoder layer or stack is a tuple, not the encoder's output."""
+    if not isinstance(memory, tuple) or len(memory) != entries:
+        got = f"shape {memory.shape}" if hasattr(memory, "shape") else type(memory).__name__
+        raise TypeError(f"memory must be {expected}; got {got}")
+
+
 def check_choice(name: str, got: Any, choices: Collection[str]) -> None:
     if got not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {got!r}")
@@ -56,7 +63,7 @@ def check_sentences(start_tokens: Any, limits: Any) -> None:
 
 
 def checked_step(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
-    """The step function of a search, with checks of its results."""
+    """The step function of a search, with checks of its results; its logits become float32."""
 
     def call(tokens: Any, state: Any, *rest: Any) -> tuple[Any, Any]:
         result = step(tokens, state, *rest)
@@ -77,13 +84,13 @@ def checked_step(step: Callable[..., Any], end_id: int) -> Callable[..., Any]:
                 "step must return a state of the same structure and shapes as its argument, "
                 f"{before_shapes}; got {after_shapes}"
             )
-        return logits, after
+        return logits.astype(jnp.float32), after
 
     return call
 
 
 def checked_rules(rules: Callable[..., Any]) -> Callable[..., Any]:
-    """A caller's rules of a search, with checks of their results."""
+    """The rules of a search, with checks of their results; numbers become float32."""
 
     def call(logits: Any, normalizer: Any, *rest: Any) -> tuple[Any, Any, Any]:
         result = rules(logits, normalizer, *rest)
@@ -103,6 +110,6 @@ def checked_rules(rules: Callable[..., Any]) -> Callable[..., Any]:
                 f"mask of rules must broadcast to [B, N, V] = {logits.shape}; got shape "
                 f"{mask.shape}"
             )
-        return new_logits, new_normalizer, mask
+        return new_logits.astype(jnp.float32), new_normalizer.astype(jnp.float32), mask
 
     return call

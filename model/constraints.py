@@ -5,7 +5,8 @@ A rule is a function here, a field of RuleOptions and a line of `make_rules`, wh
 The log-probability of a token is its logit − the normalizer. The repetition penalty changes
 log-probabilities. The other rules are masks, True = allowed, and leave log-probabilities unchanged,
 except that `renormalize` redistributes the probability of suppressed tokens. Every rule depends on
-probabilities only, so an ensemble of a model with itself equals that model.
+probabilities only, so an ensemble of a model with itself equals that model. None gives a token a
+log-probability above 0, so that the bound at which a search stops is exact.
 `history` holds the tokens of each hypothesis, −1 at later steps.
 """
 

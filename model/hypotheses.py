@@ -70,26 +70,27 @@ class SearchState(NamedTuple):
 
 def idle_live(lanes: int, beam_size: int, max_length: int) -> Live:
     """Placeholders for lanes that have no sentence yet."""
-    slots = jnp.zeros((lanes, beam_size), int)
-    ancestry = jnp.zeros((lanes, beam_size, max_length), int)
+    slots = jnp.zeros((lanes, beam_size), jnp.int32)
+    ancestry = jnp.zeros((lanes, beam_size, max_length), jnp.int32)
     return Live(slots, slots, ancestry, jnp.zeros((lanes, beam_size), jnp.float32))
 
 
 def first_live(start_tokens: Int[Array, " B"], beam_size: int, max_length: int) -> Live:
     """The start of sentences: slot 0 has probability 1, the others 0. Arrays that are equal for all
     sentences have an axis B of size 1."""
-    slots = jnp.arange(beam_size)
+    slots = jnp.arange(beam_size, dtype=jnp.int32)
     return Live(
         tokens=start_tokens[:, None],
         parents=slots[None],
         ancestry=jnp.where(jnp.arange(max_length) == 0, slots[:, None], -1)[None],
-        log_probs=jnp.where(slots == 0, 0.0, -jnp.inf)[None],
+        log_probs=jnp.where(slots == 0, jnp.float32(0.0), -jnp.inf)[None],
     )
 
 
 def no_finished(rows: int, beam_size: int) -> Finished:
     """N places without a hypothesis, which have score −inf."""
-    scores, zeros = (jnp.full((rows, beam_size), value) for value in (-jnp.inf, 0))
+    scores = jnp.full((rows, beam_size), -jnp.inf, jnp.float32)
+    zeros = jnp.zeros((rows, beam_size), jnp.int32)
     return Finished(scores, log_probs=scores, steps=zeros, slots=zeros)
 
 
@@ -98,11 +99,11 @@ def idle_search(
 ) -> SearchState:
     """The state before the first sentence: every lane is done and writes to its dummy row."""
     live = idle_live(lanes, beam_size, max_length)
-    empty = jnp.zeros((sentences + lanes, max_length, beam_size), int)
+    empty = jnp.zeros((sentences + lanes, max_length, beam_size), jnp.int32)
     return SearchState(
-        next_sentence=jnp.array(0),
-        sentences=sentences + jnp.arange(lanes),
-        t=jnp.zeros(lanes, int),
+        next_sentence=jnp.int32(0),
+        sentences=sentences + jnp.arange(lanes, dtype=jnp.int32),
+        t=jnp.zeros(lanes, jnp.int32),
         live=live,
         finished=no_finished(lanes, beam_size),
         done=jnp.ones(lanes, bool),
@@ -116,7 +117,7 @@ def length_penalty(
 ) -> Float[Array, "..."]:
     """((5 + length) / 6)^alpha (Wu et al. 2016, equation 14), or length^alpha if `power`."""
     length = jnp.asarray(length, jnp.float32)
-    return (length if power else (5.0 + length) / 6.0) ** alpha
+    return ((length if power else (5.0 + length) / 6.0) ** alpha).astype(jnp.float32)
 
 
 def take_slots(order: Int[Array, "B N"], *arrays: Array) -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from . import candidates
 from .beam_search import Step
-from .checks import check_sentences, check_shape, checked_step
+from .checks import check_sentences, check_shape, checked_rules, checked_step
 from .constraints import Rules
 from .hypotheses import Hypotheses, length_penalty
 
@@ -96,7 +96,8 @@ def sample(
         raise ValueError(f"samples and max_length must be at least 1; got {samples}, {max_length}")
     check_sentences(start_tokens, limits)
     check_shape("keys", keys, (len(start_tokens), *keys.shape[1:]), "one for each of start_tokens")
-    step = checked_step(step, end_id)
+    step, rules = checked_step(step, end_id), None if rules is None else checked_rules(rules)
+    start_tokens, limits = (jnp.asarray(x, jnp.int32) for x in (start_tokens, limits))
     limits = jnp.clip(limits, 1, max_length)
 
     def unfinished(sampling: SamplingState) -> Array:
@@ -125,10 +126,10 @@ def initial_state(
     batch: int, samples: int, max_length: int, end_id: int, step_state: Any
 ) -> SamplingState:
     return SamplingState(
-        jnp.array(0),
-        jnp.full((max_length, batch, samples), end_id),
-        jnp.zeros((batch, samples)),
-        jnp.zeros((batch, samples), int),
+        jnp.int32(0),
+        jnp.full((max_length, batch, samples), end_id, jnp.int32),
+        jnp.zeros((batch, samples), jnp.float32),
+        jnp.zeros((batch, samples), jnp.int32),
         step_state,
     )
 
@@ -138,7 +139,7 @@ def run_step(
 ) -> tuple[Float[Array, "B N V"], Any]:
     """Feed the newest tokens. Every sample remains in its slot, so its ancestor is itself."""
     t, (max_length, batch, samples) = sampling.t, sampling.tokens.shape
-    slots = jnp.broadcast_to(jnp.arange(samples), (batch, samples))
+    slots = jnp.broadcast_to(jnp.arange(samples, dtype=jnp.int32), (batch, samples))
     tokens = jnp.where(t == 0, start_tokens[:, None], sampling.tokens[t - 1])
     ancestry = jnp.where(jnp.arange(max_length) <= t, slots[..., None], -1)  # [B, N, T]
     return step(tokens, sampling.step_state, jnp.full(batch, t), slots, ancestry)
@@ -170,10 +171,15 @@ def constrain(
 def draw_tokens(keys: Array, choice: Choice, options: SamplingOptions) -> Int[Array, "B N"]:
     """One token for each sample."""
     top_k, top_p = options.top_k, options.top_p
-    logits = jnp.where(choice.allowed, choice.logits / options.temperature, -jnp.inf)
+    logits = jnp.where(choice.allowed, choice.logits, -jnp.inf)
+    largest = logits.max(axis=-1, keepdims=True)
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    # At a low temperature quotients overflow. That of the largest logit is 0, because devices flush
+    # only temperatures below `tiny` to 0.
+    logits = (logits - largest) / jnp.maximum(options.temperature, jnp.finfo(jnp.float32).tiny)
     if top_k or isinstance(top_p, jax.Array) or top_p < 1.0:
         logits = jnp.where(top_k_top_p_mask(logits, top_k, top_p), logits, -jnp.inf)
-    tokens = jax.vmap(jax.random.categorical)(keys, logits)
+    tokens = jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)
     return jnp.where(choice.must_end, options.end_id, tokens)  # for any logits, including NaN
 
 

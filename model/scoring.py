@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .checks import check_array, check_shape
+from .checks import check_array, check_shape, checked_rules
 from .constraints import Rules
 from .encoder_decoder import EncoderDecoder
 from .matmul import FULL
@@ -144,7 +144,7 @@ def target_log_probs(
         length = target.shape[1]
         before = jnp.tril(jnp.ones((length, length), bool), -1)
         history = jnp.where(before, target[:, None], -1)  # [B, T, T]
-        logits, normalizer, allowed = rules(logits, normalizer, history, None, None)
+        logits, normalizer, allowed = checked_rules(rules)(logits, normalizer, history, None, None)
         logits = jnp.where(allowed, logits, -jnp.inf)
     chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
     return jnp.where(jnp.isneginf(chosen), -jnp.inf, chosen - normalizer)

@@ -28,6 +28,7 @@ from .cache import (
     extend_cache,
     stored,
 )
+from .checks import check_memory
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .layers import Dropout, FeedForward, LayerNorm
@@ -84,16 +85,19 @@ class Layer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        mask: Bool[Array, "#B 1 #T C"] | None,
-        rotary: Int[Array, "B T"] | None,
-        memory: KeysValues | None,
-        memory_mask: Bool[Array, "#B 1 #T S"] | None,
-        cache: Cache | None,
-        index: Int[Array, " B"] | None,
-        row_ids: Int[Array, " B"] | None,
+        mask: Bool[Array, "#B 1 #T C"] | None = None,
+        rotary: Int[Array, "B T"] | None = None,
+        memory: KeysValues | None = None,
+        memory_mask: Bool[Array, "#B 1 #T S"] | None = None,
+        cache: Cache | None = None,
+        index: Int[Array, " B"] | None = None,
+        row_ids: Int[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache | None]:
-        """The arguments are those of `Stack`, with the memory and the cache of this layer; `rotary`
-        are the positions if queries and keys are rotated."""
+        """The arguments are those of `Stack`, with the memory and the cache of this layer:
+        `memory` is `memory_keys_values(encoded)`. `rotary` are the positions if queries and keys
+        are rotated."""
+        if memory is not None:
+            check_memory(memory, 2, "layer.memory_keys_values(memory), keys and values")
         y = self.around_self.enter(x)  # [B, T, D], as all x and y
         keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
         if cache is None:
@@ -147,9 +151,12 @@ class Stack(nn.Module):
     ) -> tuple[Float[Array, "B T D"], tuple[Cache | None, ...]]:
         """The output of the last layer, and the caches with the new keys and values at `index`.
 
-        Memory and caches have one entry per layer. Without caches, queries attend to the T
-        positions of `x`. `row_ids` are those of `dropout`.
+        Memory and caches have one entry per layer: `memory` is `memory_keys_values(encoded)`.
+        Without caches, queries attend to the T positions of `x`. `row_ids` are those of `dropout`.
         """
+        if memory is not None:
+            expected = "stack.memory_keys_values(memory), one entry per layer"
+            check_memory(memory, self.num_layers, expected)
         if self.config.positions in TABLES:
             x = x + self.positions(positions)  # [B, T, D]
         x = self.dropout(x, row_ids)

@@ -112,7 +112,9 @@ def mixture_logits(
     """
     if len(logits) == 1:
         return logits[0]
-    log_probs = jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits])  # [M, B, N, V]
+    log_probs = jnp.stack(  # [M, B, N, V]
+        [jax.nn.log_softmax(x.astype(jnp.float32), axis=-1) for x in logits]
+    )
     factors = None if weights is None else weights[:, None, None, None]
     return jax.nn.logsumexp(log_probs, axis=0, b=factors)
 

@@ -2,8 +2,8 @@
 
     python scripts/export.py --workdir=RUN --to=FILE [--platforms=cpu,cuda,tpu] [--buckets=16,32]
     python FILE < source.txt > target.txt
-RUN is a run or a MarianMT directory. Every field of config.decoding is a flag, as in decode.py.
-Needs pip install -e '.[export]'.
+RUN is a run or a MarianMT directory. Every field of config.decoding is a flag, as in decode.py;
+those of sampling are refused. Needs pip install -e '.[export]'.
 FILE is a zip archive without compression:
 
     card.json               description of the run and of the files below, for the loader
@@ -36,6 +36,7 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.command.flags import define_options, options_of
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.sizes import sizes_of
+from seq2seq.decoding.search_options import EXPORT, check_effect
 from seq2seq.decoding.translator import Translator
 from seq2seq.interop.models import find_params, load_params, open_model
 from seq2seq.model.inference import inference_variables
@@ -56,6 +57,7 @@ def check_export_flags(
     f: flags.FlagValues, config: Config, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> None:
     """UserError for flags and runs that cannot be exported; no parameters are loaded yet."""
+    check_effect(options_of(f), EXPORT)
     check_outputs([f.to], f.overwrite)
     unknown = [name for name in f.platforms if name not in PLATFORMS]
     if unknown or not f.platforms:

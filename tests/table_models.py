@@ -76,7 +76,7 @@ def compiled_search(step_of, max_length, **options):
     @jax.jit
     def search(tables, limits, alpha):
         start = jnp.full(len(tables), START)
-        state = jnp.full((len(tables), options["beam_size"]), START)
+        state = jnp.full((len(tables), options["beam_size"]), START, jnp.int32)
         given = options | dict(max_length=max_length, end_id=END, alpha=alpha)
         return beam_search(step_of(tables), state, start, limits, **given)
 

@@ -11,6 +11,7 @@ from dataclasses import fields
 from functools import cache
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from absl import flags
 from documents import (
@@ -290,6 +291,20 @@ def test_python_code_compiles(name):
         compile(code, name, "exec")
 
 
-def test_the_imports_of_reuse_exist():
-    (code,) = fenced(TEXTS["docs/REUSE.md"], "python")
-    exec(code, {})
+def test_the_code_of_reuse_computes_a_decoder_layer_and_plots_its_attention(tmp_path, monkeypatch):
+    """Cross-attention is not masked; the layer is causal, so later positions change nothing."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for code in fenced(TEXTS["docs/REUSE.md"], "python"):
+        exec(code, names)
+    assert names["weights"].shape == (2, 4, 5, 6)
+    np.testing.assert_allclose(names["weights"].sum(axis=-1), 1.0, atol=1e-5)
+    x = names["x"].at[:, 3:].set(0.0)
+    output = names["layer"].apply(
+        names["variables"], x, names["encoded"], method=names["decoder_layer"]
+    )
+    changed = np.abs(output - names["output"]).max(axis=(0, 2)) > 1e-5
+    assert changed.tolist() == [False] * 3 + [True] * 2
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ without a text, which the Translator adds.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Item(NamedTuple):
@@ -18,13 +18,37 @@ class Item(NamedTuple):
 
 
 def as_item(line: tuple[int, str | Item]) -> tuple[int, Item]:
-    """A numbered line as an item. TypeError if it is neither a string nor an item."""
+    """A numbered line as an item. Raises as `check_text` if it is neither a string nor an item."""
     number, item = line
-    if isinstance(item, str):
-        item = Item(item, item)
-    if not isinstance(item, Item):
-        raise TypeError(f"lines[{number}] must be a string, got {type(item).__name__} ({item!r})")
-    return number, item
+    texts = (item.text, item.prefix) if isinstance(item, Item) else (item,)
+    for text in texts:
+        check_text(f"lines[{number}]", text)
+    return number, Item(item, item) if isinstance(item, str) else item
+
+
+def as_pair(numbered: tuple[int, tuple[str, str]]) -> tuple[str, str]:
+    """A pair of texts without its number. Raises as `check_text` unless it is two strings."""
+    number, pair = numbered
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise TypeError(f"pairs[{number}] must be (source, target), got {pair!r}")
+    for text in pair:
+        check_text(f"pairs[{number}]", text)
+    return pair
+
+
+def check_text(name: str, text: Any) -> None:
+    """TypeError unless `text` is a string, ValueError if it has a lone surrogate, which is no
+    character."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a string, got {type(text).__name__} ({text!r})")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} has a lone surrogate: expected text that UTF-8 can encode, got "
+            f"{text[error.start]!r} at character {error.start}; replace it, for example with "
+            "text.encode('utf-8', 'replace').decode()"
+        ) from None
 
 
 class Source(NamedTuple):

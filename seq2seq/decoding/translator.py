@@ -6,7 +6,6 @@ Translator.load("runs/NAME").translate(lines) returns what decode.py writes.
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,16 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import check_rules
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
-from seq2seq.decoding.results import Hypothesis, Item, Source, Translation, as_item
+from seq2seq.decoding.results import (
+    Hypothesis,
+    Item,
+    Source,
+    Translation,
+    as_item,
+    as_pair,
+    check_text,
+)
+from seq2seq.decoding.search_options import changed_options, check_option_names
 from seq2seq.decoding.streaming import (
     WindowFeed,
     in_order,
@@ -30,7 +38,6 @@ from seq2seq.decoding.streaming import (
 )
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.constraints import Rules
-from seq2seq.model.options import did_you_mean
 from seq2seq.runtime.devices import prepare_jax_by_default
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.prefetch import Prefetched
@@ -123,7 +130,7 @@ class Translator:
 
         `rules` and `decoding` override rules and options for this call. If it asks for several
         hypotheses, a line has a list of translations. TypeError for an unknown option or a line
-        that is not a string.
+        that is not a string, ValueError for a line with a lone surrogate.
         """
         translator = self.with_options(rules, **decoding)
         check_no_string(lines)
@@ -170,11 +177,14 @@ class Translator:
         Each is yielded as soon as it and those before it are computed, also while `items` blocks.
         So another thread iterates over `items`. It reads at most `ahead` items more than
         translations are yielded (None: as many as keep the devices busy, some thousand).
-        `first` is the number of the first line: samples depend on the line number and the seed.
-        `annotate`: one more pass sets `scored` of each hypothesis, except those of blank lines.
-        TypeError if `items` is a string, ValueError if `ahead` is not positive.
+        `first` is the number of the first line, at least 0: samples depend on the seed and the line
+        number modulo 2^32. `annotate`: one more pass sets `scored` of each hypothesis, except those
+        of blank lines. TypeError if `items` is a string; ValueError if `ahead` is not positive or
+        `first` is negative.
         """
         check_no_string(items)
+        if not isinstance(first, int) or first < 0:
+            raise ValueError(f"first must be an integer of at least 0, got {first!r}")
         if ahead is None:
             ahead = sys.maxsize
         if ahead < 1:
@@ -193,8 +203,8 @@ class Translator:
         that a search finds, with its token ids, or the text `target`.
 
         `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
-        models' max_length. TypeError for texts that are not strings; ValueError for `model`;
-        UserError(CONFIGURATION) for an RNN without attention.
+        models' max_length. TypeError for texts that are not strings; ValueError for `model` and
+        for a text with a lone surrogate; UserError(CONFIGURATION) for an RNN without attention.
         """
         if not 0 <= model < len(self._models):
             raise ValueError(f"model must be from 0 to {len(self._models) - 1}, got {model}")
@@ -205,8 +215,8 @@ class Translator:
                 "which has no attention; use another run",
             )
         for name, text in (("source", source), ("target", target)):
-            if not isinstance(text, str) and (text is not None or name == "source"):
-                raise TypeError(f"{name} must be a string, got {type(text).__name__} ({text!r})")
+            if text is not None or name == "source":
+                check_text(name, text)
         ids = self.source_tokenizer.encode(source.strip())
         if target is None:
             (translation,) = self.stream([source])
@@ -295,9 +305,12 @@ class Translator:
 
         One teacher-forced pass computes it; it equals the score that a search gives the target. The
         hypothesis of a pair with two blank sides is blank and has no `scored`. Another thread
-        iterates over `pairs`.
+        iterates over `pairs`. TypeError for a pair that is not two strings, ValueError for a text
+        with a lone surrogate.
         """
-        items = (Item(source, "", target=target) for source, target in pairs)
+        items = (
+            Item(source, "", target=target) for source, target in map(as_pair, enumerate(pairs))
+        )
         with closing(self.scores(enumerate(items))) as groups:
             yield from in_order(groups)
 
@@ -319,22 +332,3 @@ def check_no_string(lines: object) -> None:
         raise TypeError(
             f"lines must be an iterable of strings, got the string {lines[:20]!r}; pass [text]"
         )
-
-
-def changed_options(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
-    """The options with other values. UserError(CONFIGURATION) for an invalid value."""
-    try:
-        options = replace(decoding, **changes)
-        options.validate()
-    except (TypeError, ValueError) as error:
-        raise UserError(CONFIGURATION, str(error)) from None
-    return options
-
-
-def check_option_names(options: dict[str, Any]) -> None:
-    """TypeError, with the most similar names, if an option does not exist."""
-    names = [field.name for field in fields(DecodingConfig)]
-    for name in options:
-        if name not in names:
-            hint = did_you_mean(name, names) or f"options: {', '.join(names)}"
-            raise TypeError(f"unknown option {name}; {hint}")

@@ -7,6 +7,7 @@ from seq2seq.model.options import Options, option
 
 INT32_LIMIT = 2**31  # exclusive bound of integers that are placed on devices
 MAX_HYPOTHESES = 2**16  # of a sentence, and sentences of a batch
+FLOAT32_MAXIMUM = 1e38  # of numbers that are placed on devices
 MAX_ALPHA = 4  # lengths are below 2^31, and (2^31)^4 = 2^124 is within float32
 
 
@@ -74,7 +75,7 @@ class DecodingConfig(Options):
         1.0,
         "factor on the log-probabilities of tokens that the hypothesis already contains",
         above=0,
-        below=float("inf"),
+        maximum=FLOAT32_MAXIMUM,
     )
     no_repeat_ngram: int = option(
         0,
@@ -94,7 +95,9 @@ class DecodingConfig(Options):
         minimum=0,
         maximum=MAX_HYPOTHESES,
     )
-    temperature: float = option(1.0, "softmax temperature of sampling", above=0, below=float("inf"))
+    temperature: float = option(
+        1.0, "softmax temperature of sampling", above=0, maximum=FLOAT32_MAXIMUM
+    )
     top_k: int = option(
         0, "sample from the k best tokens; 0: from all", unit="tokens", minimum=0, below=INT32_LIMIT
     )
@@ -131,3 +134,10 @@ class DecodingConfig(Options):
                 "decoding.nbest must be at most decoding.beam_size, got "
                 f"{self.nbest} > {self.beam_size}"
             )
+        for suffix in ("", "_ratio"):
+            fewest, most = (getattr(self, f"{end}_length{suffix}") for end in ("min", "max"))
+            if fewest > most > 0:
+                raise ValueError(
+                    f"decoding.min_length{suffix} must be at most decoding.max_length{suffix}, got "
+                    f"{fewest} > {most}"
+                )

@@ -254,6 +254,7 @@ BAD = {
     "--platforms=cpu,gpu": (2, "cpu, cuda, rocm, tpu, got 'cpu,gpu'"),
     "--buckets=16,33": (2, "from 2 to 32, got '16,33'"),
     "--samples=2": (2, "sampling cannot be exported"),
+    "--top_k=2": (2, "--top_k has no effect on an exported file"),
     "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
     "--workdir={d}/words": (
         2,

@@ -3,8 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from documents import ROOT, fenced
+from echo import echoing_translator
 from random_translator import LINES, scored, translator_of
 from tiny import write_run
 from tiny_marian import SENTENCES, sentencepiece
@@ -12,6 +14,8 @@ from tiny_marian import SENTENCES, sentencepiece
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.constraints import forbid_sequences_mask
+from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.runtime.errors import UserError
 
 
 def rules_for(sequences):
@@ -83,6 +87,20 @@ def test_programs_are_kept_by_the_identity_of_the_rules(translator):
     assert len(set(programs)) == 3
     assert first.with_options(alpha=1.0).engine._program(16) == programs[1]
     assert first.rules is first.with_options(beam_size=5).rules is rules
+
+
+def test_the_error_of_scores_that_are_nan_mentions_the_rules_if_there_are_any():
+    def nan(_, request, numbers):
+        shape = (*request.lengths.shape, 1)
+        scores = np.full(shape, np.nan, np.float32)
+        return Hypotheses(request.source[:, :, None], np.zeros(shape, int), scores, scores)
+
+    plain, _ = echoing_translator()
+    for translator, mentioned in ((plain, False), (plain.with_options(rules_for([(4,)])), True)):
+        translator.engine._search = lambda bucket: nan
+        with pytest.raises(UserError, match="line 1: the model's logits are not finite") as error:
+            translator.translate(["eins"])
+        assert ("rules give a token a log-probability above 0" in str(error.value)) is mentioned
 
 
 @dataclass

@@ -166,8 +166,8 @@ def test_sources_may_have_the_models_max_length_for_any_max_extra_length(positio
         ModelConfig(d_model=8, num_heads=2, max_length=longest, positions=positions)
         for longest in (90, 70)
     ]
-    lengths = np.array([0, 1, 7, 69, 70])
-    for extra in (0, 5, 69, 10_000):
+    lengths = np.array([0, 1, 7, 69, 70], np.int32)  # as those of a request
+    for extra in (0, 5, 69, 10_000, 2**31 - 1):
         options = DecodingConfig(max_extra_length=extra)
         options.validate()
         engine = Translator(models, (words, words), options).engine

@@ -162,6 +162,17 @@ def test_ties_go_to_the_earlier_then_to_the_better_hypothesis_then_to_the_lower_
         assert_slow_search_agrees(search(tables, limits), tables, limits, **options)
 
 
+def test_logits_of_every_dtype_are_searched_in_float32():
+    """Half precision would round the normaliser. 64-bit types change no dtype of the search."""
+    tables, limits = random_tables(0).astype(np.float16), random_limits(0)
+    expected = searcher(**PAPER)(tables.astype(np.float32), limits)
+    in_half = searcher(**PAPER)(tables, limits)
+    with jax.enable_x64():
+        in_double = searcher(**PAPER)(tables.astype(np.float64), limits)
+    for values in zip(expected, in_half, in_double, strict=True):
+        assert len({(x.dtype, x.tobytes()) for x in values}) == 1
+
+
 def test_a_vocabulary_smaller_than_two_beams_can_be_searched():
     search = searcher(**WIDE)
     tables, limits = random_tables(0, (B, 3, 3)), random_limits(0)

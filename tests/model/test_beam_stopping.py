@@ -28,7 +28,8 @@ from table_models import (
     trigram_step,
 )
 
-from seq2seq.model.beam_search import Queue, beam_search
+from seq2seq.model.beam_search import Options, Queue, beam_search, stopped
+from seq2seq.model.hypotheses import first_live, no_finished
 
 # Early stopping.
 
@@ -112,6 +113,23 @@ def test_a_horizon_stops_when_no_hypothesis_within_it_could_win(horizon):
         assert_same(listed(found, row), expected)
     assert longest_of(steps) == sorted({length for _, length in visited[horizon]})
     assert len(visited[horizon]) < len(visited[0])
+
+
+def test_the_longest_horizon_stops_where_the_exact_bound_does():
+    """Steps + horizon would overflow."""
+    beams, values = STOPPING["beam_size"], np.linspace(-3.0, -0.1, 30, dtype=np.float32)
+    t, limit = jnp.zeros(30, int), jnp.full(30, LONGEST)
+    live = first_live(t, beams, LONGEST)._replace(log_probs=jnp.tile(values[:, None], beams))
+    finished = no_finished(30, beams)._replace(scores=jnp.full((30, beams), -0.3))
+    options = Options(beams, LONGEST, END, 1.0, False, 1, None, horizon=0)
+
+    @jax.jit
+    def done(*arguments):
+        of_horizons = (options, options._replace(horizon=2**31 - 1))
+        return [stopped(*arguments, options) for options in of_horizons]
+
+    exact, longest = done(t, live, finished, limit)
+    assert exact.tolist() == longest.tolist() and 5 < exact.sum() < 25
 
 
 # The queue.

@@ -17,10 +17,12 @@ from seq2seq.model.attention import (
     segment_mask,
 )
 from seq2seq.model.beam_search import beam_search
+from seq2seq.model.config import ModelConfig
 from seq2seq.model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
 from seq2seq.model.positions import rotate, sinusoidal_positions
 from seq2seq.model.sampling import SamplingOptions, sample
 from seq2seq.model.scoring import score_targets
+from seq2seq.model.transformer import Layer, Stack
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,9 @@ QUERIES, KEYS = normal(B, H, T, K), normal(B, H, S, K)
 X, INTS = normal(B, T, D), jnp.ones((B, T), int)
 ADDITIVE = jnp.where(jnp.ones((B, 1, T, S), bool), 0.0, -jnp.inf)
 ATTEND = jnp.ones((B, 1, T, S), bool)
+
+
+SMALL, ENCODED = ModelConfig(d_model=8, d_ff=8, num_heads=2), normal(2, 3, 8)
 
 
 def attend(queries=QUERIES, keys=KEYS, values=KEYS, mask=None):
@@ -91,6 +96,10 @@ def feed(x, activation):
      lambda: score_targets([], INTS, INTS[:, 0], X[0], INTS[:, 0])),
     (ValueError, "target_lengths must have the shape",
      lambda: score_targets([], INTS, INTS[:, 0], INTS, INTS[0])),
+    (TypeError, r"memory must be layer.memory_keys_values\(memory\), .*; got shape \(2, 3, 8\)",
+     lambda: Layer(SMALL).init(jax.random.key(0), ENCODED, memory=ENCODED)),
+    (TypeError, r"memory must be stack.memory_keys_values\(memory\), .*; got tuple",
+     lambda: Stack(SMALL, 2).init(jax.random.key(0), ENCODED, None, INTS[:2, :3], (ENCODED,))),
 ])  # fmt: skip
 def test_an_error_names_the_wrong_argument(error, message, call):
     with pytest.raises(error, match=f"^{message}"):

@@ -21,9 +21,10 @@ from test_constraints import (
     tables_and_limits,
 )
 
-from seq2seq.model.beam_search import beam_search
+from seq2seq.model.beam_search import Queue, beam_search
 from seq2seq.model.constraints import RuleOptions, forbid_sequences_mask, make_rules
 from seq2seq.model.sampling import SamplingOptions, sample
+from seq2seq.model.scoring import target_log_probs
 
 SEQUENCES = [(4,), (3, 5), (5, 5), (3, 3, 6), (6, 5, 3), (6, 6, 6, 6)]
 BIAS = np.random.default_rng(9).normal(0, 1, V).astype(np.float32)
@@ -39,6 +40,13 @@ def forbid_suppressed(logits, normalizer, history, t, sentences):
 
 def biased(logits, normalizer, history, t, sentences):
     return logits + BIAS, normalizer, jnp.ones((1, 1, 1), bool)
+
+
+def rewarding(logits, normalizer, history, t, sentences):
+    """Token 4 of sentence 2 · B has a log-probability of 1."""
+    token = (jnp.arange(V) == 4) & (sentences == 2 * B)[:, None, None]
+    changed = jnp.where(token, normalizer[..., None] + 1.0, logits)
+    return changed, normalizer, jnp.ones((1, 1, 1), bool)
 
 
 def completes(written, token):
@@ -70,9 +78,14 @@ BIASED = RuleOptions((3,), renormalize=True, repetition_penalty=1.7, custom=bias
 
 
 @jax.jit
-def search_with_both(tables, limits, prefix):
-    """The first half of the sentences have `forbid` and the prefixes, the others BIASED."""
-    rules = [make_rules(END, RuleOptions(custom=forbid), prefix=prefix), make_rules(END, BIASED)]
+def search_with_all(tables, limits, prefix):
+    """A third of the sentences have `forbid` and the prefixes, a third BIASED, the last one
+    `rewarding`."""
+    rules = [
+        make_rules(END, RuleOptions(custom=forbid), prefix=prefix),
+        make_rules(END, BIASED),
+        make_rules(END, RuleOptions(custom=rewarding)),
+    ]
     return beam_search(
         *model_of(tables, 3),
         limits,
@@ -80,15 +93,17 @@ def search_with_both(tables, limits, prefix):
         nbest=3,
         max_length=LIMIT,
         end_id=END,
-        rules=rules_by_case(rules, np.repeat([0, 1], B)),
+        rules=rules_by_case(rules, np.repeat([0, 1, 2], B)),
     )
 
 
 @cache
-def found_with_both():
-    tables, limits = (np.concatenate(x) for x in zip(*map(tables_and_limits, (5, 7)), strict=True))
-    prefix = tuple(np.concatenate([x, x]) for x in per_sentence(6)[1])
-    return jax.device_get(search_with_both(tables, limits, prefix))
+def found_with_all():
+    tables, limits = (
+        np.concatenate(x) for x in zip(*map(tables_and_limits, (5, 7, 5)), strict=True)
+    )
+    prefix = tuple(np.concatenate([x] * 3) for x in per_sentence(6)[1])
+    return jax.device_get(search_with_all(tables, limits, prefix))
 
 
 def test_a_search_with_forbidden_sequences_equals_the_slow_search_without_them():
@@ -108,7 +123,7 @@ def test_a_search_with_forbidden_sequences_equals_the_slow_search_without_them()
     for row, limit in enumerate(limits):
         model = defined_model({}, tables[row], None, None, None)[0]
         allowed = allowed_of(row)
-        assert_slow_search_agrees(found_with_both(), row, model, limit, 3, allowed=allowed)
+        assert_slow_search_agrees(found_with_all(), row, model, limit, 3, allowed=allowed)
 
 
 def test_a_callers_rules_are_applied_to_the_logits_of_the_model_before_the_other_rules():
@@ -125,7 +140,7 @@ def test_a_callers_rules_are_applied_to_the_logits_of_the_model_before_the_other
         return model
 
     for row, limit in enumerate(limits):
-        assert_slow_search_agrees(found_with_both(), B + row, model_of(tables[row]), limit, 3)
+        assert_slow_search_agrees(found_with_all(), B + row, model_of(tables[row]), limit, 3)
 
 
 @pytest.mark.slow
@@ -186,6 +201,53 @@ def test_forbidden_sequences_must_hold_ids_of_the_vocabulary(sequences):
         jax.eval_shape(lambda: forbid_sequences_mask(history, t, sequences, V))
 
 
+def test_queue_rules_and_samples_have_the_same_dtypes_with_64_bit_types():
+    """Also if a caller's rules return float64. Loops of other dtypes than at the start fail."""
+    tables, limits = tables_and_limits(5)
+
+    def searched_and_drawn(tables, limits):
+        def load(state, lanes, sentences):
+            return state[0].at[lanes].set(sentences.astype(state[0].dtype)), state[1]
+
+        def step(tokens, state, t, parents, ancestry):
+            sentences, last = state
+            logits, last = step_of(tables[sentences])(tokens, last, t, parents, ancestry)
+            return logits, (sentences, last)
+
+        def custom(logits, normalizer, *_):
+            return logits.astype(tables.dtype), normalizer.astype(tables.dtype), jnp.asarray(MASK)
+
+        start = jnp.full(B, START)
+        rules = make_rules(
+            END,
+            RuleOptions((3,), True, 1.3, 2, custom),
+            min_lengths=jnp.full(B, 2),
+            prefix=(jnp.full((B, 2), 4), jnp.full(B, 1)),
+        )
+        found = beam_search(
+            step, (jnp.zeros(4, int), jnp.full((4, 2), START, jnp.int32)), start, limits,
+            beam_size=2, max_length=LIMIT, end_id=END, rules=rules, queue=Queue(4, load),
+        )  # fmt: skip
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(0)))(jnp.arange(B))
+        options = SamplingOptions(samples=2, max_length=LIMIT, end_id=END, top_k=3, top_p=0.9)
+        last = jnp.full((B, 2), START, jnp.int32)
+        return found, sample(step_of(tables), last, start, limits, keys, options, rules)
+
+    usual = jax.eval_shape(searched_and_drawn, tables, limits)
+    with jax.enable_x64():
+        doubles = jax.eval_shape(searched_and_drawn, tables.astype(np.float64), limits)
+    assert usual == doubles
+
+
+def test_rules_that_reward_a_token_fail_because_the_bound_would_not_be_exact():
+    """The other sentences have the results of a search without these rules."""
+    tables, limits = tables_and_limits(5)
+    assert limits[0] > 1 and np.isnan(found_with_all().scores[2 * B]).all()
+    for row, limit in enumerate(limits[1:], 1):
+        model = defined_model({}, tables[row], None, None, None)[0]
+        assert_slow_search_agrees(found_with_all(), 2 * B + row, model, limit, 3)
+
+
 MASK = np.ones((1, 1, V), bool)
 WRONG = {
     r"rules must return \(logits, normalizer, mask\); got": (TypeError, lambda x, z: x),
@@ -201,8 +263,28 @@ WRONG = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_an_error_of_a_callers_rules_names_the_wrong_result(message):
+    """Rules of a Translator, and rules that a search or scoring gets without `make_rules`."""
     error, changed = WRONG[message]
     tables, limits = tables_and_limits(5)
-    options = RuleOptions(custom=lambda logits, normalizer, *_: changed(logits, normalizer))
-    with pytest.raises(error, match=message):
-        jax.eval_shape(partial(search, options=options, beam_size=2), tables, limits)
+
+    def wrong(logits, normalizer, *_):
+        return changed(logits, normalizer)
+
+    def searched(tables, limits):
+        options = dict(beam_size=2, max_length=LIMIT, end_id=END, rules=wrong)
+        return beam_search(*model_of(tables, 2), limits, **options)
+
+    def drawn(tables, limits):
+        options = SamplingOptions(samples=2, max_length=LIMIT, end_id=END)
+        keys = jax.random.split(jax.random.key(0), B)
+        return sample(*model_of(tables, 2), limits, keys, options, wrong)
+
+    def scored(tables, limits):
+        return target_log_probs(tables[:, START], jnp.ones((B, V), int), wrong)
+
+    def translated(tables, limits):
+        return search(tables, limits, options=RuleOptions(custom=wrong), beam_size=2)
+
+    for function in (searched, drawn, scored, translated):
+        with pytest.raises(error, match=message):
+            jax.eval_shape(function, tables, limits)

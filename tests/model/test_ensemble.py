@@ -116,11 +116,14 @@ def test_an_ensemble_of_two_searches_like_the_mean_of_their_probabilities(weight
 
 @pytest.mark.parametrize("weights", [(0.7, 0.3), (0.2, 0.5, 0.3)], ids=str)
 def test_a_weighted_mixture_is_the_log_of_the_weighted_mean_of_probabilities(weights):
-    logits = np.random.default_rng(7).normal(2, 3, (len(weights), 2, 3, V)).astype(np.float32)
+    """In float32 for logits of half precision too."""
+    halves = np.random.default_rng(7).normal(2, 3, (len(weights), 2, 3, V)).astype(np.float16)
+    logits = halves.astype(np.float32)
     probabilities = np.exp(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
     expected = np.log(np.tensordot(weights, probabilities, axes=1))
-    found = jax.jit(mixture_logits)(list(logits), np.float32(weights))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for given in (logits, halves):
+        found = jax.jit(mixture_logits)(list(given), np.float32(weights))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_equal_weights_give_the_probabilities_of_no_weights_and_extreme_ones_those_of_one_model():

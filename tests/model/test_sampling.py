@@ -114,6 +114,18 @@ def test_the_frequency_of_a_hypothesis_is_its_probability(options):
             assert log_probs[hypothesis] == pytest.approx(log_prob, abs=1e-4)
 
 
+def test_at_the_lowest_temperatures_the_most_probable_tokens_are_drawn():
+    """Logits over such a temperature overflow, and devices flush the lower ones to 0."""
+    table, limits = tables(1, seed=3), np.array([LIMIT])
+    first = int(table[0, START].argmax())
+    expected = first, int(table[0, first].argmax()), END
+    assert END not in expected[:2]
+    for temperature in (1e-30, 1e-38, 1e-45):
+        options = dict(samples=6000, temperature=temperature)
+        tokens = np.asarray(draw(table, limits, keys_of(1), **options).tokens)
+        assert (tokens == expected).all()
+
+
 def test_samples_do_not_depend_on_neighbours():
     table, limits, keys = tables(7), LIMITS, keys_of(7)
     whole = draw(table, limits, keys, samples=31)

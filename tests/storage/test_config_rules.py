@@ -93,7 +93,7 @@ BOUNDS = [
         for name in ("alpha", "max_length_ratio", "min_length_ratio")
     ),
     *(
-        ("decoding", name, (TINY, 0.5, 1.0, 1.5), (0.0, -1.0, float("inf"), NAN))
+        ("decoding", name, (TINY, 0.5, 1.0, 1e38), (0.0, -1.0, 1e39, float("inf"), NAN))
         for name in ("repetition_penalty", "temperature")
     ),
     ("decoding", "top_p", (TINY, 0.5, 1.0), (0.0, -1.0, 1 + TINY, NAN)),

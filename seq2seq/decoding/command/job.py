@@ -14,6 +14,7 @@ from seq2seq.decoding.command.inputs import (
     shard_of,
 )
 from seq2seq.decoding.command.references import References
+from seq2seq.decoding.search_options import BEAM, check_effect
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
@@ -72,7 +73,11 @@ class Job:
         if self.output != "-":
             check_no_input_is_replaced(self.output, files)
             check_outputs([self.output], self.overwrite)
-        self._check_mode()
+        self._check_pieces()
+        if self.mode == "translate":  # the options are checked with those of the run
+            check_effect(self._flags, BEAM)
+        else:
+            check_effect([*self.options, *self._flags], f"--mode={self.mode}")
         self._check_formats()
         if self.shard:
             shard_of(self.shard)
@@ -85,26 +90,13 @@ class Job:
                 "that all of them can access, and no --reference",
             )
 
-    def _check_mode(self) -> None:
+    def _check_pieces(self) -> None:
         if self.target_pieces and self.reference:
             raise UserError(
                 CONFIGURATION,
                 "--target_pieces is not supported with --reference: expected text to score, got "
                 "pieces; remove one of them",
             )
-        if self.mode == "translate":
-            if self.input.target:
-                raise UserError(
-                    CONFIGURATION,
-                    "--target is not supported with --mode=translate; give --mode=score or align",
-                )
-            return
-        for flag, value in (("--reference", self.reference), ("--prefix", self.input.prefix)):
-            if value:
-                raise UserError(
-                    CONFIGURATION,
-                    f"{flag} is not supported with --mode={self.mode}; remove one of them",
-                )
 
     def _check_formats(self) -> None:
         """UserError(CONFIGURATION) for formats that the mode or --annotate does not support."""
@@ -116,11 +108,6 @@ class Job:
                     f"--output_format={names_with('has_fields')}",
                 )
             return
-        if self.annotate:
-            raise UserError(
-                CONFIGURATION,
-                f"--annotate is not supported with --mode={self.mode}; remove it, or --mode",
-            )
         if not self.formats.output.can_score:
             raise UserError(
                 CONFIGURATION,
@@ -134,10 +121,24 @@ class Job:
                 f"holds both sides and --input_format={names_with('has_target')}",
             )
 
+    @property
+    def _flags(self) -> list[str]:
+        """The flags in the table of seq2seq.decoding.search_options.py that are set."""
+        flags = {
+            "annotate": self.annotate,
+            "reference": self.reference,
+            "metric": self.metric,
+            "baseline": self.baseline,
+            "prefix": self.input.prefix,
+            "target": self.input.target,
+        }
+        return [name for name, value in flags.items() if value]
+
     def check_with_run(self, translator: Translator) -> None:
         """UserError(CONFIGURATION) for flags that are invalid with the options or models of a
         run."""
-        self._check_options(translator.decoding)
+        if self.mode == "translate":
+            self._check_translations(translator.decoding)
         if self.mode == "align" and not translator.can_align:
             raise UserError(
                 CONFIGURATION,
@@ -145,21 +146,12 @@ class Job:
                 "transformer or rnn_attention; use --mode=score",
             )
 
-    def _check_options(self, decoding: DecodingConfig) -> None:
-        several = self.mode == "translate" and decoding.hypotheses > 1
-        if several and not self.formats.output.has_nbest:
+    def _check_translations(self, decoding: DecodingConfig) -> None:
+        if decoding.hypotheses > 1 and not self.formats.output.has_nbest:
             raise UserError(
                 CONFIGURATION,
                 f"{self.output_flag} does not support several translations of a line; give "
                 f"--output_format={names_with('has_nbest')}",
-            )
-        sampling = ("temperature", "top_k", "top_p", "seed")
-        unused = [f"--{name}" for name in sampling if name in self.options]
-        if unused and not decoding.samples:
-            raise UserError(
-                CONFIGURATION,
-                f"{', '.join(unused)} has no effect on a beam search; add "
-                "--samples=N to draw samples, or remove the flag",
             )
 
     def lines(self, references: References | None) -> range | None:

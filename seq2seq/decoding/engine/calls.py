@@ -37,15 +37,18 @@ class Call(NamedTuple):
     outcome: Future[tuple[Hypotheses | None, float]]
 
 
-def read_results(sources: list[Source], hypotheses: Hypotheses) -> Results:
-    """The hypotheses of each source of a call. UserError(DIVERGED) if a score is NaN."""
+def read_results(
+    sources: list[Source], hypotheses: Hypotheses, has_own_rules: bool = False
+) -> Results:
+    """The hypotheses of each source of a call. UserError(DIVERGED) if a score is NaN.
+    `has_own_rules`: the search has a caller's rules."""
     merged = [merge_devices(np.asarray(field)) for field in hypotheses]
     tokens, *numbers = merged  # [B, N, T]; three of [B, N]
     lengths, scores, log_probs = (values.tolist() for values in numbers)
     results = []
     for row, source in enumerate(sources):
         if any(map(isnan, scores[row])):
-            raise nonfinite_error(source.number)
+            raise nonfinite_error(source.number, has_own_rules)
         fields = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
         best_first = [
             Hypothesis("", score, log_prob, length, ids[: length - 1].tolist())
@@ -58,13 +61,15 @@ def read_results(sources: list[Source], hypotheses: Hypotheses) -> Results:
     return results
 
 
-def nonfinite_error(line: int) -> UserError:
+def nonfinite_error(line: int, has_own_rules: bool = False) -> UserError:
     """The error for a line (from 0) whose scores are NaN."""
+    what = f"line {line + 1}: the model's logits are not finite"
+    if has_own_rules:
+        what += ", or the rules give a token a log-probability above 0"
     return UserError(
         DIVERGED,
-        f"line {line + 1}: the model's logits are not finite: expected "
-        "numbers, got NaN or infinity; decode with --dtype=float32 or another "
-        "--checkpoint",
+        f"{what}: expected numbers, got NaN or infinity; decode with --dtype=float32 or another "
+        "--checkpoint" + (", or lower what the rules add to logits" if has_own_rules else ""),
     )
 
 

@@ -215,8 +215,8 @@ class Engine:
             # One source, with a prefix if any has one, gives arrays of the same shapes.
             source = next((source for source in sources if source.prefix), sources[0])
             arguments = self.variables, *self._inputs(bucket, [source]), self._values
-            self._ahead.start(key, partial(compiled(key[0]).lower, *arguments), threads)
-            started.append(f"{bucket} × {self.lanes.of(bucket)}")
+            if self._ahead.start(key, partial(compiled(key[0]).lower, *arguments), threads):
+                started.append(f"{bucket} × {self.lanes.of(bucket)}")
         if started:
             self._log(f"compiling the search, source tokens × sentences: {', '.join(started)}")
 
@@ -272,8 +272,9 @@ class Engine:
         """The request for these sources and their numbers, distributed over the devices."""
         config, shape = self.models[0].config, (self._capacity(bucket), bucket)
         request = padded_request(sources, shape, config, self._decoding, self.buckets[-1])
-        numbers = np.zeros(shape[0], np.int32)
+        numbers = np.zeros(shape[0], np.int64)
         numbers[: len(sources)] = [source.number for source in sources]
+        numbers = numbers.astype(np.int32)  # random keys are made of the lowest 32 bits
         return jax.tree.map(distribute, (request, numbers))  # [devices, Q, …]
 
     def _collect(self, call: Call) -> Results:
@@ -283,7 +284,8 @@ class Engine:
         while True:
             hypotheses = self._fetch(call)
             if hypotheses is not None:
-                results += read_results(call.sources, hypotheses)
+                has_own_rules = self._search_options.rules.custom is not None
+                results += read_results(call.sources, hypotheses, has_own_rules)
                 sources = sources[len(call.sources) :]
             if not sources:
                 return results

@@ -49,7 +49,8 @@ def padded_request(
 def max_lengths(options: DecodingConfig, lengths: np.ndarray, longest: int) -> np.ndarray:
     """The most tokens of a translation for each source length; 0 for length 0. At most `longest`,
     the models' max_length."""
-    limits = np.minimum(lengths + options.max_extra_length, longest)
+    # In int64: the lengths of a request are int32, in which the sum can overflow.
+    limits = np.minimum(lengths.astype(np.int64) + options.max_extra_length, longest)
     if options.max_length:
         limits = np.minimum(limits, options.max_length)
     if options.max_length_ratio:

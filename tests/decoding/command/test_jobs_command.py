@@ -58,8 +58,9 @@ def test_json_keeps_its_fields_and_can_be_scored(run):
     path, lines = run
     fields = [{"id": i, "text": line} for i, line in enumerate(lines)]
     text = "".join(json.dumps(one) + "\n" for one in fields)
-    flags = ("--format=jsonl", "--beam_size=3", "--suppress=<pad> <s> <unk>")
-    code, out, _ = decode(path, *flags, "--nbest=2", "--annotate", stdin=text.encode())
+    flags = ("--format=jsonl", "--suppress=<pad> <s> <unk>")
+    search = "--beam_size=3", "--nbest=2", "--annotate"
+    code, out, _ = decode(path, *flags, *search, stdin=text.encode())
     found = [json.loads(line) for line in out.split("\n")[:-1]]
     assert code == 0
     assert [{"id": one["id"], "text": one["text"]} for one in found] == fields
@@ -74,7 +75,7 @@ def test_json_keeps_its_fields_and_can_be_scored(run):
             assert again["score"] == pytest.approx(one["score"], abs=1e-4)
             assert again["log_probs"] == one["log_probs"]
             assert sum(again["log_probs"]) == pytest.approx(again["log_prob"], abs=1e-4)
-    code, links, _ = decode(path, *flags, "--mode=align", stdin=out.encode())
+    code, links, _ = decode(path, "--format=jsonl", "--mode=align", stdin=out.encode())
     assert code == 0
     aligned = [json.loads(line).get("alignment", []) for line in links.split("\n")[:-1]]
     assert [len(one) for one in aligned] == [len(one["translation"].split()) for one in found]
@@ -267,7 +268,7 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
             ("--annotate",),
             "--annotate is not supported with --format=text; give --output_format=js",
         ),
-        (("--annotate", "--format=jsonl", "--mode=score"), "--annotate is not supported with --mo"),
+        (("--annotate", "--format=jsonl", "--mode=score"), "--annotate has no effect on --mode=sc"),
         (("--input_format=moses",), "give --input_format=text or tsv or jsonl"),
         (
             ("--mode=align", "--target={d}/in.txt", "--output_format=moses"),
@@ -278,19 +279,29 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
             ("--mode=score", "--target={d}/in.txt", "--format=moses"),
             "mode=score; give --output_format=t",
         ),
-        (("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"), "--reference is not"),
-        (("--mode=score", "--target={d}/in.txt", "--prefix=x"), "--prefix is not supported with"),
+        (
+            ("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"),
+            "--reference has no effect on --mode=score",
+        ),
+        (("--mode=score", "--target={d}/in.txt", "--prefix=x"), "--prefix has no effect on --mode"),
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
         (("--shard=1/2",), "--input file"),
-        (("--target={d}/in.txt",), "give --mode=score or align"),
+        (("--target={d}/in.txt",), "--target has no effect on a beam search"),
         (("--baseline={d}/in.txt",), "--baseline has no effect without --reference"),
         (("--metric=bleu,x", "--reference={d}/in.txt"), "--metric: unknown metric 'x': expected"),
         (("--suppress=nowhere",), "'nowhere' cannot be suppressed: expected pieces"),
         (("--temperature=0",), "above 0"),
         (("--top_p=90",), "at most 1"),
         (("--min_length=10000000000",), "below 2^31"),
-        (("--temperature=0.5",), "--temperature has no effect on a beam search; add --samples=N"),
-        (("--top_k=4", "--seed=1"), "--top_k, --seed has no effect"),
+        (
+            ("--top_k=4", "--seed=1"),
+            "--top_k, --seed has no effect on a beam search: expected options of a beam search, "
+            "got options of sampling (--samples=N); remove them, or change the mode",
+        ),
+        (
+            ("--mode=score", "--target={d}/in.txt", "--nbest=2", "--alpha=1", "--min_length=3"),
+            "--nbest, --min_length has no effect on --mode=score",
+        ),
     ],
     ids=str,
 )

@@ -1,13 +1,16 @@
 """Programs are compiled in threads, each once, while earlier ones run; errors reach the caller."""
 
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import pytest
-from echo import in_time
+from echo import echoing_translator, in_time
 from random_translator import translator_of
+from tiny import WORDS
 
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.compilation import CompilationAhead
@@ -114,6 +117,41 @@ def test_cancelled_compilations_are_not_run_and_can_be_started_again():
     ahead.start("waiting", lambda: ran.append("again"), 1)
     in_time(partial(ahead.wait, "waiting", lambda: None))
     assert ran == ["running", "again"]
+
+
+def test_threads_may_start_wait_for_and_cancel_compilations_at_the_same_time():
+    """As the searches of a Translator that they share. Each key is started once."""
+    ahead, lock, started = CompilationAhead(), threading.Lock(), []
+
+    def work(thread):
+        for number in range(100):
+            for key in ((thread, number), ("shared", number)):
+                if ahead.start(key, lambda: None, 1):
+                    with lock:
+                        started.append(key)
+                ahead.wait(key, lambda: None)
+            ahead.cancel()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # the threads interrupt each other anywhere
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            in_time_or_raise(lambda: list(threads.map(work, range(8))))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(started) >= 900
+
+
+def test_threads_that_share_a_translator_get_their_own_lines():
+    translator, _ = echoing_translator()
+    texts = [[" ".join(WORDS[: 3 * i + k]) for i in range(4)] for k in range(1, 9)]
+
+    def work(lines):
+        return [translator.translate(lines) for _ in range(5)]
+
+    with ThreadPoolExecutor(8) as threads:
+        found = in_time_or_raise(lambda: list(threads.map(work, texts)))
+    assert found == [[lines] * 5 for lines in texts]
 
 
 def test_no_more_programs_than_threads_are_compiled_at_once():

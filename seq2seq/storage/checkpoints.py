@@ -20,7 +20,14 @@ import orbax.checkpoint as ocp
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import replicated
 from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
-from seq2seq.runtime.files import delete_directory, publish_directory
+from seq2seq.runtime.files import publish_directory
+from seq2seq.runtime.temporaries import (
+    delete_abandoned,
+    delete_directory,
+    delete_temporary,
+    is_temporary,
+    temporary_directory,
+)
 from seq2seq.storage.manifest import damage, quarantine, write_manifest
 from seq2seq.storage.migration import FORMAT_VERSION, migrate
 from seq2seq.storage.run_files import (
@@ -32,8 +39,6 @@ from seq2seq.storage.run_files import (
     write_best,
 )
 from seq2seq.storage.sizes import megabytes, num_bytes
-
-TEMPORARY = "*.*tmp"  # the files in checkpoints/ that an unfinished save leaves
 
 
 class Checkpoints:
@@ -84,7 +89,7 @@ class Checkpoints:
         self._write(self._directory / str(step), items, state)
         self._write_best(data["best"])
         for old in set(steps(self.run)) - {*self._last_steps(), data["best"].get("checkpoint")}:
-            self._delete(self._directory / str(old))
+            self._delete_old(self._directory / str(old))
         self._log(f"saved step {step}")
 
     def _write_best(self, best: dict[str, Any]) -> None:
@@ -97,12 +102,13 @@ class Checkpoints:
             ) from None
 
     def _write(self, path: Path, items: dict[str, Any], tree: Any) -> None:
-        temporary = self._directory / f"{path.name}.tmp"
         try:
-            self._orbax.save(temporary, args=ocp.args.Composite(**items))
-            write_manifest(temporary)
-            self._delete(path)
-            publish_directory(temporary, path)
+            with temporary_directory(path) as temporary:
+                written = temporary / path.name
+                self._orbax.save(written, args=ocp.args.Composite(**items))
+                write_manifest(written)
+                self._delete(path)
+                publish_directory(written, path)
         except (OSError, ValueError) as error:  # TensorStore raises ValueError
             for _ in range(20):  # threads of Orbax may continue to write for a while
                 self._delete_temporaries()
@@ -116,13 +122,22 @@ class Checkpoints:
 
     def _delete(self, path: Path) -> None:
         """Rename, then delete: a partly deleted checkpoint never has the name of a checkpoint."""
-        if path.is_dir():
-            delete_directory(path, self._directory / f"{path.name}.old.tmp")
+        if path.is_dir() and (left := delete_directory(path)):
+            self._log(f"warning: {left}")
+
+    def _delete_old(self, path: Path) -> None:
+        """Delete a checkpoint that is no longer needed; the next save tries again if it fails."""
+        try:
+            self._delete(path)
+        except OSError as error:
+            self._log(f"warning: {path} could not be deleted: {error.strerror}")
 
     def _delete_temporaries(self) -> None:
-        """Delete the files of saves that failed or were killed."""
-        for path in self._directory.glob(TEMPORARY):
-            shutil.rmtree(path, ignore_errors=True)
+        """Delete what saves that failed or were killed have left: the run is locked, so no other
+        process writes here. checkpoints/ may be a link to a directory with files of others."""
+        for path in temporaries(self._directory):
+            delete_temporary(path)
+        delete_abandoned(self.run / "average")
 
     def _last_steps(self) -> list[int]:
         """The last `keep` steps that are multiples of `every`, to keep and to average.
@@ -255,6 +270,11 @@ class Checkpoints:
     def close(self) -> None:
         self._thread.shutdown()
         self._orbax.close()
+
+
+def temporaries(directory: Path) -> list[Path]:
+    """The files and directories in checkpoints/ that an unfinished save or deletion has left."""
+    return sorted(path for path in directory.iterdir() if is_temporary(path.name))
 
 
 def host_copy(state: Any) -> Any:

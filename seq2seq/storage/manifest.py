@@ -5,12 +5,14 @@ sha256sum -c MANIFEST.sha256`); the first line is a comment with the hash of the
 """
 
 import hashlib
+import re
 from pathlib import Path
 
 from seq2seq.runtime.files import file_sha256, sync_to_disk, write_atomic
 
 NAME = "MANIFEST.sha256"
 FIRST = "# sha256 of the lines below: {}\n"
+CORRUPT = re.compile(r"[0-9]+\.corrupt(-[0-9]+)?")  # names that `quarantine` gives checkpoints
 
 
 def write_manifest(directory: Path) -> None:

@@ -1,5 +1,6 @@
 """The directory of a training run: lock, configuration, vocabulary, log, metrics and samples."""
 
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,8 @@ from typing import Any
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import save_tokenizers
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
-from seq2seq.runtime.files import lock_file, write_atomic
+from seq2seq.runtime.files import write_atomic
+from seq2seq.runtime.locks import lock_file, no_follow
 from seq2seq.storage.config import (
     Config,
     DecodingConfig,
@@ -160,7 +162,13 @@ class Run:
             self.log(f"changed: {text}")
 
     def save_vocabulary(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
-        """Write vocab/."""
+        """Write vocab/. UserError(OUTPUT) if it is a link to another directory."""
+        if (self.path / "vocab").is_symlink():
+            raise UserError(
+                OUTPUT,
+                f"{self.path}/vocab is a symbolic link: expected a directory of this run; delete "
+                "the link, or choose another --workdir",
+            )
         save_tokenizers(str(self.path / "vocab"), *tokenizers)
 
     def describe(self, config: Config, data: dict[str, str]) -> None:
@@ -196,8 +204,10 @@ class Run:
         self._append("train.log", line)
 
     def _append(self, name: str, line: str) -> None:
-        with self._warn_on_write_error(name), open(self.path / name, "a", encoding="utf-8") as file:
-            print(line, file=file)
+        path = self.path / name
+        with self._warn_on_write_error(name):
+            with open(path, "a", encoding="utf-8", opener=no_follow) as file:
+                print(line, file=file)
 
     @contextmanager
     def _warn_on_write_error(self, name: str) -> Iterator[None]:
@@ -240,8 +250,11 @@ class Run:
         """Write samples/NAME.txt."""
         text = "".join(line + "\n" for line in lines)
         with self._warn_on_write_error("samples"):
-            (self.path / "samples").mkdir(exist_ok=True)
-            (self.path / "samples" / f"{name}.txt").write_text(text, encoding="utf-8")
+            directory = self.path / "samples"
+            if directory.is_symlink():
+                raise OSError(errno.ELOOP, f"{directory} is a symbolic link")
+            directory.mkdir(exist_ok=True)
+            write_atomic(directory / f"{name}.txt", text)
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         """Write scores.json: the checkpoint and, by name of the held-out data, its scores."""

@@ -9,7 +9,6 @@ from seq2seq.decoding.command.formats import Formats, names_with
 from seq2seq.decoding.command.inputs import (
     Input,
     check_input,
-    check_no_input_is_replaced,
     shard_lines,
     shard_of,
 )
@@ -17,8 +16,9 @@ from seq2seq.decoding.command.references import References
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from seq2seq.runtime.files import check_outputs, is_replaceable, locked_output
-from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.files import check_outputs
+from seq2seq.runtime.locks import locked_output
+from seq2seq.runtime.paths import expand_path, is_replaceable
 from seq2seq.storage.config import DecodingConfig
 
 
@@ -70,8 +70,7 @@ class Job:
         if files.count("-") > 1:
             raise UserError(DATA, "only one input can be stdin; give the name of the other file")
         if self.output != "-":
-            check_no_input_is_replaced(self.output, files)
-            check_outputs([self.output], self.overwrite)
+            check_outputs([self.output], self.overwrite, files)
         self._check_mode()
         self._check_formats()
         if self.shard:

@@ -17,6 +17,9 @@ from forked import call_forked
 from tiny import WORDS, write_run
 
 from seq2seq.data.metrics import bleu, ter
+from seq2seq.decoding.command.formats import FORMATS
+from seq2seq.decoding.command.inputs import Input
+from seq2seq.runtime.errors import DATA, UserError
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
@@ -294,6 +297,28 @@ def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
             f"error: {tmp_path / 'target'} ends after line 1: expected as many lines as in "
             f"{path / 'in.txt'}; the two files must be parallel"
         )
+
+
+def test_an_input_that_becomes_shorter_during_a_job_is_refused(tmp_path):
+    path = tmp_path / "in.txt"
+    read = Input(str(path), "", FORMATS["text"], scored=False)
+    for count, lines in ((5, range(5)), (4, range(2, 4)), (0, range(0))):
+        path.write_text("a\n" * count)
+        assert [number for number, _ in read.items(lines)] == list(lines)
+    path.write_text("a\n" * 3)
+    for lines in (range(5), range(4, 5)):
+        with pytest.raises(UserError, match="expected at least 5 lines, got 3") as caught:
+            list(read.items(lines))
+        assert caught.value.code == DATA
+
+
+def test_a_file_with_the_name_of_stdin_is_not_read(run, whole, tmp_path):
+    """The file is in the working directory, and has another number of lines."""
+    path, _ = run
+    (tmp_path / "-").write_text("eins\n")
+    content = (path / "in.txt").read_bytes()
+    done = call_forked(command(path, "--input=-")[1:], content, tmp_path)
+    assert (done.code, done.out) == (0, whole), done.err
 
 
 def test_a_pipe_is_read_once_and_an_output_pipe_is_not_replaced(run, whole, tmp_path):

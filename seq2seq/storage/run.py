@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import shutil
 import sys
 import time
@@ -17,6 +16,7 @@ from seq2seq.data.tokenizers.vocabulary import save_tokenizers
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
 from seq2seq.runtime.files import write_atomic
 from seq2seq.runtime.locks import lock_file, no_follow
+from seq2seq.runtime.streams import write_stderr
 from seq2seq.storage.config import (
     Config,
     DecodingConfig,
@@ -268,16 +268,6 @@ class Run:
             if self._tensorboard is not None:
                 self._tensorboard.close()
         self._lock.close()
-
-
-def write_stderr(text: str) -> None:
-    """Write to stderr; training continues if stderr is a closed pipe or a file on a full disk."""
-    try:
-        print(text, end="", file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    except OSError:
-        pass
 
 
 def data_change_message(files: list[str]) -> str:

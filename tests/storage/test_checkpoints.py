@@ -157,7 +157,7 @@ def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkey
 def test_training_continues_if_stderr_is_a_closed_pipe(tmp_path):
     code = (
         "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
-        "from seq2seq.storage.run import write_stderr\n"
+        "from seq2seq.runtime.streams import write_stderr\n"
         "write_stderr('one\\n'); write_stderr('two\\n'); print('on')"
     )
     (tmp_path / "closed.py").write_text(code)

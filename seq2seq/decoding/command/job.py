@@ -1,5 +1,6 @@
 """A decoding job: what one command line of decode.py does, and the checks of it."""
 
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -69,7 +70,9 @@ class Job:
             check_input(path)
         if files.count("-") > 1:
             raise UserError(DATA, "only one input can be stdin; give the name of the other file")
-        if self.output != "-":
+        if self.output == "-":
+            sys.stdout.write("")  # UserError if it is closed
+        else:
             check_outputs([self.output], self.overwrite, files)
         self._check_mode()
         self._check_formats()

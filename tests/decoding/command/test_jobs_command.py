@@ -20,6 +20,7 @@ from seq2seq.data.metrics import bleu, ter
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input
 from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.lines import LONGEST
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
@@ -309,6 +310,21 @@ def test_an_input_that_becomes_shorter_during_a_job_is_refused(tmp_path):
     for lines in (range(5), range(4, 5)):
         with pytest.raises(UserError, match="expected at least 5 lines, got 3") as caught:
             list(read.items(lines))
+        assert caught.value.code == DATA
+
+
+@pytest.mark.parametrize("character", ["a", "é", "犬", "🐕"])
+def test_a_json_line_above_the_limit_is_refused_with_the_limit(tmp_path, character):
+    path = tmp_path / "in.jsonl"
+    read = Input(str(path), "", FORMATS["jsonl"], scored=False)
+    fitting = (LONGEST - 12) // len(character.encode()) - 1
+    for count, fits in ((fitting, True), (fitting + 2, False), (LONGEST, False)):
+        path.write_text('{"text": "a"}\n{"text": "%s"}\n' % (character * count), encoding="utf-8")
+        if fits:
+            assert read.count() == 2
+            continue
+        with pytest.raises(UserError, match="in.jsonl:2: longer than 1,048,576 bytes") as caught:
+            read.count()
         assert caught.value.code == DATA
 
 

@@ -4,19 +4,25 @@ An atomic write goes to a temporary name first (`temporaries.py`): a file or dir
 complete or not at all.
 """
 
+import errno
 import gzip
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 from uuid import uuid4
 
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.locks import lock_path
 from seq2seq.runtime.paths import expand_path, is_replaceable
 from seq2seq.runtime.temporaries import StrPath, is_temporary, temporary_file
+
+PAUSES = (0.1, 1.0)  # seconds before a read is tried again
+
+T = TypeVar("T")
 
 
 def check_outputs(paths: Iterable[str], overwrite: bool, inputs: Iterable[str] = ()) -> None:
@@ -173,3 +179,16 @@ def file_sha256(path: StrPath) -> str:
     """The sha256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def retried(read: Callable[[], T]) -> T:
+    """The result of `read`, which is tried again after an error that may be of the moment: of a
+    disk, or of a network file system whose server has restarted."""
+    for pause in PAUSES:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ESTALE):
+                raise
+        time.sleep(pause)
+    return read()

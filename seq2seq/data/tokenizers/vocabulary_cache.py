@@ -87,5 +87,7 @@ def _write_entry(entry: Path, canonical: str, tokenizers: tuple[Tokenizer, Token
         if _load_entry(entry, canonical):
             return
         if entry.exists():  # damaged
+            for path in entry.iterdir():  # OSError: it cannot be read now, perhaps it is intact
+                path.read_bytes()
             delete_directory(entry)
         publish_directory(new, entry)

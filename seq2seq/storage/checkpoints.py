@@ -5,6 +5,7 @@ the best one. The one idea: a checkpoint is written to a temporary directory, wi
 files, and then renamed.
 """
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -202,29 +203,14 @@ class Checkpoints:
         return best in {None, *steps(self.run)} or (best == "average" and self.complete)
 
     def _newest_intact_step(self) -> int | None:
-        damaged: dict[int | str, str] = {}
-        for step in reversed(steps(self.run)):
-            if reason := damage(self._directory / str(step)):
-                damaged[step] = reason
-                continue
-            for damaged_step, reason in damaged.items():
-                path = quarantine(self._directory / str(damaged_step))
-                self._log(
-                    f"warning: checkpoint {damaged_step} is damaged: {reason}; it was renamed to "
-                    f"{path.name}, and training resumes from step {step}"
-                )
-            return step
-        quarantined = self._directory.glob("*.corrupt*")
-        damaged |= {path.name: "quarantined earlier" for path in quarantined}
-        # The first save writes best.json, so its presence means that there was a checkpoint.
-        if damaged or (self.run / "best.json").exists():
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in damaged.items())
-            raise UserError(
-                CHECKPOINT,
-                f"no checkpoint in {self._directory} can be used: {reasons or 'it is empty'}; "
-                "restore one from a backup, or start over with --overwrite",
+        step, damaged = newest_intact_step(self.run)
+        for damaged_step, reason in damaged.items():
+            path = quarantine(self._directory / str(damaged_step))
+            self._log(
+                f"warning: checkpoint {damaged_step} is damaged: {reason}; it was renamed to "
+                f"{path.name}, and training resumes from step {step}"
             )
-        return None
+        return step
 
     def average(self) -> Any:
         """The mean of the parameters of the last `keep` checkpoints, without damaged ones."""
@@ -270,6 +256,42 @@ class Checkpoints:
     def close(self) -> None:
         self._thread.shutdown()
         self._orbax.close()
+
+
+def newest_intact_step(run: Path) -> tuple[int | None, dict[int, str]]:
+    """The newest intact step of a run, None for a new run, and the damage of each newer one.
+
+    Raises UserError(CHECKPOINT) if all checkpoints are damaged or lost. Changes nothing.
+    """
+    directory, damaged = run / "checkpoints", dict[int, str]()
+    for step in reversed(steps(run)):
+        if reason := damage(directory / str(step)):
+            damaged[step] = reason
+            continue
+        return step, damaged
+    reasons = {str(step): reason for step, reason in damaged.items()}
+    reasons |= {path.name: "quarantined earlier" for path in directory.glob("*.corrupt*")}
+    # The first save writes best.json, so its presence means that there was a checkpoint.
+    if not reasons and not (run / "best.json").exists():
+        return None, {}
+    if not reasons and (run / "average").is_dir():
+        raise UserError(
+            CHECKPOINT,
+            f"{run} holds parameters only: expected checkpoints to resume from; start a new run "
+            f"from the parameters: --config.training.init_from={run} and another --workdir",
+        )
+    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise UserError(
+        CHECKPOINT,
+        f"no checkpoint in {directory} can be used: {listed or 'it is empty'}; "
+        "restore one from a backup, or start over with --overwrite",
+    )
+
+
+def stored_data(run: Path, step: int) -> dict[str, Any]:
+    """The data that was saved with the state of a step: files, position, best checkpoint."""
+    path = run / "checkpoints" / str(step)
+    return migrate(json.loads((path / "data" / "metadata").read_bytes()), path)
 
 
 def temporaries(directory: Path) -> list[Path]:

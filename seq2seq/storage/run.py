@@ -87,20 +87,24 @@ class Run:
     def clear(self) -> None:
         """Delete the run in this directory; other files stay.
 
-        Raises UserError(OUTPUT) if the directory has files with names of RUN_FILES but no run.
+        Raises UserError(OUTPUT) as `check_clearable`.
         """
-        if not self._is_clearable():
-            raise UserError(
-                OUTPUT,
-                f"{self.path} holds files but no run: expected the config.json of a run; "
-                "--overwrite deletes nothing here, choose another --workdir",
-            )
+        self.check_clearable()
         for name in RUN_FILES:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def check_clearable(self) -> None:
+        """Raise UserError(OUTPUT) if the directory holds files of RUN_FILES but no run."""
+        if not self._is_clearable():
+            raise UserError(
+                OUTPUT,
+                f"{self.path} holds files but no run: expected the config.json of a run; "
+                "--overwrite deletes nothing here, choose another --workdir",
+            )
 
     def _is_clearable(self) -> bool:
         """Whether the directory holds a run, or only what a failed first start has left."""
@@ -183,9 +187,7 @@ class Run:
             self.log(
                 f"warning: {damage}; the data is compared with the checkpoint's record instead"
             )
-        changed = [name for name in data if previous.get("data", data).get(name) != data[name]]
-        if changed and not config.training.allow_data_change:
-            raise UserError(DATA, data_change_message(changed))
+        check_same_data(previous, data, config)
         save_config(config, self.path / "config.json")
         facts = start_facts(config.training.seed, data)
         if previous:
@@ -268,6 +270,14 @@ class Run:
             if self._tensorboard is not None:
                 self._tensorboard.close()
         self._lock.close()
+
+
+def check_same_data(facts: dict[str, Any], data: dict[str, str], config: Config) -> None:
+    """UserError(DATA) if a run with these facts (of run.json) had other data, unless
+    training.allow_data_change is set."""
+    changed = [name for name in data if facts.get("data", data).get(name) != data[name]]
+    if changed and not config.training.allow_data_change:
+        raise UserError(DATA, data_change_message(changed))
 
 
 def data_change_message(files: list[str]) -> str:

@@ -147,6 +147,7 @@ def test_malformed_or_reversed_steps_of_a_trace_are_refused(spec):
     [
         ("profile", "9:99", "ends after training.num_steps=10"),  # it would never be written
         ("adam_epsilon", 0.0, "must be above 0"),  # 0 / 0 for a zero gradient
+        ("seed", 2**32, "must be below 4294967296"),  # the initialisation would be that of seed 0
     ],
 )
 def test_impossible_settings_are_refused(field, value, rule):

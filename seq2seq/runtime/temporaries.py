@@ -75,7 +75,7 @@ def delete_abandoned(path: StrPath) -> None:
         if (marked := MARKED.fullmatch(name)) and marked[1] == prefix:
             temporary = os.path.join(directory, name)
             with suppress(OSError):  # it is held, deleted, or the file system has no locks
-                opened = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW)
+                opened = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
                     fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     delete_temporary(temporary)
@@ -105,7 +105,7 @@ def _create(path: StrPath, create: Callable[[str], None], flags: int) -> tuple[s
         temporary = os.path.join(directory, f"{prefix}.{uuid4().hex[:12]}.{SUFFIX}")
         create(temporary)
         with suppress(FileNotFoundError):  # another process has deleted it before it was locked
-            opened = os.open(temporary, flags)
+            opened = os.open(temporary, flags | os.O_NOFOLLOW)
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(opened, fcntl.LOCK_EX)
             if os.path.exists(temporary):

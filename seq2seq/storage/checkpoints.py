@@ -5,7 +5,6 @@ the best one. The one idea: a checkpoint is written to a temporary directory, wi
 files, and then renamed.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -29,8 +28,9 @@ from seq2seq.runtime.temporaries import (
     is_temporary,
     temporary_directory,
 )
-from seq2seq.storage.manifest import damage, quarantine, write_manifest
+from seq2seq.storage.manifest import quarantine, write_manifest
 from seq2seq.storage.migration import FORMAT_VERSION, migrate
+from seq2seq.storage.newest_step import newest_intact_step
 from seq2seq.storage.run_files import (
     mean_params,
     read_best,
@@ -256,42 +256,6 @@ class Checkpoints:
     def close(self) -> None:
         self._thread.shutdown()
         self._orbax.close()
-
-
-def newest_intact_step(run: Path) -> tuple[int | None, dict[int, str]]:
-    """The newest intact step of a run, None for a new run, and the damage of each newer one.
-
-    Raises UserError(CHECKPOINT) if all checkpoints are damaged or lost. Changes nothing.
-    """
-    directory, damaged = run / "checkpoints", dict[int, str]()
-    for step in reversed(steps(run)):
-        if reason := damage(directory / str(step)):
-            damaged[step] = reason
-            continue
-        return step, damaged
-    reasons = {str(step): reason for step, reason in damaged.items()}
-    reasons |= {path.name: "quarantined earlier" for path in directory.glob("*.corrupt*")}
-    # The first save writes best.json, so its presence means that there was a checkpoint.
-    if not reasons and not (run / "best.json").exists():
-        return None, {}
-    if not reasons and (run / "average").is_dir():
-        raise UserError(
-            CHECKPOINT,
-            f"{run} holds parameters only: expected checkpoints to resume from; start a new run "
-            f"from the parameters: --config.training.init_from={run} and another --workdir",
-        )
-    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    raise UserError(
-        CHECKPOINT,
-        f"no checkpoint in {directory} can be used: {listed or 'it is empty'}; "
-        "restore one from a backup, or start over with --overwrite",
-    )
-
-
-def stored_data(run: Path, step: int) -> dict[str, Any]:
-    """The data that was saved with the state of a step: files, position, best checkpoint."""
-    path = run / "checkpoints" / str(step)
-    return migrate(json.loads((path / "data" / "metadata").read_bytes()), path)
 
 
 def temporaries(directory: Path) -> list[Path]:

@@ -17,8 +17,8 @@ from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.memory import free_memory
 from seq2seq.runtime.streams import write_stderr
-from seq2seq.storage.checkpoints import newest_intact_step, stored_data
 from seq2seq.storage.config import Config
+from seq2seq.storage.newest_step import newest_intact_step, stored_data
 from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.records import parsed_facts
 from seq2seq.storage.run import Run, check_same_data

@@ -29,17 +29,17 @@ def newest_intact_step(run: Path) -> tuple[int | None, dict[int, str]]:
     # The first save writes best.json, so its presence means that there was a checkpoint.
     if not reasons and not (run / "best.json").exists():
         return None, {}
-    if not reasons and (run / "average").is_dir():
-        raise UserError(
-            CHECKPOINT,
-            f"{run} holds parameters only: expected checkpoints to resume from; start a new run "
-            f"from the parameters: --config.training.init_from={run} and another --workdir",
-        )
     listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    other = "start over with --overwrite"
+    if not reasons and (run / "average").is_dir():  # the only model, which --overwrite deletes
+        other = (
+            "start a new run from the parameters of this one: another --workdir and "
+            f"--config.training.init_from={run}"
+        )
     raise UserError(
         CHECKPOINT,
         f"no checkpoint in {directory} can be used: {listed or 'it is empty'}; "
-        "restore one from a backup, or start over with --overwrite",
+        f"restore one from a backup, or {other}",
     )
 
 

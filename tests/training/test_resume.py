@@ -266,7 +266,7 @@ def with_damaged_checkpoints(run):
             without_checkpoints,
             False,
             CHECKPOINT,
-            "run holds parameters only: .* --config.training.init_from=.*run and another --workdir",
+            "can be used: it is empty; .* another --workdir and --config.training.init_from=.*run$",
         ),
         (shutil.rmtree, False, CONFIGURATION, "run is the run itself"),
     ],

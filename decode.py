@@ -75,10 +75,10 @@ def decode(job: Job, f: flags.FlagValues, poll: Callable[[], None]) -> None:
         if job.resumable:
             write_resumably(job, lines, translator, output_lines)
         elif job.interactive:
-            write_output(job.output, interactive_answers(job, translator, output_lines))
+            write_output(job, interactive_answers(job, translator, output_lines))
         else:
             first = lines.start if lines else 0
-            write_output(job.output, in_order(output_lines(job.input.items(lines)), first))
+            write_output(job, in_order(output_lines(job.input.items(lines)), first))
         output_lines.report()
     if references is not None:
         print_scores(job, references, output_lines)
@@ -121,7 +121,8 @@ def write_resumably(
     """Compute the results that an earlier run of the job has not saved, and write the output."""
     members = members_of(job.runs, job.checkpoint)
     fingerprint = job_fingerprint(translator, members, output_lines.settings)
-    output = open_resumable_output(job.output, fingerprint, translator.engine.sizes.chunk)
+    chunk = translator.engine.sizes.chunk
+    output = open_resumable_output(job.output, fingerprint, chunk, job.overwrite)
     if saved := output.count_saved():
         note(f"{saved:,} lines are saved by an earlier run: unchanged ones are not computed again")
     output.run(partial(job.input.items, lines), output_lines, output_lines.progress.add_reused)
@@ -137,10 +138,10 @@ def interactive_answers(
     return session.answers(job.input.items(texts=sentences), output_lines)
 
 
-def write_output(output: str, texts: Iterable[str]) -> None:
+def write_output(job: Job, texts: Iterable[str]) -> None:
     """Write a line for each text, to stdout ("-") as soon as it is computed."""
-    if output != "-":
-        write_lines(output, texts)
+    if job.output != "-":
+        write_lines(job.output, texts, job.overwrite)
         return
     for text in texts:
         print(text, flush=True)

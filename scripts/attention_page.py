@@ -40,9 +40,9 @@ def attention_html(name: str, example: Example) -> str:
     return page(f"Attention of {name}", body, STYLES, SCRIPTS)
 
 
-def write_arrays(path: str, attention: Attention) -> None:
+def write_arrays(path: str, attention: Attention, overwrite: bool) -> None:
     """Write the fields of `attention` as a .npz file."""
-    with open_atomic(path) as file:
+    with open_atomic(path, overwrite) as file:
         arrays: dict[str, Any] = {name: np.array(x) for name, x in attention._asdict().items()}
         np.savez_compressed(file, **arrays)
 
@@ -65,11 +65,11 @@ def main() -> None:
     run = Path(f.workdir).expanduser().absolute()
     example = load_example(run, f.checkpoint, f.source, f.target)
     content = attention_html(f"{run.name} ({f.checkpoint})", example).encode()
-    with open_atomic(f.output) as file:
+    with open_atomic(f.output, f.overwrite) as file:
         file.write(content)
     print(f"{f.output}: {len(content) / 1000:,.0f} kB", file=sys.stderr)
     if f.npz:
-        write_arrays(f.npz, example.attention)
+        write_arrays(f.npz, example.attention, f.overwrite)
 
 
 def define_flags() -> None:

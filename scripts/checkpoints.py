@@ -20,11 +20,11 @@ if __name__ == "__main__":  # a clone need not be installed
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from seq2seq.runtime.files import delete_directory
 from seq2seq.runtime.path_flags import define_path
-from seq2seq.storage.checkpoints import TEMPORARY, Checkpoints
+from seq2seq.runtime.temporaries import delete_directory, delete_temporary, is_temporary
+from seq2seq.storage.checkpoints import Checkpoints, temporaries
 from seq2seq.storage.config import load_config
-from seq2seq.storage.manifest import damage
+from seq2seq.storage.manifest import CORRUPT, damage
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import (
     AVERAGE_NAME,
@@ -80,12 +80,9 @@ def prune(run: Path, f: flags.FlagValues) -> None:
         directory = run / "checkpoints"
         intact = [step for step in steps(run) if not damage(directory / str(step))]
         old = set(intact[:-keep]) - {read_best(run).get("checkpoint")}
-        leftovers = [
-            path
-            for path in directory.glob("*")
-            if path.match("*.corrupt*") or path.match(TEMPORARY)
-        ]
-        unneeded = [*(directory / str(step) for step in sorted(old)), *sorted(leftovers)]
+        corrupt = [path for path in directory.iterdir() if CORRUPT.fullmatch(path.name)]
+        leftovers = sorted([*corrupt, *temporaries(directory)])
+        unneeded = [*(directory / str(step) for step in sorted(old)), *leftovers]
         for path in unneeded:
             delete(path)
             print(f"deleted {path}")
@@ -153,10 +150,12 @@ def delete(path: Path) -> None:
 
     A directory is renamed first, so a kill leaves no partial checkpoint under its final name.
     """
-    if path.is_symlink() or not path.is_dir():
+    if is_temporary(path.name):
+        delete_temporary(path)
+    elif path.is_symlink() or not path.is_dir():
         path.unlink()
-    else:
-        delete_directory(path, path.with_name(f"{path.name}.old.tmp"))
+    elif left := delete_directory(path):
+        print(f"warning: {left}", file=sys.stderr)
 
 
 COMMANDS = {"list": list_checkpoints, "verify": verify, "prune": prune, "average": average}

@@ -5,7 +5,6 @@
 decode.py translates with either without conversion. An error names what cannot be converted.
 """
 
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,25 +22,24 @@ from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.temporaries import temporary_directory
 from seq2seq.storage.run_files import write_run
 
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """A temporary directory that is renamed to `path` when all is written.
+    """A new directory under a temporary name that is renamed to `path` when all is written.
 
     UserError(OUTPUT) if `path` exists and is not an empty directory.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(OUTPUT, f"{path} exists already; choose another name, or move it")
-    temporary = path.with_name(f"{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        temporary.replace(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory(path) as temporary:
+        new = temporary / "new"
+        new.mkdir()
+        yield new
+        new.replace(path)
 
 
 def import_marian(directory: Path, run: Path) -> None:

@@ -44,9 +44,8 @@ from seq2seq.model.platforms import choices_of
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.files import check_outputs, write_atomic
+from seq2seq.runtime.files import check_outputs, open_atomic
 from seq2seq.runtime.path_flags import define_path
-from seq2seq.runtime.paths import expand_path
 from seq2seq.storage.config import Config
 from seq2seq.storage.run_files import require_finite
 
@@ -184,7 +183,8 @@ def main() -> None:
     loader = Path(__file__).with_name("load_exported.py").read_bytes()
     files = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
     archive = zip_bytes({**files, **models[0], **models[1], **programs, **arrays})
-    write_atomic(expand_path(f.to), archive)
+    with open_atomic(f.to, f.overwrite) as file:
+        file.write(archive)
     print(
         f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt", file=sys.stderr
     )

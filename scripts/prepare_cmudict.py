@@ -71,7 +71,7 @@ def main() -> None:
             f"got --output={f.output} --score={f.score}",
         )
     if f.output:
-        check_outputs([f.output], f.overwrite)
+        check_outputs([f.output], f.overwrite, [f.input, f.without])
     words = read_dictionary(f.input)
     if f.without:
         known = read_dictionary(f.without)
@@ -82,7 +82,7 @@ def main() -> None:
             f"{f.input} has no words" + (f" that are not in {f.without}" if f.without else ""),
         )
     if f.output:
-        count = write_lines(f.output, dictionary_pairs(words, f.distinct))
+        count = write_lines(f.output, dictionary_pairs(words, f.distinct), f.overwrite)
         print(f"{f.output}: {count:,} pairs, {len(words):,} words", file=sys.stderr)
         return
     outputs = [line for _, line in numbered_lines(f.score)]

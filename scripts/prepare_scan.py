@@ -45,12 +45,12 @@ def main() -> None:
         )
     if f.valid == f.output:
         raise UserError(CONFIGURATION, f"expected different files, got --valid=--output={f.output}")
-    check_outputs(filter(None, (f.output, f.valid)), f.overwrite)
+    check_outputs(filter(None, (f.output, f.valid)), f.overwrite, [f.input])
     lines = ["\t".join(pair) for pair in read_scan(f.input)]
     held_out = set(range(f.valid_every - 1, len(lines), f.valid_every)) if f.valid else set()
     for path, members in ((f.output, set(range(len(lines))) - held_out), (f.valid, held_out)):
         if path:
-            count = write_lines(path, (lines[i] for i in sorted(members)))
+            count = write_lines(path, (lines[i] for i in sorted(members)), f.overwrite)
             print(f"{path}: {count:,} pairs", file=sys.stderr)
 
 

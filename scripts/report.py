@@ -93,7 +93,7 @@ def main() -> None:
         prepare_jax(f.compilation_cache, 1, decoding_only=True)
         attention = attention_html(runs, f.source)
     content = report_html(runs, attention).encode()
-    with open_atomic(f.output) as file:
+    with open_atomic(f.output, f.overwrite) as file:
         file.write(content)
     print(f"{f.output}: {len(content) / 1000:,.0f} kB", file=sys.stderr)
 

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # a clone need not be installed
 
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.runtime.files import check_outputs
+from seq2seq.runtime.files import check_outputs, open_atomic
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import expand_path
 from seq2seq.scripts.pages.browser import chromium
@@ -43,7 +43,7 @@ def check_flags(f: flags.FlagValues) -> None:
             CONFIGURATION,
             f"--output is invalid: expected FILE.png, got {f.output!r}; rename the file",
         )
-    check_outputs([f.output], f.overwrite)
+    check_outputs([f.output], f.overwrite, [f.page])
 
 
 def click(page: Any, name: str) -> None:
@@ -99,7 +99,9 @@ def main() -> None:
             click(page, name.replace(";", ","))
         if f.point:
             point_at(page, [*map(int, f.point)])
-        page.screenshot(path=expand_path(f.output), full_page=f.full)
+        content = page.screenshot(full_page=f.full)
+    with open_atomic(f.output, f.overwrite) as file:
+        file.write(content)
 
 
 def define_flags() -> None:

@@ -5,13 +5,13 @@ one device and one set of sizes.
 """
 
 import json
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.files import write_atomic
 
 DONE, RUNNING, FAILED = "done", "running", "failed"
 
@@ -60,10 +60,7 @@ class Results:
             "part": part, "setting": self._setting, "state": state, "seconds": seconds,
             "error": " ".join(error.split())[:400], "rows": rows, **self._facts,
         }  # fmt: skip
-        path = self._path(part)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
-        os.replace(temporary, path)
+        write_atomic(self._path(part), json.dumps(result, indent=1))
 
     def _path(self, part: str) -> Path:
         return self._directory / f"{part.replace(':', '-')}.json"

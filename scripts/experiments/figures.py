@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from seq2seq.runtime.files import write_atomic
 
 if TYPE_CHECKING:  # matplotlib is optional: without it an experiment is measured, not drawn
     from matplotlib.axes import Axes
@@ -64,10 +66,10 @@ def smoothed(losses: Sequence[float] | np.ndarray, points: int = 50) -> list[flo
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write an SVG file without the time of writing. ValueError above MOST_BYTES."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    figure.savefig(temporary, format="svg", metadata={"Date": None})
-    if temporary.stat().st_size > MOST_BYTES:
-        size = temporary.stat().st_size
-        temporary.unlink()
-        raise ValueError(f"{path.name} must have at most {MOST_BYTES} bytes; got {size}")
-    os.replace(temporary, path)
+    content = io.BytesIO()
+    figure.savefig(content, format="svg", metadata={"Date": None})
+    if len(content.getvalue()) > MOST_BYTES:
+        raise ValueError(
+            f"{path.name} must have at most {MOST_BYTES} bytes; got {len(content.getvalue())}"
+        )
+    write_atomic(path, content.getvalue())

@@ -16,6 +16,7 @@ from absl import app, flags, logging
 
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError
 from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.streams import open_closed_streams, stdout_lost_its_reader, write_stderr
 
 # Messages of Python and absl for a value of another type than that of the flag, and what to print.
 WRONG_TYPES = {
@@ -36,6 +37,7 @@ def run_command(
     A UserError is printed as one line on stderr; with --debug every error keeps its traceback.
     `explain` returns a message for an error of a config file or field or an unknown flag, or None.
     """
+    open_closed_streams()
     logging.set_verbosity(logging.ERROR)  # Orbax and TFDS log details at INFO and WARNING
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     for stream in (sys.stdout, sys.stderr):
@@ -48,7 +50,9 @@ def run_command(
             silence_threads()
         main()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if not stdout_lost_its_reader():
+            exit_with_error(*code_and_message(error), error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no message at exit
         sys.exit(0)
     except KeyboardInterrupt:
@@ -147,7 +151,7 @@ def exit_with_error(code: int, message: str, error: Exception | None = None) -> 
     if error is not None and not isinstance(error, flags.Error) and debugging():
         raise error
     clear = "\r\033[K" if sys.stderr.isatty() else ""  # erase the live progress line
-    print(f"{clear}error: {' '.join(message.split())[:2000]}", file=sys.stderr)
+    write_stderr(f"{clear}error: {' '.join(message.split())[:2000]}\n")
     stop_all_processes(code, message)
     sys.exit(code)
 

@@ -1,28 +1,35 @@
-"""Output files of commands, atomic writes and locks.
+"""Output files of commands and atomic writes.
 
-An atomic write goes to another name first: a file or directory appears complete or not at all.
+An atomic write goes to a temporary name first (`temporaries.py`): a file or directory appears
+complete or not at all.
 """
 
-import fcntl
+import errno
 import gzip
 import hashlib
 import os
-import platform
-import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from typing import BinaryIO, TextIO, cast
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import BinaryIO, TypeVar, cast
+from uuid import uuid4
 
 from seq2seq.runtime.errors import OUTPUT, UserError
-from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.locks import lock_path
+from seq2seq.runtime.paths import expand_path, is_replaceable
+from seq2seq.runtime.temporaries import StrPath, is_temporary, temporary_file
 
-StrPath = str | os.PathLike[str]
+PAUSES = (0.1, 1.0)  # seconds before a read is tried again
+
+T = TypeVar("T")
 
 
-def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
-    """Raise UserError(OUTPUT) for a file that cannot be written, or exists without `overwrite`."""
+def check_outputs(paths: Iterable[str], overwrite: bool, inputs: Iterable[str] = ()) -> None:
+    """Raise UserError(OUTPUT) for a file that cannot be written, exists without `overwrite`, or is
+    one of the input files under any name ("" and "-" are no files)."""
+    paths = list(paths)
+    _check_no_input_is_replaced(paths, [path for path in inputs if path not in ("", "-")])
     for path in map(expand_path, paths):
         if os.path.isfile(path) and not overwrite:
             raise UserError(OUTPUT, f"{path} exists; set --overwrite to replace it")
@@ -32,6 +39,29 @@ def check_outputs(paths: Iterable[str], overwrite: bool) -> None:
                 f"cannot write {path or repr(path)}: expected a file in an existing, writable "
                 "directory",
             )
+
+
+def _check_no_input_is_replaced(outputs: list[str], inputs: list[str]) -> None:
+    for path in inputs:
+        full = expand_path(path)
+        if is_temporary(os.path.basename(full)):
+            raise UserError(
+                OUTPUT,
+                f"{path} is a temporary file of an unfinished job, which the next one deletes; "
+                "rename it",
+            )
+        for output in outputs:
+            if any(_is_same_file(full, name) for name in (expand_path(output), lock_path(output))):
+                raise UserError(
+                    OUTPUT, f"{output} would replace the input file {path}; choose another --output"
+                )
+
+
+def _is_same_file(path: str, other: str) -> bool:
+    try:
+        return os.path.isfile(path) and os.path.samefile(path, other)
+    except OSError:
+        return False
 
 
 def is_writable(path: str) -> bool:
@@ -46,18 +76,14 @@ def is_writable(path: str) -> bool:
         return False
 
 
-def is_replaceable(path: str) -> bool:
-    """Whether `path` can be replaced by a file: False for a pipe, a device or a directory."""
-    return os.path.isfile(path) or not os.path.exists(path)
-
-
-def write_lines(path: str, lines: Iterable[str]) -> int:
+def write_lines(path: str, lines: Iterable[str], overwrite: bool) -> int:
     """Write lines as UTF-8, compressed if `path` ends with .gz; returns their number.
 
-    A file appears when it is complete; a pipe or a device receives each line immediately.
+    A file appears when it is complete, as with `open_atomic`; a pipe or a device receives each line
+    immediately.
     """
     count, unbuffered = 0, not is_replaceable(expand_path(path))
-    with open_atomic(path) as file:
+    with open_atomic(path, overwrite) as file:
         for line in lines:
             file.write(f"{line}\n".encode())
             count += 1
@@ -67,53 +93,77 @@ def write_lines(path: str, lines: Iterable[str]) -> int:
 
 
 @contextmanager
-def open_atomic(path: str) -> Iterator[BinaryIO]:
-    """A binary file to write, which replaces `path` at the end unless an exception is raised.
+def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
+    """A binary file to write, which appears as `path` at the end unless an exception is raised.
 
-    It is on the disk before it is renamed. If `path` is a symbolic link, its target is replaced. A
-    pipe or a device is written directly. A path that ends with .gz is compressed reproducibly.
+    It is on the disk before. If `path` is a symbolic link, its target is replaced. A path that ends
+    with .gz is compressed reproducibly. UserError(OUTPUT) if another program has created `path` in
+    the meantime and it may not be replaced; the content then has a new name, which the error names.
+    A pipe or a device is written directly; UserError(OUTPUT) if its reader ends.
     """
-    path = os.path.realpath(expand_path(path))
-    temporary = f"{path}.tmp" if is_replaceable(path) else path
-    try:
-        with open(temporary, "wb") as file:
-            if path.endswith(".gz"):
-                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
-                    yield cast(BinaryIO, compressed)
-            else:
-                yield file
-            if temporary != path:
-                file.flush()
-                os.fsync(file.fileno())
-        if temporary != path:
-            os.replace(temporary, path)
-    except BaseException:
-        if temporary != path and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+    full = os.path.realpath(expand_path(path))
+    compressed = expand_path(path).endswith(".gz")
+    if not is_replaceable(full):
+        try:
+            with open(full, "wb") as device, _compressing(device, compressed) as content:
+                yield content
+        except BrokenPipeError:
+            raise UserError(
+                OUTPUT, f"{path} was closed by its reader before the end; run the command again"
+            ) from None
+        return
+    with temporary_file(full) as (temporary, file):
+        with _compressing(file, compressed) as content:
+            yield content
+        _sync(file)
+        if overwrite:
+            os.replace(temporary, full)
+        else:
+            _publish_new(temporary, full)
+
+
+def _compressing(file: BinaryIO, compressed: bool) -> AbstractContextManager[BinaryIO]:
+    """The file, or a file that writes to it what is written, compressed."""
+    if not compressed:
+        return nullcontext(file)
+    return cast("AbstractContextManager[BinaryIO]", gzip.GzipFile("", "wb", fileobj=file, mtime=0))
+
+
+def _publish_new(temporary: str, path: str) -> None:
+    """Rename a complete file to `path`, which did not exist at the start. If it exists now, the
+    file gets a new name and UserError(OUTPUT) is raised."""
+    with suppress(OSError):  # it exists, or the file system has no hard links
+        os.link(temporary, path)
+        return
+    if not os.path.lexists(path):
+        os.rename(temporary, path)
+        return
+    kept = f"{path}.{uuid4().hex[:8]}"
+    os.rename(temporary, kept)
+    raise UserError(
+        OUTPUT,
+        f"{path} was created by another program while this command ran, and is kept; the complete "
+        f"output is {kept}: rename it",
+    )
 
 
 def write_atomic(path: StrPath, content: str | bytes) -> None:
     """Replace a small file by `content` atomically; it is on the disk first. Text is UTF-8."""
-    content = content.encode("utf-8") if isinstance(content, str) else content
-    temporary = f"{os.fspath(path)}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with temporary_file(path) as (temporary, file):
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+        _sync(file)
+        os.replace(temporary, path)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def publish_directory(temporary: StrPath, path: StrPath) -> None:
     """Rename a complete directory to its final path, and wait until the name is on the disk."""
     os.rename(temporary, path)
     sync_to_disk(os.path.dirname(os.path.abspath(path)))
-
-
-def delete_directory(path: StrPath, temporary: StrPath) -> None:
-    """Delete a directory under another name, so that `path` never holds a part of it."""
-    os.rename(path, temporary)
-    shutil.rmtree(temporary)
 
 
 def sync_to_disk(path: StrPath) -> None:
@@ -131,56 +181,14 @@ def file_sha256(path: StrPath) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def lock_file(path: StrPath, held: str, advice: str) -> TextIO:
-    """Lock the file `path` until it is closed or the process ends, and write the holder into it.
-
-    Raises UserError(OUTPUT) "`held` (holder); `advice`" if another process holds the lock.
-    """
-    while True:
-        file = open(path, "a+", encoding="utf-8", errors="replace")
+def retried(read: Callable[[], T]) -> T:
+    """The result of `read`, which is tried again after an error that may be of the moment: of a
+    disk, or of a network file system whose server has restarted."""
+    for pause in PAUSES:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                break
-            file.close()  # the previous holder has deleted this file
-        except FileNotFoundError:
-            file.close()
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip()
-            file.close()
-            raise UserError(OUTPUT, f"{held} ({holder}); {advice}") from None
-    file.truncate(0)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    file.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
-    file.flush()
-    return file
-
-
-@contextmanager
-def locked_output(path: str) -> Iterator[None]:
-    """Hold the lock PATH.lock, so that no other job writes the same output; deleted at the end.
-
-    Raises UserError(OUTPUT) if it cannot be created or another process holds it. A pipe or a
-    device is not locked.
-    """
-    path = os.path.realpath(expand_path(path))
-    if not is_replaceable(path):
-        yield
-        return
-    try:
-        lock = lock_file(
-            f"{path}.lock",
-            f"{path} is being written by another job",
-            "wait until it ends, or set another --output",
-        )
-    except OSError as error:
-        raise UserError(
-            OUTPUT, f"cannot write {path}: {error.strerror}; set another --output"
-        ) from None
-    try:
-        yield
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(f"{path}.lock")
-        lock.close()
+            return read()
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ESTALE):
+                raise
+        time.sleep(pause)
+    return read()

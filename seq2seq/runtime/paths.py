@@ -14,6 +14,11 @@ def expand_path(path: str) -> str:
     return os.path.expanduser(os.path.expandvars(path))
 
 
+def is_replaceable(path: str) -> bool:
+    """Whether `path` can be replaced by a file: False for a pipe, a device or a directory."""
+    return os.path.isfile(path) or not os.path.exists(path)
+
+
 def cache_directory() -> Path:
     """The directory of this project in the user's cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jax-transformer"

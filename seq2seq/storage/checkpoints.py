@@ -20,9 +20,17 @@ import orbax.checkpoint as ocp
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import replicated
 from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
-from seq2seq.runtime.files import delete_directory, publish_directory
-from seq2seq.storage.manifest import damage, quarantine, write_manifest
+from seq2seq.runtime.files import publish_directory
+from seq2seq.runtime.temporaries import (
+    delete_abandoned,
+    delete_directory,
+    delete_temporary,
+    is_temporary,
+    temporary_directory,
+)
+from seq2seq.storage.manifest import quarantine, write_manifest
 from seq2seq.storage.migration import FORMAT_VERSION, migrate
+from seq2seq.storage.newest_step import newest_intact_step
 from seq2seq.storage.run_files import (
     mean_params,
     read_best,
@@ -32,8 +40,6 @@ from seq2seq.storage.run_files import (
     write_best,
 )
 from seq2seq.storage.sizes import megabytes, num_bytes
-
-TEMPORARY = "*.*tmp"  # the files in checkpoints/ that an unfinished save leaves
 
 
 class Checkpoints:
@@ -84,7 +90,7 @@ class Checkpoints:
         self._write(self._directory / str(step), items, state)
         self._write_best(data["best"])
         for old in set(steps(self.run)) - {*self._last_steps(), data["best"].get("checkpoint")}:
-            self._delete(self._directory / str(old))
+            self._delete_old(self._directory / str(old))
         self._log(f"saved step {step}")
 
     def _write_best(self, best: dict[str, Any]) -> None:
@@ -97,12 +103,13 @@ class Checkpoints:
             ) from None
 
     def _write(self, path: Path, items: dict[str, Any], tree: Any) -> None:
-        temporary = self._directory / f"{path.name}.tmp"
         try:
-            self._orbax.save(temporary, args=ocp.args.Composite(**items))
-            write_manifest(temporary)
-            self._delete(path)
-            publish_directory(temporary, path)
+            with temporary_directory(path) as temporary:
+                written = temporary / path.name
+                self._orbax.save(written, args=ocp.args.Composite(**items))
+                write_manifest(written)
+                self._delete(path)
+                publish_directory(written, path)
         except (OSError, ValueError) as error:  # TensorStore raises ValueError
             for _ in range(20):  # threads of Orbax may continue to write for a while
                 self._delete_temporaries()
@@ -116,13 +123,22 @@ class Checkpoints:
 
     def _delete(self, path: Path) -> None:
         """Rename, then delete: a partly deleted checkpoint never has the name of a checkpoint."""
-        if path.is_dir():
-            delete_directory(path, self._directory / f"{path.name}.old.tmp")
+        if path.is_dir() and (left := delete_directory(path)):
+            self._log(f"warning: {left}")
+
+    def _delete_old(self, path: Path) -> None:
+        """Delete a checkpoint that is no longer needed; the next save tries again if it fails."""
+        try:
+            self._delete(path)
+        except OSError as error:
+            self._log(f"warning: {path} could not be deleted: {error.strerror}")
 
     def _delete_temporaries(self) -> None:
-        """Delete the files of saves that failed or were killed."""
-        for path in self._directory.glob(TEMPORARY):
-            shutil.rmtree(path, ignore_errors=True)
+        """Delete what saves that failed or were killed have left: the run is locked, so no other
+        process writes here. checkpoints/ may be a link to a directory with files of others."""
+        for path in temporaries(self._directory):
+            delete_temporary(path)
+        delete_abandoned(self.run / "average")
 
     def _last_steps(self) -> list[int]:
         """The last `keep` steps that are multiples of `every`, to keep and to average.
@@ -187,29 +203,14 @@ class Checkpoints:
         return best in {None, *steps(self.run)} or (best == "average" and self.complete)
 
     def _newest_intact_step(self) -> int | None:
-        damaged: dict[int | str, str] = {}
-        for step in reversed(steps(self.run)):
-            if reason := damage(self._directory / str(step)):
-                damaged[step] = reason
-                continue
-            for damaged_step, reason in damaged.items():
-                path = quarantine(self._directory / str(damaged_step))
-                self._log(
-                    f"warning: checkpoint {damaged_step} is damaged: {reason}; it was renamed to "
-                    f"{path.name}, and training resumes from step {step}"
-                )
-            return step
-        quarantined = self._directory.glob("*.corrupt*")
-        damaged |= {path.name: "quarantined earlier" for path in quarantined}
-        # The first save writes best.json, so its presence means that there was a checkpoint.
-        if damaged or (self.run / "best.json").exists():
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in damaged.items())
-            raise UserError(
-                CHECKPOINT,
-                f"no checkpoint in {self._directory} can be used: {reasons or 'it is empty'}; "
-                "restore one from a backup, or start over with --overwrite",
+        step, damaged = newest_intact_step(self.run)
+        for damaged_step, reason in damaged.items():
+            path = quarantine(self._directory / str(damaged_step))
+            self._log(
+                f"warning: checkpoint {damaged_step} is damaged: {reason}; it was renamed to "
+                f"{path.name}, and training resumes from step {step}"
             )
-        return None
+        return step
 
     def average(self) -> Any:
         """The mean of the parameters of the last `keep` checkpoints, without damaged ones."""
@@ -255,6 +256,11 @@ class Checkpoints:
     def close(self) -> None:
         self._thread.shutdown()
         self._orbax.close()
+
+
+def temporaries(directory: Path) -> list[Path]:
+    """The files and directories in checkpoints/ that an unfinished save or deletion has left."""
+    return sorted(path for path in directory.iterdir() if is_temporary(path.name))
 
 
 def host_copy(state: Any) -> Any:

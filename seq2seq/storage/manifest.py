@@ -5,12 +5,15 @@ sha256sum -c MANIFEST.sha256`); the first line is a comment with the hash of the
 """
 
 import hashlib
+import re
+from functools import partial
 from pathlib import Path
 
-from seq2seq.runtime.files import file_sha256, sync_to_disk, write_atomic
+from seq2seq.runtime.files import file_sha256, retried, sync_to_disk, write_atomic
 
 NAME = "MANIFEST.sha256"
 FIRST = "# sha256 of the lines below: {}\n"
+CORRUPT = re.compile(r"[0-9]+\.corrupt(-[0-9]+)?")  # names that `quarantine` gives checkpoints
 
 
 def write_manifest(directory: Path) -> None:
@@ -31,7 +34,7 @@ def damage(directory: Path, part: str = "") -> str:
     Files that the manifest does not list are ignored.
     """
     try:
-        first, _, below = (directory / NAME).read_bytes().partition(b"\n")
+        first, _, below = retried((directory / NAME).read_bytes).partition(b"\n")
     except OSError as error:
         return f"{NAME}: {error.strerror}"
     if first + b"\n" != FIRST.format(hashlib.sha256(below).hexdigest()).encode():
@@ -42,7 +45,7 @@ def damage(directory: Path, part: str = "") -> str:
             return f"{NAME} names {name!r}, outside its directory"
         if name.startswith(f"{part}/" if part else ""):
             try:
-                if file_sha256(directory / name) != expected:
+                if retried(partial(file_sha256, directory / name)) != expected:
                     return f"{name} does not match its hash in {NAME}"
             except OSError as error:
                 return f"{name}: {error.strerror}"

@@ -49,21 +49,28 @@ def read_facts(path: Path) -> tuple[dict[str, Any], str]:
     A damaged file is quarantined: renamed to run.json.corrupt.
     """
     try:
-        facts = json.loads(path.read_bytes())
-        shape = {"data": dict, "resumed": list}
-        if not isinstance(facts, dict) or not all(
-            isinstance(facts.get(name, kind()), kind) for name, kind in shape.items()
-        ):
-            raise ValueError("not the description of a run")
-    except FileNotFoundError:
-        return {}, ""
+        return parsed_facts(path), ""
     except (ValueError, RecursionError) as error:
         kept = quarantine(path)
         return {}, (
             f"{path.name} is damaged ({error}); it was renamed to {kept.name}, and a new "
             "one was started"
         )
-    return facts, ""
+
+
+def parsed_facts(path: Path) -> dict[str, Any]:
+    """The content of run.json, {} if there is none. ValueError or RecursionError if it is
+    damaged."""
+    try:
+        facts = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    shape = {"data": dict, "resumed": list}
+    if not isinstance(facts, dict) or not all(
+        isinstance(facts.get(name, kind()), kind) for name, kind in shape.items()
+    ):
+        raise ValueError("not the description of a run")
+    return facts
 
 
 def metrics_until(content: bytes, step: int) -> tuple[bytes, int]:

@@ -1,7 +1,7 @@
 """The directory of a training run: lock, configuration, vocabulary, log, metrics and samples."""
 
+import errno
 import json
-import os
 import shutil
 import sys
 import time
@@ -14,7 +14,9 @@ from typing import Any
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import save_tokenizers
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
-from seq2seq.runtime.files import lock_file, write_atomic
+from seq2seq.runtime.files import write_atomic
+from seq2seq.runtime.locks import lock_file, no_follow
+from seq2seq.runtime.streams import write_stderr
 from seq2seq.storage.config import (
     Config,
     DecodingConfig,
@@ -85,20 +87,24 @@ class Run:
     def clear(self) -> None:
         """Delete the run in this directory; other files stay.
 
-        Raises UserError(OUTPUT) if the directory has files with names of RUN_FILES but no run.
+        Raises UserError(OUTPUT) as `check_clearable`.
         """
-        if not self._is_clearable():
-            raise UserError(
-                OUTPUT,
-                f"{self.path} holds files but no run: expected the config.json of a run; "
-                "--overwrite deletes nothing here, choose another --workdir",
-            )
+        self.check_clearable()
         for name in RUN_FILES:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def check_clearable(self) -> None:
+        """Raise UserError(OUTPUT) if the directory holds files of RUN_FILES but no run."""
+        if not self._is_clearable():
+            raise UserError(
+                OUTPUT,
+                f"{self.path} holds files but no run: expected the config.json of a run; "
+                "--overwrite deletes nothing here, choose another --workdir",
+            )
 
     def _is_clearable(self) -> bool:
         """Whether the directory holds a run, or only what a failed first start has left."""
@@ -167,7 +173,13 @@ class Run:
             )
 
     def save_vocabulary(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
-        """Write vocab/."""
+        """Write vocab/. UserError(OUTPUT) if it is a link to another directory."""
+        if (self.path / "vocab").is_symlink():
+            raise UserError(
+                OUTPUT,
+                f"{self.path}/vocab is a symbolic link: expected a directory of this run; delete "
+                "the link, or choose another --workdir",
+            )
         save_tokenizers(str(self.path / "vocab"), *tokenizers)
 
     def describe(self, config: Config, data: dict[str, str]) -> None:
@@ -182,9 +194,7 @@ class Run:
             self.log(
                 f"warning: {damage}; the data is compared with the checkpoint's record instead"
             )
-        changed = [name for name in data if previous.get("data", data).get(name) != data[name]]
-        if changed and not config.training.allow_data_change:
-            raise UserError(DATA, data_change_message(changed))
+        check_same_data(previous, data, config)
         save_config(config, self.path / "config.json")
         facts = start_facts(config.training.seed, data)
         if previous:
@@ -203,8 +213,10 @@ class Run:
         self._append("train.log", line)
 
     def _append(self, name: str, line: str) -> None:
-        with self._warn_on_write_error(name), open(self.path / name, "a", encoding="utf-8") as file:
-            print(line, file=file)
+        path = self.path / name
+        with self._warn_on_write_error(name):
+            with open(path, "a", encoding="utf-8", opener=no_follow) as file:
+                print(line, file=file)
 
     @contextmanager
     def _warn_on_write_error(self, name: str) -> Iterator[None]:
@@ -247,8 +259,11 @@ class Run:
         """Write samples/NAME.txt."""
         text = "".join(line + "\n" for line in lines)
         with self._warn_on_write_error("samples"):
-            (self.path / "samples").mkdir(exist_ok=True)
-            (self.path / "samples" / f"{name}.txt").write_text(text, encoding="utf-8")
+            directory = self.path / "samples"
+            if directory.is_symlink():
+                raise OSError(errno.ELOOP, f"{directory} is a symbolic link")
+            directory.mkdir(exist_ok=True)
+            write_atomic(directory / f"{name}.txt", text)
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         """Write scores.json: the checkpoint and, by name of the held-out data, its scores."""
@@ -264,14 +279,12 @@ class Run:
         self._lock.close()
 
 
-def write_stderr(text: str) -> None:
-    """Write to stderr; training continues if stderr is a closed pipe or a file on a full disk."""
-    try:
-        print(text, end="", file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    except OSError:
-        pass
+def check_same_data(facts: dict[str, Any], data: dict[str, str], config: Config) -> None:
+    """UserError(DATA) if a run with these facts (of run.json) had other data, unless
+    training.allow_data_change is set."""
+    changed = [name for name in data if facts.get("data", data).get(name) != data[name]]
+    if changed and not config.training.allow_data_change:
+        raise UserError(DATA, data_change_message(changed))
 
 
 def data_change_message(files: list[str]) -> str:

@@ -54,7 +54,7 @@ def single_process_options() -> ocp.options.MultiprocessingOptions:
 def steps(run: Path) -> list[int]:
     """The steps of all checkpoints, intact or damaged, in ascending order.
 
-    Other directories (STEP.tmp, STEP.corrupt, …) and empty ones are ignored.
+    Other directories (temporary ones, STEP.corrupt, …) and empty ones are ignored.
     """
     return sorted(map(int, _directories(run, "0|[1-9][0-9]*")))
 

@@ -102,7 +102,9 @@ class TrainingConfig(Options):
         "patterns of paths of parameters that are not trained, separated by commas, as in "
         "encoder/*,*embedding* (* is any text, ? one character)",
     )
-    seed: int = option(0, "of initialisation, dropout and data order", minimum=0)
+    seed: int = option(  # jax.random.PRNGKey uses 32 bits
+        0, "of initialisation, dropout and data order", minimum=0, below=2**32
+    )
     log_every: int = option(100, "steps between two log lines", unit="steps", minimum=1)
     eval_every: int = option(
         5000,

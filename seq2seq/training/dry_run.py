@@ -1,13 +1,10 @@
-"""A dry run: read all data, check memory and disk space, do one step in a temporary directory."""
+"""A dry run: read all data, check memory and disk space, do one step, change no run directory."""
 
 import os
-import shutil
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import jax
 from jax.stages import Wrapped
@@ -19,14 +16,19 @@ from seq2seq.model.kinds import make_model
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.memory import free_memory
+from seq2seq.runtime.streams import write_stderr
 from seq2seq.storage.config import Config
-from seq2seq.storage.run import Run
+from seq2seq.storage.newest_step import newest_intact_step, stored_data
+from seq2seq.storage.read_only_run import ReadOnlyRun
+from seq2seq.storage.records import parsed_facts
+from seq2seq.storage.run import Run, check_same_data
 from seq2seq.storage.sizes import disk_forecast, megabytes, num_bytes
-from seq2seq.training.inputs import encode_corpora, open_corpora, training_batches
+from seq2seq.training.inputs import Data, encode_corpora, open_corpora, training_batches
 from seq2seq.training.memory_check import check_state, check_step, explain_failure, step_memory
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.progress import announce
+from seq2seq.training.resume import restored_progress
 from seq2seq.training.step import TrainState, init_state, make_train_step
 from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
 
@@ -40,39 +42,47 @@ def dry_run(
 ) -> None:
     """Do the same as training at `path` up to the first step; raise the same UserErrors."""
     check_writable(path)
-    with temporary_run(path, overwrite) as run:
+    run = DryRun(path)
+    if not overwrite:
         config = run.resume_config(config)
-        run.log(f"dry run of {path}: reads all data")
-        corpora = open_corpora(config, run)
-        config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
-        config = with_vocabulary(config, tokenizers)
-        data = encode_corpora(config, run, corpora, tokenizers, cache)
-        prepare_jax(compilation_cache, deterministic=config.training.deterministic)
-        with (
-            closing(training_batches(config, data)) as batches,
-            explain_failure(config, run),
-            deleting_damaged_stores(),
-        ):
-            announce(config, run, batches, DataPosition())
-            do_one_step(config, run, batches, path)
-        run.log("dry run: successful, nothing was kept but caches")
+    run.log(f"dry run of {path}: reads all data")
+    corpora = open_corpora(config, run)
+    config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
+    if overwrite:
+        run.check_clearable()
+    config = with_vocabulary(config, tokenizers)
+    data = encode_corpora(config, run, corpora, tokenizers, cache)
+    if not overwrite:
+        run.describe(config, data.file_hashes)
+        check_checkpoint(config, run, data)
+    prepare_jax(compilation_cache, deterministic=config.training.deterministic)
+    with (
+        closing(training_batches(config, data)) as batches,
+        explain_failure(config, run),
+        deleting_damaged_stores(),
+    ):
+        announce(config, run, batches, DataPosition())
+        do_one_step(config, run, batches, path)
+    run.log("dry run: successful, nothing was kept but caches")
 
 
-@contextmanager
-def temporary_run(path: Path, overwrite: bool) -> Iterator[Run]:
-    """A run in a temporary directory, with the config and the vocabulary of the run at `path`."""
-    with TemporaryDirectory(prefix="dry_run_") as directory:
-        if (path / "config.json").exists() and not overwrite:
-            shutil.copy(path / "config.json", directory)
-            if (path / "vocab").is_dir():
-                shutil.copytree(path / "vocab", Path(directory, "vocab"))
-        run = Run(Path(directory))
-        try:
-            yield run
-        except UserError as error:  # the message names the real run
-            raise UserError(error.code, str(error).replace(str(run.path), str(path))) from error
-        finally:
-            run.close()
+class DryRun(ReadOnlyRun):
+    """A run directory that is read and not changed; the log goes to stderr only."""
+
+    def log(self, line: str) -> None:
+        write_stderr(f"{line}\n")
+
+    def describe(self, config: Config, data: dict[str, str]) -> None:
+        """UserError(DATA) if a resumed run had other data."""
+        with suppress(ValueError, RecursionError):  # damaged: the checkpoint's record is compared
+            check_same_data(parsed_facts(self.path / "run.json"), data, config)
+
+
+def check_checkpoint(config: Config, run: DryRun, data: Data) -> None:
+    """Raise the UserErrors of a training that resumes from the newest intact checkpoint."""
+    step, _ = newest_intact_step(run.path)
+    if step is not None:
+        restored_progress(stored_data(run.path, step), config, run, data)
 
 
 def do_one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:

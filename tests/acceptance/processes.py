@@ -11,6 +11,7 @@ import orbax.checkpoint as ocp
 from forked import call_forked, environment_of, start_with_stderr
 from injection import POINTS
 
+from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.storage.run_files import steps
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,6 +59,12 @@ class Bench:
         """(exit code, stdout, lines of stderr) of decode.py."""
         command = ROOT / "decode.py", f"--workdir={run}", *flags
         return call_forked(command, stdin.encode(), devices=devices)[:3]
+
+
+def unfinished(run):
+    """The steps of the checkpoints that were not written completely."""
+    names = (path.name for path in (run / "checkpoints").iterdir())
+    return [name.split(".")[0] for name in names if is_temporary(name)]
 
 
 def at(point, call, name):

@@ -178,6 +178,35 @@ def test_names_and_links_never_point_outside_a_run(tmp_path, record_property):
 
 
 @SECURITY
+def test_a_training_changes_no_file_of_others_through_links(tmp_path, record_property):
+    outside, run = tmp_path / "outside", copied(tmp_path / "run")
+    shutil.move(run / "checkpoints", outside)
+    for name in ("LOCK", "train.log", "1.tmp/part", "samples/202.txt"):
+        (outside / name).parent.mkdir(exist_ok=True)
+        (outside / name).write_text("mine")
+    before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    shutil.rmtree(run / "samples")
+    links = {"LOCK": "LOCK", "train.log": "train.log", "metrics.jsonl": "train.log",
+             "samples": "samples", "checkpoints": "."}  # fmt: skip
+    for name, target in links.items():
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(outside / target)
+    resume = TRAIN, f"--workdir={run}", "--config.training.num_steps=202"
+    done = call(*resume)
+    assert done.code == 6 and "LOCK is not a lock of this program" in done.error
+    (run / "LOCK").unlink()
+    done = call(*resume)
+    assert done.code == 0 and "saved step 202" in done.err, done.err
+    after = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    assert before.items() <= after.items()
+    record_property(
+        "seen",
+        "a linked LOCK is refused; through a linked log, samples/ and checkpoints/ no file of "
+        "others is changed",
+    )
+
+
+@SECURITY
 def test_a_run_directory_is_json_text_and_arrays(record_property):
     for name in ("config.json", "run.json", "best.json", "vocab/tokenizers.json"):
         assert isinstance(json.loads((trained() / name).read_text()), dict)

@@ -27,10 +27,10 @@ CHOICE = SEARCH | DRAW | LENGTHS | {"max_extra_length", "no_repeat_ngram", "samp
 SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize"}
 WITHOUT_EFFECT = {
     BEAM: DRAW | {"target"},
-    EXPORT: DRAW | {"target", "annotate", "reference", "metric", "baseline"},
+    EXPORT: DRAW | {"target", "annotate", "reference", "metric", "baseline", "prefix"},
     SAMPLING: SEARCH | {"target"},
-    SCORE: CHOICE | {"annotate", "reference", "metric", "baseline"},
-    ALIGN: CHOICE | SCORES | {"annotate", "reference", "metric", "baseline"},
+    SCORE: CHOICE | {"annotate", "reference", "metric", "baseline", "prefix"},
+    ALIGN: CHOICE | SCORES | {"annotate", "reference", "metric", "baseline", "prefix"},
 }
 
 

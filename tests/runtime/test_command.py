@@ -1,6 +1,8 @@
 """The entry point shared by all commands: remote paths, usable cores and the compilation cache."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from test_commands import ROOT, run
@@ -60,6 +62,74 @@ def test_a_remote_data_dir_and_init_from_are_refused():
     config.training.init_from = "gs://bucket/run"
     with pytest.raises(UserError, match="config.training.init_from is remote"):
         config.validate()
+
+
+STREAMS = """
+import os, sys, types
+from seq2seq.runtime.command import run_command
+
+NAMES = ["stdin", "stdout", "stderr"]
+connection = types.SimpleNamespace(stop_all_processes=lambda code, message: None)
+sys.modules["seq2seq.runtime.connection"] = connection  # imports jax, which takes long
+
+def main():
+    print("a message", file=sys.stderr, flush=True)
+    with open("file", "w") as file:
+        assert file.fileno() > 2
+    if "read" in case:
+        os.read(sys.stdin.fileno(), 9)
+    if "write" in case:
+        print("a result", flush=True)
+
+for case in map(str.split, sys.argv[1:]):
+    if child := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        continue
+    sys.argv[1:] = []
+    for number in (1, 2):
+        os.dup2(os.open(f"{NAMES[number]} {' '.join(case)}", os.O_CREAT | os.O_WRONLY), number)
+    for number, name in enumerate(NAMES):
+        if f"no_{name}" in case:
+            os.close(number)
+            setattr(sys, name, None)  # as Python does at its start
+        if f"{name}_lost" in case:
+            reader, writer = os.pipe()
+            os.close(reader)
+            os.dup2(writer, number)
+            setattr(sys, name, open(number, "w", closefd=False))
+    run_command(lambda: None, main)
+    sys.exit(0)
+"""
+
+
+def test_closed_standard_streams_and_pipes_whose_reader_ends(tmp_path):
+    """A closed stdin or stdout is an error if it is used, and a closed stderr never is."""
+    cases = {  # what is closed or done → exit code, and stderr after "a message"
+        "no_stdin no_stdout": (0, ""),
+        "no_stdout no_stderr": (0, None),
+        "no_stderr read write": (0, None),
+        "no_stdout write": (6, "error: stdout is closed: expected a stream for the results"),
+        "no_stdin read": (6, "error: OSError: [Errno 9] Bad file descriptor"),
+        "stdout_lost write": (0, ""),
+        "stderr_lost": (6, None),
+        "stderr_lost write": (6, None),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", STREAMS, *cases],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    codes = map(int, done.stdout.split())
+    for (case, (expected, error)), code in zip(cases.items(), codes, strict=True):
+        out, err = ((tmp_path / f"{name} {case}").read_text() for name in ("stdout", "stderr"))
+        assert code == expected, (case, code, err)
+        assert out == "a result\n" * (case == "no_stderr read write"), case
+        assert err == "" if error is None else err.startswith(f"a message\n{error}"), (case, err)
+        assert error is None or len(err.splitlines()) == 1 + bool(error), (case, err)
 
 
 def test_usable_cores_are_those_of_the_process_or_else_of_the_machine_up_to_eight(monkeypatch):

@@ -11,12 +11,13 @@ import pytest
 from forked import Process, call_forked, environment_of
 
 from seq2seq.runtime.errors import OUTPUT, UserError
-from seq2seq.runtime.files import check_outputs, lock_file, locked_output, write_lines
+from seq2seq.runtime.files import check_outputs, write_lines
+from seq2seq.runtime.locks import lock_file, locked_output
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys, time
-from seq2seq.runtime.files import lock_file
+from seq2seq.runtime.locks import lock_file
 lock = lock_file(sys.argv[1], "held", "wait")
 print("held", flush=True)
 time.sleep(600)
@@ -72,7 +73,7 @@ def test_an_output_has_one_writer_and_its_lock_is_deleted_afterwards(tmp_path):
             with locked_output(output):
                 pass
         assert caught.value.code == OUTPUT
-        write_lines(output, ["a"])
+        write_lines(output, ["a"], True)
     assert os.listdir(tmp_path) == ["out.txt"]
     with pytest.raises(ZeroDivisionError), locked_output(output):
         raise ZeroDivisionError
@@ -86,11 +87,11 @@ def test_a_failed_write_leaves_no_file_and_keeps_the_earlier_one(tmp_path, name)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        write_lines(str(tmp_path / name), lines())
+        write_lines(str(tmp_path / name), lines(), True)
     assert os.listdir(tmp_path) == []
     (tmp_path / name).write_bytes(b"before")
     with pytest.raises(ZeroDivisionError):
-        write_lines(str(tmp_path / name), lines())
+        write_lines(str(tmp_path / name), lines(), True)
     assert os.listdir(tmp_path) == [name] and (tmp_path / name).read_bytes() == b"before"
 
 
@@ -106,7 +107,7 @@ def test_a_pipe_is_not_locked_and_receives_each_line_immediately(tmp_path):
 
     with locked_output(str(tmp_path / "out")):
         assert os.listdir(tmp_path) == ["out"]
-        assert write_lines(str(tmp_path / "out"), lines()) == 2
+        assert write_lines(str(tmp_path / "out"), lines(), True) == 2
     os.close(reader)
 
 

@@ -147,6 +147,7 @@ def test_malformed_or_reversed_steps_of_a_trace_are_refused(spec):
     [
         ("profile", "9:99", "ends after training.num_steps=10"),  # it would never be written
         ("adam_epsilon", 0.0, "must be above 0"),  # 0 / 0 for a zero gradient
+        ("seed", 2**32, "must be below 4294967296"),  # the initialisation would be that of seed 0
     ],
 )
 def test_impossible_settings_are_refused(field, value, rule):
@@ -262,10 +263,13 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "deep").mkdir(parents=True)
     (run / "checkpoints" / "3.corrupt").symlink_to(elsewhere)
-    (run / "checkpoints" / "5.tmp").mkdir()
+    (run / "checkpoints" / "5.0123456789ab.seq2seq-tmp").mkdir()
+    for name in ("5.tmp", "notes.corrupt"):  # of the user
+        (run / "checkpoints" / name).mkdir()
     code, out, err, _ = call_in_process(checkpoints, "prune", f"--workdir={run}", "--keep=1")
     assert (code, err) == (0, [])
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["12", "8"]
+    kept = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert kept == ["12", "5.tmp", "8", "notes.corrupt"]
     code, out, err, _ = call_in_process(checkpoints, "prune", f"--workdir={run}", "--keep=1")
     assert (code, out, err) == (0, "nothing to delete (intact checkpoints: 1, --keep=1)\n", [])
     assert (elsewhere / "deep").is_dir()

@@ -1,7 +1,8 @@
 """A run survives typos, full disks, closed pipes and kills without losing its checkpoints."""
 
+import errno
+import os
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,13 +12,16 @@ from runs import run_config, run_training, stopped_run, whole_run
 from tiny import write_run
 
 from seq2seq.interop.models import find_params
+from seq2seq.runtime import temporaries
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage import checkpoints
+from seq2seq.storage import run as run_module
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import check_fits_host, read_best, steps, write_best
 from seq2seq.training.evaluate import BestCheckpoint
+from seq2seq.training.step import TrainState
 
 
 def contents(path):
@@ -106,7 +110,7 @@ def test_a_run_killed_before_its_first_save_starts_again(tmp_path, monkeypatch):
     assert read_best(tmp_path / "run") == read_best(stopped_run()) != {}
 
 
-@pytest.mark.parametrize("fails", ["4.tmp", pytest.param("average.tmp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fails", ["4", pytest.param("average", marks=pytest.mark.slow)])
 def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypatch, fails):
     """The disk is full when the best step so far, or the average, is saved."""
     write, update = checkpoints.write_manifest, BestCheckpoint.update
@@ -118,13 +122,13 @@ def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypa
 
     def update_with(self, checkpoint, value, loss):
         """The first evaluation is the best, or the average."""
-        worst = 0.0 if f"{checkpoint}.tmp" == fails else 100.0 + self.evaluated_step
+        worst = 0.0 if str(checkpoint) == fails else 100.0 + self.evaluated_step
         update(self, checkpoint, worst, loss)
 
     monkeypatch.setattr(checkpoints, "write_manifest", full)
     monkeypatch.setattr(BestCheckpoint, "update", update_with)
     config = run_config(training__num_steps=6)
-    if fails == "4.tmp":
+    if fails == "4":
         run_training(tmp_path / "run", config)
     else:
         with pytest.raises(UserError, match="could not be saved"):
@@ -141,7 +145,7 @@ def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkey
     run.open_metrics(0)
     monkeypatch.setattr(run._tensorboard, "flush", full)
     monkeypatch.setattr(run._tensorboard, "close", full)
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(run_module, "write_atomic", full)
     run.record(1, {"loss": 1.0})
     run.write_samples(1, ["a"])
     run.close()
@@ -154,12 +158,80 @@ def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkey
 def test_training_continues_if_stderr_is_a_closed_pipe(tmp_path):
     code = (
         "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
-        "from seq2seq.storage.run import write_stderr\n"
+        "from seq2seq.runtime.streams import write_stderr\n"
         "write_stderr('one\\n'); write_stderr('two\\n'); print('on')"
     )
     (tmp_path / "closed.py").write_text(code)
     done = call_forked([tmp_path / "closed.py"], devices=0)
     assert (done.code, done.out) == (0, "on\n")
+
+
+def test_links_in_a_run_directory_change_nothing_outside_it(tmp_path, capsys):
+    outside = tmp_path / "outside"
+    for name in ("LOCK", "train.log", "samples/4.txt", "vocab/joint.txt", "5.tmp/part"):
+        (outside / name).parent.mkdir(parents=True, exist_ok=True)
+        (outside / name).write_text("mine")
+    before = contents(outside)
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "LOCK").symlink_to(outside / "LOCK")
+    with pytest.raises(UserError, match="LOCK is not a lock of this program: .* symbolic link"):
+        Run(path)
+    (path / "LOCK").unlink()
+    (path / "LOCK").write_text("of another program")
+    with pytest.raises(UserError, match="LOCK is not a lock of this program: .* other content"):
+        Run(path)
+    assert (path / "LOCK").read_text() == "of another program"
+    (path / "LOCK").unlink()
+    for name in ("train.log", "samples", "vocab"):
+        (path / name).symlink_to(outside / name)
+    (path / "metrics.jsonl").symlink_to(outside / "train.log")
+    (path / "checkpoints").symlink_to(outside)
+    run = Run(path)
+    run.note("a line")
+    run._append("metrics.jsonl", "{}")
+    run.write_samples(4, ["a"])
+    with pytest.raises(UserError, match="vocab is a symbolic link"):
+        run.save_vocabulary(())
+    Checkpoints(path, keep=1, every=1, log=print).close()
+    run.close()
+    assert contents(outside) == before
+    assert (outside / "LOCK").read_text() == (outside / "train.log").read_text() == "mine"
+    lost = capsys.readouterr().err
+    for name in ("train.log", "metrics.jsonl", "samples"):
+        assert f"part of {name} is lost" in lost
+
+
+def test_a_checkpoint_that_cannot_be_deleted_does_not_end_training(tmp_path, monkeypatch):
+    """As on NFS while another process reads its files."""
+    lines, renamed = [], os.rename
+    stored = Checkpoints(tmp_path, keep=1, every=1, log=lines.append)
+    directory = tmp_path / "checkpoints"
+
+    def refuse(path, target):
+        if path == directory / "1":
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        renamed(path, target)
+
+    def save(step):
+        state = TrainState(np.array(step), {"w": np.ones(3)}, {}, np.zeros(2))
+        stored.start_save(state, {"best": {}})
+        stored.wait()
+
+    save(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        save(2)
+    assert steps(tmp_path) == [1, 2] and "checkpoints/1 could not be deleted" in lines[-2]
+    with monkeypatch.context() as patch:
+        patch.setattr(temporaries.shutil, "rmtree", lambda *_, **__: None)
+        save(3)
+    assert steps(tmp_path) == [3] and lines[-1] == "saved step 3"
+    assert sum("the next start deletes it" in line for line in lines) == 2
+    stored.close()
+    assert len(list(directory.iterdir())) > 1
+    Checkpoints(tmp_path, keep=1, every=1, log=print).close()
+    assert [path.name for path in directory.iterdir()] == ["3"]
 
 
 def test_checkpoints_without_config_json_are_not_resumed(tmp_path):

@@ -33,6 +33,7 @@ from seq2seq.storage.config import load_config
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps
 from seq2seq.training import trainer
+from seq2seq.training.dry_run import dry_run
 
 ONE_STEP = {f"training__{name}": 1 for name in ("num_steps", "eval_every", "checkpoint_every")}
 
@@ -237,19 +238,70 @@ def test_a_run_in_use_is_refused(tmp_path):
     Run(tmp_path / "run").close()
 
 
-def test_changed_data_is_refused_with_the_file_name(tmp_path):
-    shutil.copytree(whole_run(), tmp_path / "run")
-    path = shared_corpus().removeprefix("tsv:")
-    before = open(path, encoding="utf-8").read()
+def without_run_json(run):
+    (run / "run.json").unlink()
+
+
+def without_config(run):
+    (run / "config.json").unlink()
+
+
+def without_checkpoints(run):
+    shutil.rmtree(run / "checkpoints")
+
+
+def with_damaged_checkpoints(run):
+    for manifest in run.glob("checkpoints/*/MANIFEST.sha256"):
+        manifest.write_text("damaged")
+
+
+@pytest.mark.parametrize(
+    ("fault", "data_changes", "code", "message"),
+    [
+        (lambda run: None, True, DATA, "pairs.tsv changed since"),
+        (without_run_json, True, DATA, "pairs.tsv changed since"),
+        (without_config, False, CHECKPOINT, "has checkpoints but no config.json"),
+        (with_damaged_checkpoints, False, CHECKPOINT, "no checkpoint in .* does not match its own"),
+        (
+            without_checkpoints,
+            False,
+            CHECKPOINT,
+            "can be used: it is empty; .* another --workdir and --config.training.init_from=.*run$",
+        ),
+        (shutil.rmtree, False, CONFIGURATION, "run is the run itself"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused_by_a_dry_run_and_by_a_training(
+    tmp_path, fault, data_changes, code, message
+):
+    path, config = tmp_path / "run", run_config()
+    shutil.copytree(whole_run(), path)
+    fault(path)
+    if not path.exists():
+        config = run_config(training__init_from=str(path))
+    corpus = Path(shared_corpus().removeprefix("tsv:"))
+    before, files = corpus.read_text(encoding="utf-8"), contents(tmp_path)
+    corpus.write_text(before + "eins\tEINS\n" * data_changes, encoding="utf-8")
     try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write("eins\tEINS\n")
-        with pytest.raises(UserError, match="pairs.tsv changed since") as refused:
-            run_training(tmp_path / "run", run_config())
-        assert refused.value.code == DATA
+        with pytest.raises(UserError, match=message) as refused:
+            dry_run(config, path, None, False, "off")
+        assert refused.value.code == code and contents(tmp_path) == files
+        with pytest.raises(UserError, match=message) as again:
+            run_training(path, config)
+        assert (again.value.code, str(again.value)) == (code, str(refused.value))
     finally:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(before)
+        corpus.write_text(before, encoding="utf-8")
+
+
+def test_a_dry_run_of_a_directory_that_overwrite_does_not_delete_is_refused(tmp_path):
+    (tmp_path / "samples").mkdir()
+    with pytest.raises(UserError, match="holds files but no run"):
+        dry_run(run_config(), tmp_path, None, True, "off")
+
+
+def contents(directory):
+    """Path → bytes of all files, and None for directories."""
+    return {x: x.read_bytes() if x.is_file() else None for x in directory.rglob("*")}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from seq2seq.data.config import SUBWORD_TOKENIZERS, TOKENIZERS
@@ -11,7 +12,7 @@ from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.runtime.files import write_atomic
+from seq2seq.runtime.files import retried, write_atomic
 
 
 def tokenizer_sha256(tokenizer: Tokenizer) -> str:
@@ -50,8 +51,7 @@ def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
     """
     description = os.path.join(directory, "tokenizers.json")
     try:
-        with open(description, "rb") as file:
-            contents = json.load(file)
+        contents = json.loads(retried(Path(description).read_bytes))
         sides = ["joint"] if "joint" in contents else ["source", "target"]
         loaded = [_load(directory, side, contents[side]) for side in sides]
     except FileNotFoundError as error:
@@ -72,8 +72,7 @@ def _load(directory: str, side: str, content: dict[str, Any]) -> Tokenizer:
     if kind not in (*TOKENIZERS, "marian"):
         raise ValueError(f"the tokenizer kind {kind!r} is unknown")
     path = _path(directory, side, kind)
-    with open(path, "rb") as file:
-        serialized = file.read()
+    serialized = retried(Path(path).read_bytes)
     if hashlib.sha256(kind.encode() + b"\n" + serialized).hexdigest() != content["sha256"]:
         raise ValueError(f"the sha256 of {path} has changed")
     return make_tokenizer(kind, serialized)

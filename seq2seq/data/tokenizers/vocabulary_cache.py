@@ -6,12 +6,10 @@ key.json. It is written under another name and renamed, so it is complete.
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import corpus_tags
@@ -19,7 +17,8 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers
 from seq2seq.data.tokenizers.vocabulary_sample import SAMPLE_CHARACTERS, SAMPLE_PAIRS
 from seq2seq.runtime.errors import UserError
-from seq2seq.runtime.files import delete_directory, publish_directory, write_atomic
+from seq2seq.runtime.files import publish_directory, write_atomic
+from seq2seq.runtime.temporaries import delete_directory, temporary_directory
 
 VERSION = 2  # of the sample and of the training; a change makes all entries unused
 KEY = "key.json"
@@ -80,14 +79,15 @@ def _load_entry(entry: Path, canonical: str) -> tuple[Tokenizer, Tokenizer] | No
 
 def _write_entry(entry: Path, canonical: str, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
     """Write an entry, unless another process has written it. OSError if that is not possible."""
-    temporary = entry.with_name(f"{entry.name}.{uuid4().hex}.tmp")
-    try:
-        save_tokenizers(str(temporary), *tokenizers)
-        write_atomic(temporary / KEY, canonical)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory(entry) as temporary:
+        new = temporary / "new"
+        save_tokenizers(str(new), *tokenizers)
+        write_atomic(new / KEY, canonical)
         if _load_entry(entry, canonical):
             return
         if entry.exists():  # damaged
-            delete_directory(entry, f"{temporary}.old")
-        publish_directory(temporary, entry)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            for path in entry.iterdir():  # OSError: it cannot be read now, perhaps it is intact
+                path.read_bytes()
+            delete_directory(entry)
+        publish_directory(new, entry)

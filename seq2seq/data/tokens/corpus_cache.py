@@ -21,6 +21,7 @@ from seq2seq.data.corpora.part_reader import LARGE
 from seq2seq.data.tokens.store_files import DamagedStore
 from seq2seq.data.tokens.token_store import TokenStore, in_use, open_store, read_key
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
+from seq2seq.runtime.locks import no_follow
 from seq2seq.runtime.logs import Log
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import cache_directory, expand_path
@@ -131,7 +132,7 @@ def deleting_damaged_stores() -> Iterator[None]:
 @contextmanager
 def _locked(path: Path, log: Log) -> Iterator[None]:
     """Hold the lock `path`; wait for the process that holds it."""
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=no_follow) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -16,6 +16,7 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy as np
 from jaxtyping import Int
 
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.files import write_atomic
+from seq2seq.runtime.files import retried, write_atomic
 
 INDEX = "store.json"
 FORMAT_VERSION = 1
@@ -92,7 +93,7 @@ class MappedArray:
         """`size` and `digests` are from store.json. The first chunk is verified immediately.
 
         DamagedStore if the file is missing, has another size, or its first chunk is damaged;
-        OSError if it cannot be opened for another reason.
+        OSError if it cannot be opened for another reason, UserError(DATA) if it cannot be read.
         """
         self._path = path
         self._digests = bytes.fromhex(digests)
@@ -152,9 +153,13 @@ class MappedArray:
 
     def _verify_chunk(self, chunk: int) -> None:
         try:  # not through the map, where a read error would end the process
-            content = os.pread(self._file, CHUNK, chunk * CHUNK)
+            content = retried(partial(os.pread, self._file, CHUNK, chunk * CHUNK))
         except OSError as error:
-            raise damaged(self._path, error) from None
+            raise UserError(
+                DATA,
+                f"{self._path} cannot be read: {error.strerror}; check the disk or network file "
+                "system, and run the same command again",
+            ) from None
         if hashlib.sha256(content).digest() != self._digests[32 * chunk : 32 * chunk + 32]:
             raise damaged(self._path, f"the sha256 of chunk {chunk} differs from that in {INDEX}")
         self._verified[chunk] = True

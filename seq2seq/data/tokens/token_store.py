@@ -28,10 +28,10 @@ from seq2seq.data.tokens.store_files import (
     INDEX,
     MappedArray,
     MemoryArray,
-    damaged,
     is_locked,
     read_index,
 )
+from seq2seq.runtime.errors import DATA, UserError
 
 JOURNAL = "progress.jsonl"
 IDS, OFFSETS, NUMBERS, WEIGHTS = "ids.npy", "offsets.npy", "numbers.npy", "loss_weights.npy"
@@ -160,7 +160,9 @@ def _opened_once(directory: Path, digest: str, version: tuple[int, int]) -> _Map
     """The store that another process has open; all its copies in this process are one object."""
     store = _MappedStore(directory)
     if store.digest != digest:
-        raise damaged(directory / INDEX, "it was replaced by another store")
+        raise UserError(
+            DATA, f"{directory} was written again while it was used; run the same command again"
+        )
     return store
 
 

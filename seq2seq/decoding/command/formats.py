@@ -23,6 +23,7 @@ from seq2seq.decoding.command.json_lines import (
 )
 from seq2seq.decoding.results import Item, Scored, Translation
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.lines import LONGEST, TOO_LONG
 
 
 class Format:
@@ -115,6 +116,12 @@ class Jsonl(Format):
         try:
             fields = JSON.decode(line)
         except (ValueError, RecursionError) as error:
+            if len(line.encode()) > LONGEST - 4:  # truncated, at most within the last character
+                raise UserError(
+                    DATA,
+                    f"{place}: {TOO_LONG}: expected a JSON object of at most that length; split "
+                    "its text",
+                ) from None
             raise UserError(
                 DATA,
                 f"{place}: not JSON ({error}); the input format jsonl expects an object in each "

@@ -12,7 +12,7 @@ from itertools import islice, zip_longest
 from seq2seq.decoding.command.formats import Format
 from seq2seq.decoding.command.progress import note
 from seq2seq.decoding.results import Item
-from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import expand_path
@@ -33,7 +33,8 @@ class Input:
     @property
     def rereadable(self) -> bool:
         """Whether it consists of regular files, which can be read again."""
-        return all(os.path.isfile(expand_path(path)) for path in (self.path, self.target) if path)
+        paths = filter(None, (self.path, self.target))
+        return all(path != "-" and os.path.isfile(expand_path(path)) for path in paths)
 
     def items(
         self, lines: range | None = None, texts: Iterable[str] | None = None
@@ -42,7 +43,8 @@ class Input:
         lines of `path`. Lines that are changed are reported on stderr if all are read: `count` has
         reported those of a range.
 
-        UserError(DATA) for a malformed line, and if the two files are not parallel.
+        UserError(DATA) for a malformed line, if the two files are not parallel, and if the input
+        ends before the end of `lines`.
         """
         needs_target = self.scored and not self.target
         log = note if lines is None else no_log
@@ -57,7 +59,20 @@ class Input:
         if self.prefix:
             items = (item._replace(prefix=item.prefix or self.prefix) for item in items)
         numbered = enumerate(items)
-        return numbered if lines is None else islice(numbered, lines.start, lines.stop)
+        return numbered if lines is None else self._part(numbered, lines)
+
+    def _part(self, numbered: NumberedItems, lines: range) -> NumberedItems:
+        """The items of the range `lines`, all of which existed when the input was counted."""
+        number = -1
+        for number, item in islice(numbered, lines.stop):
+            if number >= lines.start:
+                yield number, item
+        if number + 1 < lines.stop:
+            raise UserError(
+                DATA,
+                f"{self.path} was truncated while it was decoded: expected at least {lines.stop} "
+                f"lines, got {number + 1}; restore it and run the same command again",
+            )
 
     def count(self) -> int:
         """The number of lines. Reads and checks all of them."""
@@ -101,16 +116,3 @@ def check_input(path: str) -> None:
         raise UserError(DATA, f"no such file: {os.path.abspath(full) if path else repr(path)}")
     if path != "-" and not os.access(full, os.R_OK):
         raise UserError(DATA, f"cannot read {path}; check its permissions")
-
-
-def check_no_input_is_replaced(output: str, inputs: Iterable[str]) -> None:
-    """UserError(OUTPUT) if the output file is one of the input files, under any name."""
-    full = expand_path(output)
-    for path in inputs:
-        if path not in ("", "-") and os.path.isfile(full):
-            if os.path.samefile(full, expand_path(path)):
-                raise UserError(
-                    OUTPUT,
-                    f"--output={output} would replace the input file {path}; choose another "
-                    "--output",
-                )

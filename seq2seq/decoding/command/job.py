@@ -1,5 +1,6 @@
 """A decoding job: what one command line of decode.py does, and the checks of it."""
 
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from seq2seq.decoding.command.formats import Formats, names_with
 from seq2seq.decoding.command.inputs import (
     Input,
     check_input,
-    check_no_input_is_replaced,
     shard_lines,
     shard_of,
 )
@@ -18,8 +18,9 @@ from seq2seq.decoding.search_options import BEAM, check_effect
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from seq2seq.runtime.files import check_outputs, is_replaceable, locked_output
-from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.files import check_outputs
+from seq2seq.runtime.locks import locked_output
+from seq2seq.runtime.paths import expand_path, is_replaceable
 from seq2seq.storage.config import DecodingConfig
 
 
@@ -70,9 +71,10 @@ class Job:
             check_input(path)
         if files.count("-") > 1:
             raise UserError(DATA, "only one input can be stdin; give the name of the other file")
-        if self.output != "-":
-            check_no_input_is_replaced(self.output, files)
-            check_outputs([self.output], self.overwrite)
+        if self.output == "-":
+            sys.stdout.write("")  # UserError if it is closed
+        else:
+            check_outputs([self.output], self.overwrite, files)
         self._check_pieces()
         if self.mode == "translate":  # the options are checked with those of the run
             check_effect(self._flags, BEAM)

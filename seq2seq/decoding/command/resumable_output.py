@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import platform
-import shutil
+import re
 import sys
 import time
 from collections import deque
@@ -29,19 +29,16 @@ from seq2seq.interop.models import find_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import is_deterministic
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
-from seq2seq.runtime.files import (
-    delete_directory,
-    file_sha256,
-    open_atomic,
-    publish_directory,
-    write_atomic,
-)
+from seq2seq.runtime.files import file_sha256, open_atomic, publish_directory, write_atomic
 from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.temporaries import delete_directory, is_temporary, temporary_directory
 from seq2seq.runtime.version import __version__
 
 SAVE_INTERVAL = 10.0  # seconds after which results are saved even if they are fewer
 
 LIBRARIES = ("jax", "jaxlib", "sentencepiece")
+MARK = "fingerprint"  # the file with the fingerprint of a job
+RESULTS = re.compile(r"[0-9]{12,}-[0-9a-f]{12}")  # the names of the files with results
 
 
 def is_local(number: int, chunk: int) -> bool:
@@ -93,7 +90,9 @@ def hash_of(item: Item) -> str:
     return hashlib.blake2b(text, digest_size=12).hexdigest()
 
 
-def open_resumable_output(output: str, fingerprint: str, chunk: int) -> "ResumableOutput":
+def open_resumable_output(
+    output: str, fingerprint: str, chunk: int, overwrite: bool
+) -> "ResumableOutput":
     """The saved results of the job with this fingerprint, which must be equal in all processes, as
     must be the lines of a chunk. UserError if they differ."""
     values = {
@@ -102,38 +101,52 @@ def open_resumable_output(output: str, fingerprint: str, chunk: int) -> "Resumab
     }
     processes.check_agreement(values)
     with processes.first_process_first("the saved results"):
-        return ResumableOutput(output, fingerprint, chunk)
+        return ResumableOutput(output, fingerprint, chunk, overwrite)
+
+
+def is_of_job(name: str) -> bool:
+    """Whether a file of this name holds results, or was not written completely."""
+    return RESULTS.fullmatch(name) is not None or is_temporary(name)
 
 
 class ResumableOutput:
     """An output file whose finished results are saved in a directory beside it."""
 
-    def __init__(self, output: str, fingerprint: str, chunk: int):
-        """Keeps the results of a job with the same fingerprint, and removes those of another.
+    def __init__(self, output: str, fingerprint: str, chunk: int, overwrite: bool):
+        """Keeps the results of a job with the same fingerprint, and removes those of another, or of
+        one whose fingerprint is damaged.
 
         `chunk` is the number of consecutive lines that a process takes in turn, and of results that
-        are saved at once.
+        are saved at once. `overwrite`: whether the output may replace a file.
         """
-        self._chunk = chunk
-        self._output = os.path.realpath(expand_path(output))
-        self._directory, self._temporary = f"{self._output}.parts", f"{self._output}.parts.tmp"
-        mark = os.path.join(self._directory, "fingerprint")
-        try:
-            with open(mark, encoding="ascii") as file:
-                same = file.read() == fingerprint
-        except FileNotFoundError:
-            same = False
-            if os.path.exists(self._directory):
-                raise UserError(
-                    OUTPUT,
-                    f"{self._directory} is not a directory of a decoding job; move it, or "
-                    "choose another --output",
-                ) from None
+        self._chunk, self._output, self._overwrite = chunk, output, overwrite
+        self._directory = f"{os.path.realpath(expand_path(output))}.parts"
+        same = False
+        if os.path.lexists(self._directory):
+            self._check_directory()
+            with open(os.path.join(self._directory, MARK), "rb") as file:
+                same = file.read(1000) == fingerprint.encode("ascii")
         if not same:
             self._remove()
-            os.makedirs(self._temporary)
-            write_atomic(os.path.join(self._temporary, "fingerprint"), fingerprint)
-            publish_directory(self._temporary, self._directory)
+            with temporary_directory(self._directory) as temporary:
+                new = temporary / "new"
+                new.mkdir()
+                write_atomic(new / MARK, fingerprint)
+                publish_directory(new, self._directory)
+
+    def _check_directory(self) -> None:
+        """UserError(OUTPUT) if the directory has other files than those of a job."""
+        names, foreign = [], [""]
+        if os.path.isdir(self._directory) and not os.path.islink(self._directory):
+            names = os.listdir(self._directory)
+            foreign = [name for name in names if name != MARK and not is_of_job(name)]
+        if foreign or MARK not in names:
+            raise UserError(
+                OUTPUT,
+                f"{self._directory} is not a directory of a decoding job: expected only its "
+                f"files, got {', '.join(sorted(foreign)[:5]) or 'no fingerprint'}; move it, or "
+                "choose another --output",
+            )
 
     def run(
         self,
@@ -188,8 +201,7 @@ class ResumableOutput:
 
     def _saved_files(self) -> list[str]:
         """The names of the files of results, in the order of their first line."""
-        names = os.listdir(self._directory)
-        return sorted(name for name in names if name[0].isdecimal() and not name.endswith(".tmp"))
+        return sorted(name for name in os.listdir(self._directory) if RESULTS.fullmatch(name))
 
     def _finder(self) -> Callable[[int, str], str | None]:
         """(number, hash of the line) → the saved text or None. Numbers must ascend."""
@@ -219,7 +231,7 @@ class ResumableOutput:
         """Write the output file from the saved results and delete them. UserError(DATA) if a line
         has changed since its result was saved."""
         find = self._finder()
-        with open_atomic(self._output) as whole:
+        with open_atomic(self._output, self._overwrite) as whole:
             for number, item in items():
                 text = find(number, hash_of(item))
                 if text is None:
@@ -232,7 +244,7 @@ class ResumableOutput:
         self._remove()
 
     def _remove(self) -> None:
-        """Rename first, so that a directory of chunks always has its fingerprint."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        """Delete the directory, which always has its fingerprint while it has its name."""
         if os.path.exists(self._directory):
-            delete_directory(self._directory, self._temporary)
+            self._check_directory()
+            delete_directory(self._directory)

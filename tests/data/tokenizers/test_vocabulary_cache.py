@@ -1,8 +1,10 @@
 """The cache of vocabularies: trained once, again if damaged, one entry for each key."""
 
+import errno
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -12,6 +14,7 @@ from seq2seq.data.tokenizers import vocabulary_cache, vocabulary_sample
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.data.tokenizers.vocabulary_cache import cached_tokenizers, vocabulary_key
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
+from seq2seq.runtime import files
 
 IDENTITIES = [{"corpus": "tsv:/a.tsv", "files": [["/a.tsv", 17, 99]]}]
 KEY = {"version": 1, "text": "한"}
@@ -78,6 +81,30 @@ def test_a_damaged_entry_is_trained_again_and_replaced(name, damage, tmp_path):
     assert train.calls == 2
     assert entries(tmp_path) == [entry.name]
     assert (entry / name).read_bytes() == content
+
+
+@pytest.mark.parametrize("fails", [1, 99])
+def test_an_entry_that_cannot_be_read_now_is_kept(tmp_path, monkeypatch, fails):
+    """A read that fails once is tried again; one that fails each time is no damage."""
+    train, real, calls = Trainer(), Path.read_bytes, []
+    cached_tokenizers(tmp_path, KEY, train)
+    (entry,) = tmp_path.iterdir()
+    before = {path: (path.stat().st_ino, path.read_bytes()) for path in entry.iterdir()}
+
+    def read(path):
+        calls.append(path)
+        if path.name == "joint.txt" and calls.count(path) <= fails:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "PAUSES", (0.0, 0.0))
+        patch.setattr(Path, "read_bytes", read)
+        assert cached_tokenizers(tmp_path, KEY, train)[0].kind == "words"
+    assert train.calls == (1 if fails == 1 else 2)
+    for path, facts in before.items():
+        assert (path.stat().st_ino, path.read_bytes()) == facts
+    assert entries(tmp_path) == [entry.name]
 
 
 def test_an_entry_of_another_key_is_not_used(tmp_path):

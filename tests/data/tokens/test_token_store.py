@@ -1,6 +1,7 @@
 """A token store returns the pairs that it was given, from memory and from files; it reads a chunk
 only after it has verified it."""
 
+import errno
 import hashlib
 import json
 import os
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 
 from seq2seq.data.tokens import store_files, token_store
+from seq2seq.data.tokens.corpus_cache import deleting_damaged_stores
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.data.tokens.store_files import CHUNK, HEADER, INDEX, DamagedStore
 from seq2seq.data.tokens.store_writer import StoreWriter
 from seq2seq.data.tokens.token_store import in_use, memory_store, open_store, read_key
-from seq2seq.runtime.errors import DATA
+from seq2seq.runtime import files
+from seq2seq.runtime.errors import DATA, UserError
 
 FILES = ("ids.npy", "offsets.npy", "numbers.npy", "loss_weights.npy")
 
@@ -320,15 +323,28 @@ def test_the_index_holds_the_sha256_of_each_chunk(tmp_path):
         assert one["sha256"] == "".join(hashlib.sha256(chunk).hexdigest() for chunk in chunks)
 
 
-def test_a_failing_disk_is_a_damaged_store(tmp_path, monkeypatch):
-    store = written(tmp_path, [random_pairs(9_000, 0)])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_read_error_is_no_damage_and_is_tried_again(tmp_path, monkeypatch, number):
+    store, calls, real = written(tmp_path, [random_pairs(9_000, 0)]), [], os.pread
 
-    def pread(*_):
-        raise OSError(5, "Input/output error")
+    def failing(times):
+        def pread(*arguments):
+            calls.append(arguments)
+            if len(calls) <= times:
+                raise OSError(number, os.strerror(number))
+            return real(*arguments)
 
-    monkeypatch.setattr(os, "pread", pread)
-    with pytest.raises(DamagedStore, match="Input/output error"):
-        store.numbers(np.array([8_999]))
+        return pread
+
+    monkeypatch.setattr(files, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(os, "pread", failing(99))
+    with pytest.raises(UserError, match=f"cannot be read: {os.strerror(number)}") as caught:
+        with deleting_damaged_stores():
+            store.numbers(np.array([8_999]))
+    assert (caught.value.code, len(calls)) == (DATA, 3) and (tmp_path / "store.json").exists()
+    calls.clear()
+    monkeypatch.setattr(os, "pread", failing(2))
+    assert store.numbers(np.array([8_999])).shape == (1,)
 
 
 def resident(path):
@@ -371,8 +387,9 @@ def test_a_copy_of_a_store_in_another_process_opens_the_files_once(tmp_path, mon
     assert pickle.loads(pickle.dumps(again)) is not one
     written(tmp_path / "store", [random_pairs(3_000, 1)])
     token_store._opened_once.cache_clear()
-    with pytest.raises(DamagedStore, match="replaced"):
+    with pytest.raises(UserError, match="was written again while it was used") as caught:
         pickle.loads(sent)
+    assert not isinstance(caught.value, DamagedStore)  # it is intact: nothing is deleted
 
 
 def test_a_store_in_memory_is_sent_with_its_arrays():

@@ -19,6 +19,10 @@ from tiny import WORDS, write_run
 
 import seq2seq.decode
 from seq2seq.data.metrics import bleu, ter
+from seq2seq.decoding.command.formats import FORMATS
+from seq2seq.decoding.command.inputs import Input
+from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.lines import LONGEST
 from seq2seq.runtime.signals import StopFlag, Stopped
 
 ROOT = Path(__file__).parents[3]
@@ -332,6 +336,43 @@ def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
             f"error: {tmp_path / 'target'} ends after line 1: expected as many lines as in "
             f"{path / 'in.txt'}; the two files must be parallel"
         )
+
+
+def test_an_input_that_becomes_shorter_during_a_job_is_refused(tmp_path):
+    path = tmp_path / "in.txt"
+    read = Input(str(path), "", FORMATS["text"], scored=False)
+    for count, lines in ((5, range(5)), (4, range(2, 4)), (0, range(0))):
+        path.write_text("a\n" * count)
+        assert [number for number, _ in read.items(lines)] == list(lines)
+    path.write_text("a\n" * 3)
+    for lines in (range(5), range(4, 5)):
+        with pytest.raises(UserError, match="expected at least 5 lines, got 3") as caught:
+            list(read.items(lines))
+        assert caught.value.code == DATA
+
+
+@pytest.mark.parametrize("character", ["a", "é", "犬", "🐕"])
+def test_a_json_line_above_the_limit_is_refused_with_the_limit(tmp_path, character):
+    path = tmp_path / "in.jsonl"
+    read = Input(str(path), "", FORMATS["jsonl"], scored=False)
+    fitting = (LONGEST - 12) // len(character.encode()) - 1
+    for count, fits in ((fitting, True), (fitting + 2, False), (LONGEST, False)):
+        path.write_text('{"text": "a"}\n{"text": "%s"}\n' % (character * count), encoding="utf-8")
+        if fits:
+            assert read.count() == 2
+            continue
+        with pytest.raises(UserError, match="in.jsonl:2: longer than 1,048,576 bytes") as caught:
+            read.count()
+        assert caught.value.code == DATA
+
+
+def test_a_file_with_the_name_of_stdin_is_not_read(run, whole, tmp_path):
+    """The file is in the working directory, and has another number of lines."""
+    path, _ = run
+    (tmp_path / "-").write_text("eins\n")
+    content = (path / "in.txt").read_bytes()
+    done = call_forked(command(path, "--input=-")[1:], content, tmp_path)
+    assert (done.code, done.out) == (0, whole), done.err
 
 
 def test_a_pipe_is_read_once_and_an_output_pipe_is_not_replaced(run, whole, tmp_path):

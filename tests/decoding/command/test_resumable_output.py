@@ -56,6 +56,10 @@ def source(lines=LINES):
     return lambda: ((number, Item(line, line)) for number, line in enumerate(lines))
 
 
+def job(output, fingerprint="same", overwrite=True):
+    return ResumableOutput(str(output), fingerprint, CHUNK, overwrite)
+
+
 def test_the_concatenation_of_shards_is_all_lines():
     for lines in (0, 1, 7, 100):
         for parts in (1, 2, 3, 8, 130):
@@ -80,10 +84,10 @@ def test_results_before_a_kill_are_not_computed_again(tmp_path, killed_at):
     output, reused = tmp_path / "out.txt", []
     first, second = Worker(killed_at), Worker()
     with pytest.raises(Killed):
-        ResumableOutput(str(output), "same", CHUNK).run(source(), first)
+        job(output).run(source(), first)
     assert not output.exists()
     assert first.seen == list(range(killed_at // 3 * 3))
-    ResumableOutput(str(output), "same", CHUNK).run(source(), second, reused.append)
+    job(output).run(source(), second, reused.append)
     assert first.seen + second.seen == list(range(31))
     assert sum(reused) == len(first.seen)
     assert output.read_bytes() == WHOLE
@@ -103,16 +107,16 @@ def test_even_a_few_results_are_on_disk_after_thirty_seconds_of_work(tmp_path, m
             clock.now += 8.0
             yield {number: item.line.upper()}
 
-    ResumableOutput(str(tmp_path / "out.txt"), "same", CHUNK).run(source(), work)
+    job(tmp_path / "out.txt").run(source(), work)
     assert (tmp_path / "out.txt").read_bytes() == WHOLE
 
 
 def test_of_the_saved_lines_only_a_corrected_one_is_computed_again(tmp_path):
     output, resumed = tmp_path / "out.txt", Worker()
     with pytest.raises(Killed):
-        ResumableOutput(str(output), "same", CHUNK).run(source(), Worker(killed_at=27))
+        job(output).run(source(), Worker(killed_at=27))
     corrected = [*LINES[:5], "corrected", *LINES[6:]]
-    ResumableOutput(str(output), "same", CHUNK).run(source(corrected), resumed)
+    job(output).run(source(corrected), resumed)
     assert resumed.seen == [5, 27, 28, 29, 30]
     assert output.read_text() == "".join(f"{line.upper()}\n" for line in corrected)
 
@@ -128,15 +132,15 @@ def test_the_hash_of_an_item_includes_its_target_and_prefix():
 def test_an_input_that_changes_while_the_job_runs_is_refused(tmp_path):
     output, reads = tmp_path / "out.txt", iter([LINES, ["changed", *LINES[1:]], LINES])
     with pytest.raises(UserError, match="line 1 of the input has changed") as caught:
-        ResumableOutput(str(output), "same", CHUNK).run(lambda: source(next(reads))(), Worker())
+        job(output).run(lambda: source(next(reads))(), Worker())
     assert caught.value.code == DATA and not output.exists()
 
 
 def test_results_of_another_command_are_not_used(tmp_path):
     output, worker = tmp_path / "out.txt", Worker()
     with pytest.raises(Killed):
-        ResumableOutput(str(output), "other", CHUNK).run(source(), Worker(16))
-    ResumableOutput(str(output), "same", CHUNK).run(source(), worker)
+        job(output, "other").run(source(), Worker(16))
+    job(output).run(source(), worker)
     assert worker.seen == list(range(31))
     assert output.read_bytes() == WHOLE
 
@@ -145,12 +149,14 @@ def test_results_of_another_command_are_not_used(tmp_path):
 def test_a_damaged_file_of_results_is_computed_again(tmp_path, content):
     output, worker = tmp_path / "out.txt", Worker()
     with pytest.raises(Killed):
-        ResumableOutput(str(output), "same", CHUNK).run(source(), Worker(16))
+        job(output).run(source(), Worker(16))
     parts = tmp_path / "out.txt.parts"
     first = min(path for path in parts.iterdir() if path.name[0] == "0")
     first.write_bytes(content)
-    (parts / "000000000020-abc.tmp").write_bytes(content)  # left by a kill during a write
-    ResumableOutput(str(output), "same", CHUNK).run(source(), worker)
+    (parts / "000000000020-ab.0123456789ab.seq2seq-tmp").write_bytes(
+        content
+    )  # left by a kill during a write
+    job(output).run(source(), worker)
     assert 0 in worker.seen
     assert output.read_bytes() == WHOLE
 
@@ -168,35 +174,68 @@ def kill_at(monkeypatch, operation, survived):
     monkeypatch.setattr(f"{resumable_output.__name__}.{operation}", dying)
 
 
-@pytest.mark.parametrize("operation", ["os.makedirs", "os.rename", "write_atomic", "shutil.rmtree"])
+@pytest.mark.parametrize("operation", ["os.mkdir", "os.rename", "write_atomic", "os.rmdir"])
 def test_a_job_resumes_after_a_kill_while_its_directory_is_created_or_removed(
     tmp_path, monkeypatch, operation
 ):
     output = tmp_path / "out.txt"
     with pytest.raises(Killed):
-        ResumableOutput(str(output), "other", CHUNK).run(source(["x"] * 31), Worker(16))
+        job(output, "other").run(source(["x"] * 31), Worker(16))
     for survived in range(4):
         with monkeypatch.context() as patch:
             kill_at(patch, operation, survived)
             with contextlib.suppress(Killed):
-                ResumableOutput(str(output), f"same {survived}", CHUNK).run(source(), Worker())
-    ResumableOutput(str(output), "same", CHUNK).run(source(), Worker())
+                job(output, f"same {survived}").run(source(), Worker())
+    job(output).run(source(), Worker())
     assert output.read_bytes() == WHOLE
 
 
-def test_a_directory_that_is_not_of_a_job_is_not_changed(tmp_path):
+@pytest.mark.parametrize("fingerprint", [False, True])
+def test_a_directory_with_a_file_of_a_user_is_not_changed(tmp_path, fingerprint):
     (tmp_path / "out.txt.parts").mkdir()
     (tmp_path / "out.txt.parts" / "mine").write_text("mine")
-    with pytest.raises(UserError, match="is not a directory of a decoding job") as caught:
-        ResumableOutput(str(tmp_path / "out.txt"), "same", CHUNK)
+    if fingerprint:
+        (tmp_path / "out.txt.parts" / "fingerprint").write_text("other")
+    with pytest.raises(
+        UserError, match="is not a directory of a decoding job.* got mine"
+    ) as caught:
+        job(tmp_path / "out.txt")
     assert caught.value.code == OUTPUT
     assert (tmp_path / "out.txt.parts" / "mine").read_text() == "mine"
+    (tmp_path / "out.txt.parts").rename(tmp_path / "elsewhere")
+    (tmp_path / "out.txt.parts").symlink_to("elsewhere")
+    with pytest.raises(UserError, match="is not a directory of a decoding job"):
+        job(tmp_path / "out.txt")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", "½".encode()])
+def test_a_damaged_fingerprint_is_that_of_another_job(tmp_path, content):
+    output, worker = tmp_path / "out.txt", Worker()
+    with pytest.raises(Killed):
+        job(output).run(source(), Worker(16))
+    (tmp_path / "out.txt.parts" / "fingerprint").write_bytes(content)
+    job(output).run(source(), worker)
+    assert worker.seen == list(range(31)) and output.read_bytes() == WHOLE
+
+
+def test_an_output_that_another_program_creates_is_kept_with_the_saved_results(tmp_path):
+    output, resumed = tmp_path / "out.txt", Worker()
+
+    def work(lines):
+        yield from Worker()(lines)
+        output.write_text("other")
+
+    with pytest.raises(UserError, match="was created by another program"):
+        job(output, overwrite=False).run(source(), work)
+    assert output.read_text() == "other"
+    job(output).run(source(), resumed)
+    assert resumed.seen == [] and output.read_bytes() == WHOLE
 
 
 def test_an_output_named_gz_is_compressed_to_the_same_bytes_each_time(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        ResumableOutput(str(tmp_path / name / "out.gz"), "same", CHUNK).run(source(), Worker())
+        job(tmp_path / name / "out.gz").run(source(), Worker())
     one, other = ((tmp_path / name / "out.gz").read_bytes() for name in ("a", "b"))
     assert gzip.decompress(one) == WHOLE
     assert one == other

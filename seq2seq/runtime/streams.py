@@ -1,0 +1,55 @@
+"""Standard streams that are closed when a command starts, or whose reader ends while it runs."""
+
+import io
+import os
+import select
+import sys
+from typing import NoReturn
+
+from seq2seq.runtime.errors import OUTPUT, UserError
+
+
+class ClosedStdout(io.TextIOBase):
+    """Takes the place of a closed stdout: results that are written to it are an error."""
+
+    def __init__(self) -> None:
+        self._null = os.open(os.devnull, os.O_WRONLY)
+
+    def fileno(self) -> int:
+        return self._null
+
+    def write(self, text: str) -> NoReturn:
+        raise UserError(
+            OUTPUT,
+            "stdout is closed: expected a stream for the results; redirect it to a file or to "
+            "/dev/null",
+        )
+
+
+def open_closed_streams() -> None:
+    """Open a null device for each standard stream that is closed, so that no file of the command
+    gets its descriptor. Messages to a closed stderr are dropped, as `print` would otherwise write
+    them to stdout; reading a closed stdin fails."""
+    if sys.stdin is None:  # in this order: each device gets the lowest free descriptor
+        sys.stdin = open(os.open(os.devnull, os.O_WRONLY), encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = ClosedStdout()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+
+
+def write_stderr(text: str) -> None:
+    """Write to stderr; what is lost is no error if it is a closed pipe or a file on a full disk."""
+    try:
+        print(text, end="", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except OSError:
+        pass
+
+
+def stdout_lost_its_reader() -> bool:
+    """Whether stdout is a pipe whose reader has ended."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

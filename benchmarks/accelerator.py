@@ -63,10 +63,10 @@ def main() -> None:
         print(line)
 
 
-def results_directory(given: str, setting: dict[str, Any]) -> Path:
+def results_directory(directory: str, setting: dict[str, Any]) -> Path:
     """--results, or a directory of this device in the user's cache directory."""
     name = re.sub(r"[^a-z0-9]+", "-", " ".join(map(str, setting.values())).lower())
-    return Path(expand_path(given)) if given else cache_directory() / "accelerator" / name
+    return Path(expand_path(directory)) if directory else cache_directory() / "accelerator" / name
 
 
 def facts() -> dict[str, Any]:

@@ -9,7 +9,6 @@ python scripts/checkpoints.py average --workdir=RUN --steps=1000,2000,3000 --out
 import re
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 from absl import flags
@@ -190,7 +189,7 @@ def define_flags() -> None:
 def run() -> None:
     """The command line."""
     first = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else ""
-    run_command(define_flags, partial(main, first))
+    run_command(define_flags, lambda: main(first))
 
 
 if __name__ == "__main__":

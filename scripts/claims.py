@@ -9,7 +9,6 @@ another version of the modules, are measured again; --overwrite measures all aga
 
 import sys
 import time
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -125,7 +124,7 @@ def run() -> None:
     """The command line."""
     keep_freed_memory()
     first = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else ""
-    run_command(define_flags, partial(main, first))
+    run_command(define_flags, lambda: main(first))
 
 
 if __name__ == "__main__":

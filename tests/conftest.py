@@ -40,6 +40,8 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 path = str(Path(__file__).parent / "without_torch"), os.environ.get("PYTHONPATH", "")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 
+LONGEST = "test_main_job", "test_trained"  # files of minutes
+
 sys.path.insert(0, str(ROOT))
 
 from jaxtyping import install_import_hook  # noqa: E402
@@ -66,6 +68,11 @@ def pytest_sessionstart(session):
         sizes = [path.stat().st_size for path in CACHE.rglob("*") if path.is_file()]
         if sum(sizes) > 1e9:
             shutil.rmtree(CACHE)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first: the workers start the files in this order."""
+    items.sort(key=lambda item: not item.path.name.startswith(LONGEST))
 
 
 def pytest_collection_finish():

@@ -30,6 +30,8 @@ def call_in_process(script: ModuleType, *arguments) -> Done:
     ):
         try:
             script.run()
+        except SystemExit as end:  # --help was printed
+            code = end.code
         except Exception as error:
             code, message = code_and_message(error)
             print(f"error: {' '.join(message.split())}", file=sys.stderr)

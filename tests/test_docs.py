@@ -57,22 +57,22 @@ def flags_of(script: str) -> set[str]:
         )
         return set(re.findall(r"--([\w-]+)", shown.stdout))
     shown = call_forked([path, "--helpxml"])
-    return {one.findtext("name") for one in ElementTree.fromstring(shown.out).iter("flag")}
+    return {flag.findtext("name") for flag in ElementTree.fromstring(shown.out).iter("flag")}
 
 
 @cache
 def pytest_options() -> set[str]:
     """The options that the project's tests and pytest-testmon add to pytest."""
     source = (ROOT / "tests" / "acceptance_table.py").read_text(encoding="utf-8")
-    own = set(re.findall(r'addoption\(\s*"(--[\w-]+)"', source))
-    return own | {"--testmon", "--testmon-forceselect"}
+    added = set(re.findall(r'addoption\(\s*"(--[\w-]+)"', source))
+    return added | {"--testmon", "--testmon-forceselect"}
 
 
 def is_field(path: str) -> bool:
     """Whether "PART.FIELD" is a field of the config."""
     part, _, name = path.partition(".")
     config = Config()
-    return hasattr(config, part) and name in {one.name for one in fields(getattr(config, part))}
+    return hasattr(config, part) and name in {field.name for field in fields(getattr(config, part))}
 
 
 def check_flag(script: str, argument: str) -> None:
@@ -89,13 +89,13 @@ def check_flag(script: str, argument: str) -> None:
 
 def check_config(words: list[str]) -> None:
     """Assert that the config of a command of train.py and its overrides are valid."""
-    given = [word for word in words if word.startswith("--config")]
-    if not any(word.startswith("--config=") for word in given):
-        given.insert(0, f"--config={ROOT / 'configs' / 'korean_english.py'}")
-    given = [word.replace("=configs/", f"={ROOT}/configs/") for word in given]
+    arguments = [word for word in words if word.startswith("--config")]
+    if not any(word.startswith("--config=") for word in arguments):
+        arguments.insert(0, f"--config={ROOT / 'configs' / 'korean_english.py'}")
+    arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
     values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=["train.py", *given])
-    values(["train.py", *given])
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=["train.py", *arguments])
+    values(["train.py", *arguments])
     values.config.validate()
 
 
@@ -129,25 +129,25 @@ def check_command(command: Command, made: set[str]) -> None:
 
 def checked_commands(text: str) -> int:
     """Check all commands of a document; returns how many there are."""
-    found = commands(text)
+    all_commands = commands(text)
     made = {
         word.removeprefix("--to=")
-        for command in found
+        for command in all_commands
         for word in command.words
         if word.startswith("--to=")
     }
-    for command in found:
+    for command in all_commands:
         try:
             check_command(command, made)
         except (Exception, SystemExit) as error:
             raise AssertionError(f"{command}: {error}") from error
-    return len(found)
+    return len(all_commands)
 
 
 @document
 def test_the_scripts_flags_and_values_of_all_commands_exist(name):
-    found = checked_commands(TEXTS[name])
-    assert found or "python " not in TEXTS[name]
+    count = checked_commands(TEXTS[name])
+    assert count or "python " not in TEXTS[name]
 
 
 def test_commands_of_every_form_are_found():
@@ -159,7 +159,7 @@ def test_commands_of_every_form_are_found():
     )
     (echo,) = parsed_line("echo 'a b' | python decode.py")
     assert echo.echoed == "a b\n" and echo.words == ["python", "decode.py"]
-    assert [str(one) for one in parsed_line("pip install -e . && python train.py")] == [
+    assert [str(command) for command in parsed_line("pip install -e . && python train.py")] == [
         "pip install -e .",
         "python train.py",
     ]
@@ -211,17 +211,17 @@ def test_the_fields_and_flags_that_a_document_names_exist(name):
     scripts += [
         f"scripts/{name}.py" for name in ("checkpoints", "export", "report", "attention_page")
     ]
-    known = set().union(*map(flags_of, scripts)) | {one[2:] for one in pytest_options()}
+    known = set().union(*map(flags_of, scripts)) | {option[2:] for option in pytest_options()}
     for code in inline_code(TEXTS[name]):
-        found = re.match(r"--([\w.]+)(?:=|$)", code)
-        if found and not found[1].startswith(("config.", "xla_")):
-            assert found[1] in known or found[1] == "config", code
-        found = re.match(
+        flag = re.match(r"--([\w.]+)(?:=|$)", code)
+        if flag and not flag[1].startswith(("config.", "xla_")):
+            assert flag[1] in known or flag[1] == "config", code
+        field = re.match(
             r"(?:--)?(?:config\.)?((model|data|training|decoding)\.([a-z]\w*))\b", code
         )
-        if found and found[3] != "py":
-            module = ROOT / "model" / f"{found[3]}.py"
-            assert is_field(found[1]) or module.exists() or TENSOR.search(code), code
+        if field and field[3] != "py":
+            module = ROOT / "model" / f"{field[3]}.py"
+            assert is_field(field[1]) or module.exists() or TENSOR.search(code), code
 
 
 @document
@@ -245,9 +245,9 @@ def test_the_tables_list_every_config_field_with_its_default(part):
         listed |= zip(names.split(", "), defaults.split(", "), strict=True)
     section = getattr(Config(), part)
     expected = {
-        one.name: str(getattr(section, one.name)) or "empty"
-        for one in fields(section)
-        if one.name not in FROM_VOCABULARY.get(part, ())
+        field.name: str(getattr(section, field.name)) or "empty"
+        for field in fields(section)
+        if field.name not in FROM_VOCABULARY.get(part, ())
     }
     assert listed == expected
 
@@ -257,7 +257,7 @@ def test_the_tables_list_every_config_field_with_its_default(part):
 )
 def test_the_tables_list_every_flag(script, name):
     """Flags of libraries and search options, which have their own table, are not included."""
-    options = {one.name for one in fields(Config().decoding)}
+    options = {field.name for field in fields(Config().decoding)}
     files = [script, "seq2seq/runtime/command.py", "seq2seq/runtime/connection.py"]
     files.append(
         "seq2seq/decoding/command/flags.py"
@@ -277,7 +277,7 @@ def test_the_fields_that_a_resumed_run_may_change_are_listed():
     names = {name.removeprefix("training.") for name in CHANGEABLE if "decoding." not in name}
     names = names - {"allow_data_change"} | {"training.allow_data_change", "config.decoding"}
     assert names <= listed
-    other = {f"training.{one.name}" for one in fields(Config().training)} - CHANGEABLE
+    other = {f"training.{field.name}" for field in fields(Config().training)} - CHANGEABLE
     assert not {name.removeprefix("training.") for name in other} & listed
 
 

@@ -42,9 +42,9 @@ def write_inputs(path: Path) -> None:
             file.write_bytes((path / f"{split}.{language}").read_bytes())
 
 
-def run_command_in(path: Path, command: Command, tokenizer: str) -> None:
+def run_command_in(path: Path, command: Command, tokenizer: str, *flags: str) -> None:
     """Run a Python command in a directory, a training with the sizes of a tiny run."""
-    script, *arguments = command.words[1:]
+    script, *arguments = *command.words[1:], *flags
     arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
     if script == "train.py":
         parts = ["model"] if "init_from" not in str(command) else []
@@ -93,13 +93,24 @@ def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
     if not any(one.words[1] == "train.py" and "init_from" not in str(one) for one in run):
         run = training + run
     run.sort(key=lambda one: "korean_english" in str(one))  # uses runs/mine, which is made first
-    for command in run:
+    for number, command in enumerate(run):
         for other in ("korean_english", "a", "b"):
             directory = path / "runs" / other
             if re.search(rf"runs/{other}\b", str(command)) and not directory.exists():
                 directory.symlink_to(path / "runs" / "mine")
-        run_command_in(path, command, tokenizer)
+        others = run[:number] + run[number + 1 :]
+        flags = ["--dry_run"] if is_training_of_unused_run(command, others) else []
+        run_command_in(path, command, tokenizer, *flags)
     return len(run)
+
+
+def is_training_of_unused_run(command: Command, others: list[Command]) -> bool:
+    """Whether no other command needs the run: one step of its training is enough."""
+    directory = re.search(r"train\.py .*--workdir=(\S+)", str(command))
+    if directory is None:
+        return False
+    name = re.compile(rf"\b{re.escape(directory[1])}\b")
+    return not any(name.search(str(other)) for other in others)
 
 
 def test_the_commands_of_the_readme_run(tmp_path):

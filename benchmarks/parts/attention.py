@@ -50,7 +50,7 @@ def compared(sizes: Sizes, shape, name: str, segments: np.ndarray, causal: bool)
     theirs = partial(forward_backward, theirs, swapped(weights), *map(swapped, inputs))
     row = {"shape": " × ".join(map(str, shape)), "mask": name, "implementation": implementation()}
     try:
-        found = jax.block_until_ready(theirs())
+        output = jax.block_until_ready(theirs())
     except Exception as error:  # noqa: BLE001 – cuDNN refuses what it does not support
         seconds = call_seconds({"ours": ours}, sizes.seconds)
         return row | {"ours": seconds["ours"], "error": f"not supported: {error}"[:120]}
@@ -60,7 +60,7 @@ def compared(sizes: Sizes, shape, name: str, segments: np.ndarray, causal: bool)
         jnp.abs((x - swapped(y)) * valid).max() / jnp.abs(x * valid).max()
         for x, y in zip(
             [x.astype(jnp.float32) for x in expected],
-            [y.astype(jnp.float32) for y in found],
+            [y.astype(jnp.float32) for y in output],
             strict=True,
         )
     ]
@@ -90,8 +90,8 @@ def fused_attention(segments: np.ndarray, causal: bool) -> Callable[..., jax.Arr
     if segments.max() > 1:
         return lambda *inputs: attend(*inputs, mask=boolean_mask(segments, causal))
     lengths = jnp.asarray(segments.sum(axis=1), jnp.int32)
-    given = dict(query_seq_lengths=lengths, key_value_seq_lengths=lengths, is_causal=causal)
-    return partial(attend, **given)
+    options = dict(query_seq_lengths=lengths, key_value_seq_lengths=lengths, is_causal=causal)
+    return partial(attend, **options)
 
 
 def boolean_mask(segments: np.ndarray, causal: bool) -> jax.Array:

@@ -77,4 +77,4 @@ PARTS = [
 
 def chosen_parts(names: list[str]) -> list[Part]:
     """The parts whose name contains one of these texts; all without any."""
-    return [one for one in PARTS if not names or any(name in one.name for name in names)]
+    return [part for part in PARTS if not names or any(name in part.name for name in names)]

@@ -58,12 +58,12 @@ def found_devices() -> dict[str, Any]:
 def run_parts(parts: list[Part], results: Results, device: dict[str, Any], seconds: float) -> None:
     """Run the parts that are not done, those that failed earlier last, for at most `seconds`."""
     deadline = time.monotonic() + seconds
-    pending = [one for one in parts if can_run(one, results)]
-    pending.sort(key=lambda one: results.get(one.name) is not None)
+    pending = [part for part in parts if can_run(part, results)]
+    pending.sort(key=lambda part: results.get(part.name) is not None)
     while pending and time.monotonic() < deadline:
-        _, group = next(iter(groupby(pending, lambda one: one.program)))
+        _, group = next(iter(groupby(pending, lambda part: part.program)))
         ended = _run_child(list(group), results, device, deadline - time.monotonic())
-        pending = [one for one in pending if one.name not in ended]
+        pending = [part for part in pending if part.name not in ended]
 
 
 def can_run(part: Part, results: Results) -> bool:

@@ -134,7 +134,7 @@ def describe_command(define_flags: Callable[[], None], main: Callable[[], None])
     By default absl prints those of the module that Python runs. The file of an installed console
     command only imports the command's modules.
     """
-    sys.modules["__main__"].__doc__ = sys.modules[main.__module__].__doc__
+    sys.modules["__main__"].__doc__ = main.__globals__["__doc__"]
     if define_flags.__module__ != "__main__":
         for flag in flags.FLAGS.get_key_flags_for_module(define_flags.__module__):
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)

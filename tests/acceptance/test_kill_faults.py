@@ -82,14 +82,10 @@ def check_kills(bench, tmp_path, record_property, startups, kills, total=1):
 
 
 @KILLS
-def test_killed_at_random_and_resumed(bench, tmp_path, record_property):
-    check_kills(bench, tmp_path, record_property, startups=1, kills=1)
-
-
-@KILLS
-def test_killed_many_times(bench, tmp_path, record_property, request):
+def test_killed_at_random_and_resumed(bench, tmp_path, record_property, request):
+    """Two kills at start-up and four at random steps of the same run."""
     total = 500 if request.config.option.soak else 1
-    check_kills(bench, tmp_path, record_property, 3, 9, total)
+    check_kills(bench, tmp_path, record_property, 2, 4, total)
 
 
 @pytest.mark.slow

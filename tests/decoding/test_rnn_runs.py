@@ -1,12 +1,11 @@
 """Runs of RNNs: translation, scores, ensembles, what is refused; the commands from end to end."""
 
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import call_forked
 from random_translator import scored
 from runs import run_training, state_bytes
 from tiny import WORDS, tiny_config, tiny_rnn, write_corpus, write_run
@@ -61,24 +60,19 @@ def test_attention_weights_of_an_rnn_are_those_that_its_decoder_computes(runs):
     assert (kind["name"], kind["layers"], kind["heads"]) == ("cross", 1, 1)
 
 
-def command(*words, input=""):
-    done = subprocess.run(
-        [sys.executable, *map(str, words)], input=input, capture_output=True, text=True, cwd=ROOT
-    )
-    return done.returncode, done.stdout, done.stderr.strip().split("\n")
-
-
 @pytest.mark.slow
 def test_alignment_needs_attention(runs, tmp_path):
     for name in ("source", "target"):
         (tmp_path / name).write_text("eins zwei\n")
     files = f"--input={tmp_path / 'source'}", f"--target={tmp_path / 'target'}"
-    results = [command("decode.py", f"--workdir={run}", "--mode=align", *files) for run in runs]
-    code, out, err = results[0]
-    assert (code, out) == (2, "") and "--mode=align is not supported by model.kind=rnn" in err[-1]
-    code, out, _ = results[1]
-    assert code == 0 and len(out.split()) == 2
-    assert all(link.split("-")[1] == str(j) for j, link in enumerate(out.split()))
+    refused, done = (
+        call_forked([ROOT / "decode.py", f"--workdir={run}", "--mode=align", *files])
+        for run in runs
+    )
+    assert (refused.code, refused.out) == (2, "")
+    assert "--mode=align is not supported by model.kind=rnn" in refused.err[-1]
+    assert done.code == 0 and len(done.out.split()) == 2
+    assert all(link.split("-")[1] == str(j) for j, link in enumerate(done.out.split()))
 
 
 @pytest.mark.slow
@@ -115,10 +109,11 @@ def test_the_commands_train_and_translate_with_an_rnn(tmp_path):
     ]
     run = tmp_path / "run"
     base = ROOT / "configs" / "base.py"
-    code, _, err = command("train.py", f"--config={base}", f"--workdir={run}", *given)
-    assert code == 0, err
+    done = call_forked([ROOT / "train.py", f"--config={base}", f"--workdir={run}", *given])
+    assert done.code == 0, done.err
     lines = ["eins zwei drei", "vier", "elf zehn neun acht"]
-    code, out, err = command("decode.py", f"--workdir={run}", input="\n".join(lines) + "\n")
-    assert code == 0, err
+    stdin = "".join(f"{line}\n" for line in lines).encode()
+    done = call_forked([ROOT / "decode.py", f"--workdir={run}"], stdin)
+    assert done.code == 0, done.err
     expected = [" ".join(reversed(line.upper().split())) for line in lines]
-    assert out.split("\n")[:-1] == expected
+    assert done.out.split("\n")[:-1] == expected

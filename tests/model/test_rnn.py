@@ -51,11 +51,11 @@ def gru_params():
 def test_a_gru_cell_equals_the_equations_in_numpy():
     x, h, params = normal(4, 5), normal(4, 3), gru_params()
     w, u = (np.moveaxis(np.asarray(p), 1, 0) for p in (params.input, params.recurrent))
-    projected = jnp.asarray(np.stack([x @ each for each in w], axis=1))
-    found = jax.jit(gru_cell)(params, projected, jnp.asarray(h))
+    projected = jnp.asarray(np.stack([x @ weights for weights in w], axis=1))
+    new_state = jax.jit(gru_cell)(params, projected, jnp.asarray(h))
     r, z = (sigmoid(x @ w[i] + h @ u[i]) for i in (0, 1))
     n = np.tanh(x @ w[2] + r * (h @ u[2] + params.recurrent_bias))
-    np.testing.assert_allclose(found, (1 - z) * n + z * h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(new_state, (1 - z) * n + z * h, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -68,13 +68,13 @@ def test_a_gru_starts_each_segment_from_its_initial_state(reverse):
     def run(x, initial):
         return gru(params, x, segment_starts(segments, reverse), initial, reverse)
 
-    found, cell, (weight, _, bias, _) = run(x, initial), jax.jit(gru_cell), params
+    states, cell, (weight, _, bias, _) = run(x, initial), jax.jit(gru_cell), params
     for row, first, after in [(0, 0, 2), (0, 2, 5), (1, 0, 4), (1, 4, 6)]:
         alone, begin = x[row : row + 1, first:after], after - 1 if reverse else first
         h = initial[row : row + 1, begin]
         for t in range(after - first)[:: -1 if reverse else 1]:
             h = cell(params, np.tensordot(alone[:, t], weight, 1) + np.asarray(bias), h)
-            np.testing.assert_allclose(found[row, first + t], h[0], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(states[row, first + t], h[0], rtol=1e-5, atol=1e-6)
 
 
 def test_additive_attention_equals_numpy_and_a_query_without_keys_gets_0():
@@ -88,8 +88,8 @@ def test_additive_attention_equals_numpy_and_a_query_without_keys_gets_0():
     @jax.jit
     @partial(jax.grad, has_aux=True)
     def run(queries):
-        given = map(jnp.asarray, (states @ key, states, mask))
-        results = additive_attention(params, queries, *given)
+        arguments = map(jnp.asarray, (states @ key, states, mask))
+        results = additive_attention(params, queries, *arguments)
         return results[0].sum(), results
 
     gradient, (context, weights) = run(queries)
@@ -125,21 +125,21 @@ def test_the_encoder_equals_torch_nn_gru_with_copied_weights(kind):
     theirs = torch.nn.GRU(D, D // (1 + both), 2, batch_first=True, bidirectional=both)
     for layer in range(2):
         for direction, suffix in (("forward", ""), ("backward", "_reverse"))[: 1 + both]:
-            own = jax.tree.map(np.array, params["encoder"][f"{direction}_{layer}"])
-            zeros = np.zeros_like(own["input_bias"][:2])
+            weights = jax.tree.map(np.array, params["encoder"][f"{direction}_{layer}"])
+            zeros = np.zeros_like(weights["input_bias"][:2])
             values = {
-                "weight_ih": own["input"].reshape(D, -1).T,
-                "weight_hh": own["recurrent"].reshape(D // (1 + both), -1).T,
-                "bias_ih": own["input_bias"].reshape(-1),
-                "bias_hh": np.concatenate([*zeros, own["recurrent_bias"]]),
+                "weight_ih": weights["input"].reshape(D, -1).T,
+                "weight_hh": weights["recurrent"].reshape(D // (1 + both), -1).T,
+                "bias_ih": weights["input_bias"].reshape(-1),
+                "bias_hh": np.concatenate([*zeros, weights["recurrent_bias"]]),
             }
             for name, value in values.items():
                 getattr(theirs, f"{name}_l{layer}{suffix}").data = torch.tensor(value)
     table = np.array(params["source_embedding"]["table"])
     with torch.no_grad():
         expected, _ = theirs(torch.tensor(table[source] * D**0.5))
-    found = jitted(config, "encode")(source, jnp.ones_like(source))
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+    encoded = jitted(config, "encode")(source, jnp.ones_like(source))
+    np.testing.assert_allclose(encoded, expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 # Teacher forcing.
@@ -179,16 +179,16 @@ def test_stepping_equals_teacher_forcing_for_any_parents(kind, dtype):
         stale = (jnp.full((SENTENCES, BEAMS, D), 7.0, config.values_dtype),) * 2
         ancestry = jnp.full((SENTENCES, BEAMS, STEPS), -1)  # an RNN does not use it
 
-        def one(state, inputs):
+        def one_step(state, inputs):
             t, tokens, parents = inputs
-            each = jnp.full(SENTENCES, t)
+            times = jnp.full(SENTENCES, t)
             logits, state = model.apply(
-                variables, tokens, state, each, parents, ancestry, method="step"
+                variables, tokens, state, times, parents, ancestry, method="step"
             )
             return state, logits
 
         start = DecoderState(memory, segments.sum(1), stale)
-        return jax.lax.scan(one, start, (jnp.arange(STEPS), tokens, parents))[1]
+        return jax.lax.scan(one_step, start, (jnp.arange(STEPS), tokens, parents))[1]
 
     target = paths.reshape(-1, STEPS)
     sentence = np.tile(np.repeat(np.arange(SENTENCES), BEAMS), STEPS)
@@ -238,8 +238,8 @@ def test_the_context_vector_is_the_only_path_from_the_encoder_to_the_decoder():
         gradient, usual = run(states)
         gradient = np.abs(gradient).sum(axis=2)
         reached = set(np.flatnonzero(gradient[0]))
-        own = range(SOURCE_LENGTHS[0], SOURCE_LENGTHS[0] + SOURCE_LENGTHS[1])
-        assert reached == ({lasts[1]} if kind == "rnn" else set(own)), kind
+        its_states = range(SOURCE_LENGTHS[0], SOURCE_LENGTHS[0] + SOURCE_LENGTHS[1])
+        assert reached == ({lasts[1]} if kind == "rnn" else set(its_states)), kind
         assert (gradient[1:] == 0).all()
         # Without the contexts nothing of the source is left.
         blocked, other = states.copy(), normal(*states.shape)
@@ -260,10 +260,10 @@ def test_dropout_depends_on_the_row_id_only(kind):
         return apply(*batch, None, None, row_ids, rngs={"dropout": jax.random.key(0)})
 
     batch = [np.concatenate([x[1:3], x[1:3]]) for x in map(np.asarray, BATCH[:4])]
-    found = np.asarray(run(np.array([5, 6, 7, 5]), *batch))
+    hidden = np.asarray(run(np.array([5, 6, 7, 5]), *batch))
     again = np.asarray(run(np.array([0, 7, 5, 6]), *[x[[1, 0, 0, 1]] for x in batch]))
-    np.testing.assert_allclose(found[[2, 0, 1]], again[[1, 2, 3]], rtol=1e-5)
-    assert np.abs(found[0] - found[2]).max() > 1e-2  # equal pairs in rows 5 and 7
+    np.testing.assert_allclose(hidden[[2, 0, 1]], again[[1, 2, 3]], rtol=1e-5)
+    assert np.abs(hidden[0] - hidden[2]).max() > 1e-2  # equal pairs in rows 5 and 7
 
 
 # Search.
@@ -284,7 +284,7 @@ def tiny_variables(kind):
 
 
 @cache
-def found(kind, lanes):
+def best_hypotheses(kind, lanes):
     model = make_model(tiny(kind))
     search = jax.jit(partial(search_once, model, lanes))
     return jax.device_get(search(tiny_variables(kind), sources()))
@@ -302,7 +302,7 @@ def sources():
 @pytest.mark.parametrize("kind", KINDS)
 def test_translations_equal_those_of_the_slow_search_with_teacher_forcing(kind):
     model = make_model(tiny(kind))
-    log_probs_of = jax.jit(lambda *given: jax.nn.log_softmax(model.apply(*given)))
+    log_probs_of = jax.jit(lambda *arguments: jax.nn.log_softmax(model.apply(*arguments)))
     apply = partial(log_probs_of, tiny_variables(kind))
     for row, length in enumerate(LENGTHS):
         source = sources()[row][None]
@@ -316,23 +316,23 @@ def test_translations_equal_those_of_the_slow_search_with_teacher_forcing(kind):
             return np.asarray(log_probs)[0, len(prefix)]
 
         expected = slow_beam_search(forced, LIMITS[row], end_id=END, **SEARCH)
-        results = listed(found(kind, 3), row)
-        assert [one[0] for one in results] == [one.tokens for one in expected]
-        for (tokens, log_prob, _), one in zip(results, expected, strict=True):
-            assert log_prob == pytest.approx(one.log_prob, rel=1e-4, abs=1e-4)
+        results = listed(best_hypotheses(kind, 3), row)
+        assert [tokens for tokens, *_ in results] == [h.tokens for h in expected]
+        for (tokens, log_prob, _), hypothesis in zip(results, expected, strict=True):
+            assert log_prob == pytest.approx(hypothesis.log_prob, rel=1e-4, abs=1e-4)
             assert log_prob == pytest.approx(rescored(forced, tokens), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", slow_except(["rnn_attention"], KINDS))
 def test_a_sentence_that_takes_over_a_lane_starts_from_its_own_states(kind):
-    alone, queued = found(kind, 3), found(kind, 1)
+    alone, queued = best_hypotheses(kind, 3), best_hypotheses(kind, 1)
     np.testing.assert_array_equal(alone.tokens, queued.tokens)
     np.testing.assert_allclose(alone.scores, queued.scores, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_of_given_targets_are_those_of_the_search(kind):
-    best = found(kind, 3)
+    best = best_hypotheses(kind, 3)
     model = make_model(tiny(kind)), tiny_variables(kind)
     lengths = best.lengths[:, 0]
     pairs = sources(), LENGTHS, best.tokens[:, 0], lengths

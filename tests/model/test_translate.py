@@ -87,14 +87,14 @@ def forced_model(model, seed, sentence, length):
     def log_probs(prefix):
         target = np.full((1, T), PAD)
         target[0, : len(prefix) + 1] = START, *prefix
-        found = forced_log_probs(model)(variables, sentence[None], length, target)
-        return np.asarray(found)[0, len(prefix)]
+        log_probs_of_target = forced_log_probs(model)(variables, sentence[None], length, target)
+        return np.asarray(log_probs_of_target)[0, len(prefix)]
 
     return log_probs
 
 
-def assert_same_bits(one, other):
-    for x, y in zip(one, other, strict=True):
+def assert_same_bits(result, other):
+    for x, y in zip(result, other, strict=True):
         assert x.tobytes() == y.tobytes()
 
 
@@ -102,8 +102,8 @@ def test_max_length_is_at_most_that_of_every_model():
     variables = random_variables(tiny_model())
     models = [(tiny_model(max_length=length), variables) for length in (23, 19)]
     request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)))
-    found = jax.eval_shape(lambda: translate(models, request, Search(**SEARCH), 19, B))
-    assert found.tokens.shape == (B, 2, 19)
+    shapes = jax.eval_shape(lambda: translate(models, request, Search(**SEARCH), 19, B))
+    assert shapes.tokens.shape == (B, 2, 19)
     for wrong in (0, 20):
         with pytest.raises(ValueError, match=f"from 1 to the models' max_length, 19; got {wrong}"):
             translate(models, request, Search(**SEARCH), wrong, B)
@@ -132,19 +132,19 @@ def test_translations_equal_those_of_the_slow_search_with_teacher_forcing(norm, 
     forced = forced_model(model, 0, source[0], LENGTHS[0])
     assert (np.abs(exact(()) - forced(())).max() > 1e-4) == (dtype != "float32")
     for seed in range(3):
-        found = translator(model)(source, LENGTHS, LIMITS, seed=seed)
+        hypotheses = translator(model)(source, LENGTHS, LIMITS, seed=seed)
         for row in range(B):
             forced = forced_model(model, seed, source[row], LENGTHS[row])
             expected = slow_beam_search(forced, LIMITS[row], end_id=END, **SEARCH)
-            assert [h[0] for h in listed(found, row)] == [h.tokens for h in expected]
-            for (tokens, log_prob, score), h in zip(listed(found, row), expected, strict=True):
+            assert [h[0] for h in listed(hypotheses, row)] == [h.tokens for h in expected]
+            for (tokens, log_prob, score), h in zip(listed(hypotheses, row), expected, strict=True):
                 assert log_prob == pytest.approx(rescored(forced, tokens), rel=1e-5, abs=1e-5)
                 again = log_prob / penalty(len(tokens), SEARCH["alpha"])
                 assert score == pytest.approx(again, rel=1e-5)
                 assert score == pytest.approx(h.score, rel=1e-5, abs=1e-5)
-        assert (found.lengths > 0).all() and (found.lengths <= LIMITS[:, None]).all()
-        ended = np.arange(T) >= found.lengths[..., None] - 1
-        assert ((found.tokens == END) == ended).all()
+        assert (hypotheses.lengths > 0).all() and (hypotheses.lengths <= LIMITS[:, None]).all()
+        ended = np.arange(T) >= hypotheses.lengths[..., None] - 1
+        assert ((hypotheses.tokens == END) == ended).all()
 
 
 # Independence.
@@ -152,7 +152,7 @@ def test_translations_equal_those_of_the_slow_search_with_teacher_forcing(norm, 
 
 def test_results_do_not_depend_on_neighbours_in_any_bit():
     search, source = translator(tiny_model()), random_source()
-    found = search(source, LENGTHS, LIMITS)
+    usual = search(source, LENGTHS, LIMITS)
     for row in range(B):
         others, lengths, limits = random_source(row, LENGTHS[::-1]), LENGTHS[::-1], LIMITS[::-1]
         only = np.arange(B) == row
@@ -161,16 +161,16 @@ def test_results_do_not_depend_on_neighbours_in_any_bit():
             np.where(only, LENGTHS, lengths),
             np.where(only, LIMITS, limits),
         )
-        assert_same_bits([x[row] for x in found], [x[row] for x in again])
+        assert_same_bits([x[row] for x in usual], [x[row] for x in again])
 
 
 def test_results_do_not_depend_on_the_place_in_the_batch_in_any_bit():
     search, source = translator(tiny_model()), random_source()
-    found = search(source, LENGTHS, LIMITS)
+    usual = search(source, LENGTHS, LIMITS)
     for shift in range(1, B):
         order = (np.arange(B) + shift) % B
         again = search(source[order], LENGTHS[order], LIMITS[order])
-        assert_same_bits([x[order] for x in found], again)
+        assert_same_bits([x[order] for x in usual], again)
 
 
 def test_sentences_that_share_lanes_have_the_same_results_in_any_order():
@@ -178,22 +178,22 @@ def test_sentences_that_share_lanes_have_the_same_results_in_any_order():
     model = tiny_model()
     source, usual = random_source(), translator(model)(random_source(), LENGTHS, LIMITS)
     search = translator(model, lanes=2)
-    found = search(source, LENGTHS, LIMITS)
-    np.testing.assert_array_equal(found.tokens, usual.tokens)
-    np.testing.assert_allclose(found.scores, usual.scores, rtol=1e-5, atol=1e-5)
+    shared = search(source, LENGTHS, LIMITS)
+    np.testing.assert_array_equal(shared.tokens, usual.tokens)
+    np.testing.assert_allclose(shared.scores, usual.scores, rtol=1e-5, atol=1e-5)
     for shift in range(1, B):
         order = (np.arange(B) + shift) % B
         again = search(source[order], LENGTHS[order], LIMITS[order])
-        assert_same_bits([x[order] for x in found], again)
+        assert_same_bits([x[order] for x in shared], again)
 
 
 @pytest.mark.parametrize("lanes", [2, B])
 def test_padding_rows_have_no_translation_and_do_not_change_others(lanes):
     search, source, lengths = translator(tiny_model(), lanes), random_source(), LENGTHS.copy()
-    found = search(source, LENGTHS, LIMITS)
+    padded = search(source, LENGTHS, LIMITS)
     lengths[3:] = 0
     again = search(source, lengths, LIMITS)
-    assert_same_bits([x[:3] for x in found], [x[:3] for x in again])
+    assert_same_bits([x[:3] for x in padded], [x[:3] for x in again])
     assert (again.lengths[3:] == 0).all() and np.isneginf(again.scores[3:]).all()
 
 
@@ -225,12 +225,12 @@ def test_a_wider_bucket_changes_scores_by_rounding_only():
 def test_every_kind_of_model_can_be_searched_with_scores_in_float32(options):
     model, ids = tiny_model(**options), jnp.ones((1, 3), int)
     variables = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)
-    found = jax.eval_shape(
+    shapes = jax.eval_shape(
         partial(search_once, model, B), variables, jnp.ones((B, S), int), jnp.asarray(LENGTHS),
         jnp.asarray(LIMITS),
     )  # fmt: skip
-    assert found.tokens.shape == (B, SEARCH["nbest"], T)
-    assert found.scores.dtype == found.log_probs.dtype == jnp.float32
+    assert shapes.tokens.shape == (B, SEARCH["nbest"], T)
+    assert shapes.scores.dtype == shapes.log_probs.dtype == jnp.float32
 
 
 def equations(jaxpr, stop=()):

@@ -56,17 +56,19 @@ def test_without_the_factor_the_softmax_saturates_but_not_the_mean_derivative_by
     monkeypatch,
 ):
     monkeypatch.setattr(softmax_scaling, "WIDTHS", (1, 256, 4096))
-    each = {arm: softmax_scaling.score_statistics(arm, 0) for arm in softmax_scaling.ARMS}
-    results = {arm: [each[arm] | {"loss": 1.0}] for arm in each}
+    measured = {arm: softmax_scaling.score_statistics(arm, 0) for arm in softmax_scaling.ARMS}
+    results = {arm: [measured[arm] | {"loss": 1.0}] for arm in measured}
     assert held(softmax_scaling.judge(results)) == [True, True, True, True, False, False]
     text = softmax_scaling.judge(results)[1].measured
-    found = each["unscaled"]["entropy"]
-    first = softmax_scaling.WIDTHS[min(i for i, one in enumerate(found) if one < 0.1)]
+    entropies = measured["unscaled"]["entropy"]
+    first = softmax_scaling.WIDTHS[min(i for i, share in enumerate(entropies) if share < 0.1)]
     assert f"below 0.10 from d_k = {first})" in text
     control = {"scaled": results["scaled"], "unscaled": results["scaled"]}
     assert held(softmax_scaling.judge(control)) == [False] * 6
     assert "(never below 0.10)" in softmax_scaling.judge(control)[1].measured
-    vanished = [each["unscaled"] | {"loss": 1.2, "query_mean": each["unscaled"]["query_median"]}]
+    vanished = [
+        measured["unscaled"] | {"loss": 1.2, "query_mean": measured["unscaled"]["query_median"]}
+    ]
     assert held(softmax_scaling.judge(results | {"unscaled": vanished})) == [True] * 6
 
 
@@ -74,11 +76,11 @@ def test_the_derivatives_of_the_softmax_are_those_of_automatic_differentiation()
     random = np.random.default_rng(0)
     queries, keys = random.normal(0, 2, (5, 3)), random.normal(0, 1, (7, 3))
     weights = jax.nn.softmax(jnp.array(queries @ keys.T))
-    found = softmax_derivative(np.asarray(weights))
+    derivatives = softmax_derivative(np.asarray(weights))
     expected = [jax.jacobian(jax.nn.softmax)(jnp.array(row)) for row in queries @ keys.T]
-    assert np.allclose(found, expected, atol=1e-6)
+    assert np.allclose(derivatives, expected, atol=1e-6)
     by_query = jax.vmap(jax.jacobian(lambda q: jax.nn.softmax(q @ keys.T)))(jnp.array(queries))
-    norms = query_norms(found[None, None], keys[None, None])[0, 0]
+    norms = query_norms(derivatives[None, None], keys[None, None])[0, 0]
     assert np.allclose(norms, np.linalg.norm(by_query, axis=(1, 2)), rtol=1e-4)
     uniform = np.full((1, 8), 1 / 8)
     assert np.allclose(entropy(uniform), np.log(8))
@@ -89,9 +91,9 @@ def test_the_derivatives_of_a_saturated_softmax_are_not_rounded_to_zero():
     """Two keys at the distance 5, weights 1 − ε and ε: the norm by the query is √2 · 5 ε."""
     weights = np.array([1.0, 1e-20], np.float32)
     keys = np.array([[100.0, 0], [103, 4]])
-    found = softmax_derivative(weights)
-    assert np.allclose(found, 1e-20 * np.array([[1, -1], [-1, 1]]), rtol=1e-5, atol=0)
-    norm = query_norms(found[None, None, None], keys[None, None])[0, 0, 0]
+    derivatives = softmax_derivative(weights)
+    assert np.allclose(derivatives, 1e-20 * np.array([[1, -1], [-1, 1]]), rtol=1e-5, atol=0)
+    norm = query_norms(derivatives[None, None, None], keys[None, None])[0, 0, 0]
     assert np.isclose(norm, 2**0.5 * 5 * 1e-20, rtol=1e-5, atol=0)
 
 
@@ -171,10 +173,10 @@ def test_scores_of_decoding_ignore_end_tokens_and_padding_but_the_likelihood_cou
     logits = np.zeros((2, 4, 8))
     logits[0, :2, 5] = 1.0  # correct, wrong
     logits[1, :, 7] = 1.0  # correct
-    found = teacher_forcing.scores(np.array([[5, 5, 2, 0], [4, 4, 0, 0]]), logits, labels, lengths)
-    assert np.isclose(found["decoded"], 1 / 3) and np.isclose(found["forced"], 2 / 3)
+    scores = teacher_forcing.scores(np.array([[5, 5, 2, 0], [4, 4, 0, 0]]), logits, labels, lengths)
+    assert np.isclose(scores["decoded"], 1 / 3) and np.isclose(scores["forced"], 2 / 3)
     total = np.log(7 + np.e)  # nats of a token whose logit is 0, where another is 1
-    assert np.isclose(found["nll"], (4 * total + np.log(8) - 2) / 5, rtol=1e-5)
+    assert np.isclose(scores["nll"], (4 * total + np.log(8) - 2) / 5, rtol=1e-5)
 
 
 def test_teacher_forcing_is_judged_by_greedy_decoding_and_the_gap_of_errors():
@@ -201,7 +203,7 @@ def test_generated_targets_follow_their_rule():
         sources, targets = task.sample(random, 20)
         assert targets == list(map(rule, sources))
         assert max(map(len, sources)) < task.source_length
-        assert {token for one in sources for token in one} <= set(range(4, task.vocab_size))
+        assert {token for source in sources for token in source} <= set(range(4, task.vocab_size))
 
 
 def test_the_grammar_aligns_words_with_their_translations():
@@ -283,8 +285,8 @@ def test_costs_are_judged_by_their_growth_and_where_they_cross():
     never = {"attention": cost(square, square), "gru": cost(10 * line, line)}
     assert held(attention_cost.judge(never)) == [True, True, True, False, True]
     places = ("from n = 200 on", results), ("at no measured length", never)
-    for words, one in (*places, ("already at n = 16", {**control, "gru": cost(line / 99, line)})):
-        assert words in attention_cost.judge(one)[3].measured
+    for words, costs in (*places, ("already at n = 16", {**control, "gru": cost(line / 99, line)})):
+        assert words in attention_cost.judge(costs)[3].measured
 
 
 def test_the_passes_of_a_layer_are_those_of_all_its_positions():
@@ -376,23 +378,23 @@ def test_a_diverged_training_has_not_learned_its_task():
 
 def test_heads_are_compared_within_their_layer():
     def run(costs, sizes):
-        each = {name: np.multiply(sizes, one) for name, one in STATISTICS.items()}
-        before = {name: np.multiply([-0.1, 0, 0, 0.1], one) for name, one in STATISTICS.items()}
-        return {"bleu": sum(sizes), "loss": 1, "costs": costs, "heads": each, "before": before}
+        after = {name: np.multiply(sizes, ones) for name, ones in STATISTICS.items()}
+        before = {name: np.multiply([-0.1, 0, 0, 0.1], ones) for name, ones in STATISTICS.items()}
+        return {"bleu": sum(sizes), "loss": 1, "costs": costs, "heads": after, "before": before}
 
     STATISTICS = {name: np.ones((3, 2, 1)) for name in ("entropy", "offset", "diagonality")}
     few, layers = np.full((3, 2, 4), 0.1), np.full((3, 2, 4), 0.1)
     few[:, :, 1] = 1.0  # one head of each layer
     layers[0] = 9.0  # one kind of attention, all heads alike
-    one = [run(layers[:, :, :1], [0.0])]
+    single = [run(layers[:, :, :1], [0.0])]
 
     def judged(costs, sizes):
-        return held(attention_heads.judge({"1 head": one, "8 heads": [run(costs, sizes)]}))
+        return held(attention_heads.judge({"1 head": single, "8 heads": [run(costs, sizes)]}))
 
     assert judged(few, [0, 1, 0, 1]) == [True] * 5
     assert judged(layers, [0, 1, 0, 1]) == [True] * 4 + [False]
     assert judged(few, [1.0, 1.1, 1.0, 1.1]) == [True] + [False] * 3 + [True]
-    assert held(attention_heads.judge({"1 head": one, "8 heads": one})) == [False] * 5
+    assert held(attention_heads.judge({"1 head": single, "8 heads": single})) == [False] * 5
 
 
 def test_beams_are_judged_by_scores_lengths_and_time():
@@ -427,8 +429,8 @@ def test_a_digest_changes_with_measuring_code_only(monkeypatch):
         kept = sources[name]
         assert old in kept
         sources[name] = kept.replace(old, new) if old else kept
-        found, sources[name] = source_digest.source_digest("one"), kept
-        return found
+        result, sources[name] = source_digest.source_digest("one"), kept
+        return result
 
     assert digest() == digest("one", "Claim", "Other") == digest("one", "return 1", "return 2")
     assert digest() == digest("two", "Two", "Other")

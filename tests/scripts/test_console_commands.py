@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from forked import call_forked
+from in_process import call_in_process
 
 from seq2seq.scripts import report
 
@@ -21,6 +22,15 @@ def test_a_script_is_imported_without_a_change_of_the_path_and_run_as_a_file(nam
     before = list(sys.path)
     assert callable(import_module(f"{report.__package__}.{name}").run)
     assert sys.path == before
+
+
+@pytest.mark.parametrize("name", ["train", "decode", *(f"scripts.{name}" for name in NAMES)])
+def test_the_help_of_a_command_begins_with_its_docstring_and_lists_its_flags(name):
+    command = import_module(f"seq2seq.{name}")
+    done = call_in_process(command, "--help")
+    assert (done.code, done.err) == (0, [])
+    assert done.out.startswith(command.__doc__.splitlines()[0])
+    assert "\n  --" in done.out
 
 
 @pytest.mark.parametrize(

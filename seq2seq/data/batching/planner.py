@@ -14,7 +14,8 @@ Place = tuple[int, int]  # epoch and window
 
 
 class Planner:
-    """`planner.window(epoch, window)`; planned in a thread, or in a worker for large epochs.
+    """`planner.window(epoch, window)`; planned in a thread, which packs the pairs of large epochs
+    in a worker.
 
     Several threads may use it. Its results depend on `windows` only: the windows that it keeps save
     time.
@@ -63,7 +64,10 @@ class Planner:
     def _submit(self, place: Place) -> Future:
         if self._windows.num_pairs(place[0]) < IN_THREAD:
             return in_thread(self._windows.plan, *place)
-        return self._workers.submit(self._windows.plan, *place)
+        return in_thread(self._windows.plan, *place, self._in_worker)
+
+    def _in_worker(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._workers.submit(function, *arguments).result()
 
 
 def in_thread(function: Callable[..., Any], *arguments: Any) -> Future:

@@ -6,7 +6,7 @@ an epoch of any size, and any window can be planned at any time on any machine.
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -25,7 +25,7 @@ Sampler = Callable[[Pairs, tuple[int, ...]], Pairs]  # (pairs, key) → the same
 
 @runtime_checkable
 class PairSource(Protocol):
-    """The training pairs of a run, which need not be in memory. Picklable."""
+    """The training pairs of a run, which need not be in memory."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -64,8 +64,13 @@ def window_slots(num_pairs: int, window: int, size: int) -> Int[np.ndarray, " n"
     return np.arange(window * size, num_pairs if last else (window + 1) * size)
 
 
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)`."""
+    return function(*arguments)
+
+
 class Windows(NamedTuple):
-    """The windows of all epochs of a corpus; picklable, so that another process can plan them."""
+    """The windows of all epochs of a corpus."""
 
     pairs: PairSource
     capacities: tuple[int, int]  # source and target tokens of a row
@@ -81,25 +86,39 @@ class Windows(NamedTuple):
         """The number of windows of an epoch."""
         return num_windows(self.num_pairs(epoch), self.size)
 
-    def plan(self, epoch: int, window: int) -> Window:
+    def plan(self, epoch: int, window: int, run: Callable[..., Any] = call) -> Window:
         """Packs the pairs of a window into rows. ValueError if a pair is longer than a row.
 
-        A sampler is called with the key (seed, epoch, window).
+        `run` calls a function, possibly in another process: of the corpus, its arguments have only
+        the lengths of the window's pairs, or their token ids if they are sampled. A sampler is
+        called with the key (seed, epoch, window).
         """
         key = self.seed, epoch, window
         order = EpochOrder(self.pairs.parts, self.seed, epoch)
-        index, sampled = order(window_slots(order.num_pairs, window, self.size)), None
+        index = order(window_slots(order.num_pairs, window, self.size))
         if self.sampler is None:
             sides = row_lengths_in_order(self.pairs, index)
+            packed = run(packed_window, sides, self.capacities, key)
         else:
-            sampled = self.sampler(self.pairs.select(index), key)
-            sides = sampled.row_lengths
+            pairs = self.pairs.select(index)
             self.pairs.release()
-        packed = pack_pairs(sides, self.capacities, key)
-        if sampled is not None:
-            sampled = select_pairs(sampled, packed.pairs)
-        plan = Plan(index[packed.pairs], packed.offsets)
-        return Window(plan, len(index), sum(int(side.sum()) for side in sides), sampled)
+            packed = run(sampled_window, self.sampler, pairs, self.capacities, key)
+        return packed._replace(plan=packed.plan._replace(pairs=index[packed.plan.pairs]))
+
+
+def packed_window(sides: Sides, capacities: tuple[int, int], key: tuple[int, ...]) -> Window:
+    """A window of pairs of these lengths; the pairs of its plan are places in the window."""
+    plan = pack_pairs(sides, capacities, key)
+    return Window(plan, len(sides[0]), sum(int(side.sum()) for side in sides))
+
+
+def sampled_window(
+    sampler: Sampler, pairs: Pairs, capacities: tuple[int, int], key: tuple[int, ...]
+) -> Window:
+    """A window of these pairs, which the sampler segments anew."""
+    sampled = sampler(pairs, key)
+    window = packed_window(sampled.row_lengths, capacities, key)
+    return window._replace(sampled=select_pairs(sampled, window.plan.pairs))
 
 
 @lru_cache(maxsize=8)

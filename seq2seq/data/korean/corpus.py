@@ -47,14 +47,14 @@ HELD_OUT_COMBINATIONS = _held_out_combinations()
 
 def combinations(sentence: Sentence) -> set[tuple[str, str]]:
     """All (verb, object) pairs, also of relative clauses: 내가 산 책 contains (사다, 책)."""
-    found: set[tuple[str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
 
     def visit(clause: Clause, head: Phrase | None = None) -> None:
         for role, argument in clause.arguments:
             if not isinstance(argument, Phrase):
                 continue
             if role in ("object", "goal"):
-                found.update(
+                pairs.update(
                     (clause.predicate.ko, noun.ko)
                     for noun in (argument.noun, argument.partner)
                     if noun
@@ -62,11 +62,11 @@ def combinations(sentence: Sentence) -> set[tuple[str, str]]:
             if argument.relative:
                 visit(argument.relative, argument)
         if head and any(role == "subject" for role, _ in clause.arguments):
-            found.add((clause.predicate.ko, head.noun.ko))
+            pairs.add((clause.predicate.ko, head.noun.ko))
 
     for clause in filter(None, (sentence.before, sentence.clause)):
         visit(clause)
-    return found
+    return pairs
 
 
 def generate_corpus() -> dict[str, Pairs]:

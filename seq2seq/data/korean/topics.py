@@ -219,7 +219,9 @@ def question(speaker: Speaker) -> Sentence:
         human = argument.noun.kind in HUMAN or role == "recipient"
         arguments[place] = (role, Phrase(WHO if human else WHAT))
     if any(adverb is WHEN for _, adverb in arguments):
-        arguments = [(role, one) for role, one in arguments if role not in ("day", "part", "clock")]
+        arguments = [
+            (role, argument) for role, argument in arguments if role not in ("day", "part", "clock")
+        ]
     return Sentence(clause._replace(arguments=tuple(arguments)), speaker.style, True)
 
 
@@ -234,7 +236,8 @@ def two_events(speaker: Speaker) -> Sentence:
     if link not in ("and", "but"):  # the topic of the sentence is in the second clause
         before = before._replace(
             arguments=tuple(
-                ("subject" if role == "topic" else role, one) for role, one in before.arguments
+                ("subject" if role == "topic" else role, argument)
+                for role, argument in before.arguments
             )
         )
     return Sentence(

@@ -34,15 +34,15 @@ class IntegerTable:
     def __call__(self, keys: np.ndarray) -> np.ndarray:
         """The values of `keys` (int64, none negative), as int32."""
         slots = self._slots(keys)
-        found = self._keys[slots]
-        values = np.where(found == keys, self._values[slots], -1)
-        missed = np.flatnonzero((found != keys) & (found >= 0))  # another key is in the slot
+        stored = self._keys[slots]
+        values = np.where(stored == keys, self._values[slots], -1)
+        missed = np.flatnonzero((stored != keys) & (stored >= 0))  # another key is in the slot
         slots = slots[missed]
         while len(missed):
             slots = slots + 1 & self._last
-            found = self._keys[slots]
-            values[missed] = np.where(found == keys[missed], self._values[slots], -1)
-            again = (found != keys[missed]) & (found >= 0)
+            stored = self._keys[slots]
+            values[missed] = np.where(stored == keys[missed], self._values[slots], -1)
+            again = (stored != keys[missed]) & (stored >= 0)
             missed, slots = missed[again], slots[again]
         return values
 

@@ -30,15 +30,15 @@ def segmentations(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     In `word` ▁ stands for a space. The number of sequences is exponential in the length of a word:
     ValueError if there are more than SEGMENTATIONS.
     """
-    found: list[list[tuple[int, ...]]] = [[()], *([] for _ in word)]
+    sequences: list[list[tuple[int, ...]]] = [[()], *([] for _ in word)]
     for end in range(1, len(word) + 1):
         for start in range(end):
             token = tokenizer.id_of(word[start:end])
             if token is not None:
-                found[end] += [(*before, token) for before in found[start]]
-        if len(found[end]) > SEGMENTATIONS:
+                sequences[end] += [(*before, token) for before in sequences[start]]
+        if len(sequences[end]) > SEGMENTATIONS:
             raise ValueError(f"{word!r} has more than {SEGMENTATIONS:,} segmentations")
-    return found[-1]
+    return sequences[-1]
 
 
 class SubwordSampler:

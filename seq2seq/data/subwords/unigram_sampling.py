@@ -61,15 +61,15 @@ class UnigramSampling:
         """[C, D, W]: the piece of d + 1 characters that ends with character c of a word, or −1."""
         count, length = words.shape
         characters = np.ascontiguousarray(words.T).ravel()
-        found = np.full((length, min(length, self._longest), count), -1, np.int32)
+        ending = np.full((length, min(length, self._longest), count), -1, np.int32)
         places, nodes = np.arange(len(characters)), np.zeros(len(characters), np.int64)
-        for depth in range(found.shape[1]):
+        for depth in range(ending.shape[1]):
             inside = places >= depth * count
             places, nodes = places[inside], nodes[inside]
             nodes = self._children(self._key(nodes, characters[places - depth * count]))
             places, nodes = places[nodes >= 0], nodes[nodes >= 0]
-            found[places // count, depth, places % count] = self._piece_of[nodes]
-        return found
+            ending[places // count, depth, places % count] = self._piece_of[nodes]
+        return ending
 
     def _cumulative_shares(self, ending: np.ndarray) -> np.ndarray:
         """[C, W, D]: the probability that the piece that ends with character c has at most d + 1

@@ -49,9 +49,6 @@ class DamagedStore(UserError):
         super().__init__(DATA, f"{problem}; delete {directory}, and the next start writes it again")
         self.directory, self.problem = directory, problem
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DamagedStore, (self.directory, self.problem)
-
 
 def damaged(path: Path, reason: object) -> DamagedStore:
     """The error for a damaged file of a store."""

@@ -16,7 +16,6 @@ import os
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from seq2seq.data.tokens.store_files import (
     is_locked,
     read_index,
 )
-from seq2seq.runtime.errors import DATA, UserError
 
 JOURNAL = "progress.jsonl"
 IDS, OFFSETS, NUMBERS, WEIGHTS = "ids.npy", "offsets.npy", "numbers.npy", "loss_weights.npy"
@@ -40,7 +38,7 @@ Array = np.ndarray | MappedArray
 
 
 class TokenStore:
-    """The pairs of a corpus as token ids. Picklable; mapped files are sent as their directory."""
+    """The pairs of a corpus as token ids."""
 
     def __init__(
         self, ids: Array, offsets: Array, numbers: Array, loss_weights: Array | None = None
@@ -113,22 +111,14 @@ class _MappedStore(TokenStore):
     """A TokenStore of the files of a directory."""
 
     def __init__(self, directory: Path):
-        self._directory = Path(os.path.abspath(directory))
-        index, file = read_index(self._directory)
+        index, file = read_index(directory)
         weakref.finalize(self, os.close, file)
-        files = index["files"]
         arrays = {
-            name: MappedArray(self._directory / name, entry["bytes"], entry["sha256"])
-            for name, entry in files.items()
+            name: MappedArray(directory / name, entry["bytes"], entry["sha256"])
+            for name, entry in index["files"].items()
         }
         super().__init__(arrays[IDS], arrays[OFFSETS], arrays[NUMBERS], arrays.get(WEIGHTS))
         self.facts = index["facts"]
-        self.digest = index["sha256"]
-        stat = os.fstat(file)
-        self._version = (stat.st_ino, stat.st_mtime_ns)  # differs when the store is built again
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_once, (self._directory, self.digest, self._version)
 
 
 def open_store(directory: Path) -> tuple[TokenStore, dict[str, Any]]:
@@ -153,17 +143,6 @@ def read_key(directory: Path) -> Any:
 def in_use(directory: Path) -> bool:
     """Whether a process reads or writes the store, or this is unknown."""
     return any(is_locked(directory / name) for name in (INDEX, JOURNAL))
-
-
-@lru_cache(maxsize=8)
-def _opened_once(directory: Path, digest: str, version: tuple[int, int]) -> _MappedStore:
-    """The store that another process has open; all its copies in this process are one object."""
-    store = _MappedStore(directory)
-    if store.digest != digest:
-        raise UserError(
-            DATA, f"{directory} was written again while it was used; run the same command again"
-        )
-    return store
 
 
 def memory_store(blocks: Sequence[Pairs], numbers: Sequence[Int64[np.ndarray, " _"]]) -> TokenStore:

@@ -17,8 +17,15 @@ from seq2seq.runtime.errors import INTERNAL
 from seq2seq.runtime.workers import WorkerLost
 
 
+class LocalPairs(MemoryPairs):
+    """A corpus that cannot be sent to another process."""
+
+    def __reduce__(self):
+        raise AssertionError("the corpus is pickled")
+
+
 def windows_of(count=253, size=84):
-    return Windows(MemoryPairs(random_pairs(count)), (SOURCE, TARGET), SEED, size)
+    return Windows(LocalPairs(random_pairs(count)), (SOURCE, TARGET), SEED, size)
 
 
 def watched(monkeypatch):
@@ -86,7 +93,7 @@ def test_the_windows_of_an_epoch_are_followed_by_those_of_the_next():
     assert [planned.following(4, n) for n in range(3)] == [(4, 1), (4, 2), (5, 0)]
 
 
-def test_large_epochs_are_planned_in_another_process(monkeypatch):
+def test_large_epochs_are_planned_in_another_process_without_sending_the_corpus(monkeypatch):
     """With the same result; a worker that is killed is replaced."""
     monkeypatch.setattr(planner, "IN_THREAD", 200)
     planned, expected = Planner(windows_of()), windows_of()

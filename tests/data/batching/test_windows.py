@@ -107,9 +107,18 @@ def test_sampled_pairs_are_packed_by_their_new_lengths_and_kept_in_the_order_of_
 
     weights = np.arange(300, dtype=np.float32)
     store = MemoryPairs(Pairs(*sides, loss_weights=weights))
-    window = Windows(store, CAPACITIES, 5, 150, sampler).plan(2, 1)
+    sent = []
+
+    def run(function, *arguments):
+        sent.append(arguments)
+        return function(*arguments)
+
+    window = Windows(store, CAPACITIES, 5, 150, sampler).plan(2, 1, run)
     assert keys == [(5, 2, 1)]
     chosen, sampled = window.plan.pairs, window.sampled
+    ((_, pairs, *others),) = sent  # the sampler and the pairs of the window, but not the corpus
+    assert sorted(pairs.loss_weights.tolist()) == sorted(weights[chosen].tolist())
+    assert others == [CAPACITIES, (5, 2, 1)]
     assert sampled.loss_weights.tolist() == weights[chosen].tolist()
     for side, times in ((sampled.source, 7), (sampled.target, 5)):
         start = 1 if times == 7 else 0

@@ -103,8 +103,8 @@ def samples_of_texts(segment, tokenizer, texts, count=DRAWS):
     _, ids = tokenizer.pieces()
     words = [tuple(ids[c] for c in text) for text in texts]
     return [
-        Counter({tuple(map(tokenizer.piece, drawn)): n for drawn, n in found.items()})
-        for found in samples(segment, piece_table(tokenizer), words, count)
+        Counter({tuple(map(tokenizer.piece, drawn)): n for drawn, n in draws.items()})
+        for draws in samples(segment, piece_table(tokenizer), words, count)
     ]
 
 
@@ -124,8 +124,8 @@ def test_without_dropout_merges_are_those_of_sentencepiece():
     tokenizer = tokenizer_of("bpe")
     texts = [*{*" ".join(GERMAN + ENGLISH).split(), "Königshund", "seekingfishbirds"}]
     segment = BpeDropout(piece_table(tokenizer), 0.0)
-    found = samples_of_texts(segment, tokenizer, ["▁" + text for text in texts], 2)
-    for text, pieces in zip(texts, found, strict=True):
+    results = samples_of_texts(segment, tokenizer, ["▁" + text for text in texts], 2)
+    for text, pieces in zip(texts, results, strict=True):
         assert pieces == {tuple(map(tokenizer.piece, tokenizer.encode(text))): 2}
 
 
@@ -138,12 +138,14 @@ def test_segmentations_are_all_cuts_of_a_word_into_pieces(kind):
         text = "▁" + word
         cuts = [cut for n in range(len(text)) for cut in combinations(range(1, len(text)), n)]
         every = [[text[i:j] for i, j in pairwise((0, *cut, len(text)))] for cut in cuts]
-        expected = [tuple(map(ids.get, one)) for one in every if all(piece in ids for piece in one)]
-        found = segmentations(text, tokenizer)
-        assert sorted(found) == sorted(expected)
-        assert tuple(tokenizer.encode(word)) in found
-        assert {tokenizer.decode(one) for one in found} == {word}
-        counts.append(len(found))
+        expected = [
+            tuple(map(ids.get, texts)) for texts in every if all(piece in ids for piece in texts)
+        ]
+        sequences = segmentations(text, tokenizer)
+        assert sorted(sequences) == sorted(expected)
+        assert tuple(tokenizer.encode(word)) in sequences
+        assert {tokenizer.decode(sequence) for sequence in sequences} == {word}
+        counts.append(len(sequences))
     assert max(counts) > 3
     assert segmentations("▁☃", tokenizer) == []
 
@@ -161,8 +163,8 @@ def test_bpe_dropout_has_the_distribution_of_sentencepiece(drop):
     tokenizer = tokenizer_of("bpe")
     texts = "König", "Der", "seehears"
     segment = BpeDropout(piece_table(tokenizer), drop)
-    found = samples_of_texts(segment, tokenizer, ["▁" + text for text in texts])
-    for text, ours in zip(texts, found, strict=True):
+    results = samples_of_texts(segment, tokenizer, ["▁" + text for text in texts])
+    for text, ours in zip(texts, results, strict=True):
         reference = Counter(
             tuple(
                 tokenizer._processor.encode(
@@ -181,7 +183,7 @@ def dropout_shares(pieces, spans, drop, dropped=frozenset()):
 
     `spans`: the start and the end of each piece so far; `pieces`: text → score.
     """
-    word, found = spans[0], Counter()
+    word, result_shares = spans[0], Counter()
     text, cuts = word
     choices = [
         (-pieces[text[a:c]], i)
@@ -196,9 +198,9 @@ def dropout_shares(pieces, spans, drop, dropped=frozenset()):
         (1 - drop, dropout_shares(pieces, [merged], drop, dropped)),
         (drop, dropout_shares(pieces, spans, drop, dropped | {cuts[i : i + 3]})),
     ):
-        for one, probability in result.items():
-            found[one] += share * probability
-    return found
+        for pieces_of_result, probability in result.items():
+            result_shares[pieces_of_result] += share * probability
+    return result_shares
 
 
 def test_bpe_dropout_of_any_vocabulary_has_the_shares_of_all_decisions():
@@ -208,13 +210,13 @@ def test_bpe_dropout_of_any_vocabulary_has_the_shares_of_all_decisions():
     pieces |= {"caa": -0.5, "bcab": -6.0, "abca": -5.0}
     table, words = table_of(pieces), ["abcaab", "aaaa", "c", "bcabca", "caab"]
     ids = {text: i for i, text in enumerate(pieces)}
-    found = samples(BpeDropout(table, 0.3), table, [[ids[c] for c in w] for w in words], DRAWS)
-    for word, drawn in zip(words, found, strict=True):
+    results = samples(BpeDropout(table, 0.3), table, [[ids[c] for c in w] for w in words], DRAWS)
+    for word, drawn in zip(words, results, strict=True):
         shares = dropout_shares(pieces, [(word, tuple(range(len(word) + 1)))], 0.3)
-        drawn = Counter({tuple(list(pieces)[i] for i in one): n for one, n in drawn.items()})
+        drawn = Counter({tuple(list(pieces)[i] for i in places): n for places, n in drawn.items()})
         assert drawn.keys() <= shares.keys()
-        for one, share in shares.items():
-            assert close(drawn[one], share), (word, one)
+        for result, share in shares.items():
+            assert close(drawn[result], share), (word, result)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
@@ -223,8 +225,8 @@ def test_unigram_pieces_are_sampled_by_their_probability(alpha):
     scores, _ = tokenizer.pieces()
     words = "▁seehears", "▁sees", "▁Königs", "▁"
     segment = UnigramSampling(piece_table(tokenizer), alpha)
-    found = samples_of_texts(segment, tokenizer, words)
-    for word, drawn in zip(words, found, strict=True):
+    results = samples_of_texts(segment, tokenizer, words)
+    for word, drawn in zip(words, results, strict=True):
         weights = {}
         for count in range(len(word)):
             for cuts in combinations(range(1, len(word)), count):
@@ -303,14 +305,14 @@ def test_variants_of_a_frequent_word_have_the_shares_of_its_segmentations():
     sampler = SubwordSampler(tokenizers, config)
     segment = UnigramSampling(piece_table(tokenizers[0]), 0.2)
     (expected,) = samples_of_texts(segment, tokenizers[0], ["▁seehears"], 20_000)
-    found = Counter()
+    counts = Counter()
     for key in range(400):
         for side in sampler(pairs, (key,))[:2]:
             last = as_lists(side)[-1]
-            found[tuple(map(tokenizers[0].piece, words_of(tokenizers[0], last)[1]))] += 1
+            counts[tuple(map(tokenizers[0].piece, words_of(tokenizers[0], last)[1]))] += 1
     assert len(expected) > 5
     for pieces, count in expected.items():
-        assert close(found[pieces], count / 20_000, 800), pieces
+        assert close(counts[pieces], count / 20_000, 800), pieces
 
 
 def test_a_window_is_a_function_of_pairs_and_key_in_any_process(config):
@@ -333,7 +335,7 @@ def test_a_window_is_a_function_of_pairs_and_key_in_any_process(config):
         check=True,
         cwd=Path(__file__).parents[3],
     )
-    expected = [[one.tolist() for one in side] for side in sampler(usual, (5, 4))[:2]]
+    expected = [[ids.tolist() for ids in side] for side in sampler(usual, (5, 4))[:2]]
     assert done.stdout.decode().strip() == repr(expected)
 
 
@@ -351,8 +353,8 @@ def test_a_window_without_pairs_or_with_an_empty_sentence_can_be_sampled(config)
     assert [as_lists(side) for side in nothing[:2]] == [[], []]
     first = as_lists(usual.source)[0]
     some = sampler(Pairs(ragged([[], first, []]), ragged([first, [], first])), (0,))
-    found = [[tokenizer.decode(ids) for ids in as_lists(side)] for side in some[:2]]
-    assert found == [["", GERMAN[0], ""], [GERMAN[0], "", GERMAN[0]]]
+    texts = [[tokenizer.decode(ids) for ids in as_lists(side)] for side in some[:2]]
+    assert texts == [["", GERMAN[0], ""], [GERMAN[0], "", GERMAN[0]]]
 
 
 def test_words_are_sampled_in_groups_of_any_size(config, monkeypatch):
@@ -412,8 +414,8 @@ def test_pieces_that_cross_a_space_keep_the_text():
 def test_a_word_with_a_character_that_has_no_piece_of_its_own_keeps_its_ids(config):
     trained = train_tokenizers(config, GERMAN, ENGLISH)[0]
     pieces = read_pieces(trained.serialized())
-    missing = next(one.text[-1] for one in pieces[4:] if len(one.text) == 3)
-    pieces = [one for one in pieces if one.text != missing]
+    missing = next(piece.text[-1] for piece in pieces[4:] if len(piece.text) == 3)
+    pieces = [piece for piece in pieces if piece.text != missing]
     model = with_pieces(trained.serialized(), pieces)
     tokenizer = SentencePieceTokenizer(config.tokenizer, model)
     fixed = {i for i in range(tokenizer.size) if missing in tokenizer.piece(i)}
@@ -424,8 +426,8 @@ def test_a_word_with_a_character_that_has_no_piece_of_its_own_keeps_its_ids(conf
         for i, ids in enumerate(as_lists(sampler(pairs, (key,)).source)):
             usual = as_lists(pairs.source)[i]
             before, after = (
-                {w for w in words_of(tokenizer, one) if {UNKNOWN, *fixed} & {*w}}
-                for one in (usual, ids)
+                {w for w in words_of(tokenizer, sentence) if {UNKNOWN, *fixed} & {*w}}
+                for sentence in (usual, ids)
             )
             assert before == after
             changed += bool(before) and usual != ids
@@ -438,10 +440,10 @@ def test_a_sentence_that_would_no_longer_fit_keeps_its_usual_pieces(config):
         sampled, usual = as_lists(loose(pairs, (0,))[side]), as_lists(pairs[side])
         limit = max(*map(len, usual), sorted(map(len, sampled))[len(sampled) // 2])
         tight = sampler_of(DataConfig(**{**vars(config), name: limit + 1}))[0]
-        fits = [len(one) <= limit for one in sampled]
+        fits = [len(new) <= limit for new in sampled]
         assert {*fits} == {True, False}
         assert as_lists(tight(pairs, (0,))[side]) == [
-            one if fit else other for one, other, fit in zip(sampled, usual, fits, strict=True)
+            new if fit else other for new, other, fit in zip(sampled, usual, fits, strict=True)
         ]
 
 

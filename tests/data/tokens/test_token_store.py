@@ -5,7 +5,6 @@ import errno
 import hashlib
 import json
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -364,38 +363,6 @@ def test_release_returns_the_memory_of_all_files(tmp_path):
 
 
 # Several processes
-
-
-def test_a_damaged_store_crosses_processes():
-    error = DamagedStore(Path("/a b"), "two\nlines")
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is DamagedStore
-    assert (copy.code, copy.directory, copy.problem) == (DATA, Path("/a b"), "two\nlines")
-    assert str(copy) == str(error) and str(copy).startswith("two lines; delete /a b, and")
-
-
-def test_a_copy_of_a_store_in_another_process_opens_the_files_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    store = written(Path("store"), [random_pairs(3_000, 0)])
-    sent = pickle.dumps(store)
-    assert len(sent) < 1_000
-    monkeypatch.chdir("/")
-    one, other = pickle.loads(sent), pickle.loads(sent)
-    assert one is other and one is not store and everything(one) == everything(store)
-    # The directory is written again, with the same content.
-    again = written(tmp_path / "store", [random_pairs(3_000, 0)])
-    assert pickle.loads(pickle.dumps(again)) is not one
-    written(tmp_path / "store", [random_pairs(3_000, 1)])
-    token_store._opened_once.cache_clear()
-    with pytest.raises(UserError, match="was written again while it was used") as caught:
-        pickle.loads(sent)
-    assert not isinstance(caught.value, DamagedStore)  # it is intact: nothing is deleted
-
-
-def test_a_store_in_memory_is_sent_with_its_arrays():
-    store = memory_store([random_pairs(9, 0, weights=True)], [np.arange(9)])
-    copy = pickle.loads(pickle.dumps(store))
-    assert listed(copy.select(np.arange(9))) == listed(store.select(np.arange(9)))
 
 
 def test_a_store_that_is_deleted_closes_its_files(tmp_path):

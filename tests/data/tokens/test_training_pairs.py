@@ -1,7 +1,5 @@
 """Training pairs: one index over all parts of a mixture, compared with plain lists."""
 
-import pickle
-
 import numpy as np
 import pytest
 
@@ -74,14 +72,6 @@ def test_the_reports_of_all_parts_are_merged_in_order():
     pairs = TrainingPairs([part("a", 3)[0], part("b", 5)[0]])
     assert pairs.counts == Counts(8, {"blank": 10}, {"blank": ["a:1", "b:1"]})
     assert pairs.hashes == {"a": "hash of a", "b": "hash of b"}
-
-
-def test_the_pairs_can_be_sent_to_another_process():
-    pairs = TrainingPairs([part("a", 3)[0], part("b", 5, True)[0]])
-    sent = pickle.loads(pickle.dumps(pairs))
-    index = np.array([7, 0, 3])
-    np.testing.assert_array_equal(sent.select(index).target.ids, pairs.select(index).target.ids)
-    assert sent.locate(index) == pairs.locate(index) and sent.parts == pairs.parts
 
 
 def test_the_memory_of_all_parts_is_released(monkeypatch):

@@ -21,7 +21,7 @@ def translator():
 
 
 @pytest.fixture(scope="module")
-def found(translator):
+def attended(translator):
     return translator.attention(SOURCE, TARGET)
 
 
@@ -30,15 +30,18 @@ def ids_of(translator):
     return [[*encode(text), 2] for text in (SOURCE, TARGET)]
 
 
-def test_the_weights_of_each_row_sum_to_1_and_none_is_in_the_future(found):
-    assert found.source == [*SOURCE.split(), "</s>"] and found.target == [*TARGET.split(), "</s>"]
+def test_the_weights_of_each_row_sum_to_1_and_none_is_in_the_future(attended):
+    assert attended.source == [*SOURCE.split(), "</s>"] and attended.target == [
+        *TARGET.split(),
+        "</s>",
+    ]
     shapes = {"encoder": (2, 2, S, S), "decoder": (2, 2, T, T), "cross": (2, 2, T, S)}
     for name, shape in shapes.items():
-        weights = getattr(found, name)
+        weights = getattr(attended, name)
         assert weights.shape == shape and weights.dtype == np.float32
         np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
     future = np.triu(np.ones((T, T), bool), 1)
-    assert not found.decoder[:, :, future].any() and found.decoder[:, :, ~future].any()
+    assert not attended.decoder[:, :, future].any() and attended.decoder[:, :, ~future].any()
 
 
 def by_hand(table, ids, positions, params, causal):
@@ -58,7 +61,7 @@ def sinusoids(length, width):
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, width)
 
 
-def test_the_self_attention_of_the_first_layers_follows_from_the_parameters(translator, found):
+def test_the_self_attention_of_the_first_layers_follows_from_the_parameters(translator, attended):
     params = jax.device_get(translator.engine.variables[0]["params"])
     source, target = ids_of(translator)
     inputs = [translator.engine.models[0].config.start_id, *target[:-1]]
@@ -66,10 +69,10 @@ def test_the_self_attention_of_the_first_layers_follows_from_the_parameters(tran
     for name, ids, causal in (("encoder", source, False), ("decoder", inputs, True)):
         attention = params[name]["layers_0"]["self_attention"]
         expected = by_hand(table, ids, positions, attention, causal)
-        np.testing.assert_allclose(getattr(found, name)[0], expected, atol=1e-4)
+        np.testing.assert_allclose(getattr(attended, name)[0], expected, atol=1e-4)
 
 
-def test_the_weights_of_the_decoder_are_those_of_a_search_with_its_cache(translator, found):
+def test_the_weights_of_the_decoder_are_those_of_a_search_with_its_cache(translator, attended):
     """Also of the second model of an ensemble, which differs from the first."""
     source, target = (jnp.array([ids]) for ids in ids_of(translator))
     inputs = jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=1)
@@ -97,27 +100,27 @@ def test_the_weights_of_the_decoder_are_those_of_a_search_with_its_cache(transla
         return jax.lax.scan(step, start, jnp.arange(T))[1]
 
     other = translator.attention(SOURCE, TARGET, model=1)
-    assert not np.allclose(found.cross, other.cross, atol=1e-2)
-    for attention, variables in zip((found, other), translator.engine.variables, strict=True):
-        for weights, each in zip(attention[3:], stepped(variables), strict=True):
-            np.testing.assert_allclose(weights, np.moveaxis(each, 0, 2), atol=1e-5)
+    assert not np.allclose(attended.cross, other.cross, atol=1e-2)
+    for attention, variables in zip((attended, other), translator.engine.variables, strict=True):
+        for weights, expected in zip(attention[3:], stepped(variables), strict=True):
+            np.testing.assert_allclose(weights, np.moveaxis(expected, 0, 2), atol=1e-5)
 
 
-def test_the_alignment_follows_from_the_cross_attention(translator, found):
+def test_the_alignment_follows_from_the_cross_attention(translator, attended):
     """Mean over the heads of the second to last layer, and over the models; without end tokens."""
-    models = [found, translator.attention(SOURCE, TARGET, model=1)]
-    weights = np.mean([one.cross[0].mean(axis=0) for one in models], axis=0)[:-1, :-1]
-    (given,) = scored(translator, [(SOURCE, TARGET)])
-    assert given.links == [(int(weights[t].argmax()), t) for t in range(T - 1)]
-    assert len({source for source, _ in given.links}) > 1
+    models = [attended, translator.attention(SOURCE, TARGET, model=1)]
+    weights = np.mean([attention.cross[0].mean(axis=0) for attention in models], axis=0)[:-1, :-1]
+    (alignment,) = scored(translator, [(SOURCE, TARGET)])
+    assert alignment.links == [(int(weights[t].argmax()), t) for t in range(T - 1)]
+    assert len({source for source, _ in alignment.links}) > 1
 
 
 def test_without_a_target_the_weights_are_those_of_the_translation(translator):
     (text,) = texts_of(translator.stream([SOURCE]))
-    own, given = translator.attention(f" {SOURCE}"), translator.attention(SOURCE, text)
-    assert own.target == given.target == [*text.split(), "</s>"]
-    for one, other in zip(own[2:], given[2:], strict=True):
-        assert np.array_equal(one, other)
+    searched, forced = translator.attention(f" {SOURCE}"), translator.attention(SOURCE, text)
+    assert searched.target == forced.target == [*text.split(), "</s>"]
+    for weights, other in zip(searched[2:], forced[2:], strict=True):
+        assert np.array_equal(weights, other)
 
 
 def test_sources_and_targets_may_be_blank_and_long_ones_are_truncated(translator):

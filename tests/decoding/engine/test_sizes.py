@@ -38,15 +38,15 @@ def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
 @pytest.mark.parametrize("beam_size", [1, 4, 100])
 @pytest.mark.parametrize("memory", [None, 10**6])
 def test_on_a_cpu_a_device_searches_32_sentences(beam_size, memory):
-    found = sizes("cpu", memory, devices=2, beam_size=beam_size)
-    assert found.batch_size == 32 and found.window == 2 * 32 * CPU.window
-    assert found == sizes("cpu", memory, devices=2, beam_size=beam_size, batch_size=32)
+    chosen = sizes("cpu", memory, devices=2, beam_size=beam_size)
+    assert chosen.batch_size == 32 and chosen.window == 2 * 32 * CPU.window
+    assert chosen == sizes("cpu", memory, devices=2, beam_size=beam_size, batch_size=32)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 def test_a_given_batch_size_is_used_on_any_platform(platform):
-    for given in (1, 3, 64, 10**6):
-        assert sizes(platform, memory=GB, batch_size=given).batch_size == given
+    for batch_size in (1, 3, 64, 10**6):
+        assert sizes(platform, memory=GB, batch_size=batch_size).batch_size == batch_size
 
 
 @pytest.mark.parametrize("platform, choices", [("gpu", GPU), ("tpu", TPU)])
@@ -54,26 +54,26 @@ def test_an_accelerator_of_large_memory_extends_thousands_of_hypotheses(platform
     """A power of two: devices of slightly different memory have the same programs."""
     for slots in (1, 2, 3, 4, 5, 12, 10_000):
         for options in (dict(beam_size=slots), dict(samples=slots)):
-            found = sizes(platform, memory=10**15, **options).batch_size
-            assert found & (found - 1) == 0
-            assert found * slots <= choices.hypotheses < 2 * found * slots or found == 1
-            assert found == sizes(platform, memory=None, **options).batch_size
+            rows = sizes(platform, memory=10**15, **options).batch_size
+            assert rows & (rows - 1) == 0
+            assert rows * slots <= choices.hypotheses < 2 * rows * slots or rows == 1
+            assert rows == sizes(platform, memory=None, **options).batch_size
 
 
 @pytest.mark.parametrize("memory, beam_size", itertools.product((8, 16, 80), (1, 4, 12)))
 def test_the_caches_of_all_buckets_fit_into_half_of_the_memory(memory, beam_size):
-    found = sizes(memory=memory * GB, beam_size=beam_size)
+    chosen = sizes(memory=memory * GB, beam_size=beam_size)
     used = [
-        cache_bytes(found.batch_size, bucket, beam_size, found.queue)
+        cache_bytes(chosen.batch_size, bucket, beam_size, chosen.queue)
         for bucket in length_buckets(MODEL.max_length)
     ]
-    assert memory * GB / 16 < max(used) < memory * GB / 2 or found.batch_size * beam_size == 4096
+    assert memory * GB / 16 < max(used) < memory * GB / 2 or chosen.batch_size * beam_size == 4096
 
 
 def test_more_memory_never_gives_a_smaller_batch_and_more_work_never_a_larger_one():
     memories = [0, 10**6, GB, 4 * GB, 16 * GB, 80 * GB, 10**15]
-    found = [sizes(memory=memory).batch_size for memory in memories]
-    assert found == sorted(found) and found[0] == 1 < found[-1]
+    batch_sizes = [sizes(memory=memory).batch_size for memory in memories]
+    assert batch_sizes == sorted(batch_sizes) and batch_sizes[0] == 1 < batch_sizes[-1]
     usual = sizes(memory=16 * GB).batch_size
     assert sizes(memory=16 * GB, models=(MODEL,) * 4).batch_size <= usual / 4
     assert sizes(memory=16 * GB, max_extra_length=400).batch_size < usual
@@ -85,22 +85,22 @@ def test_more_memory_never_gives_a_smaller_batch_and_more_work_never_a_larger_on
 def test_the_batch_of_an_rnn_does_not_depend_on_the_length_of_the_target(kind):
     """Its state has one vector for each layer, where a Transformer has keys of every step."""
     rnn = ModelConfig(kind=kind, source_vocab_size=1000, target_vocab_size=1000, max_length=512)
-    found = [
+    batch_sizes = [
         sizes(memory=GB, models=(model,), max_extra_length=extra).batch_size
         for model in (rnn, replace(rnn, kind="transformer"))
         for extra in (50, 400)
     ]
-    assert found[0] == found[1] > found[2] > found[3]
+    assert batch_sizes[0] == batch_sizes[1] > batch_sizes[2] > batch_sizes[3]
 
 
 def test_windows_and_chunks_follow_the_number_of_devices_lanes_and_calls():
     """A process takes at least a batch for each of its devices and calls in turn."""
     for platform, choices in (("cpu", CPU), ("gpu", GPU)):
         for devices, batch_size in ((1, 32), (8, 32), (8, 1024), (64, 4096)):
-            found = sizes(platform, devices=devices, cores=4, batch_size=batch_size)
+            chosen = sizes(platform, devices=devices, cores=4, batch_size=batch_size)
             lines = batch_size * (4 if (platform, devices) == ("cpu", 1) else devices)
-            assert found.window == choices.window * lines
-            assert found.chunk == max(4096, lines)
+            assert chosen.window == choices.window * lines
+            assert chosen.chunk == max(4096, lines)
 
 
 def test_on_a_cpu_each_core_without_a_device_of_its_own_runs_a_call():

@@ -52,42 +52,44 @@ SCORED = {
 def test_a_searched_hypothesis_has_the_score_of_its_search(name):
     options = SCORED[name]
     translator = translator_of(**options)
-    found = list(translator.stream(LINES))
+    translations = list(translator.stream(LINES))
     pairs = [
-        (line, one.text) for line, each in zip(LINES, found, strict=True) for one in each.hypotheses
+        (line, h.text)
+        for line, translation in zip(LINES, translations, strict=True)
+        for h in translation.hypotheses
     ]
-    expected = [one.score for each in found for one in each.hypotheses]
+    expected = [h.score for translation in translations for h in translation.hypotheses]
     results = scored(translator, pairs)
-    assert sum(one is None for one in results) == 1  # the blank line
+    assert sum(result is None for result in results) == 1  # the blank line
     assert len(set(expected)) > 10
-    for one, score, (_, text) in zip(results, expected, pairs, strict=True):
-        if one is None:
+    for result, score, (_, text) in zip(results, expected, pairs, strict=True):
+        if result is None:
             assert (score, text) == (0.0, "")
         else:
-            assert one.score == pytest.approx(score, abs=1e-4)
-            assert sum(one.log_probs) == pytest.approx(one.log_prob, abs=1e-4)
-            assert one.tokens == [*text.split(), "</s>"]
+            assert result.score == pytest.approx(score, abs=1e-4)
+            assert sum(result.log_probs) == pytest.approx(result.log_prob, abs=1e-4)
+            assert result.tokens == [*text.split(), "</s>"]
 
 
 def test_an_ensemble_differs_from_its_models_and_one_of_equal_models_does_not():
-    one, other, both, twice = (translator_of(seeds) for seeds in ((1,), (2,), (1, 2), (1, 1)))
-    found = [[line.hypotheses for line in t.stream(LINES)] for t in (one, other, both)]
-    assert found[2] not in found[:2]
-    for single, double in zip(one.stream(LINES), twice.stream(LINES), strict=True):
+    first, other, both, twice = (translator_of(seeds) for seeds in ((1,), (2,), (1, 2), (1, 1)))
+    hypotheses = [[line.hypotheses for line in t.stream(LINES)] for t in (first, other, both)]
+    assert hypotheses[2] not in hypotheses[:2]
+    for single, double in zip(first.stream(LINES), twice.stream(LINES), strict=True):
         assert single.text == double.text
         assert single.hypotheses[0].score == pytest.approx(double.hypotheses[0].score, abs=1e-4)
 
 
 def test_each_target_token_is_linked_to_the_source_token_of_largest_attention(translator):
     source, target = "eins zwei drei", "vier fünf sechs"
-    (one,) = scored(translator, [(source, target)])
+    (aligned,) = scored(translator, [(source, target)])
     ids = [jnp.array([[*translator.source_tokenizer.encode(text), 2]]) for text in (source, target)]
     models = [(translator.engine.models[0], translator.engine.variables[0])]
     length = jnp.array([4])
     attention = jax.jit(partial(score_targets, models))(ids[0], length, ids[1], length).attention
     assert attention.shape == (1, 4, 4)
     np.testing.assert_allclose(attention.sum(axis=2), 1.0, atol=1e-5)
-    assert one.links == [(int(attention[0, j, :3].argmax()), j) for j in range(3)]
+    assert aligned.links == [(int(attention[0, j, :3].argmax()), j) for j in range(3)]
     (unaligned,) = scored(translator, [("", target)])
     assert unaligned.links == []
 
@@ -103,10 +105,10 @@ def test_scores_of_padding_are_0_and_padding_changes_nothing(translator):
             jnp.pad(x, ((0, 0), (0, n)), constant_values=filler)
             for x, n in ((source, 3), (target, 2))
         ]
-        found = score(padded[0], jnp.array([4]), padded[1], jnp.array([3]))
-        np.testing.assert_allclose(found.log_probs[:, :3], expected.log_probs, atol=1e-5)
-        np.testing.assert_allclose(found.attention[:, :3, :4], expected.attention, atol=1e-5)
-        assert not found.log_probs[:, 3:].any() and not found.attention[:, :3, 4:].any()
+        results = score(padded[0], jnp.array([4]), padded[1], jnp.array([3]))
+        np.testing.assert_allclose(results.log_probs[:, :3], expected.log_probs, atol=1e-5)
+        np.testing.assert_allclose(results.attention[:, :3, :4], expected.attention, atol=1e-5)
+        assert not results.log_probs[:, 3:].any() and not results.attention[:, :3, 4:].any()
 
 
 def test_a_score_records_how_much_of_its_pair_was_truncated(translator):
@@ -117,16 +119,16 @@ def test_a_score_records_how_much_of_its_pair_was_truncated(translator):
 
 def test_options_reach_the_search(translator):
     """Options that restrict the translations, in one program; without them each is violated."""
-    usual = [one.text for line in translator.stream(LINES) for one in line.hypotheses if one.text]
+    usual = [h.text for line in translator.stream(LINES) for h in line.hypotheses if h.text]
     words = [text.split() for text in usual]
     suppressed = max(word for text in words for word in text)
     assert any(len(set(text)) < len(text) for text in words)
     assert min(map(len, words)) + 1 > 7
     options = dict(no_repeat_ngram=1, min_length=7, max_length=7)
     options["suppress"] = f"{OPTIONS['suppress']} {suppressed}"
-    found = translator.translate(LINES, nbest=2, **options)
-    assert found[1] == [""] and {len(nbest) for nbest in found if nbest != [""]} == {2}
-    for text in [text.split() for nbest in found for text in nbest if text]:
+    texts = translator.translate(LINES, nbest=2, **options)
+    assert texts[1] == [""] and {len(nbest) for nbest in texts if nbest != [""]} == {2}
+    for text in [text.split() for nbest in texts for text in nbest if text]:
         assert suppressed not in text and len(set(text)) == len(text)
         assert len(text) + 1 == 7
 
@@ -136,8 +138,8 @@ def test_a_translation_begins_with_its_prefix_and_other_lines_do_not_change(tran
     items = [
         Item(line, line, prefix="elf drei" if i in (0, 4) else "") for i, line in enumerate(LINES)
     ]
-    found = texts_of(translator.stream(items))
-    for i, (text, before) in enumerate(zip(found, usual, strict=True)):
+    begun = texts_of(translator.stream(items))
+    for i, (text, before) in enumerate(zip(begun, usual, strict=True)):
         if i in (0, 4):
             assert text.split()[:2] == ["elf", "drei"]
         else:
@@ -146,13 +148,13 @@ def test_a_translation_begins_with_its_prefix_and_other_lines_do_not_change(tran
 
 def test_samples_depend_on_seed_and_line_number_but_not_on_the_batch():
     options = dict(samples=4, temperature=1.5)
-    found = translator_of(batch_size=1, **options).translate(LINES)
-    assert found == translator_of(batch_size=3, **options).translate(LINES)
-    assert found[1] == [""]
-    assert len(set(found[0])) > 1
-    assert found != translator_of(seed=1, **options).translate(LINES)
-    rest = [one.hypotheses for one in translator_of(**options).stream(LINES[3:], first=3)]
-    assert [[one.text for one in each] for each in rest] == found[3:]
+    samples = translator_of(batch_size=1, **options).translate(LINES)
+    assert samples == translator_of(batch_size=3, **options).translate(LINES)
+    assert samples[1] == [""]
+    assert len(set(samples[0])) > 1
+    assert samples != translator_of(seed=1, **options).translate(LINES)
+    rest = [line.hypotheses for line in translator_of(**options).stream(LINES[3:], first=3)]
+    assert [[h.text for h in nbest] for nbest in rest] == samples[3:]
 
 
 @pytest.mark.parametrize("renormalize", [False, True])
@@ -176,8 +178,8 @@ def test_many_long_lines_are_scored_a_few_at_a_time(monkeypatch):
 
     expected = scored(translator_of(), zip(LINES, LINES, strict=True))
     monkeypatch.setattr(TeacherForcing, "_batch", watched)
-    found = scored(translator, zip(LINES, LINES, strict=True))
+    results = scored(translator, zip(LINES, LINES, strict=True))
     assert (rows[0][1], rows[-1][1]) == (3, 1)
-    assert [one and one.tokens for one in found] == [one and one.tokens for one in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one is None or one.score == pytest.approx(other.score, abs=1e-4)
+    assert [pair and pair.tokens for pair in results] == [pair and pair.tokens for pair in expected]
+    for pair, other in zip(results, expected, strict=True):
+        assert pair is None or pair.score == pytest.approx(other.score, abs=1e-4)

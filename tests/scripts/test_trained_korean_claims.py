@@ -1,0 +1,117 @@
+"""The trained claims on models of the built-in corpus, each with a control that must fail.
+
+The control is the same rule on results in which a model without the effect takes the place of the
+one with it. Some rules need the full size; here only those are tested that a small one decides.
+"""
+
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tiny_claims import held, measured
+
+from seq2seq.decoding.engine.teacher_forcing import scoring_program
+from seq2seq.model.constraints import RuleOptions
+from seq2seq.scripts.experiments import (
+    attention_heads,
+    beam_sizes,
+    heads,
+    korean_model,
+    word_alignment,
+    word_vectors,
+)
+from seq2seq.scripts.experiments.korean_model import (
+    korean_task,
+    trained_korean,
+)
+from seq2seq.scripts.experiments.small_model import (
+    forced_pass,
+    padded,
+    token_accuracy,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_several_heads_differ_and_one_head_does_not(monkeypatch):
+    module = attention_heads
+    monkeypatch.setitem(korean_model.STEPS, "tiny", 10)  # one head has no spread after any training
+    results = measured(module, "1 head")
+    monkeypatch.setitem(korean_model.STEPS, "tiny", 100)  # of a model that no other test uses
+    results |= measured(module, "8 heads")
+    assert np.shape(results["8 heads"][0]["costs"]) == (3, 2, 8)
+    assert held(module, results, 1) == [True]
+    assert held(module, dict.fromkeys(module.ARMS, results["1 head"])) == [False] * 5
+    if find_spec("matplotlib"):
+        module.draw(results)
+
+
+def test_a_larger_beam_finds_more_probable_outputs_and_takes_longer():
+    module = beam_sizes
+    first, last = measured(module, "beam 1"), measured(module, "beam 32")
+    results = dict.fromkeys(module.ARMS, last["beam 32"]) | first
+    assert held(module, results, 0, 4) == [True, True]
+    control = dict.fromkeys(module.ARMS, results["beam 1"])
+    assert held(module, control, 0, 1, 2, 4) == [False] * 4
+    if find_spec("matplotlib"):
+        module.draw(results)
+
+
+def test_vectors_of_a_word_differ_between_contexts_only_with_attention():
+    results = measured(word_vectors)
+    assert held(word_vectors, results) == [True] * 4
+    trained, without = word_vectors.ARMS
+    assert held(word_vectors, {trained: results[without], without: results[without]}) == [False] * 4
+
+
+def test_a_trained_head_aligns_words_and_an_untrained_one_does_not():
+    results = measured(word_alignment)
+    trained, untrained = (results[arm][0]["best"] for arm in word_alignment.ARMS)
+    assert trained > 0.5 and untrained < 0.4  # the rule of the full size is stricter
+    control = {"trained": results["untrained"], "untrained": results["untrained"]}
+    assert held(word_alignment, control) == [False, False]
+
+
+def test_the_agreement_of_the_mode_align_is_that_of_its_links():
+    """The source token of each target token, computed by the program of decode.py."""
+    known, trained = korean_task("tiny"), trained_korean("tiny", 0)
+    pairs, links = word_alignment.new_sentences(known, 16, 0)
+    sides = zip(known.encoded(pairs), (known.task.source_length, known.task.target_length),
+                strict=True)  # fmt: skip
+    inputs = [jnp.asarray(x) for side, length in sides for x in padded(side, length)]
+    run = scoring_program((trained.model,), RuleOptions())
+    devices = jax.local_device_count()
+    arrays = [x.reshape(devices, -1, *x.shape[1:]) for x in inputs]
+    attended = np.asarray(run((trained.variables,), None, *arrays)[1])
+    attended = attended.reshape(len(pairs), -1)
+    found = [attended[row][j] == i for row, each in enumerate(links) for i, j in each]
+    weights = word_alignment.run_score(trained.model, trained.variables, *inputs)
+    assert word_alignment.agreement(weights, inputs[1], links) == np.mean(found)
+
+
+def test_removing_no_head_changes_nothing_and_removing_one_raises_the_loss():
+    known, trained = korean_task("tiny"), trained_korean("tiny", 0)
+    pairs = known.encoded(known.test[:32])
+    losses = heads.ablated_losses(trained, known.task, pairs)
+    assert len(losses) == 1 + len(heads.KINDS) * 2 * trained.model.config.num_heads
+    assert max(losses[1:]) > losses[0] + 0.01
+    logits, attention = forced_pass(trained, known.task, *pairs)
+    labels = [np.array([*target, 2]) for target in pairs[1]]
+    each = [
+        optax.softmax_cross_entropy_with_integer_labels(row[: len(target)], target)
+        for row, target in zip(logits, labels, strict=True)
+    ]
+    assert np.isclose(losses[0], np.concatenate(each).mean(), rtol=1e-4)
+    correct = [
+        row[: len(t) - 1].argmax(-1) == t[:-1] for row, t in zip(logits, labels, strict=True)
+    ]
+    accuracy = token_accuracy(trained, known.task, *pairs)
+    assert np.isclose(accuracy, np.concatenate(correct).mean())
+    entropies = heads.head_statistics(trained, known.task, pairs)["entropy"]
+    first = attention.encoder[0][:, 1]  # [B, T, S]
+    rows = [weights[: len(s) + 1, : len(s) + 1] for weights, s in zip(first, pairs[0], strict=True)]
+    expected = np.concatenate([-(w * np.log(np.maximum(w, 1e-30))).sum(-1) for w in rows]).mean()
+    assert np.isclose(entropies[0, 0, 1], expected, rtol=1e-4)

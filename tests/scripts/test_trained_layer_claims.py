@@ -1,0 +1,108 @@
+"""The trained claims on layers, the context vector and teacher forcing, each with a control.
+
+The control, which must fail, is the same rule on results in which a model without the effect takes
+the place of the one with it. Some rules need the full size; here only those are tested that a small
+one decides.
+"""
+
+import jax
+import numpy as np
+import pytest
+from tiny_claims import held, measured
+
+from seq2seq.model.transformer import Transformer
+from seq2seq.scripts.experiments import (
+    context_vector,
+    feed_forward_layers,
+    residual_connections,
+    teacher_forcing,
+)
+from seq2seq.scripts.experiments.small_model import (
+    Trained,
+    batch_of,
+    best_hypotheses,
+    small_config,
+)
+from seq2seq.training.parameters import init_params
+
+pytestmark = pytest.mark.slow
+
+
+def test_one_context_vector_loses_longer_sequences_and_attention_does_not(monkeypatch):
+    module = context_vector
+    monkeypatch.setitem(module.STEPS, "tiny", 200)
+    results = measured(module)
+    assert held(module, results) == [True] * 4
+    control = results | {"rnn": results["rnn_attention"]}
+    assert held(module, control) == [True, False, True, True]
+    control = results | {"rnn": results["transformer"]}
+    assert held(module, control) == [True, False, True, True]
+    control = dict.fromkeys(module.ARMS, results["rnn"])
+    assert held(module, control) == [True, True, False, False]
+
+
+def test_vectors_collapse_without_residual_connections_whether_or_not_with_feed_forward_layers():
+    module = feed_forward_layers
+    everything, _, no_residuals, neither = module.ARMS
+    results = {
+        arm: [{"distance": module.distances(arm, 0), "accuracy": [1.0], "depths": [1]}]
+        for arm in module.ARMS
+    }
+    assert held(module, results, 0, 1) == [True, False]
+    assert held(module, results | {neither: results["without"]}, 0) == [False]
+    assert held(module, results | {no_residuals: results[everything]}, 1) == [True]
+
+
+def test_one_layer_computes_the_exclusive_or_only_with_feed_forward_layers():
+    module = feed_forward_layers
+    results = measured(module)
+    assert held(module, results, 2, 3) == [True, True]
+    everything, without, *_ = module.ARMS
+    control = results | {everything: results[without], without: results[everything]}
+    assert held(module, control, 2, 3) == [False, False]
+    assert held(module, results | {everything: results[without]}, 2) == [False]  # below 0.9
+
+
+def test_gradients_leave_their_range_without_norms():
+    module = residual_connections
+    each = {arm: module.gradient_norms(arm, 0) for arm in ("post", "no norms")}
+    results = {
+        arm: [{"gradients": each.get(arm, each["post"]), "warmup": 1.0, "no_warmup": 1.0}]
+        for arm in module.ARMS
+    }
+    assert held(module, results, 0, 2) == [True, True]
+    control = results | {"post": results["no norms"], "no norms": results["post"]}
+    assert held(module, control, 0, 2) == [False, False]
+
+
+def test_a_model_without_residual_connections_and_norms_learns_less(monkeypatch):
+    module = residual_connections
+    monkeypatch.setitem(module.STEPS, "tiny", 120)
+    monkeypatch.setattr(module, "gradient_norms", lambda arm, seed: [1.0])  # tested above
+    results = measured(module, "post", "neither")
+    post, neither = results["post"][0], results["neither"][0]
+    assert post["warmup"] < neither["warmup"] - 0.3
+    assert set(neither) == {"gradients", "warmup", "warmup_losses"}
+    assert post["warmup_losses"] != post["no_warmup_losses"]
+
+
+def test_teacher_forcing_converges_faster_than_own_tokens_and_has_a_gap():
+    module = teacher_forcing
+    results = measured(module)
+    assert held(module, results, 0, 1) == [True, True]
+    forced, own = module.ARMS
+    assert held(module, {forced: results[own], own: results[forced]}, 0, 1) == [False, False]
+
+
+def test_own_tokens_are_the_greedy_output_shifted_by_one():
+    task = teacher_forcing.running_sums(range(4, 9))
+    model = Transformer(small_config(task))
+    trained = Trained(model, init_params(model, jax.random.key(0)), np.zeros(0))
+    sources, targets = task.sample(np.random.default_rng(0), 8)
+    output = teacher_forcing.greedy_output(model, task.target_length)
+    batch = teacher_forcing.own_tokens(output)(trained.params, batch_of(task, sources, targets))
+    found, _ = best_hypotheses(trained, task, sources)
+    for row, hypothesis, target in zip(batch.target, found, targets, strict=True):
+        length = min(len(hypothesis), len(target))
+        assert row[0] == 1 and row[1 : length + 1].tolist() == hypothesis[:length]
+        assert not row[len(target) + 1 :].any()

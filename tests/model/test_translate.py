@@ -1,4 +1,6 @@
-"""Translate: the search over a Transformer equals a slow search that teacher-forces every prefix.
+"""Translate: results do not depend on other sentences in any bit, and the graph of the search.
+
+Results are compared with a slow search in tests/decoding/test_combinations.py.
 
 Axes: B sentences · S source · T target · D model width · H heads · V vocabulary · N beams.
 """
@@ -10,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from marks import slow_except
-from slow_beam_search import listed, penalty, rescored, slow_beam_search
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
@@ -69,30 +69,6 @@ def random_source(seed=0, lengths=LENGTHS, width=S):
     return source
 
 
-@cache
-def forced_log_probs(model):
-    def log_probs(variables, source, length, target):
-        segments = (jnp.arange(source.shape[1]) < length).astype(int)[None]
-        logits = model.apply(variables, source, target, segments, jnp.ones_like(target))
-        return jax.nn.log_softmax(logits, axis=-1)
-
-    return jax.jit(log_probs)
-
-
-def forced_model(model, seed, sentence, length):
-    """A sentence's log-probabilities as a function of a prefix: teacher forcing without a cache."""
-    variables = random_variables(model, seed)
-
-    @cache
-    def log_probs(prefix):
-        target = np.full((1, T), PAD)
-        target[0, : len(prefix) + 1] = START, *prefix
-        found = forced_log_probs(model)(variables, sentence[None], length, target)
-        return np.asarray(found)[0, len(prefix)]
-
-    return log_probs
-
-
 def assert_same_bits(one, other):
     for x, y in zip(one, other, strict=True):
         assert x.tobytes() == y.tobytes()
@@ -107,44 +83,6 @@ def test_max_length_is_at_most_that_of_every_model():
     for wrong in (0, 20):
         with pytest.raises(ValueError, match=f"from 1 to the models' max_length, 19; got {wrong}"):
             translate(models, request, Search(**SEARCH), wrong, B)
-
-
-# Results.
-
-
-@pytest.mark.parametrize(
-    "norm, positions, dtype",
-    slow_except(
-        [("post", "sinusoidal", "float32"), ("pre", "rotary", "mixed")],
-        [
-            (*kind, dtype)
-            for kind in (("post", "sinusoidal"), ("pre", "rotary"))
-            for dtype in ("float32", "mixed", "bfloat16")
-        ],
-    ),
-)
-def test_translations_equal_those_of_the_slow_search_with_teacher_forcing(norm, positions, dtype):
-    """This includes n-best, the limit of each sentence, and scores, which equal those of teacher
-    forcing in the same precision and differ from those in float32."""
-    options = dict(norm=norm, positions=positions, d_model=26, num_heads=13, d_ff=37, num_layers=2)
-    model, source = tiny_model(**options, dtype=dtype), random_source()
-    exact = forced_model(tiny_model(**options), 0, source[0], LENGTHS[0])
-    forced = forced_model(model, 0, source[0], LENGTHS[0])
-    assert (np.abs(exact(()) - forced(())).max() > 1e-4) == (dtype != "float32")
-    for seed in range(3):
-        found = translator(model)(source, LENGTHS, LIMITS, seed=seed)
-        for row in range(B):
-            forced = forced_model(model, seed, source[row], LENGTHS[row])
-            expected = slow_beam_search(forced, LIMITS[row], end_id=END, **SEARCH)
-            assert [h[0] for h in listed(found, row)] == [h.tokens for h in expected]
-            for (tokens, log_prob, score), h in zip(listed(found, row), expected, strict=True):
-                assert log_prob == pytest.approx(rescored(forced, tokens), rel=1e-5, abs=1e-5)
-                again = log_prob / penalty(len(tokens), SEARCH["alpha"])
-                assert score == pytest.approx(again, rel=1e-5)
-                assert score == pytest.approx(h.score, rel=1e-5, abs=1e-5)
-        assert (found.lengths > 0).all() and (found.lengths <= LIMITS[:, None]).all()
-        ended = np.arange(T) >= found.lengths[..., None] - 1
-        assert ((found.tokens == END) == ended).all()
 
 
 # Independence.

@@ -125,7 +125,7 @@ def translators(row):
 # Rounding to bfloat16 differs where float32 sums of another order round differently: in few values
 # if weights and their operands are rounded, in many if all activations are. So scores can differ in
 # one dtype, and near ties can be decided otherwise.
-USUAL = {"float32": 1e-4, "mixed": 1e-4, "bfloat16": 3e-3}  # median of the differences of scores
+USUAL = {"float32": 1e-4, "mixed": 1e-4, "bfloat16": 1e-2}  # median of the differences of scores
 LARGEST = {"float32": 1e-4, "mixed": 5e-2, "bfloat16": 5e-2}
 NEAR_TIES = {"float32": 0, "mixed": 2, "bfloat16": 2}  # lines
 
@@ -141,11 +141,12 @@ def assert_same_translations(row):
             assert [h.text for h in found] == [""]
             continue
         expected = slow.hypotheses(number, ids, tuple(TARGET.encode(item.prefix)))
-        tokens = [(*h.ids, slow.end_id) for h in found]
+        # A line without a possible hypothesis has a blank one of score −inf.
+        tokens = [(*h.ids, slow.end_id) for h in found if h.score > -np.inf]
         if tokens != [h.tokens for h in expected]:
             different.append((item, tokens, expected))
             continue
-        for h, e in zip(found, expected, strict=True):
+        for h, e in zip(found, expected, strict=bool(expected)):
             assert h.length == len(e.tokens) and h.text == TARGET.decode(e.tokens)
             errors += [abs(h.log_prob - e.log_prob), abs(h.score - e.score)]
             if row["annotate"]:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from echo import echoing_translator
+from random_translator import translator_of
 from tiny import WORDS
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
@@ -30,6 +31,23 @@ def test_a_model_computes_in_the_dtype_of_its_training_unless_another_is_given(t
     models = [ModelConfig(d_model=8, num_heads=2, dtype=trained)]
     engine = Translator(models, (words, words), DecodingConfig(dtype=given)).engine
     assert engine.models[0].config == replace(models[0], dtype=given or trained)
+
+
+def test_weights_that_are_cast_serve_no_translator_of_a_wider_dtype():
+    wide, narrow = (translator_of(dtype=dtype) for dtype in ("float32", "mixed"))
+    with pytest.raises(UserError, match="dtype=float32 is not supported by weights") as caught:
+        narrow.with_options(dtype="float32")
+    assert caught.value.code == CONFIGURATION
+    shared, cast = (
+        dtypes_of(wide.with_options(**options))
+        for options in (dict(alpha=1.0), dict(dtype="mixed"))
+    )
+    assert shared == dtypes_of(wide) != cast == dtypes_of(narrow)
+
+
+def dtypes_of(translator):
+    """Those of all parameters."""
+    return [x.dtype.name for x in jax.tree.leaves(translator.engine.variables)]
 
 
 def test_every_line_keeps_its_place_for_any_length_and_window(echo):

@@ -3,6 +3,8 @@
 Axes: B rows · S slots · H heads · K head width.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,10 +115,24 @@ def test_a_sentence_whose_values_are_nan_does_not_change_the_next_one_in_its_row
     assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("steps", [1, 3, 4, 5, 23])
-def test_an_empty_cache_has_whole_steps_in_its_blocks_and_a_slot_for_each_hypothesis(steps):
-    caches = jax.eval_shape(lambda: empty_caches(SMALL, 2, steps, beams=3))
+@pytest.mark.parametrize(
+    "steps, dtype, stored_as",
+    [
+        (1, "float32", "float32"),
+        (3, "mixed", "float32"),
+        (4, "bfloat16", "bfloat16"),
+        (5, "bfloat16", "bfloat16"),
+        (23, "float32", "float32"),
+    ],
+)
+def test_an_empty_cache_has_whole_steps_in_its_blocks_and_a_slot_for_each_hypothesis(
+    steps, dtype, stored_as
+):
+    config = replace(SMALL, dtype=dtype)
+    caches = jax.eval_shape(lambda: empty_caches(config, 2, steps, beams=3))
     assert len(caches) == SMALL.decoder_layers
+    blocks = jax.tree.leaves([cache.blocks for cache in caches])
+    assert {block.dtype for block in blocks} == {jnp.dtype(stored_as)}
     for cache in caches:
         shapes = [block.values.shape for block in cache.blocks]
         sizes = [slots for *_, slots, _ in shapes]

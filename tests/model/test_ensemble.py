@@ -29,6 +29,7 @@ from test_constraints import (
 from seq2seq.model.beam_search import beam_search
 from seq2seq.model.constraints import penalize_repetition
 from seq2seq.model.sampling import SamplingOptions, sample
+from seq2seq.model.scoring import mean_over_models
 from seq2seq.model.translate import ensemble, mixture_logits
 
 RULES = {
@@ -124,6 +125,9 @@ def test_a_weighted_mixture_is_the_log_of_the_weighted_mean_of_probabilities(wei
     for given in (logits, halves):
         found = jax.jit(mixture_logits)(list(given), np.float32(weights))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    # The attention of an ensemble has the same weights.
+    attention = jax.jit(mean_over_models)(list(probabilities), np.float32(weights))
+    np.testing.assert_allclose(attention, np.exp(expected), rtol=1e-5)
 
 
 def test_equal_weights_give_the_probabilities_of_no_weights_and_extreme_ones_those_of_one_model():

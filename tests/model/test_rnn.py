@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow_except
-from slow_beam_search import listed, rescored, slow_beam_search
 from small_transformer import BATCH, SOURCE_LENGTHS, TARGET_LENGTHS, V, ids, jitted, variables_of
 
 from seq2seq.model.config import ModelConfig, num_parameters
@@ -284,15 +283,15 @@ def tiny_variables(kind):
 
 
 @cache
-def best_hypotheses(kind, lanes):
+def best_hypotheses(kind):
     model = make_model(tiny(kind))
-    search = jax.jit(partial(search_once, model, lanes))
+    search = jax.jit(partial(search_once, model))
     return jax.device_get(search(tiny_variables(kind), sources()))
 
 
-def search_once(model, lanes, variables, source):
+def search_once(model, variables, source):
     request = Request(source, jnp.asarray(LENGTHS), jnp.asarray(LIMITS))
-    return translate([(model, variables)], request, Search(**SEARCH), 6, lanes)
+    return translate([(model, variables)], request, Search(**SEARCH), 6, lanes=3)
 
 
 def sources():
@@ -300,39 +299,8 @@ def sources():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_translations_equal_those_of_the_slow_search_with_teacher_forcing(kind):
-    model = make_model(tiny(kind))
-    log_probs_of = jax.jit(lambda *arguments: jax.nn.log_softmax(model.apply(*arguments)))
-    apply = partial(log_probs_of, tiny_variables(kind))
-    for row, length in enumerate(LENGTHS):
-        source = sources()[row][None]
-        segments = (np.arange(5) < length).astype(np.int32)[None]
-
-        @cache
-        def forced(prefix, source=source, segments=segments):
-            target = np.zeros((1, 6), np.int32)
-            target[0, : len(prefix) + 1] = 1, *prefix
-            log_probs = apply(source, target, segments, np.ones((1, 6), np.int32))
-            return np.asarray(log_probs)[0, len(prefix)]
-
-        expected = slow_beam_search(forced, LIMITS[row], end_id=END, **SEARCH)
-        results = listed(best_hypotheses(kind, 3), row)
-        assert [tokens for tokens, *_ in results] == [h.tokens for h in expected]
-        for (tokens, log_prob, _), hypothesis in zip(results, expected, strict=True):
-            assert log_prob == pytest.approx(hypothesis.log_prob, rel=1e-4, abs=1e-4)
-            assert log_prob == pytest.approx(rescored(forced, tokens), rel=1e-4, abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", slow_except(["rnn_attention"], KINDS))
-def test_a_sentence_that_takes_over_a_lane_starts_from_its_own_states(kind):
-    alone, queued = best_hypotheses(kind, 3), best_hypotheses(kind, 1)
-    np.testing.assert_array_equal(alone.tokens, queued.tokens)
-    np.testing.assert_allclose(alone.scores, queued.scores, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_scores_of_given_targets_are_those_of_the_search(kind):
-    best = best_hypotheses(kind, 3)
+    best = best_hypotheses(kind)
     model = make_model(tiny(kind)), tiny_variables(kind)
     lengths = best.lengths[:, 0]
     pairs = sources(), LENGTHS, best.tokens[:, 0], lengths
@@ -345,26 +313,6 @@ def test_scores_of_given_targets_are_those_of_the_search(kind):
     for weights, source, target in zip(attention, LENGTHS, lengths, strict=True):
         np.testing.assert_allclose(weights[:target].sum(axis=1), 1.0, rtol=1e-5)
         assert (weights[:, source:] == 0).all() and (weights[target:] == 0).all()
-
-
-@pytest.mark.parametrize("kind", slow_except(["rnn_attention"], KINDS))
-def test_samples_of_equal_keys_are_equal_and_their_scores_are_those_of_the_tokens(kind):
-    model = make_model(tiny(kind)), tiny_variables(kind)
-    source, lengths = sources()[[0, 1, 1]], np.array([4, 5, 5])
-
-    @jax.jit
-    def draw():
-        keys = jax.random.split(jax.random.key(0), 3)[np.array([0, 1, 1])]
-        request = Request(*map(jnp.asarray, (source, lengths, [6] * 3)), keys=keys)
-        return translate([model], request, Search(samples=2), 6, 3)
-
-    drawn = jax.device_get(draw())
-    np.testing.assert_array_equal(drawn.tokens[1], drawn.tokens[2])
-    score = jax.jit(partial(score_targets, [model]))
-    for i in range(2):
-        scores = score(source, lengths, drawn.tokens[:, i], drawn.lengths[:, i])
-        expected = scores.log_probs.sum(axis=1)
-        np.testing.assert_allclose(drawn.log_probs[:, i], expected, rtol=1e-4, atol=1e-4)
 
 
 # Config.

@@ -173,21 +173,23 @@ def test_top_k_of_a_large_vocabulary_includes_ties_and_sorts_no_vocabulary(top_k
     assert ordered and not any(f"x{vocab}x" in line for line in ordered)
 
 
-def test_the_history_for_rules_holds_only_drawn_tokens():
-    """The end token is by far the most probable, and a rule forbids repetitions. So each sample
-    ends at once, unless the history holds an end token that was not drawn."""
-    logits = np.zeros((1, V, V), np.float32)
-    logits[..., END] = 50.0
+def test_the_history_for_rules_holds_only_drawn_tokens_and_a_sample_without_a_token_ends():
+    """A rule forbids repetitions, and every token after the first one. In the first sentence the
+    end token is by far the most probable, so each sample ends at once, unless the history holds an
+    end token that was not drawn. In the second one it is by far the least probable."""
+    logits = np.zeros((2, V, V), np.float32)
+    logits[..., END] = [[50.0], [-50.0]]
 
     def rules(logits, normalizer, history, t, sentences):
         repeated = (history[..., None] == jnp.arange(V)).any(axis=2)
-        return logits, normalizer, ~repeated
+        return logits, normalizer, ~repeated & (t == 0)[:, None, None]
 
     @jax.jit
     def run(keys):
         options = SamplingOptions(samples=4, max_length=LIMIT, end_id=END)
-        start, limits = jnp.array([START]), jnp.array([LIMIT])
+        start, limits = jnp.full(2, START), jnp.full(2, LIMIT)
         return sample(step_of(jnp.asarray(logits)), None, start, limits, keys, options, rules)
 
-    found = run(keys_of(1))
-    assert found.lengths.tolist() == [[1] * 4]
+    found = run(keys_of(2))
+    assert found.lengths.tolist() == [[1] * 4, [2] * 4]
+    assert (found.tokens[1, :, 0] != END).all() and (found.tokens[1, :, 1] == END).all()

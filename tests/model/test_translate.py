@@ -13,6 +13,8 @@ from jax.extend.core import jaxprs_in_params
 from marks import slow_except
 from slow_beam_search import listed, penalty, rescored, slow_beam_search
 
+from seq2seq.model import translate as module
+from seq2seq.model.beam_search import beam_search
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.model.translate import Request, Search, translate
@@ -107,6 +109,21 @@ def test_max_length_is_at_most_that_of_every_model():
     for wrong in (0, 20):
         with pytest.raises(ValueError, match=f"from 1 to the models' max_length, 19; got {wrong}"):
             translate(models, request, Search(**SEARCH), wrong, B)
+
+
+def test_every_option_reaches_the_search(monkeypatch):
+    """Also those that seldom change a result."""
+    options, reached = dict(beam_size=5, nbest=3, alpha=0.3, power_penalty=True, horizon=7), {}
+
+    def recorded(*arguments, **given):
+        reached.update(given)
+        return beam_search(*arguments, **given)
+
+    monkeypatch.setattr(module, "beam_search", recorded)
+    models = [(tiny_model(), random_variables(tiny_model()))]
+    request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)))
+    jax.eval_shape(lambda: translate(models, request, Search(**options), 19, B))
+    assert {name: reached[name] for name in options} == options
 
 
 # Results.

@@ -110,7 +110,7 @@ def shared(run, translator, monkeypatch):
         return translator
 
     monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr(attention_page, "prepare_jax", lambda *arguments: None)
+    monkeypatch.setattr(attention_page, "prepare_jax", lambda *arguments, **given: None)
 
 
 @pytest.mark.usefixtures("shared")

@@ -44,6 +44,14 @@ def test_the_weights_of_each_row_sum_to_1_and_none_is_in_the_future(attended):
     assert not attended.decoder[:, :, future].any() and attended.decoder[:, :, ~future].any()
 
 
+def test_a_target_may_be_longer_than_the_bucket_of_its_source():
+    translator = translator_of(longest=20)
+    assert translator.engine.buckets == [16, 20]
+    found = translator.attention("eins", " ".join(["zwei"] * 17))
+    assert found.cross.shape == (2, 2, 18, 2)
+    np.testing.assert_allclose(found.cross.sum(axis=-1), 1.0, atol=1e-5)
+
+
 def by_hand(table, ids, positions, params, causal):
     """softmax(Q Kᵀ / √K) [H, T, T] of the first layer: equation 1 in NumPy."""
     x = table[ids] * table.shape[1] ** 0.5 + positions[: len(ids)]

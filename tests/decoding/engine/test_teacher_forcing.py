@@ -1,6 +1,6 @@
-"""Teacher forcing gives a hypothesis the score of its search, with any options.
+"""Teacher forcing of given pairs: alignment, padding, truncation, suppressed pieces and memory.
 
-The model is random, so that hypotheses differ and every option has an effect.
+Scores are compared in tests/decoding/test_combinations.py.
 """
 
 from functools import partial
@@ -9,11 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow_except
-from random_translator import ALL_RULES, LINES, OPTIONS, scored, texts_of, translator_of
+from random_translator import LINES, scored, translator_of
 
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
-from seq2seq.decoding.results import Item
 from seq2seq.model.scoring import score_targets
 
 
@@ -35,49 +33,6 @@ def test_each_pair_is_scored_once_also_at_the_boundary_of_a_bucket(monkeypatch):
     pairs = [(" ".join(["eins"] * (n - 1)), "zwei") for n in (first - 1, first, first + 1)]
     list(translator.score(pairs))
     assert sorted(n for n in lengths if n) == [first - 1, first, first + 1]
-
-
-SCORED = {
-    "defaults": {},
-    "ensemble": dict(seeds=(1, 2)),
-    "weights": dict(seeds=(1, 2), weights=(0.8, 0.2)),
-    "renormalized": dict(seeds=(1, 2), renormalize=True),
-    "suppressed": dict(suppress="<pad> <s> <unk> vier elf", alpha=1.3, power_penalty=True),
-    "repetition": dict(repetition_penalty=1.6, suppress="<pad> <s> <unk> vier"),
-    "all": ALL_RULES,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", slow_except(["defaults", "ensemble", "all"], SCORED))
-def test_a_searched_hypothesis_has_the_score_of_its_search(name):
-    options = SCORED[name]
-    translator = translator_of(**options)
-    translations = list(translator.stream(LINES))
-    pairs = [
-        (line, h.text)
-        for line, translation in zip(LINES, translations, strict=True)
-        for h in translation.hypotheses
-    ]
-    expected = [h.score for translation in translations for h in translation.hypotheses]
-    results = scored(translator, pairs)
-    assert sum(result is None for result in results) == 1  # the blank line
-    assert len(set(expected)) > 10
-    for result, score, (_, text) in zip(results, expected, pairs, strict=True):
-        if result is None:
-            assert (score, text) == (0.0, "")
-        else:
-            assert result.score == pytest.approx(score, abs=1e-4)
-            assert sum(result.log_probs) == pytest.approx(result.log_prob, abs=1e-4)
-            assert result.tokens == [*text.split(), "</s>"]
-
-
-def test_an_ensemble_differs_from_its_models_and_one_of_equal_models_does_not():
-    first, other, both, twice = (translator_of(seeds) for seeds in ((1,), (2,), (1, 2), (1, 1)))
-    hypotheses = [[line.hypotheses for line in t.stream(LINES)] for t in (first, other, both)]
-    assert hypotheses[2] not in hypotheses[:2]
-    for single, double in zip(first.stream(LINES), twice.stream(LINES), strict=True):
-        assert single.text == double.text
-        assert single.hypotheses[0].score == pytest.approx(double.hypotheses[0].score, abs=1e-4)
 
 
 def test_each_target_token_is_linked_to_the_source_token_of_largest_attention(translator):
@@ -115,46 +70,6 @@ def test_a_score_records_how_much_of_its_pair_was_truncated(translator):
     short, long = translator.score([("eins", "zwei"), ("eins", "zwei " * 100)])
     assert (short.kept, short.tokens, short.truncated) == (2, 2, False)
     assert (long.kept, long.tokens, long.truncated) == (16, 101, True)
-
-
-def test_options_reach_the_search(translator):
-    """Options that restrict the translations, in one program; without them each is violated."""
-    usual = [h.text for line in translator.stream(LINES) for h in line.hypotheses if h.text]
-    words = [text.split() for text in usual]
-    suppressed = max(word for text in words for word in text)
-    assert any(len(set(text)) < len(text) for text in words)
-    assert min(map(len, words)) + 1 > 7
-    options = dict(no_repeat_ngram=1, min_length=7, max_length=7)
-    options["suppress"] = f"{OPTIONS['suppress']} {suppressed}"
-    texts = translator.translate(LINES, nbest=2, **options)
-    assert texts[1] == [""] and {len(nbest) for nbest in texts if nbest != [""]} == {2}
-    for text in [text.split() for nbest in texts for text in nbest if text]:
-        assert suppressed not in text and len(set(text)) == len(text)
-        assert len(text) + 1 == 7
-
-
-def test_a_translation_begins_with_its_prefix_and_other_lines_do_not_change(translator):
-    usual = texts_of(translator.stream(LINES))
-    items = [
-        Item(line, line, prefix="elf drei" if i in (0, 4) else "") for i, line in enumerate(LINES)
-    ]
-    begun = texts_of(translator.stream(items))
-    for i, (text, before) in enumerate(zip(begun, usual, strict=True)):
-        if i in (0, 4):
-            assert text.split()[:2] == ["elf", "drei"]
-        else:
-            assert text == before
-
-
-def test_samples_depend_on_seed_and_line_number_but_not_on_the_batch():
-    options = dict(samples=4, temperature=1.5)
-    samples = translator_of(batch_size=1, **options).translate(LINES)
-    assert samples == translator_of(batch_size=3, **options).translate(LINES)
-    assert samples[1] == [""]
-    assert len(set(samples[0])) > 1
-    assert samples != translator_of(seed=1, **options).translate(LINES)
-    rest = [line.hypotheses for line in translator_of(**options).stream(LINES[3:], first=3)]
-    assert [[h.text for h in nbest] for nbest in rest] == samples[3:]
 
 
 @pytest.mark.parametrize("renormalize", [False, True])

@@ -70,14 +70,15 @@ def lines():
 
 
 def parts_of(row):
-    """(how often an epoch takes each pair, pairs) of the parts of the training data."""
+    """(how often an epoch takes each pair, spec, pairs) of the parts of the training data."""
     first, second, _ = lines()
     if not row["skip_nonfinite"]:
         first = first[:-1]
     if not row["loss_weights"]:
         first = [(*pair[:2], 1.0) for pair in first]
     second = [(*pair[:2], 1.0) for pair in second]
-    return list(zip(row["mixture"], (first, second), strict=False))
+    parts = (spec("first", first, row["loss_weights"]), first), (spec("second", second), second)
+    return [(share, *part) for share, part in zip(row["mixture"], parts, strict=False)]
 
 
 def spec(name, pairs, weighted=False):
@@ -90,13 +91,9 @@ def spec(name, pairs, weighted=False):
 
 def config_of(row):
     path, _ = start_run()
-    parts = [
-        f"{weight}*{spec(name, pairs, row['loss_weights'] and name == 'first')}"
-        for name, (weight, pairs) in zip(("first", "second"), parts_of(row), strict=False)
-    ]
     source_length, target_length = row["lengths"]
     data = {
-        "corpus": " + ".join(parts),
+        "corpus": " + ".join(f"{share}*{corpus}" for share, corpus, _ in parts_of(row)),
         "vocab": "" if row["init_from"] else str(path / "vocab" / "joint.model"),
         "subword_sampling": row["subword_sampling"],
         "source_length": source_length,

@@ -82,11 +82,15 @@ def check_numpy(trainer, config, row):
     reference = Reference(trainer.config, initial_params(trainer, config))
     data, position, saved, epochs = Data(trainer, config, row), DataPosition(), {}, {}
     for step in range(1, trainer.step + 1):
-        expected = reference.step(*data.batch(position))
+        batch, weights, places = data.batch(position)
+        expected = reference.step(batch, weights)
         entries = [entry for entry in logged if entry["step"] == step and "train_loss" in entry]
-        assert len(entries) == (expected is not None)
+        skipped = trainer.run.path / "samples" / f"nonfinite-{step}.txt"
+        assert skipped.exists() == (expected is None) == (not entries)
         if expected:
             assert_close({name: entries[0][name] for name in expected}, expected)
+        else:
+            assert skipped.read_text().splitlines() == places
         position = data.batches.next_position(position)
         saved[step], epochs[step] = reference.eval_params, position.epoch
     assert trainer.position == position
@@ -122,11 +126,13 @@ class Data:
         self.sampled = row["subword_sampling"] > 0
         sampler = SubwordSampler(tokenizers, config.data) if self.sampled else None
         self.batches = Batches(trainer.data.train, ROWS, *lengths, row["seed"], sampler=sampler)
-        self.parts = [
-            (share, {pair[:2]: pair[2] for pair in pairs if self.fits(pair, lengths)})
-            for share, pairs in parts_of(row)
-        ]
-        self.weights = {text: weight for _, pairs in self.parts for text, weight in pairs.items()}
+        self.parts, self.weights, self.places = [], {}, {}
+        for share, corpus, pairs in parts_of(row):
+            kept = [pair[:2] for pair in pairs if self.fits(pair, lengths)]
+            self.parts.append((share, kept))
+            for line, (*text, weight) in enumerate(pairs, 1):
+                self.weights[tuple(text)] = weight
+                self.places[tuple(text)] = f"{corpus.split(':', 1)[1]}:{line}"
         self.epochs = defaultdict(list)  # the texts of the pairs of each epoch
         self.are_usual = []  # whether the pieces of each text are those of its encoding
 
@@ -137,7 +143,7 @@ class Data:
         )
 
     def batch(self, position):
-        """The batch at a position, and the loss weights of its pairs in the corpora."""
+        """The batch at a position, and the loss weights and places of its pairs in the corpora."""
         batch = self.batches[position]
         texts, lengths, scaled = [], [], []
         for pair in pairs_of(batch):
@@ -152,7 +158,7 @@ class Data:
             scale = sum(lengths) / np.dot(weights, lengths)
             np.testing.assert_allclose(scaled, scale * weights, rtol=1e-5)
         assert self.weighted or set(scaled) == {None}
-        return batch, weights
+        return batch, weights, [self.places[text] for text in texts]
 
     def check_epochs(self, count):
         """Each of `count` complete epochs takes as many pairs of a part as its weight says, and the

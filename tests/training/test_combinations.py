@@ -100,6 +100,9 @@ def check_numpy(trainer, config, row):
     for name in params.keys() - {*reference.trained}:
         np.testing.assert_array_equal(params[name], reference.params[name])
     assert (trainer.state.ema is None) == (reference.ema is None)
+    if config.training.optimizer == "adam":  # two moments of the trained parameters, two counts
+        size = sum(params[name].size for name in reference.trained)
+        assert sum(x.size for x in jax.tree.leaves(trainer.state.optimizer)) == 2 * size + 2
     check_evaluations(trainer, config, reference, saved, epochs)
 
 

@@ -86,8 +86,8 @@ def state_bytes(path):
 
     last = path / "checkpoints" / str(steps(path)[-1])
     arrays = []
-    directories = last / "params", last / "rest", path / "average" / "params"
-    for directory in filter(Path.is_dir, directories):
+    parts = [last / name for name in ("params", "ema", "rest")]
+    for directory in filter(Path.is_dir, [*parts, path / "average" / "params"]):
         with ocp.PyTreeCheckpointer() as checkpointer:
             tree = checkpointer.metadata(directory).item_metadata.tree
             args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)

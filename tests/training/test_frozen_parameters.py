@@ -1,4 +1,4 @@
-"""Frozen parameters: the patterns, and training against Adam with gradients zeroed by hand."""
+"""Frozen parameters: the patterns, and fine-tuning; test_combinations.py computes the updates."""
 
 from dataclasses import replace
 
@@ -7,17 +7,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 from runs import run_training, state_bytes
-from small_steps import (
-    D_MODEL,
-    TRAINING,
-    assert_close,
-    batch,
-    gradient_function,
-    host_state,
-    model,
-    norm,
-    spread_over,
-)
+from small_steps import model
 from tiny import tiny_config, write_corpus, write_run
 
 from seq2seq.interop.models import load_params
@@ -25,10 +15,7 @@ from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.training import optimizer
 from seq2seq.training.dry_run import dry_run
-from seq2seq.training.optimizer import make_optimizer
-from seq2seq.training.parallel import split_rows
 from seq2seq.training.parameters import merge_params, parameter_shapes, split_params
-from seq2seq.training.step import init_state, make_train_step
 
 TREE = {
     "encoder": {"layers_0": {"query": 1, "bias": 2}, "norm": {"bias": 3}},
@@ -80,55 +67,6 @@ def test_the_shapes_of_parameters_need_no_vocabulary():
     config = replace(model().config, source_vocab_size=0, target_vocab_size=0)
     found, expected = (flatten_dict(parameter_shapes(c)) for c in (config, model().config))
     assert found.keys() == expected.keys()
-
-
-FROZEN = replace(TRAINING, freeze="encoder/*,*embedding*", weight_decay=0.1)
-
-
-def zeroed(tree):
-    """The tree with zeros for the frozen leaves of FROZEN."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: 0.0 * x if path[0].key in ("encoder", "target_embedding") else x, tree
-    )
-
-
-def two_steps_with_zeroed_gradients():
-    """(parameters, moving average, norm of the second gradient) after two steps of an optimizer
-    that neither sees the gradients of frozen leaves nor changes these leaves."""
-    inner = make_optimizer(replace(FROZEN, freeze=""), D_MODEL)
-    params = ema = host_state().params
-    state, update = inner.init(params), jax.jit(inner.update)
-    for n in range(2):
-        _, gradient = gradient_function()(params)
-        updates, state = update(zeroed(gradient), state, params, step=n)
-        params = jax.tree.map(np.add, params, jax.device_get(zeroed(updates)))
-        decay = min(FROZEN.ema_decay, (1 + n) / (10 + n))
-        ema = jax.tree.map(lambda old, new, d=decay: d * old + (1 - d) * new, ema, params)
-    return params, ema, norm(gradient)
-
-
-def test_frozen_leaves_keep_their_bits_and_the_others_have_the_updates_of_zeroed_gradients():
-    """Two steps on two devices with two micro-batches. Clipping is active, so the gradients of
-    frozen parameters would change its factor."""
-    optimizer = make_optimizer(FROZEN, D_MODEL)
-    step = spread_over(make_train_step(model(), optimizer, FROZEN), 2)
-    first = last = jax.device_get(init_state(model(), optimizer, FROZEN))
-    for _ in range(2):
-        last, metrics = jax.device_get(step(last, split_rows(batch(), 2, 2)))
-    params, ema, whole_norm = two_steps_with_zeroed_gradients()
-    assert_close((last.params, last.ema), (params, ema), 1e-6)
-    for tree in (last.params, last.ema):
-        trained, frozen = split_params(tree, FROZEN.freeze)
-        before = split_params(first.params, FROZEN.freeze)
-        assert set(frozen) == {"encoder", "target_embedding"}
-        for old, new in zip(*map(jax.tree.leaves, (before[1], frozen)), strict=True):
-            assert old.tobytes() == new.tobytes()
-        for old, new in zip(*map(jax.tree.leaves, (before[0], trained)), strict=True):
-            assert np.abs(old - new).max() > 1e-4
-    assert FROZEN.clip_norm < metrics["gradient_norm"] < 0.99 * whole_norm
-    trained, _ = split_params(first.params, FROZEN.freeze)
-    size = sum(x.size for x in jax.tree.leaves(trained))
-    assert sum(x.size for x in jax.tree.leaves(last.optimizer)) == 2 * size + 2  # and two counts
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from several import training, write_data
 
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.runtime import processes
-from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.errors import CONFIGURATION, DIVERGED, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run_files import steps
@@ -213,6 +213,27 @@ def test_only_the_first_step_of_a_start_logs_its_time():
     for step in (5, 6, 7):
         progress.report(step, dict(metrics), DataPosition())
         assert [line.split(" after")[0] for line in lines] == ["first step"]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_more_nonfinite_steps_in_a_row_than_allowed_stop_training(limit):
+    """A finite step restarts the count. Loss or gradient norm is not finite."""
+    run = SimpleNamespace(
+        log=lambda _: None, record=lambda *_: None, progress=lambda _: None,
+        write_samples=lambda *_: None,
+    )  # fmt: skip
+    training = TrainingConfig(num_steps=20, skip_nonfinite=limit)
+    progress = Progress(run, training, 0, lambda _: ["a.tsv:1"], Stopwatch(0))
+    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0, learning_rate=0.1)
+    row = [{"loss": np.nan}, {"gradient_norm": np.inf}] * 2
+    steps = iter(range(1, 20))
+    for spoilt in [*row[:limit], {}, *row[:limit]]:
+        progress.report(next(steps), metrics | spoilt, DataPosition())
+    step = next(steps)
+    with pytest.raises(UserError, match=f"step {step}: .* a.tsv:1") as stopped:
+        progress.report(step, metrics | row[limit], DataPosition(2, 0, 3))
+    assert stopped.value.code == DIVERGED
+    assert "batch 3 of epoch 2" in str(stopped.value)
 
 
 @pytest.mark.parametrize("log_every", [1, 3, 100])

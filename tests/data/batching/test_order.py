@@ -86,6 +86,14 @@ def test_the_order_differs_between_epochs_and_seeds_and_mixes_the_parts():
     assert [sorted(order) for order in orders[::2]][0] != sorted(orders[1])
 
 
+def test_epochs_and_seeds_mix_the_parts_differently():
+    """Epochs 0 and 4 take equal numbers of each part."""
+    places = [np.searchsorted([23, 54, 61], epoch_of(*key), side="right").tolist()
+              for key in ((0, 4), (4, 4), (0, 5))]  # fmt: skip
+    assert [sorted(parts) for parts in places] == [sorted(places[0])] * 3
+    assert len(set(map(tuple, places))) == 3
+
+
 def test_a_window_of_slots_is_the_same_part_of_the_epoch():
     order = EpochOrder((Part(1000, 1.5), Part(77)), 1, 3)
     whole = order(np.arange(order.num_pairs))

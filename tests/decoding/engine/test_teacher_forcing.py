@@ -1,6 +1,6 @@
 """Teacher forcing of given pairs: alignment, padding, truncation, suppressed pieces and memory.
 
-Scores are compared in tests/decoding/test_combinations.py.
+Scores are compared in tests/decoding/test_decoding_combinations.py.
 """
 
 from functools import partial

@@ -44,13 +44,13 @@ OPTIONS = {
     "seed": (0, 5),
 }
 LIMITS = {"num_steps": STEPS, "patience": 2, "max_epochs": 2}
-COUNT = 20  # of the rows of seed 2
+COUNT = 20  # of the rows of seed 8
 
 
 @cache
-def rows(seed=2):
+def rows(seed=8):
     """Rows of OPTIONS in which every pair of values occurs."""
-    return pairwise_rows(OPTIONS, seed=seed, tries=5)
+    return pairwise_rows(OPTIONS, seed=seed)
 
 
 @cache
@@ -135,7 +135,7 @@ def start_run():
     pairs = [pair for pair in pairs if "<broken>" not in pair[0]]
     data = {"tokenizer": "unigram", "vocab_size": 60, "user_defined": "<broken>"}
     data |= {"corpus": spec("all", pairs), "source_length": 24, "target_length": 24}
-    training = {"num_steps": 4, "ema_decay": 0.3, "learning_rate": 0.5}
+    training = {"num_steps": 4, "ema_decay": 0.3, "learning_rate": 0.5, "seed": 1}
     training["tokens_per_batch"] = ROWS * 24
     trainer = trained(path, make_config(0.0, data, training))
     best, _ = trainer.translator.used[-1]

@@ -1,4 +1,4 @@
-"""Frozen parameters: the patterns, and fine-tuning; test_training_combinations.py computes the updates."""
+"""Frozen parameters: patterns and fine-tuning; test_training_combinations.py computes updates."""
 
 from dataclasses import replace
 

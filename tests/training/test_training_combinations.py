@@ -197,7 +197,7 @@ def check_evaluations(trainer, config, reference, saved, epochs):
     scores = evaluation_scores(trainer, reference, params, training.best_metric)
     best = best_of(scores)
     entry = json.loads((path / "best.json").read_text())
-    assert (entry["checkpoint"], abs(entry[training.best_metric])) == (best, abs(scores[best]))
+    assert (entry["checkpoint"], abs(entry[training.best_metric])) == (best, abs(scores[best][0]))
     final, sources = trainer.translator.used[-1]
     assert_close(final, params[best])
     assert sources == [pair[0] for pair in lines()[2]]
@@ -209,7 +209,8 @@ def check_evaluations(trainer, config, reference, saved, epochs):
     _, stored = state_bytes(path)  # without what is evaluated at the end
     before = best_of({step: scores[step] for step in due})
     state = before, due[-1], waited[due[-1]]
-    assert (stored["best"]["checkpoint"], stored["judged"], stored["without_better"]) == state
+    names = "evaluated_step", "without_improvement"
+    assert (stored["best"]["checkpoint"], *(stored[name] for name in names)) == state
     ends = [
         step
         for step in range(1, last + 1)
@@ -223,13 +224,13 @@ def check_evaluations(trainer, config, reference, saved, epochs):
 
 
 def best_of(scores):
-    """The checkpoint with the highest score; of equal ones the first."""
+    """The checkpoint with the highest score; of equal ones the one with the lowest loss."""
     return max(scores, key=scores.get)
 
 
 def evaluation_scores(trainer, reference, params, metric):
-    """{checkpoint: score}, higher is better, after a comparison of all evaluations with those of
-    the reference for `params`."""
+    """{checkpoint: (score, −loss)}, higher is better, after a comparison of all evaluations with
+    those of the reference for `params`."""
     logged, scores = metrics(trainer.run.path), {}
     encode = trainer.data.tokenizers[0].encode
     pairs = [(encode(source), encode(target)) for source, target, _ in lines()[2]]
@@ -243,5 +244,6 @@ def evaluation_scores(trainer, reference, params, metric):
         (entry,) = [e for e in logged if e["step"] == step and f"{prefix}_loss" in e]
         expected = reference.evaluation(pairs, expected)
         assert_close({name: entry[f"{prefix}_{name}"] for name in expected}, expected)
-        scores[checkpoint] = entry[f"{prefix}_{metric}"] * (-1 if metric == "loss" else 1)
+        score, loss = entry[f"{prefix}_{metric}"], entry[f"{prefix}_loss"]
+        scores[checkpoint] = -score if metric == "loss" else score, -loss
     return scores

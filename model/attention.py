@@ -221,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         attend: Callable[..., tuple[Array, Array]] = dot_product_attention,
     ) -> Float[Array, "B T D"]:
         """See `multi_head_attention`; `row_ids` are those of `dropout`."""
-        # None, not a function without effect: so `attend_to_cache` is traced once for all layers.
+        # Without dropout None, so that `attend_to_cache` is traced once for all layers.
         drop = partial(self.dropout, row_ids=row_ids) if self.has_rng("dropout") else None
         output, weights = multi_head_attention(
             self.params, x, keys_values, mask, positions, drop, attend

@@ -145,7 +145,8 @@ def make_rules(
     """
     penalty = options.repetition_penalty
     penalized = isinstance(penalty, jax.Array) or penalty != 1.0
-    enabled = penalized or options.suppress or options.no_repeat_ngram or options.custom
+    # renormalize alone has no effect.
+    enabled = penalized or options._replace(repetition_penalty=1.0, renormalize=False) != NO_RULES
     if not enabled and min_lengths is None and prefix is None:
         return None
 

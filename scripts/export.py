@@ -109,7 +109,7 @@ def tokenizer_files(side: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], di
 def exported(engine: Engine, bucket: int, params: Any, platforms: list[str]) -> tuple[bytes, int]:
     """The serialized program of one bucket, and the number of sentences in a call of it.
 
-    On the first platform it computes the bits of an engine.
+    On the first platform its results are bit-identical to those of an engine.
     """
     program, sentences = engine.export_program(bucket)
     tree: Any

@@ -16,7 +16,7 @@ from seq2seq.runtime.prefetch import Prefetched, one
 
 IDLE = 0.1  # seconds without input after which a window that holds lines closes
 LATEST = 1.0  # seconds from its first line until a window closes on a slow, steady input
-LONG = 1024  # characters of text and line; a line counts as another one for each of them
+LONG = 1024  # characters of text and line; a line counts as one more line for each of them
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,7 +21,7 @@ class LossSums(NamedTuple):
 
 
 def zero_sums() -> LossSums:
-    """The sums of no token."""
+    """Sums of 0, the start of an accumulation."""
     return LossSums(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 

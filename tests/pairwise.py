@@ -12,7 +12,7 @@ def pairwise_rows(
     factors: Mapping[str, Sequence[Any]],
     valid: Callable[[Row], bool] = lambda row: True,
     seed: int = 0,
-    tries: int = 30,
+    tries: int = 5,
 ) -> list[Row]:
     """Few rows of a value per factor. Every pair of values that `valid` accepts occurs in one.
 
@@ -26,16 +26,21 @@ def pairwise_rows(
         return {name: factors[name][row[name]] for name in factors if name in row}
 
     def pairs(row: Mapping[str, int]) -> set:
-        return set(combinations([(name, row[name]) for name in factors if name in row], 2))
+        return set(combinations(sorted(row.items()), 2))
+
+    def new_pairs(row: Mapping[str, int], name: str, value: int) -> int:
+        """The missing pairs of `value` and a value of the row."""
+        return sum(tuple(sorted((item, (name, value)))) in missing for item in row.items())
 
     def completed(row: dict[str, int]) -> dict[str, int] | None:
         """The row with all factors, each of the value that adds most pairs; None: impossible."""
         if len(row) == len(factors):
             return row
         name = choose.choice([name for name in factors if name not in row])
-        longer = [row | {name: value} for value in range(len(factors[name]))]
-        choose.shuffle(longer)
-        longer.sort(key=lambda row: len(pairs(row) & missing), reverse=True)
+        values = list(range(len(factors[name])))
+        choose.shuffle(values)
+        values.sort(key=lambda value: new_pairs(row, name, value), reverse=True)
+        longer = (row | {name: value} for value in values)
         rows = (completed(row) for row in longer if valid(named(row)))
         return next((row for row in rows if row), None)
 

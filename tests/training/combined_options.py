@@ -44,13 +44,13 @@ OPTIONS = {
     "seed": (0, 5),
 }
 LIMITS = {"num_steps": STEPS, "patience": 2, "max_epochs": 2}
-COUNT = 20  # of the rows of seed 2
+COUNT = 20  # of the rows of seed 8
 
 
 @cache
-def rows(seed=2):
+def rows(seed=8):
     """Rows of OPTIONS in which every pair of values occurs."""
-    return pairwise_rows(OPTIONS, seed=seed, tries=5)
+    return pairwise_rows(OPTIONS, seed=seed)
 
 
 @cache

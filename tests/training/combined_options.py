@@ -43,7 +43,7 @@ OPTIONS = {
     "devices": (1, 2, 4),
     "seed": (0, 5),
 }
-LIMITS = {"num_steps": STEPS, "patience": 2, "max_epochs": 2}
+LIMITS = {"num_steps": STEPS, "patience": 1, "max_epochs": 2}
 COUNT = 20  # of the rows of seed 8
 
 

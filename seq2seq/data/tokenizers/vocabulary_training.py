@@ -3,7 +3,7 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -111,14 +111,12 @@ def _train_sentencepiece(
 ) -> SentencePieceTokenizer:
     from sentencepiece import SentencePieceTrainer
 
-    sentences = list(chain(*corpora))
+    sentences = [part for text in chain(*corpora) for part in sentence_parts(text)]
     alphabet = len(set().union(*sentences))
     model = io.BytesIO()
     # An option at its default would be stored in the model, and would change its sha256.
     rules: dict[str, Any] = {"user_defined_symbols": user_defined} if user_defined else {}
     rules |= {"byte_fallback": True} if byte_fallback else {}
-    longest = max((len(text.encode("utf-8")) for text in sentences), default=0)
-    rules |= {"max_sentence_length": longest} if longest > LONGEST_SENTENCE else {}
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
@@ -155,6 +153,25 @@ def _train_sentencepiece(
     if kind == "unigram" and user_defined:
         trained = _without_overlaps(trained, user_defined)
     return SentencePieceTokenizer(kind, trained)
+
+
+def sentence_parts(text: str) -> Iterator[str]:
+    """`text` in parts of at most LONGEST_SENTENCE bytes, cut at spaces where possible.
+
+    The words are the same: SentencePiece splits at spaces. Its time grows faster than the length of
+    a text without spaces, and it ignores longer sentences.
+    """
+    if len(text.encode("utf-8")) <= LONGEST_SENTENCE:
+        yield text
+        return
+    start, most = 0, LONGEST_SENTENCE // 4  # a character has at most four bytes
+    while start < len(text):
+        end = start + most
+        if end < len(text):
+            space = text.rfind(" ", start + 1, end)
+            end = end if space < 0 else space
+        yield text[start:end]
+        start = end
 
 
 def _without_overlaps(model: bytes, user_defined: Sequence[str]) -> bytes:

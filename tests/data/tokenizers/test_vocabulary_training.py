@@ -9,7 +9,7 @@ from seq2seq.data.special_tokens import UNKNOWN
 from seq2seq.data.tokenizers import vocabulary_training
 from seq2seq.data.tokenizers.vocabulary import make_tokenizer, tokenizer_sha256
 from seq2seq.data.tokenizers.vocabulary_sample import SAMPLE_CHARACTERS, SAMPLE_PAIRS
-from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
+from seq2seq.data.tokenizers.vocabulary_training import sentence_parts, train_tokenizers
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.workers import Workers
 
@@ -29,11 +29,18 @@ def test_an_alphabet_of_a_quarter_of_the_vocabulary_is_covered_whole():
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_a_vocabulary_is_trained_on_lines_of_any_length(kind):
-    lines = ["fünf " * 699 + "e", "drei " * 4000]
-    assert [len(line.encode()) for line in lines] == [4195, 20_000]
+    lines = ["fünf " * 699 + "e", "drei " * 4000, "z" * 9000]
+    assert [len(line.encode()) for line in lines] == [4195, 20_000, 9000]
     trained, _ = train_tokenizers(DataConfig(tokenizer=kind, vocab_size=40), SOURCE, lines)
-    for word in ("fünf", "drei"):
+    for word in ("fünf", "drei", "z"):
         assert UNKNOWN not in trained.encode(word)
+
+
+def test_long_lines_are_cut_at_spaces_where_possible():
+    for line in ("fünf " * 699 + "e", "drei " * 4000, "漢" * 5000):
+        parts = list(sentence_parts(line))
+        assert "".join(parts) == line and max(len(part.encode()) for part in parts) <= 4192
+        assert all(part.startswith(" ") for part in parts[1:]) == (" " in line)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

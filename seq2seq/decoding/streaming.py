@@ -12,7 +12,7 @@ from threading import Event, Semaphore
 from typing import TypeVar
 
 from seq2seq.decoding.results import Item, Source, Translation, blank_translation
-from seq2seq.runtime.prefetch import Prefetched, one
+from seq2seq.runtime.prefetch import Prefetched, unit_weight
 
 IDLE = 0.1  # seconds without input after which a window that holds lines closes
 LATEST = 1.0  # seconds from its first line until a window closes on a slow, steady input
@@ -28,7 +28,9 @@ def weight(line: tuple[int, Item]) -> int:
     return 1 + (len(item.text) + len(item.line) + len(item.target)) // LONG
 
 
-def windows(items: Prefetched[T], size: int, weight: Callable[[T], int] = one) -> Iterator[list[T]]:
+def windows(
+    items: Prefetched[T], size: int, weight: Callable[[T], int] = unit_weight
+) -> Iterator[list[T]]:
     """Lists of items until their weights reach `size`. An error of `items` is raised after the
     items before it."""
     for first in items:

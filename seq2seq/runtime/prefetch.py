@@ -14,7 +14,7 @@ class Failure(NamedTuple):
     error: BaseException
 
 
-def one(item: object) -> int:
+def unit_weight(item: object) -> int:
     """The weight of an item, if all count alike."""
     return 1
 
@@ -29,7 +29,7 @@ class Prefetched(Generic[T]):
     exit of the process. An exception of `items` is raised by `next`, with its traceback.
     """
 
-    def __init__(self, items: Iterable[T], ahead: int, weight: Callable[[T], int] = one):
+    def __init__(self, items: Iterable[T], ahead: int, weight: Callable[[T], int] = unit_weight):
         self._results: queue.SimpleQueue[T | Failure] = queue.SimpleQueue()
         self._next: list[T | Failure] = []  # the result that `ready` has taken from the queue
         self._ahead, self._weight, self._closed = ahead, weight, False

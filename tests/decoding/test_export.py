@@ -223,8 +223,8 @@ def test_the_loader_counts_replaced_and_truncated_lines(monkeypatch, capsys, tmp
     out = "a\nb\ufffd\n\n\ufffd\n\ufffd\nc d\n"
     replaced = "warning: 2 lines are not UTF-8, bytes replaced: 2, 5"
     truncated = "warning: 1 lines are too long for the programs, truncated: 6"
-    found = loader_run(monkeypatch, capsys, tmp_path / "a.zip", text=text)
-    assert found == (0, out, [replaced, truncated])
+    loaded = loader_run(monkeypatch, capsys, tmp_path / "a.zip", text=text)
+    assert loaded == (0, out, [replaced, truncated])
     *_, err = loader_run(monkeypatch, capsys, tmp_path / "a.zip", text=b"a b\n" * 7)
     assert err == ["warning: 7 lines are too long for the programs, truncated: 1, 2, 3, 4, 5, …"]
 

@@ -82,8 +82,8 @@ def test_long_lines_count_as_several_so_that_few_of_them_are_in_memory(echo):
             yield (WORDS[i % 11] + " ") * 2 + "x" * 4096
 
     translator.source_tokenizer.encode_many = recorded
-    found = [translation.text.split()[0] for translation in translator.stream(lines())]
-    assert found == [WORDS[i % 11] for i in range(60)]
+    first_words = [translation.text.split()[0] for translation in translator.stream(lines())]
+    assert first_words == [WORDS[i % 11] for i in range(60)]
     most = -(-translator.engine.sizes.window // 9)
     assert max(count for count, _ in together) == most and len(together) == 60 // most
     assert max(read for _, read in together[:1]) <= 3 * most

@@ -224,14 +224,14 @@ def test_queue_rules_and_samples_have_the_same_dtypes_with_64_bit_types():
             min_lengths=jnp.full(B, 2),
             prefix=(jnp.full((B, 2), 4), jnp.full(B, 1)),
         )
-        found = beam_search(
+        hypotheses = beam_search(
             step, (jnp.zeros(4, int), jnp.full((4, 2), START, jnp.int32)), start, limits,
             beam_size=2, max_length=LIMIT, end_id=END, rules=rules, queue=Queue(4, load),
         )  # fmt: skip
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(0)))(jnp.arange(B))
         options = SamplingOptions(samples=2, max_length=LIMIT, end_id=END, top_k=3, top_p=0.9)
         last = jnp.full((B, 2), START, jnp.int32)
-        return found, sample(step_of(tables), last, start, limits, keys, options, rules)
+        return hypotheses, sample(step_of(tables), last, start, limits, keys, options, rules)
 
     usual = jax.eval_shape(searched_and_drawn, tables, limits)
     with jax.enable_x64():

@@ -229,7 +229,7 @@ def test_texts_are_truncated_in_groups_so_that_few_long_ones_are_encoded_togethe
 
     monkeypatch.setattr(tokenizer_module, "TOGETHER", 10)
     monkeypatch.setattr(letters, "encode_many", recorded)
-    found = list(encode_truncated(letters, texts, 4))
-    assert found == [([4] * min(len(text), 4), max(0, len(text) - 4)) for text in texts]
+    encoded = list(encode_truncated(letters, texts, 4))
+    assert encoded == [([4] * min(len(text), 4), max(0, len(text) - 4)) for text in texts]
     assert sum(groups) == 55 and all(total < 10 + 25 for total in groups) and len(groups) > 3
     assert list(encode_truncated(letters, [], 4)) == []

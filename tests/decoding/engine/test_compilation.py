@@ -150,8 +150,8 @@ def test_threads_that_share_a_translator_get_their_own_lines():
         return [translator.translate(lines) for _ in range(5)]
 
     with ThreadPoolExecutor(8) as threads:
-        found = in_time_or_raise(lambda: list(threads.map(work, texts)))
-    assert found == [[lines] * 5 for lines in texts]
+        texts_of_threads = in_time_or_raise(lambda: list(threads.map(work, texts)))
+    assert texts_of_threads == [[lines] * 5 for lines in texts]
 
 
 def test_no_more_programs_than_threads_are_compiled_at_once():

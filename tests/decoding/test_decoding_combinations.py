@@ -164,7 +164,6 @@ def test_a_translator_equals_the_slow_one(number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_a_translator_equals_the_slow_one_for_all_values(seed):
-    for row in pairwise_rows(FACTORS, valid, seed):
+def test_a_translator_equals_the_slow_one_for_all_values():
+    for row in pairwise_rows(FACTORS, valid, seed=0):
         assert_same_translations(row)

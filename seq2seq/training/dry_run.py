@@ -98,7 +98,7 @@ def do_one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
     run.log(message)
     batch = batches[DataPosition()]
     run.log(
-        f"one batch: {batch.target.size:,} target tokens, "
+        f"one batch: {batch.labels.size:,} target tokens, "
         f"{int((batch.target_segments > 0).sum()):,} without padding"
     )
     batch = split_rows(batch, jax.local_device_count(), config.training.accumulate)

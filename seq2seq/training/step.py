@@ -79,7 +79,7 @@ def loss_sums(
     hidden: Any = model.apply(  # [B, T, D]
         variables,
         batch.source,
-        batch.target,
+        batch.decoder_input,
         batch.source_segments,
         batch.target_segments,
         batch.source_positions,

@@ -37,7 +37,7 @@ from seq2seq.decoding.streaming import (
     windows,
 )
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.constraints import Rules
+from seq2seq.model.search_rules import Rules
 from seq2seq.runtime.devices import prepare_jax_by_default
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.prefetch import Prefetched

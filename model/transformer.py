@@ -98,7 +98,8 @@ class Layer(nn.Module):
         are rotated."""
         if memory is not None:
             check_memory(memory, 2, "layer.memory_keys_values(memory), keys and values")
-        y = self.around_self.enter(x)  # [B, T, D], as all x and y
+        # x and y are [B, T, D].
+        y = self.around_self.enter(x)
         keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
         if cache is None:
             y = self.self_attention(y, keys_values, mask, rotary, row_ids)

@@ -1,8 +1,8 @@
 """Positions: sinusoidal (section 3.5), learned tables, rotary (RoFormer, Su et al. 2021).
 
 Axes: B batch · T time · D model width · H heads · K head width.
-`ModelConfig.positions` names the kind. Kinds in TABLES are rows of a table that `Stack`
-(model/transformer.py) adds to the embeddings. "rotary" rotates queries and keys of self-attention
+`ModelConfig.positions` names the kind, and `Positions` does in a stack what it says. The rows of a
+table of TABLES are added to the embeddings. "rotary" rotates queries and keys of self-attention
 (model/attention.py), so their scores depend on the distance only. "none" does neither.
 """
 
@@ -52,30 +52,36 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
     return rotated.astype(x.dtype)
 
 
-class PositionTable(nn.Module):
-    """The rows of a table of TABLES; owns its parameters."""
+class Positions(nn.Module):
+    """The only place of a stack that depends on the kind of positions; owns their parameters."""
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        table = TABLES[self.config.positions](self)
-        return jnp.asarray(table, self.config.values_dtype)[positions]
+    def __call__(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
+    ) -> tuple[Float[Array, "B T D"], Int[Array, "B T"] | None]:
+        """The embeddings with what is added to them, and the positions by which queries and keys
+        are rotated; None: they are not."""
+        kind = self.config.positions
+        if kind in TABLES:
+            x = x + jnp.asarray(TABLES[kind](self), self.config.values_dtype)[positions]
+        return x, positions if kind == "rotary" else None
 
 
-def sinusoidal_table(module: PositionTable) -> Float[np.ndarray, "L D"]:
+def sinusoidal_table(module: Positions) -> Float[np.ndarray, "L D"]:
     c = module.config
     return sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
 
 
-def learned_table(module: PositionTable) -> Float[Array, "L D"]:
+def learned_table(module: Positions) -> Float[Array, "L D"]:
     c = module.config
     init = nn.initializers.normal(c.d_model**-0.5)
     return parameter(module, "table", init, (c.max_length, c.d_model))
 
 
 # The kinds of positions that are added to the embeddings: module → table [max_length, D]
-TABLES: dict[str, Callable[[PositionTable], Array | np.ndarray]] = {
+TABLES: dict[str, Callable[[Positions], Array | np.ndarray]] = {
     "sinusoidal": sinusoidal_table,
     "learned": learned_table,
 }

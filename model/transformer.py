@@ -32,7 +32,7 @@ from .checks import check_memory
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .layers import Dropout, FeedForward, LayerNorm
-from .positions import TABLES, PositionTable
+from .positions import Positions
 
 
 class Sublayer(nn.Module):
@@ -98,7 +98,8 @@ class Layer(nn.Module):
         are rotated."""
         if memory is not None:
             check_memory(memory, 2, "layer.memory_keys_values(memory), keys and values")
-        y = self.around_self.enter(x)  # [B, T, D], as all x and y
+        # x and y are [B, T, D].
+        y = self.around_self.enter(x)
         keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
         if cache is None:
             y = self.self_attention(y, keys_values, mask, rotary, row_ids)
@@ -127,8 +128,7 @@ class Stack(nn.Module):
     def setup(self) -> None:
         c = self.config
         self.dropout = Dropout(c.dropout)
-        if c.positions in TABLES:
-            self.positions = PositionTable(c)
+        self.positions = Positions(c)
         layer = nn.remat(Layer) if c.remat else Layer
         self.layers = [layer(c) for _ in range(self.num_layers)]
         if c.norm == "pre":
@@ -157,10 +157,8 @@ class Stack(nn.Module):
         if memory is not None:
             expected = "stack.memory_keys_values(memory), one entry per layer"
             check_memory(memory, self.num_layers, expected)
-        if self.config.positions in TABLES:
-            x = x + self.positions(positions)  # [B, T, D]
+        x, rotary = self.positions(x, positions)
         x = self.dropout(x, row_ids)
-        rotary = positions if self.config.positions == "rotary" else None
         absent = (None,) * self.num_layers
         new_caches = []
         for layer, layer_memory, cache in zip(

@@ -211,7 +211,7 @@ def _sentence(runs: Sequence[RunRecords], outputs: list[tuple[int, Sample]]) -> 
 
 
 def evenly_spaced(items: Sequence[Any], count: int) -> list[Any]:
-    """`count` of the items at equal distances, with the first and the last one; all if fewer."""
+    """`count` evenly spaced items, among them the first and the last; all items if fewer."""
     if len(items) <= count:
         return list(items)
     return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]

@@ -18,8 +18,8 @@ from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.constraints import forbid_sequences_mask
 from seq2seq.model.kinds import make_model
+from seq2seq.model.search_rules import forbid_sequences_mask
 from seq2seq.storage.config import DecodingConfig
 
 SOURCE, TARGET = (

@@ -53,7 +53,7 @@ def unpacked(batch):
             found.append(
                 (
                     batch.source[row][source_of == segment].tolist(),
-                    batch.target[row][target_of == segment].tolist(),
+                    batch.decoder_input[row][target_of == segment].tolist(),
                     batch.labels[row][target_of == segment].tolist(),
                 )
             )
@@ -119,7 +119,7 @@ def test_labels_are_the_shifted_input_and_end_within_their_pair():
     for batch in fixed_batches(random_pairs(97), ROWS, SOURCE, TARGET):
         same = batch.target_segments[:, 1:] == batch.target_segments[:, :-1]
         same &= batch.target_segments[:, 1:] > 0
-        np.testing.assert_array_equal(batch.labels[:, :-1][same], batch.target[:, 1:][same])
+        np.testing.assert_array_equal(batch.labels[:, :-1][same], batch.decoder_input[:, 1:][same])
         last = (batch.target_segments > 0) & ~np.pad(same, ((0, 0), (0, 1)))
         assert (batch.labels[last] == END).all()
 

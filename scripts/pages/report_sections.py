@@ -231,8 +231,8 @@ def config_section(runs: Sequence[RunRecords]) -> str:
     def differs(name: str, of_runs: list[Any]) -> bool:
         return name not in SET_BY_TRAINING and any(value != defaults[name] for value in of_runs)
 
-    other = {k: v for k, v in values.items() if differs(k, v)}
-    body += _fields(runs, other, defaults)
+    changed = {k: v for k, v in values.items() if differs(k, v)}
+    body += _fields(runs, changed, defaults)
     return body + f"<details><summary>All fields</summary>\n{_fields(runs, values)}</details>\n"
 
 

@@ -88,8 +88,8 @@ def check_rules(rules: Any) -> None:
 
 def with_fields_of(options: DecodingConfig, tuple_type: type[Any], **values: Any) -> Any:
     """A NamedTuple of this type; the fields without a value in `values` are those of `options`."""
-    others = [name for name in tuple_type._fields if name not in values]
-    return tuple_type(**values, **{name: getattr(options, name) for name in others})
+    missing = [name for name in tuple_type._fields if name not in values]
+    return tuple_type(**values, **{name: getattr(options, name) for name in missing})
 
 
 def with_values(options: Any, values: Values) -> Any:

@@ -39,5 +39,4 @@ def batches_in_windows(size, *arguments, **options):
     """Batches of these arguments whose windows have `size` slots."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "WINDOW", size)
-        patch.setattr(batches, "SAMPLED_WINDOW", size)
         return Batches(*arguments, **options)

@@ -40,7 +40,7 @@ ALLOWED = {
 # The folders and modules of a package from left to right; "" are the other modules. A module
 # imports those of its own place and of the places to its left.
 ORDERED_FOLDERS = {
-    "data": ("", "korean", "corpora", "tokenizers", "tokens", "subwords", "batching"),
+    "data": ("", "korean", "corpora", "tokenizers", "tokens", "batching"),
     "decoding": ("results", "engine", "", "command"),
 }
 

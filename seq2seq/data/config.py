@@ -95,15 +95,6 @@ class DataConfig(Options):
         "encode a character that has no piece as its UTF-8 bytes, not as the unknown token; 256 "
         "more pieces, which count towards vocab_size; unigram and bpe only",
     )
-    subword_sampling: float = option(
-        0.0,
-        "subword regularization: split training text differently in each epoch; 0: off. bpe: the "
-        "probability of dropping a merge (0.1). unigram: the exponent α of P(pieces)^α (0.2; lower "
-        "varies more). Each distinct word of a window is segmented up to 8 times; a text without "
-        "spaces is one word",
-        minimum=0,
-        maximum=1,
-    )
     vocab_sha256: str = option("", "sha256 of the vocabularies; set by training, not by the user")
     source_length: int = option(
         256,
@@ -145,8 +136,6 @@ class DataConfig(Options):
                 "data.byte_fallback must be false unless both tokenizers are bpe or unigram, got "
                 f"{' and '.join(sorted(self._kinds))}"
             )
-        if self.subword_sampling and not self.vocab:
-            self._check_subword_sampling()
 
     @property
     def vocab_files(self) -> list[str]:
@@ -182,19 +171,6 @@ class DataConfig(Options):
             raise ValueError(
                 "data.target_vocab_size must be 0 or data.vocab_size with data.joint_vocab=true, "
                 f"got {self.target_vocab_size}"
-            )
-
-    def _check_subword_sampling(self) -> None:
-        kinds = self._kinds
-        if not kinds <= set(SUBWORD_TOKENIZERS):
-            raise ValueError(
-                "data.subword_sampling must be 0 unless both tokenizers are bpe or unigram, got "
-                f"{self.subword_sampling} with {' and '.join(sorted(kinds))}"
-            )
-        if self.subword_sampling == 1 and "bpe" in kinds:
-            raise ValueError(
-                "data.subword_sampling must be below 1 with data.tokenizer=bpe, got "
-                f"{self.subword_sampling}"
             )
 
 

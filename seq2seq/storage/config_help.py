@@ -41,7 +41,6 @@ OTHER_NAMES = {
     "data.corpus": "train train_data dataset",
     "data.valid": "dev eval_data",
     "data.vocab": "spm sentencepiece spm_model sentencepiece_model",
-    "data.subword_sampling": "bpe_dropout",
     "data.source_length": "max_len max_source_positions max_seq_len",
     "data.target_length": "max_target_positions",
     "decoding.beam_size": "num_beams",

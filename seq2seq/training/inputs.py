@@ -9,7 +9,6 @@ from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.held_out import held_out_specs, qualified
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.registry import open_parts, read_corpus
-from seq2seq.data.subwords.sampling import SubwordSampler
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.data.tokens.encoded_corpus import encode_parts
@@ -39,7 +38,6 @@ class Data(NamedTuple):
 
     tokenizers: tuple[Tokenizer, Tokenizer]
     train: TrainingPairs
-    sampler: SubwordSampler | None  # with data.subword_sampling
     valid: dict[str, tuple[Corpus, Pairs]]  # by name; the first one decides
     test: dict[str, Corpus]  # by name; the validation data if there is no test data
     files: dict[str, dict[str, str]]  # split → file → sha256; without splits that have no corpus
@@ -88,7 +86,6 @@ def encode_corpora(
 
     The test data is not encoded: its sentences are truncated at translation, never dropped.
     """
-    sampler = SubwordSampler(tokenizers, config.data) if config.data.subword_sampling else None
     train = encode_parts(corpora.train, config.data, tokenizers, cache, run.log)
     report_training_data(run, train)
     valid = {}
@@ -111,15 +108,13 @@ def encode_corpora(
             files[split] = {
                 file: sha for corpus in named.values() for file, sha in corpus.fingerprints.items()
             }
-    return Data(tokenizers, train, sampler, valid, corpora.test or corpora.valid, files)
+    return Data(tokenizers, train, valid, corpora.test or corpora.valid, files)
 
 
 def training_batches(config: Config, data: Data, rows: slice | None = None) -> Batches:
     """The batches of training, of which only `rows` are made (None: all)."""
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
-    return Batches(
-        data.train, *shape, config.training.seed, config.special, sampler=data.sampler, rows=rows
-    )
+    return Batches(data.train, *shape, config.training.seed, config.special, rows=rows)
 
 
 def report_training_data(run: Run, pairs: TrainingPairs) -> None:

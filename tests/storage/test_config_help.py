@@ -98,7 +98,6 @@ MEANT = {
     "tie_embeddings": "model.tied_embeddings",
     "max_source_length": "data.source_length",
     "dev": "data.valid",
-    "bpe_dropout": "data.subword_sampling",
     "beam": "decoding.beam_size",
     "num_beams": "decoding.beam_size",
     "length_penalty": "decoding.alpha",

@@ -67,7 +67,6 @@ BOUNDS = [
     ("data", "target_vocab_size", (0, 5, 100), (4, 1, -1)),
     *(("data", name, (2, 3), (1, 0, -1)) for name in ("source_length", "target_length")),
     ("data", "max_length_ratio", (0, 1, 1.5), (0.5, 1 - TINY, -1)),
-    ("data", "subword_sampling", (0.0, 0.5, 1.0), (-TINY, 1 + TINY)),
     ("data", "corpus", ("tsv:a",), ("",)),
     ("data", "on_bad_utf8", ("error", "skip", "replace"), ("", "ignore")),
     ("data", "on_bad_line", ("error", "skip"), ("", "replace")),
@@ -137,8 +136,6 @@ ACCEPTED = [
     {"data__joint_vocab": True, "model__tied_embeddings": "three-way"},
     {"data__joint_vocab": True, "data__target_tokenizer": "unigram"},
     {"data__joint_vocab": True, "data__target_vocab_size": DataConfig().vocab_size},
-    {"data__tokenizer": "bpe", "data__subword_sampling": 0.9},
-    {"data__tokenizer": "bpe", "data__target_tokenizer": "unigram", "data__subword_sampling": 0.9},
     {"training__optimizer": "adafactor", "training__weight_decay": 0.1},
     {"decoding__nbest": 7, "decoding__samples": 1},
 ]
@@ -149,10 +146,6 @@ REFUSED = [
     ({"model__tied_embeddings": "three-way"}, "joint_vocab"),
     ({"data__joint_vocab": True, "data__target_tokenizer": "bpe"}, "target_tokenizer"),
     ({"data__joint_vocab": True, "data__target_vocab_size": 7}, "target_vocab_size"),
-    ({"data__tokenizer": "words", "data__subword_sampling": 0.5}, "subword_sampling"),
-    ({"data__target_tokenizer": "words", "data__subword_sampling": 0.5}, "subword_sampling"),
-    ({"data__tokenizer": "bpe", "data__subword_sampling": 1.0}, "subword_sampling"),
-    ({"data__target_tokenizer": "bpe", "data__subword_sampling": 1.0}, "subword_sampling"),
     ({"model__dropout": 1.0}, "dropout"),
     ({"data__vocab_size": 4}, "vocab_size"),
     ({"training__keep": 0}, "keep"),
@@ -229,7 +222,7 @@ def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():
     d = DataConfig()
     assert (d.corpus, d.valid, d.test, d.data_dir) == ("builtin:korean_english", "", "", "")
     assert (d.tokenizer, d.target_tokenizer, d.joint_vocab) == ("unigram", "", True)
-    assert (d.target_vocab_size, d.max_length_ratio, d.subword_sampling) == (0, 0.0, 0.0)
+    assert (d.target_vocab_size, d.max_length_ratio) == (0, 0.0)
     assert (d.reverse, d.on_bad_utf8, d.vocab_sha256) == (False, "error", "")
     assert (d.on_bad_line, d.deduplicate) == ("error", False)
     d.validate()

@@ -51,12 +51,25 @@ def test_a_config_without_a_version_is_loaded():
     assert load_config(WITHOUT_VERSION) == CONFIG
 
 
+def test_a_removed_field_is_dropped_if_it_was_off_and_refused_if_it_was_on(tmp_path):
+    path = tmp_path / "config.json"
+    for value in (0.0, 0.1):
+        tree = json.loads(WITHOUT_VERSION.read_text())
+        tree["data"]["subword_sampling"] = value
+        path.write_text(json.dumps(tree))
+        if value == 0.0:
+            assert load_config(path) == CONFIG
+    with pytest.raises(UserError, match="unknown field data.subword_sampling"):
+        load_config(path)
+
+
 def test_a_saved_config_has_the_current_version_and_the_fields_of_the_old_form(tmp_path):
     save_config(load_config(WITHOUT_VERSION), tmp_path / "config.json")
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved.pop("format_version") == FORMAT_VERSION
     old = json.loads(WITHOUT_VERSION.read_text())
     assert old["decoding"].pop("batch_size") == 32 and saved["decoding"]["batch_size"] == 0
+    assert old["data"].pop("subword_sampling") == 0.0
     for name, section in old.items():
         assert section.items() <= saved[name].items()
 

@@ -29,7 +29,6 @@ OPTIONS = {
     "ema_decay": (0.0, 0.3),
     "init_from": (False, True),
     "loss_weights": (False, True),
-    "subword_sampling": (0.0, 0.1),
     "mixture": ((1,), (0.7, 1.35)),
     "lengths": ((24, 24), (32, 20)),
     "best_metric": ("bleu", "chrf", "loss"),
@@ -44,11 +43,11 @@ OPTIONS = {
     "seed": (0, 5),
 }
 LIMITS = {"num_steps": STEPS, "patience": 1, "max_epochs": 2}
-COUNT = 20  # of the rows of seed 8
+COUNT = 19  # of the rows of seed 26
 
 
 @cache
-def rows(seed=8):
+def rows(seed=26):
     """Rows of OPTIONS in which every pair of values occurs."""
     return pairwise_rows(OPTIONS, seed=seed)
 
@@ -101,7 +100,6 @@ def config_of(row):
     data = {
         "corpus": " + ".join(f"{share}*{corpus}" for share, corpus, _ in parts_of(row)),
         "vocab": "" if row["init_from"] else str(path / "vocab" / "joint.model"),
-        "subword_sampling": row["subword_sampling"],
         "source_length": source_length,
         "target_length": target_length,
     }

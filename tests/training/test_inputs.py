@@ -13,7 +13,7 @@ from tiny import tiny_config, write_corpus
 from seq2seq import train
 from seq2seq.data.batching.order import EpochOrder
 from seq2seq.data.corpora.registry import read_corpus
-from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.storage.run import Run
 
 
@@ -23,7 +23,7 @@ def config(tmp_path):
     specs = [write_corpus(tmp_path / f"{n}.tsv", n, seed=n) for n in (23, 31)]
     config = tiny_config(f"2*{specs[0]} + 0.5*{specs[1]}")
     config.data.source_length = config.data.target_length = 15
-    config.data.tokenizer, config.data.subword_sampling = "bpe", 0.3
+    config.data.tokenizer = "bpe"
     config.data.reverse = True
     return config
 
@@ -41,8 +41,7 @@ def epoch_pairs(config, data, epoch):
     seed = config.training.seed
     order = EpochOrder(data.train.parts, seed, epoch)
     index = order(np.arange(order.num_pairs))
-    pairs = data.train.select(index)
-    return data.sampler(pairs, (seed, epoch, 0)) if data.sampler else pairs, index
+    return data.train.select(index), index
 
 
 def texts_of(side, tokenizer):
@@ -88,19 +87,7 @@ def test_the_text_of_the_training_data_is_released_after_encoding(config, tmp_pa
         assert line.split("\t")[1] == text  # the corpus is reversed
 
 
-def test_sampled_pieces_depend_on_the_epoch_and_not_on_the_run(config, tmp_path):
-    one, other = (prepared(config, tmp_path / name) for name in ("one", "other"))
-    for epoch in (0, 1):
-        pairs = [epoch_pairs(config, data, epoch)[0] for data in (one, other)]
-        for left, right in zip(pairs[0][:2], pairs[1][:2], strict=True):
-            np.testing.assert_array_equal(left.ids, right.ids)
-    usual = one.train.select(np.arange(len(one.train)))
-    sampled = [one.sampler(usual, (0, epoch, 0)).source.ids.tolist() for epoch in (0, 1)]
-    assert sampled[0] != sampled[1]
-
-
-def test_without_sampling_the_tokenizer_determines_the_pieces(config, tmp_path):
-    config.data.subword_sampling = 0.0
+def test_training_pairs_have_the_pieces_of_the_tokenizer(config, tmp_path):
     data = prepared(config, tmp_path / "run")
     for side, tokenizer in zip(epoch_pairs(config, data, 1)[0][:2], data.tokenizers, strict=True):
         pieces = [side.ids[i:j].tolist() for i, j in pairwise(side.offsets)]
@@ -146,17 +133,6 @@ def test_a_malformed_list_is_refused_before_the_training_data_is_read(
     config.data.valid = f"a={config.data.corpus}; a={config.data.corpus}"
     with pytest.raises(UserError, match="two corpora 'a'"):
         prepared(config, tmp_path / "run")
-
-
-def test_subword_sampling_with_a_vocabulary_of_words_is_refused(config, tmp_path, monkeypatch):
-    words = tiny_config(config.data.corpus)
-    data = prepared(words, tmp_path / "words")
-    monkeypatch.setattr(
-        "seq2seq.train.find_tokenizers", lambda config, *_: (config, data.tokenizers)
-    )
-    with pytest.raises(UserError, match="bpe or unigram") as caught:
-        prepared(config, tmp_path / "run")
-    assert caught.value.code == CONFIGURATION
 
 
 def test_the_log_has_the_counts_of_dropped_pairs_and_the_range_of_loss_weights(tmp_path):

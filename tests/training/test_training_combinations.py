@@ -34,7 +34,6 @@ from reference_training import Reference, pairs_of
 from runs import state_bytes
 
 from seq2seq.data.batching.batches import Batches, DataPosition
-from seq2seq.data.subwords.sampling import SubwordSampler
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.run_files import steps
 from seq2seq.training.parameters import init_params
@@ -125,9 +124,7 @@ class Data:
     def __init__(self, trainer, config, row):
         tokenizers, lengths = trainer.data.tokenizers, row["lengths"]
         self.tokenizer, self.weighted = tokenizers[0], row["loss_weights"]
-        self.sampled = row["subword_sampling"] > 0
-        sampler = SubwordSampler(tokenizers, config.data) if self.sampled else None
-        self.batches = Batches(trainer.data.train, ROWS, *lengths, row["seed"], sampler=sampler)
+        self.batches = Batches(trainer.data.train, ROWS, *lengths, row["seed"])
         self.parts, self.weights, self.places = [], {}, {}
         for share, corpus, pairs in parts_of(row):
             kept = [pair[:2] for pair in pairs if self.fits(pair, lengths)]
@@ -136,7 +133,6 @@ class Data:
                 self.weights[tuple(text)] = weight
                 self.places[tuple(text)] = f"{corpus.split(':', 1)[1]}:{line}"
         self.epochs = defaultdict(list)  # the texts of the pairs of each epoch
-        self.are_usual = []  # whether the pieces of each text are those of its encoding
 
     def fits(self, pair, lengths):
         return all(
@@ -151,7 +147,7 @@ class Data:
         for pair in pairs_of(batch):
             sides = pair.source[:-1], pair.labels[:-1]
             texts.append(tuple(map(self.tokenizer.decode, sides)))
-            self.are_usual.append(tuple(map(self.tokenizer.encode, texts[-1])) == sides)
+            assert tuple(map(self.tokenizer.encode, texts[-1])) == sides
             lengths.append(len(pair.labels))
             scaled.append(pair.weight)
         self.epochs[position.epoch] += texts
@@ -176,7 +172,6 @@ class Data:
             assert len(texts) + summary.left_out == summary.pairs == taken
         starts = {tuple(texts[:5]) for texts in self.epochs.values()}
         assert len(starts) == len(self.epochs)
-        assert all(self.are_usual) != self.sampled
 
 
 def check_evaluations(trainer, config, reference, saved, epochs):

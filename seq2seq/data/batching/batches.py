@@ -14,10 +14,8 @@ from seq2seq.data.batching.loss_weights import loss_weight_scale
 from seq2seq.data.batching.packing import Batch, Plan, pack_pairs, pack_rows
 from seq2seq.data.batching.planner import Planner
 from seq2seq.data.batching.windows import (
-    SAMPLED_WINDOW,
     WINDOW,
     PairSource,
-    Sampler,
     Window,
     Windows,
 )
@@ -101,16 +99,14 @@ class Batches:
         target_capacity: int,
         seed: int,
         special: Special = OUR_IDS,
-        sampler: Sampler | None = None,
         rows: slice | None = None,
     ):
-        """`sampler` segments the pairs of each window anew. Only the `rows` of the global batch
-        are made (None: all); those from `rows_per_batch` on are empty."""
-        size = WINDOW if sampler is None else SAMPLED_WINDOW
+        """Only the `rows` of the global batch are made (None: all); those from `rows_per_batch` on
+        are empty."""
         self.shape = rows_per_batch, source_capacity, target_capacity
         self._pairs, self._special = pairs, special
         self._rows = rows or slice(0, rows_per_batch)
-        self._windows = Windows(pairs, self.shape[1:], seed, size, sampler)
+        self._windows = Windows(pairs, self.shape[1:], seed, WINDOW)
         self._planner = Planner(self._windows)
 
     def __getitem__(self, position: DataPosition) -> Batch:
@@ -120,10 +116,7 @@ class Batches:
         first, stop = np.minimum([self._rows.start, self._rows.stop], len(offsets) - 1)
         row_offsets = offsets[first : stop + 1]  # of the rows of this process
         start, end = row_offsets[0], row_offsets[-1]
-        if window.sampled is not None:
-            pairs = select_pairs(window.sampled, np.arange(start, end))
-        else:
-            pairs = self._pairs.select(window.plan.pairs[start:end])
+        pairs = self._pairs.select(window.plan.pairs[start:end])
         shape = self._rows.stop - self._rows.start, *self.shape[1:]
         scale = self._weight_scale(window, offsets)
         return pack_rows(pairs, row_offsets - start, shape, self._special, self._rows.start, scale)
@@ -202,10 +195,7 @@ class Batches:
     def _weight_scale(self, window: Window, offsets: np.ndarray) -> float | None:
         """The scale of the loss weights in the global batch; None without loss weights."""
         index = window.plan.pairs[offsets[0] : offsets[-1]]
-        weights, sampled = self._pairs.loss_weights(index), window.sampled
+        weights = self._pairs.loss_weights(index)
         if weights is None:
             return None
-        if sampled is None:
-            return loss_weight_scale(weights, self._pairs.row_lengths(index)[1])
-        ends = sampled.target.offsets[offsets[0] : offsets[-1] + 1]
-        return loss_weight_scale(weights, np.diff(ends) + 1)
+        return loss_weight_scale(weights, self._pairs.row_lengths(index)[1])

@@ -13,14 +13,11 @@ from jaxtyping import Float32, Int
 
 from seq2seq.data.batching.order import EpochOrder
 from seq2seq.data.batching.packing import Plan, pack_pairs
-from seq2seq.data.tokens.pairs import Pairs, Sides, select_pairs
+from seq2seq.data.tokens.pairs import Pairs, Sides
 from seq2seq.data.tokens.training_pairs import Part
 
 WINDOW = 1 << 20  # slots; the incomplete last batch of each window is dropped
-SAMPLED_WINDOW = 1 << 17  # with subword sampling, where a window holds its token ids
 LOOK_UPS = 64  # groups of pairs of a window whose lengths are looked up one after another
-
-Sampler = Callable[[Pairs, tuple[int, ...]], Pairs]  # (pairs, key) → the same pairs, resegmented
 
 
 @runtime_checkable
@@ -50,7 +47,6 @@ class Window(NamedTuple):
     plan: Plan  # its pairs are indices of the corpus
     num_pairs: int
     tokens: int  # in all of its rows, both sides, without padding
-    sampled: Pairs | None = None  # the pairs in the order of `plan.pairs`, if they are sampled
 
 
 def num_windows(num_pairs: int, size: int) -> int:
@@ -76,7 +72,6 @@ class Windows(NamedTuple):
     capacities: tuple[int, int]  # source and target tokens of a row
     seed: int
     size: int  # slots of a window
-    sampler: Sampler | None = None
 
     def num_pairs(self, epoch: int) -> int:
         """The number of pairs that an epoch takes."""
@@ -90,19 +85,12 @@ class Windows(NamedTuple):
         """Packs the pairs of a window into rows. ValueError if a pair is longer than a row.
 
         `run` calls a function, possibly in another process: of the corpus, its arguments have only
-        the lengths of the window's pairs, or their token ids if they are sampled. A sampler is
-        called with the key (seed, epoch, window).
+        the lengths of the window's pairs.
         """
-        key = self.seed, epoch, window
         order = EpochOrder(self.pairs.parts, self.seed, epoch)
         index = order(window_slots(order.num_pairs, window, self.size))
-        if self.sampler is None:
-            sides = row_lengths_in_order(self.pairs, index)
-            packed = run(packed_window, sides, self.capacities, key)
-        else:
-            pairs = self.pairs.select(index)
-            self.pairs.release()
-            packed = run(sampled_window, self.sampler, pairs, self.capacities, key)
+        sides = row_lengths_in_order(self.pairs, index)
+        packed = run(packed_window, sides, self.capacities, (self.seed, epoch, window))
         return packed._replace(plan=packed.plan._replace(pairs=index[packed.plan.pairs]))
 
 
@@ -110,15 +98,6 @@ def packed_window(sides: Sides, capacities: tuple[int, int], key: tuple[int, ...
     """A window of pairs of these lengths; the pairs of its plan are places in the window."""
     plan = pack_pairs(sides, capacities, key)
     return Window(plan, len(sides[0]), sum(int(side.sum()) for side in sides))
-
-
-def sampled_window(
-    sampler: Sampler, pairs: Pairs, capacities: tuple[int, int], key: tuple[int, ...]
-) -> Window:
-    """A window of these pairs, which the sampler segments anew."""
-    sampled = sampler(pairs, key)
-    window = packed_window(sampled.row_lengths, capacities, key)
-    return window._replace(sampled=select_pairs(sampled, window.plan.pairs))
 
 
 @lru_cache(maxsize=8)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from seq2seq.data.special_tokens import END, PAD, START
-from seq2seq.data.tokenizers.sentencepiece_model import NORMAL, USER_DEFINED, read_pieces
+from seq2seq.data.tokenizers.sentencepiece_model import USER_DEFINED, read_pieces
 from seq2seq.data.tokenizers.tokenizer import one_line
 
 BOUNDARY = "▁"  # precedes each word of a text that SentencePiece has normalised
@@ -52,18 +52,6 @@ class SentencePieceTokenizer:
         """The id of a piece, None if the vocabulary does not have it."""
         token = self._processor.piece_to_id(piece)
         return token if self.piece(token) == piece else None
-
-    def normalize(self, text: str) -> str:
-        """The normalised text that is split into pieces; ▁ precedes each word."""
-        return self._processor.normalize(text)
-
-    def pieces(self) -> tuple[dict[str, float], dict[str, int]]:
-        """The scores and the ids of the pieces that words are split into: no special ones, bytes
-        or user-defined pieces."""
-        pieces = enumerate(read_pieces(self._model))
-        normal = [(i, piece) for i, piece in pieces if piece.type == NORMAL]
-        scores = {piece.text: piece.score for _, piece in normal}
-        return scores, {piece.text: i for i, piece in normal}
 
     @cached_property
     def user_defined(self) -> frozenset[str]:

@@ -160,16 +160,14 @@ def test_pair_indices_are_those_of_the_pairs_of_a_batch_in_order():
 
 
 @pytest.mark.parametrize("processes, parts", [(2, 2), (2, 4), (3, 6), (4, 4), (7, 7)])
-@pytest.mark.parametrize("sampled", [False, True])
-def test_the_batch_does_not_depend_on_the_number_of_processes(processes, parts, sampled):
+def test_the_batch_does_not_depend_on_the_number_of_processes(processes, parts):
     """The rows of all processes are the global batch, then empty rows. Each pair is read once."""
     pairs = weighted(random_pairs(153))
-    sampler = reversed_pairs if sampled else None
-    whole = batches_of(pairs, window=40, sampler=sampler)
+    whole = batches_of(pairs, window=40)
     stores = [MemoryPairs(pairs) for _ in range(processes)]
     rows_of = [own_rows(ROWS, parts, i, processes) for i in range(processes)]
     parts_of_process = [
-        batches_in_windows(40, store, ROWS, SOURCE, TARGET, SEED, sampler=sampler, rows=rows)
+        batches_in_windows(40, store, ROWS, SOURCE, TARGET, SEED, rows=rows)
         for store, rows in zip(stores, rows_of, strict=True)
     ]
     for position, batch, _ in islice(whole.iterate(DataPosition()), 20):
@@ -180,31 +178,8 @@ def test_the_batch_does_not_depend_on_the_number_of_processes(processes, parts, 
         assert len(together[0]) == -(-ROWS // parts) * parts
         assert_same(batch, [array[:ROWS] for array in together])
         assert not any(array[ROWS:].any() for array in (*together[:7], together[8]))
-        if not sampled:
-            read = [pair for store in stores for pair in store.selected]
-            assert read == whole.pair_indices(position).tolist()
-
-
-def reversed_pairs(pairs, key):
-    """A sampler: the ids of each sentence in reverse order, plus the epoch and the window."""
-    seed, epoch, window = key
-    sides = [
-        ragged([[token + epoch + window for token in ids[::-1]] for ids in as_lists(side)])
-        for side in pairs[:2]
-    ]
-    return Pairs(*sides, loss_weights=pairs.loss_weights)
-
-
-def test_a_sampler_segments_the_pairs_of_each_window():
-    pairs = random_pairs(353)
-    batches = batches_of(pairs, window=100, sampler=reversed_pairs)
-    seen = set()
-    for position, batch, _ in islice(batches.iterate(DataPosition()), 60):
-        wanted = expected(reversed_pairs(pairs, (SEED, *position[:2])))
-        indices = batches.pair_indices(position)
-        assert unpacked(batch) == [wanted[pair] for pair in indices]
-        seen.add(position[:2])
-    assert len(seen) > 4
+        read = [pair for store in stores for pair in store.selected]
+        assert read == whole.pair_indices(position).tolist()
 
 
 @pytest.mark.parametrize("window", [64, 200, 1000])

@@ -30,16 +30,11 @@ def random_pairs(count, seed=0):
     return Pairs(*sides, loss_weights=weights.astype(np.float32))
 
 
-def same_pairs(pairs, key):
-    return pairs
-
-
-@pytest.mark.parametrize("sampler", [None, same_pairs])
-def test_each_label_has_the_weight_of_its_pair_with_the_mean_one(sampler):
+def test_each_label_has_the_weight_of_its_pair_with_the_mean_one():
     """A loop over the tokens; the ids of pair i are i + 4."""
     pairs = random_pairs(211)
     arguments = MemoryPairs(pairs), ROWS, SOURCE, TARGET, 7
-    batches = batches_in_windows(80, *arguments, sampler=sampler)
+    batches = batches_in_windows(80, *arguments)
     training = (batch for _, batch, _ in islice(batches.iterate(DataPosition()), 40))
     for batch in chain(fixed_batches(pairs, ROWS, SOURCE, TARGET), training):
         expected = np.zeros((ROWS, TARGET))

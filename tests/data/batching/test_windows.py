@@ -6,7 +6,6 @@ from memory_pairs import MemoryPairs
 
 from seq2seq.data.batching.order import EpochOrder
 from seq2seq.data.batching.windows import Windows, num_windows, row_lengths_in_order, window_slots
-from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.data.tokens.training_pairs import Part
 
 CAPACITIES = 32, 40
@@ -86,47 +85,6 @@ def test_lengths_are_those_of_the_pairs_in_their_order(count):
     index = np.random.default_rng(count).integers(0, 100, count)
     for row_lengths, side in zip(row_lengths_in_order(lengths, index), lengths.sides, strict=True):
         np.testing.assert_array_equal(row_lengths, side[index])
-
-
-def test_sampled_pairs_are_packed_by_their_new_lengths_and_kept_in_the_order_of_the_rows():
-    """The sampler repeats each sentence, so the lengths differ from the stored ones."""
-    numbers = range(4, 304)
-    sides = [ragged([[i] * (1 + i % 7) for i in numbers]), ragged([[i] * (i % 5) for i in numbers])]
-    keys = []
-
-    def sampler(pairs, key):
-        keys.append(key)
-        twice = [
-            ragged([2 * side.ids[i:j].tolist() for i, j in zip(*bounds(side), strict=True)])
-            for side in pairs[:2]
-        ]
-        return Pairs(*twice, loss_weights=pairs.loss_weights)
-
-    def bounds(side):
-        return side.offsets[:-1], side.offsets[1:]
-
-    weights = np.arange(300, dtype=np.float32)
-    store = MemoryPairs(Pairs(*sides, loss_weights=weights))
-    sent = []
-
-    def run(function, *arguments):
-        sent.append(arguments)
-        return function(*arguments)
-
-    window = Windows(store, CAPACITIES, 5, 150, sampler).plan(2, 1, run)
-    assert keys == [(5, 2, 1)]
-    chosen, sampled = window.plan.pairs, window.sampled
-    ((_, pairs, *settings),) = sent  # the sampler and the pairs of the window, but not the corpus
-    assert sorted(pairs.loss_weights.tolist()) == sorted(weights[chosen].tolist())
-    assert settings == [CAPACITIES, (5, 2, 1)]
-    assert sampled.loss_weights.tolist() == weights[chosen].tolist()
-    for side, times in ((sampled.source, 7), (sampled.target, 5)):
-        start = 1 if times == 7 else 0
-        wanted = [[i + 4] * 2 * (start + (i + 4) % times) for i in chosen.tolist()]
-        assert [side.ids[i:j].tolist() for i, j in zip(*bounds(side), strict=True)] == wanted
-    for side, capacity in zip(sampled.row_lengths, CAPACITIES, strict=True):
-        assert np.add.reduceat(side, window.plan.offsets[:-1]).max() <= capacity
-    assert window.tokens == sum(int(side.sum()) for side in sampled.row_lengths)
 
 
 def test_a_pair_that_is_longer_than_a_row_is_refused():

@@ -139,7 +139,8 @@ def test_a_tag_at_the_start_is_one_token_and_does_not_change_the_tokens_of_the_t
             assert tokenizer.encode(f"{text} {tag}") == [*usual, *boundary, ids[0]]
         assert tokenizer.encode(f"<x> {text}") == [*boundary, x, *usual]
     if kind != "words":
-        words = [piece[1:] for piece in tokenizer.pieces()[1] if piece[0] == "▁" != piece]
+        pieces = [tokenizer.piece(token) for token in range(4, tokenizer.size)]
+        words = [piece[1:] for piece in pieces if piece[0] == "▁" != piece]
         word = next(candidate for candidate in words if len(tokenizer.encode(candidate)) == 1)
         ids = [*tokenizer.encode(word), tokenizer.id_of(tags[0])]
         assert tokenizer.encode(f"{word}{tags[0]}") == ids

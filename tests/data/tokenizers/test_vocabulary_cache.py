@@ -211,7 +211,7 @@ def test_the_key_changes_with_the_text_and_the_sample(monkeypatch):
 def test_other_fields_do_not_change_the_key():
     """Those that change the text are part of the identities of the corpora."""
     config = DataConfig(corpus="tsv:/a.tsv")
-    unused = {"valid": "tsv:/v.tsv", "source_length": 99, "subword_sampling": 0.1, "data_dir": "/d"}
+    unused = {"valid": "tsv:/v.tsv", "source_length": 99, "data_dir": "/d"}
     assert vocabulary_key(IDENTITIES, replace(config, **unused)) == vocabulary_key(
         IDENTITIES, config
     )

@@ -303,7 +303,7 @@ def test_the_key_has_all_that_determines_the_token_ids(tmp_path, spec, monkeypat
 
 def test_the_key_does_not_depend_on_anything_else(tmp_path, spec, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    unused = {"subword_sampling": 0.3, "vocab_size": 99, "valid": spec, "user_defined": ">>x<<"}
+    unused = {"vocab_size": 99, "valid": spec, "user_defined": ">>x<<"}
     other_specs = ["2*" + spec, "tsv:a.tsv", f"tsv:{tmp_path}/../{tmp_path.name}/a.tsv"]
     keys = {key_of(corpus) for corpus in [spec, *other_specs]} | {key_of(spec, **unused)}
     assert keys == {key_of(spec)}

@@ -1,1 +1,0 @@
-"""Subword sampling: BPE-dropout and unigram sampling."""

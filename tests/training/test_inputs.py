@@ -55,9 +55,9 @@ def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
     pairs = list(zip(corpus.source, corpus.target, strict=True))
     seen = Counter()
     for epoch in range(2):
-        found, _ = epoch_pairs(config, data, epoch)
-        seen.update(zip(*map(texts_of, found[:2], data.tokenizers), strict=True))
-        assert max(max(side.lengths) for side in found[:2]) <= 14
+        taken, _ = epoch_pairs(config, data, epoch)
+        seen.update(zip(*map(texts_of, taken[:2], data.tokenizers), strict=True))
+        assert max(max(side.lengths) for side in taken[:2]) <= 14
     log = (tmp_path / "run" / "train.log").read_text()
     kept = 54 - int(log.split(" dropped")[0].split()[-1])
     assert 31 < kept < 54
@@ -79,7 +79,7 @@ def test_the_text_of_the_training_data_is_released_after_encoding(config, tmp_pa
     monkeypatch.setattr(train, "open_corpora", watched)
     data = prepared(config, tmp_path / "run")
     gc.collect()
-    assert [one() for one in references] == [None, None]
+    assert [reference() for reference in references] == [None, None]
     pairs, index = epoch_pairs(config, data, 0)
     texts = texts_of(pairs.source, data.tokenizers[0])
     for text, place in zip(texts, data.train.locate(index), strict=True):
@@ -89,13 +89,13 @@ def test_the_text_of_the_training_data_is_released_after_encoding(config, tmp_pa
 
 
 def test_sampled_pieces_depend_on_the_epoch_and_not_on_the_run(config, tmp_path):
-    one, other = (prepared(config, tmp_path / name) for name in ("one", "other"))
+    first, second = (prepared(config, tmp_path / name) for name in ("one", "other"))
     for epoch in (0, 1):
-        pairs = [epoch_pairs(config, data, epoch)[0] for data in (one, other)]
+        pairs = [epoch_pairs(config, data, epoch)[0] for data in (first, second)]
         for left, right in zip(pairs[0][:2], pairs[1][:2], strict=True):
             np.testing.assert_array_equal(left.ids, right.ids)
-    usual = one.train.select(np.arange(len(one.train)))
-    sampled = [one.sampler(usual, (0, epoch, 0)).source.ids.tolist() for epoch in (0, 1)]
+    usual = first.train.select(np.arange(len(first.train)))
+    sampled = [first.sampler(usual, (0, epoch, 0)).source.ids.tolist() for epoch in (0, 1)]
     assert sampled[0] != sampled[1]
 
 

@@ -65,20 +65,20 @@ def parsed_line(line: str) -> list[Command]:
         return []
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
-    found, segment, echoed = [], [], None
+    parsed, segment, echoed = [], [], None
     for word in [*lexer, ";"]:
         if word not in OPERATORS:
             segment.append(word)
             continue
-        found += parsed_segment(segment, echoed)
+        parsed += parsed_segment(segment, echoed)
         echoes = segment[:1] == ["echo"] and word == "|"
         echoed, segment = " ".join(segment[1:]) + "\n" if echoes else None, []
-    return found
+    return parsed
 
 
 def parsed_segment(words: list[str], echoed: str | None) -> list[Command]:
     """The command between two operators of the shell; none if it runs none of PROGRAMS."""
-    nested = [one for word in words if " " in word for one in parsed_line(word)]
+    nested = [command for word in words if " " in word for command in parsed_line(word)]
     start = next((i for i, word in enumerate(words) if word in PROGRAMS), None)
     if start is None:
         return nested

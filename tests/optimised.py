@@ -82,8 +82,8 @@ def test_translations_do_not_depend_on_devices_batches_and_parts_of_the_input(tm
 def test_a_repeated_step_gives_the_same_bits():
     rows = split_rows(batch(), 4, 1)
     once, again = (jax.device_get(sharded_step()(host_state(), rows)) for _ in range(2))
-    for one, other in zip(jax.tree.leaves(once), jax.tree.leaves(again), strict=True):
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    for leaf, repeated in zip(jax.tree.leaves(once), jax.tree.leaves(again), strict=True):
+        assert np.asarray(leaf).tobytes() == np.asarray(repeated).tobytes()
 
 
 def test_resumed_training_gives_the_bits_of_uninterrupted_training(tmp_path):

@@ -59,16 +59,16 @@ class Job:
     def wait_for(self, words):
         """Wait until stderr of process 0 contains `words`; fails if a process ends before."""
         while words not in self.texts(1)[0]:
-            assert all(one.poll() is None for one in self.processes), self.texts(1)
+            assert all(process.poll() is None for process in self.processes), self.texts(1)
             time.sleep(0.02)
 
     def codes(self):
         """The exit codes of all processes, after their end."""
         try:
-            return [one.wait(timeout=240) for one in self.processes]
+            return [process.wait(timeout=240) for process in self.processes]
         finally:
-            for one in self.processes:
-                one.kill()
+            for process in self.processes:
+                process.kill()
 
 
 def write_data(path):

@@ -91,10 +91,10 @@ def rescored(model: Model, tokens: Prefix) -> float:
     return sum(float(model(tuple(tokens[:i]))[token]) for i, token in enumerate(tokens))
 
 
-def listed(found, row: int) -> list[Hypothesis]:
+def listed(hypotheses, row: int) -> list[Hypothesis]:
     """The hypotheses of a row of a `beam_search` result, without missing ones."""
     return [
         Hypothesis(tuple(tokens[:length].tolist()), float(log_prob), float(score))
-        for tokens, length, score, log_prob in zip(*(x[row] for x in found), strict=True)
+        for tokens, length, score, log_prob in zip(*(x[row] for x in hypotheses), strict=True)
         if length > 0
     ]

@@ -85,10 +85,14 @@ class SlowTranslator:
         def log_probs(written: Prefix) -> np.ndarray:
             target = np.zeros((1, self.longest), np.int32)
             target[0, : len(written) + 1] = self.start_id, *written
-            found = [member(source, target, segments)[0, len(written)] for member in self.members]
-            if len(found) == 1:
-                return found[0]
-            shares = np.average(np.exp(found, dtype=np.float64), axis=0, weights=self.weights)
+            member_log_probs = [
+                member(source, target, segments)[0, len(written)] for member in self.members
+            ]
+            if len(member_log_probs) == 1:
+                return member_log_probs[0]
+            shares = np.average(
+                np.exp(member_log_probs, dtype=np.float64), axis=0, weights=self.weights
+            )
             return np.log(shares).astype(np.float32)
 
         return log_probs
@@ -97,15 +101,15 @@ class SlowTranslator:
         self, forced: Model, prefix: Prefix, custom: CustomRule | None, written: Prefix
     ) -> np.ndarray:
         """The log-probabilities of the next token after the rules that change them."""
-        found = np.array(forced(written))
+        values = np.array(forced(written))
         if custom:
-            found += custom.bias
-        found[list(set(written))] *= self.options.repetition_penalty
+            values += custom.bias
+        values[list(set(written))] *= self.options.repetition_penalty
         if self.options.renormalize:
             wanted = prefix[len(written)] if len(written) < len(prefix) else None
-            found[[token for token in self.suppress if token != wanted]] = -np.inf
-            found -= np.log(np.exp(found).sum())
-        return found
+            values[[token for token in self.suppress if token != wanted]] = -np.inf
+            values -= np.log(np.exp(values).sum())
+        return values
 
     def allowed(self, fewest: int, prefix: Prefix, written: Prefix, token: int) -> bool:
         """Whether a token may follow, before the limit."""
@@ -124,7 +128,7 @@ class SlowTranslator:
     ) -> list[Hypothesis]:
         """A token is drawn as the largest sum of its log-probability and Gumbel noise, which
         depends on seed, line number, step and sample."""
-        options, found = self.options, []
+        options, hypotheses = self.options, []
         key = jax.random.fold_in(jax.random.PRNGKey(options.seed), number)
         noise = gumbel_noise(key, self.longest, options.samples, len(model(())))  # [T, N, V]
         for sample in range(options.samples):
@@ -139,8 +143,8 @@ class SlowTranslator:
                 drawn = max(nucleus(logits, tokens, options), key=values.__getitem__)
                 written, total = (*written, drawn), total + log_probs[drawn]
             score = total / penalty(len(written), options.alpha, options.power_penalty)
-            found.append(Hypothesis(written, float(total), float(score)))
-        return found
+            hypotheses.append(Hypothesis(written, float(total), float(score)))
+        return hypotheses
 
     def scored(self, ids: Prefix, target: Prefix) -> list[float]:
         """The log-probability of each token of a given target, which ends with the end token. A

@@ -28,14 +28,16 @@ def ids(*shape, seed=0):
     return jnp.asarray(np.random.default_rng([seed, *shape]).integers(4, 37, shape), jnp.int32)
 
 
-def others(ids):
-    """Ids that differ at every place."""
+def changed_ids(ids):
+    """Ids that differ from `ids` at every place."""
     return (ids + 7) % 37
 
 
 def shapes(config):
-    one = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    return jax.eval_shape(make_model(config).init, jax.random.key(0), one, one, one, one)["params"]
+    ids_shape = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    return jax.eval_shape(
+        make_model(config).init, jax.random.key(0), ids_shape, ids_shape, ids_shape, ids_shape
+    )["params"]
 
 
 @cache

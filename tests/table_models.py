@@ -77,8 +77,8 @@ def compiled_search(step_of, max_length, **options):
     def search(tables, limits, alpha):
         start = jnp.full(len(tables), START)
         state = jnp.full((len(tables), options["beam_size"]), START, jnp.int32)
-        given = options | dict(max_length=max_length, end_id=END, alpha=alpha)
-        return beam_search(step_of(tables), state, start, limits, **given)
+        arguments = options | dict(max_length=max_length, end_id=END, alpha=alpha)
+        return beam_search(step_of(tables), state, start, limits, **arguments)
 
     return search
 
@@ -88,27 +88,27 @@ def searcher(step_of=trigram_step, max_length=LIMIT, *, alpha=0.6, **options):
     and bigrams, which become tables of trigrams."""
     search = compiled_search(step_of, max_length, **options)
 
-    def found(tables, limits):
+    def search_tables(tables, limits):
         if step_of is trigram_step and tables.ndim == 3:
             tables = np.repeat(tables[:, None], tables.shape[1], axis=1)
         return jax.device_get(search(tables, limits, np.float32(alpha)))
 
-    return found
+    return search_tables
 
 
 # Checks of results.
 
 
-def assert_same(found, expected):
+def assert_same(actual, expected):
     """Equal tokens in the same order; scores equal to 1e-5."""
-    assert [f[0] for f in found] == [e[0] for e in expected]
-    for f, e in zip(found, expected, strict=True):
+    assert [f[0] for f in actual] == [e[0] for e in expected]
+    for f, e in zip(actual, expected, strict=True):
         np.testing.assert_allclose(f[1:], e[1:], rtol=1e-5, atol=1e-5)
 
 
-def assert_well_formed(found: Hypotheses, limits):
+def assert_well_formed(hypotheses: Hypotheses, limits):
     """Best first, padded with end tokens; missing hypotheses have score −inf and length 0."""
-    tokens, lengths, scores, log_probs = found
+    tokens, lengths, scores, log_probs = hypotheses
     present = lengths > 0
     for x in (scores, log_probs):
         assert np.isfinite(x[present]).all() and np.isneginf(x[~present]).all()
@@ -118,8 +118,8 @@ def assert_well_formed(found: Hypotheses, limits):
     assert ((tokens == END) == after).all()
 
 
-def assert_slow_search_agrees(found, tables, limits, **options):
-    assert_well_formed(found, limits)
+def assert_slow_search_agrees(hypotheses, tables, limits, **options):
+    assert_well_formed(hypotheses, limits)
     for row, limit in enumerate(limits):
         expected = slow_beam_search(table_model(tables[row]), limit, end_id=END, **options)
-        assert_same(listed(found, row), expected)
+        assert_same(listed(hypotheses, row), expected)

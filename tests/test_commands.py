@@ -245,8 +245,8 @@ def test_with_pieces_only_spaces_separate_tokens(trained, tmp_path):
             trained, "--mode=score", f"--input={files[0]}", f"--target={files[1]}", *flags
         )
         assert code == 0, err
-        one, two, three, four = out.splitlines()
-        scores[flags] = one == two, three == four
+        first, second, third, fourth = out.splitlines()
+        scores[flags] = first == second, third == fourth
     assert [*scores.values()] == [(False, False), (True, False), (False, True)]
     code, _, err = decode(trained, "--target_pieces", f"--reference={files[1]}", devices=False)
     assert code == 2 and "--target_pieces is not supported with --reference" in err[0]
@@ -366,8 +366,8 @@ def test_a_vocabulary_that_does_not_fit_is_refused(trained, tmp_path):
     shutil.copytree(trained[0] / "run", tmp_path / "run")
     same_size = "\n".join(f"w{i}" for i in range(22)).encode()
     for words in (b"eins\nzwei", same_size):
-        other = ListTokenizer("words", words)
-        save_tokenizers(str(tmp_path / "run" / "vocab"), other, other)
+        tokenizer = ListTokenizer("words", words)
+        save_tokenizers(str(tmp_path / "run" / "vocab"), tokenizer, tokenizer)
         code, _, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", devices=False)
         assert code == 4 and "does not fit the checkpoint" in err[0] and len(err) == 1
     shutil.rmtree(tmp_path / "run" / "checkpoints")

@@ -36,8 +36,8 @@ def test_a_config_is_valid_and_new_in_each_call(name):
 def test_the_docstring_names_commands_that_exist(name):
     text = documentation(name)
     default = name == "korean_english"  # of train.py
-    given = "" if default else f" --config=configs/{name}.py"
-    assert f"python train.py{given}" in text
+    config_flag = "" if default else f" --config=configs/{name}.py"
+    assert f"python train.py{config_flag}" in text
     for command in re.findall(r"python (\S+\.py)", text):
         assert (ROOT / command).is_file(), command
 

@@ -277,8 +277,8 @@ def test_the_fields_that_a_resumed_run_may_change_are_listed():
     names = {name.removeprefix("training.") for name in CHANGEABLE if "decoding." not in name}
     names = names - {"allow_data_change"} | {"training.allow_data_change", "config.decoding"}
     assert names <= listed
-    other = {f"training.{field.name}" for field in fields(Config().training)} - CHANGEABLE
-    assert not {name.removeprefix("training.") for name in other} & listed
+    unchangeable = {f"training.{field.name}" for field in fields(Config().training)} - CHANGEABLE
+    assert not {name.removeprefix("training.") for name in unchangeable} & listed
 
 
 def test_the_readme_is_short():

@@ -88,36 +88,39 @@ def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
     """Run the quick commands in the code blocks of a document, and return their number."""
     write_inputs(path)
     blocks = "".join(f"```\n{code}```\n" for code in fenced(TEXTS[name], ""))
-    run = [one for one in commands(blocks) if is_quick(one)]
+    run = [command for command in commands(blocks) if is_quick(command)]
     training = commands("```\n" + fenced(TEXTS["docs/TRAINING.md"], "")[0] + "```\n")
-    if not any(one.words[1] == "train.py" and "init_from" not in str(one) for one in run):
+    if not any(
+        command.words[1] == "train.py" and "init_from" not in str(command) for command in run
+    ):
         run = training + run
-    run.sort(key=lambda one: "korean_english" in str(one))  # uses runs/mine, which is made first
+    # The commands of runs/korean_english use runs/mine, which is made first.
+    run.sort(key=lambda command: "korean_english" in str(command))
     for number, command in enumerate(run):
-        for other in ("korean_english", "a", "b"):
-            directory = path / "runs" / other
-            if re.search(rf"runs/{other}\b", str(command)) and not directory.exists():
+        for run_name in ("korean_english", "a", "b"):
+            directory = path / "runs" / run_name
+            if re.search(rf"runs/{run_name}\b", str(command)) and not directory.exists():
                 directory.symlink_to(path / "runs" / "mine")
-        others = run[:number] + run[number + 1 :]
-        flags = ["--dry_run"] if is_training_of_unused_run(command, others) else []
+        other_commands = run[:number] + run[number + 1 :]
+        flags = ["--dry_run"] if is_training_of_unused_run(command, other_commands) else []
         run_command_in(path, command, tokenizer, *flags)
     return len(run)
 
 
-def is_training_of_unused_run(command: Command, others: list[Command]) -> bool:
+def is_training_of_unused_run(command: Command, other_commands: list[Command]) -> bool:
     """Whether no other command needs the run: one step of its training is enough."""
     directory = re.search(r"train\.py .*--workdir=(\S+)", str(command))
     if directory is None:
         return False
     name = re.compile(rf"\b{re.escape(directory[1])}\b")
-    return not any(name.search(str(other)) for other in others)
+    return not any(name.search(str(other_command)) for other_command in other_commands)
 
 
 def test_the_commands_of_the_readme_run(tmp_path):
     assert run_document(tmp_path, "README.md", "words") >= 7
     assert (tmp_path / "news.en").read_text(encoding="utf-8").count("\n") == 64
     assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 4
-    (code,) = (one for one in fenced(TEXTS["README.md"], "python") if "Translator" in one)
+    (code,) = (block for block in fenced(TEXTS["README.md"], "python") if "Translator" in block)
     (tmp_path / "example.py").write_text(code + "print(translator.translate(['eins'], nbest=2))")
     done = call_forked(
         [tmp_path / "example.py"], cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}

@@ -57,4 +57,4 @@ def test_the_page_trains_evaluates_and_translates_as_the_commands_do(tmp_path, m
     assert names["bleu"](names["texts"], names["held_out"].target).value == recorded["valid_bleu"]
     saved = Translator.load("runs/notebook")
     assert saved.translate(names["held_out"].source) == names["texts"]
-    assert [len(one) for one in names["nbest"]] == [3, 3]
+    assert [len(nbest) for nbest in names["nbest"]] == [3, 3]

@@ -151,8 +151,8 @@ def test_no_module_imports_itself_through_others():
 
 def test_the_model_needs_jax_flax_and_jaxtyping_only():
     for path in (ROOT / "model").glob("*.py"):
-        others = {top(name) for name in imports(path)} - set(sys.stdlib_module_names)
-        assert others <= {"seq2seq", "jax", "flax", "jaxtyping", "numpy"}, path
+        packages = {top(name) for name in imports(path)} - set(sys.stdlib_module_names)
+        assert packages <= {"seq2seq", "jax", "flax", "jaxtyping", "numpy"}, path
 
 
 def test_the_model_is_imported_and_runs_where_nothing_but_jax_flax_and_jaxtyping_is_installed():

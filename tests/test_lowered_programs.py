@@ -35,7 +35,7 @@ SEARCHES = {
 }
 FLOAT32 = "training", "evaluation", "scoring", *SEARCHES
 MIXED = "training", "search"
-CASES = [(one, "float32") for one in FLOAT32] + [(one, "mixed") for one in MIXED]
+CASES = [(program, "float32") for program in FLOAT32] + [(program, "mixed") for program in MIXED]
 HOST = re.compile(r"callback|infeed|outfeed|stablehlo\.(send|recv)\b")
 FLOAT64 = re.compile(r"[<x]f64\b")
 DYNAMIC_SHAPE = re.compile(r"[<x]\?x")
@@ -98,9 +98,9 @@ def text_of(program, dtype, platform):
 
 def products(text):
     """Every dot_general, with the groups of PRODUCT."""
-    found = [match.groupdict() for match in PRODUCT.finditer(text)]
-    assert len(found) == text.count("stablehlo.dot_general") > 0
-    return found
+    all_products = [match.groupdict() for match in PRODUCT.finditer(text)]
+    assert len(all_products) == text.count("stablehlo.dot_general") > 0
+    return all_products
 
 
 def in_full_precision(product):
@@ -134,8 +134,8 @@ def test_callbacks_float64_and_dynamic_shapes_are_recognised():
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("program", FLOAT32)
 def test_all_products_of_float32_have_full_precision(program, platform):
-    found = products(text_of(program, "float32", platform))
-    assert [product for product in found if not in_full_precision(product)] == []
+    all_products = products(text_of(program, "float32", platform))
+    assert [product for product in all_products if not in_full_precision(product)] == []
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -144,9 +144,9 @@ def test_mixed_multiplies_weights_in_bfloat16_and_attends_in_the_default_precisi
     program, platform
 ):
     """Attention alone has products with batch axes, which are B and H."""
-    found = products(text_of(program, "mixed", platform))
-    attention = [product for product in found if "batching_dims" in product["axes"]]
-    weights = [product for product in found if "batching_dims" not in product["axes"]]
+    all_products = products(text_of(program, "mixed", platform))
+    attention = [product for product in all_products if "batching_dims" in product["axes"]]
+    weights = [product for product in all_products if "batching_dims" not in product["axes"]]
     assert attention and weights
     assert all(p["x"].endswith("xbf16") and p["y"].endswith("xbf16") for p in weights)
     assert all(p["x"].endswith("xf32") and p["y"].endswith("xf32") for p in attention)
@@ -158,7 +158,9 @@ def test_the_step_donates_the_whole_state(platform):
     text = text_of("training", "float32", platform)
     (main,) = (line for line in text.splitlines() if "func.func public @main" in line)
     arguments = main.partition(") -> (")[0].split("%arg")[1:]
-    donated = [bool(re.search("jax.buffer_donor|tf.aliasing_output", one)) for one in arguments]
+    donated = [
+        bool(re.search("jax.buffer_donor|tf.aliasing_output", argument)) for argument in arguments
+    ]
     state = len(jax.tree.leaves(train_state("float32")))
     assert len(donated) == state + len(jax.tree.leaves(batch_of(2, 3)))
     assert all(donated[:state])

@@ -43,6 +43,6 @@ def translator(sources, tmp_path_factory):
 @pytest.mark.slow
 def test_the_tag_alone_decides_the_target_of_unseen_sources(translator, sources):
     for tag, target in TARGETS.items():
-        found = translator.translate([f"{tag} {source}" for source in sources[1]])
-        right = sum(text == target(s) for text, s in zip(found, sources[1], strict=True))
-        assert right >= 0.9 * len(found), (tag, right, found[:20], sources[1][:20])
+        translations = translator.translate([f"{tag} {source}" for source in sources[1]])
+        right = sum(text == target(s) for text, s in zip(translations, sources[1], strict=True))
+        assert right >= 0.9 * len(translations), (tag, right, translations[:20], sources[1][:20])

@@ -37,8 +37,8 @@ def test_the_search_over_a_table_gives_the_log_probabilities_of_the_table():
 def printed_words(path: Path, script: str, **environment: str) -> list[str]:
     """The words that a Python script prints, without devices in XLA_FLAGS."""
     (path / "script.py").write_text(script, encoding="utf-8")
-    given = {"PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": ""}
-    done = call_forked([path / "script.py"], environment=given | environment)
+    base_environment = {"PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": ""}
+    done = call_forked([path / "script.py"], environment=base_environment | environment)
     assert done.code == 0, done.err
     return done.out.split()
 

@@ -56,14 +56,14 @@ def shared(make, *fields):
 
 
 def copied(make):
-    """`make`, whose arrays are copied for each call: the training step overwrites them."""
-    return lambda *given: jax.device_put(jax.device_get(make(*given)), replicated())
+    """`make` with copies of its arrays for each call, because the training step overwrites them."""
+    return lambda *arguments: jax.device_put(jax.device_get(make(*arguments)), replicated())
 
 
 def settings(training: TrainingConfig) -> str:
     """The settings of training without those of OTHER_FIELDS."""
     default = TrainingConfig()
-    others = {name: getattr(default, name) for name in OTHER_FIELDS}
+    default_values = {name: getattr(default, name) for name in OTHER_FIELDS}
     if training.schedule in ("paper", "inverse_sqrt", "constant"):
-        others["num_steps"] = 1
-    return repr(replace(training, **others))
+        default_values["num_steps"] = 1
+    return repr(replace(training, **default_values))

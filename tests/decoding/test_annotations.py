@@ -23,43 +23,43 @@ def translator():
 
 
 @pytest.fixture(scope="module")
-def found(translator):
+def translations(translator):
     return list(translator.stream(TEXTS, annotate=True))
 
 
-def test_each_hypothesis_has_the_numbers_of_its_text_given_to_the_scorer(translator, found):
-    assert [one.hypotheses[0].text for one in found] == [
-        one.hypotheses[0].text for one in translator.stream(TEXTS)
+def test_the_annotations_of_a_hypothesis_equal_the_scores_of_its_text(translator, translations):
+    assert [translation.hypotheses[0].text for translation in translations] == [
+        translation.hypotheses[0].text for translation in translator.stream(TEXTS)
     ]
     pairs = [
-        (text, one)
-        for text, line in zip(TEXTS, found, strict=True)
-        for one in line.hypotheses
+        (text, hypothesis)
+        for text, line in zip(TEXTS, translations, strict=True)
+        for hypothesis in line.hypotheses
         if text
     ]
-    given = scored(translator, [(text, one.text) for text, one in pairs])
-    assert len(pairs) == 3 * (len(TEXTS) - 1) and any(len(set(x.links)) > 2 for x in given)
-    for (text, one), expected in zip(pairs, given, strict=True):
-        assert one.scored == expected  # every bit
-        assert one.scored.tokens == [*one.text.split(), "</s>"]
-        assert one.scored.source_tokens == [*text.split()[:15], "</s>"]
-        assert one.scored.score == pytest.approx(one.score, abs=1e-4)
-        assert len(one.scored.log_probs) == one.length == len(one.ids) + 1
-    assert found[LINES.index("")].hypotheses == [Hypothesis("", 0.0)]
+    forced = scored(translator, [(text, hypothesis.text) for text, hypothesis in pairs])
+    assert len(pairs) == 3 * (len(TEXTS) - 1) and any(len(set(x.links)) > 2 for x in forced)
+    for (text, hypothesis), expected in zip(pairs, forced, strict=True):
+        assert hypothesis.scored == expected  # every bit
+        assert hypothesis.scored.tokens == [*hypothesis.text.split(), "</s>"]
+        assert hypothesis.scored.source_tokens == [*text.split()[:15], "</s>"]
+        assert hypothesis.scored.score == pytest.approx(hypothesis.score, abs=1e-4)
+        assert len(hypothesis.scored.log_probs) == hypothesis.length == len(hypothesis.ids) + 1
+    assert translations[LINES.index("")].hypotheses == [Hypothesis("", 0.0)]
 
 
 def outputs(translator, mode, lines, annotate=False):
     """The output objects of a job with --format=jsonl, None for a blank line."""
     formats = formats_of("jsonl", None, None)
     progress = DecodingProgress(0, False, False)
-    output_lines, found = (
+    output_lines, results = (
         OutputLines(translator, mode, formats, "in", progress, annotate=annotate),
         {},
     )
     items = (formats.input.parse(line, "in:1", mode != "translate") for line in lines)
     for group in output_lines(enumerate(items)):
-        found |= group
-    return [found[i] for i in range(len(lines))]
+        results |= group
+    return [results[i] for i in range(len(lines))]
 
 
 def test_annotated_json_equals_the_output_of_the_other_modes(translator):
@@ -69,23 +69,23 @@ def test_annotated_json_equals_the_output_of_the_other_modes(translator):
     scores, links = (outputs(translator, mode, annotated) for mode in ("score", "align"))
     assert annotated[0] == plain[0] == scores[0] == links[0] == ""
     new = ["log_prob", "tokens", "log_probs", "alignment"]
-    for text, *each in zip(TEXTS, annotated[1:], plain[1:], scores[1:], links[1:], strict=True):
-        one, usual, scored, aligned = map(json.loads, each)
+    for text, *texts in zip(TEXTS, annotated[1:], plain[1:], scores[1:], links[1:], strict=True):
+        output, usual, scored, aligned = map(json.loads, texts)
         if not text:
-            assert one == usual  # as in the other modes, a blank text has no numbers
+            assert output == usual  # as in the other modes, a blank text has no numbers
             continue
-        assert {name: scored[name] for name in new[:3]} == {name: one[name] for name in new[:3]}
-        assert aligned["alignment"] == one["alignment"]
-        assert one["source_tokens"] == [*text.split()[:15], "</s>"]
-        assert one["truncated"] == (len(text.split()) > 15)
-        best, *others = one["nbest"]
-        assert {name: best[name] for name in new} == {name: one[name] for name in new}
-        assert len(others) == 2 and all(other.keys() == best.keys() for other in others)
-        for added in (one, *one["nbest"]):
+        assert {name: scored[name] for name in new[:3]} == {name: output[name] for name in new[:3]}
+        assert aligned["alignment"] == output["alignment"]
+        assert output["source_tokens"] == [*text.split()[:15], "</s>"]
+        assert output["truncated"] == (len(text.split()) > 15)
+        best, *rest = output["nbest"]
+        assert {name: best[name] for name in new} == {name: output[name] for name in new}
+        assert len(rest) == 2 and all(hypothesis.keys() == best.keys() for hypothesis in rest)
+        for added in (output, *output["nbest"]):
             for name in new:
                 del added[name]
-        del one["source_tokens"]
-        assert one == usual
+        del output["source_tokens"]
+        assert output == usual
 
 
 def test_the_numbers_refer_to_the_generated_ids_also_if_the_text_splits_differently(translator):
@@ -94,12 +94,14 @@ def test_the_numbers_refer_to_the_generated_ids_also_if_the_text_splits_differen
     forcing = TeacherForcing(translator.engine, translator.decoding, (words, words))
     ids = [words.id_of("eins zwei"), words.id_of("drei")]
     source, text = words.encode("drei vier"), words.decode(ids)
-    ((found,),) = forcing.annotated([Source(0, source)], [[Hypothesis(text, -1.0, -1.0, 3, ids)]])
-    assert text == "eins zwei drei" and found.scored.tokens == ["eins zwei", "drei", "</s>"]
-    assert list(forcing.scores([forcing.pair(source, ids)])) == [{0: found.scored}]
+    ((hypothesis,),) = forcing.annotated(
+        [Source(0, source)], [[Hypothesis(text, -1.0, -1.0, 3, ids)]]
+    )
+    assert text == "eins zwei drei" and hypothesis.scored.tokens == ["eins zwei", "drei", "</s>"]
+    assert list(forcing.scores([forcing.pair(source, ids)])) == [{0: hypothesis.scored}]
     split_again = next(forcing.scores(forcing.pairs([("drei vier", text)])))[0]
     assert split_again.tokens == ["eins", "zwei", "drei", "</s>"]
-    assert split_again.log_prob != found.scored.log_prob
+    assert split_again.log_prob != hypothesis.scored.log_prob
 
 
 def test_without_annotations_there_is_no_further_pass(translator, monkeypatch):
@@ -107,7 +109,11 @@ def test_without_annotations_there_is_no_further_pass(translator, monkeypatch):
         raise AssertionError("a teacher-forced pass")
 
     monkeypatch.setattr(TeacherForcing, "_batch", refuse)
-    assert all(one.scored is None for line in translator.stream(LINES) for one in line.hypotheses)
+    assert all(
+        hypothesis.scored is None
+        for line in translator.stream(LINES)
+        for hypothesis in line.hypotheses
+    )
     with pytest.raises(AssertionError, match="a teacher-forced pass"):
         list(translator.stream(LINES, annotate=True))
 
@@ -137,12 +143,12 @@ def test_saved_results_depend_on_mode_formats_and_annotations(translator):
         )
 
     jsonl = ("jsonl", None, None)
-    found = {
+    settings = {
         facts("translate", *jsonl),
         facts("score", *jsonl),
         facts("translate", *jsonl, annotate=True),
         facts("translate", "jsonl", "text", None),
         facts("translate", "jsonl", None, "text"),
     }
-    assert len(found) == 5
+    assert len(settings) == 5
     assert facts("translate", "text", "jsonl", "jsonl") == facts("translate", *jsonl)

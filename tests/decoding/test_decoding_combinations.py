@@ -60,14 +60,14 @@ OPTIONS = {
     "alpha": [dict(alpha=0.6), dict(alpha=1.7), dict(alpha=0.0)],
     "horizon": [{}, dict(horizon=2)],
 }  # fmt: skip
-OTHERS = {
+FURTHER = {
     "models": list(ENSEMBLES),
     "ids": [{}, dict(start_id=2), dict(start_id=0)],  # the start is also the end or padding
     "prefix": [{}, PREFIXES],
     "custom": [False, True],
     "annotate": [False, True],
 }
-FACTORS = OPTIONS | OTHERS
+FACTORS = OPTIONS | FURTHER
 # The rows of the fast test lack the last value of these factors.
 FAST = FACTORS | {name: FACTORS[name][:-1] for name in ("search", "lanes")}
 
@@ -136,17 +136,17 @@ def assert_same_translations(row):
     translations = list(fast.stream(items, first=FIRST, annotate=row["annotate"]))
     different, errors = [], []
     for number, (item, translation) in enumerate(zip(items, translations, strict=True), FIRST):
-        found, ids = translation.hypotheses, tuple(SOURCE.encode(item.text)[: LONGEST - 1])
+        hypotheses, ids = translation.hypotheses, tuple(SOURCE.encode(item.text)[: LONGEST - 1])
         if not ids:
-            assert [h.text for h in found] == [""]
+            assert [h.text for h in hypotheses] == [""]
             continue
         expected = slow.hypotheses(number, ids, tuple(TARGET.encode(item.prefix)))
         # A line without a possible hypothesis has a blank one of score −inf.
-        tokens = [(*h.ids, slow.end_id) for h in found if h.score > -np.inf]
+        tokens = [(*h.ids, slow.end_id) for h in hypotheses if h.score > -np.inf]
         if tokens != [h.tokens for h in expected]:
             different.append((item, tokens, expected))
             continue
-        for h, e in zip(found, expected, strict=bool(expected)):
+        for h, e in zip(hypotheses, expected, strict=bool(expected)):
             assert h.length == len(e.tokens) and h.text == TARGET.decode(e.tokens)
             errors += [abs(h.log_prob - e.log_prob), abs(h.score - e.score)]
             if row["annotate"]:

@@ -43,8 +43,8 @@ def test_one_checkpoint_is_taken_of_each_run_and_several_checkpoints_of_one_run(
 
 
 def test_as_many_checkpoints_as_runs_are_taken_in_pairs():
-    found = members_of(["a", "a", "b"], "2,4,average")
-    assert found == [(Path("a"), "2"), (Path("a"), "4"), (Path("b"), "average")]
+    members = members_of(["a", "a", "b"], "2,4,average")
+    assert members == [(Path("a"), "2"), (Path("a"), "4"), (Path("b"), "average")]
 
 
 @pytest.mark.parametrize("run, checkpoint", [(["a", "b"], "1,2,3"), (["a", "b", "c"], [1, 2])])
@@ -73,13 +73,15 @@ def test_no_run_no_checkpoint_and_an_empty_name_are_refused(run, checkpoint, par
 
 
 def test_the_checkpoints_of_an_ensemble_are_loaded_in_the_given_order(runs):
-    run, other, average = runs
-    translator = Translator.load([run, run, other], checkpoint="4,2,average", beam_size=3)
+    run, other_run, average = runs
+    translator = Translator.load([run, run, other_run], checkpoint="4,2,average", beam_size=3)
     assert translator.decoding.beam_size == 3 and len(translator.engine.models) == 3
-    first, second, third = (one["params"] for one in translator.engine.variables)
-    for found, factor in ((first, 4), (second, 2)):
-        jax.tree.map(lambda x, y, n=factor: np.testing.assert_array_equal(x, y * n), found, average)
-    jax.tree.map(np.testing.assert_array_equal, third, restore_params(other, "best"))
+    first, second, third = (variables["params"] for variables in translator.engine.variables)
+    for params, factor in ((first, 4), (second, 2)):
+        jax.tree.map(
+            lambda x, y, n=factor: np.testing.assert_array_equal(x, y * n), params, average
+        )
+    jax.tree.map(np.testing.assert_array_equal, third, restore_params(other_run, "best"))
 
 
 def test_a_missing_checkpoint_of_an_ensemble_is_refused(runs):
@@ -116,6 +118,6 @@ def test_invalid_weights_are_refused_before_parameters_are_read(runs, weights, p
 
 def test_a_translator_with_other_options_keeps_the_weights(runs):
     translator = Translator.load(runs[:2], weights=(1, 3))
-    other = translator.with_options(alpha=1.0)
-    assert translator.weights == other.weights == (0.25, 0.75)
-    assert translator.engine.weights.tolist() == other.engine.weights.tolist() == [0.25, 0.75]
+    changed = translator.with_options(alpha=1.0)
+    assert translator.weights == changed.weights == (0.25, 0.75)
+    assert translator.engine.weights.tolist() == changed.engine.weights.tolist() == [0.25, 0.75]

@@ -94,8 +94,8 @@ def translate_isolated(file, text):
 def test_an_exported_program_gives_the_bits_of_an_engine(
     trained, monkeypatch, in_table, min_length
 ):
-    """Wherever the engine of the platform adds the bias, which mixed rounds in the table only. A
-    queue of the smallest bucket on one device; empty rows have length 0."""
+    """The bias is in the table, where mixed rounds it, or is added to the logits. The program
+    searches a queue of the smallest bucket on one device; empty rows have length 0."""
     pytest.importorskip("flatbuffers")
     monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(bias_in_table=in_table))
     options = dict(batch_size=4, dtype="mixed", min_length=min_length)
@@ -110,14 +110,14 @@ def test_an_exported_program_gives_the_bits_of_an_engine(
         lengths[row] = len(ids) + 1
         source[row, : len(ids) + 1] = [*ids, END]
     run = jax.export.deserialize(bytearray(program)).call
-    tokens, found, scores = run(jax.tree.leaves(params), source, lengths)
+    tokens, output_lengths, scores = run(jax.tree.leaves(params), source, lengths)
     window = [Source(*numbered) for numbered in enumerate(sources)]
     expected = [result for results in engine.search([window]) for result in results]
     assert len(expected) == len(sources) == size - 2 > 40
     for (row, *_), (best, *_) in expected:
-        assert tokens[row, 0, : found[row, 0] - 1].tolist() == best.ids
+        assert tokens[row, 0, : output_lengths[row, 0] - 1].tolist() == best.ids
         assert scores[row, 0] == np.float32(best.score)
-    assert not found[len(sources) :].any()
+    assert not output_lengths[len(sources) :].any()
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_an_exported_file_gives_the_bytes_of_decode_without_this_project(trained
     with zipfile.ZipFile(trained / "a.zip") as archive:
         card = json.loads(archive.read("card.json"))
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
-    assert [one["tokens"] for one in card["buckets"]] == [16, 32]
+    assert [bucket["tokens"] for bucket in card["buckets"]] == [16, 32]
     assert card["platforms"] == ["cpu", "tpu"] and card["decoding"]["alpha"] == 0.9
 
 

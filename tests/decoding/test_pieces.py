@@ -40,16 +40,16 @@ def as_pieces(translator, line):
 def test_pieces_have_the_translations_of_their_text(run, text, pieces):
     tokenizer = text.target_tokenizer
     lines = [as_pieces(text, line) for line in LINES]
-    expected, found = text.translate(LINES), pieces.translate(lines)
-    best = [nbest[0] for nbest in found]
+    expected, translations = text.translate(LINES), pieces.translate(lines)
+    best = [nbest[0] for nbest in translations]
     assert len({nbest[0] for nbest in expected}) > 3
     assert [
         [tokenizer.decode(pieces.target_tokenizer.encode(line)) for line in nbest]
-        for nbest in found
+        for nbest in translations
     ] == expected
     assert any(line.split(" ") != tokenizer.decode(tokenizer.encode(line)) for line in best)
     assert Translator.load(run, source_pieces=True, nbest=2).translate(lines) == expected
-    assert Translator.load(run, target_pieces=True, nbest=2).translate(LINES) == found
+    assert Translator.load(run, target_pieces=True, nbest=2).translate(LINES) == translations
 
 
 def test_prefixes_are_pieces(text, pieces):
@@ -57,11 +57,13 @@ def test_prefixes_are_pieces(text, pieces):
     lines = [as_pieces(text, line) for line in LINES]
     expected = text.stream([Item(a, a, prefix=b) for a, b in zip(LINES, prefixes, strict=True)])
     pairs = [(a, as_pieces(text, b)) for a, b in zip(lines, prefixes, strict=True)]
-    found = list(pieces.stream([Item(a, a, prefix=b) for a, b in pairs]))
-    scores = [[(h.score, h.length) for h in one.hypotheses] for one in found]
-    assert scores == [[(h.score, h.length) for h in one.hypotheses] for one in expected]
-    for (line, prefix), one in zip(pairs, found, strict=True):
-        assert not line or one.text.startswith(prefix)
+    translations = list(pieces.stream([Item(a, a, prefix=b) for a, b in pairs]))
+    scores = [[(h.score, h.length) for h in translation.hypotheses] for translation in translations]
+    assert scores == [
+        [(h.score, h.length) for h in translation.hypotheses] for translation in expected
+    ]
+    for (line, prefix), translation in zip(pairs, translations, strict=True):
+        assert not line or translation.text.startswith(prefix)
 
 
 def test_given_targets_are_pieces(text, pieces):

@@ -29,17 +29,19 @@ def runs(tmp_path_factory):
     return [directory / kind for kind in KINDS]
 
 
-def test_searched_translations_have_the_scores_of_given_ones_also_in_an_ensemble(runs):
+def test_searched_translations_have_the_scores_of_teacher_forcing_also_in_an_ensemble(runs):
     translator = Translator.load(runs)
     assert not translator.can_align and Translator.load(runs[1]).can_align
-    found = list(translator.stream(LINES, annotate=True))
-    assert found[1].text == "" and set(found[0].text.split()) <= set(WORDS)
-    pairs = [(line, one.text) for line, one in zip(LINES, found, strict=True)]
-    for one, given in zip(found, scored(translator, pairs), strict=True):
-        if given is not None and "⁇" not in one.text:
-            best = one.hypotheses[0]
+    translations = list(translator.stream(LINES, annotate=True))
+    assert translations[1].text == "" and set(translations[0].text.split()) <= set(WORDS)
+    pairs = [
+        (line, translation.text) for line, translation in zip(LINES, translations, strict=True)
+    ]
+    for translation, forced in zip(translations, scored(translator, pairs), strict=True):
+        if forced is not None and "⁇" not in translation.text:
+            best = translation.hypotheses[0]
             assert best.scored.score == pytest.approx(best.score, rel=1e-4, abs=1e-4)
-            assert best.scored.links == given.links == []  # one of the models cannot align
+            assert best.scored.links == forced.links == []  # one of the models cannot align
 
 
 def test_attention_weights_of_an_rnn_are_those_that_its_decoder_computes(runs):
@@ -47,16 +49,16 @@ def test_attention_weights_of_an_rnn_are_those_that_its_decoder_computes(runs):
         Translator.load(runs[0]).attention("eins")
     assert caught.value.code == CONFIGURATION
     translator = Translator.load(runs[1])
-    found = translator.attention("eins zwei drei", "FÜNF VIER")
-    source, target = len(found.source), len(found.target)
-    assert found.encoder.shape == (0, 1, source, source)
-    assert found.decoder.shape == (0, 1, target, target)
-    assert found.cross.shape == (1, 1, target, source) and found.cross.std() > 0
-    np.testing.assert_allclose(found.cross.sum(axis=-1), 1, atol=1e-6)
-    (given,) = scored(translator, [("eins zwei drei", "FÜNF VIER")])
-    links = [(int(i), j) for j, i in enumerate(found.cross[0, 0, :-1, :-1].argmax(axis=-1))]
-    assert given.links == links
-    (kind,) = view_data(Example(found, "a", "b"))["kinds"]
+    attention = translator.attention("eins zwei drei", "FÜNF VIER")
+    source, target = len(attention.source), len(attention.target)
+    assert attention.encoder.shape == (0, 1, source, source)
+    assert attention.decoder.shape == (0, 1, target, target)
+    assert attention.cross.shape == (1, 1, target, source) and attention.cross.std() > 0
+    np.testing.assert_allclose(attention.cross.sum(axis=-1), 1, atol=1e-6)
+    (forced,) = scored(translator, [("eins zwei drei", "FÜNF VIER")])
+    links = [(int(i), j) for j, i in enumerate(attention.cross[0, 0, :-1, :-1].argmax(axis=-1))]
+    assert forced.links == links
+    (kind,) = view_data(Example(attention, "a", "b"))["kinds"]
     assert (kind["name"], kind["layers"], kind["heads"]) == ("cross", 1, 1)
 
 
@@ -101,7 +103,7 @@ def test_the_commands_train_and_translate_with_an_rnn(tmp_path):
     config.training.eval_every = config.training.checkpoint_every = 600
     config.training.log_every, config.training.warmup_steps = 100, 50
     default = type(config)()
-    given = [
+    arguments = [
         f"--config.{part}.{name}={value}"
         for part, section in asdict(config).items()
         for name, value in section.items()
@@ -109,7 +111,7 @@ def test_the_commands_train_and_translate_with_an_rnn(tmp_path):
     ]
     run = tmp_path / "run"
     base = ROOT / "configs" / "base.py"
-    done = call_forked([ROOT / "train.py", f"--config={base}", f"--workdir={run}", *given])
+    done = call_forked([ROOT / "train.py", f"--config={base}", f"--workdir={run}", *arguments])
     assert done.code == 0, done.err
     lines = ["eins zwei drei", "vier", "elf zehn neun acht"]
     stdin = "".join(f"{line}\n" for line in lines).encode()

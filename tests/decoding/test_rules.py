@@ -33,7 +33,7 @@ def test_the_words_of_the_documented_example_never_occur(tmp_path):
     write_run(tmp_path / "run", tokenizer=pieces)
     options = dict(suppress="<pad> <s> <unk>", samples=8)
     usual = Translator.load(tmp_path / "run").translate(SENTENCES, **options)
-    count = Counter(word for each in usual for text in each for word in text.split())
+    count = Counter(word for samples in usual for text in samples for word in text.split())
     words = sorted(count, key=lambda word: -count[word] * (2 < len(word) < 8))[:3]
     (example,) = (
         code
@@ -45,9 +45,10 @@ def test_the_words_of_the_documented_example_never_occur(tmp_path):
     names = {}
     exec(changed.replace('["Katze", "Hund"]', repr(words)).rpartition("translator.")[0], names)
     assert max(map(len, names["sequences"])) > 2
-    found = names["translator"].translate(SENTENCES, rules=names["without_words"], **options)
-    assert not {word for each in found for text in each for word in text.split()} & set(words)
-    assert all(2 < len(word) < 8 for word in words) and found != usual
+    restricted = names["translator"].translate(SENTENCES, rules=names["without_words"], **options)
+    used = {word for samples in restricted for text in samples for word in text.split()}
+    assert not used & set(words)
+    assert all(2 < len(word) < 8 for word in words) and restricted != usual
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def translator():
 
 def pairs_in(translations):
     """The counts of two words in a row."""
-    texts = [text.split() for each in translations for text in each]
+    texts = [text.split() for nbest in translations for text in nbest]
     return Counter(pair for words in texts for pair in zip(words, words[1:], strict=False))
 
 
@@ -68,22 +69,26 @@ def test_translations_with_a_rule_have_the_scores_of_the_model(translator):
     frequent = [pair for pair, _ in pairs_in(usual).most_common(2)]
     rules = rules_for([translator.target_tokenizer.encode(" ".join(pair)) for pair in frequent])
     with_rules = translator.with_options(rules=rules)
-    found = list(with_rules.stream(LINES))
-    texts = [[one.text for one in each.hypotheses] for each in found]
+    translations = list(with_rules.stream(LINES))
+    texts = [
+        [hypothesis.text for hypothesis in translation.hypotheses] for translation in translations
+    ]
     assert not set(pairs_in(texts)) & set(frequent)
     assert texts == translator.translate(LINES, rules=rules) != usual
     assert translator.translate(LINES) == usual
     pairs = [(LINES[i], text) for i in (0, 3) for text in texts[i]]
-    expected = [one.score for i in (0, 3) for one in found[i].hypotheses]
-    scores = [one.score for one in scored(with_rules, pairs)]
+    expected = [hypothesis.score for i in (0, 3) for hypothesis in translations[i].hypotheses]
+    scores = [pair.score for pair in scored(with_rules, pairs)]
     assert scores == pytest.approx(expected, abs=1e-4)
 
 
 def test_programs_are_kept_by_the_identity_of_the_rules(translator):
     rules, equal = rules_for([(4, 5)]), rules_for([(4, 5)])
-    first, again, other = (translator.with_options(rules=one) for one in (rules, rules, equal))
-    assert first is again is first.with_options() and first is not other
-    programs = [one.engine._program(16) for one in (translator, first, other)]
+    first, again, second = (
+        translator.with_options(rules=chosen) for chosen in (rules, rules, equal)
+    )
+    assert first is again is first.with_options() and first is not second
+    programs = [instance.engine._program(16) for instance in (translator, first, second)]
     assert len(set(programs)) == 3
     assert first.with_options(alpha=1.0).engine._program(16) == programs[1]
     assert first.rules is first.with_options(beam_size=5).rules is rules

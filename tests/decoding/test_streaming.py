@@ -26,16 +26,16 @@ def pipe():
 def test_a_window_closes_when_it_is_full_at_the_end_and_when_the_input_pauses(pipe):
     assert list(windows(Prefetched(range(10), 10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     writer, lines = pipe
-    found = windows(Prefetched(lines, 10), 4)
+    iterator = windows(Prefetched(lines, 10), 4)
     for text in ("one\n", "two\nthree\n", "\n"):
         os.write(writer, text.encode())
         seen = []
         while len(seen) < text.count("\n"):  # a slow machine may see a pause between two lines
-            seen += in_time(lambda: next(found))
+            seen += in_time(lambda: next(iterator))
         assert seen == text.split("\n")[:-1]
     os.write(writer, b"last")
     os.close(writer)
-    assert in_time(lambda: list(found)) == [["last"]]
+    assert in_time(lambda: list(iterator)) == [["last"]]
 
 
 def test_a_window_closes_after_a_fixed_time_if_the_input_is_slow_and_steady(monkeypatch):
@@ -64,10 +64,10 @@ def test_an_error_is_raised_after_the_items_before_it():
         yield from range(3)
         raise ValueError("item 3")
 
-    found = windows(Prefetched(items(), 10), 10)
-    assert next(found) == [0, 1, 2]
+    iterator = windows(Prefetched(items(), 10), 10)
+    assert next(iterator) == [0, 1, 2]
     with pytest.raises(ValueError, match="item 3"):
-        next(found)
+        next(iterator)
 
 
 def test_closing_does_not_wait_for_an_input_that_blocks(pipe):
@@ -82,8 +82,8 @@ def test_closing_does_not_wait_for_an_input_that_blocks(pipe):
 
 def test_results_in_any_order_are_yielded_in_order_as_soon_as_possible():
     groups = iter([{}, {2: "c", 1: "b"}, {}, {0: "a"}, {3: "d"}])
-    found = in_order(groups)
-    assert [next(found) for _ in range(3)] == ["a", "b", "c"]
+    iterator = in_order(groups)
+    assert [next(iterator) for _ in range(3)] == ["a", "b", "c"]
     assert list(groups) == [{3: "d"}]  # the last group was not read yet
     assert list(in_order([{7: "a"}, {8: "b"}], first=7)) == ["a", "b"]
 

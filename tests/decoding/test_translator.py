@@ -25,12 +25,12 @@ def echo():
 
 
 @pytest.mark.parametrize("trained", ["float32", "bfloat16"])
-@pytest.mark.parametrize("given", ["", "float32", "mixed"])
-def test_a_model_computes_in_the_dtype_of_its_training_unless_another_is_given(trained, given):
+@pytest.mark.parametrize("override", ["", "float32", "mixed"])
+def test_a_model_computes_in_the_dtype_of_its_training_unless_another_is_given(trained, override):
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     models = [ModelConfig(d_model=8, num_heads=2, dtype=trained)]
-    engine = Translator(models, (words, words), DecodingConfig(dtype=given)).engine
-    assert engine.models[0].config == replace(models[0], dtype=given or trained)
+    engine = Translator(models, (words, words), DecodingConfig(dtype=override)).engine
+    assert engine.models[0].config == replace(models[0], dtype=override or trained)
 
 
 def test_weights_that_are_cast_serve_no_translator_of_a_wider_dtype():

@@ -32,7 +32,7 @@ def test_a_line_in_an_open_pipe_is_answered_before_the_next_one_is_written(echo)
         assert in_time(lambda: next(stream)).text == line
     os.write(writer, b"eins\n\nzwei\n")
     os.close(writer)
-    assert in_time(lambda: [found.text for found in stream]) == ["eins", "", "zwei"]
+    assert in_time(lambda: [translation.text for translation in stream]) == ["eins", "", "zwei"]
     os.close(reader)
 
 
@@ -54,17 +54,17 @@ def test_lines_before_an_error_of_the_input_are_translated_first(echo):
 
     seen = []
     with pytest.raises(UserError, match="line 3"):
-        for found in echo[0].stream(lines()):
-            seen.append(found.text)
+        for translation in echo[0].stream(lines()):
+            seen.append(translation.text)
     assert seen == ["eins", "zwei"]
 
 
 def test_results_have_the_numbers_of_their_lines(echo):
     lines = {7: "eins", 3: "", 900: "zwei drei", 5: "vier"}
-    found = {}
+    results = {}
     for group in echo[0].results(lines.items()):
-        found |= {number: one.text for number, one in group.items()}
-    assert found == lines
+        results |= {number: translation.text for number, translation in group.items()}
+    assert results == lines
 
 
 def test_long_lines_count_as_several_so_that_few_of_them_are_in_memory(echo):
@@ -230,7 +230,7 @@ def test_calls_run_at_the_same_time_and_take_lines_in_turn(echo):
     engine._search = search
     lines = [" ".join(WORDS[: 1 + i % 9]) for i in range(2 * batch)]
     assert translator.translate(lines) == lines
-    lengths = [np.sort(found[found > 0]) for _, found in seen]
+    lengths = [np.sort(call_lengths[call_lengths > 0]) for _, call_lengths in seen]
     assert len(lengths) == 2 and abs(lengths[0] - lengths[1]).max() <= 1
 
 

@@ -49,21 +49,21 @@ def converted(tmp_path_factory):
 @pytest.mark.slow
 def test_a_directory_and_its_converted_run_decode_to_the_same_bytes(converted):
     lines = "".join(json.dumps({"text": line}) + "\n" for line in [*SENTENCES[:5], "", "犬 🐕"])
-    found = [
+    results = [
         call("decode.py", f"--workdir={path}", "--format=jsonl", "--nbest=2", stdin=lines)
         for path in converted
     ]
-    assert found[0][0] == 0, found[0][2]
-    assert found[0][1] == found[1][1] and found[0][1].count('"score"') > 10
+    assert results[0][0] == 0, results[0][2]
+    assert results[0][1] == results[1][1] and results[0][1].count('"score"') > 10
     assert open_model(converted[0], "best")[0] == open_model(converted[1], "best")[0]
 
 
 @pytest.mark.slow
-def test_an_ensemble_of_a_directory_and_its_run_is_that_model(converted):
-    one, both = (
+def test_an_ensemble_of_a_directory_and_its_run_has_the_output_of_one_of_them(converted):
+    single, both = (
         Translator.load(runs).translate(SENTENCES[:5]) for runs in (converted[1], converted)
     )
-    assert both == one
+    assert both == single
 
 
 def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converted, tmp_path):
@@ -73,12 +73,12 @@ def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converte
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (
         converted[0] / "model.safetensors"
     ).read_bytes()
-    for given, expected, message in (
+    for flags, expected, message in (
         (arguments, OUTPUT, "exists already"),
         ((f"--from_run={converted[1]}", "--to=x"), CONFIGURATION, "--to_marian=DIR"),
         ((f"--from_marian={converted[1]}", f"--to={tmp_path / 'x'}"), CHECKPOINT, "model_type"),
     ):
-        code, out, err = call("scripts/convert.py", *given)
+        code, out, err = call("scripts/convert.py", *flags)
         assert (code, out, err.count("\n")) == (expected, "", 1) and message in err
 
 
@@ -87,8 +87,8 @@ def fine_tuning(path, start, **training):
     pairs = path.parent / "pairs.tsv"
     pairs.write_text(
         "".join(
-            f"{one}\t{other}\n"
-            for one, other in zip(SENTENCES[:6] * 3, SENTENCES[3:9] * 3, strict=True)
+            f"{source}\t{target}\n"
+            for source, target in zip(SENTENCES[:6] * 3, SENTENCES[3:9] * 3, strict=True)
         ),
         encoding="utf-8",
     )
@@ -120,7 +120,7 @@ def untrained(converted, tmp_path_factory):
 def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted, untrained):
     path, config, data = untrained
     for a, b in zip(
-        *(jax.tree.leaves(load_params(one, "best")) for one in (converted[1], path)), strict=True
+        *(jax.tree.leaves(load_params(run, "best")) for run in (converted[1], path)), strict=True
     ):
         np.testing.assert_array_equal(a, b)
     model = open_model(converted[0], "best")[0].model
@@ -139,7 +139,7 @@ def test_training_starts_from_the_converted_run_and_resumes(converted, tmp_path)
     fine_tuned(tmp_path / "run", converted[1], num_steps=8, learning_rate=0.01)
     assert isinstance(open_model(tmp_path / "run", "best")[1][0], MarianTokenizer)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    nll = [one["valid_nll"] for one in map(json.loads, lines) if "valid_nll" in one]
+    nll = [entry["valid_nll"] for entry in map(json.loads, lines) if "valid_nll" in entry]
     assert nll[-1] < nll[0]
     fine_tuned(tmp_path / "run", converted[1], num_steps=10, learning_rate=0.01)
     assert "resumed at step 8" in (tmp_path / "run" / "train.log").read_text()
@@ -157,13 +157,13 @@ def test_the_loss_equals_that_of_transformers(converted, tmp_path):
     source, target = open_model(converted[0], "best")[1]
     reference = transformers.MarianMTModel.from_pretrained(converted[0]).eval()
     total = tokens = 0
-    for one, other in zip(SENTENCES[:6], SENTENCES[3:9], strict=True):
-        labels = [*target.encode(other), 0]
-        if max(len(labels), len(source.encode(one)) + 1) > 31:  # training drops it too
+    for line, target_line in zip(SENTENCES[:6], SENTENCES[3:9], strict=True):
+        labels = [*target.encode(target_line), 0]
+        if max(len(labels), len(source.encode(line)) + 1) > 31:  # training drops it too
             continue
         with torch.no_grad():
             loss = reference(
-                input_ids=torch.tensor([[*source.encode(one), 0]]), labels=torch.tensor([labels])
+                input_ids=torch.tensor([[*source.encode(line), 0]]), labels=torch.tensor([labels])
             ).loss.item()
         total, tokens = total + loss * len(labels), tokens + len(labels)
     assert tokens > 50

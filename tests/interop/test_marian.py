@@ -44,19 +44,19 @@ def test_logits_equal_those_of_transformers_also_with_padding(tmp_path, sharing,
     config, _ = marian_config(tmp_path)
     assert config.tied_embeddings == sharing
     params, random = load_marian(tmp_path, config), np.random.default_rng(0)
-    _, given = inputs(random, torch)
+    _, torch_inputs = inputs(random, torch)
     target = random.integers(1, PAD, (50, 7))
     with torch.no_grad():
-        expected = reference(**given, decoder_input_ids=torch.tensor(target)).logits.numpy()
-    found = jax.jit(Transformer(config).apply)(
+        expected = reference(**torch_inputs, decoder_input_ids=torch.tensor(target)).logits.numpy()
+    logits = jax.jit(Transformer(config).apply)(
         {"params": params},
-        jnp.asarray(given["input_ids"].numpy()),
+        jnp.asarray(torch_inputs["input_ids"].numpy()),
         jnp.asarray(target),
-        jnp.asarray(given["attention_mask"].numpy()),
+        jnp.asarray(torch_inputs["attention_mask"].numpy()),
         jnp.ones((50, 7), int),
     )
     assert np.std(expected) > 0.5
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
 @pytest.fixture(scope="module", params=slow_except(["none", "three-way"], SHARING))
@@ -68,7 +68,7 @@ def searched(request, tmp_path_factory):
     reference.save_pretrained(path)
     config, _ = marian_config(path)
     params = load_marian(path, config)
-    sources, given = inputs(np.random.default_rng(3), torch)
+    sources, torch_inputs = inputs(np.random.default_rng(3), torch)
 
     def ours(**options):
         engine = Engine(
@@ -83,18 +83,18 @@ def searched(request, tmp_path_factory):
             (PAD,),
         )
         engine.use(params)
-        found = engine.search([[Source(*numbered) for numbered in enumerate(sources)]])
+        calls = engine.search([[Source(*numbered) for numbered in enumerate(sources)]])
         return {
-            source.number: [(one.ids, one.score) for one in hypotheses]
-            for call in found
+            source.number: [(hypothesis.ids, hypothesis.score) for hypothesis in hypotheses]
+            for call in calls
             for source, hypotheses in call
         }
 
     def hf(**options):
         """Their length counts the start token. A forced end token costs nothing in transformers, so
         it is forced here through the allowed tokens, which keeps its probability."""
-        found = reference.generate(
-            **given,
+        generated = reference.generate(
+            **torch_inputs,
             **options,
             max_length=LIMIT + 1,
             forced_eos_token_id=None,
@@ -106,8 +106,8 @@ def searched(request, tmp_path_factory):
             ),
         )
         beams = options.get("num_return_sequences", 1)
-        ids = [[*row[1:], 0][: [*row[1:], 0].index(0)] for row in found.sequences.tolist()]
-        scores = found.sequences_scores.tolist() if beams > 1 else [0.0] * 50
+        ids = [[*row[1:], 0][: [*row[1:], 0].index(0)] for row in generated.sequences.tolist()]
+        scores = generated.sequences_scores.tolist() if beams > 1 else [0.0] * 50
         hypotheses = list(zip(ids, scores, strict=True))
         return {i: hypotheses[i * beams : (i + 1) * beams] for i in range(50)}
 
@@ -116,9 +116,9 @@ def searched(request, tmp_path_factory):
 
 def test_greedy_ids_equal_those_of_transformers(searched):
     ours, hf = searched
-    found, expected = ours(beam_size=1), hf(num_beams=1)
-    assert {i: one[0][0] for i, one in found.items()} == {
-        i: one[0][0] for i, one in expected.items()
+    results, expected = ours(beam_size=1), hf(num_beams=1)
+    assert {i: nbest[0][0] for i, nbest in results.items()} == {
+        i: nbest[0][0] for i, nbest in expected.items()
     }
 
 
@@ -130,18 +130,18 @@ def test_beams_equal_those_of_transformers_without_early_stopping(searched):
     processor does not decide which hypothesis is the best.
     """
     ours, hf = searched
-    found = ours(beam_size=N, nbest=N)
+    results = ours(beam_size=N, nbest=N)
     expected = hf(num_beams=N, num_return_sequences=N, early_stopping="never", length_penalty=1.0)
     same = 0
     for i, hypotheses in expected.items():
         assert hypotheses[0][1] - hypotheses[1][1] > 1e-4
-        assert found[i][0][0] == hypotheses[0][0], f"{i}: {found[i]}, expected {hypotheses}"
-        assert found[i][0][1] == pytest.approx(hypotheses[0][1], abs=1e-4)
-        for (_, score), (_, reference) in zip(found[i], hypotheses, strict=True):
+        assert results[i][0][0] == hypotheses[0][0], f"{i}: {results[i]}, expected {hypotheses}"
+        assert results[i][0][1] == pytest.approx(hypotheses[0][1], abs=1e-4)
+        for (_, score), (_, reference) in zip(results[i], hypotheses, strict=True):
             assert score >= reference - 1e-4
-        same += [ids for ids, _ in found[i]] == [ids for ids, _ in hypotheses]
+        same += [ids for ids, _ in results[i]] == [ids for ids, _ in hypotheses]
     assert same > 25
-    assert len({len(one[0][0]) for one in found.values()}) > 1
+    assert len({len(nbest[0][0]) for nbest in results.values()}) > 1
 
 
 def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
@@ -150,7 +150,7 @@ def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
     reason above."""
     ours, hf = searched
     plain = ours(beam_size=N)
-    found = ours(beam_size=N, repetition_penalty=1.4)
+    results = ours(beam_size=N, repetition_penalty=1.4)
     expected = hf(
         num_beams=N,
         num_return_sequences=N,
@@ -158,12 +158,12 @@ def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
         length_penalty=1.0,
         repetition_penalty=1.4,
     )
-    same = [i for i, hypotheses in expected.items() if found[i][0][0] == hypotheses[0][0]]
+    same = [i for i, hypotheses in expected.items() if results[i][0][0] == hypotheses[0][0]]
     assert len(same) > 40
     for i, hypotheses in expected.items():
-        score, reference = found[i][0][1], hypotheses[0][1]
+        score, reference = results[i][0][1], hypotheses[0][1]
         assert score == pytest.approx(reference, abs=1e-4) if i in same else score > reference
-    assert sum(found[i][0][0] != plain[i][0][0] for i in same) > 5
+    assert sum(results[i][0][0] != plain[i][0][0] for i in same) > 5
 
 
 @pytest.mark.parametrize("field, value", [
@@ -278,8 +278,8 @@ def test_generation_config_determines_the_decoding_defaults(tmp_path):
         "max_new_tokens": 9,
     }
     path.write_text(json.dumps(content))
-    found = open_model(tmp_path, "best")[0].decoding
-    assert (found.renormalize, found.alpha, found.max_length) == (True, 0.6, 9)
+    decoding = open_model(tmp_path, "best")[0].decoding
+    assert (decoding.renormalize, decoding.alpha, decoding.max_length) == (True, 0.6, 9)
     path.unlink()
     assert open_model(tmp_path, "best")[0].decoding.beam_size == 1
     with pytest.raises(UserError, match="'7'"):

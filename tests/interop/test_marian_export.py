@@ -62,8 +62,8 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
         tokenizers[kind == "a larger source"] = small
         config.data.joint_vocab = False
     sizes = {
-        f"{side}_vocab_size": one.size
-        for side, one in zip(("source", "target"), tokenizers, strict=True)
+        f"{side}_vocab_size": tokenizer.size
+        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True)
     }
     fields = dict(
         d_model=26,
@@ -148,9 +148,11 @@ def test_import_and_export_of_a_marian_directory_are_bit_exact(tmp_path):
     assert open_model(tmp_path / "run", "best")[0] == config
     back = exported(tmp_path / "run", tmp_path / "back")
     assert (back / "vocab.json").exists() and not (back / "target_vocab.json").exists()
-    one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "marian", back))
-    assert {name: x.tobytes() for name, x in one.items()} == {
-        name: x.tobytes() for name, x in other.items()
+    original, reexported = (
+        load_file(path / "model.safetensors") for path in (tmp_path / "marian", back)
+    )
+    assert {name: x.tobytes() for name, x in original.items()} == {
+        name: x.tobytes() for name, x in reexported.items()
     }
     assert open_model(back, "best")[0] == config
 
@@ -166,10 +168,10 @@ def test_a_marian_model_with_a_nonzero_start_token_is_exported_bit_exactly(tmp_p
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     assert tensors["model.shared.weight"].shape[0] == config.model.target_vocab_size + 1
     assert not tensors["model.shared.weight"][-1].any()
-    found, back = open_model(tmp_path / "out", "best")
-    assert (found, [one.vocabulary for one in back]) == (
+    loaded_config, back = open_model(tmp_path / "out", "best")
+    assert (loaded_config, [tokenizer.vocabulary for tokenizer in back]) == (
         config,
-        [one.vocabulary for one in tokenizers],
+        [tokenizer.vocabulary for tokenizer in tokenizers],
     )
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "out", "best"), params)
 
@@ -181,9 +183,11 @@ def test_translations_equal_those_of_transformers(pair):
     tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
     model, loaded = transformers.MarianMTModel.from_pretrained(directory, output_loading_info=True)
     assert not any(loaded.values())
-    found = [one.hypotheses[0] for one in Translator.load(run).stream(LINES)]
-    again = [one.hypotheses[0] for one in Translator.load(directory).stream(LINES)]
-    assert [one.text for one in again] == [one.text for one in found]
+    hypotheses = [translation.hypotheses[0] for translation in Translator.load(run).stream(LINES)]
+    again = [translation.hypotheses[0] for translation in Translator.load(directory).stream(LINES)]
+    assert [hypothesis.text for hypothesis in again] == [
+        hypothesis.text for hypothesis in hypotheses
+    ]
     target = open_model(run, "best")[0].model.target_vocab_size
     reference = model.eval().generate(
         **tokenizer(LINES, return_tensors="pt", padding=True),
@@ -197,9 +201,13 @@ def test_translations_equal_those_of_transformers(pair):
     )
     ids = [[*row[1:], END] for row in reference.sequences.tolist()]
     pieces = open_model(run, "best")[1][1]
-    assert [pieces.decode(row[: row.index(END)]) for row in ids] == [one.text for one in found]
-    np.testing.assert_allclose([one.score for one in found], reference.sequences_scores, atol=1e-4)
-    assert len({one.score for one in found}) == len(LINES)
+    assert [pieces.decode(row[: row.index(END)]) for row in ids] == [
+        hypothesis.text for hypothesis in hypotheses
+    ]
+    np.testing.assert_allclose(
+        [hypothesis.score for hypothesis in hypotheses], reference.sequences_scores, atol=1e-4
+    )
+    assert len({hypothesis.score for hypothesis in hypotheses}) == len(LINES)
 
 
 def test_translations_equal_those_of_ctranslate2(pair, tmp_path):
@@ -224,10 +232,10 @@ def test_translations_equal_those_of_ctranslate2(pair, tmp_path):
             length_penalty=1.0,
             return_scores=True,
         )
-        found = Translator.load(run, beam_size=beam_size).stream(LINES)
-        for one, other in zip(found, results, strict=True):
-            ids = [tokenizer.id_of(piece) for piece in other.hypotheses[0]]
-            assert one.text == tokenizer.decode(ids)
+        translations = Translator.load(run, beam_size=beam_size).stream(LINES)
+        for translation, result in zip(translations, results, strict=True):
+            ids = [tokenizer.id_of(piece) for piece in result.hypotheses[0]]
+            assert translation.text == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,10 @@ def test_attention_equals_equation_1_for_every_broadcast_mask():
     inputs, masks = queries_keys_values(), [None, *(random_mask(*shape) for shape in shapes)]
 
     @jax.jit
-    def attend_with_each(inputs, masks):
+    def attend_all(inputs, masks):
         return [dot_product_attention(*inputs, mask) for mask in masks]
 
-    for mask, (output, weights) in zip(masks, attend_with_each(inputs, masks), strict=True):
+    for mask, (output, weights) in zip(masks, attend_all(inputs, masks), strict=True):
         case = "no mask" if mask is None else f"{mask.shape}"
         expected, expected_weights = numpy_attention(*inputs, True if mask is None else mask)
         np.testing.assert_allclose(output, expected, atol=2e-6, err_msg=case)
@@ -137,16 +137,16 @@ def test_the_softmax_of_bfloat16_inputs_is_float32():
     np.testing.assert_allclose(np.asarray(output).astype(np.float32), expected, atol=2e-2)
 
 
-def lowered_gradient(loss, *given):
+def lowered_gradient(loss, *arguments):
     """The lowered program of the gradient with respect to all arguments."""
-    return jax.jit(jax.grad(loss, tuple(range(len(given))))).lower(*given).as_text()
+    return jax.jit(jax.grad(loss, tuple(range(len(arguments))))).lower(*arguments).as_text()
 
 
 def test_products_of_float32_have_full_precision_unless_another_is_given():
     """Two products forward, and two gradients of each."""
 
-    def loss(*given, **options):
-        return jnp.square(dot_product_attention(*given, **options)[0]).sum()
+    def loss(*arguments, **options):
+        return jnp.square(dot_product_attention(*arguments, **options)[0]).sum()
 
     text = lowered_gradient(loss, *queries_keys_values())
     assert text.count("dot_general") == text.count("[HIGHEST, HIGHEST]") == 6
@@ -161,11 +161,11 @@ def test_attention_beside_bfloat16_weights_has_the_default_precision(dtype, full
     params = cast_weights(random_params(bias=False), dtype)
 
     def loss(x, query, output, *keys_values):
-        own = params._replace(query=query, output=output)
-        return jnp.square(multi_head_attention(own, x, KeysValues(*keys_values))[0]).sum()
+        changed = params._replace(query=query, output=output)
+        return jnp.square(multi_head_attention(changed, x, KeysValues(*keys_values))[0]).sum()
 
-    given = normal(B, T, D), params.query, params.output, *queries_keys_values()[1:]
-    text = lowered_gradient(loss, *given)
+    arguments = normal(B, T, D), params.query, params.output, *queries_keys_values()[1:]
+    text = lowered_gradient(loss, *arguments)
     assert text.count("dot_general") == 12 and text.count("[HIGHEST, HIGHEST]") == full
 
 

@@ -84,17 +84,17 @@ def test_candidates_are_the_first_of_all_continuations_in_sorted_order(vocab, be
         return [candidates(*arguments, END, *mask) for mask in masks]
 
     arguments = logits, normalizer, live, np.arange(lanes) == 2
-    for mask, found in zip(masks, run(masks, *arguments), strict=True):
+    for mask, result in zip(masks, run(masks, *arguments), strict=True):
         changes = np.where(*mask, logits, -np.inf) if mask else logits.copy()
         changes[2] = np.where(np.arange(vocab) == END, logits[2], -np.inf)
         expected = (live[..., None] + (changes - normalizer[..., None])).reshape(lanes, -1)
         order = np.argsort(-expected, axis=1, kind="stable")[:, :number]
         values = np.take_along_axis(expected, order, axis=1)
-        np.testing.assert_array_equal(found[0], values)
+        np.testing.assert_array_equal(result[0], values)
         possible = values > -np.inf
         assert possible.any()
-        np.testing.assert_array_equal(found[1][possible], (order // vocab)[possible])
-        np.testing.assert_array_equal(found[2][possible], (order % vocab)[possible])
+        np.testing.assert_array_equal(result[1][possible], (order // vocab)[possible])
+        np.testing.assert_array_equal(result[2][possible], (order % vocab)[possible])
 
 
 # Exhaustive enumeration.
@@ -107,15 +107,15 @@ def test_a_beam_as_wide_as_all_continuations_equals_exhaustive_enumeration(alpha
     search, limits = searcher(max_length=4, **options), np.array([4, 1, 3, 4, 2])
     for seed in range(3):
         tables = random_tables(seed, (5, 4, 4, 4), end=seed - 1.0)
-        found = search(tables, limits)
-        assert_well_formed(found, limits)
+        hypotheses = search(tables, limits)
+        assert_well_formed(hypotheses, limits)
         for row, limit in enumerate(limits):
             expected = [
                 (tokens, log_prob, log_prob / penalty(len(tokens), alpha, power))
                 for tokens, log_prob in every_hypothesis(table_model(tables[row]), limit, END)
             ]
             assert len(expected) == sum(3**n for n in range(limit))
-            assert_same(listed(found, row), sorted(expected, key=lambda e: -e[2]))
+            assert_same(listed(hypotheses, row), sorted(expected, key=lambda e: -e[2]))
 
 
 # Greedy search and the slow search.
@@ -125,14 +125,14 @@ def test_beam_1_is_greedy_search():
     search = searcher(**GREEDY)
     for seed in range(5):
         tables, limits = random_tables(seed), random_limits(seed)
-        found = search(tables, limits)
-        assert_well_formed(found, limits)
+        hypotheses = search(tables, limits)
+        assert_well_formed(hypotheses, limits)
         for row, limit in enumerate(limits):
             tokens = [START]
             while tokens[-1] != END:
                 best = tables[row, tokens[-1]].argmax()
                 tokens.append(END if len(tokens) == limit else int(best))
-            assert listed(found, row)[0][0] == tuple(tokens[1:])
+            assert listed(hypotheses, row)[0][0] == tuple(tokens[1:])
 
 
 @pytest.mark.parametrize("options", [GREEDY, PAPER, STEEP, WIDE, POWER])
@@ -185,9 +185,9 @@ def test_a_vocabulary_smaller_than_two_beams_can_be_searched():
 @pytest.mark.parametrize("options", [PAPER, POWER])
 def test_log_probs_are_teacher_forced_and_scores_divide_them_by_the_penalty(options):
     tables, limits = random_tables(3, end=1.0), random_limits(3)
-    found = searcher(**options)(tables, limits)
+    hypotheses = searcher(**options)(tables, limits)
     for row in range(B):
-        for tokens, log_prob, score in listed(found, row):
+        for tokens, log_prob, score in listed(hypotheses, row):
             expected = rescored(table_model(tables[row]), tokens)
             assert log_prob == pytest.approx(expected, rel=1e-5, abs=1e-5)
             expected /= penalty(len(tokens), options["alpha"], options["power_penalty"])
@@ -208,22 +208,22 @@ def test_the_penalty_follows_the_equation_and_is_one_if_alpha_is_zero():
 def test_results_do_not_depend_on_neighbours_or_the_place_in_the_batch_in_any_bit():
     search, random = searcher(**PAPER), np.random.default_rng(0)
     tables, limits = random_tables(0, end=1.0), random_limits(0)
-    found = search(tables, limits)
+    hypotheses = search(tables, limits)
     for row, place in ((0, 0), (5, 19), (22, 3)):
         other_tables, other_limits = random_tables(place + 1), random_limits(place + 1)
         other_tables[place], other_limits[place] = tables[row], limits[row]
-        for one, other in zip(found, search(other_tables, other_limits), strict=True):
-            assert one[row].tobytes() == other[place].tobytes()
+        for array, other_array in zip(hypotheses, search(other_tables, other_limits), strict=True):
+            assert array[row].tobytes() == other_array[place].tobytes()
     order = random.permutation(B)
-    for one, other in zip(found, search(tables[order], limits[order]), strict=True):
-        assert one[order].tobytes() == other.tobytes()
+    for array, other_array in zip(hypotheses, search(tables[order], limits[order]), strict=True):
+        assert array[order].tobytes() == other_array.tobytes()
 
 
 def test_a_sentence_ends_at_its_own_limit():
     tables, limits = random_tables(0, end=-30.0), np.arange(B) % LIMIT + 1
-    found = searcher(**PAPER)(tables, limits)
-    assert (found.lengths[:, 0] == limits).all()
-    assert_slow_search_agrees(found, tables, limits, **PAPER)
+    hypotheses = searcher(**PAPER)(tables, limits)
+    assert (hypotheses.lengths[:, 0] == limits).all()
+    assert_slow_search_agrees(hypotheses, tables, limits, **PAPER)
 
 
 def test_limits_are_capped_at_max_length_and_limit_zero_is_padding():
@@ -231,9 +231,9 @@ def test_limits_are_capped_at_max_length_and_limit_zero_is_padding():
     beyond, within = (search(tables, np.full(B, limit)) for limit in (LIMIT + 13, LIMIT))
     np.testing.assert_array_equal(beyond.tokens, within.tokens)
     assert (beyond.lengths[:, 0] == LIMIT).all()
-    found = search(tables, np.where(np.arange(B) < 5, LIMIT, 0))
-    assert (found.lengths[:5, 0] == LIMIT).all() and (found.lengths[5:] == 0).all()
-    assert np.isneginf(found.scores[5:]).all()
+    hypotheses = search(tables, np.where(np.arange(B) < 5, LIMIT, 0))
+    assert (hypotheses.lengths[:5, 0] == LIMIT).all() and (hypotheses.lengths[5:] == 0).all()
+    assert np.isneginf(hypotheses.scores[5:]).all()
     assert (search(tables, np.zeros(B, int)).lengths == 0).all()
 
 
@@ -247,10 +247,10 @@ def test_hypotheses_of_probability_zero_are_neither_live_nor_finished():
         possible = np.random.default_rng(seed).random((B, V, V)) < 0.17
         tables = np.where(possible, random_tables(seed), -np.inf).astype(np.float32)
         limits = random_limits(seed)
-        found = search(tables, limits)
-        assert (found.lengths == 0).any() and (found.lengths > 0).any()
+        hypotheses = search(tables, limits)
+        assert (hypotheses.lengths == 0).any() and (hypotheses.lengths > 0).any()
         assert not possible.any(axis=-1).all()
-        assert_slow_search_agrees(found, tables, limits, **WIDE)
+        assert_slow_search_agrees(hypotheses, tables, limits, **WIDE)
 
 
 def test_nbest_above_the_beam_size_is_an_error():

@@ -54,9 +54,9 @@ def recorded_search(tables, limits, **options):
     """The results, and the t of all lanes in each step, in the order of the steps."""
     STEPS.clear()
     tables = np.repeat(tables[:, None], V, axis=1)
-    found = searcher(recorded_step, LONGEST, **STOPPING, **options)(tables, limits)
+    hypotheses = searcher(recorded_step, LONGEST, **STOPPING, **options)(tables, limits)
     jax.effects_barrier()
-    return found, sorted(STEPS, key=max)
+    return hypotheses, sorted(STEPS, key=max)
 
 
 def longest_of(steps):
@@ -91,11 +91,11 @@ def assert_number_of_steps(steps, expected):
 @pytest.mark.parametrize("alpha, end", [(0.0, 5.0), (0.6, 5.0), (4.0, 5.0)])
 def test_early_stopping_follows_the_bound_and_does_not_change_results(alpha, end):
     tables, limits = random_tables(0, end=end), random_limits(0, LONGEST)
-    found, steps = recorded_search(tables, limits, alpha=alpha)
+    hypotheses, steps = recorded_search(tables, limits, alpha=alpha)
     options = STOPPING | dict(alpha=alpha)
     full, _ = searched_slowly(tables, limits, stop_early=False, **options)
     for row, expected in enumerate(full):
-        assert_same(listed(found, row), expected)
+        assert_same(listed(hypotheses, row), expected)
     assert_number_of_steps(steps, searched_slowly(tables, limits, **options)[1])
     if alpha < 1:
         assert len(steps) < LONGEST
@@ -115,11 +115,11 @@ def test_a_horizon_stops_when_no_hypothesis_within_it_could_win(horizon):
     options = STOPPING | dict(alpha=1.3)
     tables, limits = random_tables(0, end=1.0), random_limits(0, LONGEST)
     best, _ = recorded_search(tables, limits, alpha=1.3)
-    found, steps = recorded_search(tables, limits, alpha=1.3, horizon=horizon)
-    assert (found.scores <= best.scores).all()
+    with_horizon, steps = recorded_search(tables, limits, alpha=1.3, horizon=horizon)
+    assert (with_horizon.scores <= best.scores).all()
     expected, numbers = searched_slowly(tables, limits, horizon=horizon, **options)
     for row, hypotheses in enumerate(expected):
-        assert_same(listed(found, row), hypotheses)
+        assert_same(listed(with_horizon, row), hypotheses)
     assert_number_of_steps(steps, numbers)
     assert numbers.sum() < searched_slowly(tables, limits, **options)[1].sum()
 
@@ -197,11 +197,11 @@ def test_sentences_that_share_lanes_have_the_results_of_separate_lanes(lanes, op
             **options,
         )
 
-    found = jax.device_get(shared(tables, limits))
+    hypotheses = jax.device_get(shared(tables, limits))
     jax.effects_barrier()
     separate = searcher(**options)(tables, limits)
-    for one, other in zip(found, separate, strict=True):
-        assert one.tobytes() == other.tobytes()
+    for array, expected in zip(hypotheses, separate, strict=True):
+        assert array.tobytes() == expected.tobytes()
     started = [sentences[(t == 0) & (sentences < B)].tolist() for sentences, t in steps]
     _, steps_needed = searched_slowly(tables[:-2], limits[:-2], **options)
     assert started == schedule(steps_needed, lanes)
@@ -210,9 +210,9 @@ def test_sentences_that_share_lanes_have_the_results_of_separate_lanes(lanes, op
 def test_a_search_without_a_live_hypothesis_stops():
     tables = np.full((B, V, V), -np.inf, np.float32)
     tables[:, START, 3:] = 0.0  # start → 3 or higher → nothing
-    found, steps = recorded_search(tables, np.full(B, LONGEST))
+    hypotheses, steps = recorded_search(tables, np.full(B, LONGEST))
     assert longest_of(steps) == [0, 1]
-    assert (found.lengths == 0).all() and np.isneginf(found.scores).all()
+    assert (hypotheses.lengths == 0).all() and np.isneginf(hypotheses.scores).all()
 
 
 # The arguments of a step.
@@ -235,8 +235,8 @@ def test_parents_and_ancestry_give_the_same_history():
 
     def selected(fed, ancestry):
         """The history of each hypothesis in the tokens of all slots, selected by `ancestry`."""
-        own = jnp.take_along_axis(fed, jnp.swapaxes(jnp.maximum(ancestry, 0), 1, 2), axis=2)
-        return jnp.where(ancestry >= 0, jnp.swapaxes(own, 1, 2), -1)
+        chosen = jnp.take_along_axis(fed, jnp.swapaxes(jnp.maximum(ancestry, 0), 1, 2), axis=2)
+        return jnp.where(ancestry >= 0, jnp.swapaxes(chosen, 1, 2), -1)
 
     @jax.jit
     def search(weights, limits):
@@ -254,7 +254,7 @@ def test_parents_and_ancestry_give_the_same_history():
 
     weights = np.random.default_rng(0).normal(0, 1, (B, LIMIT, V, V)).astype(np.float32)
     limits = random_limits(0)
-    found = jax.device_get(search(weights, limits))
+    hypotheses = jax.device_get(search(weights, limits))
     for row, limit in enumerate(limits):
 
         def model(prefix, row=row):
@@ -263,4 +263,4 @@ def test_parents_and_ancestry_give_the_same_history():
             return logits - np.log(np.exp(logits).sum())
 
         expected = slow_beam_search(model, limit, end_id=END, **PAPER)
-        assert_same(listed(found, row), expected)
+        assert_same(listed(hypotheses, row), expected)

@@ -93,8 +93,8 @@ def test_keys_and_values_are_written_at_the_slot_of_each_row_only():
 
     for shift in range(6):
         index = (np.arange(B) + shift) % 6 * beams  # 10 is after the last slot
-        found, last = run(old, new, index)
-        for before, part, got in zip(old, new, found, strict=True):
+        written, last = run(old, new, index)
+        for before, part, got in zip(old, new, written, strict=True):
             expected = np.array(before)
             for row, at in enumerate(index):
                 expected[row, :, at : at + beams] = part[row][:, : 10 - at]
@@ -110,9 +110,9 @@ def test_a_sentence_whose_values_are_nan_does_not_change_the_next_one_in_its_row
     expected, _ = attend(queries, blocks, np.array(10), mask)
     broken = KeysValues(*[np.full((B, H, 2, K), np.nan, np.float32)] * 2)
     cache = jax.jit(extend_cache)(Cache(blocks, np.array(0)), broken, np.zeros(B, int))
-    found, _ = attend(queries, cache.blocks, np.array(10), mask)
+    output, _ = attend(queries, cache.blocks, np.array(10), mask)
     assert np.isnan(cache.blocks[0].keys[..., :2]).all()
-    assert found.tobytes() == expected.tobytes()
+    assert output.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(

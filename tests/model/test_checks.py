@@ -147,18 +147,18 @@ SEARCH = dict(
      dict(step=lambda *a: (step(*a)[0], {"x": a[1]}))),
 ])  # fmt: skip
 def test_an_error_of_a_search_names_the_wrong_argument(error, message, change):
-    given = SEARCH | change
+    arguments = SEARCH | change
     with pytest.raises(error, match=f"^({message})"):
-        jax.eval_shape(lambda: beam_search(**given, beam_size=2))
+        jax.eval_shape(lambda: beam_search(**arguments, beam_size=2))
     with pytest.raises(error, match=f"^({message})"):
-        jax.eval_shape(lambda: drawn(given, 3))
+        jax.eval_shape(lambda: drawn(arguments, 3))
 
 
 def drawn(arguments, keys):
     """Two samples of each sentence, with the arguments of a beam search."""
-    given = dict(arguments)
-    options = SamplingOptions(2, given.pop("max_length"), given.pop("end_id"))
-    return sample(**given, keys=jax.random.split(jax.random.key(0), keys), options=options)
+    remaining = dict(arguments)
+    options = SamplingOptions(2, remaining.pop("max_length"), remaining.pop("end_id"))
+    return sample(**remaining, keys=jax.random.split(jax.random.key(0), keys), options=options)
 
 
 def test_sampling_needs_one_key_per_sentence_and_right_arguments_pass():

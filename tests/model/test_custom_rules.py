@@ -52,7 +52,7 @@ def rewarding(logits, normalizer, history, t, sentences):
 def completes(written, token):
     """Whether `token` completes one of SEQUENCES."""
     tokens = (*written, token)
-    return any(tokens[-len(one) :] == one for one in SEQUENCES)
+    return any(tokens[-len(sequence) :] == sequence for sequence in SEQUENCES)
 
 
 @partial(jax.jit, static_argnames=("options", "beam_size"))
@@ -98,7 +98,7 @@ def search_with_all(tables, limits, prefix):
 
 
 @cache
-def found_with_all():
+def results_with_all():
     tables, limits = (
         np.concatenate(x) for x in zip(*map(tables_and_limits, (5, 7, 5)), strict=True)
     )
@@ -123,7 +123,7 @@ def test_a_search_with_forbidden_sequences_equals_the_slow_search_without_them()
     for row, limit in enumerate(limits):
         model = defined_model({}, tables[row], None, None, None)[0]
         allowed = allowed_of(row)
-        assert_slow_search_agrees(found_with_all(), row, model, limit, 3, allowed=allowed)
+        assert_slow_search_agrees(results_with_all(), row, model, limit, 3, allowed=allowed)
 
 
 def test_a_callers_rules_are_applied_to_the_logits_of_the_model_before_the_other_rules():
@@ -140,17 +140,17 @@ def test_a_callers_rules_are_applied_to_the_logits_of_the_model_before_the_other
         return model
 
     for row, limit in enumerate(limits):
-        assert_slow_search_agrees(found_with_all(), B + row, model_of(tables[row]), limit, 3)
+        assert_slow_search_agrees(results_with_all(), B + row, model_of(tables[row]), limit, 3)
 
 
 @pytest.mark.slow
 def test_sequences_that_cannot_occur_change_no_bit():
     tables, limits = tables_and_limits(8)
-    usual, found = (
+    usual, results = (
         jax.device_get(search(tables, limits, RuleOptions((3,), custom=custom), 1))
         for custom in (None, forbid_suppressed)
     )
-    jax.tree.map(np.testing.assert_array_equal, found, usual)
+    jax.tree.map(np.testing.assert_array_equal, results, usual)
 
 
 def test_no_sample_contains_a_forbidden_sequence():
@@ -171,9 +171,11 @@ def test_no_sample_contains_a_forbidden_sequence():
     def completed(forbidden):
         """The share of drawn tokens, before the limit, that complete a forbidden sequence."""
         drawn = jax.device_get(draw(forbidden))
-        tokens = [one[: length - 1].tolist() for one, length in zip(
+        tokens = [sample[: length - 1].tolist() for sample, length in zip(
             drawn.tokens.reshape(-1, LIMIT), drawn.lengths.ravel(), strict=True)]  # fmt: skip
-        return np.mean([completes(one[:i], x) for one in tokens for i, x in enumerate(one)])
+        return np.mean(
+            [completes(sample[:i], x) for sample in tokens for i, x in enumerate(sample)]
+        )
 
     assert completed(True) == 0 < 0.1 < completed(False)
 
@@ -184,12 +186,12 @@ def test_forbid_sequences_mask_equals_a_scan_of_the_history():
     t, history = random.integers(0, LIMIT, B), random.integers(3, V, (B, 2, LIMIT))
     history = np.where(np.arange(LIMIT) < t[:, None, None], history, -1)
     mask = partial(forbid_sequences_mask, sequences=SEQUENCES, vocab=V)
-    found = np.asarray(jax.jit(mask)(history, t))
+    masks = np.asarray(jax.jit(mask)(history, t))
     seen = set()
     for b, n in np.ndindex(B, 2):
         written = tuple(history[b, n, : t[b]].tolist())
         expected = [not completes(written, token) for token in range(V)]
-        assert found[b, n].tolist() == expected
+        assert masks[b, n].tolist() == expected
         seen.add(tuple(expected))
     assert len(seen) > 3
 
@@ -242,10 +244,10 @@ def test_queue_rules_and_samples_have_the_same_dtypes_with_64_bit_types():
 def test_rules_that_reward_a_token_fail_because_the_bound_would_not_be_exact():
     """The other sentences have the results of a search without these rules."""
     tables, limits = tables_and_limits(5)
-    assert limits[0] > 1 and np.isnan(found_with_all().scores[2 * B]).all()
+    assert limits[0] > 1 and np.isnan(results_with_all().scores[2 * B]).all()
     for row, limit in enumerate(limits[1:], 1):
         model = defined_model({}, tables[row], None, None, None)[0]
-        assert_slow_search_agrees(found_with_all(), 2 * B + row, model, limit, 3)
+        assert_slow_search_agrees(results_with_all(), 2 * B + row, model, limit, 3)
 
 
 MASK = np.ones((1, 1, V), bool)

@@ -83,11 +83,13 @@ def test_masks_of_different_rows_and_keys_are_uncorrelated():
     worst = max(correlation(a, b) for a, b in combinations(masks, 2))
     assert worst < 5.5  # 496 pairs
     # No row is another one shifted or permuted by exclusive or.
-    one, other = (mask.ravel() for mask in masks[:2])
+    first, second = (mask.ravel() for mask in masks[:2])
     places = np.arange(4000)
-    assert max(correlation(one[places], other[places + s]) for s in range(1, 87)) < 5
+    assert max(correlation(first[places], second[places + s]) for s in range(1, 87)) < 5
     assert (
-        max(correlation(one[places[:2048]], other[places[:2048] ^ s]) for s in 1 << np.arange(11))
+        max(
+            correlation(first[places[:2048]], second[places[:2048] ^ s]) for s in 1 << np.arange(11)
+        )
         < 5
     )
 
@@ -104,24 +106,24 @@ def test_neighbouring_elements_of_a_mask_are_uncorrelated():
 def test_all_32_bits_are_fair_and_independent():
     bits = np.asarray(bits_of(KEYS[1], np.arange(16), (127, 131)))
     assert bits.dtype == np.uint32 and bits.shape == (16, 127, 131)
-    each = ((bits.ravel()[:, None] >> np.arange(32, dtype=np.uint32)) & 1).astype(np.float64)
-    assert np.abs(each.mean(axis=0) - 0.5).max() < 5 * 0.5 / math.sqrt(len(each))
-    together = np.corrcoef(each, rowvar=False) - np.eye(32)
-    assert np.abs(together).max() * math.sqrt(len(each)) < 5.5  # 496 pairs
+    bit_columns = ((bits.ravel()[:, None] >> np.arange(32, dtype=np.uint32)) & 1).astype(np.float64)
+    assert np.abs(bit_columns.mean(axis=0) - 0.5).max() < 5 * 0.5 / math.sqrt(len(bit_columns))
+    together = np.corrcoef(bit_columns, rowvar=False) - np.eye(32)
+    assert np.abs(together).max() * math.sqrt(len(bit_columns)) < 5.5  # 496 pairs
     for shift in (0, 8, 16, 24):  # bytes are uniform: χ² with 255 degrees of freedom
         counts = np.bincount((bits.ravel() >> shift) & 255, minlength=256)
         expected = bits.size / 256
         assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * math.sqrt(2 * 255)
 
 
-def check_dropped(found, full, rate):
+def check_dropped(dropped, full, rate):
     """Each element is 0 or 1 / (1 − rate) times that of `full`; their mean over rows is `full`."""
-    found, full = np.asarray(found), np.broadcast_to(full, found.shape)
-    kept = found != 0.0
-    np.testing.assert_allclose(found[kept], full[kept] / (1 - rate), rtol=1e-5)
+    dropped, full = np.asarray(dropped), np.broadcast_to(full, dropped.shape)
+    kept = dropped != 0.0
+    np.testing.assert_allclose(dropped[kept], full[kept] / (1 - rate), rtol=1e-5)
     assert abs(kept.mean() - (1 - rate)) < 5 * math.sqrt(rate * (1 - rate) / kept.size)
-    error = found.mean(axis=0) / full[0] - 1.0
-    assert np.abs(error).max() < 6 * math.sqrt(rate / (1 - rate) / len(found))
+    error = dropped.mean(axis=0) / full[0] - 1.0
+    assert np.abs(error).max() < 6 * math.sqrt(rate / (1 - rate) / len(dropped))
 
 
 def test_dropout_of_attention_weights_is_unbiased_and_leaves_the_returned_weights():

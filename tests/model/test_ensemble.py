@@ -53,7 +53,7 @@ SAMPLES = {
 def ensemble_of(models, beams, weights=None):
     """The step of an ensemble of tables, and its initial state."""
     state = (jnp.full((len(models[0]), beams), START),) * len(models)
-    return ensemble([step_of(one) for one in models], weights), state
+    return ensemble([step_of(model) for model in models], weights), state
 
 
 def logits_of(seed):
@@ -100,7 +100,7 @@ def test_an_ensemble_of_a_model_with_itself_searches_like_the_model():
 @pytest.mark.parametrize("weights", [None, np.float32([0.8, 0.2])], ids=str)
 def test_an_ensemble_of_two_searches_like_the_mean_of_their_probabilities(weights):
     tables = logits_of(3), logits_of(4)
-    found = searched(*tables, weights=weights)
+    results = searched(*tables, weights=weights)
     mean = np.log(
         np.average([np.asarray(jax.nn.softmax(x)) for x in tables], axis=0, weights=weights)
     )
@@ -111,7 +111,7 @@ def test_an_ensemble_of_two_searches_like_the_mean_of_their_probabilities(weight
                 RULES[name], mean[row], min_lengths[row], prefix[0][row], prefix[1][row]
             )
             assert_slow_search_agrees(
-                found, number * B + row, model, limit, 3, case=name, allowed=allowed
+                results, number * B + row, model, limit, 3, case=name, allowed=allowed
             )
 
 
@@ -122,9 +122,9 @@ def test_a_weighted_mixture_is_the_log_of_the_weighted_mean_of_probabilities(wei
     logits = halves.astype(np.float32)
     probabilities = np.exp(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
     expected = np.log(np.tensordot(weights, probabilities, axes=1))
-    for given in (logits, halves):
-        found = jax.jit(mixture_logits)(list(given), np.float32(weights))
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for inputs in (logits, halves):
+        mixed = jax.jit(mixture_logits)(list(inputs), np.float32(weights))
+        np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-5)
     # The attention of an ensemble has the same weights.
     attention = jax.jit(mean_over_models)(list(probabilities), np.float32(weights))
     np.testing.assert_allclose(attention, np.exp(expected), rtol=1e-5)
@@ -171,11 +171,11 @@ def test_the_repetition_penalty_equals_that_of_transformers_on_log_probabilities
     random = np.random.default_rng(0)
     logits, history = logits_of(6)[:, 0, :2], random.integers(0, V, (B, 2, LIMIT))
     normalizer = np.asarray(jax.nn.logsumexp(logits, axis=-1))
-    found = jax.jit(penalize_repetition)(logits, normalizer, history, penalty)
+    penalized = jax.jit(penalize_repetition)(logits, normalizer, history, penalty)
     expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(
         torch.tensor(history.reshape(-1, LIMIT)),
         torch.tensor(logits.reshape(-1, V)).log_softmax(dim=-1),
     )
     np.testing.assert_allclose(
-        found - normalizer[..., None], expected.numpy().reshape(B, 2, V), rtol=1e-5, atol=1e-5
+        penalized - normalizer[..., None], expected.numpy().reshape(B, 2, V), rtol=1e-5, atol=1e-5
     )

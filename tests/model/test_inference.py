@@ -49,16 +49,16 @@ def prepared(options, dtype):
     "name, dtype", slow_except(zip(MODELS, DTYPES * 2, strict=True), product(MODELS, DTYPES))
 )
 def test_logits_have_the_bits_of_the_original_parameters(name, dtype):
-    model, inputs, variables, found = prepared(MODELS[name], dtype)
+    model, inputs, variables, converted = prepared(MODELS[name], dtype)
     run = jax.jit(model.apply)
-    np.testing.assert_array_equal(run(found, *inputs), run(variables, *inputs))
+    np.testing.assert_array_equal(run(converted, *inputs), run(variables, *inputs))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_weight_is_cast_or_transposed_in_a_program(name):
-    model, inputs, variables, found = prepared(MODELS[name], "mixed")
+    model, inputs, variables, converted = prepared(MODELS[name], "mixed")
     weights = {
-        "x".join(map(str, x.shape)) for x in jax.tree.leaves(found) if x.dtype == jnp.bfloat16
+        "x".join(map(str, x.shape)) for x in jax.tree.leaves(converted) if x.dtype == jnp.bfloat16
     }
 
     def cast(variables):
@@ -66,30 +66,30 @@ def test_no_weight_is_cast_or_transposed_in_a_program(name):
         shapes = re.findall(r"convert .*tensor<([0-9x]+)xf32>\) -> tensor<[0-9x]+xbf16>", text)
         return set(shapes) & weights
 
-    assert cast(variables) and not cast(found)
+    assert cast(variables) and not cast(converted)
 
 
 def test_lookups_and_norms_keep_float32():
-    found = prepared(MODELS["learned"], "bfloat16")[-1]
+    converted = prepared(MODELS["learned"], "bfloat16")[-1]
     kept = {
         path[-1].key
-        for path, x in jax.tree.leaves_with_path(found["params"])
+        for path, x in jax.tree.leaves_with_path(converted["params"])
         if x.dtype == np.float32
     }
     assert kept - {"table", "scale"} and all(
         name in ("table", "scale") or name.endswith("bias") for name in kept
     )
-    tables = found["params"]["target_embedding"]["table"], found["params"]["decoder"]
+    tables = converted["params"]["target_embedding"]["table"], converted["params"]["decoder"]
     assert tables[0].dtype == np.float32 and "layers_0" in tables[1]
 
 
 def test_arrays_that_do_not_change_are_not_copied():
     model, _, variables, _ = prepared({}, "float32")
     params = jax.device_get(variables["params"])
-    found = inference_variables(model.config, params)
-    same = jax.tree.map(np.shares_memory, found["params"], params)
+    converted = inference_variables(model.config, params)
+    same = jax.tree.map(np.shares_memory, converted["params"], params)
     assert all(jax.tree.leaves(same))
-    (transposed,) = jax.tree.leaves(found["inference"])
+    (transposed,) = jax.tree.leaves(converted["inference"])
     assert np.shares_memory(transposed, params["target_embedding"]["table"])
 
 
@@ -109,12 +109,12 @@ def test_a_bias_in_the_table_is_added_with_16_bits(name, dtype):
     bias = np.array([least, 1e-3, -0.7, 3.3, -12.1, 101.3, -997.0, 1e6, -1e9, -np.inf, 1.0])
     model, _, variables, _ = prepared(MODELS[name] | {"output_bias": True}, dtype)
     params = variables["params"] | {"output_bias": jnp.asarray(bias, jnp.float32)}
-    found = inference_variables(model.config, jax.device_get(params), bias_in_table=True)
-    assert jax.tree.leaves(found["inference"])[0].shape == (model.config.d_model + 2, len(bias))
+    converted = inference_variables(model.config, jax.device_get(params), bias_in_table=True)
+    assert jax.tree.leaves(converted["inference"])[0].shape == (model.config.d_model + 2, len(bias))
     run = jax.jit(partial(model.apply, method="logits"))
     hidden = np.random.default_rng(0).normal(size=(2, 3, model.config.d_model))
     hidden = jnp.asarray(hidden, model.config.values_dtype)
-    logits, expected = run(found, hidden), run({"params": params}, hidden)
+    logits, expected = run(converted, hidden), run({"params": params}, hidden)
     finite = bias > least
     difference = np.abs(logits[..., finite] - expected[..., finite])
     assert (difference <= 1e-5 + np.abs(bias[finite]) * 2.0**-16).all()

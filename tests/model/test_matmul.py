@@ -56,7 +56,7 @@ def test_gradients_are_computed_from_products_in_the_weights_dtype(weights, rows
         return jax.vjp(matmul, x, weight)[1](like)
 
     x_gradient, weight_gradient = gradients(x, weight, like)
-    a, w, g = (rounded(each, weights) for each in (x, weight, like))
+    a, w, g = (rounded(array, weights) for array in (x, weight, like))
     assert (x_gradient.dtype, weight_gradient.dtype) == (F32, weights)
     np.testing.assert_allclose(x_gradient, np.einsum("bthk,dhk->btd", g, w), rtol=1e-5, atol=1e-5)
     expected, tolerance = np.einsum("btd,bthk->dhk", a, g), 1e-5 if weights == F32 else 2**-8
@@ -76,8 +76,8 @@ def test_bfloat16_weights_leave_no_product_of_float32_in_either_direction():
     def loss(x, weight):
         return jnp.square(matmul(x, weight)).sum()
 
-    given = normal(B, T, D), normal(D, K).astype(BF16)
-    text = jax.jit(jax.grad(loss, (0, 1))).lower(*given).as_text()
+    arguments = normal(B, T, D), normal(D, K).astype(BF16)
+    text = jax.jit(jax.grad(loss, (0, 1))).lower(*arguments).as_text()
     types = [line.rpartition(" : ")[2] for line in text.splitlines() if "dot_general" in line]
     assert len(types) == 3
     assert all(operands.count("xbf16>") == 2 and operands.endswith("xf32>") for operands in types)
@@ -88,8 +88,8 @@ def test_products_of_float32_have_full_precision_in_either_direction(weights):
     def loss(x, weight):
         return jnp.square(matmul(x, weight)).sum()
 
-    given = normal(B, T, D), normal(D, K).astype(weights)
-    text = jax.jit(jax.grad(loss, (0, 1))).lower(*given).as_text()
+    arguments = normal(B, T, D), normal(D, K).astype(weights)
+    text = jax.jit(jax.grad(loss, (0, 1))).lower(*arguments).as_text()
     full = text.count("precision = [HIGHEST, HIGHEST]")
     assert text.count("stablehlo.dot_general") == 3 and full == (3 if weights == F32 else 0)
 
@@ -112,7 +112,9 @@ def test_float64_stays_float64():
 
 
 def test_weights_are_cast_and_biases_are_not():
-    given = FeedForwardParams(*map(jnp.asarray, (normal(D, K), normal(K), normal(K, D), normal(D))))
-    cast = cast_weights(given, "bfloat16")
-    assert [each.dtype for each in cast] == [BF16, F32, BF16, F32]
+    params = FeedForwardParams(
+        *map(jnp.asarray, (normal(D, K), normal(K), normal(K, D), normal(D)))
+    )
+    cast = cast_weights(params, "bfloat16")
+    assert [array.dtype for array in cast] == [BF16, F32, BF16, F32]
     assert cast_weights(cast, "float32").inner.dtype == F32

@@ -27,8 +27,8 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
     params = {"scale": jnp.asarray(scale, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}
     centred = x - x.mean(-1, keepdims=True)
     expected = centred / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + bias
-    found = jax.jit(module.apply)({"params": params}, x)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    output = jax.jit(module.apply)({"params": params}, x)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
 # Alignment: the attention of the second to last layer.
@@ -48,19 +48,19 @@ def reversed_params(params):
 
 def changed(params, layer, name):
     """The parameters with changed ones in a part of a decoder layer."""
-    other = reversed_params(params["decoder"][layer][name])
-    decoder = params["decoder"] | {layer: params["decoder"][layer] | {name: other}}
+    changed_part = reversed_params(params["decoder"][layer][name])
+    decoder = params["decoder"] | {layer: params["decoder"][layer] | {name: changed_part}}
     return params | {"decoder": decoder}
 
 
 def test_the_attention_of_an_ensemble_is_the_mean_of_its_models():
     params = variables_of(SMALL)["params"]
     models = params, reversed_params(params)
-    one, other = (np.asarray(attention(SMALL, model)[0]) for model in models)
-    assert not np.allclose(one, other, atol=1e-2)
+    first, second = (np.asarray(attention(SMALL, model)[0]) for model in models)
+    assert not np.allclose(first, second, atol=1e-2)
     equal, weighted = attention(SMALL, *models, weights=np.float32([0.8, 0.2]))
-    np.testing.assert_allclose(equal, (one + other) / 2, atol=1e-6)
-    np.testing.assert_allclose(weighted, 0.8 * one + 0.2 * other, atol=1e-6)
+    np.testing.assert_allclose(equal, (first + second) / 2, atol=1e-6)
+    np.testing.assert_allclose(weighted, 0.8 * first + 0.2 * second, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (3, 1)])
@@ -73,12 +73,12 @@ def test_alignments_use_the_attention_of_the_second_to_last_layer(layers, chosen
     expected[1, 4:] = 0.0  # beyond the target
     np.testing.assert_allclose(usual.sum(-1), expected, atol=1e-5)
     assert (usual[1, :, 5:] == 0).all()  # beyond the source
-    other, _ = attention(config, changed(params, f"layers_{chosen}", "cross_attention"))
-    assert np.abs(other - usual).max() > 1e-3
+    weights, _ = attention(config, changed(params, f"layers_{chosen}", "cross_attention"))
+    assert np.abs(weights - usual).max() > 1e-3
     for later in range(chosen + 1, layers):
         for name in params["decoder"][f"layers_{later}"]:
-            other, _ = attention(config, changed(params, f"layers_{later}", name))
-            np.testing.assert_array_equal(other, usual)
+            weights, _ = attention(config, changed(params, f"layers_{later}", name))
+            np.testing.assert_array_equal(weights, usual)
 
 
 # Scores of samples.
@@ -102,15 +102,18 @@ def test_the_score_of_a_sample_is_its_log_probability_divided_by_the_penalty_of_
 ):
     """The length counts the end token."""
     table = np.random.default_rng(0).normal(0, 1, (5, 5)).astype(np.float32)
-    found = jax.device_get(drawn(table, np.float32(alpha), power))
+    samples = jax.device_get(drawn(table, np.float32(alpha), power))
     log_table = table - np.log(np.exp(table).sum(-1, keepdims=True))
     lengths = set()
     for tokens, score, log_prob in zip(
-        *(x.reshape(80, -1) for x in (found.tokens, found.scores, found.log_probs)), strict=True
+        *(x.reshape(80, -1) for x in (samples.tokens, samples.scores, samples.log_probs)),
+        strict=True,
     ):
         length = tokens.tolist().index(END) + 1
         path = [START, *tokens[:length].tolist()]
-        expected = sum(log_table[one, other] for one, other in zip(path, path[1:], strict=False))
+        expected = sum(
+            log_table[token, following] for token, following in zip(path, path[1:], strict=False)
+        )
         penalty = length**alpha if power else ((5 + length) / 6) ** alpha
         assert log_prob == pytest.approx(expected, abs=1e-4)
         assert score == pytest.approx(expected / penalty, abs=1e-4)

@@ -44,8 +44,8 @@ def searcher(kind):
         def step(tokens, state, t, parents, ancestry):
             sentences, states = state
             jax.debug.callback(lambda t: STEPS.append(int(t.max())), t)
-            own = bigram_step(tables[sentences])
-            logits, states = ensemble([own] * models)(tokens, states, t, parents, ancestry)
+            table_step = bigram_step(tables[sentences])
+            logits, states = ensemble([table_step] * models)(tokens, states, t, parents, ancestry)
             return logits, (sentences, states)
 
         def load(state, lanes, sentences):
@@ -91,12 +91,12 @@ def test_a_sentence_with_nonfinite_logits_is_nan_and_changes_no_other(kind, wher
     limits = np.full(B, LIMIT)
     for value in BAD.values():
         tables, bad = with_bad_sentences(value, where)
-        found = searcher(kind)(tables, limits)
+        hypotheses = searcher(kind)(tables, limits)
         usual = searcher(kind)(np.where(bad[:, None, None], random_tables(1), tables), limits)
-        assert np.isnan(found.scores[bad]).all() and np.isnan(found.log_probs[bad]).all()
-        assert (found.lengths[bad] == 0).all()
-        for one, other in zip(found, usual, strict=True):
-            assert one[~bad].tobytes() == other[~bad].tobytes()
+        assert np.isnan(hypotheses.scores[bad]).all() and np.isnan(hypotheses.log_probs[bad]).all()
+        assert (hypotheses.lengths[bad] == 0).all()
+        for array, usual_array in zip(hypotheses, usual, strict=True):
+            assert array[~bad].tobytes() == usual_array[~bad].tobytes()
 
 
 def test_no_row_makes_more_steps_than_its_limit_for_any_values():
@@ -112,19 +112,20 @@ def test_no_row_makes_more_steps_than_its_limit_for_any_values():
         limits = random_limits(3)
         jax.effects_barrier()
         STEPS.clear()
-        found = searcher("beam 4")(tables, limits, alpha)
+        hypotheses = searcher("beam 4")(tables, limits, alpha)
         jax.effects_barrier()
         assert len(STEPS) <= limits.max() and max(STEPS) == len(STEPS) - 1
-        assert (found.lengths <= limits[:, None]).all()
+        assert (hypotheses.lengths <= limits[:, None]).all()
 
 
 def test_no_hypothesis_is_lost_if_the_penalty_overflows():
     limits = random_limits(1)
-    found = searcher("beam 4")(random_tables(1, end=-2.0), limits, 1e30)
-    alone = found.lengths == 1  # ((5 + 1) / 6)^alpha is 1
-    assert (found.lengths[:, 0] > 0).all() and alone.any() and not alone.all()
+    hypotheses = searcher("beam 4")(random_tables(1, end=-2.0), limits, 1e30)
+    alone = hypotheses.lengths == 1  # ((5 + 1) / 6)^alpha is 1
+    assert (hypotheses.lengths[:, 0] > 0).all() and alone.any() and not alone.all()
     np.testing.assert_array_equal(
-        found.scores, np.where(alone, found.log_probs, np.where(found.lengths, -0.0, -np.inf))
+        hypotheses.scores,
+        np.where(alone, hypotheses.log_probs, np.where(hypotheses.lengths, -0.0, -np.inf)),
     )
 
 
@@ -146,8 +147,8 @@ def test_samples_end_at_their_limits_for_any_values(options):
 
     for value, where in product(BAD.values(), ("everywhere", "one token")):
         tables, bad = with_bad_sentences(value, where)
-        found = jax.device_get(draw(tables))
-        assert np.isnan(found.scores[bad]).all() and np.isfinite(found.scores[~bad]).all()
-        assert ((found.lengths > 0) & (found.lengths <= limits[:, None])).all()
-        after = np.arange(LIMIT) >= found.lengths[..., None] - 1
-        assert ((found.tokens == END) == after).all()
+        samples = jax.device_get(draw(tables))
+        assert np.isnan(samples.scores[bad]).all() and np.isfinite(samples.scores[~bad]).all()
+        assert ((samples.lengths > 0) & (samples.lengths <= limits[:, None])).all()
+        after = np.arange(LIMIT) >= samples.lengths[..., None] - 1
+        assert ((samples.tokens == END) == after).all()

@@ -241,9 +241,11 @@ def test_the_context_vector_is_the_only_path_from_the_encoder_to_the_decoder():
         assert reached == ({lasts[1]} if kind == "rnn" else set(its_states)), kind
         assert (gradient[1:] == 0).all()
         # Without the contexts nothing of the source is left.
-        blocked, other = states.copy(), normal(*states.shape)
-        blocked[0, lasts] = other[0, lasts] = 0.0
-        outputs = [x[0, : sum(TARGET_LENGTHS)] for x in (run(blocked)[1], run(other)[1], usual)]
+        blocked, random_states = states.copy(), normal(*states.shape)
+        blocked[0, lasts] = random_states[0, lasts] = 0.0
+        outputs = [
+            x[0, : sum(TARGET_LENGTHS)] for x in (run(blocked)[1], run(random_states)[1], usual)
+        ]
         assert (outputs[0] == outputs[1]).all() == (kind == "rnn")
         assert np.abs(outputs[0] - outputs[2]).max() > 1e-2
         assert inside < states.shape[1]  # row 0 has padding

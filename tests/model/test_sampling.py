@@ -61,7 +61,7 @@ def kept(probabilities, top_k, top_p):
 
 def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppress=()):
     """Every hypothesis with the probability that it is drawn and its log-probability."""
-    found = {}
+    hypotheses = {}
 
     def extend(prefix, drawn, log_prob):
         logits = table[prefix[-1] if prefix else START].astype(np.float64)
@@ -75,12 +75,12 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppress=()):
         for token in chosen:
             share = drawn * weights[token] / weights[chosen].sum()
             if token == END:
-                found[(*prefix, token)] = share, log_prob + of_model[token]
+                hypotheses[(*prefix, token)] = share, log_prob + of_model[token]
             elif share > 0:
                 extend((*prefix, token), share, log_prob + of_model[token])
 
     extend((), 1.0, 0.0)
-    return found
+    return hypotheses
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppress=()):
 def test_the_frequency_of_a_hypothesis_is_its_probability(options):
     samples, table = 6000, tables(1)
     limits = np.array([LIMIT])
-    found = jax.device_get(draw(table, limits, keys_of(1), samples=samples, **options))
+    drawn = jax.device_get(draw(table, limits, keys_of(1), samples=samples, **options))
     counts, log_probs = {}, {}
     for tokens, length, log_prob in zip(
-        found.tokens[0], found.lengths[0], found.log_probs[0], strict=True
+        drawn.tokens[0], drawn.lengths[0], drawn.log_probs[0], strict=True
     ):
         hypothesis = tuple(tokens[:length].tolist())
         counts[hypothesis] = counts.get(hypothesis, 0) + 1
@@ -131,18 +131,18 @@ def test_samples_do_not_depend_on_neighbours():
     whole = draw(table, limits, keys, samples=31)
     order = np.array([4, 0, 6, 2, 1, 5, 3])
     mixed = draw(table[order], limits[order], keys[order], samples=31)
-    for one, other in zip(whole, mixed, strict=True):
-        np.testing.assert_array_equal(np.asarray(one)[order], other)
+    for array, mixed_array in zip(whole, mixed, strict=True):
+        np.testing.assert_array_equal(np.asarray(array)[order], mixed_array)
     again = draw(table, limits, keys_of(7, seed=4), samples=31)
     assert (np.asarray(again.tokens) != np.asarray(whole.tokens)).any()
 
 
 def test_every_sample_ends_within_its_limit():
-    found = jax.device_get(draw(tables(7), LIMITS, keys_of(7), samples=31))
-    assert (found.lengths >= 1).all()
-    assert (found.lengths <= LIMITS[:, None]).all()
-    after = np.arange(LIMIT) >= found.lengths[..., None] - 1
-    assert ((found.tokens == END) == after).all()
+    drawn = jax.device_get(draw(tables(7), LIMITS, keys_of(7), samples=31))
+    assert (drawn.lengths >= 1).all()
+    assert (drawn.lengths <= LIMITS[:, None]).all()
+    after = np.arange(LIMIT) >= drawn.lengths[..., None] - 1
+    assert ((drawn.tokens == END) == after).all()
 
 
 def test_top_k_top_p_mask_is_the_nucleus_of_the_best_tokens():
@@ -153,8 +153,8 @@ def test_top_k_top_p_mask_is_the_nucleus_of_the_best_tokens():
     def masks(logits):
         return [top_k_top_p_mask(x, *case) for x, case in zip(logits, cases, strict=True)]
 
-    for case, values, found in zip(cases, logits, masks(logits), strict=True):
-        for row, mask in zip(np.exp(values.astype(np.float64)), np.asarray(found), strict=True):
+    for case, values, allowed in zip(cases, logits, masks(logits), strict=True):
+        for row, mask in zip(np.exp(values.astype(np.float64)), np.asarray(allowed), strict=True):
             expected = sorted(kept((row / row.sum()).tolist(), *case))
             assert np.flatnonzero(mask).tolist() == expected, case
 
@@ -190,6 +190,6 @@ def test_the_history_for_rules_holds_only_drawn_tokens_and_a_sample_without_a_to
         start, limits = jnp.full(2, START), jnp.full(2, LIMIT)
         return sample(step_of(jnp.asarray(logits)), None, start, limits, keys, options, rules)
 
-    found = run(keys_of(2))
-    assert found.lengths.tolist() == [[1] * 4, [2] * 4]
-    assert (found.tokens[1, :, 0] != END).all() and (found.tokens[1, :, 1] == END).all()
+    drawn = run(keys_of(2))
+    assert drawn.lengths.tolist() == [[1] * 4, [2] * 4]
+    assert (drawn.tokens[1, :, 0] != END).all() and (drawn.tokens[1, :, 1] == END).all()

@@ -70,9 +70,9 @@ def rules_by_case(all_rules, case):
             unchanged if rules is None else rules(logits, normalizer, *arguments)
             for rules in all_rules
         ]
-        own = jnp.asarray(case)[arguments[-1]], jnp.arange(len(logits))
+        selection = jnp.asarray(case)[arguments[-1]], jnp.arange(len(logits))
         return tuple(
-            jnp.stack([jnp.broadcast_to(x, shape) for x in values])[own]
+            jnp.stack([jnp.broadcast_to(x, shape) for x in values])[selection]
             for values, shape in zip(zip(*results, strict=True), shapes, strict=True)
         )
 
@@ -140,12 +140,12 @@ def defined_model(options, table, min_lengths, prefix, length):
     return model, allowed
 
 
-def assert_slow_search_agrees(found, row, model, limit, beam_size, case="", **options):
+def assert_slow_search_agrees(results, row, model, limit, beam_size, case="", **options):
     """Equal tokens in the same order, and equal scores; `case` names the row in a failure."""
     expected = slow_beam_search(
         model, limit, beam_size=beam_size, end_id=END, nbest=beam_size, **options
     )
-    hypotheses = listed(found, row)
+    hypotheses = listed(results, row)
     assert [h.tokens for h in hypotheses] == [h.tokens for h in expected], (case, row)
     for h, e in zip(hypotheses, expected, strict=True):
         np.testing.assert_allclose(h[1:], e[1:], rtol=1e-5, atol=1e-5, err_msg=f"{case}, {row}")
@@ -157,17 +157,17 @@ def test_a_search_with_rules_equals_the_slow_search_with_their_definitions(beam_
     tables, limits = tables_and_limits(5)
     min_lengths, (prefix, prefix_lengths) = per_sentence(6)
     arrays = for_each_case(COMBINATIONS, tables, limits, min_lengths, prefix, prefix_lengths)
-    found = jax.device_get(search(*arrays[:4], tuple(arrays[4:]), beam_size=beam_size))
+    results = jax.device_get(search(*arrays[:4], tuple(arrays[4:]), beam_size=beam_size))
     hypotheses = {}
     for number, (name, options) in enumerate(COMBINATIONS.items()):
         rows = range(number * B, (number + 1) * B)
-        hypotheses[name] = [listed(found, row) for row in rows]
+        hypotheses[name] = [listed(results, row) for row in rows]
         for row, limit in enumerate(limits):
             model, allowed = defined_model(
                 options, tables[row], min_lengths[row], prefix[row], prefix_lengths[row]
             )
             assert_slow_search_agrees(
-                found, rows[row], model, limit, beam_size, case=name, allowed=allowed
+                results, rows[row], model, limit, beam_size, case=name, allowed=allowed
             )
     different = [name for name in COMBINATIONS if hypotheses[name] != hypotheses["suppress"]]
     assert different == [name for name in COMBINATIONS if name != "suppress"]
@@ -183,11 +183,11 @@ def test_no_repeat_ngram_mask_equals_a_scan_of_the_history(n):
     t = 8
     history = random.integers(0, 3, (B, 2, LIMIT))
     history[..., t:] = -1
-    found = np.asarray(
+    masks = np.asarray(
         jax.jit(no_repeat_ngram_mask, static_argnums=(2, 3))(history, np.full(B, t), V, n)
     )
     for b, hypothesis in np.ndindex(B, 2):
         written = tuple(history[b, hypothesis, :t].tolist())
-        assert found[b, hypothesis].tolist() == [
+        assert masks[b, hypothesis].tolist() == [
             not repeats(written, token, n) for token in range(V)
         ]

@@ -68,13 +68,13 @@ def test_stepping_with_the_cache_equals_teacher_forcing(norm, positions, dtype):
         state = DecoderState(memory, encoder_segments.sum(axis=1), caches)
         step = partial(model.apply, variables, method="step")
 
-        def one(state, inputs):
+        def scan_step(state, inputs):
             t, tokens, parents, ancestry = inputs
-            each = jnp.full(SENTENCES, t)
-            logits, state = step(tokens, state, each, parents, ancestry)
+            slots = jnp.full(SENTENCES, t)
+            logits, state = step(tokens, state, slots, parents, ancestry)
             return state, logits
 
-        return jax.lax.scan(one, state, histories)[1]
+        return jax.lax.scan(scan_step, state, histories)[1]
 
     # Teacher forcing of the tokens of each slot's ancestors, for every slot of every step.
     target = np.zeros((*tokens.shape, STEPS), np.int32)
@@ -110,15 +110,15 @@ def test_a_stack_without_memory_gives_the_same_in_steps_as_at_once():
     variables = {"params": variables_of(config)["params"]["encoder"]}
     assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, shapes)
 
-    def one(caches, t):
+    def scan_step(caches, t):
         ancestry = jnp.where(jnp.arange(STEPS) <= t, 0, -1)
         mask = ancestry_mask(jnp.broadcast_to(ancestry, (SENTENCES, 1, STEPS)))
-        now, each = x[:, t][:, None], jnp.full(SENTENCES, t)
-        y, caches = stack.apply(variables, now, mask, each[:, None], caches=caches, index=each)
+        now, slots = x[:, t][:, None], jnp.full(SENTENCES, t)
+        y, caches = stack.apply(variables, now, mask, slots[:, None], caches=caches, index=slots)
         return caches, y[:, 0]
 
     caches = empty_caches(config, SENTENCES, STEPS)
-    _, stepped = jax.jit(lambda c: jax.lax.scan(one, c, jnp.arange(STEPS)))(caches)
+    _, stepped = jax.jit(lambda c: jax.lax.scan(scan_step, c, jnp.arange(STEPS)))(caches)
     at_once, _ = jax.jit(stack.apply)(variables, x, mask, positions)
     np.testing.assert_allclose(np.swapaxes(stepped, 0, 1), at_once, atol=1e-5)
 
@@ -132,14 +132,14 @@ def test_caches_without_the_index_of_the_new_entries_are_refused():
 
 def test_the_layers_share_one_trace_of_attention_to_the_cache():
     config = replace(SMALL, num_decoder_layers=3)
-    model, each = Transformer(config), jnp.zeros(SENTENCES, jnp.int32)
+    model, zeros = Transformer(config), jnp.zeros(SENTENCES, jnp.int32)
     caches = empty_caches(config, SENTENCES, STEPS, BEAMS)
     memory = tuple(layer.blocks[0] for layer in caches)
     tokens, parents, ancestry = map(jnp.asarray, random_histories())
 
     def step(variables):
-        state = DecoderState(memory, jnp.ones_like(each), caches)
-        inputs = tokens[0], state, each, parents[0], ancestry[0]
+        state = DecoderState(memory, jnp.ones_like(zeros), caches)
+        inputs = tokens[0], state, zeros, parents[0], ancestry[0]
         return model.apply(variables, *inputs, method="step")[0]
 
     equations = jax.make_jaxpr(step)(variables_of(config)).eqns

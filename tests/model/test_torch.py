@@ -41,8 +41,8 @@ def random_ids(length):
 
 def random_params(config):
     """All parameters are random, including biases and scales, so a misplaced one changes logits."""
-    one, random = jnp.ones((1, 2), jnp.int32), np.random.default_rng(0)
-    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), one, one, one, one)
+    ids, random = jnp.ones((1, 2), jnp.int32), np.random.default_rng(0)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids, ids, ids)
 
     def value(path, leaf):
         draw = 0.3 * random.standard_normal(leaf.shape)

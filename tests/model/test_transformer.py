@@ -25,9 +25,9 @@ from small_transformer import (
     S,
     T,
     V,
+    changed_ids,
     ids,
     jitted,
-    others,
     variables_of,
 )
 
@@ -77,7 +77,7 @@ def test_logits_do_not_depend_on_future_targets_in_any_bit(norm):
     logits, (source, target) = jitted(config), map(np.asarray, BATCH[:2])
     before = np.asarray(logits(source, target, *ONES, *POSITION_IDS))
     for t in (1, 4, 12):
-        changed = np.where(np.arange(T) < t, target, others(target))
+        changed = np.where(np.arange(T) < t, target, changed_ids(target))
         after = np.asarray(logits(source, changed, *ONES, *POSITION_IDS))
         assert np.array_equal(before[:, :t], after[:, :t])
         assert np.all(np.any(before[:, t:] != after[:, t:], axis=-1))
@@ -87,10 +87,13 @@ def test_logits_do_not_depend_on_padding_and_other_pairs_in_any_bit():
     logits, batch = jitted(SMALL), [np.asarray(x) for x in BATCH]
     segments, before = batch[2:4], np.asarray(logits(*batch))
     for row, segment in ((0, 1), (0, 2), (0, 3), (1, 1), (2, 1), (3, 1)):
-        own = [(of == segment) & (np.arange(4) == row)[:, None] for of in segments]
-        changed = (np.where(here, x, others(x)) for here, x in zip(own, batch[:2], strict=True))
+        pair_places = [(of == segment) & (np.arange(4) == row)[:, None] for of in segments]
+        changed = (
+            np.where(here, x, changed_ids(x))
+            for here, x in zip(pair_places, batch[:2], strict=True)
+        )
         after = np.asarray(logits(*changed, *batch[2:]))
-        same = own[1]
+        same = pair_places[1]
         assert np.array_equal(before[same], after[same])
         assert np.all(np.any(before[~same] != after[~same], axis=-1))
 
@@ -138,9 +141,9 @@ def dropped(key, row_ids=ROW_IDS, inputs=SQUARE):
 
 def test_dropout_is_applied_with_a_key_and_the_same_key_gives_the_same_masks():
     plain = jitted(DROPPING)(*SQUARE)
-    first, again, other = (dropped(jax.random.key(k)) for k in (1, 1, 2))
+    first, again, second = (dropped(jax.random.key(k)) for k in (1, 1, 2))
     assert np.array_equal(first, again)
-    for a, b in combinations((plain, first, other), 2):
+    for a, b in combinations((plain, first, second), 2):
         assert np.abs(a - b).mean() > 0.05
 
 
@@ -184,8 +187,8 @@ def dropout_masks(**rates):
             Transformer(config).apply(variables, *SQUARE, ROW_IDS, rngs={"dropout": key})
         return seen
 
-    found = masks(variables_of(config), jax.random.key(1))
-    return {path: np.asarray(mask) for path, mask in found.items()}
+    by_path = masks(variables_of(config), jax.random.key(1))
+    return {path: np.asarray(mask) for path, mask in by_path.items()}
 
 
 def test_every_place_of_dropout_has_its_rate_and_its_own_mask():
@@ -233,10 +236,12 @@ def test_rematerialisation_changes_neither_loss_nor_gradients():
     key = jax.random.key(2)
     step = jax.jit(jax.value_and_grad(loss), static_argnums=2)
     traced = [step.trace(variables, key, remat) for remat in (False, True)]
-    (plain, gradients), (again, others) = (x.lower().compile()(variables, key) for x in traced)
+    (plain, gradients), (again, rematerialised) = (
+        x.lower().compile()(variables, key) for x in traced
+    )
     np.testing.assert_allclose(plain, again, rtol=1e-6)
-    assert jax.tree.structure(gradients) == jax.tree.structure(others)
-    for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(others), strict=True):
+    assert jax.tree.structure(gradients) == jax.tree.structure(rematerialised)
+    for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(rematerialised), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-4)
     programs = [str(x.jaxpr) for x in traced]
     assert ["checkpoint" in p or "remat" in p for p in programs] == [False, True]

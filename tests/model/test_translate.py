@@ -95,8 +95,8 @@ def forced_model(model, seed, sentence, length):
     return log_probs
 
 
-def assert_same_bits(result, other):
-    for x, y in zip(result, other, strict=True):
+def assert_same_bits(result, expected):
+    for x, y in zip(result, expected, strict=True):
         assert x.tobytes() == y.tobytes()
 
 
@@ -115,9 +115,9 @@ def test_every_option_reaches_the_search(monkeypatch):
     """Also those that seldom change a result."""
     options, reached = dict(beam_size=5, nbest=3, alpha=0.3, power_penalty=True, horizon=7), {}
 
-    def recorded(*arguments, **given):
-        reached.update(given)
-        return beam_search(*arguments, **given)
+    def recorded(*arguments, **options):
+        reached.update(options)
+        return beam_search(*arguments, **options)
 
     monkeypatch.setattr(module, "beam_search", recorded)
     models = [(tiny_model(), random_variables(tiny_model()))]
@@ -171,10 +171,14 @@ def test_results_do_not_depend_on_neighbours_in_any_bit():
     search, source = translator(tiny_model()), random_source()
     usual = search(source, LENGTHS, LIMITS)
     for row in range(B):
-        others, lengths, limits = random_source(row, LENGTHS[::-1]), LENGTHS[::-1], LIMITS[::-1]
+        other_sources, lengths, limits = (
+            random_source(row, LENGTHS[::-1]),
+            LENGTHS[::-1],
+            LIMITS[::-1],
+        )
         only = np.arange(B) == row
         again = search(
-            np.where(only[:, None], source, others),
+            np.where(only[:, None], source, other_sources),
             np.where(only, LENGTHS, lengths),
             np.where(only, LIMITS, limits),
         )
@@ -216,9 +220,9 @@ def test_padding_rows_have_no_translation_and_do_not_change_others(lanes):
 
 def test_results_do_not_depend_on_ids_beyond_the_length_of_a_source_in_any_bit():
     search, source = translator(tiny_model()), random_source()
-    other = np.where(np.arange(S) < LENGTHS[:, None], source, random_source(1, [S] * B))
-    assert (source != other).any()
-    assert_same_bits(search(source, LENGTHS, LIMITS), search(other, LENGTHS, LIMITS))
+    changed = np.where(np.arange(S) < LENGTHS[:, None], source, random_source(1, [S] * B))
+    assert (source != changed).any()
+    assert_same_bits(search(source, LENGTHS, LIMITS), search(changed, LENGTHS, LIMITS))
 
 
 def test_a_wider_bucket_changes_scores_by_rounding_only():

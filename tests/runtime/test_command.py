@@ -162,12 +162,12 @@ def test_the_compilation_cache_keeps_the_most_recently_used_programs(tmp_path):
     for age, name in enumerate(names):
         (tmp_path / name).write_bytes(bytes(10))
         os.utime(tmp_path / name, (1000 - age, 0))
-    others = ["notes-cache", f"jit_step-{7:064x}-atime"]
-    for name in others:
+    other_files = ["notes-cache", f"jit_step-{7:064x}-atime"]
+    for name in other_files:
         (tmp_path / name).write_bytes(bytes(1000))
         os.utime(tmp_path / name, (0, 0))
     shrink_cache(tmp_path, 60)
     assert len(list(tmp_path.iterdir())) == 8
     shrink_cache(tmp_path, 39)
-    assert {path.name for path in tmp_path.iterdir()} == {*names[:3], *others}
+    assert {path.name for path in tmp_path.iterdir()} == {*names[:3], *other_files}
     shrink_cache(tmp_path / "absent", 0)

@@ -41,12 +41,12 @@ def decode_flags(path, asked):
 def test_xla_is_deterministic_if_asked_for_and_fuses_reductions_in_training_only(
     command, flags, asked, tmp_path
 ):
-    work, given = flags(tmp_path, asked)
+    work, arguments = flags(tmp_path, asked)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("COMMAND", command).replace("WORK", work))
     environment = {"XLA_FLAGS": f"--xla_dump_to={tmp_path / 'xla'}", "PYTHONPATH": str(ROOT)}
     done = call_forked(
-        [script, *given, f"--workdir={tmp_path / 'run'}", "--compilation_cache=off"],
+        [script, *arguments, f"--workdir={tmp_path / 'run'}", "--compilation_cache=off"],
         environment=environment,
     )
     assert done.code == 7, done

@@ -37,12 +37,12 @@ def test_a_compressed_stream_is_read_from_stdin(monkeypatch):
         assert list(text_lines("-")) == ["ein", "zwei"]
 
 
-def test_a_prefix_of_the_job_is_that_of_each_line_without_one(tmp_path):
+def test_the_prefix_of_a_job_applies_to_the_lines_without_a_prefix(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "a"}\n{"text": "b", "prefix": "own"}\n')
-    for prefix, found in (("the", ["the", "own"]), ("", ["", "own"])):
+    for prefix, expected in (("the", ["the", "own"]), ("", ["", "own"])):
         items = Input(str(path), "", FORMATS["jsonl"], False, prefix).items()
-        assert [item.prefix for _, item in items] == found
+        assert [item.prefix for _, item in items] == expected
 
 
 @pytest.mark.parametrize("bad", [0, 1, 5, 6, 1200])

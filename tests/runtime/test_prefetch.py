@@ -17,16 +17,16 @@ def test_items_are_returned_in_order_until_the_end():
     assert list(items) == []  # it stays at the end
 
 
-def test_an_exception_is_raised_in_its_place_and_again():
+def test_an_exception_is_raised_at_its_position_and_by_every_later_call():
     def items():
         yield 1
         raise KeyError("here")
 
-    found = Prefetched(items(), 5)
-    assert next(found) == 1
+    prefetched = Prefetched(items(), 5)
+    assert next(prefetched) == 1
     for _ in range(2):
         with pytest.raises(KeyError, match="here"):
-            next(found)
+            next(prefetched)
 
 
 def test_the_thread_computes_a_bounded_number_of_items_ahead_and_ends_when_closed():

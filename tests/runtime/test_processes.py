@@ -59,8 +59,8 @@ def test_two_processes_equal_one_with_two_devices_bit_for_bit(of_two, of_one):
     assert state_bytes(two) == state_bytes(one)
     assert measured(two) == measured(one)
     assert (two / "samples" / "4.txt").read_bytes() == (one / "samples" / "4.txt").read_bytes()
-    results, other = job.texts(0)
-    assert other == ""
+    results, second_output = job.texts(0)
+    assert second_output == ""
     assert results.replace(str(two), str(one)) == single.texts(0)[0]
     assert "2 processes" in job.texts(1)[0] and "step 4/4" not in job.texts(1)[1]
 
@@ -72,7 +72,8 @@ def test_four_devices_add_in_another_order_and_agree_to_1e_6(path, processes, de
         trained(path, 1, 4, "four")
     run, _ = trained(path, processes, devices, f"{processes}x{devices}")
     for a, b in zip(
-        *(jax.tree.leaves(load_params(one, "latest")) for one in (path / "four", run)), strict=True
+        *(jax.tree.leaves(load_params(directory, "latest")) for directory in (path / "four", run)),
+        strict=True,
     ):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
@@ -125,7 +126,7 @@ def test_one_then_two_then_four_processes_see_the_same_batches_and_losses(path, 
         job = training(path, processes, 1, run, dropout, num_steps=num_steps)
         assert job.codes() == [0] * processes, job.texts(1)
         assert f"resumed at step {num_steps - 2}" in job.texts(1)[0]
-    data = [state_bytes(one)[1] for one in (full, run)]
+    data = [state_bytes(directory)[1] for directory in (full, run)]
     assert data[0] == data[1]
     for a, b in zip(measured(full), measured(run), strict=True):
         assert a == pytest.approx(b, rel=1e-5)
@@ -141,11 +142,11 @@ def test_one_then_two_then_four_processes_see_the_same_batches_and_losses(path, 
     ],
 )
 def test_incomplete_flags_are_refused(coordinator, num_processes, process_id, part):
-    given = SimpleNamespace(
+    process_flags = SimpleNamespace(
         coordinator=coordinator, num_processes=num_processes, process_id=process_id
     )
     with pytest.raises(UserError, match=part) as refused:
-        check_process_flags(given)
+        check_process_flags(process_flags)
     assert refused.value.code == CONFIGURATION
 
 

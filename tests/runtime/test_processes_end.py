@@ -81,10 +81,10 @@ def test_all_processes_report_the_error_of_one(path, tmp_path):
     """An error that only one process has: all print its message and exit with its code."""
     job = training(path, 2, 1, tmp_path / "run", apart=["--config.data.corpus=tsv:nowhere.tsv"])
     assert job.codes() == [3, 3], job.texts(1)
-    own, other = job.texts(1)[1], job.texts(1)[0]
-    assert re.search("^error: nowhere.tsv .* does not exist", own, re.MULTILINE), own
+    failed, waiting = job.texts(1)[1], job.texts(1)[0]
+    assert re.search("^error: nowhere.tsv .* does not exist", failed, re.MULTILINE), failed
     expected = "^error: process 1 stopped: nowhere.tsv .* does not exist"
-    assert re.search(expected, other, re.MULTILINE), other
+    assert re.search(expected, waiting, re.MULTILINE), waiting
 
 
 def test_processes_with_different_settings_are_refused_with_the_name_of_the_setting(path, tmp_path):
@@ -136,7 +136,7 @@ def test_the_timeout_of_missing_processes_names_the_coordinator(monkeypatch, coo
     monkeypatch.setattr(connection.jax.config, "update", lambda *_: None)
     monkeypatch.setattr(connection, "redirect_native_stdout", lambda: None)
     monkeypatch.setattr(processes, "_timeout", 0)
-    given = SimpleNamespace(
+    process_flags = SimpleNamespace(
         coordinator=coordinator,
         distributed=not coordinator,
         num_processes=2 if coordinator else None,
@@ -144,7 +144,7 @@ def test_the_timeout_of_missing_processes_names_the_coordinator(monkeypatch, coo
         process_timeout=7,
     )
     with pytest.raises(UserError, match="could not connect: deadline"):
-        connection.connect(given)
+        connection.connect(process_flags)
     assert timers == [
         (
             35,
@@ -157,8 +157,8 @@ def test_the_timeout_of_missing_processes_names_the_coordinator(monkeypatch, coo
 
 
 def test_all_processes_receive_the_largest_value_of_any(monkeypatch):
-    def device_max(own):
-        return np.maximum(own.max(axis=0), [9, 0, 1])  # the values of another process
+    def device_max(local_values):
+        return np.maximum(local_values.max(axis=0), [9, 0, 1])  # the values of another process
 
     monkeypatch.setattr(processes, "_device_max", lambda: device_max)
     values = 7, True, False
@@ -183,7 +183,7 @@ def test_a_process_waits_for_the_others_until_any_has_a_signal_or_has_finished(
     monkeypatch.setattr(
         processes,
         "max_over_processes",
-        lambda *own: list(map(max, own, next(answers))),
+        lambda *local_values: list(map(max, local_values, next(answers))),
     )
     flag = StopAfter(None)
     assert flag.agreed_status() == status

@@ -40,10 +40,10 @@ class StopWhilePlanning(StopAfter):
 
     def agreed_status(self, ready=lambda seconds: True, finished=False):
         def signalled(seconds):
-            found = ready(seconds)
-            if not found and self.planning.is_set():
+            is_ready = ready(seconds)
+            if not is_ready and self.planning.is_set():
                 self.signal = signal.SIGTERM
-            return found
+            return is_ready
 
         return super().agreed_status(signalled, finished)
 

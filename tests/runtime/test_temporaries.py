@@ -160,8 +160,8 @@ def test_an_input_is_compared_with_all_names_that_are_written_for_an_output(tmp_
         (tmp_path / name).write_text("mine")
         (tmp_path / "link").unlink(missing_ok=True)
         (tmp_path / "link").symlink_to(name)
-        for given in (name, "link") if "tmp" not in name else (name,):
-            with pytest.raises(UserError, match=given) as caught:
-                check_outputs([output], True, ["-", "", str(tmp_path / given)])
+        for input_name in (name, "link") if "tmp" not in name else (name,):
+            with pytest.raises(UserError, match=input_name) as caught:
+                check_outputs([output], True, ["-", "", str(tmp_path / input_name)])
             assert caught.value.code == OUTPUT
     check_outputs([output], True, ["-", "", str(tmp_path / "none"), str(ROOT / "README.md")])

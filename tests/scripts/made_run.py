@@ -39,7 +39,7 @@ def made_run(path: Path, scale: float = 3.0, **training) -> Path:
         scores = {"valid_loss": loss_at(step, scale) + 1, "valid_bleu": 10.0 * step}
         entries.append({"step": step, **scores})
     entries.append({"step": 6, "train_loss": float("nan")})
-    lines = [json.dumps(one) for one in entries] + ['{"step": 8, "train_l']  # after a crash
+    lines = [json.dumps(entry) for entry in entries] + ['{"step": 8, "train_l']  # after a crash
     (path / "metrics.jsonl").write_text("\n".join(lines))
     (path / "samples").mkdir()
     for name in (*STEPS, "average"):

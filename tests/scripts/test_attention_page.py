@@ -45,9 +45,9 @@ class Elements(HTMLParser):
 
 
 def test_stored_weights_are_the_arrays_and_their_means_to_four_decimals():
-    found = made_attention(3, 2, SOURCE, TARGET)
-    for kind in view_data(Example(found, "a", "b"))["kinds"]:
-        array = getattr(found, kind["name"]).astype(np.float64)
+    attention = made_attention(3, 2, SOURCE, TARGET)
+    for kind in view_data(Example(attention, "a", "b"))["kinds"]:
+        array = getattr(attention, kind["name"]).astype(np.float64)
         stored = np.frombuffer(base64.b64decode(kind["weights"]), "<u2") / 10_000
         layers, heads, rows, columns = array.shape
         assert (kind["layers"], kind["heads"]) == (layers, heads) == (3, 2)
@@ -76,9 +76,12 @@ def test_embedded_data_is_one_script_element_with_the_same_value(value):
 
 
 def test_a_page_shows_markup_in_texts_as_text_and_loads_nothing():
-    found, hostile = made_attention(2, 2, SOURCE, TARGET), "</title><script>x</script><img src=y>"
-    usual = Elements(attention_html("run", Example(found, "source", "target")))
-    elements = Elements(attention_html(hostile, Example(found, hostile, hostile)))
+    attention, hostile = (
+        made_attention(2, 2, SOURCE, TARGET),
+        "</title><script>x</script><img src=y>",
+    )
+    usual = Elements(attention_html("run", Example(attention, "source", "target")))
+    elements = Elements(attention_html(hostile, Example(attention, hostile, hostile)))
     assert elements.names == usual.names and elements.links == ["data:,"]
     assert json.loads(elements.scripts[0])["kinds"][0]["rows"] == SOURCE
 
@@ -110,7 +113,7 @@ def shared(run, translator, monkeypatch):
         return translator
 
     monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr(attention_page, "prepare_jax", lambda *arguments, **given: None)
+    monkeypatch.setattr(attention_page, "prepare_jax", lambda *arguments, **options: None)
 
 
 @pytest.mark.usefixtures("shared")
@@ -122,17 +125,17 @@ def test_the_command_writes_a_page_and_the_arrays_of_the_translator(
     flags = [f"--workdir={run}", f"--source={source}"]
     done = call_in_process(attention_page, *flags, f"--npz={arrays}")
     assert done.code == 0, done.err
-    found = translator.attention(source)
+    attention = translator.attention(source)
     with np.load(arrays, allow_pickle=False) as stored:
-        assert set(stored) == set(found._fields)
+        assert set(stored) == set(attention._fields)
         for name in ("encoder", "decoder", "cross"):
-            np.testing.assert_allclose(stored[name], getattr(found, name), atol=1e-6)
-        assert stored["source"].tolist() == found.source == ["eins", "zwei", "drei", "</s>"]
-        assert stored["target"].tolist() == found.target
+            np.testing.assert_allclose(stored[name], getattr(attention, name), atol=1e-6)
+        assert stored["source"].tolist() == attention.source == ["eins", "zwei", "drei", "</s>"]
+        assert stored["target"].tolist() == attention.target
         assert stored["encoder"].shape == (1, 2, 4, 4)
-        assert stored["decoder"].shape == (1, 2, len(found.target), len(found.target))
-        assert stored["cross"].shape == (1, 2, len(found.target), 4)
-        assert stored["source"].shape == (4,) and stored["target"].shape == (len(found.target),)
+        assert stored["decoder"].shape == (1, 2, len(attention.target), len(attention.target))
+        assert stored["cross"].shape == (1, 2, len(attention.target), 4)
+        assert stored["source"].shape == (4,) and stored["target"].shape == (len(attention.target),)
     data = json.loads(Elements(page.read_text(encoding="utf-8")).scripts[0])
     assert [data["source"], data["target"]] == [source, *translator.translate([source])]
     assert call_in_process(attention_page, *flags).code == 6  # the page exists

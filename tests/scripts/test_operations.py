@@ -291,8 +291,8 @@ def test_chosen_steps_are_averaged_into_a_checkpoint_that_is_decoded(resumed, tm
     run_files.write_run(expected, *open_model(run, "best"), mean)
     (tmp_path / "in").write_text("eins zwei drei\nelf\nvier vier fünf\n")
     translate = ROOT / "decode.py", f"--input={tmp_path / 'in'}"
-    found = call(*translate, f"--workdir={run}", "--checkpoint=mean-2")
-    assert found[0] == 0 and found[1] == call(*translate, f"--workdir={expected}")[1]
+    translated = call(*translate, f"--workdir={run}", "--checkpoint=mean-2")
+    assert translated[0] == 0 and translated[1] == call(*translate, f"--workdir={expected}")[1]
     # It stays when steps are pruned, training is resumed and the steps of the run are listed.
     assert call_in_process(checkpoints, "prune", f"--workdir={run}", "--keep=1").code == 0
     out = call_in_process(checkpoints, "list", f"--workdir={run}").out

@@ -37,14 +37,14 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def found():
+def arrays():
     return made_attention(2, 3, SOURCE, TARGET)
 
 
 @pytest.fixture(scope="module")
-def path(found, tmp_path_factory):
+def path(arrays, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "attention.html"
-    html = attention_html("run", Example(found, "나는 </script> 밥", "größer <b>"))
+    html = attention_html("run", Example(arrays, "나는 </script> 밥", "größer <b>"))
     path.write_text(html, encoding="utf-8")
     return path
 
@@ -69,9 +69,9 @@ def open_page(browser):
     assert [url for url in requests if url != "data:,"] == opened
 
 
-def weights_of(found, kind):
+def weights_of(arrays, kind):
     """The weights [layers, heads + 1, rows, columns] of a kind; the last head is the mean."""
-    array = getattr(found, kind).astype(np.float64)
+    array = getattr(arrays, kind).astype(np.float64)
     return np.concatenate([array, array.mean(axis=1, keepdims=True)], axis=1)
 
 
@@ -94,7 +94,7 @@ def check(reading, row, column, weight):
 
 
 def test_the_map_shows_the_weight_under_the_pointer_for_every_kind_layer_and_head(
-    open_page, found, path
+    open_page, arrays, path
 ):
     page = open_page(path)
     random = np.random.default_rng(0)
@@ -104,7 +104,7 @@ def test_the_map_shows_the_weight_under_the_pointer_for_every_kind_layer_and_hea
         "cross": (TARGET, SOURCE),
     }
     for kind, (rows, columns) in axes.items():
-        weights = weights_of(found, kind)
+        weights = weights_of(arrays, kind)
         for layer, head in np.ndindex(weights.shape[:2]):
             select(page, kind, layer, head)
             frame = page.locator(".stage .frame").bounding_box()
@@ -115,10 +115,10 @@ def test_the_map_shows_the_weight_under_the_pointer_for_every_kind_layer_and_hea
             check(shown(page), rows[row], columns[column], weights[layer, head, row, column])
 
 
-def test_the_arrow_keys_reach_every_cell_and_every_head(open_page, found, path):
+def test_the_arrow_keys_reach_every_cell_and_every_head(open_page, arrays, path):
     page = open_page(path)
     select(page, "cross", 0, 0)
-    weights = weights_of(found, "cross")
+    weights = weights_of(arrays, "cross")
     page.locator(".stage svg").focus()
     page.keyboard.press("ArrowRight")  # the first key selects the first cell
     for row, piece in enumerate(TARGET):
@@ -152,11 +152,11 @@ def test_tab_reaches_both_choices_the_heads_and_the_drawing_with_a_visible_focus
     assert page.locator(".stage .link").count()
 
 
-def test_the_lines_show_all_weights_of_a_piece(open_page, found, path):
+def test_the_lines_show_all_weights_of_a_piece(open_page, arrays, path):
     page = open_page(path)
     select(page, "cross", 1, 3)
     page.get_by_text("Lines", exact=True).click()
-    weights = weights_of(found, "cross")[1, 3]
+    weights = weights_of(arrays, "cross")[1, 3]
     labels = page.locator(".stage .label")
     expected = {TARGET[3]: weights[3], SOURCE[1]: weights[:, 1]}
     for piece, row in expected.items():
@@ -172,7 +172,7 @@ def test_the_lines_show_all_weights_of_a_piece(open_page, found, path):
     check(shown(page), TARGET[0], SOURCE[weights[0].argmax()], weights[0].max())
 
 
-def test_the_shades_are_the_square_roots_of_the_weights(open_page, found, path):
+def test_the_shades_are_the_square_roots_of_the_weights(open_page, arrays, path):
     """The cells of the large map, read back from its paths."""
     page = open_page(path)
     select(page, "encoder", 1, 2)
@@ -182,7 +182,7 @@ def test_the_shades_are_the_square_roots_of_the_weights(open_page, found, path):
         for x, y in re.findall(r"M(\d+) (\d+)", path_.get_attribute("d")):
             cell = int(y) // int(size), int(x) // int(size)
             drawn[cell] = float(path_.get_attribute("fill-opacity")) ** 2
-    np.testing.assert_allclose(drawn, found.encoder[1, 2], atol=0.011)
+    np.testing.assert_allclose(drawn, arrays.encoder[1, 2], atol=0.011)
 
 
 def test_texts_with_markup_are_shown_as_they_are(open_page, path):
@@ -193,7 +193,7 @@ def test_texts_with_markup_are_shown_as_they_are(open_page, path):
 
 def luminance(color):
     """The relative luminance of "rgb(r, g, b)" (WCAG 2)."""
-    values = np.array([float(one) for one in re.findall(r"[\d.]+", color)[:3]]) / 255
+    values = np.array([float(number) for number in re.findall(r"[\d.]+", color)[:3]]) / 255
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     return linear @ [0.2126, 0.7152, 0.0722]
 
@@ -241,17 +241,17 @@ def test_a_narrow_screen_scrolls_inside_the_drawing_which_has_all_texts(open_pag
 
 
 @pytest.fixture(scope="module")
-def report(found, tmp_path_factory):
+def report(arrays, tmp_path_factory):
     """A report of two runs, each with the same attention weights."""
     path = tmp_path_factory.mktemp("report")
     runs = [read_records(made_run(path / name, scale)) for name, scale in (("a", 3), ("b", 6))]
-    attention = attention_section(Example(found, "source", "target")) * 2
+    attention = attention_section(Example(arrays, "source", "target")) * 2
     (path / "report.html").write_text(report_html(runs, attention), encoding="utf-8")
     return path / "report.html"
 
 
 def test_the_report_shows_tables_curves_samples_and_attention_of_both_runs(
-    open_page, found, report
+    open_page, arrays, report
 ):
     page = open_page(report)
     page.get_by_role("link", name="Curves").click()
@@ -272,7 +272,7 @@ def test_the_report_shows_tables_curves_samples_and_attention_of_both_runs(
     second.locator(".stage svg").focus()
     page.keyboard.press("ArrowDown")
     weight = float(second.locator(".weight").text_content())
-    assert abs(weight - found.encoder[0, 2, 0, 0]) <= 0.5e-4 + 1e-9
+    assert abs(weight - arrays.encoder[0, 2, 0, 0]) <= 0.5e-4 + 1e-9
     assert page.locator(".attention").first.locator("h3").last.text_content().startswith("Layer 1")
 
 
@@ -286,14 +286,14 @@ def test_the_report_is_legible_on_a_narrow_screen(open_page, report, scheme):
         assert (high + 0.05) / (low + 0.05) >= 4.5, pair
 
 
-def test_a_screenshot_points_at_a_cell_of_the_first_of_two_maps(open_page, found, report):
+def test_a_screenshot_points_at_a_cell_of_the_first_of_two_maps(open_page, arrays, report):
     page = open_page(report)
     click(page, "layer 1, head 2")
     point_at(page, [3, 5])
     first = page.locator(".attention").first
     assert first.locator(".readout b").all_text_contents() == [TARGET[3], SOURCE[5]]
     weight = float(first.locator(".weight").text_content())
-    assert abs(weight - found.cross[1, 2, 3, 5]) <= 0.5e-4 + 1e-9
+    assert abs(weight - arrays.cross[1, 2, 3, 5]) <= 0.5e-4 + 1e-9
 
 
 def test_a_screenshot_of_a_missing_element_is_refused(open_page, path):

@@ -44,7 +44,8 @@ def test_scan_lines_become_pairs(tmp_path, call, name, end):
     assert (code, out, err) == (0, "", "a.tsv: 7 pairs\n")
     corpus = read_corpus(f"tsv:{tmp_path / 'a.tsv'}", "train", DataConfig())
     again = [
-        f"IN: {one} OUT: {other}" for one, other in zip(corpus.source, corpus.target, strict=True)
+        f"IN: {source} OUT: {target}"
+        for source, target in zip(corpus.source, corpus.target, strict=True)
     ]
     assert again == [scan_line(i) for i in range(7)]
     assert {path.name for path in tmp_path.iterdir()} == {name, "a.tsv"}

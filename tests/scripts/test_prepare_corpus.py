@@ -92,15 +92,15 @@ def assert_is_prepared(spec, cache):
     sides = ([line.split("\t")[side] for line in lines] for side in (0, 1))
     tokenizers = train_tokenizers(config, *sides)
     wanted = encode_parts(corpus, config, tokenizers, None, no_log)
-    found = encode_parts(corpus, config, tokenizers, CorpusCache(Path(cache), 1 << 40), no_log)
-    assert found.encoded[0].store is not wanted.encoded[0].store
-    assert hasattr(found.encoded[0].store, "facts"), "not from the cache"
+    prepared = encode_parts(corpus, config, tokenizers, CorpusCache(Path(cache), 1 << 40), no_log)
+    assert prepared.encoded[0].store is not wanted.encoded[0].store
+    assert hasattr(prepared.encoded[0].store, "facts"), "not from the cache"
     index = np.arange(len(wanted))
-    assert len(found) == len(wanted)
-    for one, other in zip(found.select(index)[:2], wanted.select(index)[:2], strict=True):
-        np.testing.assert_array_equal(one.ids, other.ids)
-        np.testing.assert_array_equal(one.offsets, other.offsets)
-    assert found.hashes == wanted.hashes and found.counts == wanted.counts
+    assert len(prepared) == len(wanted)
+    for side, wanted_side in zip(prepared.select(index)[:2], wanted.select(index)[:2], strict=True):
+        np.testing.assert_array_equal(side.ids, wanted_side.ids)
+        np.testing.assert_array_equal(side.offsets, wanted_side.offsets)
+    assert prepared.hashes == wanted.hashes and prepared.counts == wanted.counts
 
 
 def appended(cache):
@@ -119,15 +119,15 @@ def wait_for(condition, process, seconds=120):
 
 def running(group):
     """The processes of a group that have not ended."""
-    found = []
+    process_ids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, number = path.read_text().rpartition(")")[2].split()[:3]
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(number) == group and state != "Z":
-            found.append(int(path.parent.name))
-    return found
+            process_ids.append(int(path.parent.name))
+    return process_ids
 
 
 def test_a_corpus_is_prepared_once(spec, tmp_path):
@@ -148,10 +148,10 @@ def test_a_corpus_is_prepared_once(spec, tmp_path):
 
 
 def test_all_parts_of_a_mixture_are_prepared(spec, tmp_path):
-    other = write_corpus(tmp_path / "b.tsv", 7, seed=1)
-    code, out, _ = call(f"2*{spec} + tag:>>x<<:{other}", tmp_path / "cache")
+    other_spec = write_corpus(tmp_path / "b.tsv", 7, seed=1)
+    code, out, _ = call(f"2*{spec} + tag:>>x<<:{other_spec}", tmp_path / "cache")
     corpora = tmp_path / "cache" / "corpora"
-    lines = [f"{spec[4:]}: {PAIRS} pairs in {corpora}", f"{other[4:]}: 7 pairs in {corpora}"]
+    lines = [f"{spec[4:]}: {PAIRS} pairs in {corpora}", f"{other_spec[4:]}: 7 pairs in {corpora}"]
     assert (code, out.splitlines()) == (0, lines)
     assert len(entries(tmp_path / "cache")) == 2
 

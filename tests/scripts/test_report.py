@@ -100,8 +100,8 @@ def test_the_training_time_is_that_of_the_newest_checkpoint(tmp_path):
         data = path / "checkpoints" / str(step) / "data"
         data.mkdir(parents=True)
         (data / "metadata").write_text(json.dumps({"seconds": seconds}))
-    found = Tables(runs_section([read_records(path)]))
-    assert ["training time to the last checkpoint", "2:02:05"] in found.rows
+    tables = Tables(runs_section([read_records(path)]))
+    assert ["training time to the last checkpoint", "2:02:05"] in tables.rows
     (data / "metadata").write_text("{}")  # of an earlier version
     assert read_records(path).seconds is None
 
@@ -118,10 +118,12 @@ def test_the_best_scores_are_those_of_the_best_checkpoint(runs, tmp_path):
 
 
 def test_samples_are_in_the_order_of_the_checkpoints(runs):
-    found = [(one.checkpoint, one.output) for one in runs[0].samples]
-    assert [name for name, _ in found] == ["2", "4", "6", "average"]
-    assert found[0][1] == "output of 2 <b3.0>" and found[2][1] == REFERENCE
-    assert {(one.source, one.reference) for one in runs[0].samples} == {(SOURCE, REFERENCE)}
+    samples = [(sample.checkpoint, sample.output) for sample in runs[0].samples]
+    assert [name for name, _ in samples] == ["2", "4", "6", "average"]
+    assert samples[0][1] == "output of 2 <b3.0>" and samples[2][1] == REFERENCE
+    assert {(sample.source, sample.reference) for sample in runs[0].samples} == {
+        (SOURCE, REFERENCE)
+    }
 
 
 def test_a_comparison_lists_the_fields_that_differ_and_no_others(runs):
@@ -136,16 +138,16 @@ def test_a_comparison_lists_the_fields_that_differ_and_no_others(runs):
 
 def test_the_page_of_a_comparison_has_scores_with_signatures_samples_and_data(runs):
     page = report_html(runs, "")
-    found = Tables(page)
-    assert [f"BLEU{SIGNATURE}", "36.75", "73.50"] in found.rows  # 12.25 × 3, × 6
-    assert ["loss", f"{loss_at(4, 3.0) + 1:.4g}", f"{loss_at(4, 6.0) + 1:.4g}"] in found.rows
-    assert ["one · 6", f"{REFERENCE} = reference"] in found.rows
-    assert ["two · average", "output of average <b6.0>"] in found.rows
-    assert ["times resumed", "1", "1"] in found.rows
-    assert ["command"] + ["train.py --x=<y>"] * 2 in found.rows
-    assert ["training time to the last checkpoint", "–", "–"] in found.rows
-    assert "3 dropped (3 too <long>)" in found.text and ["a<b", "f00"] in found.rows
-    assert len(found.ids) == len(set(found.ids))
+    tables = Tables(page)
+    assert [f"BLEU{SIGNATURE}", "36.75", "73.50"] in tables.rows  # 12.25 × 3, × 6
+    assert ["loss", f"{loss_at(4, 3.0) + 1:.4g}", f"{loss_at(4, 6.0) + 1:.4g}"] in tables.rows
+    assert ["one · 6", f"{REFERENCE} = reference"] in tables.rows
+    assert ["two · average", "output of average <b6.0>"] in tables.rows
+    assert ["times resumed", "1", "1"] in tables.rows
+    assert ["command"] + ["train.py --x=<y>"] * 2 in tables.rows
+    assert ["training time to the last checkpoint", "–", "–"] in tables.rows
+    assert "3 dropped (3 too <long>)" in tables.text and ["a<b", "f00"] in tables.rows
+    assert len(tables.ids) == len(set(tables.ids))
     assert all(f'href="#{name}"' in page for name in ("runs", "scores", "curves", "config"))
 
 
@@ -178,9 +180,9 @@ def points_of(page_svg: str, axis: str) -> np.ndarray:
     """The places of the points of each line with the colour of series 0, in units of the SVG."""
     tree = ElementTree.fromstring(page_svg)
     paths = [
-        one.get("d")
-        for one in tree.iter("{http://www.w3.org/2000/svg}path")
-        if "stroke: var(--series-0)" in one.get("style", "") and "L" in one.get("d")
+        path.get("d")
+        for path in tree.iter("{http://www.w3.org/2000/svg}path")
+        if "stroke: var(--series-0)" in path.get("style", "") and "L" in path.get("d")
     ]
     pairs = re.findall(r"[ML] ([\d.]+) ([\d.]+)", paths[0])
     return np.array(pairs, float)[:, 0 if axis == "x" else 1]

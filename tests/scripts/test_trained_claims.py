@@ -72,6 +72,6 @@ def test_a_measurement_of_time_runs_and_is_drawn_and_described(name, tmp_path, c
     assert list(results) == list(module.ARMS) and path.with_suffix(".svg").exists()
     assert all(check.measured in printed for check in checks)
     for (result,) in results.values():
-        costs = [result[one] for one in result if one != "lengths"]
-        assert costs and all(len(one) == len(module.LENGTHS["tiny"]) for one in costs)
+        costs = [result[name] for name in result if name != "lengths"]
+        assert costs and all(len(cost) == len(module.LENGTHS["tiny"]) for cost in costs)
         assert min(map(min, costs)) > 0

@@ -75,7 +75,7 @@ def test_a_trained_head_aligns_words_and_an_untrained_one_does_not():
     assert held(word_alignment, control) == [False, False]
 
 
-def test_the_agreement_of_the_mode_align_is_that_of_its_links():
+def test_the_agreement_of_the_mode_align_is_computed_from_its_links():
     """The source token of each target token, computed by the program of decode.py."""
     known, trained = korean_task("tiny"), trained_korean("tiny", 0)
     pairs, links = word_alignment.new_sentences(known, 16, 0)
@@ -87,9 +87,11 @@ def test_the_agreement_of_the_mode_align_is_that_of_its_links():
     arrays = [x.reshape(devices, -1, *x.shape[1:]) for x in inputs]
     attended = np.asarray(run((trained.variables,), None, *arrays)[1])
     attended = attended.reshape(len(pairs), -1)
-    found = [attended[row][j] == i for row, each in enumerate(links) for i, j in each]
+    agreements = [
+        attended[row][j] == i for row, pair_links in enumerate(links) for i, j in pair_links
+    ]
     weights = word_alignment.run_score(trained.model, trained.variables, *inputs)
-    assert word_alignment.agreement(weights, inputs[1], links) == np.mean(found)
+    assert word_alignment.agreement(weights, inputs[1], links) == np.mean(agreements)
 
 
 def test_removing_no_head_changes_nothing_and_removing_one_raises_the_loss():
@@ -100,11 +102,11 @@ def test_removing_no_head_changes_nothing_and_removing_one_raises_the_loss():
     assert max(losses[1:]) > losses[0] + 0.01
     logits, attention = forced_pass(trained, known.task, *pairs)
     labels = [np.array([*target, 2]) for target in pairs[1]]
-    each = [
+    token_losses = [
         optax.softmax_cross_entropy_with_integer_labels(row[: len(target)], target)
         for row, target in zip(logits, labels, strict=True)
     ]
-    assert np.isclose(losses[0], np.concatenate(each).mean(), rtol=1e-4)
+    assert np.isclose(losses[0], np.concatenate(token_losses).mean(), rtol=1e-4)
     correct = [
         row[: len(t) - 1].argmax(-1) == t[:-1] for row, t in zip(logits, labels, strict=True)
     ]

@@ -65,9 +65,9 @@ def test_one_layer_computes_the_exclusive_or_only_with_feed_forward_layers():
 
 def test_gradients_leave_their_range_without_norms():
     module = residual_connections
-    each = {arm: module.gradient_norms(arm, 0) for arm in ("post", "no norms")}
+    gradients = {arm: module.gradient_norms(arm, 0) for arm in ("post", "no norms")}
     results = {
-        arm: [{"gradients": each.get(arm, each["post"]), "warmup": 1.0, "no_warmup": 1.0}]
+        arm: [{"gradients": gradients.get(arm, gradients["post"]), "warmup": 1.0, "no_warmup": 1.0}]
         for arm in module.ARMS
     }
     assert held(module, results, 0, 2) == [True, True]
@@ -90,8 +90,9 @@ def test_teacher_forcing_converges_faster_than_own_tokens_and_has_a_gap():
     module = teacher_forcing
     results = measured(module)
     assert held(module, results, 0, 1) == [True, True]
-    forced, own = module.ARMS
-    assert held(module, {forced: results[own], own: results[forced]}, 0, 1) == [False, False]
+    forced, own_tokens = module.ARMS
+    control = {forced: results[own_tokens], own_tokens: results[forced]}
+    assert held(module, control, 0, 1) == [False, False]
 
 
 def test_own_tokens_are_the_greedy_output_shifted_by_one():
@@ -101,8 +102,8 @@ def test_own_tokens_are_the_greedy_output_shifted_by_one():
     sources, targets = task.sample(np.random.default_rng(0), 8)
     output = teacher_forcing.greedy_output(model, task.target_length)
     batch = teacher_forcing.own_tokens(output)(trained.params, batch_of(task, sources, targets))
-    found, _ = best_hypotheses(trained, task, sources)
-    for row, hypothesis, target in zip(batch.decoder_input, found, targets, strict=True):
+    hypotheses, _ = best_hypotheses(trained, task, sources)
+    for row, hypothesis, target in zip(batch.decoder_input, hypotheses, targets, strict=True):
         length = min(len(hypothesis), len(target))
         assert row[0] == 1 and row[1 : length + 1].tolist() == hypothesis[:length]
         assert not row[len(target) + 1 :].any()

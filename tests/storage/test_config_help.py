@@ -12,21 +12,25 @@ from test_configs import NAMES, config_of
 from seq2seq.storage.config import Config
 from seq2seq.storage.config_help import OTHER_NAMES, closest_fields, field_list
 
-FIELDS = {f"{part.name}.{one.name}": one for part in fields(Config) for one in fields(part.type)}
+FIELDS = {
+    f"{part.name}.{field.name}": field for part in fields(Config) for field in fields(part.type)
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_listed_flags_set_every_field_to_its_value(name):
-    """The lines are flags: over another config they give the listed one."""
+    """The lines are flags. Applied to another config, they produce the listed one."""
     config = config_of(name)
     config.data.corpus, config.decoding.suppress = "2*tsv:it's.tsv + tsv:$B", "a b"
     lines = field_list(config).splitlines()
-    given = [shlex.split(line)[0] for line in lines if line.startswith("  --")]
-    assert [one.split("=")[0].removeprefix("--config.") for one in given] == list(FIELDS)
-    other = Config()
-    other.data.reverse = other.model.output_bias = True
-    argv, values = ["train.py", *given], flags.FlagValues()
-    config_flags.DEFINE_config_dataclass("config", other, flag_values=values, sys_argv=argv)
+    arguments = [shlex.split(line)[0] for line in lines if line.startswith("  --")]
+    assert [argument.split("=")[0].removeprefix("--config.") for argument in arguments] == list(
+        FIELDS
+    )
+    changed = Config()
+    changed.data.reverse = changed.model.output_bias = True
+    argv, values = ["train.py", *arguments], flags.FlagValues()
+    config_flags.DEFINE_config_dataclass("config", changed, flag_values=values, sys_argv=argv)
     values(argv)
     assert values.config == config
 
@@ -38,12 +42,12 @@ def test_each_field_is_listed_with_type_unit_rules_and_help():
     ]
     assert max(map(len, lines)) <= 100
     entries = re.split(r"^  --config\.", "\n".join(lines), flags=re.MULTILINE)[1:]
-    for entry, (name, one) in zip(entries, FIELDS.items(), strict=True):
+    for entry, (name, field) in zip(entries, FIELDS.items(), strict=True):
         first, facts, *rest = (line.strip() for line in entry.splitlines())
         assert first.startswith(f"{name}=")
-        assert facts.split(", ")[0] == one.type.__name__, name
-        assert one.metadata["unit"] in facts
-        assert " ".join(rest).startswith(one.metadata["help"])
+        assert facts.split(", ")[0] == field.type.__name__, name
+        assert field.metadata["unit"] in facts
+        assert " ".join(rest).startswith(field.metadata["help"])
     log_every = next(entry for entry in entries if entry.startswith("training.log_every"))
     assert "int, steps, at least 1" in log_every
     norm = next(entry for entry in entries if entry.startswith("model.norm"))
@@ -60,8 +64,8 @@ def test_each_field_is_listed_with_type_unit_rules_and_help():
 def test_every_number_of_something_has_a_unit():
     numbers = {
         name
-        for name, one in FIELDS.items()
-        if one.type is int and not name.endswith(("_id", "seed"))
+        for name, field in FIELDS.items()
+        if field.type is int and not name.endswith(("_id", "seed"))
     }
     assert {name for name in numbers if not FIELDS[name].metadata["unit"]} == set()
 
@@ -119,11 +123,11 @@ def test_at_most_three_fields_are_suggested():
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_in_another_section_or_with_a_letter_missing_is_suggested_first(name):
     part, _, field = name.partition(".")
-    found = closest_fields(f"{part}.{field[:2]}{field[3:]}")
+    suggested = closest_fields(f"{part}.{field[:2]}{field[3:]}")
     if name in ("model.source_vocab_size", "model.target_vocab_size", "data.vocab_sha256"):
-        assert name not in found  # set by training
+        assert name not in suggested  # set by training
     else:
-        assert found[0] == name
+        assert suggested[0] == name
         assert name in closest_fields(f"elsewhere.{field}")
 
 

@@ -210,12 +210,12 @@ def test_decoding_options_are_off_by_default():
     assert d.repetition_penalty == d.temperature == d.top_p == 1.0
 
 
-def test_dropout_rates_are_not_those_of_the_model_that_training_starts_from():
+def test_dropout_rates_are_not_taken_from_the_model_that_training_starts_from():
     rates = {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.4}
-    for one, other in ((rates, {}), ({}, rates)):
-        config, model = Config(model=ModelConfig(**one)), ModelConfig(**other)
+    for config_options, model_options in ((rates, {}), ({}, rates)):
+        config, model = Config(model=ModelConfig(**config_options)), ModelConfig(**model_options)
         taken, different = take_model(config, Config(model=model))
-        assert taken.model == ModelConfig(**one) and different == []
+        assert taken.model == ModelConfig(**config_options) and different == []
 
 
 def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():
@@ -230,9 +230,9 @@ def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():
 
 @pytest.mark.parametrize("part", fields(Config), ids=lambda part: part.name)
 def test_every_field_has_a_help_text(part):
-    for one in fields(part.type):
-        help = one.metadata["help"]
-        assert isinstance(help, str) and len(help) > 5, one.name
+    for field in fields(part.type):
+        help = field.metadata["help"]
+        assert isinstance(help, str) and len(help) > 5, field.name
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,11 @@ def test_a_saved_config_has_the_current_version_and_the_fields_of_the_old_form(t
 
 
 def test_the_former_default_batch_size_becomes_automatic_and_other_sizes_are_kept():
-    for version, given, expected in ((0, 32, 0), (2, 32, 0), (2, 64, 64), (2, 1, 1), (3, 32, 32)):
-        content = {"decoding": {"batch_size": given, "beam_size": 32}, "format_version": version}
+    for version, size, expected in ((0, 32, 0), (2, 32, 0), (2, 64, 64), (2, 1, 1), (3, 32, 32)):
+        content = {"decoding": {"batch_size": size, "beam_size": 32}, "format_version": version}
         expected_section = {"batch_size": expected, "beam_size": 32}
         assert migrate(content, Path("a")) == {"decoding": expected_section}
-        assert content["decoding"]["batch_size"] == given  # the argument is not changed
+        assert content["decoding"]["batch_size"] == size  # the argument is not changed
 
 
 @pytest.mark.parametrize(

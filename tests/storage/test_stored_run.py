@@ -36,7 +36,7 @@ def extract(tmp_path, monkeypatch):
     return extract
 
 
-def own_config(run):
+def resumed_config(run):
     """The config with which train.py --workdir=RUN resumes a run."""
     argv, values = ["train.py", f"--workdir={run}"], flags.FlagValues()
     flags.DEFINE_string("workdir", "", "", flag_values=values)
@@ -48,21 +48,21 @@ def own_config(run):
 def token_ids(checkpoint):
     sources = [line.split("\t")[0] for line in Path("valid.tsv").read_text().splitlines()]
     translator = Translator.load("run", checkpoint)
-    return [list(one.hypotheses[0].ids) for one in translator.stream(sources)]
+    return [list(translation.hypotheses[0].ids) for translation in translator.stream(sources)]
 
 
 def test_a_run_of_a_version_with_another_order_is_decoded_but_not_resumed(extract):
     expected = extract("7b8e221")
     assert token_ids("300") == expected["token_ids"]
     with pytest.raises(UserError, match="read the training data in another order"):
-        run_training(Path("run").absolute(), own_config("run"))
+        run_training(Path("run").absolute(), resumed_config("run"))
     assert steps(Path("run")) == [300]
 
 
 def test_a_run_of_an_earlier_version_is_decoded_and_resumed_with_the_same_results(extract):
     expected, run = extract("d0ee2a1"), Path("run").absolute()
     assert token_ids("300") == expected["token_ids"]
-    run_training(run, own_config("run"))
+    run_training(run, resumed_config("run"))
     assert steps(run) == [300, 312] and read_best(run)["checkpoint"] == expected["best"]
     log = (run / "train.log").read_text()
     assert "resumed at step 300" in log and "warning" not in log and "changed" not in log

@@ -30,18 +30,18 @@ class Devices:
 
     def __init__(self, count):
         self.programs, self.changed = [[] for _ in range(count)], threading.Condition()
-        self.own = threading.local()  # .index: the process of a thread
+        self.thread = threading.local()  # .index: the process of a thread
         self.reads = []  # of process 0: (program read, number of programs started before)
 
     def start(self, name, values=(0,)):
-        programs = self.programs[self.own.index]
+        programs = self.programs[self.thread.index]
         with self.changed:
             programs.append((name, values))
             self.changed.notify_all()
         return Result(self, len(programs) - 1)
 
     def result(self, index):
-        if self.own.index == 0:
+        if self.thread.index == 0:
             self.reads.append((index, len(self.programs[0])))
         with self.changed:
             started = self.changed.wait_for(
@@ -89,7 +89,7 @@ class Stream:
 
 def train(devices, case, index):
     """The number of steps of process `index`."""
-    devices.own.index = index
+    devices.thread.index = index
     stop, signals = StopAfter(None), case.signals[index]
     stream = Stream(stop, case.polls[index], signals, case.epoch_length)
     best = SimpleNamespace(without_improvement=0)

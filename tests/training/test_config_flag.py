@@ -79,7 +79,7 @@ def differences(config, other):
 
 @pytest.mark.parametrize("argument", [["--workdir={}"], ["--workdir", "{}"], ["-workdir={}"]])
 def test_a_run_is_resumed_with_its_own_config(run, argument):
-    values, config = parsed(*(one.format(run) for one in argument))
+    values, config = parsed(*(part.format(run) for part in argument))
     assert run_path(values) == run
     stored = load_config(run / "config.json")
     assert resumed(run, config) == (stored, [])  # nothing is changed

@@ -55,7 +55,7 @@ def held_out():
 
 
 @pytest.fixture
-def evaluator(tmp_path):
+def make_evaluator(tmp_path):
     def make(**training):
         run = Run(tmp_path / "run")
         runs.append(run)
@@ -74,50 +74,55 @@ def texts(correct):
     return REFERENCES[:correct] + WRONG[correct:]
 
 
-def test_the_best_checkpoint_by_bleu_has_the_highest_bleu(evaluator):
-    one = evaluator(best_metric="bleu")
+def test_the_best_checkpoint_by_bleu_has_the_highest_bleu(make_evaluator):
+    evaluator = make_evaluator(best_metric="bleu")
     for step, correct in ((1, 1), (2, 3), (3, 2), (4, 3)):
-        one.evaluate(step, step, (1.0 * step, texts(correct)))
-    assert one.best.entry["checkpoint"] == 2
-    assert 50.0 < one.best.entry["bleu"] < 100.0
-    assert one.best.without_improvement == 2 and one.best.evaluated_step == 4
+        evaluator.evaluate(step, step, (1.0 * step, texts(correct)))
+    assert evaluator.best.entry["checkpoint"] == 2
+    assert 50.0 < evaluator.best.entry["bleu"] < 100.0
+    assert evaluator.best.without_improvement == 2 and evaluator.best.evaluated_step == 4
 
 
 @pytest.mark.parametrize("metric, best", [("bleu", 2), ("chrf", 1)])
-def test_chrf_selects_by_characters_and_bleu_by_words(evaluator, metric, best):
+def test_chrf_selects_by_characters_and_bleu_by_words(make_evaluator, metric, best):
     """The sentences of step 1 have one wrong verb each. Of those of step 2, two are correct, and
     two share no letter with their references."""
-    candidates = [one.replace("sees", "saw") for one in REFERENCES], REFERENCES[:2] + ["vv"] * 2
+    candidates = (
+        [reference.replace("sees", "saw") for reference in REFERENCES],
+        REFERENCES[:2] + ["vv"] * 2,
+    )
     score = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}[metric]
     scores = [score(translations, [REFERENCES]).score for translations in candidates]
-    one = evaluator(best_metric=metric)
+    evaluator = make_evaluator(best_metric=metric)
     for step, translations in enumerate(candidates, 1):
-        one.evaluate(step, step, (1.0, translations))
-    assert one.best.entry == {"checkpoint": best, metric: max(scores), "loss": 1.0}
+        evaluator.evaluate(step, step, (1.0, translations))
+    assert evaluator.best.entry == {"checkpoint": best, metric: max(scores), "loss": 1.0}
 
 
-def test_the_best_checkpoint_by_loss_has_the_lowest_loss(evaluator):
-    one = evaluator(best_metric="loss")
+def test_the_best_checkpoint_by_loss_has_the_lowest_loss(make_evaluator):
+    evaluator = make_evaluator(best_metric="loss")
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, 1.0)):
-        one.evaluate(step, step, (loss, texts(step % 4)))
-    assert one.best.entry == {"checkpoint": 2, "loss": 1.0}
+        evaluator.evaluate(step, step, (loss, texts(step % 4)))
+    assert evaluator.best.entry == {"checkpoint": 2, "loss": 1.0}
 
 
-def test_of_equal_scores_the_lower_loss_is_better_and_bleu_of_0_is_a_warning(evaluator, tmp_path):
-    one = evaluator(best_metric="bleu")
+def test_of_equal_scores_the_lower_loss_is_better_and_bleu_of_0_is_a_warning(
+    make_evaluator, tmp_path
+):
+    evaluator = make_evaluator(best_metric="bleu")
     for step, loss in enumerate((math.nan, 3.0, 2.0, math.nan, 2.5, 2.0), 1):
-        one.evaluate(step, step, (loss, ["vv"] * 4 if step == 1 else WRONG))
-        assert one.best.entry["checkpoint"] == min(step, 3)
-    assert one.best.entry == {"checkpoint": 3, "bleu": 0.0, "loss": pytest.approx(2.0)}
-    assert one.best.without_improvement == 3
+        evaluator.evaluate(step, step, (loss, ["vv"] * 4 if step == 1 else WRONG))
+        assert evaluator.best.entry["checkpoint"] == min(step, 3)
+    assert evaluator.best.entry == {"checkpoint": 3, "bleu": 0.0, "loss": pytest.approx(2.0)}
+    assert evaluator.best.without_improvement == 3
     log = (tmp_path / "run" / "train.log").read_text().splitlines()
     assert [line.split(":")[0] for line in log[::2]] == ["validation of 1"] + ["warning"] * 5
     assert "chrf 0," in log[0] and "BLEU is 0 although chrF is not" in log[2]
-    one.best.restore(
+    evaluator.best.restore(
         {"best": {"checkpoint": 3, "bleu": 0.0}, "without_improvement": 3, "evaluated_step": 6}
     )
-    one.evaluate(7, 7, (9.0, WRONG))  # earlier versions did not store the loss
-    assert one.best.entry["checkpoint"] == 7
+    evaluator.evaluate(7, 7, (9.0, WRONG))  # earlier versions did not store the loss
+    assert evaluator.best.entry["checkpoint"] == 7
 
 
 def test_evaluations_use_the_tokenizer_of_bleu_and_log_its_signature(tmp_path, capsys):
@@ -128,15 +133,15 @@ def test_evaluations_use_the_tokenizer_of_bleu_and_log_its_signature(tmp_path, c
     run = Run(tmp_path / "run")
     run.open_metrics(0)
     config = Config(training=TrainingConfig(bleu_tokenizer="zh"))
-    one = Evaluator(config, run, {"": (corpus, pairs)}, eval_step, TableTranslator())
-    one.evaluate(1, 1, (2.0, outputs))
+    evaluator = Evaluator(config, run, {"": (corpus, pairs)}, eval_step, TableTranslator())
+    evaluator.evaluate(1, 1, (2.0, outputs))
     run.close()
     expected = sacrebleu.corpus_bleu(outputs, [chinese], tokenize="zh").score
-    assert one.best.entry["bleu"] == pytest.approx(expected) and expected > 40
+    assert evaluator.best.entry["bleu"] == pytest.approx(expected) and expected > 40
     assert "|tok:zh|" in (tmp_path / "run" / "train.log").read_text()
     data = SimpleNamespace(test={"": corpus})
     results = SimpleNamespace(path=tmp_path, log=print, write_scores=print)
-    print_results(results, data, one._translator, one.bleu)
+    print_results(results, data, evaluator._translator, evaluator.bleu)
     assert f"held-out BLEU {expected:.2f} (nrefs:1|case:mixed|eff:no|tok:zh|" in (
         capsys.readouterr().out
     )
@@ -153,33 +158,33 @@ def test_any_score_is_better_than_nan():
 
 @pytest.mark.parametrize("patience, exhausted", [(0, False), (1, True), (2, True), (3, False)])
 def test_patience_counts_consecutive_evaluations_without_improvement(
-    evaluator, patience, exhausted
+    make_evaluator, patience, exhausted
 ):
-    one = evaluator(best_metric="loss", patience=patience)
+    evaluator = make_evaluator(best_metric="loss", patience=patience)
     for step, loss in ((1, 2.0), (2, 3.0), (3, 1.0), (4, 1.5), (5, 1.5)):
-        one.evaluate(step, step, (loss, REFERENCES))
-    waited = one.best.without_improvement
+        evaluator.evaluate(step, step, (loss, REFERENCES))
+    waited = evaluator.best.without_improvement
     limit = reached_limit(TrainingConfig(patience=patience), 5, 0, 0.0, waited)
     assert limit == (f"training.patience={patience}" if exhausted else "")
 
 
-def test_undo_restores_the_previous_best_if_the_best_step_was_not_saved(evaluator):
-    one = evaluator(best_metric="loss")
+def test_undo_restores_the_previous_best_if_the_best_step_was_not_saved(make_evaluator):
+    evaluator = make_evaluator(best_metric="loss")
     for step, loss in ((1, 2.0), (2, 3.0), (3, 1.0)):
-        one.evaluate(step, step, (loss, REFERENCES))
-    one.best.undo(2)
-    assert one.best.entry["checkpoint"] == 3
-    one.best.undo(3)
-    assert one.best.entry["checkpoint"] == 1 and one.best.without_improvement == 1
+        evaluator.evaluate(step, step, (loss, REFERENCES))
+    evaluator.best.undo(2)
+    assert evaluator.best.entry["checkpoint"] == 3
+    evaluator.best.undo(3)
+    assert evaluator.best.entry["checkpoint"] == 1 and evaluator.best.without_improvement == 1
 
 
-def test_the_best_checkpoint_is_restored_from_json(evaluator):
-    one = evaluator(best_metric="loss")
-    one.evaluate(1, 1, (2.0, REFERENCES))
-    one.evaluate(2, 2, (3.0, REFERENCES))
-    stored = json.loads(json.dumps(one.best.to_json()))
-    one.best.reset()
-    assert not one.best.entry
+def test_the_best_checkpoint_is_restored_from_json(make_evaluator):
+    evaluator = make_evaluator(best_metric="loss")
+    evaluator.evaluate(1, 1, (2.0, REFERENCES))
+    evaluator.evaluate(2, 2, (3.0, REFERENCES))
+    stored = json.loads(json.dumps(evaluator.best.to_json()))
+    evaluator.best.reset()
+    assert not evaluator.best.entry
     restored = BestCheckpoint("loss")
     restored.restore(stored)
     assert restored.entry["checkpoint"] == 1
@@ -196,10 +201,10 @@ def test_perplexity_is_computed_from_the_unsmoothed_loss():
     assert math.isfinite(huge["valid_perplexity"])
 
 
-def test_scores_of_translations_are_recorded_with_their_step(evaluator, tmp_path):
-    one = evaluator(best_metric="bleu")
-    one.evaluate(1, 1, (2.0, REFERENCES))
-    one.evaluate("average", 1, (2.0, texts(2)))
+def test_scores_of_translations_are_recorded_with_their_step(make_evaluator, tmp_path):
+    evaluator = make_evaluator(best_metric="bleu")
+    evaluator.evaluate(1, 1, (2.0, REFERENCES))
+    evaluator.evaluate("average", 1, (2.0, texts(2)))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first, second = map(json.loads, lines)
     assert first["step"] == second["step"] == 1
@@ -222,11 +227,15 @@ def test_each_named_set_is_recorded_and_the_first_one_decides(tmp_path):
     run = Run(tmp_path / "run")
     run.open_metrics(0)
     sets = {"news": held_out(), "web": held_out()}
-    one = Evaluator(Config(), run, sets, eval_step, SecondSetWrong())
-    one.evaluate(1, 1, (2.0, texts(2)))
-    one.evaluate("average", 1, (2.0, REFERENCES))
+    evaluator = Evaluator(Config(), run, sets, eval_step, SecondSetWrong())
+    evaluator.evaluate(1, 1, (2.0, texts(2)))
+    evaluator.evaluate("average", 1, (2.0, REFERENCES))
     run.close()
-    assert one.best.entry == {"checkpoint": "average", "bleu": pytest.approx(100.0), "loss": 2.0}
+    assert evaluator.best.entry == {
+        "checkpoint": "average",
+        "bleu": pytest.approx(100.0),
+        "loss": 2.0,
+    }
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first, second = map(json.loads, lines)
     assert (first["news/valid_exact_match"], first["web/valid_exact_match"]) == (50.0, 0.0)
@@ -247,10 +256,10 @@ def test_each_named_set_is_recorded_and_the_first_one_decides(tmp_path):
     )
 
 
-def test_eval_sentences_limits_the_translated_sentences(evaluator, tmp_path):
-    one = evaluator(best_metric="bleu", eval_sentences=2)
-    one.evaluate(1, 1, (2.0, texts(2)))
-    assert one.best.entry["bleu"] == pytest.approx(100.0)
+def test_eval_sentences_limits_the_translated_sentences(make_evaluator, tmp_path):
+    evaluator = make_evaluator(best_metric="bleu", eval_sentences=2)
+    evaluator.evaluate(1, 1, (2.0, texts(2)))
+    assert evaluator.best.entry["bleu"] == pytest.approx(100.0)
 
 
 def test_samples_are_at_equal_distances_from_the_first_to_the_last():
@@ -307,8 +316,8 @@ def test_a_list_of_sets_has_the_results_of_its_sets_alone(tmp_path):
         )
         for path in runs
     )
-    named = {f"{name}/{key}": score for name, one in zip("ab", alone, strict=True)
-             for key, score in one.items()}  # fmt: skip
+    named = {f"{name}/{key}": score for name, results in zip("ab", alone, strict=True)
+             for key, score in results.items()}  # fmt: skip
     assert both == named and len(named) == 2 * 2 * 7
     (arrays, data), (arrays_of_first, data_of_first) = map(state_bytes, runs[:2])
     assert arrays == arrays_of_first and data["best"] == data_of_first["best"] != {}

@@ -65,8 +65,8 @@ def test_patterns_that_freeze_nothing_or_everything_are_one_line(freeze, message
 
 def test_the_shapes_of_parameters_need_no_vocabulary():
     config = replace(model().config, source_vocab_size=0, target_vocab_size=0)
-    found, expected = (flatten_dict(parameter_shapes(c)) for c in (config, model().config))
-    assert found.keys() == expected.keys()
+    shapes, expected = (flatten_dict(parameter_shapes(c)) for c in (config, model().config))
+    assert shapes.keys() == expected.keys()
 
 
 @pytest.mark.slow

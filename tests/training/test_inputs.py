@@ -54,9 +54,9 @@ def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
     pairs = list(zip(corpus.source, corpus.target, strict=True))
     seen = Counter()
     for epoch in range(2):
-        found, _ = epoch_pairs(config, data, epoch)
-        seen.update(zip(*map(texts_of, found[:2], data.tokenizers), strict=True))
-        assert max(max(side.lengths) for side in found[:2]) <= 14
+        taken, _ = epoch_pairs(config, data, epoch)
+        seen.update(zip(*map(texts_of, taken[:2], data.tokenizers), strict=True))
+        assert max(max(side.lengths) for side in taken[:2]) <= 14
     log = (tmp_path / "run" / "train.log").read_text()
     kept = 54 - int(log.split(" dropped")[0].split()[-1])
     assert 31 < kept < 54
@@ -78,7 +78,7 @@ def test_the_text_of_the_training_data_is_released_after_encoding(config, tmp_pa
     monkeypatch.setattr(train, "open_corpora", watched)
     data = prepared(config, tmp_path / "run")
     gc.collect()
-    assert [one() for one in references] == [None, None]
+    assert [reference() for reference in references] == [None, None]
     pairs, index = epoch_pairs(config, data, 0)
     texts = texts_of(pairs.source, data.tokenizers[0])
     for text, place in zip(texts, data.train.locate(index), strict=True):

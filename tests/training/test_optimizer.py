@@ -143,7 +143,7 @@ def test_weight_decay_does_not_apply_to_biases_and_layer_norms():
 
 
 def test_every_choice_of_the_optimizer_is_implemented():
-    (field,) = (one for one in fields(TrainingConfig) if one.name == "optimizer")
+    (field,) = (candidate for candidate in fields(TrainingConfig) if candidate.name == "optimizer")
     assert field.metadata["choices"] == tuple(SCALINGS)
 
 
@@ -166,13 +166,13 @@ def test_adafactor_is_that_of_optax_with_decay_times_the_learning_rate():
         weight_decay_rate=0.03 * 0.3,
         weight_decay_mask={name: name != "inner_bias" for name in shapes},
     )
-    state, other = ours.init(params), theirs.init(expected)
+    state, their_state = ours.init(params), theirs.init(expected)
     ours_update, theirs_update = jax.jit(ours.update), jax.jit(theirs.update)
     for step in range(3):
         gradients = {name: random.normal(size=shape) for name, shape in shapes.items()}
         updates, state = ours_update(gradients, state, params, step=step)
         params = optax.apply_updates(params, updates)
-        updates, other = theirs_update(gradients, other, expected)
+        updates, their_state = theirs_update(gradients, their_state, expected)
         expected = optax.apply_updates(expected, updates)
     for name, x in params.items():
         np.testing.assert_allclose(x, expected[name], rtol=1e-5, atol=1e-7)
@@ -197,17 +197,17 @@ def test_the_first_update_of_adafactor_follows_its_paper():
 def test_the_gradient_is_clipped_before_adafactor():
     """Its first update does not depend on the gradient's scale, the second one does."""
     params = {"inner": np.ones((2, 3), np.float32)}
-    found = []
+    recorded = []
     for clip_norm in (0.0, 1.0):
         optimizer = make_optimizer(adafactor_config(clip_norm=clip_norm), 8)
         state, update = optimizer.init(params), jax.jit(optimizer.update)
         for step, scale in enumerate((0.1, 100.0)):
             gradient = {"inner": np.full((2, 3), scale, np.float32)}
             updates, state = update(gradient, state, params, step=step)
-        found.append(state[-1][0].v["inner"][0, 0])
+        recorded.append(state[-1][0].v["inner"][0, 0])
     decay = 1 - 2**-0.8  # of the second update
     moments = [decay * 0.01 + (1 - decay) * g**2 for g in (100.0, 6**-0.5)]
-    np.testing.assert_allclose(found, moments, rtol=1e-5)
+    np.testing.assert_allclose(recorded, moments, rtol=1e-5)
 
 
 def test_the_state_of_adafactor_has_rows_and_columns_only():
@@ -240,5 +240,8 @@ def test_the_state_has_the_structure_of_optax_for_older_checkpoints(weight_decay
     config, params = TrainingConfig(weight_decay=weight_decay, clip_norm=clip_norm), {"w": 1.0}
     adam = optax.adamw(lambda _: 1.0) if weight_decay else optax.adam(lambda _: 1.0)
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    states = [one.init(params) for one in (make_optimizer(config, 8), optax.chain(*clip, adam))]
+    states = [
+        optimizer.init(params)
+        for optimizer in (make_optimizer(config, 8), optax.chain(*clip, adam))
+    ]
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])

@@ -42,7 +42,7 @@ def count_half_hours(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given, state, expected",
+    "limits, state, expected",
     [
         ({}, (9, 99, 99 * HOUR, 99), ""),
         ({}, (10, 0, 0.0, 0), "training.num_steps=10"),
@@ -56,8 +56,8 @@ def count_half_hours(monkeypatch):
         ({"max_epochs": 1, "max_hours": 1.0}, (10, 1, HOUR, 0), "training.num_steps=10"),
     ],
 )
-def test_the_first_limit_that_is_reached_is_named(given, state, expected):
-    assert reached_limit(TrainingConfig(num_steps=10, **given), *state) == expected
+def test_the_first_limit_that_is_reached_is_named(limits, state, expected):
+    assert reached_limit(TrainingConfig(num_steps=10, **limits), *state) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_one_epoch_is_a_training_of_its_number_of_batches(tmp_path):
     assert "training ends at step 12: training.num_steps=12" in log_of(whole_run())
 
 
-def test_hours_end_training_and_more_hours_continue_it(tmp_path, monkeypatch):
+def test_training_ends_after_max_hours_and_resumes_with_a_larger_limit(tmp_path, monkeypatch):
     """Half an hour per step. The evaluation at the end, step 2, is not due in other trainings: the
     checkpoint does not store its score."""
     whole = whole_run()
@@ -135,8 +135,8 @@ def test_hours_end_training_and_more_hours_continue_it(tmp_path, monkeypatch):
     run_training(run, limited(max_hours=1.0))
     assert steps(run) == [2] and "ends at step 2: training.max_hours=1.0" in log_of(run)
     entries = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
-    assert [one["step"] for one in entries if "valid_bleu" in one] == [2]
-    assert [one["step"] for one in entries if "average_bleu" in one] == [2]
+    assert [entry["step"] for entry in entries if "valid_bleu" in entry] == [2]
+    assert [entry["step"] for entry in entries if "average_bleu" in entry] == [2]
     assert json.loads((run / "best.json").read_text())["checkpoint"] in (2, "average")
     before = state_bytes(run)
     assert before[1]["best"] == {} and before[1]["evaluated_step"] == 0
@@ -194,9 +194,9 @@ def test_the_logged_learning_rate_is_the_formula_of_each_step():
     assert (training.schedule, training.log_every) == ("inverse_sqrt", 1)
     lines = (whole_run() / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     logged = {
-        one["step"]: one["train_learning_rate"]
-        for one in map(json.loads, lines)
-        if "train_learning_rate" in one
+        entry["step"]: entry["train_learning_rate"]
+        for entry in map(json.loads, lines)
+        if "train_learning_rate" in entry
     }
     assert sorted(logged) == list(range(1, 13))
     for n, rate in logged.items():

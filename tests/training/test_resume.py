@@ -82,11 +82,11 @@ def test_the_last_k_checkpoints_are_kept_and_averaged():
 
 
 def evaluate_as(monkeypatch, *losses):
-    """Evaluations find these losses, in turn."""
+    """Evaluations return these losses, in turn."""
     losses = iter(losses)
-    found = {"valid_loss": 0.0, "valid_nll": 1.0, "valid_perplexity": 2.0, "valid_accuracy": 0.5}
+    results = {"valid_loss": 0.0, "valid_nll": 1.0, "valid_perplexity": 2.0, "valid_accuracy": 0.5}
     monkeypatch.setattr(
-        "seq2seq.training.evaluate.held_out_loss", lambda *_: found | {"valid_loss": next(losses)}
+        "seq2seq.training.evaluate.held_out_loss", lambda *_: results | {"valid_loss": next(losses)}
     )
 
 
@@ -128,10 +128,10 @@ def test_a_checkpoint_of_a_version_with_another_order_is_refused(tmp_path):
 
 
 def metrics(path):
-    """The lines of metrics.jsonl without what depends on the time or the memory."""
+    """The lines of metrics.jsonl without the values that depend on time or memory."""
     lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
     names = ("step", "epoch", "loss", "norm", "tokens", "rate", "bleu", "chrf")
-    return [{name: one for name, one in line.items() if name.endswith(names) and
+    return [{name: value for name, value in line.items() if name.endswith(names) and
              "per_second" not in name} for line in lines]  # fmt: skip
 
 
@@ -146,12 +146,12 @@ def data_lines(path):
 @pytest.mark.slow
 def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
     """The text is read once: neither by a new run of the same data, nor to resume."""
-    one, other = (write_corpus(tmp_path / f"{n}.tsv", n, seed=n) for n in (90, 70))
-    path = Path(other.removeprefix("tsv:"))
+    first, second = (write_corpus(tmp_path / f"{n}.tsv", n, seed=n) for n in (90, 70))
+    path = Path(second.removeprefix("tsv:"))
     lines = [f"{line}\t{1.5 - i % 2}\n" for i, line in enumerate(path.read_text().splitlines())]
     path.write_text("".join([*lines, f"\t{WORDS[0]}\t1\n", f"{'eins ' * 40}\tEINS\t1\n"]))
     config = tiny_config(
-        f"2*tag:>>x<<:{one} + 0.5*weighted_{other}",
+        f"2*tag:>>x<<:{first} + 0.5*weighted_{second}",
         training__num_steps=6,
         training__checkpoint_every=6,
         training__eval_every=6,
@@ -373,9 +373,9 @@ def test_training_starts_from_another_run(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "place_state", recorded)
     start = partial(run_config, training__init_from=str(whole_run()))
     run_training(tmp_path / "run", start(**ONE_STEP))
-    (state,), other = states, load_params(whole_run(), "best")
+    (state,), initial_params = states, load_params(whole_run(), "best")
     assert state.step == 0
-    jax.tree.map(np.testing.assert_array_equal, state.params, other)
+    jax.tree.map(np.testing.assert_array_equal, state.params, initial_params)
     joint = "vocab/joint.txt"
     assert (tmp_path / "run" / joint).read_bytes() == (whole_run() / joint).read_bytes()
     again = replace(start(), model=ModelConfig())

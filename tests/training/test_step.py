@@ -43,9 +43,9 @@ def test_the_update_is_independent_of_devices_and_micro_batches():
     assert jax.device_count() == 4 and ROWS < 3 * MICRO * 2
     states = {1: host_state(), 4: host_state()}
     for _ in range(2):
-        found = [one_step(states[n], batch(), n, micro) for n, micro in ((1, 1), (4, MICRO))]
-        assert_close(found[1], found[0])
-        states = dict(zip(states, (state for state, _ in found), strict=True))
+        results = [one_step(states[n], batch(), n, micro) for n, micro in ((1, 1), (4, MICRO))]
+        assert_close(results[1], results[0])
+        states = dict(zip(states, (state for state, _ in results), strict=True))
 
 
 def test_the_step_also_runs_under_shard_map_and_dropout_depends_on_the_rows_only():

@@ -41,7 +41,7 @@ def test_the_dropout_key_is_derived_from_the_run_key_and_the_step_number(number)
 
 def test_an_evaluation_has_no_dropout():
     evaluate = pmap_eval_step(model(DROPOUT), TRAINING)
-    found = evaluate(host_state().params, split_rows(batch(), jax.device_count()))
+    sums = evaluate(host_state().params, split_rows(batch(), jax.device_count()))
     expected, _ = gradient_function()(host_state().params)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
     assert loss_of_step(0) != pytest.approx(float(expected.loss / expected.tokens), rel=1e-3)

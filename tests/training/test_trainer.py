@@ -49,8 +49,10 @@ def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_p
     assert seen == [True]
     assert steps(tmp_path / "run") == [2, 4, 6] and steps(stopped_run()) == [2, 4]
     for step in (2, 4):
-        one, other = (restore_params(path, str(step)) for path in (tmp_path / "run", stopped_run()))
-        jax.tree.map(np.testing.assert_array_equal, one, other)
+        params, expected = (
+            restore_params(path, str(step)) for path in (tmp_path / "run", stopped_run())
+        )
+        jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
 def test_each_step_is_started_before_the_one_before_it_is_reported():

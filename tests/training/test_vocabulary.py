@@ -100,14 +100,14 @@ def test_a_small_corpus_uses_a_vocabulary_that_was_prepared_but_stores_none(
 ):
     prepared, small_only = (CorpusCache(tmp_path / "cache", size) for size in (0, 1 << 40))
 
-    def found(cache):
+    def vocabulary_of(cache):
         readers = open_parts(config.data.corpus, "train", config.data)
         return vocabulary.vocabulary_sha256(
             vocabulary.new_tokenizers(config.data, readers, cache, no_log)
         )
 
-    trained = found(small_only)
+    trained = vocabulary_of(small_only)
     assert not prepared.directory.exists()
-    assert found(prepared) == trained
+    assert vocabulary_of(prepared) == trained
     monkeypatch.delattr(vocabulary, "train_tokenizers")
-    assert found(small_only) == trained
+    assert vocabulary_of(small_only) == trained

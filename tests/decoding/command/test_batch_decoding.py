@@ -78,15 +78,17 @@ def test_nbest_lists_are_numbered_by_line(run):
     text = "".join(f"{line}\n" for line in lines).encode()
     out, _ = decode(run, "--format=moses", "--nbest=2", stdin=text)
     fields = [line.split(" ||| ") for line in out]
-    assert all(len(one) == 4 for one in fields)
-    found = {int(number): list(group) for number, group in groupby(fields, lambda one: one[0])}
-    assert list(found) == list(range(len(lines)))
+    assert all(len(columns) == 4 for columns in fields)
+    groups = {
+        int(number): list(group) for number, group in groupby(fields, lambda columns: columns[0])
+    }
+    assert list(groups) == list(range(len(lines)))
     best, _ = decode(run, stdin=text)
     for number, line in enumerate(lines):
-        scores = [float(score) for *_, score in found[number]]
+        scores = [float(score) for *_, score in groups[number]]
         assert len(scores) == (2 if line.strip() else 1)
         assert scores == sorted(scores, reverse=True)
-        assert found[number][0][1].replace("&#124;&#124;&#124;", "|||") == best[number]
+        assert groups[number][0][1].replace("&#124;&#124;&#124;", "|||") == best[number]
 
 
 def test_neighbours_parts_and_devices_do_not_change_a_translation(run, decoded):
@@ -107,11 +109,13 @@ def test_the_batch_size_changes_only_rounding(run):
     lines = mixed_lines(300, seed=4)
     usual = list(Translator.load(run / "run").stream(lines))
     for size in (1, 7, 64):
-        found = list(Translator.load(run / "run", batch_size=size).stream(lines))
+        translations = list(Translator.load(run / "run", batch_size=size).stream(lines))
         ties = 0
-        for one, other in zip(usual, found, strict=True):
-            assert one.hypotheses[0].score == pytest.approx(other.hypotheses[0].score, abs=1e-4)
-            ties += one.text != other.text
+        for line, translation in zip(usual, translations, strict=True):
+            assert line.hypotheses[0].score == pytest.approx(
+                translation.hypotheses[0].score, abs=1e-4
+            )
+            ties += line.text != translation.text
         assert ties <= 3, f"{ties} of {len(lines)} lines differ at batch size {size}"
 
 
@@ -121,8 +125,8 @@ def test_a_beam_larger_than_the_vocabulary_finds_the_best_scores(run):
     greedy = list(translator.with_options(beam_size=1).stream(lines))
     wide = list(translator.with_options(beam_size=40).stream(lines))
     usual = list(translator.stream(lines))
-    for line, *found in zip(lines, greedy, usual, wide, strict=True):
-        scores = [one.hypotheses[0].score for one in found]
+    for line, *results in zip(lines, greedy, usual, wide, strict=True):
+        scores = [result.hypotheses[0].score for result in results]
         assert line.strip() == "" or scores[2] >= max(scores) - 1e-5
 
 

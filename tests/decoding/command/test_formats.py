@@ -118,7 +118,7 @@ def test_infinite_scores_are_null_in_json():
         render_score("jsonl", item, impossible, log_probs=[-1.0, impossible]),
     ]
     objects = [json.loads(out, parse_constant=pytest.fail) for out in outs]
-    assert [one["score"] for one in objects] == [None, None]
+    assert [entry["score"] for entry in objects] == [None, None]
     assert objects[1]["log_probs"] == [-1.0, None]
 
 
@@ -267,11 +267,11 @@ def test_any_input_format_can_be_written_in_any_output_format(input_format, outp
     formats = formats_of("text", input_format, output_format)
     needs_target = formats.input.has_target
     item = formats.input.parse(SIDES[input_format], "file:7", needs_target)
-    found = formats.output_item(item)
-    assert found._replace(line="") == item._replace(line="")
-    out = formats.output.render(3, found, Translation(HYPOTHESES[1:], 5, 5), False)
+    output_item = formats.output_item(item)
+    assert output_item._replace(line="") == item._replace(line="")
+    out = formats.output.render(3, output_item, Translation(HYPOTHESES[1:], 5, 5), False)
     if input_format == output_format:
-        assert found is item
+        assert output_item is item
     elif output_format == "tsv":
         assert out.split("\t") == ["a  b", *(["c"] if needs_target else []), "z"]
     elif output_format == "jsonl":
@@ -282,14 +282,14 @@ def test_any_input_format_can_be_written_in_any_output_format(input_format, outp
         (alone,) = (parse("text", "a  b"),)
         assert out == render(output_format, 3, alone, HYPOTHESES[1:], False, False)
     if formats.output.can_score and needs_target:
-        links = formats.output.render_alignment(found, result(links=[(2, 1)]))
+        links = formats.output.render_alignment(output_item, result(links=[(2, 1)]))
         assert links.endswith({"jsonl": '"alignment": [[2, 1]]}'}.get(output_format, "2-1"))
 
 
 def test_separators_in_a_text_become_spaces_in_columns():
     item = parse("jsonl", json.dumps({"text": "a\tb\nc", "target": "\td\r\n"}), True)
-    found = Formats(FORMATS["jsonl"], FORMATS["tsv"]).output_item(item)
-    assert render_score("tsv", found, -1.0) == "a b c\t d  \t-1.000000"
+    output_item = Formats(FORMATS["jsonl"], FORMATS["tsv"]).output_item(item)
+    assert render_score("tsv", output_item, -1.0) == "a b c\t d  \t-1.000000"
     only_target = Formats(FORMATS["text"], FORMATS["tsv"]).output_item(Item("", "", target="b"))
     assert only_target.line == "\tb"
 
@@ -297,10 +297,12 @@ def test_separators_in_a_text_become_spaces_in_columns():
 def test_a_blank_line_of_another_format_becomes_an_object_and_no_columns():
     for name, expected in (("tsv", ""), ("text", ""), ("jsonl", '{"text": ""}')):
         for blank in ("", '{"text": ""}'):
-            other = FORMATS["jsonl"] if blank else FORMATS["text"]
-            if other is FORMATS[name]:
+            input_format = FORMATS["jsonl"] if blank else FORMATS["text"]
+            if input_format is FORMATS[name]:
                 continue
-            item = Formats(other, FORMATS[name]).output_item(other.parse(blank, "file:7"))
+            item = Formats(input_format, FORMATS[name]).output_item(
+                input_format.parse(blank, "file:7")
+            )
             assert FORMATS[name].render_unscored(item) == expected
             out = render(name, 0, item, [Hypothesis("", 0.0)], False, False)
             if name == "jsonl":
@@ -311,17 +313,21 @@ def test_a_blank_line_of_another_format_becomes_an_object_and_no_columns():
 
 def test_formats_support_what_they_declare():
     both_sides = {"tsv": "a\tb", "jsonl": '{"text": "a", "target": "b"}'}
-    for name, one in FORMATS.items():
-        assert one.name == name
+    for name, text_format in FORMATS.items():
+        assert text_format.name == name
         line = both_sides.get(name, "a\tb")
-        assert (parse(name, line, name in both_sides).target == "b") == one.has_target
+        assert (parse(name, line, name in both_sides).target == "b") == text_format.has_target
         written = render(name, 0, parse(name, line), HYPOTHESES, False, True)
-        assert ("-1.25" in written) == one.has_nbest
-    assert [name for name, one in FORMATS.items() if not one.can_score] == ["moses"]
-    assert [name for name, one in FORMATS.items() if not one.can_read] == ["moses"]
+        assert ("-1.25" in written) == text_format.has_nbest
+    assert [name for name, text_format in FORMATS.items() if not text_format.can_score] == ["moses"]
+    assert [name for name, text_format in FORMATS.items() if not text_format.can_read] == ["moses"]
 
 
 def test_a_pair_of_blank_lines_has_no_score():
     blank = Item(" ", " ", target="")
-    outputs = {name: one.render_unscored(blank) for name, one in FORMATS.items() if one.can_score}
+    outputs = {
+        name: text_format.render_unscored(blank)
+        for name, text_format in FORMATS.items()
+        if text_format.can_score
+    }
     assert outputs == {"text": "", "tsv": " ", "jsonl": " "}

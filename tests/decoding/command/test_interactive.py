@@ -36,15 +36,15 @@ def test_several_translations_are_a_list_with_ranks_and_scores():
 
 
 def test_text_on_a_terminal_may_be_lists_and_other_outputs_keep_their_format(monkeypatch):
-    def output(terminal=True, **given):
+    def output(terminal=True, **changes):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
         usual = dict(format="text", input_format=None, output_format=None, input="-", output="-")
-        return chosen_formats(SimpleNamespace(**(usual | given))).output
+        return chosen_formats(SimpleNamespace(**(usual | changes))).output
 
     assert isinstance(output(), Terminal) and isinstance(output(input_format="tsv"), Terminal)
     assert output(format="jsonl") is FORMATS["jsonl"]
-    for given in (dict(terminal=False), dict(input="in.txt"), dict(output="out.txt")):
-        assert output(**given) is FORMATS["text"]
+    for changes in (dict(terminal=False), dict(input="in.txt"), dict(output="out.txt")):
+        assert output(**changes) is FORMATS["text"]
 
 
 def run_session(translator, lines, align, capsys):
@@ -101,8 +101,8 @@ def test_the_alignment_shown_is_that_of_the_best_translation(capsys):
             )
             continue
         (best,) = translator.stream([line])
-        (given,) = scored(translator, [(line, best.text)])
-        expected = [f"{best.text.split()[j]} ← {line.split()[i]}" for i, j in given.links]
+        (forced,) = scored(translator, [(line, best.text)])
+        expected = [f"{best.text.split()[j]} ← {line.split()[i]}" for i, j in forced.links]
         assert expected and alignment_text(translator, number, Item(line, line)) == "\n".join(
             expected
         )

@@ -61,29 +61,31 @@ def whole(run):
 def test_json_keeps_its_fields_and_can_be_scored(run):
     path, lines = run
     fields = [{"id": i, "text": line} for i, line in enumerate(lines)]
-    text = "".join(json.dumps(one) + "\n" for one in fields)
+    text = "".join(json.dumps(entry) + "\n" for entry in fields)
     flags = ("--format=jsonl", "--suppress=<pad> <s> <unk>")
     search = "--beam_size=3", "--nbest=2", "--annotate"
     code, out, _ = decode(path, *flags, *search, stdin=text.encode())
-    found = [json.loads(line) for line in out.split("\n")[:-1]]
+    outputs = [json.loads(line) for line in out.split("\n")[:-1]]
     assert code == 0
-    assert [{"id": one["id"], "text": one["text"]} for one in found] == fields
-    assert all(len(one["nbest"]) == (2 if one["text"].strip() else 1) for one in found)
-    assert all(one["nbest"][0]["score"] == one["score"] for one in found)
+    assert [{"id": output["id"], "text": output["text"]} for output in outputs] == fields
+    assert all(len(output["nbest"]) == (2 if output["text"].strip() else 1) for output in outputs)
+    assert all(output["nbest"][0]["score"] == output["score"] for output in outputs)
     code, scores, _ = decode(path, *flags, "--mode=score", stdin=out.encode())
     assert code == 0
-    for one, line in zip(found, scores.split("\n")[:-1], strict=True):
+    for output, line in zip(outputs, scores.split("\n")[:-1], strict=True):
         again = json.loads(line)
-        assert again["id"] == one["id"]
-        if one["text"].strip():
-            assert again["score"] == pytest.approx(one["score"], abs=1e-4)
-            assert again["log_probs"] == one["log_probs"]
+        assert again["id"] == output["id"]
+        if output["text"].strip():
+            assert again["score"] == pytest.approx(output["score"], abs=1e-4)
+            assert again["log_probs"] == output["log_probs"]
             assert sum(again["log_probs"]) == pytest.approx(again["log_prob"], abs=1e-4)
     code, links, _ = decode(path, "--format=jsonl", "--mode=align", stdin=out.encode())
     assert code == 0
     aligned = [json.loads(line).get("alignment", []) for line in links.split("\n")[:-1]]
-    assert [len(one) for one in aligned] == [len(one["translation"].split()) for one in found]
-    assert aligned == [one.get("alignment", []) for one in found]
+    assert [len(links) for links in aligned] == [
+        len(output["translation"].split()) for output in outputs
+    ]
+    assert aligned == [output.get("alignment", []) for output in outputs]
 
 
 @pytest.mark.slow
@@ -117,8 +119,8 @@ def test_annotations_do_not_depend_on_devices_or_shards(run, tmp_path):
     outs = [call_forked(call, devices=devices).out for devices in (1, 4)]
     assert outs[0] == outs[1]
     objects = [json.loads(line) for line in outs[0].splitlines()]
-    assert [one["text"] for one in objects] == lines
-    assert [len(one.get("log_probs", [])) > 2 for one in objects] == [
+    assert [output["text"] for output in objects] == lines
+    assert [len(output.get("log_probs", [])) > 2 for output in objects] == [
         bool(x.strip()) for x in lines
     ]
     parts = ""
@@ -166,12 +168,12 @@ def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     assert f"({len(saved) - 1} more reused from an earlier run)" in err[-1]
     few = "".join(f"{line}\n" for line in ["elf zehn", *lines]).encode()
     code, once, _ = decode(path, *options, stdin=few)
-    corrected, *others = once.splitlines(keepends=True)
-    assert code == 0 and len({*others}) > 5 and len(others) == 13
-    expected = others * 1000
+    corrected, *other_lines = once.splitlines(keepends=True)
+    assert code == 0 and len({*other_lines}) > 5 and len(other_lines) == 13
+    expected = other_lines * 1000
     expected[saved[0]] = corrected
     assert killed.read_text(encoding="utf-8") == "".join(expected)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["killed.txt", "long.txt"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["killed.txt", "long.txt"]
 
 
 @pytest.mark.slow
@@ -190,11 +192,14 @@ def test_a_killed_job_with_annotations_resumes_and_its_output_is_byte_identical(
     code, once, _ = decode(path, *flags, f"--input={path / 'in.txt'}")  # the lines, not repeated
     assert code == 0 and killed.read_text(encoding="utf-8") == once * 600
     objects = [json.loads(line) for line in killed.read_text(encoding="utf-8").splitlines()]
-    assert [one["text"] for one in objects] == lines * 600
+    assert [output["text"] for output in objects] == lines * 600
     assert all(
-        all("alignment" in each and len(each["log_probs"]) > 1 for each in one["nbest"])
-        for one in objects
-        if one["text"].strip()
+        all(
+            "alignment" in hypothesis and len(hypothesis["log_probs"]) > 1
+            for hypothesis in output["nbest"]
+        )
+        for output in objects
+        if output["text"].strip()
     )
 
 
@@ -237,7 +242,8 @@ def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run, wh
         process.send_signal(number)
         assert process.wait(timeout=60) == 128 + number
         err = process.stderr.read().decode().splitlines()
-        assert err[-1] == f"error: stopped by {number.name}" and not any("Tr" in one for one in err)
+        assert err[-1] == f"error: stopped by {number.name}"
+        assert not any("Tr" in line for line in err)
         for stream in (process.stdin, process.stdout, process.stderr):
             stream.close()
 
@@ -258,7 +264,7 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
         )
         assert done.returncode == 3
         assert part in done.stderr.decode() and done.stderr.count(b"\n") == 1
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "target"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "target"]
 
 
 @pytest.mark.parametrize(
@@ -329,8 +335,8 @@ def test_two_files_are_scored_line_by_line_and_must_be_parallel(run, tmp_path):
     )
     (tmp_path / "target").write_text("EINS\n")
     swapped = (f"--input={tmp_path / 'target'}", f"--target={path / 'in.txt'}", "--mode=score")
-    for given in (flags, swapped):
-        code, _, err = decode(path, *given)
+    for arguments in (flags, swapped):
+        code, _, err = decode(path, *arguments)
         assert code == 3
         assert err[-1] == (
             f"error: {tmp_path / 'target'} ends after line 1: expected as many lines as in "
@@ -423,9 +429,9 @@ def test_references_and_a_baseline_that_are_not_parallel_are_refused_before_any_
     if short == "reference":
         flags.pop(1)
     code, out, err = call_forked(command(path, *flags)[1:], devices=0)[:3]
-    other = "--input" if short == "reference" else "--reference"
+    other_flag = "--input" if short == "reference" else "--reference"
     assert (code, out, len(err)) == (3, "", 1), err
-    assert f"--{short} is not parallel to {other}: expected 13 lines, got 9" in err[0]
+    assert f"--{short} is not parallel to {other_flag}: expected 13 lines, got 9" in err[0]
     assert not (tmp_path / "out").exists()
 
 
@@ -440,12 +446,12 @@ def test_an_input_file_is_never_replaced_by_the_output(run, tmp_path, flag):
         flags["mode"] = "score"
     if flag == "baseline":
         flags["reference"] = path / "in.txt"
-    given = [f"--{name}={value}" for name, value in flags.items()]
-    code, out, err = decode(path, *given, "--overwrite")
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
+    code, out, err = decode(path, *arguments, "--overwrite")
     assert (code, out, len(err)) == (6, "", 1), err
     assert f"would replace the input file {tmp_path / 'in.txt'}; choose another --output" in err[0]
     assert (tmp_path / "in.txt").read_bytes() == content
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.txt", "link"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "link"]
 
 
 @pytest.mark.parametrize(
@@ -465,10 +471,10 @@ def test_an_input_file_is_never_replaced_by_the_output(run, tmp_path, flag):
     ],
     ids=str,
 )
-def test_invalid_input_is_one_line(run, flags, line, code, part):
+def test_an_error_in_the_input_is_reported_in_one_line(run, flags, line, code, part):
     path, _ = run
     (path / "damaged.gz").write_bytes(gzip.compress(b"eins\n" * 999)[:-9])
     flags = (flag.format(d=path) for flag in flags)
     got, _, err = decode(path, *flags, stdin=json.dumps(line).encode())
     assert got == code, err
-    assert part in err[-1] and sum(one.startswith("error: ") for one in err) == 1
+    assert part in err[-1] and sum(line.startswith("error: ") for line in err) == 1

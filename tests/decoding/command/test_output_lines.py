@@ -52,34 +52,36 @@ def test_the_results_of_a_call_are_available_before_the_next_call(mode, monkeypa
     items = [Item(source, source, target=target) for source, target in (("", ""), *pairs)]
     text, progress = formats_of("text", None, None), DecodingProgress(0, False, False)
     output_lines = OutputLines(translator, mode, text, "in.txt", progress)
-    found, at_once = {}, []
+    results, at_once = {}, []
     for group in output_lines(enumerate(items)):
-        found |= group
-        at_once.append((len(batches), len(found)))
+        results |= group
+        at_once.append((len(batches), len(results)))
     together = translator.engine.sizes.calls
     assert at_once[:2] == [(0, 1), (together, 1 + together * capacity)]
-    assert sorted(found) == list(range(len(items))) and found[0] == ""
+    assert sorted(results) == list(range(len(items))) and results[0] == ""
     expected = translator.score((item.text, item.target) for item in items)
     for number, translation in enumerate(expected):
         if number and mode == "score":
-            assert float(found[number]) == pytest.approx(translation.hypotheses[0].score, abs=1e-3)
+            assert float(results[number]) == pytest.approx(
+                translation.hypotheses[0].score, abs=1e-3
+            )
 
 
 def test_a_line_without_an_allowed_translation_is_blank_and_reported(capsys):
     """No word twice, and more words than the vocabulary has: a search finds no hypothesis, a sample
     ends early."""
     impossible = dict(no_repeat_ngram=1, max_extra_length=14, min_length=15)
-    found = {}
+    outputs = {}
     for name, options in (("search", {}), ("sample", dict(samples=1))):
         translator = translator_of(nbest=1, **impossible, **options)
         formats, progress = formats_of("jsonl", None, None), DecodingProgress(0, False, False)
         output_lines = OutputLines(translator, "translate", formats, "in.txt", progress)
         groups = output_lines([(0, Item("eins", '{"text": "eins"}'))])
         (out,) = (group[0] for group in groups if group)
-        found[name] = json.loads(out), capsys.readouterr().err
-    line, err = found["search"]
+        outputs[name] = json.loads(out), capsys.readouterr().err
+    line, err = outputs["search"]
     assert (line["translation"], line["score"]) == ("", None)
     assert "in.txt:1: no translation satisfies the search rules" in err
-    line, err = found["sample"]
+    line, err = outputs["sample"]
     words = line["translation"].split()
     assert len(words) == len(set(words)) >= len(WORDS) and not err

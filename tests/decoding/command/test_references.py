@@ -9,7 +9,7 @@ from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 
 LINES = ["the cat sat on the mat", "a dog barked at the moon", "eight birds sang at dawn"]
 TEXTS = ["the cat sat on a mat", "a dog barked at noon", "eight birds sang at dawn"]
-OTHERS = ["a cat sat on a mat", "a dog barked", "birds sang at dawn"]
+BASELINE = ["a cat sat on a mat", "a dog barked", "birds sang at dawn"]
 
 
 def file_of(path, lines):
@@ -23,25 +23,27 @@ def reference(tmp_path):
 
 
 def test_the_default_metrics_are_cased_bleu_bleu_of_words_and_chrf(reference):
-    found = list(read_references(reference, None, "").results(TEXTS))
-    assert [one.name for one in found] == ["BLEU", "lower-cased tokenised BLEU", "chrF2"]
-    assert found[0] == bleu(TEXTS, LINES)
+    scores = list(read_references(reference, None, "").results(TEXTS))
+    assert [score.name for score in scores] == ["BLEU", "lower-cased tokenised BLEU", "chrF2"]
+    assert scores[0] == bleu(TEXTS, LINES)
 
 
 def test_metrics_are_computed_in_the_given_order(reference):
-    found = list(read_references(reference, "ter,chrf", "").results(TEXTS))
-    assert [one.name for one in found] == ["TER", "chrF2"]
-    assert found[1] == chrf(TEXTS, LINES)
+    scores = list(read_references(reference, "ter,chrf", "").results(TEXTS))
+    assert [score.name for score in scores] == ["TER", "chrF2"]
+    assert scores[1] == chrf(TEXTS, LINES)
 
 
 def test_with_a_baseline_each_metric_is_a_comparison_with_it(reference, tmp_path):
-    baseline = file_of(tmp_path / "baseline", OTHERS)
+    baseline = file_of(tmp_path / "baseline", BASELINE)
     names = ["bleu", "tokenized_bleu", "chrf", "ter", "bleu:char"]
-    found = list(read_references(reference, ",".join(names), baseline).results(TEXTS))
+    comparisons = list(read_references(reference, ",".join(names), baseline).results(TEXTS))
     metrics = [METRICS[name] for name in names]
-    assert found == [metric.compare(TEXTS, OTHERS, LINES) for metric in metrics]
-    assert [one.output.value for one in found] == [metric(TEXTS, LINES).value for metric in metrics]
-    assert "|tok:char|" in found[-1].signature
+    assert comparisons == [metric.compare(TEXTS, BASELINE, LINES) for metric in metrics]
+    assert [comparison.output.value for comparison in comparisons] == [
+        metric(TEXTS, LINES).value for metric in metrics
+    ]
+    assert "|tok:char|" in comparisons[-1].signature
 
 
 def test_without_translations_there_are_no_scores(tmp_path):
@@ -71,7 +73,7 @@ def test_a_bleu_tokenizer_that_is_not_installed_is_refused(reference, monkeypatc
 
 
 def test_files_that_are_not_parallel_are_refused(reference, tmp_path):
-    short = file_of(tmp_path / "short", OTHERS[:2])
+    short = file_of(tmp_path / "short", BASELINE[:2])
     with pytest.raises(UserError, match="--reference: expected 3 lines, got 2; give") as caught:
         read_references(reference, None, short)
     assert caught.value.code == DATA

@@ -63,10 +63,10 @@ def job(output, fingerprint="same", overwrite=True):
 def test_the_concatenation_of_shards_is_all_lines():
     for lines in (0, 1, 7, 100):
         for parts in (1, 2, 3, 8, 130):
-            found = [
+            numbers = [
                 line for part in range(1, parts + 1) for line in shard_lines(lines, part, parts)
             ]
-            assert found == list(range(lines))
+            assert numbers == list(range(lines))
             sizes = {len(shard_lines(lines, part, parts)) for part in range(1, parts + 1)}
             assert max(sizes) - min(sizes) <= 1
 
@@ -236,9 +236,9 @@ def test_an_output_named_gz_is_compressed_to_the_same_bytes_each_time(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         job(tmp_path / name / "out.gz").run(source(), Worker())
-    one, other = ((tmp_path / name / "out.gz").read_bytes() for name in ("a", "b"))
-    assert gzip.decompress(one) == WHOLE
-    assert one == other
+    first, second = ((tmp_path / name / "out.gz").read_bytes() for name in ("a", "b"))
+    assert gzip.decompress(first) == WHOLE
+    assert first == second
 
 
 @pytest.fixture
@@ -293,15 +293,18 @@ def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run
 
 
 def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
-    found = {
+    fingerprints = {
         fingerprint_of(run),
         fingerprint_of(run, beam_size=5),
         fingerprint_of(run, "score"),
         fingerprint_of(run, "score", "jsonl"),
         fingerprint_of(run, kinds=("pieces of bpe", "bpe")),
         fingerprint_of(run, kinds=("bpe", "pieces of bpe")),
-        *(fingerprint_of(run, checkpoint=one) for one in ("7", "7,average", "average,7")),
-        *(fingerprint_of(run, weights=one) for one in ((0.7, 0.3), (0.3, 0.7))),
+        *(
+            fingerprint_of(run, checkpoint=checkpoint)
+            for checkpoint in ("7", "7,average", "average,7")
+        ),
+        *(fingerprint_of(run, weights=weights) for weights in ((0.7, 0.3), (0.3, 0.7))),
     }
     real = resumable_output.jax.local_devices()[0]
     device = SimpleNamespace(platform=real.platform, device_kind=real.device_kind)
@@ -315,12 +318,12 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(resumable_output.jax, "local_devices", lambda: [device])
             patch.setattr(place, name, value)
-            found.add(fingerprint_of(run))
+            fingerprints.add(fingerprint_of(run))
     with monkeypatch.context() as patch:
         patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + f" {DETERMINISTIC}")
-        found.add(fingerprint_of(run))
-    assert len(found) == 17
-    assert fingerprint_of(run) in found
+        fingerprints.add(fingerprint_of(run))
+    assert len(fingerprints) == 17
+    assert fingerprint_of(run) in fingerprints
 
 
 def test_a_fingerprint_depends_on_the_batch_size_that_is_compiled(run):

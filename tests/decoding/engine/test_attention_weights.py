@@ -47,9 +47,9 @@ def test_the_weights_of_each_row_sum_to_1_and_none_is_in_the_future(attended):
 def test_a_target_may_be_longer_than_the_bucket_of_its_source():
     translator = translator_of(longest=20)
     assert translator.engine.buckets == [16, 20]
-    found = translator.attention("eins", " ".join(["zwei"] * 17))
-    assert found.cross.shape == (2, 2, 18, 2)
-    np.testing.assert_allclose(found.cross.sum(axis=-1), 1.0, atol=1e-5)
+    attention = translator.attention("eins", " ".join(["zwei"] * 17))
+    assert attention.cross.shape == (2, 2, 18, 2)
+    np.testing.assert_allclose(attention.cross.sum(axis=-1), 1.0, atol=1e-5)
 
 
 def by_hand(table, ids, positions, params, causal):
@@ -107,9 +107,11 @@ def test_the_weights_of_the_decoder_are_those_of_a_search_with_its_cache(transla
 
         return jax.lax.scan(step, start, jnp.arange(T))[1]
 
-    other = translator.attention(SOURCE, TARGET, model=1)
-    assert not np.allclose(attended.cross, other.cross, atol=1e-2)
-    for attention, variables in zip((attended, other), translator.engine.variables, strict=True):
+    other_attention = translator.attention(SOURCE, TARGET, model=1)
+    assert not np.allclose(attended.cross, other_attention.cross, atol=1e-2)
+    for attention, variables in zip(
+        (attended, other_attention), translator.engine.variables, strict=True
+    ):
         for weights, expected in zip(attention[3:], stepped(variables), strict=True):
             np.testing.assert_allclose(weights, np.moveaxis(expected, 0, 2), atol=1e-5)
 
@@ -127,8 +129,8 @@ def test_without_a_target_the_weights_are_those_of_the_translation(translator):
     (text,) = texts_of(translator.stream([SOURCE]))
     searched, forced = translator.attention(f" {SOURCE}"), translator.attention(SOURCE, text)
     assert searched.target == forced.target == [*text.split(), "</s>"]
-    for weights, other in zip(searched[2:], forced[2:], strict=True):
-        assert np.array_equal(weights, other)
+    for weights, expected in zip(searched[2:], forced[2:], strict=True):
+        assert np.array_equal(weights, expected)
 
 
 def test_sources_and_targets_may_be_blank_and_long_ones_are_truncated(translator):

@@ -21,7 +21,7 @@ def test_each_line_is_in_the_smallest_bucket_that_holds_it_the_longest_first():
     lengths = [choose.randint(0, 40) for _ in range(200)]
     buckets, seen = [8, 16, 40], []
     for bucket, lines in by_bucket(lengths, buckets):
-        smaller = max([0, *(other for other in buckets if other < bucket)])
+        smaller = max([0, *(size for size in buckets if size < bucket)])
         assert all(smaller < lengths[i] <= bucket for i in lines)
         assert [lengths[i] for i in lines] == sorted((lengths[i] for i in lines), reverse=True)
         seen += lines
@@ -47,14 +47,14 @@ def test_devices_take_rows_in_turn_and_merging_restores_their_order():
 def divided(lengths, threads, batch=4):
     """The parts of each bucket of 8 or 32; each line must be in one of them, longest first."""
     groups = [group for group in by_bucket(lengths, [8, 32]) if group[1]]
-    found = divide(groups, lengths, threads, lambda bucket: batch)
-    assert [bucket for bucket, _ in found] == [bucket for bucket, _ in groups]
-    for (_, lines), (_, parts) in zip(groups, found, strict=True):
+    divided_groups = divide(groups, lengths, threads, lambda bucket: batch)
+    assert [bucket for bucket, _ in divided_groups] == [bucket for bucket, _ in groups]
+    for (_, lines), (_, parts) in zip(groups, divided_groups, strict=True):
         assert sorted(lines) == sorted(line for part in parts for line in part)
         assert len(parts) == threads
         for part in parts:
             assert part == sorted(part, key=lines.index)
-    return dict(found)
+    return dict(divided_groups)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])

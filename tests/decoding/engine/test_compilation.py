@@ -58,13 +58,13 @@ def test_only_the_programs_of_the_lines_are_compiled_in_threads_and_once(compile
     assert len(compiled_on) == len(logged) == 2
 
 
-def test_lines_with_a_prefix_need_a_program_of_their_own_which_is_compiled_ahead(compiled_on):
+def test_lines_with_a_prefix_use_a_separate_program_that_is_compiled_ahead(compiled_on):
     logged = []
     translator = new_translator(logged.append)
     compiled_on.clear()  # programs that make the parameters
     lines = [Item(SHORT, SHORT), Item(SHORT, SHORT, prefix="vier")]
-    (_, found) = translator.stream(lines)
-    assert found.text.startswith("vier") and len(logged) == len(compiled_on) == 1
+    (_, translation) = translator.stream(lines)
+    assert translation.text.startswith("vier") and len(logged) == len(compiled_on) == 1
     assert translator.translate([SHORT]) and len(logged) == len(compiled_on) == 2
     assert all(name.startswith("compile") for name in compiled_on)
 

@@ -64,13 +64,13 @@ def test_new_values_compile_nothing_and_give_the_results_of_constants(traced, va
     inputs = request, np.arange(6) + 40
     on_devices = jax.tree.map(lambda x: np.stack([x] * jax.local_device_count()), inputs)
     engines = [translator_of(**options).engine for options in values]
-    before, found = [], []
+    before, results = [], []
     for engine in engines:
         assert engine._program(16) == engines[0]._program(16)
-        found.append(jax.device_get(engine._search(16)(engine.variables, *on_devices)))
+        results.append(jax.device_get(engine._search(16)(engine.variables, *on_devices)))
         before.append(len(traced))
     assert before == [1, 1]
-    assert not np.array_equal(found[0].scores, found[1].scores)
+    assert not np.array_equal(results[0].scores, results[1].scores)
     constants = engine._values._asdict()
     del constants["seed"]
     program = engine._program(16)
@@ -78,8 +78,8 @@ def test_new_values_compile_nothing_and_give_the_results_of_constants(traced, va
     fixed = program._replace(search=program.search._replace(rules=rules, **constants))
     run = jax.jit(partial(programs.graph(fixed), values=engine._values))
     expected = jax.device_get(run(engine.variables, *inputs))
-    np.testing.assert_array_equal(found[1].tokens[0], expected.tokens)
-    np.testing.assert_allclose(found[1].scores[0], expected.scores, rtol=1e-6)
+    np.testing.assert_array_equal(results[1].tokens[0], expected.tokens)
+    np.testing.assert_allclose(results[1].scores[0], expected.scores, rtol=1e-6)
 
 
 def test_other_weights_of_an_ensemble_compile_nothing():
@@ -87,7 +87,7 @@ def test_other_weights_of_an_ensemble_compile_nothing():
         translator_of((0, 1), weights=weights).engine for weights in ((0.9, 0.1), (0.2, 0.8), None)
     )
     assert first._program(16) == second._program(16)
-    shapes = [jax.tree.map(np.shape, one._values) for one in (first, second, usual)]
+    shapes = [jax.tree.map(np.shape, engine._values) for engine in (first, second, usual)]
     assert shapes[0] == shapes[1] != shapes[2]
 
 
@@ -110,7 +110,7 @@ def test_a_limited_number_of_option_sets_is_kept_and_they_share_parameters():
     translator = translator_of()
     sets = [weakref.ref(translator.with_options(alpha=i / 16)) for i in range(3 * 16)]
     gc.collect()
-    assert sum(one() is not None for one in sets) <= module.OPTION_SETS
+    assert sum(reference() is not None for reference in sets) <= module.OPTION_SETS
     again = translator.with_options(alpha=47 / 16)
     assert again is translator.with_options(alpha=47 / 16)
     assert again.engine.variables is translator.engine.variables

@@ -75,9 +75,9 @@ def test_a_score_records_how_much_of_its_pair_was_truncated(translator):
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_a_suppressed_piece_has_no_probability(renormalize):
     translator = translator_of(suppress="<pad> <s> <unk> vier", renormalize=renormalize)
-    with_it, without = scored(translator, [("eins", "zwei vier"), ("eins", "zwei drei")])
-    assert with_it.log_probs[1] == with_it.score == -np.inf
-    assert np.isfinite(without.log_probs).all()
+    suppressed, usual = scored(translator, [("eins", "zwei vier"), ("eins", "zwei drei")])
+    assert suppressed.log_probs[1] == suppressed.score == -np.inf
+    assert np.isfinite(usual.log_probs).all()
 
 
 def test_many_long_lines_are_scored_a_few_at_a_time(monkeypatch):
@@ -96,5 +96,5 @@ def test_many_long_lines_are_scored_a_few_at_a_time(monkeypatch):
     results = scored(translator, zip(LINES, LINES, strict=True))
     assert (rows[0][1], rows[-1][1]) == (3, 1)
     assert [pair and pair.tokens for pair in results] == [pair and pair.tokens for pair in expected]
-    for pair, other in zip(results, expected, strict=True):
-        assert pair is None or pair.score == pytest.approx(other.score, abs=1e-4)
+    for pair, expected_pair in zip(results, expected, strict=True):
+        assert pair is None or pair.score == pytest.approx(expected_pair.score, abs=1e-4)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tiny_claims import held, measured
+from tiny_claims import held, measured, steps_compile_once  # noqa: F401
 
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.search_rules import RuleOptions

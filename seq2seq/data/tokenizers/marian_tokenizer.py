@@ -4,14 +4,14 @@ In MarianMT the tag of a target language (">>deu<<") at the start of a source is
 M2M-100 a language is a piece ("__de__") that no text contains.
 """
 
-import base64
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from seq2seq.data.special_tokens import UNKNOWN_TEXT
+from seq2seq.data.tokenizers.sentencepiece_model import packed, unpacked
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import TAG
+from seq2seq.data.tokenizers.tokenizer import gaps
 
 START, END, UNKNOWN, PAD = "<s>", "</s>", "<unk>", "<pad>"  # the special tokens of transformers
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -44,7 +44,7 @@ class LookupTokenizer:
         self._unknown = vocabulary[UNKNOWN]
         codes = {self.language.fullmatch(piece): i for piece, i in vocabulary.items()}
         self.languages: Mapping[str, int] = {code[1]: i for code, i in codes.items() if code}
-        self.without_piece = frozenset(range(self.size)) - set(self._pieces)
+        self.without_piece = gaps(self._pieces.keys())
         self._special = {vocabulary.get(name) for name in (END, PAD, START)}
         # SentencePiece returns unknown characters as they are, so a text may have any "piece".
         reserved = self._special | set(self.languages.values())
@@ -53,8 +53,8 @@ class LookupTokenizer:
     @classmethod
     def load(cls, serialized: bytes) -> Self:
         """The inverse of `serialized`. ValueError or RuntimeError if the content is damaged."""
-        content = json.loads(serialized)
-        return cls(base64.b64decode(content["model"], validate=True), content["vocabulary"])
+        model, content = unpacked(serialized)
+        return cls(model, content["vocabulary"])
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end."""
@@ -88,9 +88,7 @@ class LookupTokenizer:
 
     def serialized(self) -> bytes:
         """Both files as one JSON document, the argument of `load`."""
-        model = base64.b64encode(self.model).decode("ascii")
-        content = {"model": model, "vocabulary": self.vocabulary}
-        return json.dumps(content, ensure_ascii=False).encode("utf-8")
+        return packed(self.model, {"vocabulary": self.vocabulary})
 
 
 class MarianTokenizer(LookupTokenizer):

@@ -5,9 +5,13 @@ works with one version of protobuf only, so the few fields are read here: a mess
 fields, each a varint (number × 8 + wire type) and a value.
 """
 
+import base64
+import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from seq2seq.runtime.json_objects import json_object
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # the types of pieces
 PIECES, TRAINER = 1, 2  # fields of ModelProto
@@ -51,6 +55,23 @@ def with_special_pieces(model: bytes, texts: Iterable[str], others: Iterable[Pie
     return with_pieces(model, [*specials, *others]) + _field(TRAINER, trainer)
 
 
+def with_control_pieces(model: bytes, texts: Collection[str]) -> bytes:
+    """The model in which the pieces with these texts are control pieces, which no text contains."""
+    return with_pieces(model, (_control(p) if p.text in texts else p for p in read_pieces(model)))
+
+
+def packed(model: bytes, fields: Mapping[str, Any]) -> bytes:
+    """A model and other fields as one JSON document."""
+    content = {"model": base64.b64encode(model).decode("ascii"), **fields}
+    return json.dumps(content, ensure_ascii=False).encode("utf-8")
+
+
+def unpacked(content: bytes) -> tuple[bytes, dict[str, Any]]:
+    """The inverse of `packed`. ValueError or KeyError if the content is damaged."""
+    fields = json_object(content.decode("utf-8"))
+    return base64.b64decode(fields.pop("model"), validate=True), fields
+
+
 def model_type(model: bytes) -> str:
     """unigram, bpe, word or char."""
     trainer = b"".join(value for number, value, _ in _fields(model) if number == TRAINER)
@@ -64,6 +85,11 @@ def overlaps(text: str, other: str) -> bool:
         text.endswith(other[:n]) or text.startswith(other[-n:])
         for n in range(1, min(len(text), len(other)))
     )
+
+
+def _control(piece: Piece) -> Piece:
+    message = _field(1, piece.text.encode()) + _field(3, CONTROL)
+    return Piece(piece.text, 0.0, CONTROL, _field(PIECES, message))
 
 
 def _piece(message: bytes, field: bytes) -> Piece:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Protocol
 
+MOST_IDS = 1 << 24  # more than any vocabulary has; a damaged file could state any number
 TOGETHER = 1 << 20  # characters; the ids of longer texts together would take too much memory
 
 
@@ -66,6 +67,13 @@ def encode_truncated(
 def ids_without_piece(tokenizer: Tokenizer, rows: int) -> list[int]:
     """The ids of a model with this number of rows that have no piece: it must not generate them."""
     return sorted({*tokenizer.without_piece, *range(tokenizer.size, rows)})
+
+
+def gaps(ids: Collection[int]) -> frozenset[int]:
+    """The ids from 0 to the largest of `ids` that are not in it. ValueError if it is too large."""
+    if (largest := max(ids, default=-1)) >= MOST_IDS:
+        raise ValueError(f"expected ids below {MOST_IDS}, got {largest}")
+    return frozenset(range(largest + 1)) - frozenset(ids)
 
 
 def one_line(text: str) -> str:

@@ -8,8 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq.data.tokenizers.byte_tokenizer import ByteTokenizer
+from seq2seq.data.tokenizers.json_tokenizer import JsonTokenizer
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer, MarianTokenizer
+from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.runtime.errors import CHECKPOINT, UserError
@@ -31,6 +34,9 @@ KINDS = {
     # Those of pretrained models, which are never trained here.
     "marian": Kind(MarianTokenizer.load, ".json"),
     "m2m": Kind(M2MTokenizer.load, ".json"),
+    "sentencepiece_ids": Kind(OffsetTokenizer.load, ".json"),
+    "tokenizer_json": Kind(JsonTokenizer.load, ".json"),
+    "bytes": Kind(ByteTokenizer.load, ".txt"),
 }
 
 

@@ -33,7 +33,11 @@ BART_SPECIAL = (*FAIRSEQ, "<mask>")
 
 
 def load_t5_tokenizer(directory: Path, rows: int) -> Tokenizer:
-    """T5, mT5, umT5, FLAN-T5 and MADLAD: the ids of spiece.model, then T5's sentinels."""
+    """T5, mT5, umT5, FLAN-T5 and MADLAD: the ids of spiece.model, then T5's sentinels.
+
+    <extra_id_0> is the last id. In a text, a sentinel and a language (<2de>) are text, also if
+    the model has them as pieces; `id_of` finds both.
+    """
     if _only_json(directory, T5_MODEL):
         return load_json_tokenizer(directory, rows)
     model, pieces, unknown = _read_model(directory / T5_MODEL, rows)

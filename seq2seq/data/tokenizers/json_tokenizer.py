@@ -18,6 +18,7 @@ from seq2seq.runtime.json_objects import json_object
 
 MARK = "\ufdd0"  # no character, and replaced in texts: the names of special tokens begin with it
 REPLACEMENT = "\ufffd"
+PROBE = "e\u0301 \ufdd1"  # letters and an unknown character, to find damage before the first text
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
 
@@ -37,9 +38,13 @@ class JsonTokenizer:
                 "pip install -e '.[tokenizers]'",
             ) from None
         self.document, self.special = document, special_tokens(document)
+        content = json.dumps(_without_special(document))
         try:
-            self._tokenizer = Tokenizer.from_str(json.dumps(_without_special(document)))
-        except Exception as error:  # the library raises no other class
+            self._tokenizer = Tokenizer.from_str(content)
+            self._tokenizer.decode(self._tokenizer.encode(PROBE, add_special_tokens=False).ids)
+        except BaseException as error:  # a panic of the library is no Exception
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise ValueError(f"the library tokenizers refuses it: {error}") from None
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self._ids = {piece.removeprefix(MARK): i for piece, i in vocabulary.items()}

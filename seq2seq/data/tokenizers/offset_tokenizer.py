@@ -44,12 +44,12 @@ class OffsetTokenizer:
             not (processor.is_control(i) or processor.is_unknown(i) or processor.is_unused(i))
             for i in own
         ]
-        matched = {text for i, text in enumerate(texts) if is_text[i] and text in special}
+        matched = {i for i, text in enumerate(texts) if is_text[i] and text in special}
         if matched:  # a text could have them
             processor.LoadFromSerializedProto(with_control_pieces(model, matched))
         self._processor, self._own_unknown = processor, processor.unk_id()
         self._texts = {
-            i + offset: text for i, text in enumerate(texts) if is_text[i] and text not in matched
+            i + offset: text for i, text in enumerate(texts) if is_text[i] and i not in matched
         }
         if twice := self._texts.keys() & self._names.keys():
             raise ValueError(

@@ -47,17 +47,23 @@ def with_special_pieces(model: bytes, texts: Iterable[str], others: Iterable[Pie
     """The model with other pieces: first padding, start, end and unknown with these `texts`."""
     specials, trainer = [], b""
     for i, (text, kind) in enumerate(zip(texts, SPECIAL_TYPES, strict=True)):
-        message = _field(1, text.encode()) + _field(3, kind)
-        specials.append(Piece(text, 0.0, kind, _field(PIECES, message)))
+        specials.append(_special_piece(text, kind))
         id_field, text_field = SPECIAL_FIELDS[i]
         trainer += _field(id_field, i) + _field(text_field, text.encode())
     # Of a field that occurs twice the last value counts.
     return with_pieces(model, [*specials, *others]) + _field(TRAINER, trainer)
 
 
-def with_control_pieces(model: bytes, texts: Collection[str]) -> bytes:
-    """The model in which the pieces with these texts are control pieces, which no text contains."""
-    return with_pieces(model, (_control(p) if p.text in texts else p for p in read_pieces(model)))
+def with_control_pieces(model: bytes, ids: Collection[int]) -> bytes:
+    """The model in which the pieces with these ids are control pieces, which no text contains."""
+    fields, token = [], 0
+    for number, value, field in _fields(model):
+        if number == PIECES:
+            if token in ids:
+                field = _special_piece(_piece(value, field).text, CONTROL).field
+            token += 1
+        fields.append(field)
+    return b"".join(fields)
 
 
 def packed(model: bytes, fields: Mapping[str, Any]) -> bytes:
@@ -87,9 +93,9 @@ def overlaps(text: str, other: str) -> bool:
     )
 
 
-def _control(piece: Piece) -> Piece:
-    message = _field(1, piece.text.encode()) + _field(3, CONTROL)
-    return Piece(piece.text, 0.0, CONTROL, _field(PIECES, message))
+def _special_piece(text: str, kind: int) -> Piece:
+    message = _field(1, text.encode()) + _field(3, kind)
+    return Piece(text, 0.0, kind, _field(PIECES, message))
 
 
 def _piece(message: bytes, field: bytes) -> Piece:

@@ -100,6 +100,8 @@ def only_json(bart, directory):
     tokenizer = library(bart)
     tokenizer.add_special_tokens([*SPECIAL, "<mask>"])
     tokenizer.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    tokenizer.enable_truncation(7)
+    tokenizer.enable_padding(pad_id=1, pad_token="<pad>")
     directory.mkdir()
     tokenizer.save(str(directory / "tokenizer.json"))
     assert tokenizer.encode("ein </s>").ids[-2:] == [2, 2]
@@ -177,6 +179,9 @@ def test_a_tokenizer_json_without_normaliser_or_languages_is_refused(tmp_path):
         {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [["a", "c"]]}},
         {"model": {"type": "Unigram", "vocab": [["a"]], "unk_id": 0}},
         {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 9}},
+        {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"pre_tokenizer": {"type": "FixedLength", "length": 0}, "normalizer": {"type": "NFKC"}},
         {"model": {"type": "WordLevel", "vocab": {"a": 1 << 60}, "unk_token": "a"}},
     ],
 )  # fmt: skip

@@ -47,8 +47,7 @@ class LookupTokenizer:
         self.without_piece = gaps(self._pieces.keys())
         self._special = {vocabulary.get(name) for name in (END, PAD, START)}
         # SentencePiece returns unknown characters as they are, so a text may have any "piece".
-        reserved = self._special | set(self.languages.values())
-        self._in_text = {piece: i for piece, i in vocabulary.items() if i not in reserved}
+        self._in_text = {piece: i for piece, i in vocabulary.items() if i not in self._special}
 
     @classmethod
     def load(cls, serialized: bytes) -> Self:
@@ -102,7 +101,7 @@ class MarianTokenizer(LookupTokenizer):
         tags = [TAG.match(text) for text in texts]
         rests = [text[tag.end() :] if tag else text for text, tag in zip(texts, tags, strict=True)]
         return [
-            [self.vocabulary.get(tag.group(), self._unknown), *ids] if tag else ids
+            [self._in_text.get(tag.group(), self._unknown), *ids] if tag else ids
             for tag, ids in zip(tags, super().encode_many(rests), strict=True)
         ]
 
@@ -115,7 +114,9 @@ class M2MTokenizer(LookupTokenizer):
 
     def __init__(self, model: bytes, vocabulary: dict[str, int]):
         super().__init__(model, vocabulary)
-        self._special |= set(self.languages.values())  # a translation begins with a code
+        codes = set(self.languages.values())
+        self._special |= codes  # a translation begins with one
+        self._in_text = {piece: i for piece, i in self._in_text.items() if i not in codes}
 
 
 def with_appended_pad(tokenizer: MarianTokenizer, token: int) -> MarianTokenizer:

@@ -1,7 +1,7 @@
 """Tokenizers whose vocabulary is a list: words (separated by spaces) or characters."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from seq2seq.data.special_tokens import (
     END,
@@ -20,6 +20,9 @@ class ListTokenizer:
 
     Entries of several characters in a vocabulary of characters are user-defined pieces.
     """
+
+    languages: Mapping[str, int] = {}
+    without_piece = ()
 
     def __init__(self, kind: str, tokens: bytes):
         self.kind = kind

@@ -1,25 +1,28 @@
-"""The tokenizer of a MarianMT directory: pieces of SentencePiece with the ids of vocab.json.
+"""Pieces of SentencePiece with the ids of a vocab.json: MarianMT and M2M-100.
 
-The tag of a target language (">>deu<<") at the start of a source is one token.
+In MarianMT the tag of a target language (">>deu<<") at the start of a source is one token. In
+M2M-100 a language is a piece ("__de__") that no text contains.
 """
 
-import base64
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 from seq2seq.data.special_tokens import UNKNOWN_TEXT
+from seq2seq.data.tokenizers.sentencepiece_model import packed, unpacked
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import TAG
+from seq2seq.data.tokenizers.tokenizer import gaps
 
-END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"  # the special tokens of transformers
+START, END, UNKNOWN, PAD = "<s>", "</s>", "<unk>", "<pad>"  # the special tokens of transformers
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 OLD_PAD = "<old-pad>"  # the <pad> of an exported run: in MarianMT <pad> is the last piece
 
 
-class MarianTokenizer:
-    """One side: `source.spm` or `target.spm` with its vocabulary."""
+class LookupTokenizer:
+    """A SentencePiece model and the vocabulary with the ids of its pieces."""
 
-    kind = "marian"
+    kind: str
+    language: re.Pattern[str]  # the piece of a language; its code is the group
 
     def __init__(self, model: bytes, vocabulary: dict[str, int]):
         """ValueError if the vocabulary lacks a special piece or has an id twice."""
@@ -39,13 +42,18 @@ class MarianTokenizer:
             raise ValueError("the vocabulary has an id twice, or a negative one")
         self.size = max(self._pieces) + 1
         self._unknown = vocabulary[UNKNOWN]
-        self._special = {vocabulary.get(name) for name in (END, PAD, "<s>")}
+        codes = {self.language.fullmatch(piece): i for piece, i in vocabulary.items()}
+        self.languages: Mapping[str, int] = {code[1]: i for code, i in codes.items() if code}
+        self.without_piece = gaps(self._pieces.keys())
+        self._special = {vocabulary.get(name) for name in (END, PAD, START)}
+        # SentencePiece returns unknown characters as they are, so a text may have any "piece".
+        self._in_text = {piece: i for piece, i in vocabulary.items() if i not in self._special}
 
     @classmethod
-    def load(cls, serialized: bytes) -> "MarianTokenizer":
+    def load(cls, serialized: bytes) -> Self:
         """The inverse of `serialized`. ValueError or RuntimeError if the content is damaged."""
-        content = json.loads(serialized)
-        return cls(base64.b64decode(content["model"], validate=True), content["vocabulary"])
+        model, content = unpacked(serialized)
+        return cls(model, content["vocabulary"])
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end."""
@@ -53,16 +61,8 @@ class MarianTokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
-        tags = [TAG.match(text) for text in texts]
-        rests = [text[tag.end() :] if tag else text for text, tag in zip(texts, tags, strict=True)]
-        pieces = self._processor.encode(rests, out_type=str)
-        return [
-            [
-                self.vocabulary.get(piece, self._unknown)
-                for piece in ([tag.group()] if tag else []) + line
-            ]
-            for tag, line in zip(tags, pieces, strict=True)
-        ]
+        lines = self._processor.encode(list(texts), out_type=str)
+        return [[self._in_text.get(piece, self._unknown) for piece in line] for line in lines]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids without padding, start and end; the unknown token becomes ⁇."""
@@ -87,9 +87,36 @@ class MarianTokenizer:
 
     def serialized(self) -> bytes:
         """Both files as one JSON document, the argument of `load`."""
-        model = base64.b64encode(self.model).decode("ascii")
-        content = {"model": model, "vocabulary": self.vocabulary}
-        return json.dumps(content, ensure_ascii=False).encode("utf-8")
+        return packed(self.model, {"vocabulary": self.vocabulary})
+
+
+class MarianTokenizer(LookupTokenizer):
+    """One side of MarianMT: `source.spm` or `target.spm` with its vocabulary."""
+
+    kind = "marian"
+    language = re.compile(">>(.+)<<", re.DOTALL)
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, on all cores; a tag at the start of a text is one token."""
+        tags = [TAG.match(text) for text in texts]
+        rests = [text[tag.end() :] if tag else text for text, tag in zip(texts, tags, strict=True)]
+        return [
+            [self._in_text.get(tag.group(), self._unknown), *ids] if tag else ids
+            for tag, ids in zip(tags, super().encode_many(rests), strict=True)
+        ]
+
+
+class M2MTokenizer(LookupTokenizer):
+    """The tokenizer of M2M-100; its vocabulary includes the codes of the languages."""
+
+    kind = "m2m"
+    language = re.compile("__(.+)__", re.DOTALL)
+
+    def __init__(self, model: bytes, vocabulary: dict[str, int]):
+        super().__init__(model, vocabulary)
+        codes = set(self.languages.values())
+        self._special |= codes  # a translation begins with one
+        self._in_text = {piece: i for piece, i in self._in_text.items() if i not in codes}
 
 
 def with_appended_pad(tokenizer: MarianTokenizer, token: int) -> MarianTokenizer:

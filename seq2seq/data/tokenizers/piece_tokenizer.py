@@ -29,6 +29,7 @@ class PieceTokenizer:
                 )
         self.kind = f"pieces of {tokenizer.kind}"
         self.size, self.piece, self.id_of = tokenizer.size, tokenizer.piece, tokenizer.id_of
+        self.languages, self.without_piece = tokenizer.languages, tokenizer.without_piece
         self.serialized = tokenizer.serialized
         self._unknown, self._added = special.unknown, {special.pad, special.start, special.end}
 

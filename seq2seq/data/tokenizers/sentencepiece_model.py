@@ -5,9 +5,13 @@ works with one version of protobuf only, so the few fields are read here: a mess
 fields, each a varint (number × 8 + wire type) and a value.
 """
 
+import base64
+import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from seq2seq.runtime.json_objects import json_object
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # the types of pieces
 PIECES, TRAINER = 1, 2  # fields of ModelProto
@@ -43,12 +47,35 @@ def with_special_pieces(model: bytes, texts: Iterable[str], pieces: Iterable[Pie
     """The model with these pieces: padding, start, end and unknown with `texts`, then `pieces`."""
     specials, trainer = [], b""
     for i, (text, kind) in enumerate(zip(texts, SPECIAL_TYPES, strict=True)):
-        message = _field(1, text.encode()) + _field(3, kind)
-        specials.append(Piece(text, 0.0, kind, _field(PIECES, message)))
+        specials.append(_special_piece(text, kind))
         id_field, text_field = SPECIAL_FIELDS[i]
         trainer += _field(id_field, i) + _field(text_field, text.encode())
     # Of a field that occurs twice the last value counts.
     return with_pieces(model, [*specials, *pieces]) + _field(TRAINER, trainer)
+
+
+def with_control_pieces(model: bytes, ids: Collection[int]) -> bytes:
+    """The model in which the pieces with these ids are control pieces, which no text contains."""
+    fields, token = [], 0
+    for number, value, field in _fields(model):
+        if number == PIECES:
+            if token in ids:
+                field = _special_piece(_piece(value, field).text, CONTROL).field
+            token += 1
+        fields.append(field)
+    return b"".join(fields)
+
+
+def packed(model: bytes, fields: Mapping[str, Any]) -> bytes:
+    """A model and other fields as one JSON document."""
+    content = {"model": base64.b64encode(model).decode("ascii"), **fields}
+    return json.dumps(content, ensure_ascii=False).encode("utf-8")
+
+
+def unpacked(content: bytes) -> tuple[bytes, dict[str, Any]]:
+    """The inverse of `packed`. ValueError or KeyError if the content is damaged."""
+    fields = json_object(content.decode("utf-8"))
+    return base64.b64decode(fields.pop("model"), validate=True), fields
 
 
 def model_type(model: bytes) -> str:
@@ -64,6 +91,11 @@ def overlaps(text: str, other: str) -> bool:
         text.endswith(other[:n]) or text.startswith(other[-n:])
         for n in range(1, min(len(text), len(other)))
     )
+
+
+def _special_piece(text: str, kind: int) -> Piece:
+    message = _field(1, text.encode()) + _field(3, kind)
+    return Piece(text, 0.0, kind, _field(PIECES, message))
 
 
 def _piece(message: bytes, field: bytes) -> Piece:

@@ -5,7 +5,7 @@ characters), so decoding returns normalised text.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from seq2seq.data.special_tokens import END, PAD, START
@@ -22,6 +22,9 @@ class SentencePieceTokenizer:
     A user-defined piece `>>…<<` at the start of a text has no boundary piece before it, as in
     MarianMT.
     """
+
+    languages: Mapping[str, int] = {}
+    without_piece = ()
 
     def __init__(self, kind: str, model: bytes):
         from sentencepiece import SentencePieceProcessor

@@ -3,26 +3,36 @@
 Ids 0 to 3 are padding, start, end and unknown in all vocabularies trained here.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Protocol
 
+MOST_IDS = 1 << 24  # more than any vocabulary has; a damaged file could state any number
 TOGETHER = 1 << 20  # characters; the ids of longer texts together would take too much memory
 
 
 class Tokenizer(Protocol):
-    """One side's vocabulary: SentencePiece, words, characters, MarianMT, or pieces of one of them.
+    """One side's vocabulary: SentencePiece, words, characters, one of a pretrained model, or pieces
+    of one of them.
 
     Neither `encode` nor `decode` adds or returns special tokens: those are added to a batch.
     """
 
     @property
     def kind(self) -> str:
-        """unigram, bpe, words, characters, marian, or "pieces of" one of these."""
+        """A name of `KINDS` in vocabulary.py, or "pieces of" one."""
 
     @property
     def size(self) -> int:
-        """The number of ids: they are 0 to `size` − 1."""
+        """The number of ids: they are 0 to `size` − 1. A model may have more rows."""
+
+    @property
+    def languages(self) -> Mapping[str, int]:
+        """The ids of the pieces that name a language, by the language's code; often empty."""
+
+    @property
+    def without_piece(self) -> Collection[int]:
+        """The ids below `size` that have no piece; they decode to nothing."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end. What has no piece is the unknown token."""
@@ -52,6 +62,18 @@ def encode_truncated(
     for _, group in groupby(with_totals, lambda text_and_total: text_and_total[1] // TOGETHER):
         for ids in tokenizer.encode_many([text for text, _ in group]):
             yield ids[:most], max(0, len(ids) - most)
+
+
+def ids_without_piece(tokenizer: Tokenizer, rows: int) -> list[int]:
+    """The ids of a model with this number of rows that have no piece: it must not generate them."""
+    return sorted({*tokenizer.without_piece, *range(tokenizer.size, rows)})
+
+
+def gaps(ids: Collection[int]) -> frozenset[int]:
+    """The ids from 0 to the largest of `ids` that are not in it. ValueError if it is too large."""
+    if (largest := max(ids, default=-1)) >= MOST_IDS:
+        raise ValueError(f"expected ids below {MOST_IDS}, got {largest}")
+    return frozenset(range(largest + 1)) - frozenset(ids)
 
 
 def one_line(text: str) -> str:

@@ -3,16 +3,41 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from seq2seq.data.config import SUBWORD_TOKENIZERS, TOKENIZERS
+from seq2seq.data.tokenizers.byte_tokenizer import ByteTokenizer
+from seq2seq.data.tokenizers.json_tokenizer import JsonTokenizer
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
-from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
+from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer, MarianTokenizer
+from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.files import retried, write_atomic
+
+
+class Kind(NamedTuple):
+    """A kind of tokenizer in a run directory."""
+
+    load: Callable[[bytes], Tokenizer]  # the inverse of `serialized`
+    suffix: str  # of its file
+
+
+KINDS = {
+    "unigram": Kind(partial(SentencePieceTokenizer, "unigram"), ".model"),
+    "bpe": Kind(partial(SentencePieceTokenizer, "bpe"), ".model"),
+    "words": Kind(partial(ListTokenizer, "words"), ".txt"),
+    "characters": Kind(partial(ListTokenizer, "characters"), ".txt"),
+    # Those of pretrained models, which are never trained here.
+    "marian": Kind(MarianTokenizer.load, ".json"),
+    "m2m": Kind(M2MTokenizer.load, ".json"),
+    "sentencepiece_ids": Kind(OffsetTokenizer.load, ".json"),
+    "tokenizer_json": Kind(JsonTokenizer.load, ".json"),
+    "bytes": Kind(ByteTokenizer.load, ".txt"),
+}
 
 
 def tokenizer_sha256(tokenizer: Tokenizer) -> str:
@@ -22,11 +47,7 @@ def tokenizer_sha256(tokenizer: Tokenizer) -> str:
 
 def make_tokenizer(kind: str, serialized: bytes) -> Tokenizer:
     """The tokenizer with this kind and `serialized()`."""
-    if kind == "marian":  # imported, never trained here
-        return MarianTokenizer.load(serialized)
-    if kind in SUBWORD_TOKENIZERS:
-        return SentencePieceTokenizer(kind, serialized)
-    return ListTokenizer(kind, serialized)
+    return KINDS[kind].load(serialized)
 
 
 def save_tokenizers(directory: str, source: Tokenizer, target: Tokenizer) -> None:
@@ -69,7 +90,7 @@ def load_tokenizers(directory: str) -> tuple[Tokenizer, Tokenizer]:
 
 def _load(directory: str, side: str, content: dict[str, Any]) -> Tokenizer:
     kind = content["kind"]
-    if kind not in (*TOKENIZERS, "marian"):
+    if kind not in KINDS:
         raise ValueError(f"the tokenizer kind {kind!r} is unknown")
     path = _path(directory, side, kind)
     serialized = retried(Path(path).read_bytes)
@@ -79,5 +100,4 @@ def _load(directory: str, side: str, content: dict[str, Any]) -> Tokenizer:
 
 
 def _path(directory: str, side: str, kind: str) -> str:
-    suffix = {"unigram": ".model", "bpe": ".model", "marian": ".json"}.get(kind, ".txt")
-    return os.path.join(directory, side + suffix)
+    return os.path.join(directory, side + KINDS[kind].suffix)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import jax
 
+from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.decoding.command.inputs import NumberedItems
 from seq2seq.decoding.ensembles import Member
 from seq2seq.decoding.results import Item
@@ -57,7 +58,7 @@ def job_fingerprint(
         # Not an automatic batch size: a line's bytes depend on the one that is compiled.
         asdict(translator.decoding) | {"batch_size": batch_size},
         translator.weights,
-        [translator.source_tokenizer.kind, translator.target_tokenizer.kind],  # text or pieces
+        [*map(tokenizer_sha256, (translator.source_tokenizer, translator.target_tokenizer))],
         *settings,
         __version__,
         [version(name) for name in LIBRARIES],
@@ -75,11 +76,10 @@ def job_fingerprint(
 
 
 def model_files(run: Path, checkpoint: str) -> list[Path]:
-    """The files of a run, or of a MarianMT directory, that determine translations."""
+    """The files of a model, besides those of its vocabularies, that determine translations."""
     params = find_params(run, checkpoint)
-    vocabulary = (run / "vocab").rglob("*") if (run / "vocab").is_dir() else run.glob("*.spm")
     weights = params.rglob("*") if params.is_dir() else [params]
-    files = {path for path in (*weights, *vocabulary, *run.glob("*.json")) if path.is_file()}
+    files = {path for path in (*weights, *run.glob("*.json")) if path.is_file()}
     return sorted(files - {run / name for name in ("run.json", "best.json")})
 
 

@@ -4,13 +4,17 @@ import json
 
 import numpy as np
 import pytest
-from tiny_marian import SENTENCES, write_vocabularies
+from sentencepiece import SentencePieceProcessor
+from tiny_marian import SENTENCES, sentencepiece, write_vocabularies
 
+from seq2seq.data.special_tokens import UNKNOWN
 from seq2seq.data.tokenizers.marian_tokenizer import (
+    M2MTokenizer,
     MarianTokenizer,
     with_appended_pad,
     without_appended_pad,
 )
+from seq2seq.data.tokenizers.tokenizer import ids_without_piece
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers
 from seq2seq.interop.marian_files import load_marian_tokenizers
 from seq2seq.runtime.errors import CHECKPOINT, UserError
@@ -66,6 +70,48 @@ def test_an_appended_pad_can_be_removed(directory):
         padded = with_appended_pad(tokenizer, tokenizer.size + 5)
         assert padded.id_of("<pad>") == tokenizer.size + 5 == padded.size - 1
         assert without_appended_pad(padded).vocabulary == tokenizer.vocabulary
+
+
+@pytest.mark.parametrize("kind, code", [(MarianTokenizer, ">>ko<<"), (M2MTokenizer, "__ko__")])
+def test_special_tokens_and_codes_in_a_text_are_unknown_characters(kind, code):
+    """SentencePiece returns characters it does not have as they are, several as one piece."""
+    names = ["<s>", "<pad>", "</s>", "<unk>", code, "▁"]
+    model = sentencepiece(["나는 밥을 먹었다.", "밥을 먹는다."] * 3, 30)
+    tokenizer = kind(model, {name: i for i, name in enumerate(names)})
+    word = code if kind is M2MTokenizer else "犬"  # a tag anywhere in a text of MarianMT is a tag
+    assert tokenizer.encode(f"</s> {word} <s><pad> <unk>") == [5, 3] * 4
+    assert tokenizer.languages == {"ko": 4}
+    tagged = [4, 5, 3] if kind is MarianTokenizer else [5, 3, 5, 3]
+    assert tokenizer.encode(f"{code} </s>") == tagged
+
+
+def m2m(size=60):
+    """(an M2M-100 tokenizer with codes behind its pieces, its vocab.json)"""
+    model = sentencepiece(SENTENCES, size, model_type="bpe")
+    processor = SentencePieceProcessor(model_proto=model)
+    pieces = map(processor.id_to_piece, range(3, processor.get_piece_size()))
+    names = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pieces, reverse=True)]
+    vocabulary = {piece: i for i, piece in enumerate(names)}
+    codes = {f"__{code}__": len(names) + i for i, code in enumerate(("af", "de", "ko"))}
+    return M2MTokenizer(model, vocabulary | codes), vocabulary, processor
+
+
+def test_the_codes_of_m2m_follow_the_pieces_and_occur_in_no_text():
+    tokenizer, vocabulary, processor = m2m()
+    size = len(vocabulary)
+    assert tokenizer.languages == {"af": size, "de": size + 1, "ko": size + 2}
+    assert ids_without_piece(tokenizer, size + 6) == [size + 3, size + 4, size + 5]
+    for text in [*TEXTS, "__de__ Hunde", "__ko__", "</s> <unk> <pad>"]:
+        expected = [
+            UNKNOWN if piece in ("</s>", "<pad>", "<s>") else vocabulary.get(piece, UNKNOWN)
+            for piece in processor.encode(text, out_type=str)
+        ]
+        ids = tokenizer.encode(text)
+        assert ids == expected and max(ids, default=0) < size, text
+        if UNKNOWN not in ids:
+            assert tokenizer.decode([2, size + 1, *ids, 2]) == processor.decode(
+                processor.encode(text)
+            )
 
 
 @pytest.mark.parametrize(

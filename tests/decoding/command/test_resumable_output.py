@@ -249,8 +249,6 @@ def run(tmp_path):
         "best.json": json.dumps({"checkpoint": "average"}),
         "config.json": "{}",
         "average/params/weights": "1",
-        "vocab/joint.model": "pieces",
-        "vocab/tokenizers.json": "{}",
         "train.log": "",
         "run.json": "{}",
         "checkpoints/7/params/weights": "2",
@@ -262,9 +260,19 @@ def run(tmp_path):
 
 
 def fingerprint_of(
-    run, *facts, kinds=("bpe", "bpe"), checkpoint="best", weights=None, automatic=32, **options
+    run,
+    *facts,
+    kinds=("bpe", "bpe"),
+    vocabularies=(b"pieces", b"pieces"),
+    checkpoint="best",
+    weights=None,
+    automatic=32,
+    **options,
 ):
-    source, target = (SimpleNamespace(kind=kind) for kind in kinds)
+    source, target = (
+        SimpleNamespace(kind=kind, serialized=lambda content=content: content)
+        for kind, content in zip(kinds, vocabularies, strict=True)
+    )
     translator = SimpleNamespace(
         decoding=DecodingConfig(**options),
         source_tokenizer=source,
@@ -281,8 +289,6 @@ def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run
     for name, matters in (
         ("config.json", True),
         ("average/params/weights", True),
-        ("vocab/joint.model", True),
-        ("vocab/tokenizers.json", True),
         ("train.log", False),
         ("run.json", False),
         ("checkpoints/7/params/weights", False),
@@ -300,6 +306,8 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
         fingerprint_of(run, "score", "jsonl"),
         fingerprint_of(run, kinds=("pieces of bpe", "bpe")),
         fingerprint_of(run, kinds=("bpe", "pieces of bpe")),
+        fingerprint_of(run, vocabularies=(b"other", b"pieces")),
+        fingerprint_of(run, vocabularies=(b"pieces", b"other")),
         *(
             fingerprint_of(run, checkpoint=checkpoint)
             for checkpoint in ("7", "7,average", "average,7")
@@ -322,7 +330,7 @@ def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + f" {DETERMINISTIC}")
         fingerprints.add(fingerprint_of(run))
-    assert len(fingerprints) == 17
+    assert len(fingerprints) == 19
     assert fingerprint_of(run) in fingerprints
 
 

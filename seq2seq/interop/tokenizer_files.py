@@ -1,0 +1,261 @@
+"""The tokenizers of directories of transformers, one function for each layout of files.
+
+`rows` is the number of rows of the embedding. A tokenizer may have fewer ids, which the model must
+not generate; ids that the model does not have are dropped. A SentencePiece model is preferred to a
+tokenizer.json. All functions raise UserError(CHECKPOINT) that names the file.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from seq2seq.data.tokenizers.byte_tokenizer import SENTINELS, ByteTokenizer
+from seq2seq.data.tokenizers.json_tokenizer import JsonTokenizer, byte_level_document, with_rows
+from seq2seq.data.tokenizers.languages import IN_MODEL, languages_of
+from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer
+from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.language_codes import M2M_CODES, MBART_25, MBART_50
+from seq2seq.interop.marian_files import JsonFields, read_json
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+
+MOST_BYTES = 1 << 27  # of a file; those of the largest known vocabularies have 30 MB
+T5_MODEL, FAIRSEQ_MODEL = "spiece.model", "sentencepiece.bpe.model"
+CONFIG, JSON, SPECIAL_MAP = "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json"
+FAIRSEQ = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+T5_SENTINELS, MOST_SENTINELS = 100, 1000
+PEGASUS_OFFSET = 103
+PEGASUS = {"<pad>": 0, "</s>": 1, "<mask_1>": 2, "<mask_2>": 3} | {
+    f"<unk_{k}>": k + 2 for k in range(2, PEGASUS_OFFSET)
+}
+BART_SPECIAL = (*FAIRSEQ, "<mask>")
+
+
+def load_t5_tokenizer(directory: Path, rows: int) -> Tokenizer:
+    """T5, mT5, umT5, FLAN-T5 and MADLAD: the ids of spiece.model, then T5's sentinels.
+
+    <extra_id_0> is the last id. In a text, a sentinel and a language (<2de>) are text, also if
+    the model has them as pieces; `id_of` finds both.
+    """
+    if _only_json(directory, T5_MODEL):
+        return load_json_tokenizer(directory, rows)
+    model, pieces, unknown = _read_model(directory / T5_MODEL, rows)
+    special = {p: i for i, (p, text) in enumerate(pieces) if not text or IN_MODEL.fullmatch(p)}
+    special["<unk>"] = unknown
+    count = _fields(directory).get("extra_ids", T5_SENTINELS)
+    if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
+        _fields(directory).refuse("extra_ids", f"an integer from 0 to {MOST_SENTINELS}")
+    declared = _declared(directory)
+    if not any(map(IN_MODEL.fullmatch, (*special, *declared))):
+        last = len(pieces) + count - 1
+        special |= {f"<extra_id_{k}>": last - k for k in range(count)}
+    return _offset_tokenizer(directory / T5_MODEL, model, 0, special | declared, rows)
+
+
+def load_nllb_tokenizer(directory: Path, rows: int) -> Tokenizer:
+    """NLLB: fairseq's ids, then the codes that a file lists. Refused without the list."""
+    return _load_fairseq(directory, rows, ())
+
+
+def load_mbart_tokenizer(directory: Path, rows: int) -> Tokenizer:
+    """mBART and mBART-50: fairseq's ids, then 25 or 52 codes, then <mask>."""
+    fifty = "MBart50" in str(_fields(directory).get("tokenizer_class", ""))
+    return _load_fairseq(directory, rows, MBART_50 if fifty else MBART_25, MBART_50)
+
+
+def load_pegasus_tokenizer(directory: Path, rows: int) -> Tokenizer:
+    """Pegasus: two special tokens, two masks, 101 reserved pieces, then those of spiece.model."""
+    if _only_json(directory, T5_MODEL):
+        return load_json_tokenizer(directory, rows)
+    _fields(directory).require("offset", PEGASUS_OFFSET)
+    model, _, unknown = _read_model(directory / T5_MODEL, rows, PEGASUS_OFFSET)
+    special = PEGASUS | {"<unk>": unknown + PEGASUS_OFFSET} | _declared(directory)
+    return _offset_tokenizer(directory / T5_MODEL, model, PEGASUS_OFFSET, special, rows)
+
+
+def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
+    """M2M-100 and WMT21: vocab.json, then the codes."""
+    path = _checked(directory / "vocab.json")
+    vocabulary = read_json(path)
+    declared = _declared(directory)
+    if not languages_of(declared):
+        fields = _fields(directory)
+        name = fields.get("language_codes", "m2m100")
+        if not isinstance(name, str) or name not in M2M_CODES:
+            fields.refuse("language_codes", " or ".join(M2M_CODES))
+        codes = [f"__{code}__" for code in M2M_CODES[name]]
+        declared |= {code: len(vocabulary) + i for i, code in enumerate(codes)}
+    with _damage(path):
+        ids = {p: i for p, i in (vocabulary | declared).items() if type(i) is not int or i < rows}
+        return M2MTokenizer(_content(directory / FAIRSEQ_MODEL), ids)
+
+
+def load_byte_tokenizer(directory: Path, rows: int) -> ByteTokenizer:
+    """ByT5, which has no file of a vocabulary."""
+    _fields(directory).require("extra_ids", SENTINELS)
+    tokenizer = ByteTokenizer()
+    if rows < tokenizer.size:
+        raise _too_small(directory, tokenizer.size, rows)
+    return tokenizer
+
+
+def load_byte_level_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
+    """BART: byte-level BPE from vocab.json and merges.txt, otherwise from tokenizer.json."""
+    path = directory / "vocab.json"
+    if _only_json(directory, "vocab.json"):
+        return load_json_tokenizer(directory, rows)
+    vocabulary = read_json(_checked(path))
+    merges = _content(directory / "merges.txt")
+    prefix_space = _fields(directory).boolean("add_prefix_space", False)
+    declared = _declared(directory)
+    with _damage(path):
+        text = merges.decode("utf-8")
+        special = {*BART_SPECIAL, *declared}
+        document = byte_level_document(vocabulary | declared, text, special, prefix_space)
+        return JsonTokenizer(with_rows(document, rows))
+
+
+def load_json_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
+    """A directory whose only vocabulary is tokenizer.json."""
+    path = _checked(directory / JSON)
+    document = read_json(path)
+    byte_level = "ByteLevel" in repr(document.get("pre_tokenizer"))
+    if document.get("normalizer") is None and not byte_level:
+        raise UserError(
+            CHECKPOINT,
+            f"{path}: normalizer=null is not supported: expected the normalisation of the "
+            "SentencePiece model, got none, so that characters such as … are unknown; add the "
+            "original model (*.model) to the directory",
+        )
+    with _damage(path):
+        return JsonTokenizer(with_rows(document, rows))
+
+
+def _load_fairseq(
+    directory: Path, rows: int, codes: Sequence[str], longer: Sequence[str] = ()
+) -> Tokenizer:
+    """NLLB and mBART. `codes` are used where no file lists any; `longer` if they fit the rows."""
+    if _only_json(directory, FAIRSEQ_MODEL):
+        tokenizer: Tokenizer = load_json_tokenizer(directory, rows)
+        languages = tokenizer.languages
+    else:
+        path = directory / FAIRSEQ_MODEL
+        model, pieces, _ = _read_model(path, rows, 1)
+        declared = _declared(directory)
+        if not (languages := languages_of(declared)):
+            fits = rows == len(pieces) + len(longer) + 2
+            codes = _listed(directory) or (longer if fits else codes)
+            names = [*codes, "<mask>"] if codes else []
+            languages = {code: len(pieces) + 1 + i for i, code in enumerate(names)}
+            declared = languages
+        tokenizer = _offset_tokenizer(path, model, 1, FAIRSEQ | declared, rows)
+    if not languages:
+        raise UserError(
+            CHECKPOINT,
+            f"{directory} lists no language codes: expected them in {JSON}, {CONFIG} "
+            f"(added_tokens_decoder) or {SPECIAL_MAP}; download these files of the model too",
+        )
+    return tokenizer
+
+
+def _declared(directory: Path) -> dict[str, int]:
+    """The special tokens with the ids that the files state; empty without such a file."""
+    path, entries = directory / CONFIG, _fields(directory).get("added_tokens_decoder")
+    if isinstance(entries, dict) and entries:
+        tokens = [(i, token) for i, token in entries.items()]
+    elif (path := directory / JSON).exists():
+        entries = read_json(_checked(path)).get("added_tokens") or []
+        tokens = [(token.get("id"), token) for token in entries if isinstance(token, dict)]
+    else:
+        return {}
+    special = {}
+    with _damage(path):
+        for i, token in tokens:
+            if not token.get("special", True):
+                raise ValueError(
+                    f"the added token {token['content']!r} is not special, which is not supported "
+                    f"with a SentencePiece model or vocab.json; delete these to use {JSON}"
+                )
+            special[str(token["content"])] = int(i)
+        if min(special.values(), default=0) < 0:
+            raise ValueError("an added token has a negative id")
+    return special
+
+
+def _listed(directory: Path) -> list[str]:
+    """The codes that special_tokens_map.json lists without ids, in their order."""
+    path = directory / SPECIAL_MAP
+    listed = read_json(_checked(path)).get("additional_special_tokens") if path.exists() else None
+    with _damage(path):
+        names = [t["content"] if isinstance(t, dict) else str(t) for t in listed or []]
+        return [name for name in names if languages_of({name: 0})]
+
+
+def _offset_tokenizer(
+    path: Path, model: bytes, offset: int, special: dict[str, int], rows: int
+) -> OffsetTokenizer:
+    with _damage(path):
+        kept = {piece: i for piece, i in special.items() if i < rows}
+        return OffsetTokenizer(model, offset, kept)
+
+
+def _read_model(
+    path: Path, rows: int, offset: int = 0
+) -> tuple[bytes, list[tuple[str, bool]], int]:
+    """A SentencePiece model, each of its pieces and whether it is text, and its unknown id."""
+    from sentencepiece import SentencePieceProcessor
+
+    model, processor = _content(path), SentencePieceProcessor()
+    with _damage(path):
+        processor.LoadFromSerializedProto(model)
+    own = range(processor.get_piece_size())
+    if offset + len(own) > rows:
+        raise _too_small(path, offset + len(own), rows)
+    special = {i for i in own if processor.is_control(i) or processor.is_unknown(i)}
+    pieces = [(processor.id_to_piece(i), i not in special) for i in own]
+    return model, pieces, processor.unk_id()
+
+
+def _only_json(directory: Path, name: str) -> bool:
+    return not (directory / name).exists() and (directory / JSON).exists()
+
+
+def _fields(directory: Path) -> JsonFields:
+    """tokenizer_config.json, which may be missing."""
+    path = directory / CONFIG
+    return JsonFields(path, read_json(_checked(path)) if path.exists() else {})
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return _checked(path).read_bytes()
+    except OSError as error:
+        raise UserError(CHECKPOINT, f"{path} cannot be read: {error.strerror}") from None
+
+
+def _checked(path: Path) -> Path:
+    """The path. UserError if the file is larger than that of any vocabulary."""
+    if path.is_file() and (size := path.stat().st_size) > MOST_BYTES:
+        raise UserError(
+            CHECKPOINT,
+            f"{path} is not the file of a vocabulary: expected at most {MOST_BYTES} bytes, got "
+            f"{size}",
+        )
+    return path
+
+
+def _too_small(path: Path, pieces: int, rows: int) -> UserError:
+    return UserError(
+        CHECKPOINT,
+        f"{path} does not fit config.json: expected at most vocab_size={rows} ids, got {pieces}",
+    )
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[Any]:
+    """Errors of damaged content as UserError(CHECKPOINT) with the file."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise UserError(CHECKPOINT, f"{path} is malformed: {error}") from None

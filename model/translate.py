@@ -34,6 +34,7 @@ class Search(NamedTuple):
     alpha: float | Array = 0.6
     power_penalty: bool = False
     horizon: int = 0
+    stop: str = "exact"
     samples: int = 0
     temperature: float | Array = 1.0
     top_k: int = 0
@@ -166,7 +167,7 @@ def translate(
         step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
         end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
         nbest=search.nbest, rules=rules, horizon=search.horizon,
-        queue=Queue(lanes, load),
+        stop=search.stop, queue=Queue(lanes, load),
     )  # fmt: skip
 
 

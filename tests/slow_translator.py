@@ -58,7 +58,7 @@ class SlowTranslator:
         return slow_beam_search(
             model, limit, beam_size=options.beam_size, end_id=self.end_id, alpha=options.alpha,
             nbest=options.nbest, power_penalty=options.power_penalty, horizon=options.horizon,
-            allowed=allowed,
+            stop=options.stop, allowed=allowed,
         )  # fmt: skip
 
     def limit(self, length: int) -> int:

@@ -21,6 +21,7 @@ EFFECTS: dict[str, tuple[str, ...]] = {
     "beam_size": (BEAM, EXPORT),
     "nbest": (BEAM, EXPORT),
     "horizon": (BEAM, EXPORT),
+    "stop": (BEAM, EXPORT),
     "alpha": (*SEARCHES, SCORE),
     "power_penalty": (*SEARCHES, SCORE),
     "max_extra_length": SEARCHES,

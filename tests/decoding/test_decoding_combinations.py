@@ -44,6 +44,8 @@ ENSEMBLES = {name: [name] for name in MODELS} | {"ensemble": ["post", "rnn_atten
 WEIGHTS = {"ensemble": (0.2, 0.8)}
 ALWAYS = dict(max_extra_length=3, temperature=1.3, seed=5)
 SUPPRESSED = "<pad> <s> <unk> J O"
+# How a search that does not stop exactly stops, for each alpha.
+EARLY = {0.6: dict(stop="now"), 1.7: dict(stop="full"), 0.0: dict(horizon=2)}
 # The options that are set by each value of a factor.
 OPTIONS = {
     "dtype": [dict(dtype=name) for name in ("float32", "mixed", "bfloat16")],
@@ -58,7 +60,7 @@ OPTIONS = {
     "ngram": [{}, dict(no_repeat_ngram=2), dict(no_repeat_ngram=1)],
     "penalty": [{}, dict(power_penalty=True)],
     "alpha": [dict(alpha=0.6), dict(alpha=1.7), dict(alpha=0.0)],
-    "horizon": [{}, dict(horizon=2)],
+    "early": [{}, EARLY],
 }  # fmt: skip
 OTHERS = {
     "models": list(ENSEMBLES),
@@ -73,9 +75,9 @@ FAST = FACTORS | {name: FACTORS[name][:-1] for name in ("search", "lanes")}
 
 
 def valid(row):
-    """Whether every value of a row has an effect: n-best lists and the horizon need beams, top-k
-    and top-p need samples."""
-    of_beams, of_samples = row.get("nbest") or row.get("horizon"), row.get("nucleus")
+    """Whether every value of a row has an effect: n-best lists and other stops need beams,
+    top-k and top-p need samples."""
+    of_beams, of_samples = row.get("nbest") or row.get("early"), row.get("nucleus")
     if "search" not in row:
         return not (of_beams and of_samples)
     samples, beams = (row["search"].get(name, 0) for name in ("samples", "beam_size"))
@@ -108,6 +110,7 @@ def random_params(name):
 
 def translators(row):
     """The Translator of a row, and the slow one."""
+    row = row | dict(early=row["early"] and EARLY[row["alpha"]["alpha"]])
     values = {name: value for factor in OPTIONS for name, value in row[factor].items()}
     options, names = DecodingConfig(**ALWAYS, **values), ENSEMBLES[row["models"]]
     configs = [ModelConfig(**SIZES, **MODELS[name], **row["ids"]) for name in names]

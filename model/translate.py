@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from .beam_search import Queue, Step, beam_search
 from .checks import check_array, check_shape
-from .constraints import NO_RULES, RuleOptions, make_rules
+from .constraints import NO_RULES, Prefix, RuleOptions, make_rules
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .hypotheses import Hypotheses
 from .platforms import Choices, by_platform
@@ -25,7 +25,8 @@ class Search(NamedTuple):
     """The options of a search; the defaults are the paper's. Pass them by keyword.
 
     `samples` > 0 draws that many hypotheses (model/sampling.py) instead of a beam search. `weights`
-    are those of an ensemble (`mixture_logits`). alpha, temperature, top_p, weights and
+    are those of an ensemble (`mixture_logits`). With `forced_end` the end token costs nothing at
+    the limit of a sentence. alpha, temperature, top_p, weights and
     rules.repetition_penalty may be traced; the others are static.
     """
 
@@ -40,6 +41,7 @@ class Search(NamedTuple):
     top_k: int = 0
     top_p: float | Array = 1.0
     weights: Float[Array, " M"] | None = None
+    forced_end: bool = False
     rules: RuleOptions = NO_RULES
 
 
@@ -54,7 +56,8 @@ class Request(NamedTuple):
     lengths: Int[Array, " B"]
     limits: Int[Array, " B"]  # the most tokens of the target
     min_lengths: Int[Array, " B"] | None = None  # the fewest tokens of the target
-    prefix: tuple[Int[Array, "B P"], Int[Array, " B"]] | None = None  # tokens and their number
+    # Forced first tokens, their number, and optionally how many of these cost nothing.
+    prefix: Prefix | None = None
     keys: Array | None = None  # [B] PRNG keys of samples
 
 
@@ -143,7 +146,11 @@ def translate(
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
     rules = make_rules(
-        config.end_id, search.rules, min_lengths=request.min_lengths, prefix=request.prefix
+        config.end_id,
+        search.rules,
+        min_lengths=request.min_lengths,
+        prefix=request.prefix,
+        free_ends=jnp.minimum(limits, max_length) if search.forced_end else None,
     )
     state = tuple(
         DecoderState(

@@ -32,6 +32,8 @@ EFFECTS: dict[str, tuple[str, ...]] = {
     "repetition_penalty": (*SEARCHES, SCORE),
     "no_repeat_ngram": SEARCHES,
     "suppress": (*SEARCHES, SCORE),
+    "forced_prefix": (*SEARCHES, SCORE, ALIGN),
+    "forced_end": (*SEARCHES, SCORE),
     "renormalize": (*SEARCHES, SCORE),
     "samples": SEARCHES,  # 0: one of the other two
     "temperature": (SAMPLING,),

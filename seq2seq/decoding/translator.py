@@ -64,7 +64,9 @@ class Translator:
         self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self._control = control
-        self.engine = Engine(models, decoding, self._suppress_ids(), weights, rules, control)
+        suppress, forced = (self._piece_ids(name) for name in ("suppress", "forced_prefix"))
+        self.engine = Engine(models, decoding, suppress, weights, rules, control, forced)
+        self._check_forced_prefix()
         self.forcing = TeacherForcing(self.engine, decoding, tokenizers)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
@@ -111,19 +113,30 @@ class Translator:
         """Set the parameters of each model. Nothing is compiled again."""
         self.engine.use(*params)
 
-    def _suppress_ids(self) -> tuple[int, ...]:
-        """The ids of config.decoding.suppress. UserError(CONFIGURATION) for an unknown piece."""
+    def _piece_ids(self, option: str) -> tuple[int, ...]:
+        """The ids of the pieces of an option. UserError(CONFIGURATION) for an unknown piece."""
         ids = []
-        for piece in self.decoding.suppress.split():
+        for piece in getattr(self.decoding, option).split():
             id_ = self.target_tokenizer.id_of(piece)
             if id_ is None or id_ == self._models[0].end_id:
+                verb = "suppressed" if option == "suppress" else "forced"
                 raise UserError(
                     CONFIGURATION,
-                    f"decoding.suppress: {piece!r} cannot be suppressed: expected pieces of the "
+                    f"decoding.{option}: {piece!r} cannot be {verb}: expected pieces of the "
                     "target vocabulary (listed in RUN/vocab) other than the end token",
                 )
             ids.append(id_)
         return tuple(ids)
+
+    def _check_forced_prefix(self) -> None:
+        """UserError(CONFIGURATION) unless every source leaves room for the forced prefix."""
+        number, most = len(self.engine.forced), self.engine.max_prefix_length(1)
+        if number > most:
+            raise UserError(
+                CONFIGURATION,
+                f"decoding.forced_prefix has {number} tokens: expected at most {most}, which leave "
+                "room for the end token; shorten it, or raise --max_extra_length or --max_length",
+            )
 
     def translate(self, lines: Iterable[str], rules: Rules | None = None, **decoding: Any) -> list:
         """The translation of each line, in order; that of a blank line is blank.
@@ -222,7 +235,7 @@ class Translator:
             (translation,) = self.stream([source])
             target_ids = translation.hypotheses[0].ids
         else:
-            target_ids = self.target_tokenizer.encode(target.strip())
+            target_ids = self.forcing.with_forced(self.target_tokenizer.encode(target.strip()))
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return attention_of(self.engine, model, self.forcing.pair(ids, target_ids), tokenizers)
 
@@ -271,8 +284,10 @@ class Translator:
         encoded, sources = encode_truncated(self.source_tokenizer, texts, room), []
         for (number, item), (ids, cut) in zip(window, encoded, strict=True):
             prefix = self._prefix_ids(number, item.prefix) if item.prefix and ids else []
-            source = Source(number, ids, prefix, cut)
-            if prefix and len(prefix) > (limit := self.engine.max_prefix_length(source.length)):
+            forced = self.engine.forced if ids else ()
+            source = Source(number, ids, prefix, cut, forced)
+            limit = self.engine.max_prefix_length(source.length) - len(forced) if prefix else 0
+            if len(prefix) > limit:
                 raise UserError(
                     DATA,
                     f"line {number + 1}: its prefix has {len(prefix)} tokens, "

@@ -92,6 +92,13 @@ class DecodingConfig(Options):
         below=INT32_LIMIT,
     )
     suppress: str = option("", "target pieces that are never generated, separated by spaces")
+    forced_prefix: str = option(
+        "",
+        "target pieces with which every translation begins, separated by spaces; they cost nothing",
+    )
+    forced_end: bool = option(
+        False, "the end token costs nothing at the maximum length of a sentence"
+    )
     renormalize: bool = option(
         False, "distribute the probability of suppressed pieces over the other pieces"
     )

@@ -53,9 +53,10 @@ OPTIONS = {
     "nbest": [{}, dict(nbest=3)],
     "nucleus": [{}, dict(top_p=0.7, top_k=5)],
     "lanes": [dict(batch_size=n) for n in (2, 9, 1)],  # of a device: fewer or more than sentences
-    "limit": [{}, dict(max_length_ratio=1.4), dict(max_length=5)],
+    "limit": [{}, dict(max_length_ratio=1.4), dict(max_length=6)],
     "fewest": [{}, dict(min_length_ratio=0.9), dict(min_length=4)],
     "suppress": [{}, dict(suppress=SUPPRESSED), dict(suppress=SUPPRESSED, renormalize=True)],
+    "forced": [{}, dict(forced_prefix="J"), dict(forced_prefix="J", forced_end=True)],
     "repetition": [{}, dict(repetition_penalty=1.6), dict(repetition_penalty=0.7)],
     "ngram": [{}, dict(no_repeat_ngram=2), dict(no_repeat_ngram=1)],
     "penalty": [{}, dict(power_penalty=True)],
@@ -119,10 +120,13 @@ def translators(row):
     rules, definition = (custom, CustomRule(BIAS, custom_allowed)) if row["custom"] else (None,) * 2
     fast = Translator(configs, (SOURCE, TARGET), options, weights, rules)
     fast.use(*params)
-    suppress = [TARGET.id_of(piece) for piece in options.suppress.split()]
+    suppress, free = (
+        tuple(map(TARGET.id_of, pieces.split()))
+        for pieces in (options.suppress, options.forced_prefix)
+    )
     same_dtype = [replace(config, dtype=options.dtype) for config in configs]
     models = list(zip(same_dtype, params, strict=True))
-    return fast, SlowTranslator(models, options, weights, suppress, definition)
+    return fast, SlowTranslator(models, options, weights, suppress, definition, free)
 
 
 # Rounding to bfloat16 differs where float32 sums of another order round differently: in few values
@@ -143,7 +147,8 @@ def assert_same_translations(row):
         if not ids:
             assert [h.text for h in found] == [""]
             continue
-        expected = slow.hypotheses(number, ids, tuple(TARGET.encode(item.prefix)))
+        prefix = tuple(TARGET.encode(item.prefix))
+        expected = slow.hypotheses(number, ids, prefix)
         # A line without a possible hypothesis has a blank one of score −inf.
         tokens = [(*h.ids, slow.end_id) for h in found if h.score > -np.inf]
         if tokens != [h.tokens for h in expected]:
@@ -153,7 +158,7 @@ def assert_same_translations(row):
             assert h.length == len(e.tokens) and h.text == TARGET.decode(e.tokens)
             errors += [abs(h.log_prob - e.log_prob), abs(h.score - e.score)]
             if row["annotate"]:
-                scored = slow.scored(ids, e.tokens)
+                scored = slow.scored(ids, e.tokens, prefix)
                 pairs = np.maximum([h.scored.log_probs, scored], -1e9)  # of −inf
                 errors += abs(pairs[0] - pairs[1]).tolist()
     dtype = row["dtype"]["dtype"]

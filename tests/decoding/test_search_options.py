@@ -24,7 +24,7 @@ DRAW = {"temperature", "top_k", "top_p", "seed"}
 SEARCH = {"beam_size", "nbest", "horizon", "stop"}
 LENGTHS = {f"{end}_length{ratio}" for end in ("min", "max") for ratio in ("", "_ratio")}
 CHOICE = SEARCH | DRAW | LENGTHS | {"max_extra_length", "no_repeat_ngram", "samples"}
-SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize"}
+SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize", "forced_end"}
 WITHOUT_EFFECT = {
     BEAM: DRAW | {"target"},
     EXPORT: DRAW | {"target", "annotate", "reference", "metric", "baseline", "prefix"},

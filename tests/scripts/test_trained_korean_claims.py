@@ -85,7 +85,7 @@ def test_the_agreement_of_the_mode_align_is_that_of_its_links():
     run = scoring_program((trained.model,), RuleOptions())
     devices = jax.local_device_count()
     arrays = [x.reshape(devices, -1, *x.shape[1:]) for x in inputs]
-    attended = np.asarray(run((trained.variables,), None, *arrays)[1])
+    attended = np.asarray(run((trained.variables,), None, *arrays, None)[1])
     attended = attended.reshape(len(pairs), -1)
     found = [attended[row][j] == i for row, each in enumerate(links) for i, j in each]
     weights = word_alignment.run_score(trained.model, trained.variables, *inputs)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .candidates import candidates, logsumexp
-from .checks import check_sentences, checked_rules, checked_step
+from .checks import check_choice, check_sentences, checked_rules, checked_step
 from .hypotheses import (
     Finished,
     Hypotheses,
@@ -44,6 +44,7 @@ Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
 Load = Callable[[Any, Array, Array], Any]
 
 ROUNDING = 1e-3  # of a log-probability that rules return and that should be at most 0
+STOPS = "exact", "full", "now"
 REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled at once: `load` computes no more
 
 
@@ -71,6 +72,7 @@ class Options(NamedTuple):
     nbest: int
     rules: Rules | None
     horizon: int
+    stop: str = "exact"
 
     def penalty(self, length: Int[Array, " B"]) -> Float[Array, " B"]:
         return length_penalty(length, self.alpha, self.power_penalty)
@@ -98,6 +100,7 @@ def beam_search(
     nbest: int = 1,
     rules: Rules | None = None,
     horizon: int = 0,
+    stop: str = "exact",
     queue: Queue | None = None,
 ) -> Hypotheses:
     """The `nbest` hypotheses of highest score log p / penalty(length), at most `limits` long.
@@ -115,7 +118,15 @@ def beam_search(
     hypothesis could not beat the nbest-th finished one if it ended at its limit at no cost. This
     bound is exact, because no token makes a hypothesis more probable; so `rules` may not reward
     tokens. With a `horizon` it is assumed to end within that many tokens, which takes fewer steps
-    and occasionally gives a lower score. If the logits of a live hypothesis are NaN or +inf, or if
+    and occasionally gives a lower score.
+
+    `stop` = "full" and "now" are the search of transformers (early_stopping False and True). A
+    hypothesis ends only if it is among the best N of the 2N continuations. A sentence is also done
+    when N hypotheses are finished ("now"), or when the best live hypothesis could not beat the
+    worst of these N if it ended at its present length ("full"). Neither bound is exact: a longer
+    hypothesis of a higher score may exist if alpha > 0.
+
+    If the logits of a live hypothesis are NaN or +inf, or if
     the rules give one of the best continuations a log-probability above 0, the sentence is done and
     its scores are NaN. The loop therefore ends for any values.
 
@@ -126,11 +137,16 @@ def beam_search(
         raise ValueError(f"nbest must be from 1 to beam_size={beam_size}; got {nbest}")
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1; got {max_length}")
+    check_choice("stop", stop, STOPS)
+    if horizon and stop != "exact":
+        raise ValueError(f"horizon must be 0 unless stop is exact; got {horizon} and {stop}")
     check_sentences(start_tokens, limits)
     step, total = checked_step(step, end_id), len(start_tokens)
     rules = None if rules is None else checked_rules(rules)
     lanes, load = queue or Queue(total, lambda state, lanes, sentences: state)
-    options = Options(beam_size, max_length, end_id, alpha, power_penalty, nbest, rules, horizon)
+    options = Options(
+        beam_size, max_length, end_id, alpha, power_penalty, nbest, rules, horizon, stop
+    )
     # Entries for the dummy sentences of idle lanes, of limit 0.
     start_tokens, limits = (  # 2 × [Q + B]
         jnp.pad(jnp.asarray(x, jnp.int32), (0, lanes)) for x in (start_tokens, limits)
@@ -258,6 +274,8 @@ def finish(
     """The N best finished hypotheses, including the continuations that end now."""
     log_probs, parents, tokens = continuations  # 3 × [B, K]
     ends = (tokens == options.end_id) & (log_probs > -jnp.inf)
+    if options.stop != "exact":
+        ends &= jnp.arange(ends.shape[1]) < options.beam_size
     scores = log_probs / options.penalty(search.t + 1)[:, None]
     scores = jnp.where(ends, scores, -jnp.inf)
     steps = jnp.broadcast_to(search.t[:, None], ends.shape)
@@ -289,11 +307,16 @@ def stopped(
 ) -> Bool[Array, " B"]:
     """The lanes at their limit, without a live hypothesis, failed, or beyond improvement."""
     best = live.log_probs[:, 0]
-    horizon = min(options.horizon, options.max_length)  # so that the sum does not overflow
-    longest = jnp.minimum(limit, t + 1 + horizon) if horizon else limit
-    bound = best / options.penalty(longest)  # [B]
+    if options.stop == "exact":
+        horizon = min(options.horizon, options.max_length)  # so that the sum does not overflow
+        longest = jnp.minimum(limit, t + 1 + horizon) if horizon else limit
+        place, bound = options.nbest, best / options.penalty(longest)
+    elif options.stop == "full":
+        place, bound = options.beam_size, best / options.penalty(t + 1)
+    else:  # any score
+        place, bound = options.beam_size, jnp.full_like(best, jnp.finfo(best.dtype).min)
     ended = (t + 1 >= limit) | jnp.isneginf(best) | jnp.isnan(finished.scores[:, 0])
-    return ended | (finished.scores[:, options.nbest - 1] >= bound)
+    return ended | (finished.scores[:, place - 1] >= bound)
 
 
 def append(search: SearchState, live: Live) -> Record:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .checks import check_array, check_shape, checked_rules
 from .encoder_decoder import EncoderDecoder
@@ -91,12 +91,14 @@ def score_targets(
     target_lengths: Int[Array, " B"],
     rules: Rules | None = None,
     weights: Float[Array, " M"] | None = None,
+    free: Bool[Array, "B T"] | None = None,
 ) -> TargetScores:
     """Score each target by teacher forcing. Source, target and lengths include the end tokens.
 
     Several models form an ensemble: the mean of their probabilities, with `weights` as in
     `mixture_logits`. `rules` are the rules of a search that change scores: suppressed tokens
-    (−inf), renormalisation, repetition penalty. The attention is the mean over the heads of the
+    (−inf), renormalisation, repetition penalty. `free` are the tokens that a search forces at no
+    cost: their log-probability is 0. The attention is the mean over the heads of the
     second to last layer (Garg et al. 2019, section 4.1) and, with the same weights, over the
     models.
     """
@@ -114,6 +116,8 @@ def score_targets(
     all_attend = len(attention) == len(models)
     mean_attention = mean_over_models(attention, weights) if all_attend else None
     inside = jnp.arange(target.shape[1]) < target_lengths[:, None]  # [B, T]
+    if free is not None:
+        inside &= ~free
     return TargetScores(jnp.where(inside, log_probs, 0.0), mean_attention)
 
 

@@ -23,6 +23,11 @@ from .checks import checked_rules
 # → (logits, normalizer, mask [#B, #N, V]); in scoring, t and sentences are None
 Rules = Callable[[Array, Array, Array, Array | None, Array | None], tuple[Array, Array, Array]]
 Tokens = Sequence[int]
+# Forced first tokens, their number, and optionally how many of these cost nothing.
+Prefix = (
+    tuple[Int[Array, "Q P"], Int[Array, " Q"]]
+    | tuple[Int[Array, "Q P"], Int[Array, " Q"], Int[Array, " Q"]]
+)
 
 
 class RuleOptions(NamedTuple):
@@ -122,6 +127,25 @@ def prefix_mask(
     return ((t >= lengths)[:, None] | (jnp.arange(vocab) == wanted))[:, None]
 
 
+def free_tokens_mask(
+    t: Int[Array, " B"],
+    sentences: Int[Array, " B"],
+    prefix: Prefix | None,
+    free_ends: Int[Array, " Q"] | None,
+    vocab: int,
+    end_id: int,
+) -> Bool[Array, "B 1 V"]:
+    """The forced tokens of step t that cost nothing, as `make_rules` describes them."""
+    free = jnp.zeros((len(t), 1, vocab), bool)
+    if prefix is not None and len(prefix) == 3:
+        tokens, numbers = prefix[0][sentences], prefix[2][sentences]  # [B, P], [B]
+        free |= (t < numbers)[:, None, None] & prefix_mask(tokens, numbers, t, vocab)
+    if free_ends is not None:
+        at_limit = (t + 1 >= free_ends[sentences])[:, None, None]
+        free |= at_limit & (jnp.arange(vocab) == end_id)
+    return free
+
+
 def tokens_at(
     tokens: Int[Array, "B N T"], places: Bool[Array, "B N T"], vocab: int
 ) -> Bool[Array, "B N V"]:
@@ -136,18 +160,23 @@ def make_rules(
     options: RuleOptions = NO_RULES,
     *,
     min_lengths: Int[Array, " Q"] | None = None,
-    prefix: tuple[Int[Array, "Q P"], Int[Array, " Q"]] | None = None,
+    prefix: Prefix | None = None,
+    free_ends: Int[Array, " Q"] | None = None,
 ) -> Rules | None:
     """The enabled rules as one function; None if none is enabled, which costs a search nothing.
 
     `min_lengths` count the end token. `prefix` is the forced first tokens and their number; it may
-    contain tokens that other rules forbid. The limit of a search has precedence over all rules.
+    contain tokens that other rules forbid. Its third array is the number of its first tokens that
+    cost nothing: their log-probability is 0, as if all other logits were −∞. With `free_ends`, the
+    limits of the sentences, so is that of the end token at its limit. The limit of a search has
+    precedence over all rules.
     """
     penalty = options.repetition_penalty
     penalized = isinstance(penalty, jax.Array) or penalty != 1.0
     # renormalize alone has no effect.
     enabled = penalized or options._replace(repetition_penalty=1.0, renormalize=False) != NO_RULES
-    if not enabled and min_lengths is None and prefix is None:
+    frees = free_ends is not None or (prefix is not None and len(prefix) == 3)
+    if not enabled and min_lengths is None and prefix is None and not frees:
         return None
 
     def rules(
@@ -178,6 +207,9 @@ def make_rules(
         if options.renormalize:
             logits = jnp.where(unsuppressed, logits, -jnp.inf)
             normalizer = jax.nn.logsumexp(logits, axis=-1)
+        if frees and t is not None and sentences is not None:
+            free = free_tokens_mask(t, sentences, prefix, free_ends, vocab, end_id)
+            logits = jnp.where(free, normalizer[..., None], logits)
         return logits, normalizer, allowed
 
     return rules

@@ -18,14 +18,15 @@ from .encoder_decoder import DecoderState, EncoderDecoder
 from .hypotheses import Hypotheses
 from .platforms import Choices, by_platform
 from .sampling import SamplingOptions, sample
-from .search_rules import NO_RULES, RuleOptions, make_rules
+from .search_rules import NO_RULES, Prefix, RuleOptions, make_rules
 
 
 class Search(NamedTuple):
     """The options of a search; the defaults are the paper's. Pass them by keyword.
 
     `samples` > 0 draws that many hypotheses (model/sampling.py) instead of a beam search. `weights`
-    are those of an ensemble (`mixture_logits`). alpha, temperature, top_p, weights and
+    are those of an ensemble (`mixture_logits`). With `forced_end` the end token costs nothing at
+    the limit of a sentence. alpha, temperature, top_p, weights and
     rules.repetition_penalty may be traced; the others are static.
     """
 
@@ -34,11 +35,13 @@ class Search(NamedTuple):
     alpha: float | Array = 0.6
     power_penalty: bool = False
     horizon: int = 0
+    stop: str = "exact"
     samples: int = 0
     temperature: float | Array = 1.0
     top_k: int = 0
     top_p: float | Array = 1.0
     weights: Float[Array, " M"] | None = None
+    forced_end: bool = False
     rules: RuleOptions = NO_RULES
 
 
@@ -53,7 +56,8 @@ class Request(NamedTuple):
     lengths: Int[Array, " B"]
     limits: Int[Array, " B"]  # the most tokens of the target
     min_lengths: Int[Array, " B"] | None = None  # the fewest tokens of the target
-    prefix: tuple[Int[Array, "B P"], Int[Array, " B"]] | None = None  # tokens and their number
+    # Forced first tokens, their number, and optionally how many of these cost nothing.
+    prefix: Prefix | None = None
     keys: Array | None = None  # [B] PRNG keys of samples
 
 
@@ -142,7 +146,11 @@ def translate(
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
     rules = make_rules(
-        config.end_id, search.rules, min_lengths=request.min_lengths, prefix=request.prefix
+        config.end_id,
+        search.rules,
+        min_lengths=request.min_lengths,
+        prefix=request.prefix,
+        free_ends=jnp.minimum(limits, max_length) if search.forced_end else None,
     )
     state = tuple(
         DecoderState(
@@ -166,7 +174,7 @@ def translate(
         step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
         end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
         nbest=search.nbest, rules=rules, horizon=search.horizon,
-        queue=Queue(lanes, load),
+        stop=search.stop, queue=Queue(lanes, load),
     )  # fmt: skip
 
 

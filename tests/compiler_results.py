@@ -137,7 +137,9 @@ def decode(name: str) -> dict[str, np.ndarray]:
     numbers = np.arange(16, dtype=np.int32)[None]
     hypotheses = run(compiled(engine._program(32)), [variables], request, numbers, engine._values)
     program = scoring_program((make_model(config),), RuleOptions())
-    scores = run(program, (variables,), None, sources, lengths, sources[..., :24], lengths - 8)
+    scores = run(
+        program, (variables,), None, sources, lengths, sources[..., :24], lengths - 8, None
+    )
     leaves = jax.tree_util.tree_leaves_with_path((hypotheses, scores))
     return {f"{name} {jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 

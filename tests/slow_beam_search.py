@@ -37,6 +37,7 @@ def slow_beam_search(
     power_penalty: bool = False,
     stop_early: bool = True,
     horizon: int = 0,
+    stop: str = "exact",
     allowed: Callable[[Prefix, int], bool] = lambda prefix, token: True,
 ) -> list[Hypothesis]:
     """At most `nbest` hypotheses of at most `limit` tokens, best first.
@@ -57,7 +58,8 @@ def slow_beam_search(
         continuations.sort(key=lambda c: c[1], reverse=True)
         continuations = continuations[: 2 * beam_size if beam_size > 1 else 1]
 
-        for tokens, log_prob in continuations:
+        # That may end: with "full" and "now" only the best N.
+        for tokens, log_prob in continuations[: None if stop == "exact" else beam_size]:
             if tokens[-1] == end_id:
                 score = log_prob / penalty(length, alpha, power_penalty)
                 finished.append(Hypothesis(tokens, float(log_prob), float(score)))
@@ -65,11 +67,58 @@ def slow_beam_search(
         live = [c for c in continuations if c[0][-1] != end_id][:beam_size]
         if not live:
             break
+        number = nbest if stop == "exact" else beam_size
         last = min(limit, length + horizon) if horizon else limit
+        last = length if stop == "full" else last
         best_to_come = live[0][1] / penalty(last, alpha, power_penalty)
-        if stop_early and len(finished) >= nbest and finished[nbest - 1].score >= best_to_come:
-            break
+        if stop_early and len(finished) >= number:
+            if stop == "now" or finished[number - 1].score >= best_to_come:
+                break
     return finished[:nbest]
+
+
+def transformers_search(
+    model: Model,
+    limit: int,
+    *,
+    beam_size: int,
+    end_id: int,
+    alpha: float,
+    early_stopping: bool | str,
+    forced: Prefix = (),
+    forced_end: bool = False,
+) -> list[Hypothesis]:
+    """The beam search of transformers on arrays [N, V], best hypothesis first.
+
+    The best N of 2N continuations may end. The search stops when N are finished and the best live
+    one cannot beat the worst of them: at once (early_stopping=True), if it had its present length
+    (False) or the longest one ("never"). `forced` are the first tokens; they cost nothing, nor does
+    the end token at the limit if `forced_end`.
+    """
+    live: list[tuple[Prefix, float]] = [((), np.float32(0))]
+    finished: list[Hypothesis] = []
+    for length in range(1, limit + 1):
+        totals = np.stack([before + model(tokens) for tokens, before in live])
+        if length <= len(forced) or length == limit:
+            token = end_id if length == limit else forced[length - 1]
+            is_free = length < limit or forced_end
+            column = [total for _, total in live] if is_free else totals[:, token].copy()
+            totals[:] = -np.inf
+            totals[:, token] = column
+        vocab, flat = totals.shape[1], totals.ravel()
+        order = np.argsort(-flat, kind="stable")[: 2 * beam_size]
+        best = [((*live[i // vocab][0], int(i % vocab)), flat[i]) for i in order]
+        for tokens, total in best[:beam_size]:
+            if tokens[-1] == end_id and total > -np.inf:
+                finished.append(Hypothesis(tokens, float(total), float(total / length**alpha)))
+        finished = sorted(finished, key=lambda h: h.score, reverse=True)[:beam_size]
+        live = [b for b in best if b[0][-1] != end_id and b[1] > -np.inf][:beam_size]
+        if not live:
+            break
+        bound = live[0][1] / (limit if early_stopping == "never" else length) ** alpha
+        if len(finished) == beam_size and (early_stopping is True or finished[-1].score >= bound):
+            break
+    return finished
 
 
 def every_hypothesis(

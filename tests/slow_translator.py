@@ -29,7 +29,8 @@ class CustomRule(NamedTuple):
 
 
 class SlowTranslator:
-    """Models with their parameters, and the options of a Translator; `suppress` are token ids."""
+    """Models with parameters, and the options of a Translator; `suppress` are token ids, and so
+    is `free`, the forced prefix that costs nothing."""
 
     def __init__(
         self,
@@ -38,8 +39,10 @@ class SlowTranslator:
         weights: Sequence[float] | None,
         suppress: Sequence[int],
         custom: CustomRule | None,
+        free: Prefix = (),
     ):
         self.options, self.weights, self.suppress, self.custom = options, weights, suppress, custom
+        self.free = free
         self.start_id, self.end_id = models[0][0].start_id, models[0][0].end_id
         self.longest = min(config.max_length for config, _ in models)
         self.members = [partial(teacher_forcing(config), params) for config, params in models]
@@ -47,28 +50,26 @@ class SlowTranslator:
 
     def hypotheses(self, number: int, ids: Prefix, prefix: Prefix) -> list[Hypothesis]:
         """Those of a line: its number, its token ids without the end token, and forced tokens."""
-        options = self.options
-        model = cache(partial(self.log_probs, self.forced(ids), prefix, self.custom))
+        options, prefix = self.options, (*self.free, *prefix)
+        limit = self.limit(len(ids) + 1, prefix)
+        model = cache(partial(self.log_probs, self.forced(ids), prefix, limit, self.custom))
         allowed = partial(self.allowed, self.fewest(len(ids) + 1), prefix)
-        limit = self.limit(len(ids) + 1)
-        if prefix:
-            limit = max(limit, len(prefix) + 1)
         if options.samples:
             return self.samples(model, allowed, limit, number)
         return slow_beam_search(
             model, limit, beam_size=options.beam_size, end_id=self.end_id, alpha=options.alpha,
             nbest=options.nbest, power_penalty=options.power_penalty, horizon=options.horizon,
-            allowed=allowed,
+            stop=options.stop, allowed=allowed,
         )  # fmt: skip
 
-    def limit(self, length: int) -> int:
+    def limit(self, length: int, prefix: Prefix) -> int:
         """The most tokens of the translation of a source of `length` tokens."""
         options, limits = self.options, [length + self.options.max_extra_length, self.longest]
         if options.max_length:
             limits.append(options.max_length)
         if options.max_length_ratio:
             limits.append(ceil(round(length * options.max_length_ratio, 6)))
-        return max(1, min(limits))
+        return max(min(limits), len(prefix) + 1)
 
     def fewest(self, length: int) -> int:
         """The fewest tokens of the translation."""
@@ -98,7 +99,12 @@ class SlowTranslator:
         return log_probs
 
     def log_probs(
-        self, forced: Model, prefix: Prefix, custom: CustomRule | None, written: Prefix
+        self,
+        forced: Model,
+        prefix: Prefix,
+        limit: int,
+        custom: CustomRule | None,
+        written: Prefix,
     ) -> np.ndarray:
         """The log-probabilities of the next token after the rules that change them."""
         values = np.array(forced(written))
@@ -109,6 +115,10 @@ class SlowTranslator:
             wanted = prefix[len(written)] if len(written) < len(prefix) else None
             values[[token for token in self.suppress if token != wanted]] = -np.inf
             values -= np.log(np.exp(values).sum())
+        if len(written) < len(self.free):
+            values[self.free[len(written)]] = 0.0
+        if self.options.forced_end and len(written) + 1 == limit:
+            values[self.end_id] = 0.0
         return values
 
     def allowed(self, fewest: int, prefix: Prefix, written: Prefix, token: int) -> bool:
@@ -146,12 +156,15 @@ class SlowTranslator:
             hypotheses.append(Hypothesis(written, float(total), float(score)))
         return hypotheses
 
-    def scored(self, ids: Prefix, target: Prefix) -> list[float]:
+    def scored(self, ids: Prefix, target: Prefix, prefix: Prefix) -> list[float]:
         """The log-probability of each token of a given target, which ends with the end token. A
-        caller's rule does not apply."""
-        model = partial(self.log_probs, self.forced(ids), (), None)
+        caller's rule does not apply, nor does `prefix`, which can raise the limit."""
+        limit = self.limit(len(ids) + 1, (*self.free, *prefix))
+        model = partial(self.log_probs, self.forced(ids), self.free, limit, None)
         return [
-            -np.inf if token in self.suppress else float(model(target[:i])[token])
+            -np.inf
+            if token in self.suppress and i >= len(self.free)
+            else float(model(target[:i])[token])
             for i, token in enumerate(target)
         ]
 

@@ -85,7 +85,7 @@ def traced(program, dtype):
     if program == "scoring":
         weights = np.float32([0.3, 0.7])
         run = scoring_program((model, model), NO_RULES)
-        return run.trace([variables] * 2, weights, *sources, *sources)
+        return run.trace([variables] * 2, weights, *sources, *sources, None)
     engine = Engine([model.config], SEARCHES[program], ())
     request = Request(*sources, limits=integers(6))
     return compiled(engine._program(16)).trace([variables], request, integers(6), engine._values)

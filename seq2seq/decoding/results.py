@@ -58,6 +58,7 @@ class Source(NamedTuple):
     ids: Sequence[int]
     prefix: Sequence[int] = ()  # tokens with which its translation must begin
     cut: int = 0  # tokens that were truncated
+    forced: Sequence[int] = ()  # tokens before the prefix, which cost nothing
 
     @property
     def length(self) -> int:
@@ -68,7 +69,8 @@ class Source(NamedTuple):
 class Scored(NamedTuple):
     """The teacher-forced pass over a hypothesis; its score equals that of a search.
 
-    Suppressed pieces (−inf), renormalization and the repetition penalty apply as in a search.
+    Suppressed pieces (−inf), renormalization, the repetition penalty and tokens that cost nothing
+    (config.decoding.forced_prefix and forced_end) apply as in a search.
     Length limits, n-gram bans and prefixes only restrict the choice of hypotheses; they do not
     apply. The last token of each side is the end token.
     """

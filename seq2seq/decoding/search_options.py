@@ -21,6 +21,7 @@ EFFECTS: dict[str, tuple[str, ...]] = {
     "beam_size": (BEAM, EXPORT),
     "nbest": (BEAM, EXPORT),
     "horizon": (BEAM, EXPORT),
+    "stop": (BEAM, EXPORT),
     "alpha": (*SEARCHES, SCORE),
     "power_penalty": (*SEARCHES, SCORE),
     "max_extra_length": SEARCHES,
@@ -31,6 +32,8 @@ EFFECTS: dict[str, tuple[str, ...]] = {
     "repetition_penalty": (*SEARCHES, SCORE),
     "no_repeat_ngram": SEARCHES,
     "suppress": (*SEARCHES, SCORE),
+    "forced_prefix": (*SEARCHES, SCORE, ALIGN),
+    "forced_end": (*SEARCHES, SCORE),
     "renormalize": (*SEARCHES, SCORE),
     "samples": SEARCHES,  # 0: one of the other two
     "temperature": (SAMPLING,),

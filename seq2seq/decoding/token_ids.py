@@ -1,4 +1,4 @@
-"""Text as token ids: lines to translate, their forced prefixes, suppressed pieces."""
+"""Text as token ids: lines to translate, their prefixes, and the pieces of search options."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.results import Item, Source
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.storage.config import DecodingConfig
 
 
 def encoded_sources(
@@ -20,8 +21,10 @@ def encoded_sources(
     encoded, sources = encode_truncated(tokenizers[0], texts, room), []
     for (number, item), (ids, cut) in zip(window, encoded, strict=True):
         prefix = prefix_ids(tokenizers[1], number, item.prefix) if item.prefix and ids else []
-        source = Source(number, ids, prefix, cut)
-        if prefix and len(prefix) > (limit := engine.max_prefix_length(source.length)):
+        forced = engine.forced if ids else ()
+        source = Source(number, ids, prefix, cut, forced)
+        limit = engine.max_prefix_length(source.length) - len(forced) if prefix else 0
+        if len(prefix) > limit:
             raise UserError(
                 DATA,
                 f"line {number + 1}: its prefix has {len(prefix)} tokens, "
@@ -50,16 +53,31 @@ def prefix_ids(tokenizer: Tokenizer, number: int, prefix: str) -> list[int]:
     return ids
 
 
-def suppressed_ids(pieces: str, tokenizer: Tokenizer, end_id: int) -> tuple[int, ...]:
-    """The ids of config.decoding.suppress. UserError(CONFIGURATION) for an unknown piece."""
+def piece_ids(
+    decoding: DecodingConfig, option: str, tokenizer: Tokenizer, end_id: int
+) -> tuple[int, ...]:
+    """The ids of the pieces of `suppress` or `forced_prefix`. UserError(CONFIGURATION) for an
+    unknown piece."""
     ids = []
-    for piece in pieces.split():
+    for piece in getattr(decoding, option).split():
         id_ = tokenizer.id_of(piece)
         if id_ is None or id_ == end_id:
+            verb = "suppressed" if option == "suppress" else "forced"
             raise UserError(
                 CONFIGURATION,
-                f"decoding.suppress: {piece!r} cannot be suppressed: expected pieces of the "
+                f"decoding.{option}: {piece!r} cannot be {verb}: expected pieces of the "
                 "target vocabulary (listed in RUN/vocab) other than the end token",
             )
         ids.append(id_)
     return tuple(ids)
+
+
+def check_forced_prefix(engine: Engine) -> None:
+    """UserError(CONFIGURATION) unless every source leaves room for the forced prefix."""
+    number, most = len(engine.forced), engine.max_prefix_length(1)
+    if number > most:
+        raise UserError(
+            CONFIGURATION,
+            f"decoding.forced_prefix has {number} tokens: expected at most {most}, which leave "
+            "room for the end token; shorten it, or raise --max_extra_length or --max_length",
+        )

@@ -34,7 +34,7 @@ from seq2seq.decoding.streaming import (
     weight,
     windows,
 )
-from seq2seq.decoding.token_ids import encoded_sources, suppressed_ids
+from seq2seq.decoding.token_ids import check_forced_prefix, encoded_sources, piece_ids
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search_rules import Rules
 from seq2seq.runtime.devices import prepare_jax_by_default
@@ -63,8 +63,12 @@ class Translator:
         self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self._control = control
-        suppress = suppressed_ids(decoding.suppress, self.target_tokenizer, models[0].end_id)
-        self.engine = Engine(models, decoding, suppress, weights, rules, control)
+        suppress, forced = (
+            piece_ids(decoding, option, self.target_tokenizer, models[0].end_id)
+            for option in ("suppress", "forced_prefix")
+        )
+        self.engine = Engine(models, decoding, suppress, weights, rules, control, forced)
+        check_forced_prefix(self.engine)
         self.forcing = TeacherForcing(self.engine, decoding, tokenizers)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
@@ -208,7 +212,7 @@ class Translator:
             (translation,) = self.stream([source])
             target_ids = translation.hypotheses[0].ids
         else:
-            target_ids = self.target_tokenizer.encode(target.strip())
+            target_ids = self.forcing.with_forced(self.target_tokenizer.encode(target.strip()))
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return attention_of(self.engine, model, self.forcing.pair(ids, target_ids), tokenizers)
 

@@ -38,10 +38,10 @@ REQUIRED = {
 # put them): they must be absent, null, or have this value, which turns them off.
 OFF = {
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0,
-    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "guidance_scale": 1.0,
+    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0,
     "suppress_tokens": [], "begin_suppress_tokens": [], "force_words_ids": [], "constraints": [],
-    "sequence_bias": {}, "forced_bos_token_id": None, "exponential_decay_length_penalty": None,
+    "sequence_bias": {}, "exponential_decay_length_penalty": None,
 }  # fmt: skip
 # The field in which convert.py records properties of a run that MarianMT's layout cannot express.
 NOTE = "jax_transformer"
@@ -127,7 +127,7 @@ def marian_decoding(
 ) -> DecodingConfig:
     """The decoding defaults of generation_config.json. UserError(CHECKPOINT) that names the field.
 
-    Its `max_length` counts the start token, ours does not. Its early stopping is ignored.
+    Its early stopping is ignored.
     """
     fields = JsonFields(directory / "generation_config.json", content)
     for field, off in OFF.items():
@@ -135,13 +135,14 @@ def marian_decoding(
             fields.refuse(field, f"{off!r} or no such field")
     if fields.get("forced_eos_token_id") not in (None, model.end_id):
         fields.refuse("forced_eos_token_id", f"eos_token_id, {model.end_id}, or no such field")
-    beam_size, max_length, penalty = 1, 0, 0.0
+    beam_size, penalty, ngram = 1, 0.0, 0
     if fields.get("num_beams") is not None:
         beam_size = fields.integer("num_beams", "decoding.beam_size")
-    if fields.get("max_new_tokens") is not None:
-        max_length = fields.integer("max_new_tokens", "decoding.max_length")
-    elif fields.get("max_length") is not None:
-        max_length = fields.integer("max_length", "decoding.max_length", minimum=2) - 1
+    if fields.get("no_repeat_ngram_size") is not None:
+        ngram = fields.integer("no_repeat_ngram_size", "decoding.no_repeat_ngram", 0)
+    if ngram == 1:  # there the start token counts too, here it does not
+        fields.refuse("no_repeat_ngram_size", "0, at least 2, or no such field")
+    min_length, max_length = _lengths(fields)
     if fields.get("length_penalty", 1.0) is not None:
         penalty = fields.number("length_penalty", "decoding.alpha", 1.0)
     return DecodingConfig(
@@ -150,9 +151,48 @@ def marian_decoding(
         power_penalty=True,
         max_extra_length=EXTRA_LENGTH,
         max_length=max_length,
+        min_length=min_length,
+        no_repeat_ngram=ngram,
+        forced_prefix=_forced_piece(fields, target, model.end_id),
         suppress=" ".join(_suppressed_pieces(fields, target)),
         renormalize=fields.boolean("renormalize_logits", False),
     )
+
+
+def _lengths(fields: JsonFields) -> tuple[int, int]:
+    """The minimum and maximum length, 0 without one.
+
+    Ours count the end token and not the start token. `max_length` counts both, `min_length` counts
+    the start token only, and `min_new_tokens` neither.
+    """
+    shortest = longest = 0
+    if fields.get("max_new_tokens") is not None:
+        longest = fields.integer("max_new_tokens", "decoding.max_length")
+    elif fields.get("max_length") is not None:
+        longest = fields.integer("max_length", "decoding.max_length", minimum=2) - 1
+    if fields.get("min_new_tokens"):  # takes precedence
+        shortest = fields.integer("min_new_tokens", "decoding.min_length", 0) + 1
+    elif fields.get("min_length") is not None:
+        shortest = fields.integer("min_length", "decoding.min_length", 0)
+    return min(shortest, longest or shortest), longest
+
+
+def _forced_piece(fields: JsonFields, target: MarianTokenizer, end_id: int) -> str:
+    """The piece of forced_bos_token_id, empty without one."""
+    token = fields.get("forced_bos_token_id")
+    if token is None:
+        return ""
+    if type(token) is not int or not 0 <= token < target.size or token == end_id:
+        fields.refuse("forced_bos_token_id", f"an id below {target.size} other than eos_token_id")
+    return _piece(fields, "forced_bos_token_id", target, token)
+
+
+def _piece(fields: JsonFields, field: str, target: MarianTokenizer, token: int) -> str:
+    """The piece of an id in a field; options list pieces by name, separated by spaces."""
+    piece = target.piece(token)
+    if target.id_of(piece) != token or piece != "".join(piece.split()):
+        fields.refuse(field, "ids of pieces without spaces")
+    return piece
 
 
 def _suppressed_pieces(fields: JsonFields, target: MarianTokenizer) -> Iterator[str]:
@@ -163,12 +203,8 @@ def _suppressed_pieces(fields: JsonFields, target: MarianTokenizer) -> Iterator[
     for ids in words or []:
         if not isinstance(ids, list) or len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
             fields.refuse("bad_words_ids", "lists of one id each, at least 0")
-        if ids[0] >= target.size:
-            continue
-        piece = target.piece(ids[0])
-        if target.id_of(piece) != ids[0] or piece != "".join(piece.split()):
-            fields.refuse("bad_words_ids", "ids of pieces without spaces")
-        yield piece
+        if ids[0] < target.size:
+            yield _piece(fields, "bad_words_ids", target, ids[0])
 
 
 def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:

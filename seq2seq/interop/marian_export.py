@@ -55,7 +55,11 @@ FEATURES = {
     "bias": -1,
 }
 # Fields of config.decoding: those that generation_config.json has too, and those of our engine.
-CARRIED = {"beam_size", "alpha", "power_penalty", "max_length", "suppress", "renormalize"}
+# `forced_eos_token_id` is always written, and costs nothing there.
+CARRIED = {
+    "beam_size", "alpha", "power_penalty", "max_length", "min_length", "no_repeat_ngram",
+    "suppress", "renormalize", "forced_prefix", "forced_end", "stop",
+}  # fmt: skip
 ENGINE = {"batch_size", "nbest", "horizon", "max_extra_length"}
 
 
@@ -120,6 +124,9 @@ def export_marian(
     write_json(directory / "config.json", marian_fields(model) | ids | note)
     generation, lost = generation_fields(config.decoding, model)
     forbidden = {"bad_words_ids": [[token] for token in sorted({*suppressed, model.pad_id})]}
+    forced = [target.vocabulary[piece] for piece in config.decoding.forced_prefix.split()]
+    if len(forced) == 1:
+        generation["forced_bos_token_id"] = forced[0]
     write_json(directory / "generation_config.json", ids | generation | forbidden)
     write_marian_tokenizers(directory, (source, target), model)
     return lost
@@ -193,11 +200,16 @@ def generation_fields(
     decoding: DecodingConfig, model: ModelConfig
 ) -> tuple[dict[str, Any], list[str]]:
     """generation_config.json without token ids, and a line for each field it cannot express."""
+    carried = CARRIED | ENGINE
+    if decoding.no_repeat_ngram == 1:
+        carried -= {"no_repeat_ngram"}
+    if len(decoding.forced_prefix.split()) > 1:
+        carried -= {"forced_prefix"}
     lost = [
         f"decoding.{option.name}={getattr(decoding, option.name)!r} is not supported by MarianMT; "
         "dropped"
         for option in fields(DecodingConfig)
-        if option.name not in CARRIED | ENGINE and getattr(decoding, option.name) != option.default
+        if option.name not in carried and getattr(decoding, option.name) != option.default
     ]
     alpha = decoding.alpha
     if alpha and not decoding.power_penalty:
@@ -208,12 +220,19 @@ def generation_fields(
         )
     # Counts the start token, unlike ours.
     max_length = decoding.max_length + 1 if decoding.max_length else model.max_length
-    return {
+    generation = {
         "num_beams": decoding.beam_size,
         "length_penalty": alpha,
         "max_length": max_length,
         "renormalize_logits": decoding.renormalize,
-    }, lost
+    }
+    if decoding.min_length:
+        generation["min_length"] = decoding.min_length  # the same number, see `_lengths`
+    if decoding.no_repeat_ngram > 1:
+        generation["no_repeat_ngram_size"] = decoding.no_repeat_ngram
+    if decoding.stop != "exact":
+        generation["early_stopping"] = decoding.stop == "now"
+    return generation, lost
 
 
 def write_marian_tokenizers(

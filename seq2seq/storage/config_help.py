@@ -45,6 +45,8 @@ OTHER_NAMES = {
     "data.target_length": "max_target_positions",
     "decoding.beam_size": "num_beams",
     "decoding.alpha": "length_penalty lenpen",
+    "decoding.forced_prefix": "forced_bos_token_id",
+    "decoding.forced_end": "forced_eos_token_id",
 }
 
 

@@ -49,6 +49,13 @@ class DecodingConfig(Options):
         minimum=0,
         below=INT32_LIMIT,
     )
+    stop: str = option(
+        "exact",
+        "when a search stops: exact: no live hypothesis can win; now: beam_size hypotheses are "
+        "finished; full: and none that is live would be better if it ended at once. full and now "
+        "are early_stopping False and True of transformers",
+        choices=("exact", "full", "now"),
+    )
     max_extra_length: int = option(
         50,
         "maximum length beyond that of the source, within the model's max_length",
@@ -85,6 +92,13 @@ class DecodingConfig(Options):
         below=INT32_LIMIT,
     )
     suppress: str = option("", "target pieces that are never generated, separated by spaces")
+    forced_prefix: str = option(
+        "",
+        "target pieces with which every translation begins, separated by spaces; they cost nothing",
+    )
+    forced_end: bool = option(
+        False, "the end token costs nothing at the maximum length of a sentence"
+    )
     renormalize: bool = option(
         False, "distribute the probability of suppressed pieces over the other pieces"
     )
@@ -133,6 +147,11 @@ class DecodingConfig(Options):
             raise ValueError(
                 "decoding.nbest must be at most decoding.beam_size, got "
                 f"{self.nbest} > {self.beam_size}"
+            )
+        if self.horizon and self.stop != "exact":
+            raise ValueError(
+                f"decoding.horizon must be 0 with decoding.stop={self.stop}: expected a horizon "
+                f"with stop=exact only, got {self.horizon}"
             )
         for suffix in ("", "_ratio"):
             fewest, most = (getattr(self, f"{end}_length{suffix}") for end in ("min", "max"))

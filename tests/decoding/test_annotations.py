@@ -11,8 +11,10 @@ from seq2seq.decoding.command.formats import formats_of
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
-from seq2seq.decoding.results import Hypothesis, Source, Translation
+from seq2seq.decoding.results import Hypothesis, Item, Source, Translation
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 
+ENDS = dict(forced_end=True, max_length=5, alpha=3.0)
 TEXTS = [*LINES, "zehn " * 60]  # one is blank, the last is truncated
 
 
@@ -102,6 +104,56 @@ def test_the_numbers_refer_to_the_generated_ids_also_if_the_text_splits_differen
     split_again = next(forcing.scores(forcing.pairs([("drei vier", text)])))[0]
     assert split_again.tokens == ["eins", "zwei", "drei", "</s>"]
     assert split_again.log_prob != hypothesis.scored.log_prob
+
+
+@pytest.mark.parametrize("pieces, text", [("<s>", ""), ("elf", "elf"), ("<s> elf", "elf")])
+def test_forced_tokens_cost_nothing_and_special_ones_are_no_text(translator, pieces, text):
+    """Given targets are scored as the same translations, with or without the text of the pieces."""
+    lines = [line for line in LINES if line]
+    forced = translator.with_options(forced_prefix=pieces, **ENDS)
+    ids = [forced.target_tokenizer.id_of(piece) for piece in pieces.split()]
+    streamed = zip(lines, forced.stream(lines, annotate=True), strict=True)
+    found = [(line, one) for line, translation in streamed for one in translation.hypotheses]
+    assert len({one.text for _, one in found}) > 3 and len({one.length for _, one in found}) > 1
+    for without in ("", text):
+        texts = [(line, one.text.removeprefix(without)) for line, one in found]
+        for (_, one), given in zip(found, scored(forced, texts), strict=True):
+            assert list(one.ids[: len(ids)]) == ids and one.text.startswith(text)
+            assert given == one.scored and given.log_probs[: len(ids)] == [0.0] * len(ids)
+            assert given.score == pytest.approx(one.score, abs=1e-4)
+            assert (given.log_probs[-1] == 0.0) == (one.length == ENDS["max_length"])
+
+
+def test_each_source_of_a_call_has_its_own_forced_tokens_before_its_prefix(translator):
+    forced, source = translator.with_options(forced_prefix="elf", **ENDS), [5, 6, 7]
+    starts = [((), ()), ((9,), ()), ((), (9,)), ((9, 8), (5,)), ((8,), (9, 9))]
+    sources = [
+        Source(number, source, prefix, forced=free) for number, (free, prefix) in enumerate(starts)
+    ]
+    found = {one.number: nbest[0] for (one, nbest) in next(iter(forced.engine.search([sources])))}
+    for number, (free, prefix) in enumerate(starts):
+        assert tuple(found[number].ids[: len(free + prefix)]) == free + prefix
+        pair = forced.forcing.pair(source, found[number].ids, len(free))
+        (score,) = next(iter(forced.forcing.scores([pair]))).values()
+        assert score.log_prob == pytest.approx(found[number].log_prob, abs=1e-4)
+        assert [x == 0.0 for x in score.log_probs[: len(free + prefix)]] == (
+            [True] * len(free) + [False] * len(prefix)
+        )
+
+
+def test_forced_pieces_that_are_unknown_or_leave_no_room_are_refused(translator):
+    for options, message in (
+        (dict(forced_prefix="elf nowhere"), "decoding.forced_prefix: 'nowhere' cannot be forced"),
+        (dict(forced_prefix="</s>"), "decoding.forced_prefix: '</s>' cannot be forced"),
+        (dict(forced_prefix="elf elf elf", max_length=3, min_length=0),
+         "decoding.forced_prefix has 3 tokens: expected at most 2, which leave room for the end"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message) as error:
+            translator.with_options(**options)
+        assert error.value.code == CONFIGURATION
+    forced = translator.with_options(forced_prefix="elf elf", max_length=4)
+    with pytest.raises(UserError, match="line 1: its prefix has 2 tokens, expected at most 1"):
+        list(forced.stream([Item("eins", "eins", prefix="elf eins")]))
 
 
 def test_without_annotations_there_is_no_further_pass(translator, monkeypatch):

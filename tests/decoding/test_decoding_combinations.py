@@ -44,6 +44,8 @@ ENSEMBLES = {name: [name] for name in MODELS} | {"ensemble": ["post", "rnn_atten
 WEIGHTS = {"ensemble": (0.2, 0.8)}
 ALWAYS = dict(max_extra_length=3, temperature=1.3, seed=5)
 SUPPRESSED = "<pad> <s> <unk> J O"
+# How a search that does not stop exactly stops, for each alpha.
+EARLY = {0.6: dict(stop="now"), 1.7: dict(stop="full"), 0.0: dict(horizon=2)}
 # The options that are set by each value of a factor.
 OPTIONS = {
     "dtype": [dict(dtype=name) for name in ("float32", "mixed", "bfloat16")],
@@ -51,14 +53,15 @@ OPTIONS = {
     "nbest": [{}, dict(nbest=3)],
     "nucleus": [{}, dict(top_p=0.7, top_k=5)],
     "lanes": [dict(batch_size=n) for n in (2, 9, 1)],  # of a device: fewer or more than sentences
-    "limit": [{}, dict(max_length_ratio=1.4), dict(max_length=5)],
+    "limit": [{}, dict(max_length_ratio=1.4), dict(max_length=6)],
     "fewest": [{}, dict(min_length_ratio=0.9), dict(min_length=4)],
     "suppress": [{}, dict(suppress=SUPPRESSED), dict(suppress=SUPPRESSED, renormalize=True)],
+    "forced": [{}, dict(forced_prefix="J"), dict(forced_prefix="J", forced_end=True)],
     "repetition": [{}, dict(repetition_penalty=1.6), dict(repetition_penalty=0.7)],
     "ngram": [{}, dict(no_repeat_ngram=2), dict(no_repeat_ngram=1)],
     "penalty": [{}, dict(power_penalty=True)],
     "alpha": [dict(alpha=0.6), dict(alpha=1.7), dict(alpha=0.0)],
-    "horizon": [{}, dict(horizon=2)],
+    "early": [{}, EARLY],
 }  # fmt: skip
 FURTHER = {
     "models": list(ENSEMBLES),
@@ -73,9 +76,9 @@ FAST = FACTORS | {name: FACTORS[name][:-1] for name in ("search", "lanes")}
 
 
 def valid(row):
-    """Whether every value of a row has an effect: n-best lists and the horizon need beams, top-k
-    and top-p need samples."""
-    of_beams, of_samples = row.get("nbest") or row.get("horizon"), row.get("nucleus")
+    """Whether every value of a row has an effect: n-best lists and other stops need beams,
+    top-k and top-p need samples."""
+    of_beams, of_samples = row.get("nbest") or row.get("early"), row.get("nucleus")
     if "search" not in row:
         return not (of_beams and of_samples)
     samples, beams = (row["search"].get(name, 0) for name in ("samples", "beam_size"))
@@ -108,6 +111,7 @@ def random_params(name):
 
 def translators(row):
     """The Translator of a row, and the slow one."""
+    row = row | dict(early=row["early"] and EARLY[row["alpha"]["alpha"]])
     values = {name: value for factor in OPTIONS for name, value in row[factor].items()}
     options, names = DecodingConfig(**ALWAYS, **values), ENSEMBLES[row["models"]]
     configs = [ModelConfig(**SIZES, **MODELS[name], **row["ids"]) for name in names]
@@ -116,10 +120,13 @@ def translators(row):
     rules, definition = (custom, CustomRule(BIAS, custom_allowed)) if row["custom"] else (None,) * 2
     fast = Translator(configs, (SOURCE, TARGET), options, weights, rules)
     fast.use(*params)
-    suppress = [TARGET.id_of(piece) for piece in options.suppress.split()]
+    suppress, free = (
+        tuple(map(TARGET.id_of, pieces.split()))
+        for pieces in (options.suppress, options.forced_prefix)
+    )
     same_dtype = [replace(config, dtype=options.dtype) for config in configs]
     models = list(zip(same_dtype, params, strict=True))
-    return fast, SlowTranslator(models, options, weights, suppress, definition)
+    return fast, SlowTranslator(models, options, weights, suppress, definition, free)
 
 
 # Rounding to bfloat16 differs where float32 sums of another order round differently: in few values
@@ -140,7 +147,8 @@ def assert_same_translations(row):
         if not ids:
             assert [h.text for h in hypotheses] == [""]
             continue
-        expected = slow.hypotheses(number, ids, tuple(TARGET.encode(item.prefix)))
+        prefix = tuple(TARGET.encode(item.prefix))
+        expected = slow.hypotheses(number, ids, prefix)
         # A line without a possible hypothesis has a blank one of score −inf.
         tokens = [(*h.ids, slow.end_id) for h in hypotheses if h.score > -np.inf]
         if tokens != [h.tokens for h in expected]:
@@ -150,7 +158,7 @@ def assert_same_translations(row):
             assert h.length == len(e.tokens) and h.text == TARGET.decode(e.tokens)
             errors += [abs(h.log_prob - e.log_prob), abs(h.score - e.score)]
             if row["annotate"]:
-                scored = slow.scored(ids, e.tokens)
+                scored = slow.scored(ids, e.tokens, prefix)
                 pairs = np.maximum([h.scored.log_probs, scored], -1e9)  # of −inf
                 errors += abs(pairs[0] - pairs[1]).tolist()
     dtype = row["dtype"]["dtype"]

@@ -90,16 +90,15 @@ def translate_isolated(file, text):
     return done.stdout, done.stderr.decode().splitlines()
 
 
-@pytest.mark.parametrize("in_table, min_length", [(True, 0), (False, 9)])
-def test_an_exported_program_gives_the_bits_of_an_engine(
-    trained, monkeypatch, in_table, min_length
-):
+@pytest.mark.parametrize(
+    "in_table, options", [(True, {}), (False, dict(min_length=9, forced_prefix="<s> <s>"))]
+)
+def test_an_exported_program_gives_the_bits_of_an_engine(trained, monkeypatch, in_table, options):
     """The bias is in the table, where mixed rounds it, or is added to the logits. The program
     searches a queue of the smallest bucket on one device; empty rows have length 0."""
     pytest.importorskip("flatbuffers")
     monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(bias_in_table=in_table))
-    options = dict(batch_size=4, dtype="mixed", min_length=min_length)
-    engine = Translator.load(trained / "run", **options).engine
+    engine = Translator.load(trained / "run", batch_size=4, dtype="mixed", **options).engine
     params = engine.variables[0]["params"]
     program, size = exported(engine, 16, params, ["cpu"])
     tokenizer = load_tokenizers(str(trained / "run" / "vocab"))[0]
@@ -111,7 +110,7 @@ def test_an_exported_program_gives_the_bits_of_an_engine(
         source[row, : len(ids) + 1] = [*ids, END]
     run = jax.export.deserialize(bytearray(program)).call
     tokens, output_lengths, scores = run(jax.tree.leaves(params), source, lengths)
-    window = [Source(*numbered) for numbered in enumerate(sources)]
+    window = [Source(i, ids, forced=engine.forced) for i, ids in enumerate(sources)]
     expected = [result for results in engine.search([window]) for result in results]
     assert len(expected) == len(sources) == size - 2 > 40
     for (row, *_), (best, *_) in expected:

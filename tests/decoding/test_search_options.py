@@ -21,10 +21,10 @@ from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.storage.config import DecodingConfig
 
 DRAW = {"temperature", "top_k", "top_p", "seed"}
-SEARCH = {"beam_size", "nbest", "horizon"}
+SEARCH = {"beam_size", "nbest", "horizon", "stop"}
 LENGTHS = {f"{end}_length{ratio}" for end in ("min", "max") for ratio in ("", "_ratio")}
 CHOICE = SEARCH | DRAW | LENGTHS | {"max_extra_length", "no_repeat_ngram", "samples"}
-SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize"}
+SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize", "forced_end"}
 WITHOUT_EFFECT = {
     BEAM: DRAW | {"target"},
     EXPORT: DRAW | {"target", "annotate", "reference", "metric", "baseline", "prefix"},
@@ -60,6 +60,8 @@ REFUSED = {
     "power_penalty must be true or false, got 'no'": dict(power_penalty="no"),
     "suppress must be a string, got None": dict(suppress=None),
     "min_length must be at most decoding.max_length, got 9 > 5": dict(min_length=9, max_length=5),
+    "horizon must be 0 with decoding.stop=now": dict(horizon=1, stop="now"),
+    "stop must be one of exact, full, now, got 'never'": dict(stop="never"),
     "min_length_ratio must be at most": dict(min_length_ratio=1.5, max_length_ratio=1.2),
 }
 

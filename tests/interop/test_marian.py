@@ -70,20 +70,12 @@ def searched(request, tmp_path_factory):
     params = load_marian(path, config)
     sources, torch_inputs = inputs(np.random.default_rng(3), torch)
 
-    def ours(**options):
-        engine = Engine(
-            [config],
-            DecodingConfig(
-                alpha=1.0,
-                power_penalty=True,
-                max_length=LIMIT,
-                max_extra_length=LIMIT - 1,
-                **options,
-            ),
-            (PAD,),
-        )
+    def ours(forced=(), **options):
+        usual = dict(alpha=1.0, power_penalty=True, max_length=LIMIT, max_extra_length=LIMIT - 1)
+        engine = Engine([config], DecodingConfig(**(usual | options)), (PAD,))
         engine.use(params)
-        calls = engine.search([[Source(*numbered) for numbered in enumerate(sources)]])
+        window = [Source(number, ids, forced=forced) for number, ids in enumerate(sources)]
+        calls = engine.search([window])
         return {
             source.number: [(hypothesis.ids, hypothesis.score) for hypothesis in hypotheses]
             for call in calls
@@ -93,9 +85,7 @@ def searched(request, tmp_path_factory):
     def hf(**options):
         """Their length counts the start token. A forced end token costs nothing in transformers, so
         it is forced here through the allowed tokens, which keeps its probability."""
-        generated = reference.generate(
-            **torch_inputs,
-            **options,
+        usual = dict(
             max_length=LIMIT + 1,
             forced_eos_token_id=None,
             bad_words_ids=[[PAD]],
@@ -105,9 +95,11 @@ def searched(request, tmp_path_factory):
                 [0] if len(prefix) == LIMIT else [*range(PAD)]
             ),
         )
+        generated = reference.generate(**torch_inputs, **(usual | options))
         beams = options.get("num_return_sequences", 1)
         ids = [[*row[1:], 0][: [*row[1:], 0].index(0)] for row in generated.sequences.tolist()]
-        scores = generated.sequences_scores.tolist() if beams > 1 else [0.0] * 50
+        searched = options.get("num_beams", 1) > 1
+        scores = generated.sequences_scores.tolist() if searched else [0.0] * 50
         hypotheses = list(zip(ids, scores, strict=True))
         return {i: hypotheses[i * beams : (i + 1) * beams] for i in range(50)}
 
@@ -166,6 +158,47 @@ def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
     assert sum(results[i][0][0] != plain[i][0][0] for i in same) > 5
 
 
+SETTINGS = [  # beams, alpha, n-grams, early_stopping, with forced tokens, minimum length
+    (1, 1.0, 0, False, True, 0), (1, 1.0, 2, True, False, 0),
+    (4, 1.0, 0, False, False, 0), (4, 0.8, 3, True, True, 5), (4, 2.0, 3, True, True, 5),
+    (4, 2.0, 3, "never", True, 5), (4, 2.0, 2, False, False, 0), (5, 1.0, 0, True, True, 0),
+    (5, 0.8, 2, "never", True, 0), (5, 2.0, 2, True, False, 4), (8, 0.8, 3, False, True, 0),
+    (8, 1.0, 0, "never", False, 0), (8, 2.0, 0, False, True, 0), (8, 0.8, 2, True, True, 6),
+    (8, 0.8, 0, "never", True, 4),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("searched", ["three-way"], indirect=True)
+@pytest.mark.parametrize("beams, alpha, ngram, early_stopping, forced, shortest", SETTINGS)
+def test_the_best_hypothesis_equals_that_of_transformers_in_its_settings(
+    searched, beams, alpha, ngram, early_stopping, forced, shortest
+):
+    """In 50 of 50 sources, with its score. Except that with "never" ours may end where those of
+    transformers may not, for example directly after a forced token; then it has a higher score."""
+    ours, hf = searched
+    free = dict(forced_bos_token_id=7, forced_eos_token_id=0, prefix_allowed_tokens_fn=None)
+    expected = hf(
+        num_beams=beams, num_return_sequences=1, early_stopping=early_stopping,
+        length_penalty=alpha, no_repeat_ngram_size=ngram, min_length=shortest,
+        **(free if forced else {}),
+    )  # fmt: skip
+    found = ours(
+        forced=(7,) if forced else (), forced_end=forced, beam_size=beams, alpha=alpha,
+        no_repeat_ngram=ngram, min_length=shortest,
+        stop={"never": "exact", False: "full", True: "now"}[early_stopping],
+    )  # fmt: skip
+    better = 0
+    for i, ((ids, score),) in expected.items():
+        best, best_score = found[i][0]
+        if early_stopping == "never" and best_score > score + 1e-4:
+            better += 1
+            continue
+        assert list(best) == ids, i
+        assert beams == 1 or best_score == pytest.approx(score, abs=1e-5)
+    assert len({tuple(ids) for ((ids, _),) in expected.values()}) > 5 and better < 25
+
+
 @pytest.mark.parametrize("field, value", [
     ("normalize_before", True), ("static_position_embeddings", False), ("model_type", "bart"),
     ("activation_function", "tanh"), ("decoder_ffn_dim", 41), ("tie_word_embeddings", False),
@@ -173,6 +206,8 @@ def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
     ("dropout", -0.1),
     ("d_model", None), ("encoder_layers", "2"), ("eos_token_id", [0, 1]), ("d_model", 25),
     ("do_sample", True), ("repetition_penalty", 1.2), ("bad_words_ids", [[3, 4]]),
+    ("no_repeat_ngram_size", 1), ("no_repeat_ngram_size", -1), ("min_length", -1),
+    ("min_new_tokens", 1.5), ("forced_bos_token_id", 0), ("forced_bos_token_id", 10**6),
     ("forced_eos_token_id", 3), ("length_penalty", -1.0), ("num_beams", 2.5),
     # Sizes that would be allocated, and values of other types than transformers writes.
     ("decoder_layers", 10**9), ("encoder_layers", 10**30), ("max_position_embeddings", 10**9),
@@ -278,8 +313,21 @@ def test_generation_config_determines_the_decoding_defaults(tmp_path):
         "max_new_tokens": 9,
     }
     path.write_text(json.dumps(content))
-    decoding = open_model(tmp_path, "best")[0].decoding
-    assert (decoding.renormalize, decoding.alpha, decoding.max_length) == (True, 0.6, 9)
+    found = open_model(tmp_path, "best")[0].decoding
+    assert (found.renormalize, found.alpha, found.max_length) == (True, 0.6, 9)
+    rules = dict(min_length=5, no_repeat_ngram_size=3, forced_bos_token_id=7, early_stopping=True)
+    path.write_text(json.dumps(content | rules))
+    found, target = open_model(tmp_path, "best")[0].decoding, open_model(tmp_path, "best")[1][1]
+    assert (found.min_length, found.no_repeat_ngram, found.stop) == (5, 3, "exact")
+    assert (found.forced_prefix, found.forced_end) == (target.piece(7), False)
+    for lengths, expected in (
+        (dict(min_new_tokens=4, min_length=7), (5, 9)),
+        (dict(min_new_tokens=0, min_length=0, no_repeat_ngram_size=0), (0, 9)),
+        (dict(min_length=8, max_length=8, max_new_tokens=None), (7, 7)),
+    ):
+        path.write_text(json.dumps(content | lengths))
+        found = open_model(tmp_path, "best")[0].decoding
+        assert (found.min_length, found.max_length) == expected and not found.no_repeat_ngram
     path.unlink()
     assert open_model(tmp_path, "best")[0].decoding.beam_size == 1
     with pytest.raises(UserError, match="'7'"):

@@ -263,7 +263,7 @@ def test_a_run_that_marian_cannot_express_is_refused_by_name(tmp_path, field, va
 def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
     _, run, _ = pair
     config, tokenizers = open_model(run, "best")
-    config = replace(config, decoding=DecodingConfig(alpha=0.6, no_repeat_ngram=3))
+    config = replace(config, decoding=DecodingConfig(alpha=0.6, no_repeat_ngram=1))
     lost = export_marian(config, tokenizers, load_params(run, "best"), tmp_path)
     assert [
         name
@@ -280,6 +280,9 @@ def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
         horizon=1,
         max_extra_length=4,
         batch_size=8,
+        min_length=5,
+        no_repeat_ngram=3,
+        forced_end=True,
     )
     fields, lost = generation_fields(carried, config.model)
     assert lost == [] and fields == {
@@ -287,7 +290,14 @@ def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
         "length_penalty": 0.6,
         "max_length": 8,
         "renormalize_logits": True,
+        "min_length": 5,
+        "no_repeat_ngram_size": 3,
     }
+    for stop, early_stopping in (("full", False), ("now", True)):
+        fields, lost = generation_fields(
+            DecodingConfig(alpha=0, stop=stop, forced_prefix="a b"), config.model
+        )
+        assert fields["early_stopping"] is early_stopping and "forced_prefix='a b'" in lost[0]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

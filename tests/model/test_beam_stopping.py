@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow_except
-from slow_beam_search import listed, slow_beam_search
+from slow_beam_search import listed, slow_beam_search, transformers_search
 from table_models import (
     END,
     GREEDY,
@@ -139,6 +139,54 @@ def test_the_longest_horizon_stops_where_the_exact_bound_does():
 
     exact, longest = done(t, live, finished, limit)
     assert exact.tolist() == longest.tolist() and 5 < exact.sum() < 25
+
+
+EARLY_STOPPING = {"exact": "never", "full": False, "now": True}
+
+
+@pytest.mark.parametrize("stop", EARLY_STOPPING)
+def test_a_search_stops_as_that_of_transformers(stop):
+    """ "exact" lets all 2N continuations end, so its best hypothesis may be better."""
+    options = dict(max_length=LONGEST, beam_size=4, nbest=4, power_penalty=True, stop=stop)
+    scores, lengths = [], set()
+    for seed, alpha in enumerate((0.8, 1.0, 2.0)):
+        tables, limits = random_tables(seed, end=1.5), random_limits(seed, LONGEST)
+        found = searcher(alpha=alpha, **options)(tables, limits)
+        for row, limit in enumerate(limits):
+            expected = transformers_search(
+                table_model(tables[row]), limit, beam_size=4, end_id=END, alpha=alpha,
+                early_stopping=EARLY_STOPPING[stop],
+            )  # fmt: skip
+            if stop != "exact":
+                assert_same(listed(found, row), expected)
+            scores.append((found.scores[row, 0], expected[0].score))
+            lengths.add(len(expected[0].tokens))
+    ours, theirs = np.array(scores).T
+    assert (ours > theirs - 1e-5).all() and len(lengths) > 7
+    assert (np.abs(ours - theirs) < 1e-5).mean() > 0.95
+
+
+@pytest.mark.parametrize("stop", ["full", "now"])
+def test_a_search_that_stops_early_takes_the_steps_of_the_slow_search(stop):
+    options = STOPPING | dict(alpha=1.3, stop=stop)
+    tables, limits = random_tables(0, end=1.0), random_limits(0, LONGEST)
+    found, steps = recorded_search(tables, limits, alpha=1.3, stop=stop)
+    expected, numbers = searched_slowly(tables, limits, **options)
+    for row, hypotheses in enumerate(expected):
+        assert_same(listed(found, row), hypotheses)
+    assert_number_of_steps(steps, numbers)
+    exact = searched_slowly(tables, limits, **(options | dict(stop="exact")))[1]
+    assert numbers.sum() < exact.sum()
+
+
+def test_a_stop_that_does_not_exist_or_has_a_horizon_is_an_error():
+    tables, limits = random_tables(0), random_limits(0)
+    for options, message in (
+        (dict(stop="never"), "stop must be one of exact, full, now; got 'never'"),
+        (dict(stop="now", horizon=2), "horizon must be 0 unless stop is exact; got 2 and now"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            searcher(**STOPPING, **options)(tables, limits)
 
 
 # The queue.

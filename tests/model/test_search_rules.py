@@ -12,6 +12,7 @@ from seq2seq.model.beam_search import beam_search
 from seq2seq.model.search_rules import RuleOptions, make_rules, no_repeat_ngram_mask
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
+# "free": all tokens of a prefix but the last one cost nothing.
 COMBINATIONS = {
     "suppress": dict(suppress=(3, 5)),
     "renormalize": dict(suppress=(3, 5), renormalize=True, prefix=True),
@@ -23,8 +24,19 @@ COMBINATIONS = {
     "unigrams": dict(no_repeat_ngram=1),
     "min_lengths": dict(min_lengths=True),
     "prefix": dict(prefix=True),
+    "free": dict(prefix=True, free=True),
+    "free_ends": dict(free_ends=True, suppress=(3,), renormalize=True),
     "together": dict(
         suppress=(4,), repetition_penalty=0.8, no_repeat_ngram=3, min_lengths=True, prefix=True
+    ),
+    "together, free": dict(
+        suppress=(4, 5),
+        renormalize=True,
+        repetition_penalty=1.3,
+        min_lengths=True,
+        prefix=True,
+        free=True,
+        free_ends=True,
     ),
 }
 
@@ -51,12 +63,15 @@ def step_of(tables):
     return step
 
 
-def rules_of(options, min_lengths, prefix):
+def rules_of(options, min_lengths, prefix, limits=None):
+    if "free" in options:
+        prefix = (*prefix, jnp.maximum(prefix[1] - 1, 0))
     return make_rules(
         END,
         RuleOptions(**{name: options[name] for name in RuleOptions._fields if name in options}),
         min_lengths=min_lengths if "min_lengths" in options else None,
         prefix=prefix if "prefix" in options else None,
+        free_ends=limits if "free_ends" in options else None,
     )
 
 
@@ -98,7 +113,8 @@ def search(case, tables, limits, min_lengths, prefix, beam_size):
         end_id=END,
         nbest=beam_size,
         rules=rules_by_case(
-            [rules_of(options, min_lengths, prefix) for options in COMBINATIONS.values()], case
+            [rules_of(options, min_lengths, prefix, limits) for options in COMBINATIONS.values()],
+            case,
         ),
     )
 
@@ -115,7 +131,7 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
 
-def defined_model(options, table, min_lengths, prefix, length):
+def defined_model(options, table, min_lengths, prefix, length, limit=None):
     """A sentence's model and `allowed` function for the slow search, from the definitions."""
 
     def model(written):
@@ -125,6 +141,10 @@ def defined_model(options, table, min_lengths, prefix, length):
             forced = prefix[len(written)] if "prefix" in options and len(written) < length else None
             log_probs[[token for token in options["suppress"] if token != forced]] = -np.inf
             log_probs = log_softmax(log_probs)
+        if "free" in options and len(written) < length - 1:
+            log_probs[prefix[len(written)]] = 0.0
+        if "free_ends" in options and len(written) + 1 == limit:
+            log_probs[END] = 0.0
         return log_probs
 
     def allowed(written, token):
@@ -164,7 +184,7 @@ def test_a_search_with_rules_equals_the_slow_search_with_their_definitions(beam_
         hypotheses[name] = [listed(results, row) for row in rows]
         for row, limit in enumerate(limits):
             model, allowed = defined_model(
-                options, tables[row], min_lengths[row], prefix[row], prefix_lengths[row]
+                options, tables[row], min_lengths[row], prefix[row], prefix_lengths[row], limit
             )
             assert_slow_search_agrees(
                 results, rows[row], model, limit, beam_size, case=name, allowed=allowed

@@ -85,7 +85,7 @@ def test_the_agreement_of_the_mode_align_is_computed_from_its_links():
     run = scoring_program((trained.model,), RuleOptions())
     devices = jax.local_device_count()
     arrays = [x.reshape(devices, -1, *x.shape[1:]) for x in inputs]
-    attended = np.asarray(run((trained.variables,), None, *arrays)[1])
+    attended = np.asarray(run((trained.variables,), None, *arrays, None)[1])
     attended = attended.reshape(len(pairs), -1)
     agreements = [
         attended[row][j] == i for row, pair_links in enumerate(links) for i, j in pair_links

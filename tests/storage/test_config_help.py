@@ -106,6 +106,8 @@ MEANT = {
     "num_beams": "decoding.beam_size",
     "length_penalty": "decoding.alpha",
     "no_repeat_ngram_size": "decoding.no_repeat_ngram",
+    "forced_bos_token_id": "decoding.forced_prefix",
+    "forced_eos_token_id": "decoding.forced_end",
 }
 
 

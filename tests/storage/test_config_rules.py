@@ -200,6 +200,8 @@ def test_decoding_options_are_off_by_default():
             d.min_length_ratio,
             d.no_repeat_ngram,
             d.suppress,
+            d.forced_prefix,
+            d.forced_end,
             d.renormalize,
             d.samples,
             d.top_k,

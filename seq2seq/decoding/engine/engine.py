@@ -30,10 +30,11 @@ from seq2seq.decoding.engine.programs import (
     with_values,
 )
 from seq2seq.decoding.engine.requests import (
-    has_prefix,
+    limits_with_prefix,
     max_lengths,
     min_lengths,
     padded_request,
+    prefix_arrays,
 )
 from seq2seq.decoding.engine.sizes import Sizes, sizes_of
 from seq2seq.decoding.results import Source
@@ -60,14 +61,16 @@ class Engine:
         weights: tuple[float, ...] | None = None,
         rules: Rules | None = None,
         control: Control = Control(),  # noqa: B008 – immutable
+        forced: tuple[int, ...] = (),
     ):
         """`suppress` are the ids of tokens that no hypothesis may hold; `weights` sum to one;
-        `rules` are a caller's own."""
+        `rules` are a caller's own. `forced` are the ids of config.decoding.forced_prefix, which
+        sources hold too (`Source.forced`)."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         for model in models:
             model.validate()  # a key of compiled programs: it does not change any more
         self.models = [make_model(model) for model in models]
-        self._decoding = decoding
+        self._decoding, self.forced = decoding, forced
         self._search_options = search_of(decoding, suppress, rules)
         self.weights = None if weights is None else np.array(weights, np.float32)
         self._values = values_of(decoding, self.weights)
@@ -165,6 +168,8 @@ class Engine:
         with the length limits built in, for export."""
         run, lengths_to_bucket = graph(self._program(bucket)), np.arange(bucket + 1)
         limits, fewest = self._max_lengths(lengths_to_bucket), self._min_lengths(lengths_to_bucket)
+        if self.forced:
+            limits = limits_with_prefix(limits, len(self.forced))
 
         def program(variables: list[Any], source: jax.Array, lengths: jax.Array) -> Hypotheses:
             request = Request(
@@ -172,6 +177,7 @@ class Engine:
                 lengths,
                 jnp.asarray(limits)[lengths],
                 None if fewest is None else jnp.asarray(fewest)[lengths],
+                self._forced_prefix(len(source)) if self.forced else None,
             )
             return run(variables, request, None, self._values)
 
@@ -181,6 +187,15 @@ class Engine:
     def lanes(self) -> Lanes:
         """The lanes of a device; fewer after the devices have run out of memory."""
         return Lanes(self.sizes.batch_size)
+
+    def _forced_prefix(self, sentences: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """`Request.prefix` of sentences that begin with `forced`."""
+        number = jnp.full(sentences, len(self.forced))
+        return jnp.tile(jnp.array(self.forced), (sentences, 1)), number, number
+
+    def limit(self, source_length: int, prefix: int) -> int:
+        """The most tokens of the translation of a source that must begin with `prefix` tokens."""
+        return int(limits_with_prefix(self._max_lengths(np.array(source_length)), prefix))
 
     def max_prefix_length(self, source_length: int) -> int:
         """The most tokens of a prefix of the translation, for a source of `source_length`."""
@@ -212,17 +227,17 @@ class Engine:
             sources = [window[line] for line in lines[: self._call_size(bucket)]]
             if (key := self._call_key(bucket, sources)) in self._ahead:
                 continue
-            # One source, with a prefix if any has one, gives arrays of the same shapes.
-            source = next((source for source in sources if source.prefix), sources[0])
+            # The source with the most arrays alone gives arrays of the same shapes.
+            source = max(sources, key=lambda source: prefix_arrays([source]))
             arguments = self.variables, *self._inputs(bucket, [source]), self._values
             if self._ahead.start(key, partial(compiled(key[0]).lower, *arguments), threads):
                 started.append(f"{bucket} × {self.lanes.of(bucket)}")
         if started:
             self._log(f"compiling the search, source tokens × sentences: {', '.join(started)}")
 
-    def _call_key(self, bucket: int, sources: list[Source]) -> tuple[Program, bool]:
+    def _call_key(self, bucket: int, sources: list[Source]) -> tuple[Program, int]:
         """Calls with equal keys run the same compiled program."""
-        return self._program(bucket), has_prefix(sources)
+        return self._program(bucket), prefix_arrays(sources)
 
     def _split(
         self, groups: Sequence[tuple[int, list[int]]], lengths: Sequence[int]

@@ -17,9 +17,12 @@ from seq2seq.model.translate import Request
 from seq2seq.storage.config import DecodingConfig
 
 
-def has_prefix(sources: Sequence[Source]) -> bool:
-    """Whether any of the sources has a prefix. The arrays of a request depend on it."""
-    return any(source.prefix for source in sources)
+def prefix_arrays(sources: Sequence[Source]) -> int:
+    """The number of arrays of the prefixes of these sources: 3 if one has tokens that cost nothing,
+    2 if one has a prefix, 0 without."""
+    if any(source.forced for source in sources):
+        return 3
+    return 2 if any(source.prefix for source in sources) else 0
 
 
 def padded_request(
@@ -37,13 +40,15 @@ def padded_request(
     ids = [[*source.ids, config.end_id] for source in sources]
     source, lengths = pad(ids, sentences, bucket, config.pad_id)  # [Q, S], [Q]
     limits, prefix = max_lengths(options, lengths, longest), None
-    if has_prefix(sources):
+    if arrays := prefix_arrays(sources):
         width = int(max_lengths(options, np.array(bucket), longest))
-        prefix = pad([source.prefix for source in sources], sentences, width, 0)  # [Q, P], [Q]
-        limits = np.where(lengths > 0, np.maximum(limits, prefix[1] + 1), 0)
+        tokens = [[*source.forced, *source.prefix] for source in sources]
+        _, numbers = pad([source.forced for source in sources], sentences, width, 0)
+        prefix = (*pad(tokens, sentences, width, 0), numbers)[:arrays]  # [Q, P], [Q], [Q]
+        limits = limits_with_prefix(limits, prefix[1])
     # NumPy arrays, which a compiled function accepts as JAX arrays.
-    arrays: list[Any] = [source, lengths, limits, min_lengths(options, lengths), prefix]
-    return Request(*arrays)
+    values: list[Any] = [source, lengths, limits, min_lengths(options, lengths), prefix]
+    return Request(*values)
 
 
 def max_lengths(options: DecodingConfig, lengths: np.ndarray, longest: int) -> np.ndarray:
@@ -56,6 +61,11 @@ def max_lengths(options: DecodingConfig, lengths: np.ndarray, longest: int) -> n
     if options.max_length_ratio:
         limits = np.minimum(limits, rounded_up_product(lengths, options.max_length_ratio))
     return np.where(lengths > 0, np.maximum(limits, 1), 0).astype(np.int32)
+
+
+def limits_with_prefix(limits: np.ndarray, prefix: np.ndarray | int) -> np.ndarray:
+    """The most tokens of translations that begin with `prefix` tokens: at least one more."""
+    return np.where(limits > 0, np.maximum(limits, prefix + 1), 0)
 
 
 def min_lengths(options: DecodingConfig, lengths: np.ndarray) -> np.ndarray | None:

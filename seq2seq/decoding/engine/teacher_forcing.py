@@ -37,6 +37,8 @@ class EncodedPair(NamedTuple):
     source: list[int]
     target: list[int]
     cut: int  # tokens truncated from the longer side
+    forced: int = 0  # first tokens of the target, which cost nothing
+    forced_end: bool = False  # the end token is at the limit of a search and costs nothing
 
     @property
     def length(self) -> int:
@@ -57,11 +59,30 @@ class TeacherForcing:
         """The compiled pass. It is made at the first use, because it needs the devices."""
         return scoring_program(tuple(self._engine.models), self._engine.rule_options.for_scoring())
 
-    def pair(self, source: Sequence[int], target: Sequence[int]) -> EncodedPair:
-        """The pair of these token ids without end tokens, truncated to the models' max_length."""
+    def pair(
+        self, source: Sequence[int], target: Sequence[int], forced: int = 0, prefix: int = 0
+    ) -> EncodedPair:
+        """The pair of these token ids without end tokens, truncated to the models' max_length.
+
+        The target begins with `forced` tokens that cost nothing and `prefix` others to which the
+        search was restricted."""
         end, room = self._engine.models[0].config.end_id, self._room
         cut = max(0, max(len(source), len(target)) - room)
-        return EncodedPair([*source[:room], end], [*target[:room], end], cut)
+        source, target = [*source[:room], end], [*target[:room], end]
+        ends_free = self._decoding.forced_end and len(target) == self._engine.limit(
+            len(source), forced + prefix
+        )
+        return EncodedPair(source, target, cut, forced, ends_free)
+
+    def with_forced(self, target: list[int]) -> list[int]:
+        """The ids of a given target with those of config.decoding.forced_prefix before them. A
+        target that begins with the text of these pieces has it once."""
+        forced, tokenizer = self._engine.forced, self._tokenizers[1]
+        if not forced:
+            return target
+        text = tokenizer.encode(tokenizer.decode(forced))  # special tokens are no text
+        rest = target[len(text) :] if target[: len(text)] == text else target
+        return [*forced, *rest]
 
     @property
     def _room(self) -> int:
@@ -74,8 +95,11 @@ class TeacherForcing:
             encode_truncated(tokenizer, [pair[side].strip() for pair in texts], self._room)
             for side, tokenizer in enumerate(self._tokenizers)
         ]
+        number = len(self._engine.forced)
         return [
-            self.pair(source, target)._replace(cut=max(source_cut, target_cut))
+            self.pair(source, self.with_forced(target), number)._replace(
+                cut=max(source_cut, target_cut)
+            )
             if source or target
             else None
             for (source, source_cut), (target, target_cut) in zip(*sides, strict=True)
@@ -131,7 +155,9 @@ class TeacherForcing:
         """The hypotheses of each source with the scores of their token ids; without a score if no
         hypothesis satisfies the search rules."""
         pairs = [
-            self.pair(source.ids, hypothesis.ids) if hypothesis.score > float("-inf") else None
+            self.pair(source.ids, hypothesis.ids, len(source.forced), len(source.prefix))
+            if hypothesis.score > float("-inf")
+            else None
             for source, nbest in zip(sources, hypotheses, strict=True)
             for hypothesis in nbest
         ]
@@ -147,7 +173,13 @@ class TeacherForcing:
         engine, pad_id = self._engine, self._engine.models[0].config.pad_id
         source = pad([pair.source for pair in pairs], capacity, bucket, pad_id)  # [B, S], [B]
         target = pad([pair.target for pair in pairs], capacity, bucket, pad_id)  # [B, T], [B]
-        arrays = map(distribute, (*source, *target))
+        free = None
+        if self._decoding.forced_end or any(pair.forced for pair in pairs):
+            free = np.zeros((capacity, bucket), bool)  # [B, T]
+            for row, pair in enumerate(pairs):
+                free[row, : pair.forced] = True
+                free[row, len(pair.target) - 1] |= pair.forced_end
+        arrays = jax.tree.map(distribute, (*source, *target, free))
         forced = jax.device_get(self._run(engine.variables, engine.weights, *arrays))
         log_probs, attended = jax.tree.map(merge_devices, forced)  # [B, T]; [B, T] or None
         return [
@@ -180,9 +212,10 @@ def scored_translation(text: str, pair: EncodedPair, scored: Scored) -> Translat
 
 @lru_cache(PROGRAMS)
 def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) -> Callable[..., Any]:
-    """(variables, ensemble weights, source, lengths, target, target lengths) → the log-probability
-    of each target token, and the source token that it attends to most, without the end token; None
-    without cross-attention. Arrays have a leading axis of devices.
+    """(variables, ensemble weights, source, lengths, target, target lengths, the target tokens that
+    cost nothing or None) → the log-probability of each target token, and the source token that it
+    attends to most, without the end token; None without cross-attention. Arrays have a leading axis
+    of devices.
 
     One program computes both, so that all numbers of a pair are equal in every mode.
     """
@@ -195,13 +228,14 @@ def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) ->
         lengths: jax.Array,
         target: jax.Array,
         target_lengths: jax.Array,
+        free: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array | None]:
         pairs = list(zip(models, variables, strict=True))
         forced = score_targets(
-            pairs, source, lengths, target, target_lengths, rules=rules, weights=weights
+            pairs, source, lengths, target, target_lengths, rules=rules, weights=weights, free=free
         )
         if forced.attention is None:
             return forced.log_probs, None
         return forced.log_probs, attended_tokens(forced.attention, lengths)
 
-    return on_devices(run, (None, None, 0, 0, 0, 0))
+    return on_devices(run, (None, None, 0, 0, 0, 0, 0))

@@ -112,7 +112,9 @@ def test_float64_stays_float64():
 
 
 def test_weights_are_cast_and_biases_are_not():
-    given = FeedForwardParams(*map(jnp.asarray, (normal(D, K), normal(K), normal(K, D), normal(D))))
+    shapes = (D, K), (K,), (K, D), (D,), (D, K)
+    given = FeedForwardParams(*(jnp.asarray(normal(*shape)) for shape in shapes))
     cast = cast_weights(given, "bfloat16")
-    assert [each.dtype for each in cast] == [BF16, F32, BF16, F32]
+    assert [each.dtype for each in cast] == [BF16, F32, BF16, F32, BF16]
+    assert cast_weights(given._replace(gate=None), "bfloat16").gate is None
     assert cast_weights(cast, "float32").inner.dtype == F32

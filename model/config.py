@@ -182,10 +182,10 @@ class ModelConfig(Options):
         return self.d_k or self.d_model // self.num_heads
 
     @property
-    def limits_length(self) -> bool:
-        """Whether `max_length` is the number of positions that the model has. An RNN has the
-        default of `positions`, and the limit of its runs."""
-        return self.positions in ("sinusoidal", "learned")
+    def longest(self) -> int:
+        """The most tokens of a source or a target: `max_length` if it is the number of rows of a
+        table of positions, and for an RNN; otherwise more than memory suffices for."""
+        return self.max_length if self.positions in ("sinusoidal", "learned") else MAX_POSITIONS
 
     @property
     def values_dtype(self) -> str:
@@ -235,7 +235,8 @@ class ModelConfig(Options):
                 f"num_heads × d_k must be at most {MAX_WIDTH}, got num_heads={self.num_heads}, "
                 f"d_k={self.d_k}"
             )
-        if self.limits_length and self.max_length * self.d_model > MAX_TABLE:
+        has_table = self.positions in ("sinusoidal", "learned")
+        if has_table and self.max_length * self.d_model > MAX_TABLE:
             raise ValueError(
                 f"{self.positions} positions need max_length × d_model of at most {MAX_TABLE}, "
                 f"got max_length={self.max_length}, d_model={self.d_model}"

@@ -203,7 +203,7 @@ class Translator:
         that a search finds, with its token ids, or the text `target`.
 
         `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
-        models' max_length. TypeError for texts that are not strings; ValueError for `model` and
+        longest bucket. TypeError for texts that are not strings; ValueError for `model` and
         for a text with a lone surrogate; UserError(CONFIGURATION) for an RNN without attention.
         """
         if not 0 <= model < len(self._models):
@@ -263,7 +263,7 @@ class Translator:
         return [hypothesis._replace(text=decode(hypothesis.ids)) for hypothesis in hypotheses]
 
     def _encoded(self, window: list[tuple[int, Item]]) -> list[Source]:
-        """The token ids of a window of numbered lines, truncated to the models' max_length.
+        """The token ids of a window of numbered lines, truncated to the longest bucket.
 
         UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one.
         """

@@ -58,7 +58,7 @@ class TeacherForcing:
         return scoring_program(tuple(self._engine.models), self._engine.rule_options.for_scoring())
 
     def pair(self, source: Sequence[int], target: Sequence[int]) -> EncodedPair:
-        """The pair of these token ids without end tokens, truncated to the models' max_length."""
+        """The pair of these token ids without end tokens, truncated to the longest bucket."""
         end, room = self._engine.models[0].config.end_id, self._room
         cut = max(0, max(len(source), len(target)) - room)
         return EncodedPair([*source[:room], end], [*target[:room], end], cut)

@@ -3,16 +3,20 @@
 Axes: B batch · S source · T target · V vocabulary.
 """
 
+from collections import Counter
 from dataclasses import fields, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 from numpy_transformer import bucket, numpy_logits, slopes
-from small_transformer import shapes
+from small_transformer import BATCH, SMALL, shapes
 
 from seq2seq.model.config import CHOICES, ModelConfig, num_parameters
+from seq2seq.model.encoder_decoder import DecoderState
 from seq2seq.model.positions import PositionBias, alibi_slopes, relative_rows
 from seq2seq.model.transformer import Stack, Transformer
 
@@ -89,6 +93,43 @@ def test_the_forms_have_every_choice_that_is_not_the_paper_s():
     for f in fields(ModelConfig):
         if f.type is bool and f.name != "remat":
             assert {(f.name, True), (f.name, False)} <= seen, f.name
+
+
+def operations(jaxpr):
+    """The number of each operation with a result of floating values, inner ones included."""
+    count = Counter()
+    for equation in jaxpr.eqns:
+        inner = list(jaxprs_in_params(equation.params))
+        if not inner and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.floating):
+            count[equation.primitive.name] += 1
+        count += sum(map(operations, inner), Counter())
+    return count
+
+
+def test_the_paper_s_model_has_no_operation_of_a_choice_that_it_does_not_make():
+    config = replace(SMALL, num_layers=2, num_decoder_layers=3)
+    model, variables = Transformer(config), {"params": shapes(config)}
+    attentions, feed_forwards, embeddings = 2 + 2 * 3, 2 + 3, 2
+    sublayers = attentions + feed_forwards
+    count = operations(jax.make_jaxpr(model.apply)(variables, *BATCH).jaxpr)
+    # Residual connections, ε and bias of norms, biases, positions.
+    assert count["add"] == 3 * sublayers + 2 * feed_forwards + embeddings
+    # Norms, factors on scores and embeddings.
+    assert count["mul"] == 2 * sublayers + attentions + embeddings
+    assert count["sub"] == count["exp"] + count["rsqrt"] == attentions + sublayers
+    assert count["dot_general"] == 6 * attentions + 2 * feed_forwards + 1
+    assert count["gather"] == 2 * embeddings
+
+    caches = model.empty_caches(1, 8, 2)
+    memory = tuple(layer.blocks[0] for layer in caches)
+    ones, ancestry = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 2, 8), jnp.int32)
+    state = DecoderState(memory, ones[0, :1], caches)
+    step = partial(model.apply, method="step")
+    arguments = ones, state, ones[0, :1], ones, ancestry
+    count = operations(jax.make_jaxpr(step)(variables, *arguments).jaxpr)
+    sums = 2 * (0 + 1 + 2 + 3)  # over the blocks of a cache, in each branch of `attend_to_cache`
+    assert count["add"] == 3 * (3 * 3 + 2 + sums) + 1
+    assert count["gather"] == 2
 
 
 # Distances.

@@ -179,7 +179,8 @@ def test_a_bias_in_a_search_is_the_row_of_each_lane_s_step(causal):
 
 
 def test_a_training_from_scratch_learns_and_has_a_gradient_for_every_parameter():
-    config = replace(FORMS["T5"], relative_buckets=10, relative_distance=9, embedding_norm=True)
+    ranges = dict(relative_buckets=10, relative_distance=9)
+    config = replace(FORMS["T5"], num_layers=1, num_decoder_layers=1, embedding_norm=True, **ranges)
     model, (source, ones) = Transformer(config), map(jnp.asarray, padded((12,) * 4, 3))
 
     def loss(params):

@@ -102,7 +102,7 @@ def resume_or_start(
         config = run.resume_config(config)  # 1
     run.log(f"run: {run.path}")
     config, data = prepare_data(config, run, cache, overwrite)  # 2
-    run.describe(config, data.file_hashes)  # 3
+    run.check_and_record(config, data.file_hashes)  # 3
     processes.check_agreement(flatten(asdict(config)) | data.file_hashes)  # 4
     prepare_jax(compilation_cache, deterministic=config.training.deterministic)
     stop.defer()

@@ -146,7 +146,7 @@ def torch(size: str, marian: bool = False, autocast: bool = False, compiled: boo
     if compiled:
         logits = torch.compile(logits, dynamic=False)
     step = torch_step(model, logits, "cpu", autocast)
-    ids = [torch.from_numpy(x).long() for x in (batch.source, batch.target, batch.labels)]
+    ids = [torch.from_numpy(x).long() for x in (batch.source, batch.decoder_input, batch.labels)]
     return median_seconds(lambda: step(*ids))
 
 

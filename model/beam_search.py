@@ -20,7 +20,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .candidates import candidates, logsumexp
 from .checks import check_sentences, checked_rules, checked_step
-from .constraints import Rules
 from .hypotheses import (
     Finished,
     Hypotheses,
@@ -37,6 +36,7 @@ from .hypotheses import (
     token_history,
     walk_back,
 )
+from .search_rules import Rules
 
 # (tokens [B, N], state, t [B], parents [B, N], ancestry [B, N, T]) → (logits [B, N, V], state)
 Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
@@ -109,7 +109,7 @@ def beam_search(
 
     `limits` count the end token and are capped at the static `max_length`. At its limit a
     hypothesis can only end. A sentence of limit 0 is padding and has no hypotheses; padding comes
-    last. alpha ≥ 0. `rules` (model/constraints.py) forbid tokens or change log-probabilities.
+    last. alpha ≥ 0. `rules` (model/search_rules.py) forbid tokens or change log-probabilities.
 
     A sentence is done at its limit, when no live hypothesis remains, or when the best live
     hypothesis could not beat the nbest-th finished one if it ended at its limit at no cost. This

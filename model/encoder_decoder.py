@@ -1,8 +1,8 @@
 """The interface of all kinds of models: teacher forcing, and what a search calls.
 
 Axes: B batch or lanes · S source · T target or steps · N beams · D model width · V vocabulary.
-A kind of model is a subclass of EncoderDecoder and an entry of KINDS (model/kinds.py). Training and
-decoding use all kinds through the methods of this class.
+A kind of model is a subclass of EncoderDecoder and an entry of MODEL_KINDS (model/kinds.py).
+Training and decoding use all kinds through the methods of this class.
 """
 
 from typing import Any, NamedTuple

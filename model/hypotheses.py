@@ -146,7 +146,8 @@ def store_finished(search: SearchState) -> Record:
 
 def token_history(search: SearchState) -> Int[Array, "B N T"]:
     """The tokens of each live hypothesis, −1 at later steps."""
-    # The token chosen at step s is recorded under the slot of its hypothesis at step s + 1.
+    # Step s extends the hypothesis in slot ancestry[s] by a token and puts the result into slot
+    # ancestry[s + 1]. The token is recorded under the new slot.
     slots = jnp.pad(search.live.ancestry[:, :, 1:], ((0, 0), (0, 0), (0, 1)), constant_values=-1)
     tokens = jnp.swapaxes(search.record.tokens[search.sentences], 1, 2)  # [B, N, T]
     chosen = jnp.take_along_axis(tokens, jnp.maximum(slots, 0), axis=1)

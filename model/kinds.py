@@ -5,7 +5,7 @@ from .encoder_decoder import EncoderDecoder
 from .rnn import Rnn
 from .transformer import Transformer
 
-KINDS: dict[str, type[EncoderDecoder]] = {
+MODEL_KINDS: dict[str, type[EncoderDecoder]] = {
     "transformer": Transformer,
     "rnn_attention": Rnn,
     "rnn": Rnn,
@@ -14,4 +14,4 @@ KINDS: dict[str, type[EncoderDecoder]] = {
 
 def make_model(config: ModelConfig) -> EncoderDecoder:
     """The module of this config."""
-    return KINDS[config.kind](config)
+    return MODEL_KINDS[config.kind](config)

@@ -113,10 +113,10 @@ def random_bits(
     for word in (first, second):
         row = (row ^ word) * jnp.uint32(0x9E3779B1)
         row = row ^ (row >> 15)
-    other = (row ^ second) * jnp.uint32(0x85EBCA77)
-    other = other ^ (other >> 13)
+    second_hash = (row ^ second) * jnp.uint32(0x85EBCA77)
+    second_hash = second_hash ^ (second_hash >> 13)
     per_row = -1, *[1] * len(shape)
-    row, other = row.reshape(per_row), other.reshape(per_row)  # [B, 1, …]
+    row, second_hash = row.reshape(per_row), second_hash.reshape(per_row)  # [B, 1, …]
     size = 1
     x = jnp.zeros((1, *shape), jnp.uint32)  # becomes the number of each place in its row
     for axis in range(len(shape), 0, -1):
@@ -124,7 +124,7 @@ def random_bits(
         size *= shape[axis - 1]
     x = x ^ row
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = x ^ other
+    x = x ^ second_hash
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
 

@@ -1,10 +1,11 @@
 """Positions: sinusoidal (section 3.5), learned, rotary, relative, and linear biases (ALiBi).
 
 Axes: B batch · T time · D model width · H heads · K head width · N beams · L distances.
-`ModelConfig.positions` names the kind. Kinds in TABLES are rows of a table that `Stack`
-(model/transformer.py) adds to the embeddings. "rotary" rotates queries and keys of self-attention
-(model/attention.py), so their scores depend on the distance only. Kinds in BIASES give a bias on
-the scores of self-attention for each distance, key − query. "none" does none of these.
+`ModelConfig.positions` names the kind. `Positions` does in a stack what it says for the first
+three: the rows of a table of TABLES are added to the embeddings; "rotary" rotates queries and keys
+of self-attention (model/attention.py), so their scores depend on the distance only. `PositionBias`
+adds a bias on the scores of self-attention for each distance, key − query (BIASES). "none" does
+none of these.
 """
 
 from collections.abc import Callable
@@ -106,30 +107,36 @@ def between_steps(
     return jnp.repeat(jax.vmap(row)(steps - 1 - t), beams, axis=-1)[:, :, None]
 
 
-class PositionTable(nn.Module):
-    """The rows of a table of TABLES; owns its parameters."""
+class Positions(nn.Module):
+    """What a stack does with the positions of its input; owns the parameters of tables."""
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        table = TABLES[self.config.positions](self)
-        return jnp.asarray(table, self.config.values_dtype)[positions]
+    def __call__(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
+    ) -> tuple[Float[Array, "B T D"], Int[Array, "B T"] | None]:
+        """The embeddings with what is added to them, and the positions by which queries and keys
+        are rotated; None: they are not."""
+        kind = self.config.positions
+        if kind in TABLES:
+            x = x + jnp.asarray(TABLES[kind](self), self.config.values_dtype)[positions]
+        return x, positions if kind == "rotary" else None
 
 
-def sinusoidal_table(module: PositionTable) -> Float[np.ndarray, "L D"]:
+def sinusoidal_table(module: Positions) -> Float[np.ndarray, "L D"]:
     c = module.config
     return sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
 
 
-def learned_table(module: PositionTable) -> Float[Array, "L D"]:
+def learned_table(module: Positions) -> Float[Array, "L D"]:
     c = module.config
     init = nn.initializers.normal(c.d_model**-0.5)
     return parameter(module, "table", init, (c.max_length, c.d_model))
 
 
 # The kinds of positions that are added to the embeddings: module → table [max_length, D]
-TABLES: dict[str, Callable[[PositionTable], Array | np.ndarray]] = {
+TABLES: dict[str, Callable[[Positions], Array | np.ndarray]] = {
     "sinusoidal": sinusoidal_table,
     "learned": learned_table,
 }

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 from . import candidates
 from .beam_search import Step
 from .checks import check_sentences, check_shape, checked_rules, checked_step
-from .constraints import Rules
 from .hypotheses import Hypotheses, length_penalty
+from .search_rules import Rules
 
 
 class SamplingState(NamedTuple):
@@ -105,7 +105,7 @@ def sample(
 
     def advance(sampling: SamplingState) -> SamplingState:
         logits, step_state = run_step(step, sampling, start_tokens)  # [B, N, V]
-        choice = constrain(logits, sampling, rules, sampling.t + 1 >= limits, end_id)
+        choice = apply_rules(logits, sampling, rules, sampling.t + 1 >= limits, end_id)
         keys_now = jax.vmap(jax.random.fold_in, (0, None))(keys, sampling.t)
         tokens = draw_tokens(keys_now, choice, options)  # [B, N]
         log_probs = token_log_probs(choice, tokens)
@@ -145,7 +145,7 @@ def run_step(
     return step(tokens, sampling.step_state, jnp.full(batch, t), slots, ancestry)
 
 
-def constrain(
+def apply_rules(
     logits: Float[Array, "B N V"],
     sampling: SamplingState,
     rules: Rules | None,

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .checks import check_array, check_shape, checked_rules
-from .constraints import Rules
 from .encoder_decoder import EncoderDecoder
 from .matmul import FULL
+from .search_rules import Rules
 from .translate import mixture_logits
 
 

@@ -32,7 +32,7 @@ from .checks import check_memory
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .layers import NORMS, Dropout, FeedForward
-from .positions import BIASES, TABLES, PositionBias, PositionTable, bias_owner
+from .positions import BIASES, PositionBias, Positions, bias_owner
 
 
 class Sublayer(nn.Module):
@@ -104,7 +104,8 @@ class Layer(nn.Module):
             check_memory(memory, 2, "layer.memory_keys_values(memory), keys and values")
         if bias_owner(self.config) == "layer":
             bias = bias_of(self.relative_bias, x, cache, index)
-        y = self.around_self.enter(x)  # [B, T, D], as all x and y
+        # x and y are [B, T, D].
+        y = self.around_self.enter(x)
         keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
         if cache is None:
             y = self.self_attention(y, keys_values, mask, rotary, row_ids, bias=bias)
@@ -134,8 +135,7 @@ class Stack(nn.Module):
     def setup(self) -> None:
         c, norm = self.config, NORMS[self.config.norm_function]
         self.dropout = Dropout(c.dropout)
-        if c.positions in TABLES:
-            self.positions = PositionTable(c)
+        self.positions = Positions(c)
         if bias_owner(c) == "stack":
             self.relative_bias = PositionBias(c, self.causal)
         if c.embedding_norm:
@@ -168,12 +168,10 @@ class Stack(nn.Module):
         if memory is not None:
             expected = "stack.memory_keys_values(memory), one entry per layer"
             check_memory(memory, self.num_layers, expected)
-        if self.config.positions in TABLES:
-            x = x + self.positions(positions)  # [B, T, D]
+        x, rotary = self.positions(x, positions)
         if self.config.embedding_norm:
             x = self.embedding_norm(x)
         x = self.dropout(x, row_ids)
-        rotary = positions if self.config.positions == "rotary" else None
         absent, bias = (None,) * self.num_layers, None
         if bias_owner(self.config) == "stack":
             bias = bias_of(self.relative_bias, x, caches[0] if caches else None, index)

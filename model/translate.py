@@ -14,11 +14,11 @@ from jaxtyping import Array, Float, Int
 
 from .beam_search import Queue, Step, beam_search
 from .checks import check_array, check_shape
-from .constraints import NO_RULES, RuleOptions, make_rules
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .hypotheses import Hypotheses
 from .platforms import Choices, by_platform
 from .sampling import SamplingOptions, sample
+from .search_rules import NO_RULES, RuleOptions, make_rules
 
 
 class Search(NamedTuple):

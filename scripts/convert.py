@@ -6,8 +6,6 @@ decode.py translates with either without conversion. An error names what cannot 
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from absl import flags
@@ -21,25 +19,16 @@ from seq2seq.interop.models import load_params, open_model
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.files import new_directory
 from seq2seq.runtime.path_flags import define_path
-from seq2seq.runtime.temporaries import temporary_directory
 from seq2seq.storage.run_files import write_run
 
 
-@contextmanager
-def new_directory(path: Path) -> Iterator[Path]:
-    """A new directory under a temporary name that is renamed to `path` when all is written.
-
-    UserError(OUTPUT) if `path` exists and is not an empty directory.
-    """
+def check_new(path: Path) -> None:
+    """UserError(OUTPUT) if `path` exists and is not an empty directory. Makes its parent."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(OUTPUT, f"{path} exists already; choose another name, or move it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_directory(path) as temporary:
-        new = temporary / "new"
-        new.mkdir()
-        yield new
-        new.replace(path)
 
 
 def import_marian(directory: Path, run: Path) -> None:
@@ -50,6 +39,7 @@ def import_marian(directory: Path, run: Path) -> None:
             f"{directory} is not a MarianMT directory: expected a config.json with a model_type",
         )
     config, tokenizers = open_model(directory, "best")
+    check_new(run)
     with new_directory(run) as new:
         prepare_jax("off", 1)
         write_run(new, config, tokenizers, load_params(directory, "best"))
@@ -65,6 +55,7 @@ def export_run(run: Path, checkpoint: str, directory: Path) -> None:
     """Write a checkpoint of a run as a MarianMT directory."""
     config, tokenizers = open_model(run, checkpoint)
     check_expressible(config, tokenizers, run)
+    check_new(directory)
     with new_directory(directory) as new:
         prepare_jax("off", 1)
         for line in export_marian(config, tokenizers, load_params(run, checkpoint), new):

@@ -18,7 +18,7 @@ from seq2seq.data.batching.packing import Batch
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import compiled
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
-from seq2seq.model.constraints import NO_RULES
+from seq2seq.model.search_rules import NO_RULES
 from seq2seq.model.transformer import Transformer
 from seq2seq.model.translate import Request
 from seq2seq.storage.config import DecodingConfig, TrainingConfig

@@ -107,8 +107,8 @@ def search_row(
     # The steps of the difference run while the cache holds length / 2 … length steps.
     slots = (length // 2 + 1 + length) / 2
     steps = search_steps(varied, lanes)
-    other = sizes.queue * (seconds["batch"] - length * step)  # encoding, start and end
-    refill_time = 1 - (other + steps.steps * step) / seconds["varied"]
+    overhead = sizes.queue * (seconds["batch"] - length * step)  # encoding, start and end
+    refill_time = 1 - (overhead + steps.steps * step) / seconds["varied"]
     return {
         "program": "ours", "device": jax.default_backend(), "dtype": config.dtype, "beams": beams,
         "batch": lanes, "sentences_per_second": sentences / seconds["equal"],

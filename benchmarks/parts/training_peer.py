@@ -52,7 +52,7 @@ def torch_training_rows(sizes: Sizes, deadline: float, size: str) -> Iterator[di
         pairs = rows * training.length // pair
         batch = packed_batch(training.model, pairs, pair, pair)
         ids = [torch.from_numpy(x).long().to(device) for x in
-               (batch.source, batch.target, batch.labels)]  # fmt: skip
+               (batch.source, batch.decoder_input, batch.labels)]  # fmt: skip
         wait = torch.cuda.synchronize if compiled else lambda: None
         if compiled:
             torch.cuda.reset_peak_memory_stats()

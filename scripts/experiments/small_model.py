@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from seq2seq.data.batching.packing import Batch, pack_rows
 from seq2seq.data.special_tokens import OUR_IDS
@@ -26,7 +27,7 @@ from seq2seq.model.translate import Request, Search, translate
 from seq2seq.storage.training_config import TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
-from seq2seq.training.step import init_state, make_train_step
+from seq2seq.training.step import AXIS, init_state, make_train_step
 
 Sequences = list[list[int]]  # token ids without start and end tokens
 # The original method, its arguments and its options, which an interceptor receives.
@@ -116,11 +117,14 @@ def train_model(
     config = replace(config, **choices)
     optimizer = make_optimizer(config, model.config.d_model)
     step = pmap_train_step(make_train_step(model, optimizer, config))
-    state, random = init_state(model, optimizer, config), np.random.default_rng(seed)
+    # On one device, and placed as the step places its result: otherwise it would compile twice.
+    one_device = NamedSharding(Mesh(jax.local_devices()[:1], AXIS), PartitionSpec())
+    state = jax.device_put(init_state(model, optimizer, config), one_device)
+    random = np.random.default_rng(seed)
     losses = []
     for _ in range(steps):
         batch = feed(state.params, batch_of(task, *task.sample(random, rows)))
-        state, metrics = step(state, split_rows(batch, 1, 1))  # on one device
+        state, metrics = step(state, split_rows(batch, 1, 1))
         losses.append(metrics["nll"])
     return Trained(model, state.params, np.array(jax.device_get(losses)))
 

@@ -109,8 +109,8 @@ def own_tokens(output: Callable[..., jax.Array]) -> Callable[[Any, Batch], Batch
 
     def feed(params: Any, batch: Batch) -> Batch:
         tokens = np.asarray(output(params, batch.source, batch.source_segments.sum(axis=1)))
-        inputs = np.concatenate([batch.target[:, :1], tokens[:, :-1]], axis=1)
-        return batch._replace(target=np.where(batch.target_segments > 0, inputs, 0))
+        inputs = np.concatenate([batch.decoder_input[:, :1], tokens[:, :-1]], axis=1)
+        return batch._replace(decoder_input=np.where(batch.target_segments > 0, inputs, 0))
 
     return feed
 

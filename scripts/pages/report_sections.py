@@ -211,7 +211,7 @@ def _sentence(runs: Sequence[RunRecords], outputs: list[tuple[int, Sample]]) -> 
 
 
 def evenly_spaced(items: Sequence[Any], count: int) -> list[Any]:
-    """`count` of the items at equal distances, with the first and the last one; all if fewer."""
+    """`count` evenly spaced items, among them the first and the last; all items if fewer."""
     if len(items) <= count:
         return list(items)
     return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
@@ -231,8 +231,8 @@ def config_section(runs: Sequence[RunRecords]) -> str:
     def differs(name: str, of_runs: list[Any]) -> bool:
         return name not in SET_BY_TRAINING and any(value != defaults[name] for value in of_runs)
 
-    other = {k: v for k, v in values.items() if differs(k, v)}
-    body += _fields(runs, other, defaults)
+    changed = {k: v for k, v in values.items() if differs(k, v)}
+    body += _fields(runs, changed, defaults)
     return body + f"<details><summary>All fields</summary>\n{_fields(runs, values)}</details>\n"
 
 

@@ -29,7 +29,7 @@ def members_of(
     """The members of an ensemble: one checkpoint of each run, or several checkpoints of one run.
 
     As many checkpoints as runs are taken in pairs. Commas separate the checkpoints of a string.
-    UserError(CONFIGURATION) for other numbers and for empty names of runs.
+    UserError(CONFIGURATION) for another number of checkpoints, and for empty names of runs.
     """
     directories = [run] if isinstance(run, str | Path) else list(run)
     if not directories or "" in directories:

@@ -59,11 +59,11 @@ def check_effect(options: Iterable[str], mode: str) -> None:
     unused = [name for name in options if mode not in EFFECTS[name]]
     if unused:
         names = ", ".join(f"--{name}" for name in unused)
-        others = " and ".join(dict.fromkeys(mode for name in unused for mode in EFFECTS[name]))
+        modes = " and ".join(dict.fromkeys(mode for name in unused for mode in EFFECTS[name]))
         raise UserError(
             CONFIGURATION,
             f"{names} has no effect on {mode}: expected options of {mode}, got options of "
-            f"{others}; remove them, or change the mode",
+            f"{modes}; remove them, or change the mode",
         )
 
 

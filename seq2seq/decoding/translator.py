@@ -10,9 +10,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.piece_tokenizer import tokenizers_for_pieces
-from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.engine import Engine
@@ -22,7 +21,6 @@ from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ense
 from seq2seq.decoding.results import (
     Hypothesis,
     Item,
-    Source,
     Translation,
     as_item,
     as_pair,
@@ -36,10 +34,11 @@ from seq2seq.decoding.streaming import (
     weight,
     windows,
 )
+from seq2seq.decoding.token_ids import encoded_sources, suppressed_ids
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.constraints import Rules
+from seq2seq.model.search_rules import Rules
 from seq2seq.runtime.devices import prepare_jax_by_default
-from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.prefetch import Prefetched
 from seq2seq.storage.config import DecodingConfig
 
@@ -64,7 +63,8 @@ class Translator:
         self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self._control = control
-        self.engine = Engine(models, decoding, self._suppress_ids(), weights, rules, control)
+        suppress = suppressed_ids(decoding.suppress, self.target_tokenizer, models[0].end_id)
+        self.engine = Engine(models, decoding, suppress, weights, rules, control)
         self.forcing = TeacherForcing(self.engine, decoding, tokenizers)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
@@ -110,20 +110,6 @@ class Translator:
     def use(self, *params: Any) -> None:
         """Set the parameters of each model. Nothing is compiled again."""
         self.engine.use(*params)
-
-    def _suppress_ids(self) -> tuple[int, ...]:
-        """The ids of config.decoding.suppress. UserError(CONFIGURATION) for an unknown piece."""
-        ids = []
-        for piece in self.decoding.suppress.split():
-            id_ = self.target_tokenizer.id_of(piece)
-            if id_ is None or id_ == self._models[0].end_id:
-                raise UserError(
-                    CONFIGURATION,
-                    f"decoding.suppress: {piece!r} cannot be suppressed: expected pieces of the "
-                    "target vocabulary (listed in RUN/vocab) other than the end token",
-                )
-            ids.append(id_)
-        return tuple(ids)
 
     def translate(self, lines: Iterable[str], rules: Rules | None = None, **decoding: Any) -> list:
         """The translation of each line, in order; that of a blank line is blank.
@@ -237,7 +223,9 @@ class Translator:
         the most lines of a window."""
         size = min(window, self.engine.sizes.window)
         items = Prefetched(map(as_item, lines), size, weight)
-        encoded = Prefetched(map(self._encoded, windows(items, size, weight)), 1)
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        to_sources = partial(encoded_sources, self.engine, tokenizers)
+        encoded = Prefetched(map(to_sources, windows(items, size, weight)), 1)
         feed = WindowFeed(encoded)
         try:
             for results in self.engine.search(feed):
@@ -261,43 +249,6 @@ class Translator:
     def _with_texts(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         decode = self.target_tokenizer.decode
         return [hypothesis._replace(text=decode(hypothesis.ids)) for hypothesis in hypotheses]
-
-    def _encoded(self, window: list[tuple[int, Item]]) -> list[Source]:
-        """The token ids of a window of numbered lines, truncated to the longest bucket.
-
-        UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one.
-        """
-        texts, room = [item.text.strip() for _, item in window], self.engine.buckets[-1] - 1
-        encoded, sources = encode_truncated(self.source_tokenizer, texts, room), []
-        for (number, item), (ids, cut) in zip(window, encoded, strict=True):
-            prefix = self._prefix_ids(number, item.prefix) if item.prefix and ids else []
-            source = Source(number, ids, prefix, cut)
-            if prefix and len(prefix) > (limit := self.engine.max_prefix_length(source.length)):
-                raise UserError(
-                    DATA,
-                    f"line {number + 1}: its prefix has {len(prefix)} tokens, "
-                    f"expected at most {limit}; shorten it, or raise "
-                    "--max_extra_length or --max_length",
-                )
-            sources.append(source)
-        return sources
-
-    def _prefix_ids(self, number: int, prefix: str) -> list[int]:
-        """The token ids of a prefix. UserError(DATA) if a part of its text would become ⁇."""
-        tokenizer = self.target_tokenizer
-        ids = tokenizer.encode(prefix)
-        if UNKNOWN_TEXT in tokenizer.decode(ids):
-            unknown = (
-                word
-                for word in prefix.split()
-                if UNKNOWN_TEXT in tokenizer.decode(tokenizer.encode(word))
-            )
-            raise UserError(
-                DATA,
-                f"line {number + 1}: its prefix is not in the target vocabulary: expected known "
-                f"words and characters, got {next(unknown, prefix)!r}; change the prefix",
-            )
-        return ids
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Translation]:
         """The score of each pair (source, target), in order: a translation whose only hypothesis is

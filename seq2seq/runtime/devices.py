@@ -14,6 +14,7 @@ from seq2seq.runtime.paths import cache_directory
 if TYPE_CHECKING:
     import jax
 
+AXIS = "devices"  # the name of the axis of all devices in pmap, shard_map and meshes
 DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 # XLA's CPU back end computes some fusions of products and reductions wrongly. Without them training
@@ -147,7 +148,7 @@ def replicated() -> jax.sharding.NamedSharding:
 
 def one_per_device() -> jax.sharding.NamedSharding:
     """The sharding of an array [local devices, …] of which every device holds one entry."""
-    return _over_devices("devices")
+    return _over_devices(AXIS)
 
 
 def _over_devices(*axes: str) -> jax.sharding.NamedSharding:
@@ -155,5 +156,5 @@ def _over_devices(*axes: str) -> jax.sharding.NamedSharding:
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    mesh = Mesh(np.array(jax.local_devices()), ("devices",))
+    mesh = Mesh(np.array(jax.local_devices()), (AXIS,))
     return NamedSharding(mesh, PartitionSpec(*axes))

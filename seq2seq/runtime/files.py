@@ -12,13 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 from uuid import uuid4
 
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.locks import lock_path
 from seq2seq.runtime.paths import expand_path, is_replaceable
-from seq2seq.runtime.temporaries import StrPath, is_temporary, temporary_file
+from seq2seq.runtime.temporaries import StrPath, is_temporary, temporary_directory, temporary_file
 
 PAUSES = (0.1, 1.0)  # seconds before a read is tried again
 
@@ -158,6 +159,19 @@ def write_atomic(path: StrPath, content: str | bytes) -> None:
 def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+@contextmanager
+def new_directory(path: StrPath) -> Iterator[Path]:
+    """A directory to write, which appears as `path` at the end unless an exception is raised.
+
+    OSError if there is a file or a directory with files of this name then.
+    """
+    with temporary_directory(path) as temporary:
+        new = temporary / "new"
+        new.mkdir()
+        yield new
+        publish_directory(new, path)
 
 
 def publish_directory(temporary: StrPath, path: StrPath) -> None:

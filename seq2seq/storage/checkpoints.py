@@ -264,8 +264,8 @@ def temporaries(directory: Path) -> list[Path]:
 
 
 def host_copy(state: Any) -> Any:
-    """The arrays of `state` in memory of their own. On a CPU `device_get` returns views of buffers
-    that are donated to the next step."""
+    """A copy of `state` in NumPy arrays. On a CPU `device_get` returns views of the device's
+    buffers, which are donated to the next step."""
     return jax.tree.map(np.array, jax.device_get(state))
 
 

@@ -155,9 +155,9 @@ def is_foreign(path: Path) -> bool:
     )
 
 
-def take_model(config: Config, other: Config) -> tuple[Config, list[str]]:
-    """Copy from `other` the fields that its parameters and vocabulary fix and that still have their
-    defaults in `config`.
+def take_model(config: Config, trained: Config) -> tuple[Config, list[str]]:
+    """Copy from `trained`, the config of a trained model, the fields that its parameters and
+    vocabulary fix and that still have their defaults in `config`.
 
     Returns the new config, not yet validated, and the fields of the model that still differ.
     """
@@ -169,7 +169,7 @@ def take_model(config: Config, other: Config) -> tuple[Config, list[str]]:
         ("data", ["joint_vocab"]),
         ("decoding", ["suppress", "renormalize"]),
     ):
-        target, source, initial = (getattr(part, section) for part in (config, other, default))
+        target, source, initial = (getattr(part, section) for part in (config, trained, default))
         values = {
             name: getattr(source, name)
             for name in names
@@ -177,7 +177,7 @@ def take_model(config: Config, other: Config) -> tuple[Config, list[str]]:
         }
         changed[section] = replace(target, **values)
     return replace(config, **changed), [
-        f"model.{name} {getattr(other.model, name)!r} → {getattr(changed['model'], name)!r}"
+        f"model.{name} {getattr(trained.model, name)!r} → {getattr(changed['model'], name)!r}"
         for name in model_fields
-        if getattr(changed["model"], name) != getattr(other.model, name)
+        if getattr(changed["model"], name) != getattr(trained.model, name)
     ]

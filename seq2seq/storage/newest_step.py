@@ -30,16 +30,16 @@ def newest_intact_step(run: Path) -> tuple[int | None, dict[int, str]]:
     if not reasons and not (run / "best.json").exists():
         return None, {}
     listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    other = "start over with --overwrite"
+    alternative = "start over with --overwrite"
     if not reasons and (run / "average").is_dir():  # the only model, which --overwrite deletes
-        other = (
+        alternative = (
             "start a new run from the parameters of this one: another --workdir and "
             f"--config.training.init_from={run}"
         )
     raise UserError(
         CHECKPOINT,
         f"no checkpoint in {directory} can be used: {listed or 'it is empty'}; "
-        f"restore one from a backup, or {other}",
+        f"restore one from a backup, or {alternative}",
     )
 
 

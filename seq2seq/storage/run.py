@@ -182,8 +182,9 @@ class Run:
             )
         save_tokenizers(str(self.path / "vocab"), *tokenizers)
 
-    def describe(self, config: Config, data: dict[str, str]) -> None:
-        """Write config.json, and run.json with command, versions, host and data files.
+    def check_and_record(self, config: Config, data: dict[str, str]) -> None:
+        """Compare the data with that of a resumed run, then write config.json, and run.json with
+        command, versions, host and data files.
 
         `data` maps files to their sha256. Raises UserError(DATA) if a resumed run had other data,
         unless training.allow_data_change is set.

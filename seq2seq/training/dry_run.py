@@ -53,7 +53,7 @@ def dry_run(
     config = with_vocabulary(config, tokenizers)
     data = encode_corpora(config, run, corpora, tokenizers, cache)
     if not overwrite:
-        run.describe(config, data.file_hashes)
+        run.check_and_record(config, data.file_hashes)
         check_checkpoint(config, run, data)
     prepare_jax(compilation_cache, deterministic=config.training.deterministic)
     with (
@@ -72,8 +72,8 @@ class DryRun(ReadOnlyRun):
     def log(self, line: str) -> None:
         write_stderr(f"{line}\n")
 
-    def describe(self, config: Config, data: dict[str, str]) -> None:
-        """UserError(DATA) if a resumed run had other data."""
+    def check_and_record(self, config: Config, data: dict[str, str]) -> None:
+        """UserError(DATA) if a resumed run had other data. Records nothing."""
         with suppress(ValueError, RecursionError):  # damaged: the checkpoint's record is compared
             check_same_data(parsed_facts(self.path / "run.json"), data, config)
 
@@ -98,7 +98,7 @@ def do_one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
     run.log(message)
     batch = batches[DataPosition()]
     run.log(
-        f"one batch: {batch.target.size:,} target tokens, "
+        f"one batch: {batch.labels.size:,} target tokens, "
         f"{int((batch.target_segments > 0).sum()):,} without padding"
     )
     batch = split_rows(batch, jax.local_device_count(), config.training.accumulate)

@@ -219,7 +219,7 @@ def held_out_loss(
 
 
 def samples(sources: list[str], texts: list[str], references: list[str], count: int) -> list[str]:
-    """`count` examples at equal distances in the list, four lines each."""
+    """`count` examples, evenly spaced over the list, four lines each."""
     chosen = np.linspace(0, len(sources) - 1, min(count, len(sources))).astype(int)
     return [
         line

@@ -35,7 +35,8 @@ def cross_entropy(
 
     `weights` is 0 for padding; for tokens it is 1 or the loss weight of the pair.
     """
-    normalizer = jax.nn.logsumexp(logits, axis=-1)  # [B, T], as all below
+    # The arrays below are [B, T].
+    normalizer = jax.nn.logsumexp(logits, axis=-1)
     label_logit = label_logits(logits, labels)
     nll = normalizer - label_logit
     loss = nll

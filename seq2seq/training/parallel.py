@@ -27,10 +27,10 @@ from jax.stages import Wrapped
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.runtime import processes
-from seq2seq.runtime.devices import one_per_device
+from seq2seq.runtime.devices import AXIS, one_per_device
 from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.loss import LossSums
-from seq2seq.training.step import AXIS, Metrics, TrainState, TrainStep, loss_sums
+from seq2seq.training.step import Metrics, TrainState, TrainStep, loss_sums
 
 
 def split_rows(batch: Batch, *counts: int) -> Batch:

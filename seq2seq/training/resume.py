@@ -69,7 +69,7 @@ def restored_progress(
         position = DataPosition(stored["epoch"], stored["window"], stored["index"])
     elif config.training.allow_data_change:
         run.log("warning: the training data has changed: reading restarts at epoch 0")
-    else:  # Run.describe has not noticed, because run.json is missing or damaged
+    else:  # Run.check_and_record did not notice: run.json is missing or damaged
         raise UserError(DATA, data_change_message(changed_files(stored["files"], data.files)))
     return position, seconds
 

@@ -20,12 +20,10 @@ from jaxtyping import Array, Float, Int
 
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.runtime.devices import replicated
+from seq2seq.runtime.devices import AXIS, replicated
 from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.loss import LossSums, blockwise_cross_entropy, zero_sums
 from seq2seq.training.parameters import init_params, merge_params, split_params
-
-AXIS = "devices"
 
 
 class TrainState(NamedTuple):
@@ -79,7 +77,7 @@ def loss_sums(
     hidden: Any = model.apply(  # [B, T, D]
         variables,
         batch.source,
-        batch.target,
+        batch.decoder_input,
         batch.source_segments,
         batch.target_segments,
         batch.source_positions,

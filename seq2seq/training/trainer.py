@@ -72,7 +72,8 @@ class Trainer:
         check_state(jax.eval_shape(self.fresh_state), config)
 
     def begin(self, state: TrainState, position: DataPosition, seconds: float) -> None:
-        """Start at this state and data position, after `seconds` of training; before `train`."""
+        """Set the state, the position in the data and the seconds of training so far. Call this
+        before `train`."""
         self.stopwatch = Stopwatch(seconds)
         self.start_step = self.saved_step = self.step = int(state.step)
         self.state, self.position = place_state(state), position
@@ -160,7 +161,8 @@ class Trainer:
                 "the first step", self.checkpoints.discard_results, self.evaluator.best.entry
             )
         wait_on_cpu(self.state)
-        rate = self._learning_rate(self.step)  # before the step, else it would wait for its end
+        # Devices run programs in order: started after the step, this would wait until it ends.
+        rate = self._learning_rate(self.step)
         self.step, self.position = self.step + 1, next_position
         if not self._evaluation_is_due():  # it can reach training.patience
             self.stop.start_agreement(stream.ready, bool(self._reached_limit()))

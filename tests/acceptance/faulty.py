@@ -74,9 +74,9 @@ def poison(word):
 
     def spoil(original):
         def sums(model, params, batch, *rest):
-            found = original(model, params, batch, *rest)
-            return found._replace(
-                loss=jnp.where((batch.source == ids[0]).any(), jnp.nan, 1.0) * found.loss
+            loss_sums = original(model, params, batch, *rest)
+            return loss_sums._replace(
+                loss=jnp.where((batch.source == ids[0]).any(), jnp.nan, 1.0) * loss_sums.loss
             )
 
         return sums
@@ -107,8 +107,8 @@ def reseed():
 
     def around(original):
         def state(*args):
-            found = original(*args)
-            return found._replace(key=found.key ^ jnp.uint32(secret))
+            original_state = original(*args)
+            return original_state._replace(key=original_state.key ^ jnp.uint32(secret))
 
         return state
 
@@ -132,10 +132,10 @@ def watch():
     def compared(original):
         def save(self, state, data):
             shards = [
-                [np.asarray(one.data).tobytes() for one in leaf.addressable_shards]
+                [np.asarray(shard.data).tobytes() for shard in leaf.addressable_shards]
                 for leaf in jax.tree.leaves(state)
             ]
-            equal = all(one == leaf[0] for leaf in shards for one in leaf)
+            equal = all(shard == leaf[0] for leaf in shards for shard in leaf)
             print(f"replicas {len(shards[0])} {'equal' if equal else 'differ'}", file=sys.stderr)
             return original(self, state, data)
 

@@ -75,8 +75,8 @@ def at(point, call, name):
 
 def last_step(lines, prefix):
     """The number after a prefix in the last line that has it; 0 without such a line."""
-    found = [line.removeprefix(prefix).split()[0] for line in lines if line.startswith(prefix)]
-    return int(found[-1].split("/")[0]) if found else 0
+    steps = [line.removeprefix(prefix).split()[0] for line in lines if line.startswith(prefix)]
+    return int(steps[-1].split("/")[0]) if steps else 0
 
 
 def error_of(lines):
@@ -91,9 +91,9 @@ def arrays(directory):
     with ocp.PyTreeCheckpointer() as checkpointer:
         tree = checkpointer.metadata(directory).item_metadata.tree
         plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        found = checkpointer.restore(directory, restore_args=plain)
+        restored = checkpointer.restore(directory, restore_args=plain)
     hashes = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(restored):
         leaf = np.asarray(leaf)
         digest = hashlib.sha256(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
         hashes[f"{directory.name}{jax.tree_util.keystr(path)}"] = digest.hexdigest()
@@ -105,15 +105,15 @@ def final_state(run):
     average, step, data position, best, and the loss of each step; fails if a step was recorded
     twice or never."""
     last = run / "checkpoints" / str(steps(run)[-1])
-    found = {"step": last.name, **arrays(last / "params"), **arrays(last / "rest")}
-    found |= arrays(run / "average" / "params")
-    found["data"] = json.loads((last / "data" / "metadata").read_text())
-    del found["data"]["seconds"]  # of training
-    found["best"] = (run / "best.json").read_text()
+    state = {"step": last.name, **arrays(last / "params"), **arrays(last / "rest")}
+    state |= arrays(run / "average" / "params")
+    state["data"] = json.loads((last / "data" / "metadata").read_text())
+    del state["data"]["seconds"]  # of training
+    state["best"] = (run / "best.json").read_text()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [(line["step"], line["train_loss"]) for line in lines if "train_loss" in line]
     assert [step for step, _ in losses] == list(range(1, int(last.name) + 1))
-    return found | {"losses": losses}
+    return state | {"losses": losses}
 
 
 def contents(run):

@@ -66,8 +66,8 @@ def test_every_flipped_bit_is_detected(run, record_property, request):
         file = files[number % len(files)]
         before = file.read_bytes()
         flip(file, choose.randrange(8 * len(before)))
-        found = damage(newest)
-        assert file.name in found or str(file.relative_to(newest)) in found, (file, found)
+        message = damage(newest)
+        assert file.name in message or str(file.relative_to(newest)) in message, (file, message)
         file.write_bytes(before)
         flips += 1
     assert not damage(newest)

@@ -71,13 +71,13 @@ SECURITY = pytest.mark.row(
 
 @SECURITY
 def test_the_source_never_executes_its_input(record_property):
-    found = [
+    unsafe_lines = [
         f"{path}:{number}: {line.strip()}"
         for path in SOURCES
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
         if UNSAFE.search(line.partition("#")[0])
     ]
-    assert not found
+    assert not unsafe_lines
     for bad in (
         "import pickle",
         "from joblib import load",

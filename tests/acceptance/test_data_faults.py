@@ -131,8 +131,8 @@ def test_unusual_characters_in_lines(tmp_path, record_property):
     done = train(corpus, tmp_path / "run", "--dry_run", cwd=tmp_path)
     assert done.code == 0 and report(done).startswith("train: 1,000 pairs kept, 0 dropped")
     paths = ",".join(str(tmp_path / name) for name in ("train.de", "train.en"))
-    found = read_corpus(f"text:{paths}", "train", DataConfig())
-    assert (found.source, found.target) == (source, target)
+    loaded = read_corpus(f"text:{paths}", "train", DataConfig())
+    assert (loaded.source, loaded.target) == (source, target)
     record_property("seen", "1,000 lines of 8 kinds: 1,000 pairs, each with its own number")
 
 

@@ -106,9 +106,9 @@ def test_translations_do_not_depend_on_batches_or_devices(record_property):
     assert [text.replace("&#124;" * 3, "|||") for _, text, *_ in best] == expected
     scores, ties = [float(score) for *_, score in best], 0
     for size in (1, 7, 64):
-        found = moses_fields(translated(lines, "--format=moses", f"--batch_size={size}"))
-        assert [float(row[3]) for row in found] == pytest.approx(scores, abs=1e-4)
-        ties += sum(row[1] != other[1] for row, other in zip(found, best, strict=True))
+        batch_rows = moses_fields(translated(lines, "--format=moses", f"--batch_size={size}"))
+        assert [float(row[3]) for row in batch_rows] == pytest.approx(scores, abs=1e-4)
+        ties += sum(row[1] != best_row[1] for row, best_row in zip(batch_rows, best, strict=True))
     assert ties <= 9
     rows = moses_fields(translated(lines, "--format=moses", "--nbest=2"))
     first = [next(group)[1] for _, group in groupby(rows, lambda row: row[0])]
@@ -166,10 +166,10 @@ def test_a_stopped_job_is_completed_by_the_same_command(tmp_path, record_propert
         assert process.wait() == (-number if number == signal.SIGKILL else 128 + number)
         assert not output.exists() and parts.is_dir()
         if number == signal.SIGTERM:
-            other = decode(
+            shorter = decode(
                 trained(), *flags, "--beam_size=1", "--max_extra_length=1", f"--output={output}"
             )
-            assert other.code == 0 and "from an earlier run" not in other.err[-1]
+            assert shorter.code == 0 and "from an earlier run" not in shorter.err[-1]
             assert output.read_bytes() != whole.read_bytes()
             continue
         done = decode(trained(), *flags, "--beam_size=1", f"--output={output}")

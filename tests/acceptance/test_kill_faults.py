@@ -69,15 +69,15 @@ def check_kills(bench, tmp_path, record_property, startups, kills, total=1):
         for path in (run, tmp_path / "whole"):
             code, lines = bench.train(path, *flags, last)
             assert code == 0, lines
-        found = final_state(run)
-        assert found == final_state(tmp_path / "whole")
+        state = final_state(run)
+        assert state == final_state(tmp_path / "whole")
         assert not list((run / "checkpoints").glob("*[a-z]*"))
         shutil.rmtree(run)
         shutil.rmtree(tmp_path / "whole")
     record_property(
         "seen",
         f"{done} kills in {runs} run{'s' * (runs > 1)}, {startups} of each "
-        f"at start-up; resumed at {starts[:6]}…; {len(found)} facts equal",
+        f"at start-up; resumed at {starts[:6]}…; {len(state)} facts equal",
     )
 
 

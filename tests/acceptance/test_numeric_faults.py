@@ -132,8 +132,8 @@ def logits_and_gradient(lengths, filler=0):
         (np.arange(size) < np.array(side)[:, None]).astype(np.int32)
         for size, side in zip((S, T), zip(*lengths, strict=True), strict=True)
     ]
-    ids = [np.where(one > 0, 5, filler).astype(np.int32) for one in segments]
-    inputs = [jnp.asarray(one) for one in (*ids, *segments)]
+    ids = [np.where(segment_ids > 0, 5, filler).astype(np.int32) for segment_ids in segments]
+    inputs = [jnp.asarray(array) for array in (*ids, *segments)]
 
     def loss(params):
         logits = model.apply({"params": params}, *inputs)
@@ -166,9 +166,10 @@ def test_padding_has_no_gradient(record_property):
     _, gradient = logits_and_gradient(lengths)
     for side in ("source_embedding", "target_embedding"):
         assert not gradient[side]["table"][0].any() and gradient[side]["table"][5].any()
-    _, other = logits_and_gradient(lengths, filler=9)
+    _, other_gradient = logits_and_gradient(lengths, filler=9)
     assert all(
-        (a == b).all() for a, b in zip(*map(jax.tree.leaves, (gradient, other)), strict=True)
+        (a == b).all()
+        for a, b in zip(*map(jax.tree.leaves, (gradient, other_gradient)), strict=True)
     )
     record_property("seen", "the padding's embeddings: exactly 0; other padding ids change no bit")
 
@@ -187,8 +188,8 @@ def test_the_same_command_twice(bench, tmp_path, record_property):
     assert final_state(tmp_path / "two") == expected
     code, lines = bench.train(tmp_path / "other", *flags, fault=("reseed",))
     assert code == 0, lines
-    other = final_state(tmp_path / "other")
-    assert [loss for _, loss in other["losses"]] != [loss for _, loss in expected["losses"]]
+    other_state = final_state(tmp_path / "other")
+    assert [loss for _, loss in other_state["losses"]] != [loss for _, loss in expected["losses"]]
     record_property(
         "seen",
         f"{len(expected)} facts and 20 losses equal (CPU); with another "

@@ -193,10 +193,12 @@ def test_other_numbers_of_devices(bench, tmp_path, record_property):
         )
         assert code == 0, lines
         seen += batches_of(lines)
-        assert f"replicas {devices} equal" in lines and not any("differ" in one for one in lines)
+        assert f"replicas {devices} equal" in lines and not any("differ" in line for line in lines)
     assert seen == expected
-    one, other = (dict(final_state(tmp_path / name)["losses"]) for name in ("whole", "run"))
-    worst = max(abs(other[step] / one[step] - 1) for step in one)
+    expected_losses, losses = (
+        dict(final_state(tmp_path / name)["losses"]) for name in ("whole", "run")
+    )
+    worst = max(abs(losses[step] / expected_losses[step] - 1) for step in expected_losses)
     assert worst < 1e-5
     record_property("seen", f"12 batches equal, losses to {worst:.0e} with dropout, replicas equal")
 

@@ -79,23 +79,23 @@ def test_the_bytes_of_a_step_are_those_of_the_arrays_that_it_reads(config):
     narrow = config.dtype != "float32"
 
     def stored(path, leaf):
-        keys = [one.key for one in path]
+        keys = [entry.key for entry in path]
         unused = "cross_attention" in keys and keys[-1].split("_")[0] in ("key", "value")
         is_weight = leaf.ndim > 1 and not keys[-1].endswith("bias")
         return 0 if unused else leaf.size * (2 if narrow and is_weight else 4)
 
     sizes = jax.tree_util.tree_map_with_path(stored, params["decoder"])
-    found = step_bytes(config, lanes, beams, source, slots)
-    assert found.decoder == sum(jax.tree.leaves(sizes))
+    bytes_read = step_bytes(config, lanes, beams, source, slots)
+    assert bytes_read.decoder == sum(jax.tree.leaves(sizes))
     (table,) = jax.tree.leaves(params["target_embedding"])
     bias = params.get("output_bias", np.zeros(0)).size * 4
-    assert found.output_matrix == table.size * (2 if narrow else 4) + bias
+    assert bytes_read.output_matrix == table.size * (2 if narrow else 4) + bias
 
     def allocated(slots):
         return sum(x.nbytes for x in jax.tree.leaves(empty_memory(config, lanes, slots)))
 
-    assert found.memory == allocated(source)
-    assert found.cache == allocated(slots * beams)
+    assert bytes_read.memory == allocated(source)
+    assert bytes_read.cache == allocated(slots * beams)
 
 
 @pytest.mark.parametrize("present", [14, 6])
@@ -118,12 +118,12 @@ def test_the_steps_and_refills_are_those_of_a_search(present):
         jax.debug.callback(lambda: count("loads"))
         return state
 
-    found = beam_search(
+    hypotheses = beam_search(
         step, (), jax.numpy.ones(total, int), jax.numpy.asarray(lengths, int), beam_size=1,
         max_length=8, end_id=2, queue=Queue(lanes, load),
     )  # fmt: skip
     jax.effects_barrier()
-    assert found.lengths[:, 0].tolist() == lengths.tolist()
+    assert hypotheses.lengths[:, 0].tolist() == lengths.tolist()
     expected = search_steps(lengths[:present], lanes)
     assert (expected.steps, expected.refills) == (counts["steps"], counts["loads"])
     assert expected.occupied == pytest.approx(lengths.sum() / (lanes * counts["steps"]))
@@ -230,7 +230,7 @@ def run_toys(monkeypatch, results, ends, seconds=9.0):
     started = []
 
     def child(command, **options):
-        (names,) = (one for one in command if one.startswith("--parts="))
+        (names,) = (word for word in command if word.startswith("--parts="))
         started.append(names.removeprefix("--parts=").split(","))
         for name in started[-1]:
             if ends.get(name) == "crash":
@@ -270,8 +270,8 @@ def test_no_process_starts_without_time(monkeypatch, tmp_path):
 
 def test_parts_are_chosen_by_texts_in_their_names():
     assert chosen_parts([]) == PARTS and len({part.name for part in PARTS}) == len(PARTS)
-    assert [one.name for one in chosen_parts(["peak", "attention"])] == ["peak", "attention"]
-    assert all(chosen_parts([one.name]) == [one] for one in PARTS)
+    assert [part.name for part in chosen_parts(["peak", "attention"])] == ["peak", "attention"]
+    assert all(chosen_parts([part.name]) == [part] for part in PARTS)
     assert chosen_parts(["nothing"]) == []
 
 

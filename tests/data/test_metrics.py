@@ -127,18 +127,18 @@ def test_a_comparison_equals_that_of_the_command_line_of_sacrebleu(outputs, tmp_
     ]
     references, baseline, output = outputs
     for i, name in enumerate(("bleu", "chrf", "ter")):
-        found = METRICS[name].compare(output, baseline, references)
-        assert f" {found.signature}\n" in done and "|seed:12345|" in found.signature
-        for score, expected in ((found.baseline, first), (found.output, second)):
+        comparison = METRICS[name].compare(output, baseline, references)
+        assert f" {comparison.signature}\n" in done and "|seed:12345|" in comparison.signature
+        for score, expected in ((comparison.baseline, first), (comparison.output, second)):
             assert [f"{value:.4f}" for value in score] == expected[3 * i : 3 * i + 3]
-        assert f"{found.p_value:.4f}" == p_values[i] != "0.0010"
+        assert f"{comparison.p_value:.4f}" == p_values[i] != "0.0010"
 
 
 def test_a_comparison_is_a_table_with_both_scores_and_the_p_value(outputs):
     references, baseline, output = outputs
-    found = tokenized_bleu.compare(output, baseline, references)
-    title, heading, first, second = str(found).split("\n")
-    assert title == f"lower-cased tokenised BLEU ({found.signature})" and "tok:none" in title
+    comparison = tokenized_bleu.compare(output, baseline, references)
+    title, heading, first, second = str(comparison).split("\n")
+    assert title == f"lower-cased tokenised BLEU ({comparison.signature})" and "tok:none" in title
     assert heading.split() == ["score", "95", "%", "interval", "p-value"]
     expected = [tokenized_bleu(texts, references).value for texts in (baseline, output)]
     assert [line.split()[:2] for line in (first, second)] == [
@@ -146,5 +146,5 @@ def test_a_comparison_is_a_table_with_both_scores_and_the_p_value(outputs):
         ["output", f"{expected[1]:.2f}"],
     ]
     assert len(first.split()) + 1 == len(second.split()) == 6
-    assert float(second.split()[-1]) == pytest.approx(found.p_value, abs=1e-4)
+    assert float(second.split()[-1]) == pytest.approx(comparison.p_value, abs=1e-4)
     assert len(heading) == len(second)

@@ -13,8 +13,8 @@ from tiny_marian import SENTENCES, sentencepiece
 
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.decoding.translator import Translator
-from seq2seq.model.constraints import forbid_sequences_mask
 from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.search_rules import forbid_sequences_mask
 from seq2seq.runtime.errors import UserError
 
 
@@ -67,15 +67,15 @@ def test_translations_with_a_rule_have_the_scores_of_the_model(translator):
     usual = translator.translate(LINES)
     frequent = [pair for pair, _ in pairs_in(usual).most_common(2)]
     rules = rules_for([translator.target_tokenizer.encode(" ".join(pair)) for pair in frequent])
-    constrained = translator.with_options(rules=rules)
-    found = list(constrained.stream(LINES))
+    with_rules = translator.with_options(rules=rules)
+    found = list(with_rules.stream(LINES))
     texts = [[one.text for one in each.hypotheses] for each in found]
     assert not set(pairs_in(texts)) & set(frequent)
     assert texts == translator.translate(LINES, rules=rules) != usual
     assert translator.translate(LINES) == usual
     pairs = [(LINES[i], text) for i in (0, 3) for text in texts[i]]
     expected = [one.score for i in (0, 3) for one in found[i].hypotheses]
-    scores = [one.score for one in scored(constrained, pairs)]
+    scores = [one.score for one in scored(with_rules, pairs)]
     assert scores == pytest.approx(expected, abs=1e-4)
 
 

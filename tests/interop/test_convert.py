@@ -128,8 +128,8 @@ def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted
     assert load_config(path / "config.json").model == config.model
     batch = Batches(data.train, 8, 31, 31, 0, config.special)[DataPosition()]
     padding = batch.target_segments == 0
-    assert (batch.target[padding] == model.pad_id).all()
-    assert (batch.target[batch.target_positions == 0] == model.start_id).all()
+    assert (batch.decoder_input[padding] == model.pad_id).all()
+    assert (batch.decoder_input[batch.target_positions == 0] == model.start_id).all()
     ends = np.diff(batch.target_segments, axis=1, append=0) != 0
     assert (batch.labels[ends & ~padding] == 0).all()
 

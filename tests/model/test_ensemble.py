@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow_except
-from test_constraints import (
+from test_search_rules import (
     END,
     LIMIT,
     START,
@@ -27,9 +27,9 @@ from test_constraints import (
 )
 
 from seq2seq.model.beam_search import beam_search
-from seq2seq.model.constraints import penalize_repetition
 from seq2seq.model.sampling import SamplingOptions, sample
 from seq2seq.model.scoring import mean_over_models
+from seq2seq.model.search_rules import penalize_repetition
 from seq2seq.model.translate import ensemble, mixture_logits
 
 RULES = {

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from seq2seq.model.config import CHOICES, ModelConfig
-from seq2seq.model.kinds import KINDS
+from seq2seq.model.kinds import MODEL_KINDS
 from seq2seq.model.positions import BIASES, TABLES
 
 GOOD = ModelConfig(source_vocab_size=37, target_vocab_size=37, d_model=30, num_heads=3)
@@ -128,7 +128,7 @@ def test_the_defaults_are_the_paper_s_base_model():
 
 
 def test_every_kind_of_model_has_a_module_and_every_kind_of_positions_a_place():
-    assert set(KINDS) == set(CHOICES["kind"])
+    assert set(MODEL_KINDS) == set(CHOICES["kind"])
     kinds = [*TABLES, *BIASES, "rotary", "none"]
     assert sorted(kinds) == sorted(CHOICES["positions"])
     limited = {kind for kind in kinds if replace(GOOD, positions=kind).longest == 1024}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.positions import PositionTable, rotate, sinusoidal_positions
+from seq2seq.model.positions import Positions, rotate, sinusoidal_positions
 
 B, T, H, K, D = 2, 53, 3, 22, 34
 LAYOUTS = ("interleaved", "halves")
@@ -97,7 +97,9 @@ def test_rotary_positions_preserve_norms_dtype_and_position_0():
 def test_the_sinusoidal_module_equals_the_function_bit_for_bit_and_has_no_parameters(layout):
     config = ModelConfig(d_model=D, max_length=T, sinusoid_layout=layout)
     positions = jnp.asarray([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
-    got, variables = PositionTable(config).init_with_output(jax.random.key(0), positions)
+    x = jnp.zeros((*positions.shape, D))
+    (got, rotary), variables = Positions(config).init_with_output(jax.random.key(0), x, positions)
+    assert rotary is None
     assert np.array_equal(got, sinusoidal_positions(T, D, layout)[positions])
     assert not jax.tree.leaves(variables)
 
@@ -105,7 +107,9 @@ def test_the_sinusoidal_module_equals_the_function_bit_for_bit_and_has_no_parame
 def test_learned_positions_are_rows_of_a_table():
     config = ModelConfig(d_model=D, max_length=T, positions="learned")
     positions = jnp.asarray([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
-    got, variables = PositionTable(config).init_with_output(jax.random.key(0), positions)
+    x = jnp.zeros((*positions.shape, D))
+    (got, rotary), variables = Positions(config).init_with_output(jax.random.key(0), x, positions)
+    assert rotary is None
     table = variables["params"]["table"]
     assert table.shape == (T, D) and abs(table.std() * D**0.5 - 1) < 0.1
     assert np.array_equal(got, table[positions])
@@ -115,6 +119,15 @@ def test_tables_have_the_dtype_of_the_computation():
     for kind in ("sinusoidal", "learned"):
         config = ModelConfig(d_model=D, max_length=T, positions=kind, dtype="bfloat16")
         positions = jnp.asarray([[0, 1]])
-        got, variables = PositionTable(config).init_with_output(jax.random.key(0), positions)
+        x = jnp.zeros((1, 2, D), jnp.bfloat16)
+        (got, _), variables = Positions(config).init_with_output(jax.random.key(0), x, positions)
         assert got.dtype == jnp.bfloat16
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
+
+
+def test_rotary_positions_are_returned_for_queries_and_keys_and_none_add_nothing():
+    x, positions = jnp.ones((1, 2, D)), jnp.asarray([[0, 1]])
+    for kind, expected in (("rotary", positions), ("none", None)):
+        module = Positions(ModelConfig(d_model=D, positions=kind))
+        (same, rotary), variables = module.init_with_output(jax.random.key(0), x, positions)
+        assert same is x and rotary is expected and not variables

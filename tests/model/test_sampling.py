@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model.constraints import RuleOptions, make_rules
 from seq2seq.model.sampling import SamplingOptions, sample, top_k_top_p_mask
+from seq2seq.model.search_rules import RuleOptions, make_rules
 
 V, START, END, LIMIT = 5, 1, 2, 3
 

@@ -10,7 +10,13 @@ import pytest
 
 from seq2seq.runtime import files, temporaries
 from seq2seq.runtime.errors import OUTPUT, UserError
-from seq2seq.runtime.files import check_outputs, open_atomic, write_atomic, write_lines
+from seq2seq.runtime.files import (
+    check_outputs,
+    new_directory,
+    open_atomic,
+    write_atomic,
+    write_lines,
+)
 from seq2seq.runtime.locks import locked_output
 from seq2seq.runtime.temporaries import (
     delete_directory,
@@ -18,7 +24,6 @@ from seq2seq.runtime.temporaries import (
     temporary_directory,
     temporary_file,
 )
-from seq2seq.scripts.convert import new_directory
 
 ROOT = Path(__file__).parents[2]
 HOLD = """

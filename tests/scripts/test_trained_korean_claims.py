@@ -14,7 +14,7 @@ import pytest
 from tiny_claims import held, measured
 
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
-from seq2seq.model.constraints import RuleOptions
+from seq2seq.model.search_rules import RuleOptions
 from seq2seq.scripts.experiments import (
     attention_heads,
     beam_sizes,

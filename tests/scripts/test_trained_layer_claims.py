@@ -102,7 +102,7 @@ def test_own_tokens_are_the_greedy_output_shifted_by_one():
     output = teacher_forcing.greedy_output(model, task.target_length)
     batch = teacher_forcing.own_tokens(output)(trained.params, batch_of(task, sources, targets))
     found, _ = best_hypotheses(trained, task, sources)
-    for row, hypothesis, target in zip(batch.target, found, targets, strict=True):
+    for row, hypothesis, target in zip(batch.decoder_input, found, targets, strict=True):
         length = min(len(hypothesis), len(target))
         assert row[0] == 1 and row[1 : length + 1].tolist() == hypothesis[:length]
         assert not row[len(target) + 1 :].any()

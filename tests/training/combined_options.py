@@ -149,7 +149,7 @@ def trained(path, config, devices=4, stop_after=None):
     counts = {"device_count": lambda: devices, "local_device_count": lambda: devices}
     with (
         mock.patch.multiple(jax, local_devices=lambda: some, **counts),
-        mock.patch.dict(kinds.KINDS, transformer=BagOfWords),
+        mock.patch.dict(kinds.MODEL_KINDS, transformer=BagOfWords),
         mock.patch("seq2seq.train.Translator", RandomTranslator),
         mock.patch("seq2seq.training.trainer.with_memory_check", lambda step, config: step),
     ):

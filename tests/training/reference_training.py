@@ -48,7 +48,7 @@ def pairs_of(batch):
             assert len(set(weights)) == 1
             source, labels = batch.source[row, places].tolist(), batch.labels[row, columns].tolist()
             pair = Pair(source, labels, row, int(columns[0]), weights[0])
-            assert batch.target[row, columns].tolist() == pair.inputs
+            assert batch.decoder_input[row, columns].tolist() == pair.inputs
             assert source[-1] == labels[-1] == END
             pairs.append(pair)
     return pairs
@@ -133,7 +133,7 @@ class Reference:
         }  # fmt: skip
 
     def masks(self, batch):
-        ones = np.ones((*batch.target.shape, self.model.d_model), np.float32)
+        ones = np.ones((*batch.decoder_input.shape, self.model.d_model), np.float32)
         if not self.model.dropout:
             return ones
         key = jax.random.fold_in(self.key, self.number - 1)

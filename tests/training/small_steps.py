@@ -9,11 +9,11 @@ from jax.sharding import Mesh, PartitionSpec
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
-from seq2seq.runtime.devices import replicated
+from seq2seq.runtime.devices import AXIS, replicated
 from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
-from seq2seq.training.step import AXIS, init_state, loss_sums, make_train_step
+from seq2seq.training.step import init_state, loss_sums, make_train_step
 
 ROWS, S, T, V, D_MODEL = 16, 11, 13, 23, 8
 # The learning rate falls to 0 at the last step.

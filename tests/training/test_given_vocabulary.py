@@ -45,7 +45,7 @@ def prepared(config, path):
     try:
         config = run.resume_config(config)
         config, data = train.prepare_data(config, run, None, overwrite=False)
-        run.describe(config, data.file_hashes)
+        run.check_and_record(config, data.file_hashes)
         return config, data
     finally:
         run.close()

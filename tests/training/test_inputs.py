@@ -198,7 +198,7 @@ def test_a_run_that_is_resumed_in_another_directory_names_its_own(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     try:
         train.open_corpora(config, run)
-        run.describe(config, {})
+        run.check_and_record(config, {})
         for resumed, expected in ((True, f"run was started in {tmp_path}$"), (False, "directory$")):
             monkeypatch.chdir(tmp_path / "run")
             run.resumed = resumed

@@ -182,7 +182,7 @@ def test_an_evaluation_uses_at_most_the_rows_of_a_micro_batch(micro):
     seen = []
 
     def eval_step(params, rows):
-        seen.append(rows.target.shape[0] * rows.target.shape[1])
+        seen.append(rows.labels.shape[0] * rows.labels.shape[1])
         real = rows.target_segments > 0
         return LossSums((rows.labels * real).sum(), 2.0 * real.sum(), real.sum() / 4, real.sum())
 

@@ -136,7 +136,7 @@ class Batches:
 
     def next_position(self, position: DataPosition) -> DataPosition:
         """The position after this one: the next batch, or the first one of the next window."""
-        return self._inside(position._replace(index=position.index + 1))
+        return self._normalized(position._replace(index=position.index + 1))
 
     def summary(self, position: DataPosition) -> EpochSummary:
         """The size of the epoch of a position, from the window of this position."""
@@ -172,7 +172,7 @@ class Batches:
     ) -> Iterator[tuple[DataPosition, Any, DataPosition]]:
         while True:
             try:
-                position = self._inside(position)
+                position = self._normalized(position)
                 batch = self[position]
                 self._pairs.release()
                 item = position, place(batch), self.next_position(position)
@@ -183,8 +183,8 @@ class Batches:
             yield item
             position = item[2]
 
-    def _inside(self, position: DataPosition) -> DataPosition:
-        """The position itself, or the start of the next window if it is past the end of its own."""
+    def _normalized(self, position: DataPosition) -> DataPosition:
+        """The position itself, or the start of the next window or epoch if it is past the end."""
         epoch, window, index = position
         if window >= self._windows.count(epoch):
             return DataPosition(epoch + 1)

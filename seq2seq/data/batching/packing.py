@@ -31,13 +31,18 @@ class Plan(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows of a global batch, int32. `shift_right` makes the decoder's input of the labels."""
+    """Rows of a global batch, int32.
 
-    source: Int32[np.ndarray, "B S"]  # source + end
+    `source` is the encoder's input: each source and an end token. `labels` are what the decoder
+    must predict: each target and an end token. `decoder_input` is a start token and each target,
+    the labels shifted by one place (`shift_right`).
+    """
+
+    source: Int32[np.ndarray, "B S"]
     source_segments: Int32[np.ndarray, "B S"]  # 1, 2, 3, … within the row, 0 is padding
     source_positions: Int32[np.ndarray, "B S"]  # 0, 1, 2, … within the segment
-    target: Int32[np.ndarray, "B T"]  # start + target: the decoder's input
-    labels: Int32[np.ndarray, "B T"]  # target + end
+    decoder_input: Int32[np.ndarray, "B T"]
+    labels: Int32[np.ndarray, "B T"]
     target_segments: Int32[np.ndarray, "B T"]
     target_positions: Int32[np.ndarray, "B T"]
     row_ids: Int32[np.ndarray, " B"]  # the row's index in the global batch

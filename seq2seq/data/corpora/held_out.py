@@ -7,12 +7,12 @@ news=text:a.de,a.en; web=tsv:b.tsv        a list; paths in it contain no semicol
 import re
 
 from seq2seq.data.config import DataConfig
-from seq2seq.data.corpora.registry import KINDS, check_corpus, split_spec
+from seq2seq.data.corpora.registry import CORPUS_KINDS, check_corpus, split_spec
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 NAME = re.compile(r"[\w-]+", re.ASCII)  # it is part of file names and of metrics
 LIST = re.compile(  # one corpus has a colon before any equals sign, and no other corpus after it
-    rf"[^:]*=|.*;\s*(?:[\w-]+=)?(?:tag|{'|'.join(KINDS)}):", re.DOTALL
+    rf"[^:]*=|.*;\s*(?:[\w-]+=)?(?:tag|{'|'.join(CORPUS_KINDS)}):", re.DOTALL
 )
 
 

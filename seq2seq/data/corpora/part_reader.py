@@ -17,7 +17,7 @@ from seq2seq.data.corpora.collector import PairCollector
 from seq2seq.data.corpora.corpus import CollectedBlock
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.duplicates import DuplicateFilter
-from seq2seq.data.corpora.kinds import MixturePart
+from seq2seq.data.corpora.raw_corpus import MixturePart
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import Log, no_log
 

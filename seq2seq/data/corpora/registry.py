@@ -8,33 +8,33 @@
     2*ONE + 0.5*OTHER         a mixture: an epoch takes each pair of ONE twice and half of OTHER
     tag:>>deu<<:ONE           each source begins with the tag ">>deu<<" and a space
 
-KINDS lists the kinds; kinds.py defines their interface. The checks need neither TFDS nor
-TensorFlow.
+CORPUS_KINDS lists the kinds; raw_corpus.py defines their interface. The checks need neither TFDS
+nor TensorFlow.
 """
 
 import re
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.corpus import CollectedBlock, Corpus, Origin, corpus_of
-from seq2seq.data.corpora.kinds import (
+from seq2seq.data.corpora.part_reader import PartReader
+from seq2seq.data.corpora.raw_corpus import (
     MixturePart,
     RawCorpus,
     TextCorpus,
     TsvCorpus,
     WeightedTsvCorpus,
 )
-from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.tfds import BuiltinCorpus, TfdsCorpus
 from seq2seq.data.special_tokens import LIST_SPECIALS
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.logs import Log, no_log
 
-KINDS: dict[str, type[RawCorpus]] = {
+CORPUS_KINDS: dict[str, type[RawCorpus]] = {
     kind.name: kind
     for kind in (BuiltinCorpus, TextCorpus, TsvCorpus, WeightedTsvCorpus, TfdsCorpus)
 }
 # The separator of a mixture: a plus sign followed by a corpus, with or without a weight.
-PLUS = re.compile(rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:tag|{'|'.join(KINDS)}):)")
+PLUS = re.compile(rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:tag|{'|'.join(CORPUS_KINDS)}):)")
 # A part of a mixture: weight, tag and corpus.
 PART = re.compile(r"(?:([^*:]*)\*\s*)?(?:tag:([^:]*):)?(.*)", re.DOTALL)
 MAX_WEIGHT = 1000.0  # a larger weight is a typing error
@@ -139,10 +139,11 @@ def _parse_part(part: str) -> MixturePart:
 def parse_corpus(spec: str) -> RawCorpus:
     """The corpus `NAME:REST`. UserError(CONFIGURATION) if it is malformed."""
     name, _, rest = spec.partition(":")
-    if name not in KINDS or not rest:
+    if name not in CORPUS_KINDS or not rest:
+        notations = ", ".join(kind.notation for kind in CORPUS_KINDS.values())
         raise UserError(
             CONFIGURATION,
-            f"a corpus must be one of {', '.join(kind.notation for kind in KINDS.values())}, or a "
-            f"mixture as in 2*tsv:ONE + tag:>>deu<<:tsv:OTHER; got {spec!r}",
+            f"a corpus must be one of {notations}, or a mixture as in "
+            f"2*tsv:ONE + tag:>>deu<<:tsv:OTHER; got {spec!r}",
         )
-    return KINDS[name](rest)
+    return CORPUS_KINDS[name](rest)

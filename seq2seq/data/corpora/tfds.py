@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.blocks import Block, blocks_of
-from seq2seq.data.corpora.kinds import RawCorpus
+from seq2seq.data.corpora.raw_corpus import RawCorpus
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import LONGEST
 from seq2seq.runtime.paths import check_local_path, expand_path

@@ -53,7 +53,7 @@ OBJECTS = {verb: nouns(*verb.takes) for verb in (*TRANSITIVE, *DATIVE, *MOTION)}
 VERBS_TAKING = {noun: [verb for verb in TRANSITIVE if noun in OBJECTS[verb]] for noun in ALL}
 DESCRIBED = {adjective: nouns(*adjective.describes) for adjective in ADJECTIVES}
 DESCRIBERS = {noun: [a for a in ADJECTIVES if noun in DESCRIBED[a]] for noun in ALL}
-PEERS = {noun: [other for other in nouns(noun.kind) if other != noun] for noun in ALL}
+PEERS = {noun: [peer for peer in nouns(noun.kind) if peer != noun] for noun in ALL}
 ACTORS, RELATIVES = nouns("person", "animal"), nouns("relative")
 OWNED = {*nouns("animal", "food", "drink", "text", "art", "thing", "clothes", "vehicle", "집")}
 HUMAN = ("pronoun", "name", "person", "relative")
@@ -123,12 +123,12 @@ class Speaker:
             return phrase._replace(owner=self.owner())
         return phrase
 
-    def phrase(self, noun: Noun | Pronoun, other: Phrase | None = None) -> Phrase:
-        """The noun with any modifiers; `other` is a phrase of the same sentence."""
+    def phrase(self, noun: Noun | Pronoun, subject: Phrase | None = None) -> Phrase:
+        """The noun with any modifiers; `subject` is that of the same sentence."""
         if not is_modifiable(noun) or self.chance(0.5):
             return self.modified(noun)
         u = self.draw()
-        if u < 0.32 and not (other and other.relative):
+        if u < 0.32 and not (subject and subject.relative):
             return self.described(noun)._replace(relative=self.relative(noun))
         if u < 0.6 and noun.counter:
             return self.described(noun)._replace(number=self.number())
@@ -149,8 +149,8 @@ class Speaker:
         animate, verbs = noun.kind in ("person", "animal"), VERBS_TAKING[noun]
         if animate and self.chance(0.65):
             verb = self.pick(INTRANSITIVE if self.chance(0.3) else TRANSITIVE)
-            things = [thing for thing in OBJECTS.get(verb, ()) if thing != noun]
-            arguments = (("object", self.bare(self.pick(things))),) if things else ()
+            objects = [candidate for candidate in OBJECTS.get(verb, ()) if candidate != noun]
+            arguments = (("object", self.bare(self.pick(objects))),) if objects else ()
         elif verbs:
             verb = self.pick(verbs)
             arguments = (("subject", self.actor(Phrase(noun))),)
@@ -223,14 +223,14 @@ class Speaker:
             arguments[place] = ("subject", subject)
         if simple and "object" in roles:
             place = roles.index("object")
-            thing = arguments[place][1]
-            assert isinstance(thing, Phrase)
+            object_phrase = arguments[place][1]
+            assert isinstance(object_phrase, Phrase)
             if u < 0.18:
                 arguments.insert(0, arguments.pop(place))
-            elif u < 0.6 and thing.number:
-                arguments[place] = ("object", thing._replace(floating=True))
-            elif plain and 0.85 < u < 0.92 and not thing.number:
-                arguments[place] = ("object", thing._replace(focus=focus))
+            elif u < 0.6 and object_phrase.number:
+                arguments[place] = ("object", object_phrase._replace(floating=True))
+            elif plain and 0.85 < u < 0.92 and not object_phrase.number:
+                arguments[place] = ("object", object_phrase._replace(focus=focus))
         return Sentence(clause._replace(arguments=tuple(arguments)), self.style, question)
 
 

@@ -85,13 +85,13 @@ def action(speaker: Speaker) -> Sentence:
     """A transitive verb with a plausible object: 민수는 공원에서 책을 읽었다."""
     verb, subject = speaker.pick(TRANSITIVE), speaker.subject()
     noun = speaker.pick([noun for noun in OBJECTS[verb] if noun != subject.noun])
-    thing = speaker.phrase(noun, subject)
-    arguments = [("topic", subject), ("object", thing)]
-    u = 1.0 if verb.state or is_complex(subject) or is_complex(thing) else speaker.draw()
+    object_phrase = speaker.phrase(noun, subject)
+    arguments = [("topic", subject), ("object", object_phrase)]
+    u = 1.0 if verb.state or is_complex(subject) or is_complex(object_phrase) else speaker.draw()
     if verb.ko in TOOLS and u < 0.5:
         arguments.insert(1, ("instrument", Phrase(speaker.pick(TOOLS[verb.ko]))))
     elif u < 0.12:
-        arguments.insert(1, ("companion", speaker.actor(subject, thing)))
+        arguments.insert(1, ("companion", speaker.actor(subject, object_phrase)))
     elif u < 0.27 and noun not in PLACES:
         arguments.insert(1, ("place", Phrase(speaker.pick(PLACES))))
     return speaker.sentence(speaker.clause(verb, *arguments))
@@ -144,8 +144,8 @@ def motion(speaker: Speaker) -> Sentence:
 def giving(speaker: Speaker) -> Sentence:
     """A ditransitive verb: 민수는 유나에게 책을 줬다."""
     verb, subject = speaker.pick(DATIVE), speaker.subject()
-    thing = speaker.phrase(speaker.pick(OBJECTS[verb]), subject)
-    arguments = ("topic", subject), ("recipient", speaker.actor(subject)), ("object", thing)
+    object_phrase = speaker.phrase(speaker.pick(OBJECTS[verb]), subject)
+    arguments = ("topic", subject), ("recipient", speaker.actor(subject)), ("object", object_phrase)
     return speaker.sentence(speaker.clause(verb, *arguments))
 
 
@@ -155,8 +155,8 @@ def description(speaker: Speaker) -> Sentence:
     noun = speaker.pick(DESCRIBED[adjective])
     compared = PEERS[noun] and speaker.chance(0.25)
     if compared:
-        subject, other = speaker.bare(noun), speaker.bare(speaker.pick(PEERS[noun]))
-        return speaker.sentence(speaker.clause(adjective, ("topic", subject), ("than", other)))
+        subject, peer = speaker.bare(noun), speaker.bare(speaker.pick(PEERS[noun]))
+        return speaker.sentence(speaker.clause(adjective, ("topic", subject), ("than", peer)))
     use_pronoun = noun.kind in HUMAN and speaker.chance(0.5)
     subject = speaker.phrase(speaker.pronoun() if use_pronoun else noun)._replace(adjective=None)
     return speaker.sentence(speaker.clause(adjective, ("topic", subject)))
@@ -179,10 +179,10 @@ def existence(speaker: Speaker) -> Sentence:
     noun = speaker.pick([noun for noun in LOCATED_NOUNS if noun != place[1].noun])
     if speaker.chance(0.4):
         return speaker.sentence(speaker.clause(BE_AT, ("topic", speaker.subject()), place))
-    thing = speaker.described(noun)
-    clause = speaker.clause(THERE, place, ("existent", thing))
+    existent = speaker.described(noun)
+    clause = speaker.clause(THERE, place, ("existent", existent))
     if noun.counter and not clause.negative and speaker.chance(0.4):
-        counted = thing._replace(number=speaker.number(), floating=speaker.chance(0.5))
+        counted = existent._replace(number=speaker.number(), floating=speaker.chance(0.5))
         clause = clause._replace(arguments=(place, ("existent", counted)))
     return Sentence(clause, speaker.style, speaker.chance(0.2))
 
@@ -201,7 +201,7 @@ def question(speaker: Speaker) -> Sentence:
     place = int(speaker.draw() * len(arguments))
     role, argument = arguments[place]
     if not isinstance(argument, Phrase) or any(
-        is_complex(other) or getattr(other, "focus", "") for _, other in arguments
+        is_complex(value) or getattr(value, "focus", "") for _, value in arguments
     ):
         return question(speaker)
     if role not in ("topic", "subject") and speaker.chance(0.25):
@@ -257,8 +257,10 @@ def _event(speaker: Speaker) -> Clause:
         verb = speaker.pick(FEELINGS)
     else:
         verb = speaker.pick(MOTION if u < 0.65 else TRANSITIVE)
-        thing = speaker.bare(speaker.pick([noun for noun in OBJECTS[verb] if noun != subject.noun]))
-        arguments.append(("goal" if verb in MOTION else "object", thing))
+        argument = speaker.bare(
+            speaker.pick([noun for noun in OBJECTS[verb] if noun != subject.noun])
+        )
+        arguments.append(("goal" if verb in MOTION else "object", argument))
     return Clause(verb, tuple(arguments), "past", "", "long" if speaker.chance(0.15) else "")
 
 

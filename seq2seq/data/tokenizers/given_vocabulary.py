@@ -43,11 +43,11 @@ def read_own_tokenizer(file: str) -> SentencePieceTokenizer:
     if (kind := model_type(model)) not in SUBWORD_TOKENIZERS:
         raise _unusable(file, f"is a SentencePiece model of type {kind}")
     special = {processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()}
-    others = [piece for i, piece in enumerate(read_pieces(model)) if i not in special]
-    for piece in others:
+    pieces = [piece for i, piece in enumerate(read_pieces(model)) if i not in special]
+    for piece in pieces:
         if piece.text in LIST_SPECIALS:
             raise _unusable(file, f"has {piece.text} as a piece of text, not as a special token")
-    return SentencePieceTokenizer(kind, with_special_pieces(model, LIST_SPECIALS, others))
+    return SentencePieceTokenizer(kind, with_special_pieces(model, LIST_SPECIALS, pieces))
 
 
 def _unusable(file: str, reason: str) -> UserError:

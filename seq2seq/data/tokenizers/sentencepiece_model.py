@@ -39,8 +39,8 @@ def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:
     return b"".join([piece.field for piece in pieces] + rest)
 
 
-def with_special_pieces(model: bytes, texts: Iterable[str], others: Iterable[Piece]) -> bytes:
-    """The model with other pieces: first padding, start, end and unknown with these `texts`."""
+def with_special_pieces(model: bytes, texts: Iterable[str], pieces: Iterable[Piece]) -> bytes:
+    """The model with these pieces: padding, start, end and unknown with `texts`, then `pieces`."""
     specials, trainer = [], b""
     for i, (text, kind) in enumerate(zip(texts, SPECIAL_TYPES, strict=True)):
         message = _field(1, text.encode()) + _field(3, kind)
@@ -48,7 +48,7 @@ def with_special_pieces(model: bytes, texts: Iterable[str], others: Iterable[Pie
         id_field, text_field = SPECIAL_FIELDS[i]
         trainer += _field(id_field, i) + _field(text_field, text.encode())
     # Of a field that occurs twice the last value counts.
-    return with_pieces(model, [*specials, *others]) + _field(TRAINER, trainer)
+    return with_pieces(model, [*specials, *pieces]) + _field(TRAINER, trainer)
 
 
 def model_type(model: bytes) -> str:

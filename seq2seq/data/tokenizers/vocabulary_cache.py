@@ -17,8 +17,8 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers
 from seq2seq.data.tokenizers.vocabulary_sample import SAMPLE_CHARACTERS, SAMPLE_PAIRS
 from seq2seq.runtime.errors import UserError
-from seq2seq.runtime.files import publish_directory, write_atomic
-from seq2seq.runtime.temporaries import delete_directory, temporary_directory
+from seq2seq.runtime.files import new_directory, write_atomic
+from seq2seq.runtime.temporaries import delete_directory
 
 VERSION = 2  # of the sample and of the training; a change makes all entries unused
 KEY = "key.json"
@@ -78,16 +78,12 @@ def _load_entry(entry: Path, canonical: str) -> tuple[Tokenizer, Tokenizer] | No
 
 
 def _write_entry(entry: Path, canonical: str, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
-    """Write an entry, unless another process has written it. OSError if that is not possible."""
+    """Write an entry. OSError if that is not possible, or if another process has written it."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_directory(entry) as temporary:
-        new = temporary / "new"
+    with new_directory(entry) as new:
         save_tokenizers(str(new), *tokenizers)
         write_atomic(new / KEY, canonical)
-        if _load_entry(entry, canonical):
-            return
-        if entry.exists():  # damaged
+        if entry.exists() and not _load_entry(entry, canonical):  # damaged
             for path in entry.iterdir():  # OSError: it cannot be read now, perhaps it is intact
                 path.read_bytes()
             delete_directory(entry)
-        publish_directory(new, entry)

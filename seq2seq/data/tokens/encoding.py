@@ -17,8 +17,8 @@ from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.blocks import Block
 from seq2seq.data.corpora.corpus import CollectedBlock
 from seq2seq.data.corpora.counts import EXAMPLES, Counts, none_left
-from seq2seq.data.corpora.kinds import MixturePart
 from seq2seq.data.corpora.part_reader import PartReader, collect_block
+from seq2seq.data.corpora.raw_corpus import MixturePart
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import make_tokenizer
 from seq2seq.data.tokens.pairs import Pairs, Ragged, concatenate_sequences, ragged

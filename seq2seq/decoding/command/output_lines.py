@@ -69,7 +69,7 @@ class OutputLines:
     def _translated(self, number: int, item: Item, translation: Translation) -> str:
         if translation.hypotheses[0].score == float("-inf"):
             note(
-                f"{self._source}:{number + 1}: no translation satisfies the constraints "
+                f"{self._source}:{number + 1}: no translation satisfies the search rules "
                 "(lengths, n-grams, suppressed pieces)"
             )
         if self._keep_texts:

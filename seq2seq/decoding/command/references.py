@@ -55,14 +55,14 @@ def read_references(reference: str, metrics: str | None, baseline: str) -> Refer
     for metric in chosen:
         METRICS[metric].check()
     lines = list(text_lines(reference, note))
-    other = list(text_lines(baseline, note)) if baseline else None
-    if other is not None and len(other) != len(lines):
+    baseline_lines = list(text_lines(baseline, note)) if baseline else None
+    if baseline_lines is not None and len(baseline_lines) != len(lines):
         raise UserError(
             DATA,
             f"--baseline is not parallel to --reference: expected {len(lines)} lines, got "
-            f"{len(other)}; give translations of the same input",
+            f"{len(baseline_lines)}; give translations of the same input",
         )
-    return References(lines, chosen, other)
+    return References(lines, chosen, baseline_lines)
 
 
 def metrics_of(names: str) -> tuple[str, ...]:

@@ -29,9 +29,9 @@ from seq2seq.interop.models import find_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import is_deterministic
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
-from seq2seq.runtime.files import file_sha256, open_atomic, publish_directory, write_atomic
+from seq2seq.runtime.files import file_sha256, new_directory, open_atomic, write_atomic
 from seq2seq.runtime.paths import expand_path
-from seq2seq.runtime.temporaries import delete_directory, is_temporary, temporary_directory
+from seq2seq.runtime.temporaries import delete_directory, is_temporary
 from seq2seq.runtime.version import __version__
 
 SAVE_INTERVAL = 10.0  # seconds after which results are saved even if they are fewer
@@ -128,11 +128,8 @@ class ResumableOutput:
                 same = file.read(1000) == fingerprint.encode("ascii")
         if not same:
             self._remove()
-            with temporary_directory(self._directory) as temporary:
-                new = temporary / "new"
-                new.mkdir()
+            with new_directory(self._directory) as new:
                 write_atomic(new / MARK, fingerprint)
-                publish_directory(new, self._directory)
 
     def _check_directory(self) -> None:
         """UserError(OUTPUT) if the directory has other files than those of a job."""

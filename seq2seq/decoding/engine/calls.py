@@ -55,7 +55,7 @@ def read_results(
             for ids, length, score, log_prob in fields
             if length > 0
         ]
-        if not best_first:  # no hypothesis satisfies the constraints
+        if not best_first:  # no hypothesis satisfies the search rules
             best_first = [Hypothesis("", float("-inf"), float("-inf"), 1, [])]
         results.append((source, best_first))
     return results

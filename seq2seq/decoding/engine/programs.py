@@ -14,9 +14,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from seq2seq.model.constraints import RuleOptions, Rules
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.search_rules import RuleOptions, Rules
 from seq2seq.model.translate import Request, Search, translate
 from seq2seq.runtime.devices import replicated
 from seq2seq.storage.config import DecodingConfig
@@ -88,8 +88,8 @@ def check_rules(rules: Any) -> None:
 
 def with_fields_of(options: DecodingConfig, tuple_type: type[Any], **values: Any) -> Any:
     """A NamedTuple of this type; the fields without a value in `values` are those of `options`."""
-    others = [name for name in tuple_type._fields if name not in values]
-    return tuple_type(**values, **{name: getattr(options, name) for name in others})
+    missing = [name for name in tuple_type._fields if name not in values]
+    return tuple_type(**values, **{name: getattr(options, name) for name in missing})
 
 
 def with_values(options: Any, values: Values) -> Any:

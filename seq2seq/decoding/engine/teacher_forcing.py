@@ -22,10 +22,10 @@ from seq2seq.decoding.results import (
     Translation,
     blank_translation,
 )
-from seq2seq.model.constraints import RuleOptions, make_rules
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.hypotheses import length_penalty
 from seq2seq.model.scoring import attended_tokens, score_targets
+from seq2seq.model.search_rules import RuleOptions, make_rules
 from seq2seq.storage.config import DecodingConfig
 
 PROGRAMS = 8  # kept, one for each set of models and of rules that change scores
@@ -129,7 +129,7 @@ class TeacherForcing:
         self, sources: Sequence[Source], hypotheses: Sequence[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each source with the scores of their token ids; without a score if no
-        hypothesis satisfies the constraints."""
+        hypothesis satisfies the search rules."""
         pairs = [
             self.pair(source.ids, hypothesis.ids) if hypothesis.score > float("-inf") else None
             for source, nbest in zip(sources, hypotheses, strict=True)

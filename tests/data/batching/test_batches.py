@@ -46,18 +46,18 @@ def batches_of(pairs, parts=(), window=WINDOW, **options):
 
 def unpacked(batch):
     """The pairs of a batch as `(source, input, labels)`, found by their segments, row by row."""
-    found = []
+    pairs = []
     for row in range(len(batch.row_ids)):
         source_of, target_of = batch.source_segments[row], batch.target_segments[row]
         for segment in range(1, max(source_of.max(), target_of.max()) + 1):
-            found.append(
+            pairs.append(
                 (
                     batch.source[row][source_of == segment].tolist(),
-                    batch.target[row][target_of == segment].tolist(),
+                    batch.decoder_input[row][target_of == segment].tolist(),
                     batch.labels[row][target_of == segment].tolist(),
                 )
             )
-    return found
+    return pairs
 
 
 def as_lists(side):
@@ -67,8 +67,8 @@ def as_lists(side):
 def expected(pairs):
     """The expected result of `unpacked`, in the order of the pairs."""
     return [
-        ([*one, END], [START, *other], [*other, END])
-        for one, other in zip(*map(as_lists, pairs[:2]), strict=True)
+        ([*source, END], [START, *target], [*target, END])
+        for source, target in zip(*map(as_lists, pairs[:2]), strict=True)
     ]
 
 
@@ -76,8 +76,8 @@ def counted(items):
     return Counter(str(item) for item in items)
 
 
-def assert_same(one, other):
-    for left, right in zip(one, other, strict=True):
+def assert_same(actual, wanted):
+    for left, right in zip(actual, wanted, strict=True):
         np.testing.assert_array_equal(left, right)
 
 
@@ -85,8 +85,8 @@ def assert_same(one, other):
 def test_fixed_batches_unpack_to_every_pair_exactly_once(count):
     pairs = random_pairs(count)
     batches = list(fixed_batches(pairs, ROWS, SOURCE, TARGET))
-    found = [pair for batch in batches for pair in unpacked(batch)]
-    assert counted(found) == counted(expected(pairs))
+    unpacked_pairs = [pair for batch in batches for pair in unpacked(batch)]
+    assert counted(unpacked_pairs) == counted(expected(pairs))
     for batch, again in zip(batches, fixed_batches(pairs, ROWS, SOURCE, TARGET), strict=True):
         assert_same(batch, again)
 
@@ -119,18 +119,18 @@ def test_labels_are_the_shifted_input_and_end_within_their_pair():
     for batch in fixed_batches(random_pairs(97), ROWS, SOURCE, TARGET):
         same = batch.target_segments[:, 1:] == batch.target_segments[:, :-1]
         same &= batch.target_segments[:, 1:] > 0
-        np.testing.assert_array_equal(batch.labels[:, :-1][same], batch.target[:, 1:][same])
+        np.testing.assert_array_equal(batch.labels[:, :-1][same], batch.decoder_input[:, 1:][same])
         last = (batch.target_segments > 0) & ~np.pad(same, ((0, 0), (0, 1)))
         assert (batch.labels[last] == END).all()
 
 
 def test_a_pair_does_not_depend_on_the_other_pairs_of_its_row():
     single = random_pairs(1)
-    others = random_pairs(11, seed=1, source=5, target=7)
+    other_pairs = random_pairs(11, seed=1, source=5, target=7)
     combined = Pairs(
         *(
-            ragged(as_lists(one) + as_lists(other))
-            for one, other in zip(single[:2], others[:2], strict=True)
+            ragged(as_lists(side) + as_lists(other_side))
+            for side, other_side in zip(single[:2], other_pairs[:2], strict=True)
         )
     )
     (batch,) = fixed_batches(combined, 13, SOURCE, TARGET)
@@ -162,20 +162,20 @@ def test_pair_indices_are_those_of_the_pairs_of_a_batch_in_order():
 @pytest.mark.parametrize("processes, parts", [(2, 2), (2, 4), (3, 6), (4, 4), (7, 7)])
 @pytest.mark.parametrize("sampled", [False, True])
 def test_the_batch_does_not_depend_on_the_number_of_processes(processes, parts, sampled):
-    """Their rows in order are the global batch and empty rows, and its tokens are read once."""
+    """The rows of all processes are the global batch, then empty rows. Each pair is read once."""
     pairs = weighted(random_pairs(153))
     sampler = reversed_pairs if sampled else None
     whole = batches_of(pairs, window=40, sampler=sampler)
     stores = [MemoryPairs(pairs) for _ in range(processes)]
     rows_of = [own_rows(ROWS, parts, i, processes) for i in range(processes)]
-    own = [
+    parts_of_process = [
         batches_in_windows(40, store, ROWS, SOURCE, TARGET, SEED, sampler=sampler, rows=rows)
         for store, rows in zip(stores, rows_of, strict=True)
     ]
     for position, batch, _ in islice(whole.iterate(DataPosition()), 20):
         for store in stores:
             store.selected.clear()
-        parts_of_batch = [one[position] for one in own]
+        parts_of_batch = [batches[position] for batches in parts_of_process]
         together = [np.concatenate(arrays) for arrays in zip(*parts_of_batch, strict=True)]
         assert len(together[0]) == -(-ROWS // parts) * parts
         assert_same(batch, [array[:ROWS] for array in together])
@@ -189,7 +189,7 @@ def reversed_pairs(pairs, key):
     """A sampler: the ids of each sentence in reverse order, plus the epoch and the window."""
     seed, epoch, window = key
     sides = [
-        ragged([[token + epoch + window for token in one[::-1]] for one in as_lists(side)])
+        ragged([[token + epoch + window for token in ids[::-1]] for ids in as_lists(side)])
         for side in pairs[:2]
     ]
     return Pairs(*sides, loss_weights=pairs.loss_weights)
@@ -225,8 +225,8 @@ def test_an_epoch_takes_each_pair_by_weight_except_those_left_out(window):
         if len(windows) == 1:
             assert windows[0] == (503, number, missing, windows[0].useful, True)
         else:
-            assert all(abs(one.batches - number) <= len(windows) + 1 for one in windows)
-            assert {one[:1] + one[4:] for one in windows} == {(503, False)}
+            assert all(abs(window.batches - number) <= len(windows) + 1 for window in windows)
+            assert {window[:1] + window[4:] for window in windows} == {(503, False)}
 
 
 def test_the_useful_share_is_the_share_of_nonzero_segments():
@@ -234,8 +234,12 @@ def test_the_useful_share_is_the_share_of_nonzero_segments():
     pairs = random_pairs(53)
     batches = Batches(MemoryPairs(pairs), 1, SOURCE, TARGET, SEED)
     summary = batches.summary(DataPosition())
-    found = list(islice(batches.iterate(DataPosition()), summary.batches))
+    items = list(islice(batches.iterate(DataPosition()), summary.batches))
     places = np.concatenate(
-        [part.ravel() for _, one, _ in found for part in (one.source_segments, one.target_segments)]
+        [
+            part.ravel()
+            for _, batch, _ in items
+            for part in (batch.source_segments, batch.target_segments)
+        ]
     )
     assert summary.useful == pytest.approx((places > 0).mean()) and summary.left_out == 0

@@ -36,7 +36,9 @@ def test_iterating_resumes_from_any_position(window):
     for (position, _, following), after in zip(steps, positions[1:], strict=False):
         assert following == after
         counters = zip(position, after, strict=True)
-        first = next(i for i, (one, other) in enumerate(counters) if one != other)
+        first = next(
+            i for i, (counter, other_counter) in enumerate(counters) if counter != other_counter
+        )
         assert after[first] == position[first] + 1 and not any(after[first + 1 :])
     for number, (position, batch, following) in enumerate(steps):
         fresh = batches_of(random_pairs(97), window=window)
@@ -48,8 +50,8 @@ def test_iterating_resumes_from_any_position(window):
 
 
 def test_windows_of_other_sizes_have_other_batches():
-    one, other = (batches_of(random_pairs(253), window=window) for window in (60, 80))
-    assert (one[DataPosition()].source != other[DataPosition()].source).any()
+    small, large = (batches_of(random_pairs(253), window=window) for window in (60, 80))
+    assert (small[DataPosition()].source != large[DataPosition()].source).any()
 
 
 def test_a_position_past_the_end_of_its_window_is_the_start_of_the_next():

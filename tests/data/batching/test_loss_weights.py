@@ -64,8 +64,8 @@ def test_equal_weights_become_exactly_one(weight):
 def test_weights_of_zero_only_stay_zero():
     weights = np.zeros(2, np.float32)
     scale = loss_weight_scale(weights, np.array([5, 2]))
-    found = label_weights(weights, np.array([0, 2]), np.array([[1, 2, 0], [0] * 3]), scale)
-    np.testing.assert_array_equal(found, np.zeros((2, 3)))
+    scaled = label_weights(weights, np.array([0, 2]), np.array([[1, 2, 0], [0] * 3]), scale)
+    np.testing.assert_array_equal(scaled, np.zeros((2, 3)))
 
 
 def test_pairs_without_weights_have_no_array_of_weights():

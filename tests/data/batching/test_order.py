@@ -17,11 +17,11 @@ def test_each_place_has_one_image_and_each_image_one_place(size):
 
 def test_an_image_depends_on_the_place_and_the_key_only():
     places = np.array([17, 0, 9_999_999_999, 5, 17])
-    one = Permutation(10**10, (1, 2))
-    assert one(places).tolist() == [one(np.array([place]))[0] for place in places]
-    assert one(places).max() < 10**10
+    permutation = Permutation(10**10, (1, 2))
+    assert permutation(places).tolist() == [permutation(np.array([place]))[0] for place in places]
+    assert permutation(places).max() < 10**10
     others = Permutation(10**10, (1, 3)), Permutation(10**10, (2, 1))
-    assert all((other(places) != one(places)).any() for other in others)
+    assert all((other(places) != permutation(places)).any() for other in others)
 
 
 @pytest.mark.parametrize("places", [[-1], [7], [0, 7]])
@@ -73,8 +73,8 @@ def test_no_pair_is_taken_again_before_all_others_of_its_part():
     for epoch in range(9):
         counts.update(epoch_of(epoch))
         for first, stop in ((0, 23), (23, 54), (54, 61), (61, 73)):
-            each = [counts[pair] for pair in range(first, stop)]
-            assert max(each) - min(each) <= 1
+            counts_of_part = [counts[pair] for pair in range(first, stop)]
+            assert max(counts_of_part) - min(counts_of_part) <= 1
 
 
 def test_the_order_differs_between_epochs_and_seeds_and_mixes_the_parts():

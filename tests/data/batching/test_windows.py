@@ -84,8 +84,8 @@ def test_a_plan_depends_on_seed_epoch_and_window():
 def test_lengths_are_those_of_the_pairs_in_their_order(count):
     lengths = Lengths(Part(100))
     index = np.random.default_rng(count).integers(0, 100, count)
-    for found, side in zip(row_lengths_in_order(lengths, index), lengths.sides, strict=True):
-        np.testing.assert_array_equal(found, side[index])
+    for row_lengths, side in zip(row_lengths_in_order(lengths, index), lengths.sides, strict=True):
+        np.testing.assert_array_equal(row_lengths, side[index])
 
 
 def test_sampled_pairs_are_packed_by_their_new_lengths_and_kept_in_the_order_of_the_rows():
@@ -116,9 +116,9 @@ def test_sampled_pairs_are_packed_by_their_new_lengths_and_kept_in_the_order_of_
     window = Windows(store, CAPACITIES, 5, 150, sampler).plan(2, 1, run)
     assert keys == [(5, 2, 1)]
     chosen, sampled = window.plan.pairs, window.sampled
-    ((_, pairs, *others),) = sent  # the sampler and the pairs of the window, but not the corpus
+    ((_, pairs, *settings),) = sent  # the sampler and the pairs of the window, but not the corpus
     assert sorted(pairs.loss_weights.tolist()) == sorted(weights[chosen].tolist())
-    assert others == [CAPACITIES, (5, 2, 1)]
+    assert settings == [CAPACITIES, (5, 2, 1)]
     assert sampled.loss_weights.tolist() == weights[chosen].tolist()
     for side, times in ((sampled.source, 7), (sampled.target, 5)):
         start = 1 if times == 7 else 0

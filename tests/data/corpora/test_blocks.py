@@ -16,16 +16,16 @@ def test_blocks_have_all_rows_and_are_as_large_as_allowed(columns, seed, monkeyp
     monkeypatch.setattr("seq2seq.data.corpora.blocks.BLOCK_BYTES", most_bytes)
     rows = [tuple(b"x" * choose.randint(0, 9) for _ in range(columns)) for _ in range(97)]
     blocks = list(blocks_of(iter(rows), columns))
-    found = [list(zip(*block.columns, strict=True)) for block in blocks]
-    assert [row for block in found for row in block] == rows
+    block_rows = [list(zip(*block.columns, strict=True)) for block in blocks]
+    assert [row for block in block_rows for row in block] == rows
     assert all(block.first <= block.last for block in blocks)
     assert [block.first for block in blocks[1:]] == [block.last + 1 for block in blocks[:-1]]
-    for number, block in enumerate(found):
+    for number, block in enumerate(block_rows):
         assert len(block) <= most_lines
         size = sum(len(line) for row in block for line in row)
         assert size <= most_bytes or len(block) == 1
-        if number + 1 < len(found):
-            following = sum(map(len, found[number + 1][0]))
+        if number + 1 < len(block_rows):
+            following = sum(map(len, block_rows[number + 1][0]))
             assert len(block) == most_lines or size + following > most_bytes
 
 

@@ -16,15 +16,15 @@ def counts_of(numbers):
     """Counts of some numbers one by one: 0 is dropped, 7 is replaced, 11 and 13 are invalid."""
     total = Counts()
     for place, number in numbers:
-        one = Counts(kept=1, loss_weights=(number, number))
+        counts = Counts(kept=1, loss_weights=(number, number))
         if number == 0:
-            one = Counts(dropped={"zero": 1}, examples={"zero": [place]})
+            counts = Counts(dropped={"zero": 1}, examples={"zero": [place]})
         elif number == 7:
-            one = Counts(kept=1, examples={"seven": [place]}, replaced=1)
+            counts = Counts(kept=1, examples={"seven": [place]}, replaced=1)
         elif number in (11, 13):
             problem = ODD if number == 11 else BIG
-            one = Counts(invalid=(Invalid(problem, 1, [f"{number} at {place}"]),))
-        total = total.merged(one)
+            counts = Counts(invalid=(Invalid(problem, 1, [f"{number} at {place}"]),))
+        total = total.merged(counts)
     return total
 
 
@@ -42,13 +42,15 @@ def test_merged_counts_are_those_of_all_pairs(seed):
     weights = [number for number in values if number in (1, 2)]
     assert merged.loss_weights == (min(weights), max(weights))
     for reason, number in (("zero", 0), ("seven", 7)):
-        places = [place for place, found in numbers if found == number]
+        places = [place for place, value in numbers if value == number]
         assert merged.examples[reason] == places[:EXAMPLES]
     order = [number for number in dict.fromkeys(values) if number in (11, 13)]
-    assert [one.problem for one in merged.invalid] == [ODD if n == 11 else BIG for n in order]
-    for one, number in zip(merged.invalid, order, strict=True):
-        got = [f"{number} at {place}" for place, found in numbers if found == number]
-        assert (one.num_lines, one.got) == (len(got), got[:EXAMPLES])
+    assert [invalid.problem for invalid in merged.invalid] == [
+        ODD if n == 11 else BIG for n in order
+    ]
+    for invalid, number in zip(merged.invalid, order, strict=True):
+        got = [f"{number} at {place}" for place, value in numbers if value == number]
+        assert (invalid.num_lines, invalid.got) == (len(got), got[:EXAMPLES])
 
 
 def test_counts_are_the_same_after_json():

@@ -68,13 +68,13 @@ def test_every_corpus_of_a_list_is_checked(tmp_path):
         "a": spec,
         "b": spec,
     }
-    for other, code, part in (
+    for other_spec, code, part in (
         (f"{spec}x", DATA, "a.tsvx"),
         (f"2*{spec}", CONFIGURATION, "data.valid has a weight"),
         ("csv:a", CONFIGURATION, "got 'csv:a'"),
     ):
         with pytest.raises(UserError, match=part) as refused:
-            held_out_specs(DataConfig(valid=f"a={spec}; b={other}"), "valid")
+            held_out_specs(DataConfig(valid=f"a={spec}; b={other_spec}"), "valid")
         assert refused.value.code == code
 
 

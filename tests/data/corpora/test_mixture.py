@@ -20,17 +20,17 @@ from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 @pytest.fixture
 def files(tmp_path):
     """Two files of 5 and 7 pairs; the second also has a blank line and one that is too long."""
-    one, other = tmp_path / "one.tsv", tmp_path / "other.tsv"
-    one.write_text("".join(f"a{i}\tA{i}\n" for i in range(5)))
+    first, second = tmp_path / "one.tsv", tmp_path / "other.tsv"
+    first.write_text("".join(f"a{i}\tA{i}\n" for i in range(5)))
     lines = [f"b{i}\tB{i}\n" for i in range(7)]
-    other.write_text("".join(["\t\n", *lines[:3], "b b b b b\tB\n", *lines[3:]]))
-    return one, other
+    second.write_text("".join(["\t\n", *lines[:3], "b b b b b\tB\n", *lines[3:]]))
+    return first, second
 
 
 def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
-    one, other = files
+    first, second = files
     config = DataConfig(
-        corpus=f"2*tsv:{one} +0.5 * tsv:{other}",
+        corpus=f"2*tsv:{first} +0.5 * tsv:{second}",
         tokenizer="characters",
         source_length=7,
         target_length=7,
@@ -47,14 +47,14 @@ def test_the_corpora_of_a_mixture_keep_their_lines_and_weights(files):
         "b6",
     ]
     assert [corpus.where(i) for i in (0, 4, 5, 12)] == [
-        f"{one}:1",
-        f"{one}:5",
-        f"{other}:2",
-        f"{other}:9",
+        f"{first}:1",
+        f"{first}:5",
+        f"{second}:2",
+        f"{second}:9",
     ]
     assert corpus.counts.dropped == {"blank": 1}
-    assert corpus.fingerprints.keys() == {str(one), str(other)}
-    assert corpus.names == [str(one), str(other)]
+    assert corpus.fingerprints.keys() == {str(first), str(second)}
+    assert corpus.names == [str(first), str(second)]
     tokenizers = train_tokenizers(config, corpus.source, corpus.target)
     pairs, _, dropped = encode_pairs(corpus, *tokenizers, config)
     assert dropped == {"source longer than 6 tokens": [8]}
@@ -82,12 +82,12 @@ def test_a_mixture_is_parsed_and_a_malformed_one_is_refused(files):
     for wrong in ("", "2*", "foo:b", "2*foo:b"):
         with pytest.raises(UserError, match="a corpus must be one of"):
             mixture(wrong)
-    one, other = files
+    first, second = files
     with pytest.raises(UserError, match="training data only"):
-        check_corpus(f"tsv:{one} + 2*tsv:{other}", "valid", DataConfig())
-    check_corpus(f"tsv:{one} + tsv:{other}", "valid", DataConfig())
+        check_corpus(f"tsv:{first} + 2*tsv:{second}", "valid", DataConfig())
+    check_corpus(f"tsv:{first} + tsv:{second}", "valid", DataConfig())
     with pytest.raises(UserError, match="does not exist") as caught:
-        check_corpus(f"tsv:{one} + tsv:{one}x", "train", DataConfig())
+        check_corpus(f"tsv:{first} + tsv:{first}x", "train", DataConfig())
     assert caught.value.code == DATA
 
 
@@ -144,8 +144,8 @@ def test_a_tag_without_a_corpus_is_refused(spec):
 @pytest.mark.parametrize("split", ["train", "valid"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_each_source_begins_with_the_tag_of_its_part_even_if_reversed(files, reverse, split):
-    one, other = files
-    spec = f"tag:>>x<<:tsv:{one} + tsv:{other} + tag:>>y<<:tsv:{one}"
+    first, second = files
+    spec = f"tag:>>x<<:tsv:{first} + tsv:{second} + tag:>>y<<:tsv:{first}"
     tagged = read_corpus(spec, split, DataConfig(reverse=reverse))
     plain = read_corpus(
         spec.replace("tag:>>x<<:", "").replace("tag:>>y<<:", ""), split, DataConfig()

@@ -102,10 +102,10 @@ def test_the_kept_pairs_are_those_of_a_loop_over_the_lines(tmp_path, small_limit
     for spec, pairs in ((text, rows), (tsv, columns)):
         texts = {n: [usable(side, config) for side in row] for n, row in pairs.items()}
         expected = {n: tuple(pair) for n, pair in texts.items() if None not in pair}
-        found = read_corpus(spec, "train", config)
-        assert list(found.numbers) == list(expected)
-        assert list(zip(found.source, found.target, strict=True)) == list(expected.values())
-        assert sum(found.counts.dropped.values()) == 60 - len(expected)
+        corpus = read_corpus(spec, "train", config)
+        assert list(corpus.numbers) == list(expected)
+        assert list(zip(corpus.source, corpus.target, strict=True)) == list(expected.values())
+        assert sum(corpus.counts.dropped.values()) == 60 - len(expected)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_the_identity_depends_on_all_that_determines_the_text(path, tmp_path, mo
     spec, split = f"tsv:{path}", "train"
     identity = reader_of(spec).identity()
     assert json.loads(json.dumps(identity)) == identity
-    others = [
+    readers = [
         reader_of(f"weighted_tsv:{path}"),
         reader_of(f"tag:x:{spec}"),
         reader_of(f"tag:y:{spec}"),
@@ -184,8 +184,8 @@ def test_the_identity_depends_on_all_that_determines_the_text(path, tmp_path, mo
         reader_of(spec, "valid"),
         reader_of(f"text:{path},{path}"),
     ]
-    found = [json.dumps(one.identity()) for one in others]
-    assert len({json.dumps(identity), *found}) == 1 + len(others)
+    identities = [json.dumps(reader.identity()) for reader in readers]
+    assert len({json.dumps(identity), *identities}) == 1 + len(readers)
     monkeypatch.chdir(tmp_path)
     assert reader_of("2*tsv:pairs.tsv").identity() == identity
     changed = path.stat().st_mtime_ns + 1
@@ -204,10 +204,11 @@ def test_blocks_can_be_collected_in_another_process(path):
     reader = reader_of(f"tag:>>x<<:tsv:{path}", reverse=True)
     (block,) = reader.blocks()
     sent = pickle.loads(pickle.dumps((reader.part, config, "train", block)))
-    found = pickle.loads(pickle.dumps(collect_block(*sent)))
-    assert found.source == [f">>x<< b {i}" for i in range(9)]
-    assert found.target == [f"a {i}" for i in range(9)] and list(found.numbers) == [*range(1, 10)]
-    assert found.counts == Counts(kept=9) and found.loss_weights is None
+    collected = pickle.loads(pickle.dumps(collect_block(*sent)))
+    assert collected.source == [f">>x<< b {i}" for i in range(9)]
+    assert collected.target == [f"a {i}" for i in range(9)]
+    assert list(collected.numbers) == [*range(1, 10)]
+    assert collected.counts == Counts(kept=9) and collected.loss_weights is None
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
@@ -253,7 +254,7 @@ def test_a_pipe_cannot_change():
 
 
 def test_the_title_has_each_name_once(path):
-    other = path.with_name("other")
-    other.write_bytes(path.read_bytes())
+    copy = path.with_name("other")
+    copy.write_bytes(path.read_bytes())
     assert reader_of(f"tsv:{path}").title == str(path)
-    assert reader_of(f"text:{path},{other}").title == f"{path}, {other}"
+    assert reader_of(f"text:{path},{copy}").title == f"{path}, {copy}"

@@ -11,7 +11,7 @@ import pytest
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora import registry as corpora
 from seq2seq.data.corpora.blocks import blocks_of
-from seq2seq.data.corpora.kinds import RawCorpus
+from seq2seq.data.corpora.raw_corpus import RawCorpus
 from seq2seq.data.corpora.registry import (
     check_corpus,
     open_parts,
@@ -230,7 +230,7 @@ class Numbers(RawCorpus):
 
 
 def test_a_registered_kind_can_be_used(monkeypatch):
-    monkeypatch.setitem(corpora.KINDS, "numbers", Numbers)
+    monkeypatch.setitem(corpora.CORPUS_KINDS, "numbers", Numbers)
     config = DataConfig(corpus="2*numbers:3", reverse=True)
     corpus = read_split(config, "train")
     assert (corpus.source, corpus.target) == (["0", "-1", "-2"], ["0", "1", "2"])

@@ -85,10 +85,14 @@ def test_only_the_first_five_places_of_a_reason_are_recorded(text):
 
 @pytest.mark.parametrize("more", [-7, -1, 1, 7])
 def test_files_of_different_length_are_refused_with_both_counts(text, more):
-    one, other = f"train.de has {LINES} lines", f"train.en has {LINES + more}"
-    assert f"{one}, {other}" in refused(DATA, text, lines("a"), lines("b", LINES + more))
-    one, other = f"train.de has {LINES + more} lines", f"train.en has {LINES}"
-    assert f"{one}, {other}" in refused(DATA, text, lines("a", LINES + more), lines("b"))
+    source_count, target_count = f"train.de has {LINES} lines", f"train.en has {LINES + more}"
+    assert f"{source_count}, {target_count}" in refused(
+        DATA, text, lines("a"), lines("b", LINES + more)
+    )
+    source_count, target_count = f"train.de has {LINES + more} lines", f"train.en has {LINES}"
+    assert f"{source_count}, {target_count}" in refused(
+        DATA, text, lines("a", LINES + more), lines("b")
+    )
 
 
 def test_bytes_that_are_not_utf8_are_refused_with_line_and_column(text):
@@ -141,10 +145,12 @@ def test_reverse_swaps_the_sides_and_their_files(text):
 
 def test_the_fingerprint_of_a_file_depends_on_its_content(text):
     first, same = text(b"a\nb\n", b"x\ny\n"), text(b"a\nb\n", b"x\ny\n")
-    other = text(b"a\nb\n", b"x\nz\n")
+    different = text(b"a\nb\n", b"x\nz\n")
     assert first.fingerprints == same.fingerprints
     changed = [
-        name for name in first.fingerprints if first.fingerprints[name] != other.fingerprints[name]
+        name
+        for name in first.fingerprints
+        if first.fingerprints[name] != different.fingerprints[name]
     ]
     assert changed == ["train.en"]
 
@@ -301,14 +307,16 @@ def test_lines_are_the_same_in_chunks_of_any_size(seed, monkeypatch):
     expected = [line.removesuffix(b"\r") for line in data.removesuffix(b"\n").split(b"\n")]
     digest = hashlib.sha256()
     monkeypatch.setattr("seq2seq.runtime.lines.CHUNK", choose.randint(1, 40))
-    found = list(truncated_lines(io.BytesIO(data), digest))
+    truncated = list(truncated_lines(io.BytesIO(data), digest))
     if data:
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert one == other or (len(other) > 5 and other.startswith(one) and len(one) > 5)
-            assert len(one) <= max(5 + 8, 40)
+        assert len(truncated) == len(expected)
+        for line, whole_line in zip(truncated, expected, strict=True):
+            assert line == whole_line or (
+                len(whole_line) > 5 and whole_line.startswith(line) and len(line) > 5
+            )
+            assert len(line) <= max(5 + 8, 40)
     else:
-        assert found == []
+        assert truncated == []
     assert digest.digest() == hashlib.sha256(data).digest()
 
 

@@ -115,7 +115,7 @@ def test_a_process_with_another_hash_seed_generates_the_same_corpus(pairs):
         "import hashlib; from seq2seq.data.korean.corpus import generate_corpus; "
         "print(hashlib.sha256(repr(sorted(generate_corpus().items())).encode()).hexdigest())"
     )
-    other = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
         capture_output=True,
@@ -123,7 +123,7 @@ def test_a_process_with_another_hash_seed_generates_the_same_corpus(pairs):
         check=True,
         env={**os.environ, "PYTHONHASHSEED": "7"},
     )
-    assert other.stdout.split()[-1] == digest(pairs)
+    assert process.stdout.split()[-1] == digest(pairs)
 
 
 def test_the_digest_of_the_corpus_matches_so_its_version_is_current(pairs):
@@ -159,9 +159,9 @@ def test_held_out_combinations_are_in_half_of_their_split_and_in_no_other_split(
         for split, texts in pairs.items()
     }
     assert not any({"validation", "test"} & splits for splits in shown["train"])
-    for split, other in (("validation", "test"), ("test", "validation")):
+    for split, other_split in (("validation", "test"), ("test", "validation")):
         assert sum(split in splits for splits in shown[split]) == 500
-        assert not any(other in splits for splits in shown[split])
+        assert not any(other_split in splits for splits in shown[split])
 
 
 def test_no_training_text_contains_a_held_out_combination(pairs):
@@ -209,7 +209,9 @@ def test_tfds_returns_the_generated_pairs(pairs, tmp_path, capfd):
     for split, texts in pairs.items():
         source = builder.as_data_source(split)
         examples = source.__getitems__(range(len(source)))
-        assert {(one["ko"].decode(), one["en"].decode()) for one in examples} == set(texts)
+        assert {(example["ko"].decode(), example["en"].decode()) for example in examples} == set(
+            texts
+        )
         assert len(source) == len(texts)
     written = os.stat(builder.data_path / "dataset_info.json").st_mtime_ns
     again = prepare_korean_english(str(tmp_path))

@@ -226,7 +226,9 @@ def test_tense_mode_and_negation(tense, mode, negative, ko, en):
 def test_relative_clauses_precede_the_korean_and_follow_the_english_noun():
     met = Clause(VERBS["만나다"], (("subject", Phrase(ME)),))
     reads = Clause(VERBS["읽다"], (("object", BOOKS),), "present")
-    man, woman = (Phrase(NOUN[ko], relative=one) for ko, one in (("남자", met), ("여자", reads)))
+    man, woman = (
+        Phrase(NOUN[ko], relative=clause) for ko, clause in (("남자", met), ("여자", reads))
+    )
     assert render(VERBS["보다"], ("topic", man), ("object", woman)) == (
         "내가 만난 남자는 책 두 권을 읽는 여자를 봤다.",
         "The man that I met saw the woman who reads two books.",

@@ -23,5 +23,5 @@ def test_keys_with_the_same_hash_are_distinct():
     keys = [key for i in range(600) if (key := i * inverse % (1 << 64)) < 1 << 63]
     assert len(keys) > 200
     content = {key: i for i, key in enumerate(keys[:100])}
-    found = IntegerTable(content)(np.array(keys, np.int64)).tolist()
-    assert found == [*range(100), *[-1] * (len(keys) - 100)]
+    values = IntegerTable(content)(np.array(keys, np.int64)).tolist()
+    assert values == [*range(100), *[-1] * (len(keys) - 100)]

@@ -30,16 +30,16 @@ from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.storage.config import Config
 
 GERMAN = [
-    f"Der {noun} {verb} den {other}."
+    f"Der {noun} {verb} den {object_noun}."
     for noun in ("Hund", "Mann", "Ball", "Bär")
     for verb in ("sieht", "sucht", "hört")
-    for other in ("Vogel", "Fisch", "König")
+    for object_noun in ("Vogel", "Fisch", "König")
 ]
 ENGLISH = [
-    f"The {noun} {verb} the {other}."
+    f"The {noun} {verb} the {object_noun}."
     for noun in ("dog", "man", "ball", "bear")
     for verb in ("sees", "seeks", "hears")
-    for other in ("bird", "fish", "king")
+    for object_noun in ("bird", "fish", "king")
 ]
 DRAWS = 4000
 
@@ -443,7 +443,7 @@ def test_a_sentence_that_would_no_longer_fit_keeps_its_usual_pieces(config):
         fits = [len(new) <= limit for new in sampled]
         assert {*fits} == {True, False}
         assert as_lists(tight(pairs, (0,))[side]) == [
-            new if fit else other for new, other, fit in zip(sampled, usual, fits, strict=True)
+            new if fit else old for new, old, fit in zip(sampled, usual, fits, strict=True)
         ]
 
 

@@ -35,13 +35,13 @@ def test_ids_and_texts_are_those_of_transformers(directory):
     transformers = pytest.importorskip("transformers")
     reference = transformers.MarianTokenizer.from_pretrained(directory)
     source, target = load_marian_tokenizers(directory)
-    found = source.encode_many(TEXTS)
-    assert [[*ids, 0] for ids in found] == [reference(text).input_ids for text in TEXTS]
+    encoded = source.encode_many(TEXTS)
+    assert [[*ids, 0] for ids in encoded] == [reference(text).input_ids for text in TEXTS]
     assert [[*ids, 0] for ids in target.encode_many(TEXTS)] == [
         reference(text_target=text).input_ids for text in TEXTS
     ]
-    assert any(1 in ids for ids in found)
-    assert source.id_of(">>deu<<") in found[TEXTS.index(">>deu<< A woman reads.")]
+    assert any(1 in ids for ids in encoded)
+    assert source.id_of(">>deu<<") in encoded[TEXTS.index(">>deu<< A woman reads.")]
     choose = np.random.default_rng(0)
     for _ in range(50):
         ids = choose.integers(2, target.size - 1, choose.integers(1, 20))
@@ -52,20 +52,20 @@ def test_ids_and_texts_are_those_of_transformers(directory):
         assert target.decode(ids) == reference.decode(ids, skip_special_tokens=True)
 
 
-def test_checkpoints_it_in_a_run_and_loading_it_changes_nothing(directory, tmp_path):
+def test_saving_a_tokenizer_in_a_run_and_loading_it_change_nothing(directory, tmp_path):
     tokenizers = load_marian_tokenizers(directory)
     save_tokenizers(str(tmp_path / "vocab"), *tokenizers)
-    for one, other in zip(tokenizers, load_tokenizers(str(tmp_path / "vocab")), strict=True):
-        assert isinstance(other, MarianTokenizer)
-        assert (one.model, one.vocabulary) == (other.model, other.vocabulary)
-        assert one.encode_many(TEXTS) == other.encode_many(TEXTS)
+    for tokenizer, loaded in zip(tokenizers, load_tokenizers(str(tmp_path / "vocab")), strict=True):
+        assert isinstance(loaded, MarianTokenizer)
+        assert (tokenizer.model, tokenizer.vocabulary) == (loaded.model, loaded.vocabulary)
+        assert tokenizer.encode_many(TEXTS) == loaded.encode_many(TEXTS)
 
 
 def test_an_appended_pad_can_be_removed(directory):
-    for one in load_marian_tokenizers(directory):
-        padded = with_appended_pad(one, one.size + 5)
-        assert padded.id_of("<pad>") == one.size + 5 == padded.size - 1
-        assert without_appended_pad(padded).vocabulary == one.vocabulary
+    for tokenizer in load_marian_tokenizers(directory):
+        padded = with_appended_pad(tokenizer, tokenizer.size + 5)
+        assert padded.id_of("<pad>") == tokenizer.size + 5 == padded.size - 1
+        assert without_appended_pad(padded).vocabulary == tokenizer.vocabulary
 
 
 @pytest.mark.parametrize(

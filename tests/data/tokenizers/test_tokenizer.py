@@ -16,16 +16,16 @@ from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 
 GERMAN = [
-    f"Der {noun} {verb} den {other} ."
+    f"Der {noun} {verb} den {object_noun} ."
     for noun in ("Hund", "Mann", "Ball", "Bär")
     for verb in ("sieht", "sucht", "hört")
-    for other in ("Vogel", "Fisch", "König")
+    for object_noun in ("Vogel", "Fisch", "König")
 ]
 ENGLISH = [
-    f"The {noun} {verb} the {other} ."
+    f"The {noun} {verb} the {object_noun} ."
     for noun in ("dog", "man", "ball", "bear")
     for verb in ("sees", "seeks", "hears")
-    for other in ("bird", "fish", "king")
+    for object_noun in ("bird", "fish", "king")
 ]
 
 
@@ -75,9 +75,9 @@ def test_decoded_text_has_no_line_ends(tokenizer):
     lines = [f"{text}\r\n{text}" for text in GERMAN]
     config = DataConfig(tokenizer=tokenizer.kind, vocab_size=127)
     trained, _ = train_tokenizers(config, lines, lines)
-    for one in (tokenizer, trained):
-        assert not {"\n", "\r"} & set(one.decode(one.encode(lines[0])))
-        assert not {"\n", "\r"} & set("".join(one.decode([i]) for i in range(one.size)))
+    for checked in (tokenizer, trained):
+        assert not {"\n", "\r"} & set(checked.decode(checked.encode(lines[0])))
+        assert not {"\n", "\r"} & set("".join(checked.decode([i]) for i in range(checked.size)))
 
 
 def test_the_same_sentences_give_the_same_vocabulary(tokenizer):
@@ -122,7 +122,7 @@ def test_a_user_defined_piece_of_the_source_is_one_piece_at_any_place(kind):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "words"])
-def test_a_tag_at_the_start_is_one_token_and_the_text_after_it_is_encoded_as_without(kind):
+def test_a_tag_at_the_start_is_one_token_and_does_not_change_the_tokens_of_the_text_after_it(kind):
     tags = [">>deu<<", ">>zle_Latn<<"]
     tokenizer, _ = train_tokenizers(
         DataConfig(tokenizer=kind, vocab_size=97), GERMAN, ENGLISH, [*tags, "<x>"]
@@ -140,7 +140,7 @@ def test_a_tag_at_the_start_is_one_token_and_the_text_after_it_is_encoded_as_wit
         assert tokenizer.encode(f"<x> {text}") == [*boundary, x, *usual]
     if kind != "words":
         words = [piece[1:] for piece in tokenizer.pieces()[1] if piece[0] == "▁" != piece]
-        word = next(one for one in words if len(tokenizer.encode(one)) == 1)
+        word = next(candidate for candidate in words if len(tokenizer.encode(candidate)) == 1)
         ids = [*tokenizer.encode(word), tokenizer.id_of(tags[0])]
         assert tokenizer.encode(f"{word}{tags[0]}") == ids
 
@@ -170,10 +170,10 @@ def test_saved_tokenizers_are_loaded_unchanged(tmp_path, tokenizer, joint):
     save_tokenizers(str(tmp_path / "vocab"), *saved)
     loaded = load_tokenizers(str(tmp_path / "vocab"))
     assert (loaded[0] is loaded[1]) == joint
-    for one, other, text in zip(saved, loaded, (GERMAN[1], ENGLISH[1]), strict=True):
-        assert (one.kind, one.size) == (other.kind, other.size)
-        assert tokenizer_sha256(one) == tokenizer_sha256(other)
-        assert one.encode(text) == other.encode(text)
+    for original, restored, text in zip(saved, loaded, (GERMAN[1], ENGLISH[1]), strict=True):
+        assert (original.kind, original.size) == (restored.kind, restored.size)
+        assert tokenizer_sha256(original) == tokenizer_sha256(restored)
+        assert original.encode(text) == restored.encode(text)
     assert not list(tmp_path.rglob("*.tmp"))
 
 

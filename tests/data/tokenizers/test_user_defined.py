@@ -107,7 +107,7 @@ def test_subword_sampling_never_splits_a_user_defined_piece_and_keeps_the_text(
     encoded, _, _ = encode_pairs(corpus, *tokenizers, config)
     sampler = SubwordSampler(tokenizers, config)
     windows = [sampler(encoded, (key,)).source for key in range(4)]
-    assert any((one.ids.tolist() != encoded.source.ids.tolist()) for one in windows)
+    assert any((window.ids.tolist() != encoded.source.ids.tolist()) for window in windows)
     for window in windows:
         for i, line in enumerate(lines):
             ids = window.ids[window.offsets[i] : window.offsets[i + 1]]
@@ -126,8 +126,8 @@ def test_subword_sampling_puts_no_boundary_before_a_tag_at_the_start(kind):
     assert sampled.ids.tolist() != usual.ids.tolist()
     tag, first = tokenizers[0].id_of(">>deu<<"), sampled.offsets[:-1]
     assert np.flatnonzero(sampled.ids == tag).tolist() == first.tolist()
-    found = np.split(sampled.ids, sampled.offsets[1:-1])
-    assert [tokenizers[0].decode(ids) for ids in found] == lines
+    ids_of_lines = np.split(sampled.ids, sampled.offsets[1:-1])
+    assert [tokenizers[0].decode(ids) for ids in ids_of_lines] == lines
 
 
 @pytest.mark.parametrize("kind", SUBWORDS)
@@ -160,9 +160,11 @@ def test_bytes_and_user_defined_pieces_count_towards_the_size(kind):
 
 
 def test_a_vocabulary_of_words_without_room_for_words_is_refused():
-    with pytest.raises(UserError, match="vocab_size must be at least 7 for 2 user-defined") as one:
+    with pytest.raises(
+        UserError, match="vocab_size must be at least 7 for 2 user-defined"
+    ) as refused:
         trained("words", ["a b c"], vocab_size=6, user_defined="x y")
-    assert one.value.code == CONFIGURATION
+    assert refused.value.code == CONFIGURATION
     assert trained("words", ["a b b"], vocab_size=7, user_defined="x y").size == 7
 
 

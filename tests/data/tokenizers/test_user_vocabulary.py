@@ -18,10 +18,10 @@ from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.storage.config import Config
 
 LINES = [
-    f"{one} {two} {three} ."
-    for one in ("der hund", "die übung", "das haus")
-    for two in ("sieht", "sucht", "findet")
-    for three in ("den mann", "die frau", "ein kind")
+    f"{subject} {verb} {object_noun} ."
+    for subject in ("der hund", "die übung", "das haus")
+    for verb in ("sieht", "sucht", "findet")
+    for object_noun in ("den mann", "die frau", "ein kind")
 ]
 LAYOUTS = {
     "ours": {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3},
@@ -72,10 +72,10 @@ def texts(processor):
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_texts_have_the_pieces_of_the_users_model(layout, kind, tmp_path):
-    others = {"user_defined_symbols": ["<num>"], "control_symbols": ["<sep>"]}
+    options = {"user_defined_symbols": ["<num>"], "control_symbols": ["<sep>"]}
     if layout == "T5":
-        others |= {"byte_fallback": True, "vocab_size": 400, "add_dummy_prefix": False}
-    model = spm(kind, **LAYOUTS[layout], **others)
+        options |= {"byte_fallback": True, "vocab_size": 400, "add_dummy_prefix": False}
+    model = spm(kind, **LAYOUTS[layout], **options)
     processor, tokenizer = processor_of(model), read_own_tokenizer(written(tmp_path / "m", model))
     assert (tokenizer.kind, tokenizer.piece(UNKNOWN)) == (kind, "<unk>")
     assert [tokenizer.piece(i) for i in range(4)] == list(LIST_SPECIALS)
@@ -95,13 +95,13 @@ def test_texts_have_the_pieces_of_the_users_model(layout, kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_the_layout_of_special_ids_does_not_change_a_vocabulary(kind, tmp_path):
-    one, other = (
+    usual, unusual = (
         read_own_tokenizer(written(tmp_path / name, spm(kind, **LAYOUTS[name])))
         for name in ("ours", "unusual")
     )
-    assert one.encode_many(LINES) == other.encode_many(LINES)
-    assert one.pieces() == other.pieces()
-    assert one.encode_many(LINES) == processor_of(spm(kind, **LAYOUTS["ours"])).encode(LINES)
+    assert usual.encode_many(LINES) == unusual.encode_many(LINES)
+    assert usual.pieces() == unusual.pieces()
+    assert usual.encode_many(LINES) == processor_of(spm(kind, **LAYOUTS["ours"])).encode(LINES)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -117,11 +117,11 @@ def test_the_copy_is_a_sentencepiece_model_with_our_special_ids(layout, tmp_path
 
 
 def test_one_file_is_a_joint_vocabulary_and_two_are_separate(tmp_path):
-    one = written(tmp_path / "one", spm())
-    two = written(tmp_path / "two", spm("bpe"))
-    source, target = read_own_tokenizers([one])
+    first = written(tmp_path / "first", spm())
+    second = written(tmp_path / "second", spm("bpe"))
+    source, target = read_own_tokenizers([first])
     assert source is target
-    source, target = read_own_tokenizers([one, two])
+    source, target = read_own_tokenizers([first, second])
     assert (source.kind, target.kind) == ("unigram", "bpe")
 
 

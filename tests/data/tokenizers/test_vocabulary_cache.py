@@ -46,9 +46,9 @@ def test_a_vocabulary_is_trained_once(kind, joint, tmp_path):
     expected = trained(kind, joint_vocab=joint)
     train = Trainer(expected)
     for _ in range(3):
-        found = cached_tokenizers(tmp_path / "new" / "vocabularies", KEY, train)
-        assert list(map(tokenizer_sha256, found)) == list(map(tokenizer_sha256, expected))
-        assert (found[0] is found[1]) == joint
+        cached = cached_tokenizers(tmp_path / "new" / "vocabularies", KEY, train)
+        assert list(map(tokenizer_sha256, cached)) == list(map(tokenizer_sha256, expected))
+        assert (cached[0] is cached[1]) == joint
     assert train.calls == 1
     assert len(entries(tmp_path / "new" / "vocabularies")) == 1  # no temporary directory is left
 
@@ -211,11 +211,11 @@ def test_the_key_changes_with_the_text_and_the_sample(monkeypatch):
 def test_other_fields_do_not_change_the_key():
     """Those that change the text are part of the identities of the corpora."""
     config = DataConfig(corpus="tsv:/a.tsv")
-    others = {"valid": "tsv:/v.tsv", "source_length": 99, "subword_sampling": 0.1, "data_dir": "/d"}
-    assert vocabulary_key(IDENTITIES, replace(config, **others)) == vocabulary_key(
+    unused = {"valid": "tsv:/v.tsv", "source_length": 99, "subword_sampling": 0.1, "data_dir": "/d"}
+    assert vocabulary_key(IDENTITIES, replace(config, **unused)) == vocabulary_key(
         IDENTITIES, config
     )
-    known = set(CHANGES) | set(others) | {
+    known = set(CHANGES) | set(unused) | {
         "test", "reverse", "on_bad_utf8", "on_bad_line", "deduplicate", "vocab", "vocab_sha256",
         "target_length", "max_length_ratio",
     }  # fmt: skip

@@ -68,7 +68,7 @@ def test_the_sample_does_not_depend_on_the_blocks(monkeypatch):
     for pair_limit, characters in ((300, 1 << 40), (3000, 4000), (3000, 1 << 40)):
         limits(monkeypatch, pair_limit, characters)
         results = [sampled(pairs, n, usable.__contains__)[0] for n in (1, 17, 1024, 3000)]
-        assert all(one == results[0] for one in results)
+        assert all(result == results[0] for result in results)
         assert results[0] == sorted(results[0], key=lambda pair: int(pair[1]))
         assert len(results[0]) <= pair_limit
         assert sum(len(s) + len(t) for s, t in results[0]) <= characters
@@ -141,7 +141,7 @@ def test_the_sample_of_a_mixture_is_its_text(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("block", [1, 16, 1 << 14])
-def test_the_sample_of_a_large_corpus_has_its_own_lines(block, tmp_path, monkeypatch):
+def test_the_sample_of_a_large_corpus_has_the_lines_below_the_share(block, tmp_path, monkeypatch):
     """Also if some lines have no pair, in blocks of any size; line 0 is that of the first part."""
     lines = ["" if i % 7 == 3 else f"s{i}" for i in range(300)]
     for name, part in (("a", lines[:130]), ("b", lines[130:])):
@@ -152,8 +152,8 @@ def test_the_sample_of_a_large_corpus_has_its_own_lines(block, tmp_path, monkeyp
     messages = []
     config = DataConfig(corpus=f"tsv:{tmp_path}/a + tsv:{tmp_path}/b")
     readers = open_parts(config.corpus, "train", config)
-    found = sample_texts(readers, config, messages.append)
-    assert found == ([f"s{i}" for i in expected], [f"t{i}" for i in expected])
+    sample = sample_texts(readers, config, messages.append)
+    assert sample == ([f"s{i}" for i in expected], [f"t{i}" for i in expected])
     assert messages[-1] == f"vocabulary sample: {len(expected)} pairs from 300 lines"
 
 

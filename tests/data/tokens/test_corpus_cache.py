@@ -46,10 +46,10 @@ def cache(tmp_path):
     return CorpusCache(tmp_path / "cache", 0)
 
 
-def key_of(path, **other):
-    """A key as `store_key` makes it, of the present version of a file."""
+def key_of(path, **fields):
+    """The key of the present version of a file, in the form of `store_key`."""
     stat = path.stat()
-    return {"text": {"files": [[str(path), stat.st_size, stat.st_mtime_ns]]}, **other}
+    return {"text": {"files": [[str(path), stat.st_size, stat.st_mtime_ns]]}, **fields}
 
 
 class Write:
@@ -69,8 +69,8 @@ class Write:
         writer.append(PAIRS, np.array([2 * number, 2 * number + 1]), number)
 
 
-def is_complete(found):
-    store, facts = found
+def is_complete(entry):
+    store, facts = entry
     index = np.arange(len(store))
     return (
         facts == {"made": 1}
@@ -253,12 +253,12 @@ def test_a_damaged_entry_is_never_used_and_written_again(
         content[int(place * len(content)) if place > 0 else place] ^= 4
         cut = {"flipped": len(content), "shorter": len(content) - 2, "empty": 0}[damage]
         (entry / name).write_bytes(content[:cut])
-    found = cache.find(key)
-    if found:  # the damage is noticed when the chunk is read
+    stored = cache.find(key)
+    if stored:  # the damage is noticed when the chunk is read
         assert damage == "flipped" and name != "store.json"
         with pytest.raises(UserError, match=f"{entry / name} is damaged") as caught:
             with deleting_damaged_stores():
-                is_complete(found)
+                is_complete(stored)
         assert caught.value.code == DATA
         assert f"{entry} was deleted, so run the same command again" in str(caught.value)
         assert not entry.exists()
@@ -266,7 +266,7 @@ def test_a_damaged_entry_is_never_used_and_written_again(
     assert is_complete(cache.find_or_write(key, write, logged.append))
     assert write.before == [0]
     had_index = entry in [Path(line.split(" is damaged")[0]) for line in logged]
-    assert had_index == (not found and (name, damage) != ("store.json", "missing"))
+    assert had_index == (not stored and (name, damage) != ("store.json", "missing"))
 
 
 def test_a_damaged_entry_that_cannot_be_deleted_is_reported(cache, text, monkeypatch):
@@ -317,19 +317,19 @@ def interrupt(cache, key):
 def test_an_entry_of_a_changed_file_is_deleted_when_another_is_written(
     cache, text, change, complete
 ):
-    other = text.with_name("other")
-    other.write_text("c\td\n")
+    other_file = text.with_name("other")
+    other_file.write_text("c\td\n")
     for name in ("kept", "outdated"):
-        key = key_of(other if name == "kept" else text)
+        key = key_of(other_file if name == "kept" else text)
         if name == "outdated":
-            key["text"]["files"].insert(0, key_of(other)["text"]["files"][0])
+            key["text"]["files"].insert(0, key_of(other_file)["text"]["files"][0])
         cache.find_or_write(key, Write(key), no_log) if complete else interrupt(cache, key)
     before = set(entries(cache))
     change(text)
-    new = key_of(other, other=2)
+    new = key_of(other_file, other=2)
     cache.find_or_write(new, Write(new), no_log)
     assert len(before & set(entries(cache))) == 1 and len(entries(cache)) == 2
-    kept = Write(key_of(other))
+    kept = Write(key_of(other_file))
     assert is_complete(cache.find_or_write(kept.key, kept, no_log))
     assert kept.before == ([] if complete else [3])
 
@@ -353,9 +353,9 @@ def test_an_entry_is_kept_while_the_directory_of_its_files_is_missing(cache, tex
     key = key_of(text)
     cache.find_or_write(key, Write(key), no_log)
     text.parent.rename(text.parent.with_name("away"))
-    other = text.parent.with_name("other")
-    other.write_text("c\td\n")
-    new = key_of(other)
+    other_file = text.parent.with_name("other")
+    other_file.write_text("c\td\n")
+    new = key_of(other_file)
     cache.find_or_write(new, Write(new), no_log)
     assert is_complete(cache.find(key))
 
@@ -377,10 +377,10 @@ def test_unknown_content_of_the_directory_is_left_alone(cache, text, key):
 # Several processes
 
 
-def test_one_writes_and_the_others_wait_and_use_it(cache, text):
+def test_one_process_writes_an_entry_and_the_others_wait_and_use_it(cache, text):
     """Locks of threads conflict like those of processes: they belong to an open file."""
     key, started, go_on = key_of(text), threading.Event(), threading.Event()
-    logged, found, write = [], [], Write(key)
+    logged, loaded, write = [], [], Write(key)
 
     def slow(directory):
         started.set()
@@ -393,7 +393,7 @@ def test_one_writes_and_the_others_wait_and_use_it(cache, text):
             go_on.set()
 
     def run():
-        found.append(cache.find_or_write(key, slow, log))
+        loaded.append(cache.find_or_write(key, slow, log))
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     threads[0].start()
@@ -404,7 +404,7 @@ def test_one_writes_and_the_others_wait_and_use_it(cache, text):
         thread.join(30)
     (entry,) = entries(cache)
     assert logged == [f"waiting for another process that writes {entry}"] * 2
-    assert write.before == [0] and len(found) == 3 and all(map(is_complete, found))
+    assert write.before == [0] and len(loaded) == 3 and all(map(is_complete, loaded))
 
 
 def test_a_process_that_waited_for_one_that_failed_writes_the_entry(cache, text):
@@ -442,7 +442,7 @@ def test_the_lock_is_released(cache, text):
 # The flag
 
 
-def test_the_flag(tmp_path, monkeypatch):
+def test_the_flag_selects_the_directory_of_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HERE", str(tmp_path / "b"))
     monkeypatch.chdir(tmp_path)
@@ -450,9 +450,9 @@ def test_the_flag(tmp_path, monkeypatch):
     default = corpus_cache("")
     assert (default.directory, default.smallest) == (tmp_path / "jax-transformer", LARGE)
     for flag, path in (("a", tmp_path / "a"), ("$HERE/c", tmp_path / "b" / "c")):
-        given = corpus_cache(flag)
-        assert (given.directory, given.smallest) == (path, 0)
-        assert given.corpora == path / "corpora" and given.vocabularies == path / "vocabularies"
+        cache = corpus_cache(flag)
+        assert (cache.directory, cache.smallest) == (path, 0)
+        assert cache.corpora == path / "corpora" and cache.vocabularies == path / "vocabularies"
     assert list(tmp_path.iterdir()) == []
     define_cache_flag()
     assert flags.FLAGS["corpus_cache"].default == ""

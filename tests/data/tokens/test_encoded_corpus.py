@@ -94,12 +94,14 @@ def listed(pairs):
 
 
 def expected(spec, **options):
-    """The same from the whole text in memory, pair by pair: sides, loss weights, places, counts."""
-    config, found = config_of(spec, **options), []
+    """Expected values from the whole text, pair by pair: sides, loss weights, places, counts."""
+    config, kept = config_of(spec, **options), []
     corpus = read_corpus(spec, "train", config)
     dropped = dict(corpus.counts.dropped)
     for i, texts in enumerate(zip(corpus.source, corpus.target, strict=True)):
-        source, target = (one.encode(text) for one, text in zip(tokenizers(), texts, strict=True))
+        source, target = (
+            tokenizer.encode(text) for tokenizer, text in zip(tokenizers(), texts, strict=True)
+        )
         ratio = max(len(source), len(target)) / min(len(source), len(target))
         reason = None
         if config.max_length_ratio and ratio > config.max_length_ratio:
@@ -112,17 +114,17 @@ def expected(spec, **options):
             dropped[reason] = dropped.get(reason, 0) + 1
         else:
             weight = 1.0 if corpus.loss_weights is None else corpus.loss_weights[i]
-            found.append((source, target, weight, corpus.where(i)))
-    sources, targets, weights, places = map(list, zip(*found, strict=True))
+            kept.append((source, target, weight, corpus.where(i)))
+    sources, targets, weights, places = map(list, zip(*kept, strict=True))
     weights = None if corpus.loss_weights is None else weights
-    return sources, targets, weights, places, (len(found), dropped), corpus.fingerprints
+    return sources, targets, weights, places, (len(kept), dropped), corpus.fingerprints
 
 
 def assert_equals_text(pairs, spec, **options):
     sources, targets, weights, places, (kept, dropped), hashes = expected(spec, **options)
-    found = listed(pairs)
-    assert (found[0], found[1], found[2], found[6]) == (sources, targets, weights, places)
-    assert (found[3]["kept"], found[3]["dropped"], found[4]) == (kept, dropped, hashes)
+    actual = listed(pairs)
+    assert (actual[0], actual[1], actual[2], actual[6]) == (sources, targets, weights, places)
+    assert (actual[3]["kept"], actual[3]["dropped"], actual[4]) == (kept, dropped, hashes)
     assert kept < len(places) + sum(dropped.values())
 
 
@@ -179,7 +181,7 @@ def test_the_token_ids_are_those_of_the_text(
         monkeypatch.setattr(encoded_corpus, "usable_cores", lambda: 2)
     pairs = encode(mixture, cache if place == "cache" else None, **options)
     assert_equals_text(pairs, mixture, **options)
-    assert [one.weight for one in pairs.encoded] == [1, 0.5, 3]
+    assert [part.weight for part in pairs.encoded] == [1, 0.5, 3]
     if place == "cache":
         assert listed(encode(mixture, cache, **options)) == listed(pairs)
 
@@ -215,7 +217,7 @@ def test_a_bounded_number_of_blocks_waits_for_the_workers(spec, small):
     for count in (1, 3):
         workers = SameProcess(count)
         task = reader, config_of(spec), tokenizers(), workers, 0, no_log
-        assert sum(one.counts.kept for one in encoded_blocks(*task)) == len(encode(spec))
+        assert sum(block.counts.kept for block in encoded_blocks(*task)) == len(encode(spec))
         assert workers.waiting == encoding.AHEAD * count
 
 
@@ -234,15 +236,15 @@ def entries(cache):
 
 
 def test_a_cached_corpus_is_used_without_reading_the_text(tmp_path, spec, cache, monkeypatch):
-    other = write_text(tmp_path / "b.tsv", seed=1)
-    pairs = listed(encode(f"{spec} + 2*{other}", cache))
+    other_spec = write_text(tmp_path / "b.tsv", seed=1)
+    pairs = listed(encode(f"{spec} + 2*{other_spec}", cache))
     no_reading(monkeypatch)
     logged = []
-    assert listed(encode(f"{spec} + 2*{other}", cache, logged.append)) == pairs
+    assert listed(encode(f"{spec} + 2*{other_spec}", cache, logged.append)) == pairs
     assert len(logged) == 2 and all(str(cache.directory) in line for line in logged)
-    assert spec[4:] in logged[0] and other[4:] in logged[1]
+    assert spec[4:] in logged[0] and other_spec[4:] in logged[1]
     small_only = CorpusCache(cache.directory, 1 << 40)  # prepared in advance
-    assert listed(encode(f"{spec} + 2*{other}", small_only)) == pairs
+    assert listed(encode(f"{spec} + 2*{other_spec}", small_only)) == pairs
 
 
 def test_one_part_of_a_mixture_can_be_cached(tmp_path, spec, monkeypatch):
@@ -251,8 +253,8 @@ def test_one_part_of_a_mixture_can_be_cached(tmp_path, spec, monkeypatch):
     cache = CorpusCache(tmp_path / "cache", size)
     mixture = f"{short} + {spec}"
     assert listed(encode(mixture, cache)) == listed(encode(mixture))
-    assert [json.loads((one / "store.json").read_text())["key"]["text"]["corpus"]
-            for one in entries(cache)] == [spec]  # fmt: skip
+    assert [json.loads((entry / "store.json").read_text())["key"]["text"]["corpus"]
+            for entry in entries(cache)] == [spec]  # fmt: skip
     assert listed(encode(mixture, cache)) == listed(encode(mixture))
 
 
@@ -263,17 +265,17 @@ def key_of(spec, words=None, **options):
 
 
 def test_the_key_has_all_that_determines_the_token_ids(tmp_path, spec, monkeypatch):
-    other = tmp_path / "b.tsv"
-    other.write_bytes(Path(spec[4:]).read_bytes())
-    os.utime(other, ns=(0, Path(spec[4:]).stat().st_mtime_ns))
-    one, _ = tokenizers()
+    copy = tmp_path / "b.tsv"
+    copy.write_bytes(Path(spec[4:]).read_bytes())
+    os.utime(copy, ns=(0, Path(spec[4:]).stat().st_mtime_ns))
+    tokenizer, _ = tokenizers()
     longer = train_tokenizers(DataConfig(tokenizer="words"), ["a b"], ["c"])[0]
     keys = [
         key_of(spec),
-        key_of(f"tsv:{other}"),
+        key_of(f"tsv:{copy}"),
         key_of(f"weighted_tsv:{spec[4:]}"),
-        key_of(spec, (one, longer)),
-        key_of(spec, (longer, one)),
+        key_of(spec, (tokenizer, longer)),
+        key_of(spec, (longer, tokenizer)),
         key_of(spec, source_length=6),
         key_of(spec, target_length=7),
         key_of(spec, source_length=6, target_length=7),
@@ -299,11 +301,11 @@ def test_the_key_has_all_that_determines_the_token_ids(tmp_path, spec, monkeypat
     assert len(set(keys)) == len(keys)
 
 
-def test_the_key_has_nothing_else(tmp_path, spec, monkeypatch):
+def test_the_key_does_not_depend_on_anything_else(tmp_path, spec, monkeypatch):
     monkeypatch.chdir(tmp_path)
     unused = {"subword_sampling": 0.3, "vocab_size": 99, "valid": spec, "user_defined": ">>x<<"}
-    others = ["2*" + spec, "tsv:a.tsv", f"tsv:{tmp_path}/../{tmp_path.name}/a.tsv"]
-    keys = {key_of(one) for one in [spec, *others]} | {key_of(spec, **unused)}
+    other_specs = ["2*" + spec, "tsv:a.tsv", f"tsv:{tmp_path}/../{tmp_path.name}/a.tsv"]
+    keys = {key_of(corpus) for corpus in [spec, *other_specs]} | {key_of(spec, **unused)}
     assert keys == {key_of(spec)}
     assert json.loads(key_of(spec))["text"]["files"][0][0] == str(tmp_path / "a.tsv")
 
@@ -312,13 +314,13 @@ def test_paths_are_those_of_the_run_that_uses_an_entry(tmp_path, spec, cache, mo
     pairs = listed(encode(f"text:{spec[4:]},{spec[4:]}", cache, reverse=True))
     monkeypatch.chdir(tmp_path)
     Path("c:1").write_bytes(Path("a.tsv").read_bytes())
-    for one, other in (("a.tsv", "./a.tsv"), ("c:1", str(tmp_path / "c:1"))):
-        specs = [f"text:{one},{tmp_path / 'a.tsv'}", f"text:{other},a.tsv"]
+    for path, alias in (("a.tsv", "./a.tsv"), ("c:1", str(tmp_path / "c:1"))):
+        specs = [f"text:{path},{tmp_path / 'a.tsv'}", f"text:{alias},a.tsv"]
         by_name = [listed(encode(name, place, source_length=4, target_length=5))
                    for place in (cache, None) for name in specs]  # fmt: skip
         assert by_name[0] == by_name[2] and by_name[1] == by_name[3] != by_name[0]
-        assert set(by_name[1][4]) == {other, "a.tsv"}
-        assert len(entries(cache)) == (2 if one == "a.tsv" else 3)
+        assert set(by_name[1][4]) == {alias, "a.tsv"}
+        assert len(entries(cache)) == (2 if path == "a.tsv" else 3)
     assert pairs[4].keys() == {spec[4:]}
 
 
@@ -365,9 +367,9 @@ def test_a_pipe_is_never_cached(spec, cache):
     read, write = os.pipe()
     os.write(write, Path(spec[4:]).read_bytes())
     os.close(write)
-    found, wanted = listed(encode(f"tsv:/dev/fd/{read}", cache)), listed(encode(spec))
+    piped, wanted = listed(encode(f"tsv:/dev/fd/{read}", cache)), listed(encode(spec))
     os.close(read)
-    assert found[:3] == wanted[:3] and found[3]["dropped"] == wanted[3]["dropped"]
+    assert piped[:3] == wanted[:3] and piped[3]["dropped"] == wanted[3]["dropped"]
     assert not cache.directory.exists()
 
 
@@ -377,8 +379,8 @@ def test_the_largest_id_is_that_of_the_larger_vocabulary(spec, cache, monkeypatc
         encoded_corpus, "StoreWriter", lambda *args: largest.append(args[2]) or StoreWriter(*args)
     )
     encode(spec, cache)
-    (one,) = {one.size for one in tokenizers()}
-    assert largest == [one - 1]
+    (size,) = {tokenizer.size for tokenizer in tokenizers()}
+    assert largest == [size - 1]
 
 
 # Interrupted writes
@@ -518,25 +520,31 @@ def test_a_corpus_that_changed_while_its_vocabulary_was_trained_is_refused(spec,
 
 @pytest.mark.parametrize("in_cache", [True, False])
 def test_a_weight_that_takes_no_pair_is_refused(tmp_path, spec, cache, in_cache):
-    other = tmp_path / "b.tsv"
-    other.write_text("w1\tW1\n" * 5)
+    other_file = tmp_path / "b.tsv"
+    other_file.write_text("w1\tW1\n" * 5)
     place = cache if in_cache else None
     for _ in range(2):
-        with pytest.raises(UserError, match=f"{other}: .* 0.1 takes none of 5 pairs") as refused:
-            encode(f"{spec} + 0.1*tsv:{other}", place)
+        with pytest.raises(
+            UserError, match=f"{other_file}: .* 0.1 takes none of 5 pairs"
+        ) as refused:
+            encode(f"{spec} + 0.1*tsv:{other_file}", place)
         assert refused.value.code == CONFIGURATION
-    assert encode(f"{spec} + 0.2*tsv:{other}", place).parts[1] == (5, 0.2)
+    assert encode(f"{spec} + 0.2*tsv:{other_file}", place).parts[1] == (5, 0.2)
 
 
 @pytest.mark.parametrize("in_cache", [True, False])
 def test_a_part_without_pairs_is_refused_with_the_counts(tmp_path, spec, cache, in_cache):
-    other = tmp_path / "b.tsv"
-    other.write_text("w1 w1 w1 w1 w1 w1 w1\tW1\n" * 3 + "\tW1\n" + "w1\tW1 W1 W1 W1 W1 W1\n" * 2)
+    other_file = tmp_path / "b.tsv"
+    other_file.write_text(
+        "w1 w1 w1 w1 w1 w1 w1\tW1\n" * 3 + "\tW1\n" + "w1\tW1 W1 W1 W1 W1 W1\n" * 2
+    )
     with pytest.raises(UserError) as refused:
-        encode(f"{spec} + tsv:{other}", cache if in_cache else None)
+        encode(f"{spec} + tsv:{other_file}", cache if in_cache else None)
     assert refused.value.code == DATA
     message = str(refused.value)
-    assert message.startswith(f"{other}: 0 of 6 pairs left: 1 blank, 3 source longer than 6 tokens")
+    assert message.startswith(
+        f"{other_file}: 0 of 6 pairs left: 1 blank, 3 source longer than 6 tokens"
+    )
     assert "2 target longer than 5 tokens; see config.data.source_length" in message
     if in_cache:
         assert len(entries(cache)) == 1  # of the other part

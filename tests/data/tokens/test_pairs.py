@@ -43,8 +43,8 @@ def test_pairs_that_do_not_fit_are_dropped_and_counted():
 
 
 def test_sequences_are_selected_in_the_order_of_the_index():
-    found = select_sequences(ragged([[7, 8], [9], [5, 6, 4]]), np.array([2, 0]))
-    assert (found.ids.tolist(), found.offsets.tolist()) == ([5, 6, 4, 7, 8], [0, 3, 5])
+    selected = select_sequences(ragged([[7, 8], [9], [5, 6, 4]]), np.array([2, 0]))
+    assert (selected.ids.tolist(), selected.offsets.tolist()) == ([5, 6, 4, 7, 8], [0, 3, 5])
 
 
 def test_pairs_are_the_same_in_blocks_of_any_size(monkeypatch):
@@ -55,8 +55,8 @@ def test_pairs_are_the_same_in_blocks_of_any_size(monkeypatch):
     monkeypatch.setattr("seq2seq.data.tokens.encoding.ENCODE_AT_ONCE", 5)
     blocks = encode_pairs(corpus, *tokenizers, config)
     results = [(*pairs[:2], (kept,)) for pairs, kept, _ in (whole, blocks)]
-    for one, other in zip(*results, strict=True):
-        for left, right in zip(one, other, strict=True):
+    for first, second in zip(*results, strict=True):
+        for left, right in zip(first, second, strict=True):
             np.testing.assert_array_equal(left, right)
 
 
@@ -81,10 +81,10 @@ def test_a_block_is_encoded_with_its_loss_weights(pairs):
     block = CollectedBlock(texts, texts, array("q", range(pairs)), weights, Counts())
     config = DataConfig(tokenizer="words", source_length=4)
     tokenizers = train_tokenizers(config, ["a b"], ["a b"])
-    found, kept, _ = encode_pairs(block, *tokenizers, config)
+    encoded, kept, _ = encode_pairs(block, *tokenizers, config)
     assert kept.tolist() == [i for i in range(pairs) if i % 3]
-    assert found.loss_weights.tolist() == [i / 2 for i in kept]
-    assert found.source.lengths.tolist() == [2] * len(kept)
+    assert encoded.loss_weights.tolist() == [i / 2 for i in kept]
+    assert encoded.source.lengths.tolist() == [2] * len(kept)
 
 
 def test_very_long_texts_are_dropped_before_they_are_tokenized():

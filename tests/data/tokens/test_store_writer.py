@@ -19,7 +19,7 @@ def part(number):
     random = np.random.default_rng(number)
     count = 3 * number % 7  # append 0 has no pairs
     sides = [[random.integers(4, 90, random.integers(1, 6)).tolist() for _ in range(count)] * 1]
-    sides.append([one[::-1] + [5] for one in sides[0]])
+    sides.append([ids[::-1] + [5] for ids in sides[0]])
     weights = random.random(count).astype(np.float32) if count else None
     pairs = Pairs(*map(ragged, sides), loss_weights=weights)
     return pairs, np.arange(count) + 100 * number, {"number": number}
@@ -186,8 +186,8 @@ def test_a_complete_store_is_replaced(tmp_path, expected):
 def test_the_facts_can_be_any_json(tmp_path):
     facts = [{"α": 1.5, "b\r\n\u2028": [None, True]}, "x", {"1": {}}]
     writer = StoreWriter(tmp_path, KEY, 99)
-    for one in facts:
-        writer.append(part(1)[0], part(1)[1], one)
+    for fact in facts:
+        writer.append(part(1)[0], part(1)[1], fact)
     assert writer.appended == facts == StoreWriter(tmp_path, KEY, 99).appended
     writer.finish(facts[0])
     assert open_store(tmp_path)[1] == facts[0]

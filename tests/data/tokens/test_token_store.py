@@ -82,17 +82,17 @@ def test_any_pairs_in_any_order_are_those_written(
     assert len(store) == len(pairs) == 41 and store.has_loss_weights == weights
     for index in ([], [40], [10, 11, 12], np.random.default_rng(0).integers(0, 41, 100)):
         index = np.array(index, np.int32)
-        found = store.select(index)
-        assert listed(found) == [pairs[i] for i in index]
-        assert found.source.ids.dtype == found.target.ids.dtype == np.int32
+        selected = store.select(index)
+        assert listed(selected) == [pairs[i] for i in index]
+        assert selected.source.ids.dtype == selected.target.ids.dtype == np.int32
         expected = [[len(side) + 1 for side in pairs[i]] for i in index]
         assert np.transpose(store.row_lengths(index)).tolist() == expected
         assert store.numbers(index).tolist() == [2 * i + 1 for i in index]
         if weights:
             of_all = np.concatenate([part.loss_weights for part in parts])
-            np.testing.assert_array_equal(found.loss_weights, of_all[index])
+            np.testing.assert_array_equal(selected.loss_weights, of_all[index])
         else:
-            assert found.loss_weights is None
+            assert selected.loss_weights is None
         store.release()
 
 
@@ -104,8 +104,10 @@ def test_the_files_are_npy_files(tmp_path, largest_id, dtype):
     ids, offsets, numbers, weights = (np.load(tmp_path / name) for name in FILES)
     assert ids.dtype == dtype and offsets.dtype == numbers.dtype == np.int64
     sequences = [side for pair in listed(pairs) for side in pair]
-    assert ids.tolist() == [token for one in sequences for token in one]
-    assert np.diff(offsets).tolist() == [len(one) for one in sequences] and offsets[0] == 0
+    assert ids.tolist() == [token for sequence in sequences for token in sequence]
+    assert (
+        np.diff(offsets).tolist() == [len(sequence) for sequence in sequences] and offsets[0] == 0
+    )
     assert numbers.tolist() == numbered([pairs])[0].tolist()
     np.testing.assert_array_equal(weights, pairs.loss_weights)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*FILES, INDEX])
@@ -187,14 +189,14 @@ def test_a_flipped_bit_is_found_exactly_when_its_chunk_is_read(tmp_path, small_c
         (tmp_path / name).write_bytes(damaged)
         index = random.integers(0, 120, random.integers(1, 12)).tolist()
         method = str(random.choice(["select", "row_lengths", "numbers"]))
-        found = False
+        detected = False
         try:
             getattr(open_store(tmp_path)[0], method)(np.array(index))
         except DamagedStore as error:
-            found = True
+            detected = True
             assert error.directory == tmp_path and error.code == DATA
             assert f"{name} is damaged (the sha256 of chunk {place // 256}" in str(error)
-        assert found == (place // 256 in chunks_read(parts, index, method)[name])
+        assert detected == (place // 256 in chunks_read(parts, index, method)[name])
 
 
 @pytest.fixture
@@ -228,8 +230,8 @@ def test_no_chunk_of_an_empty_range_is_verified(tmp_path, small_chunks, verified
     everywhere = np.arange(len(array.values) + 1)
     assert sum(len(part) for part in array.groups(everywhere, everywhere)) == len(everywhere)
     assert not verified
-    one = np.array([500, 600, 700])
-    assert next(array.groups(one, one + [0, 1, 0])).tolist() == [0, 1, 2]
+    places = np.array([500, 600, 700])
+    assert next(array.groups(places, places + [0, 1, 0])).tolist() == [0, 1, 2]
     assert verified == [("ids.npy", (HEADER + 1200) // 256)]
 
 
@@ -315,11 +317,11 @@ def test_the_index_holds_the_sha256_of_each_chunk(tmp_path):
     index = json.loads((tmp_path / INDEX).read_text())
     assert index["facts"] == {"a": [1, None]} == open_store(tmp_path)[1]
     assert sorted(index["files"]) == sorted(FILES[:3])
-    for name, one in index["files"].items():
+    for name, entry in index["files"].items():
         content = (tmp_path / name).read_bytes()
         chunks = [content[i : i + CHUNK] for i in range(0, len(content), CHUNK)]
-        assert one["bytes"] == len(content) and len(chunks) > 1
-        assert one["sha256"] == "".join(hashlib.sha256(chunk).hexdigest() for chunk in chunks)
+        assert entry["bytes"] == len(content) and len(chunks) > 1
+        assert entry["sha256"] == "".join(hashlib.sha256(chunk).hexdigest() for chunk in chunks)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])

@@ -40,32 +40,36 @@ MIXTURES = {
 
 @pytest.mark.parametrize("parts", MIXTURES.values(), ids=MIXTURES)
 def test_any_pairs_in_any_order_are_those_of_their_part(parts):
-    made = [part(*one, weight=0.5 + seed, seed=seed) for seed, one in enumerate(parts)]
+    made = [part(*arguments, weight=0.5 + seed, seed=seed) for seed, arguments in enumerate(parts)]
     pairs = TrainingPairs([encoded for encoded, _ in made])
     expected = [pair for _, listed in made for pair in listed]
     weighted = any(weights for _, _, weights in parts)
     assert len(pairs) == len(expected)
-    assert pairs.parts == tuple(Part(one[1], 0.5 + i) for i, one in enumerate(parts))
+    assert pairs.parts == tuple(
+        Part(part_arguments[1], 0.5 + i) for i, part_arguments in enumerate(parts)
+    )
     random = np.random.default_rng(5)
     for index in ([], [len(expected) - 1], random.integers(0, len(expected), 40)):
         index = np.array(index, np.int64)
         chosen = [expected[i] for i in index]
         sources, targets, weights, places = ([pair[i] for pair in chosen] for i in range(4))
-        found = pairs.select(index)
-        assert sequences(found.source) == sources
-        assert sequences(found.target) == targets
+        selected = pairs.select(index)
+        assert sequences(selected.source) == sources
+        assert sequences(selected.target) == targets
         assert pairs.locate(index) == places
         lengths = pairs.row_lengths(index)
-        assert lengths[0].tolist() == [len(one) + 1 for one in sources]
-        assert lengths[1].tolist() == [len(one) + 1 for one in targets]
-        for one in (found.loss_weights, pairs.loss_weights(index)):
+        assert lengths[0].tolist() == [len(ids) + 1 for ids in sources]
+        assert lengths[1].tolist() == [len(ids) + 1 for ids in targets]
+        for loss_weights in (selected.loss_weights, pairs.loss_weights(index)):
             if not weighted:
-                assert one is None
+                assert loss_weights is None
             else:
-                assert one.dtype == np.float32
-                assert one.tolist() == [1.0 if weight is None else weight for weight in weights]
+                assert loss_weights.dtype == np.float32
+                assert loss_weights.tolist() == [
+                    1.0 if weight is None else weight for weight in weights
+                ]
     every = np.arange(len(expected))
-    assert sequences(pairs.select(every).source) == [one[0] for one in expected]
+    assert sequences(pairs.select(every).source) == [pair[0] for pair in expected]
 
 
 def test_the_reports_of_all_parts_are_merged_in_order():
@@ -81,4 +85,4 @@ def test_the_memory_of_all_parts_is_released(monkeypatch):
         "seq2seq.data.tokens.token_store.TokenStore.release", lambda store: released.append(store)
     )
     pairs.release()
-    assert released == [one.store for one in pairs.encoded]
+    assert released == [part.store for part in pairs.encoded]

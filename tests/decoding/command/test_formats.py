@@ -111,7 +111,7 @@ def test_lone_surrogates_are_replaced_in_texts_and_copied_in_other_fields():
 
 
 def test_infinite_scores_are_null_in_json():
-    """If no hypothesis satisfies the constraints, or a scored translation violates them."""
+    """If no hypothesis satisfies the search rules, or a scored translation violates them."""
     item, impossible = parse("jsonl", '{"text": "a", "target": "b"}', True), float("-inf")
     outs = [
         render("jsonl", 0, item, [Hypothesis("", impossible)], False, False),

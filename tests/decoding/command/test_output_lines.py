@@ -79,7 +79,7 @@ def test_a_line_without_an_allowed_translation_is_blank_and_reported(capsys):
         found[name] = json.loads(out), capsys.readouterr().err
     line, err = found["search"]
     assert (line["translation"], line["score"]) == ("", None)
-    assert "in.txt:1: no translation satisfies the constraints" in err
+    assert "in.txt:1: no translation satisfies the search rules" in err
     line, err = found["sample"]
     words = line["translation"].split()
     assert len(words) == len(set(words)) >= len(WORDS) and not err

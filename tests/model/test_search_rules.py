@@ -9,7 +9,7 @@ import pytest
 from slow_beam_search import listed, slow_beam_search
 
 from seq2seq.model.beam_search import beam_search
-from seq2seq.model.constraints import RuleOptions, make_rules, no_repeat_ngram_mask
+from seq2seq.model.search_rules import RuleOptions, make_rules, no_repeat_ngram_mask
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
 COMBINATIONS = {

@@ -1,6 +1,6 @@
 """The interface of a corpus kind, and the kinds that read text files.
 
-To add a kind, write a subclass of RawCorpus and add it to KINDS in
+To add a kind, write a subclass of RawCorpus and add it to CORPUS_KINDS in
 seq2seq/data/corpora/registry.py.
 """
 

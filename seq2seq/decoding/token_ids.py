@@ -1,0 +1,65 @@
+"""Text as token ids: lines to translate, their forced prefixes, suppressed pieces."""
+
+from collections.abc import Sequence
+
+from seq2seq.data.special_tokens import UNKNOWN_TEXT
+from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.results import Item, Source
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+
+
+def encoded_sources(
+    engine: Engine, tokenizers: tuple[Tokenizer, Tokenizer], window: Sequence[tuple[int, Item]]
+) -> list[Source]:
+    """The token ids of numbered lines, truncated to the longest bucket.
+
+    UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one.
+    """
+    texts, room = [item.text.strip() for _, item in window], engine.buckets[-1] - 1
+    encoded, sources = encode_truncated(tokenizers[0], texts, room), []
+    for (number, item), (ids, cut) in zip(window, encoded, strict=True):
+        prefix = prefix_ids(tokenizers[1], number, item.prefix) if item.prefix and ids else []
+        source = Source(number, ids, prefix, cut)
+        if prefix and len(prefix) > (limit := engine.max_prefix_length(source.length)):
+            raise UserError(
+                DATA,
+                f"line {number + 1}: its prefix has {len(prefix)} tokens, "
+                f"expected at most {limit}; shorten it, or raise "
+                "--max_extra_length or --max_length",
+            )
+        sources.append(source)
+    return sources
+
+
+def prefix_ids(tokenizer: Tokenizer, number: int, prefix: str) -> list[int]:
+    """The token ids of the prefix of line `number`. UserError(DATA) if a part of its text would
+    become ⁇."""
+    ids = tokenizer.encode(prefix)
+    if UNKNOWN_TEXT in tokenizer.decode(ids):
+        unknown = (
+            word
+            for word in prefix.split()
+            if UNKNOWN_TEXT in tokenizer.decode(tokenizer.encode(word))
+        )
+        raise UserError(
+            DATA,
+            f"line {number + 1}: its prefix is not in the target vocabulary: expected known "
+            f"words and characters, got {next(unknown, prefix)!r}; change the prefix",
+        )
+    return ids
+
+
+def suppressed_ids(pieces: str, tokenizer: Tokenizer, end_id: int) -> tuple[int, ...]:
+    """The ids of config.decoding.suppress. UserError(CONFIGURATION) for an unknown piece."""
+    ids = []
+    for piece in pieces.split():
+        id_ = tokenizer.id_of(piece)
+        if id_ is None or id_ == end_id:
+            raise UserError(
+                CONFIGURATION,
+                f"decoding.suppress: {piece!r} cannot be suppressed: expected pieces of the "
+                "target vocabulary (listed in RUN/vocab) other than the end token",
+            )
+        ids.append(id_)
+    return tuple(ids)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from .checks import check_array, check_mask, check_shape
+from .checks import check_array, check_bias, check_mask, check_shape
 from .config import ModelConfig
 from .layers import Dropout
 from .matmul import FULL, activations_precision, cast_weights, matmul
@@ -72,16 +72,19 @@ def dot_product_attention(
     mask: Bool[Array, "#B #H #T S"] | None = None,
     drop: Callable[[Array], Array] | None = None,
     precision: jax.lax.Precision = FULL,
+    bias: Float[Array, "#B #H #T S"] | None = None,
+    scale: bool = True,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """softmax(Q Kᵀ / √d_k + M) V (equation 1); returns the output and the softmax weights.
 
     `mask` is True where a query may attend. Scores and softmax are float32. A query that may
     attend to nothing has weights and output 0. Under jit, unused weights cost nothing. `drop` is a
     function on the weights that multiply V, for dropout; the returned weights are those before it.
-    `precision` is that of both products if they are of float32; bfloat16 is not affected.
+    `precision` is that of both products if they are of float32; bfloat16 is not affected. `bias`
+    is added to the scores before the mask. Without `scale` they are not divided by √d_k.
     """
-    check_attention(queries, keys, values, mask)
-    scores = attention_scores(queries, keys, mask, precision)  # [B, H, T, S]
+    check_attention(queries, keys, values, mask, bias)
+    scores = attention_scores(queries, keys, mask, precision, bias, scale)  # [B, H, T, S]
     (weights,) = masked_softmax([scores])
     factors = weights if drop is None else drop(weights)
     output = jnp.einsum(
@@ -95,12 +98,16 @@ def attention_scores(
     keys: Float[Array, "B H S K"],
     mask: Bool[Array, "#B #H #T S"] | None,
     precision: jax.lax.Precision,
+    bias: Float[Array, "#B #H #T S"] | None = None,
+    scale: bool = True,
 ) -> Float[Array, "B H T S"]:
-    """Q Kᵀ / √d_k in float32, and −inf where `mask` is False."""
-    scaled = queries * queries.shape[-1] ** -0.5
+    """Q Kᵀ / √d_k + bias in float32, and −inf where `mask` is False."""
+    scaled = queries * queries.shape[-1] ** -0.5 if scale else queries
     scores = jnp.einsum(
         "bhtk,bhsk->bhts", scaled, keys, precision=precision, preferred_element_type=jnp.float32
     )
+    if bias is not None:
+        scores = scores + bias.astype(jnp.float32)
     return scores if mask is None else jnp.where(mask, scores, -jnp.inf)
 
 
@@ -119,7 +126,9 @@ def masked_softmax(blocks: Sequence[Float[Array, "... _"]]) -> list[Float[Array,
     return [block / jnp.where(total == 0.0, 1.0, total) for block in exponentials]
 
 
-def check_attention(queries: Array, keys: Array, values: Array, mask: Array | None) -> None:
+def check_attention(
+    queries: Array, keys: Array, values: Array, mask: Array | None, bias: Array | None = None
+) -> None:
     """Raises TypeError or ValueError that names an argument of `dot_product_attention`."""
     check_array("queries", queries, "floating", "B H T K")
     check_array("keys", keys, "floating", "B H S K")
@@ -129,6 +138,8 @@ def check_attention(queries: Array, keys: Array, values: Array, mask: Array | No
     check_shape("values", values, keys.shape, "that of keys")
     if mask is not None:
         check_mask(mask, (b, h, t, s))
+    if bias is not None:
+        check_bias(bias, (b, h, t, s))
 
 
 def project(
@@ -159,13 +170,16 @@ def multi_head_attention(
     positions: Int[Array, "B T"] | None = None,
     drop: Callable[[Array], Array] | None = None,
     attend: Callable[..., tuple[Array, Array]] = dot_product_attention,
+    bias: Float[Array, "#B #H #T S"] | None = None,
+    scale: bool = True,
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
     """Concat(head_1, …, head_h) W^O (section 3.2.2); returns the output and the weights.
 
-    With `positions`, queries are rotated (rotary positions); the keys must be rotated too. `drop`
-    is that of `dot_product_attention`. With bfloat16 weights, float32 queries, keys and values are
-    multiplied in JAX's default precision (`activations_precision`). `attend` is called with the
-    queries, the entries of `keys_values`, mask, drop and precision (`attend_to_cache`: a Cache).
+    With `positions`, queries are rotated (rotary positions); the keys must be rotated too. `drop`,
+    `bias` and `scale` are those of `dot_product_attention`. With bfloat16 weights, float32 queries,
+    keys and values are multiplied in JAX's default precision (`activations_precision`). `attend` is
+    called with the queries, the entries of `keys_values`, mask, drop, precision, bias and scale
+    (`attend_to_cache`: a Cache).
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
@@ -174,7 +188,7 @@ def multi_head_attention(
         queries = rotate(queries, positions)
     precision = activations_precision(params.query)
     # heads [B, H, T, K], weights [B, H, T, S]
-    heads, weights = attend(queries, *keys_values, mask, drop, precision)
+    heads, weights = attend(queries, *keys_values, mask, drop, precision, bias, scale)
     output = params.output.reshape(-1, x.shape[-1])  # [H·K, D]
     concatenated = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:-1], len(output))  # [B, T, H·K]
     return matmul(concatenated, output, params.output_bias), weights
@@ -188,6 +202,9 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         c, zeros = self.config, nn.initializers.zeros
         xavier_in = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", 0, (1, 2))
+        # Without the factor 1/√d_k on scores, the queries have it at the beginning.
+        variance = 1.0 if c.scale_scores else 1.0 / c.head_size
+        xavier_query = nn.initializers.variance_scaling(variance, "fan_avg", "uniform", 0, (1, 2))
         xavier_out = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", (0, 1), 2)
         per_head = c.num_heads, c.head_size
         biases = {}
@@ -196,7 +213,7 @@ class MultiHeadAttention(nn.Module):
                 biases[name] = parameter(self, name, zeros, per_head)
             biases["output_bias"] = parameter(self, "output_bias", zeros, (c.d_model,))
         params = AttentionParams(
-            query=parameter(self, "query", xavier_in, (c.d_model, *per_head)),
+            query=parameter(self, "query", xavier_query, (c.d_model, *per_head)),
             key=parameter(self, "key", xavier_in, (c.d_model, *per_head)),
             value=parameter(self, "value", xavier_in, (c.d_model, *per_head)),
             output=parameter(self, "output", xavier_out, (*per_head, c.d_model)),
@@ -219,12 +236,14 @@ class MultiHeadAttention(nn.Module):
         positions: Int[Array, "B T"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
         attend: Callable[..., tuple[Array, Array]] = dot_product_attention,
+        bias: Float[Array, "#B #H #T S"] | None = None,
     ) -> Float[Array, "B T D"]:
         """See `multi_head_attention`; `row_ids` are those of `dropout`."""
+        c = self.config
         # Without dropout None, so that `attend_to_cache` is traced once for all layers.
         drop = partial(self.dropout, row_ids=row_ids) if self.has_rng("dropout") else None
         output, weights = multi_head_attention(
-            self.params, x, keys_values, mask, positions, drop, attend
+            self.params, x, keys_values, mask, positions, drop, attend, bias, c.scale_scores
         )
         self.sow("intermediates", "weights", weights)
         return output

@@ -105,7 +105,7 @@ def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
     return is_ancestor.reshape(*ancestry.shape[:2], -1)[:, None]
 
 
-@partial(jax.jit, static_argnames=("drop", "precision"))  # one trace for all layers
+@partial(jax.jit, static_argnames=("drop", "precision", "scale"))  # one trace for all layers
 def attend_to_cache(
     queries: Float[Array, "B H T K"],
     blocks: tuple[StoredKeysValues, ...],
@@ -113,6 +113,8 @@ def attend_to_cache(
     mask: Bool[Array, "#B #H #T S"],
     drop: Callable[[Array], Array] | None = None,
     precision: jax.lax.Precision = FULL,
+    bias: Float[Array, "#B #H #T S"] | None = None,
+    scale: bool = True,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """`blockwise_attention` to a Cache; the blocks after entry `last` are not read."""
     ends = np.cumsum([block.values.shape[2] for block in blocks])
@@ -121,8 +123,9 @@ def attend_to_cache(
         # The keys are transposed inside the branch: outside, XLA would copy them.
         keys_values = [block.keys_values for block in blocks[:blocks_read]]
         end = ends[blocks_read - 1]
+        block_bias = None if bias is None else bias[..., :end]
         output, weights = blockwise_attention(
-            queries, keys_values, mask[..., :end], drop, precision
+            queries, keys_values, mask[..., :end], drop, precision, block_bias, scale
         )
         unread = int(ends[-1] - end)
         return output, jnp.pad(weights, [(0, 0), (0, 0), (0, 0), (0, unread)])  # [B, H, T, S]
@@ -137,6 +140,8 @@ def blockwise_attention(
     mask: Bool[Array, "#B #H #T S"],
     drop: Callable[[Array], Array] | None = None,
     precision: jax.lax.Precision = FULL,
+    bias: Float[Array, "#B #H #T S"] | None = None,
+    scale: bool = True,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """`dot_product_attention` to keys in blocks, S in all; the sums are rounded in another order.
 
@@ -146,9 +151,10 @@ def blockwise_attention(
     check_attention(queries, *blocks[0], None)
     ends = np.cumsum([block.keys.shape[2] for block in blocks])
     masks = jnp.split(mask, ends[:-1], axis=-1)
+    biases = [None] * len(blocks) if bias is None else jnp.split(bias, ends[:-1], axis=-1)
     scores = [
-        attention_scores(queries, block.keys, block_mask, precision)
-        for block, block_mask in zip(blocks, masks, strict=True)
+        attention_scores(queries, block.keys, block_mask, precision, block_bias, scale)
+        for block, block_mask, block_bias in zip(blocks, masks, biases, strict=True)
     ]
     weights = masked_softmax(scores)
     factors = weights if drop is None else [drop(block) for block in weights]

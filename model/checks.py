@@ -34,12 +34,21 @@ def check_shape(name: str, x: Any, shape: tuple[int, ...], description: str) -> 
 
 def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
     """An attention mask must broadcast to [B, H, T, S], its last axis without broadcasting."""
-    check_array("mask", mask, "boolean, True = may attend", "B H T S")
-    sizes = zip(mask.shape[:3], shape[:3], strict=True)
-    if mask.shape[3] != shape[3] or any(size not in (1, full) for size, full in sizes):
+    _check_for_scores("mask", mask, "boolean, True = may attend", shape)
+
+
+def check_bias(bias: Any, shape: tuple[int, ...]) -> None:
+    """As `check_mask`, for a bias on attention scores."""
+    _check_for_scores("bias", bias, "floating", shape)
+
+
+def _check_for_scores(name: str, x: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    check_array(name, x, dtype, "B H T S")
+    sizes = zip(x.shape[:3], shape[:3], strict=True)
+    if x.shape[3] != shape[3] or any(size not in (1, full) for size, full in sizes):
         raise ValueError(
-            f"mask must broadcast to [B, H, T, S] = {shape} without its last axis "
-            f"being broadcast; got shape {mask.shape}"
+            f"{name} must broadcast to [B, H, T, S] = {shape} without its last axis "
+            f"being broadcast; got shape {x.shape}"
         )
 
 

@@ -59,7 +59,14 @@ class ModelConfig(Options):
         maximum=MAX_WIDTH,
     )
     num_heads: int = option(
-        8, "attention heads, of d_model / num_heads dimensions each", unit="heads", minimum=1
+        8, "attention heads, of d_k dimensions each", unit="heads", minimum=1, maximum=MAX_WIDTH
+    )
+    d_k: int = option(
+        0,
+        "width of a head; 0: d_model / num_heads",
+        unit="dimensions",
+        minimum=0,
+        maximum=MAX_WIDTH,
     )
     num_layers: int = option(6, "encoder layers", unit="layers", minimum=1, maximum=MAX_LAYERS)
     num_decoder_layers: int = option(
@@ -87,37 +94,73 @@ class ModelConfig(Options):
         "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)) and a final norm",
         choices=("post", "pre"),
     )
+    norm_function: str = option(
+        "layer",
+        "layer: layer normalisation, as in the paper; rms: division by the root mean square, and "
+        "a scale (Zhang and Sennrich 2019)",
+        choices=("layer", "rms"),
+    )
     positions: str = option(
         "sinusoidal",
-        "position encoding",
-        choices=("sinusoidal", "learned", "rotary", "none"),
+        "sinusoidal, learned: a table that is added to embeddings; rotary: rotation of queries and "
+        "keys; relative: a learned bias on scores for each range of distances (Raffel et al. "
+        "2020); alibi: a fixed bias that grows with the distance (Press et al. 2022); none",
+        choices=("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
     )
     sinusoid_layout: str = option(
         "interleaved",
-        "interleaved: sin, cos, sin, …, as in the paper; halves: all sines first",
-        choices=("interleaved", "halves"),
+        "interleaved: sin, cos, sin, …, as in the paper; halves: all sines first; fairseq: halves "
+        "with slightly other frequencies, from position 2",
+        choices=("interleaved", "halves", "fairseq"),
+    )
+    relative_buckets: int = option(
+        32,
+        "ranges of distances of relative positions; the encoder has half of them for each "
+        "direction",
+        unit="rows",
+        minimum=4,
+        maximum=MAX_POSITIONS,
+    )
+    relative_distance: int = option(
+        128,
+        "the distance from which relative positions are not distinguished",
+        unit="tokens",
+        minimum=3,
+        maximum=MAX_POSITIONS,
+    )
+    relative_tables: str = option(
+        "stack",
+        "stack: the layers of a stack share the table of relative positions; layer: each has one",
+        choices=("stack", "layer"),
     )
     max_length: int = option(
         1024,
-        "number of positions; longer inputs must be dropped or truncated, because JAX clamps "
-        "indices that are out of range",
+        "number of rows of a table of positions; longer inputs must be dropped or truncated, "
+        "because JAX clamps indices that are out of range. No limit for positions without a table",
         unit="tokens",
         minimum=1,
         maximum=MAX_POSITIONS,
     )
     activation: str = option(
         "relu",
-        "of the feed-forward sub-layer; gelu is exact",
-        choices=("relu", "gelu", "silu"),
+        "of the feed-forward sub-layer; gelu is exact, gelu_tanh its approximation by tanh",
+        choices=("relu", "gelu", "gelu_tanh", "silu"),
     )
+    gated_feed_forward: bool = option(
+        False, "multiply the inner values by an activated projection (Shazeer 2020)"
+    )
+    feed_forward_bias: bool = option(True, "biases in the feed-forward sub-layer")
+    scale_scores: bool = option(True, "divide attention scores by √d_k (equation 1)")
     attention_bias: bool = option(False, "biases on query, key, value and output projections")
-    layer_norm_epsilon: float = option(1e-6, "epsilon of layer normalisation", above=0)
+    layer_norm_epsilon: float = option(1e-6, "epsilon of the norms", above=0)
     tied_embeddings: str = option(
         "three-way",
         "three-way: source = target = output (section 3.4); two-way: target = output; none",
         choices=("three-way", "two-way", "none"),
     )
     scale_embeddings: bool = option(True, "multiply embeddings by √d_model (section 3.4)")
+    embedding_norm: bool = option(False, "a norm after embeddings + positions, before dropout")
+    scale_logits: bool = option(False, "divide logits by √d_model, before the bias")
     output_bias: bool = option(False, "a bias on the logits")
     remat: bool = option(
         False, "recompute activations in the backward pass, layer by layer: less memory"
@@ -136,7 +179,13 @@ class ModelConfig(Options):
     @property
     def head_size(self) -> int:
         """d_k = d_v of the paper."""
-        return self.d_model // self.num_heads
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a source or a target: `max_length` if it is the number of rows of a
+        table of positions, and for an RNN; otherwise more than memory suffices for."""
+        return self.max_length if self.positions in ("sinusoidal", "learned") else MAX_POSITIONS
 
     @property
     def values_dtype(self) -> str:
@@ -176,30 +225,50 @@ class ModelConfig(Options):
                 raise ValueError(f"model.{name} must be an id of the vocabulary, got {got}")
 
     def _check_transformer(self) -> None:
-        if self.d_model % self.num_heads:
+        if not self.d_k and self.d_model % self.num_heads:
             raise ValueError(
-                f"d_model must be a multiple of num_heads, got d_model={self.d_model}, "
-                f"num_heads={self.num_heads}"
+                "d_model must be a multiple of num_heads without model.d_k, got "
+                f"d_model={self.d_model}, num_heads={self.num_heads}"
             )
-        if self.positions in ("sinusoidal", "learned"):
-            if self.max_length * self.d_model > MAX_TABLE:
-                raise ValueError(
-                    f"{self.positions} positions need max_length × d_model of at most {MAX_TABLE}, "
-                    f"got max_length={self.max_length}, d_model={self.d_model}"
-                )
+        if self.num_heads * self.head_size > MAX_WIDTH:
+            raise ValueError(
+                f"num_heads × d_k must be at most {MAX_WIDTH}, got num_heads={self.num_heads}, "
+                f"d_k={self.d_k}"
+            )
+        has_table = self.positions in ("sinusoidal", "learned")
+        if has_table and self.max_length * self.d_model > MAX_TABLE:
+            raise ValueError(
+                f"{self.positions} positions need max_length × d_model of at most {MAX_TABLE}, "
+                f"got max_length={self.max_length}, d_model={self.d_model}"
+            )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
+        if self.sinusoid_layout == "fairseq" and self.d_model < 4:
+            raise ValueError(
+                f"sinusoid_layout=fairseq needs d_model of 4 or more, got {self.d_model}"
+            )
         if self.positions == "rotary" and self.head_size % 2:
             raise ValueError(f"rotary positions need an even head size, got {self.head_size}")
+        if self.positions != "relative":
+            self._refuse(RELATIVE_ONLY, f"positions={self.positions}")
+        if self.relative_distance <= self.relative_buckets // 2:
+            raise ValueError(
+                "model.relative_distance must be above model.relative_buckets // 2, got "
+                f"{self.relative_distance} and {self.relative_buckets}"
+            )
 
-    def _check_rnn(self) -> None:
+    def _refuse(self, names: tuple[str, ...], reason: str) -> None:
+        """Raise ValueError for a field of these that is set although it has no effect."""
         for field in fields(self):
             got = getattr(self, field.name)
-            if field.name in TRANSFORMER_ONLY and got != field.default:
+            if field.name in names and got != field.default:
                 raise ValueError(
-                    f"model.{field.name} has no effect with model.kind={self.kind}: expected the "
-                    f"default {field.default!r}, got {got!r}; remove it"
+                    f"model.{field.name} has no effect with model.{reason}: expected the default "
+                    f"{field.default!r}, got {got!r}; remove it"
                 )
+
+    def _check_rnn(self) -> None:
+        self._refuse(TRANSFORMER_ONLY, f"kind={self.kind}")
         if self.kind == "rnn_attention" and self.d_model % 2:
             raise ValueError(
                 "model.kind=rnn_attention needs an even d_model (half for each direction of the "
@@ -208,18 +277,26 @@ class ModelConfig(Options):
 
 
 DROPOUT_RATES = ("dropout", "attention_dropout", "activation_dropout")
+RELATIVE_ONLY = ("relative_buckets", "relative_distance", "relative_tables")
 # An RNN has neither positions, nor norms, nor heads, nor feed-forward sub-layers.
 TRANSFORMER_ONLY = (
     "d_ff",
     "num_heads",
     "attention_dropout",
     "activation_dropout",
+    "d_k",
     "norm",
+    "norm_function",
     "positions",
     "sinusoid_layout",
+    *RELATIVE_ONLY,
     "activation",
+    "gated_feed_forward",
+    "feed_forward_bias",
+    "scale_scores",
     "attention_bias",
     "layer_norm_epsilon",
+    "embedding_norm",
 )
 CHOICES: dict[str, tuple[str, ...]] = {
     field.name: field.metadata["choices"]
@@ -242,15 +319,19 @@ def num_parameters(config: ModelConfig) -> int:
 
 def num_transformer_parameters(config: ModelConfig) -> int:
     """The number of parameters without embeddings and output bias."""
-    d, f, bias = config.d_model, config.d_ff, config.attention_bias
-    attention = 4 * d * d + (4 * d if bias else 0)
-    feed_forward = 2 * d * f + f + d
-    norm = 2 * d
+    d, f, heads = config.d_model, config.d_ff, config.num_heads * config.head_size
+    attention = 4 * d * heads + (3 * heads + d if config.attention_bias else 0)
+    feed_forward = (2 + config.gated_feed_forward) * d * f + (f + d) * config.feed_forward_bias
+    norm = d if config.norm_function == "rms" else 2 * d
     encoder = config.num_layers * (attention + feed_forward + 2 * norm)
     decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    last_norms = 2 * norm if config.norm == "pre" else 0
-    tables = 2 * config.max_length * d if config.positions == "learned" else 0
-    return encoder + decoder + last_norms + tables
+    other_norms = 2 * norm * ((config.norm == "pre") + config.embedding_norm)
+    positions = 2 * config.max_length * d if config.positions == "learned" else 0
+    if config.positions == "relative":
+        per_layer = config.relative_tables == "layer"
+        tables = config.num_layers + config.decoder_layers if per_layer else 2
+        positions = tables * config.relative_buckets * config.num_heads
+    return encoder + decoder + other_norms + positions
 
 
 def num_rnn_parameters(config: ModelConfig) -> int:

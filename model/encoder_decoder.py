@@ -86,6 +86,8 @@ class EncoderDecoder(nn.Module):
 
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Unnormalised log-probabilities of the next token, float32."""
+        if self.config.scale_logits:
+            hidden = hidden.astype(jnp.float32) * self.config.d_model**-0.5
         return self.output_embedding.logits(
             hidden, self.output_bias if self.config.output_bias else None
         )

@@ -1,4 +1,4 @@
-"""The small layers: layer norm, feed-forward, embeddings, logits, dropout, and their modules.
+"""The small layers: norms, feed-forward, embeddings, logits, dropout, and their modules.
 
 Axes: B batch · T time · D model width · F feed-forward width · V vocabulary.
 """
@@ -20,17 +20,19 @@ from .parameters import parameter
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "silu": jax.nn.silu,
 }
 
 
 class FeedForwardParams(NamedTuple):
-    """W_1, b_1, W_2, b_2 of equation 2."""
+    """W_1, b_1, W_2, b_2 of equation 2, with optional biases; W of a gate (Shazeer 2020)."""
 
     inner: Float[Array, "D F"]
-    inner_bias: Float[Array, " F"]
+    inner_bias: Float[Array, " F"] | None
     outer: Float[Array, "F D"]
-    outer_bias: Float[Array, " D"]
+    outer_bias: Float[Array, " D"] | None
+    gate: Float[Array, "D F"] | None = None
 
 
 def layer_norm(
@@ -46,6 +48,17 @@ def layer_norm(
     return (y * scale + bias).astype(x.dtype)
 
 
+def rms_norm(
+    x: Float[Array, "... D"], scale: Float[Array, " D"], epsilon: float
+) -> Float[Array, "... D"]:
+    """x / √(mean(x²) + ε) · scale, in float32 (Zhang and Sennrich 2019)."""
+    check_array("x", x, "floating", "... D")
+    check_shape("scale", scale, x.shape[-1:], "the last axis of x")
+    y = x.astype(jnp.float32)
+    y = y * jax.lax.rsqrt(jnp.square(y).mean(axis=-1, keepdims=True) + epsilon)
+    return (y * scale).astype(x.dtype)
+
+
 def feed_forward(
     params: FeedForwardParams,
     x: Float[Array, "B T D"],
@@ -54,12 +67,14 @@ def feed_forward(
 ) -> Float[Array, "B T D"]:
     """max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation instead of max.
 
-    `drop` is a function on the activations [B, T, F], for dropout.
+    With a gate, (act(x W_gate) ⊙ (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, section 2). `drop` is a
+    function on the values [B, T, F] that multiply W_2, for dropout.
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.inner)), "[B, T, D] with D of params")
     check_choice("activation", activation, ACTIVATIONS)
-    inner = ACTIVATIONS[activation](matmul(x, params.inner, params.inner_bias))
+    inner, act = matmul(x, params.inner, params.inner_bias), ACTIVATIONS[activation]
+    inner = act(inner) if params.gate is None else act(matmul(x, params.gate)) * inner
     if drop is not None:
         inner = drop(inner)
     return matmul(inner, params.outer, params.outer_bias)
@@ -147,6 +162,20 @@ class LayerNorm(nn.Module):
         return layer_norm(x, scale, bias, self.config.layer_norm_epsilon)
 
 
+class RmsNorm(nn.Module):
+    """Owns the scale of `rms_norm`."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        scale = parameter(self, "scale", nn.initializers.ones, x.shape[-1:])
+        return rms_norm(x, scale, self.config.layer_norm_epsilon)
+
+
+NORMS: dict[str, Callable[[ModelConfig], nn.Module]] = {"layer": LayerNorm, "rms": RmsNorm}
+
+
 class FeedForward(nn.Module):
     """Owns FeedForwardParams."""
 
@@ -157,12 +186,20 @@ class FeedForward(nn.Module):
         self, x: Float[Array, "B T D"], row_ids: Int[Array, " B"] | None = None
     ) -> Float[Array, "B T D"]:
         c = self.config
-        xavier = nn.initializers.xavier_uniform()
+
+        def weight(name: str, *shape: int) -> Array:
+            return parameter(self, name, nn.initializers.xavier_uniform(), shape)
+
+        def bias(name: str, size: int) -> Array | None:
+            zeros = nn.initializers.zeros
+            return parameter(self, name, zeros, (size,)) if c.feed_forward_bias else None
+
         params = FeedForwardParams(
-            parameter(self, "inner", xavier, (c.d_model, c.d_ff)),
-            parameter(self, "inner_bias", nn.initializers.zeros, (c.d_ff,)),
-            parameter(self, "outer", xavier, (c.d_ff, c.d_model)),
-            parameter(self, "outer_bias", nn.initializers.zeros, (c.d_model,)),
+            weight("inner", c.d_model, c.d_ff),
+            bias("inner_bias", c.d_ff),
+            weight("outer", c.d_ff, c.d_model),
+            bias("outer_bias", c.d_model),
+            weight("gate", c.d_model, c.d_ff) if c.gated_feed_forward else None,
         )
         drop = partial(Dropout(c.activation_dropout, name="dropout"), row_ids=row_ids)
         return feed_forward(cast_weights(params, c.weights_dtype), x, c.activation, drop)

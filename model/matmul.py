@@ -93,5 +93,6 @@ narrow_matmul.defvjp(narrow_matmul_forward, narrow_matmul_backward)
 
 def cast_weights(params: Any, dtype: str) -> Any:
     """A NamedTuple of parameters with the weights, not the biases, cast to `dtype`."""
-    weights = {name: p for name, p in params._asdict().items() if not name.endswith("bias")}
+    present = {name: p for name, p in params._asdict().items() if p is not None}
+    weights = {name: p for name, p in present.items() if not name.endswith("bias")}
     return params._replace(**{name: weight.astype(dtype) for name, weight in weights.items()})

@@ -19,7 +19,7 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 }
 TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 SUGGESTIONS = 3  # most names that a message suggests
-CUTOFF = 0.5  # least similarity of a suggestion
+CUTOFF = 0.51  # least similarity of a suggestion
 
 
 def option(

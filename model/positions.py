@@ -1,13 +1,17 @@
-"""Positions: sinusoidal (section 3.5), learned tables, rotary (RoFormer, Su et al. 2021).
+"""Positions: sinusoidal (section 3.5), learned, rotary, relative, and linear biases (ALiBi).
 
-Axes: B batch · T time · D model width · H heads · K head width.
-`ModelConfig.positions` names the kind, and `Positions` does in a stack what it says. The rows of a
-table of TABLES are added to the embeddings. "rotary" rotates queries and keys of self-attention
-(model/attention.py), so their scores depend on the distance only. "none" does neither.
+Axes: B batch · T time · D model width · H heads · K head width · N beams · L distances.
+`ModelConfig.positions` names the kind. `Positions` does in a stack what it says for the first
+three: the rows of a table of TABLES are added to the embeddings; "rotary" rotates queries and keys
+of self-attention (model/attention.py), so their scores depend on the distance only. `PositionBias`
+adds a bias on the scores of self-attention for each distance, key − query (BIASES). "none" does
+none of these.
 """
 
 from collections.abc import Callable
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -24,13 +28,14 @@ def sinusoidal_positions(
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(…) for pos in 0 … length-1.
 
     `layout` "interleaved" is the paper's order; "halves" puts all sines before all cosines
-    (tensor2tensor, Marian).
+    (tensor2tensor, Marian). "fairseq" is "halves" with exponents 2i/(d−2) and pos in 2 … length+1.
     """
     check_choice("layout", layout, CHOICES["sinusoid_layout"])
     if d_model % 2:
         raise ValueError(f"d_model must be even; got {d_model}")
-    frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
-    angles = np.arange(length)[:, None] * frequencies
+    fairseq = layout == "fairseq"
+    frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / (d_model - 2 * fairseq))
+    angles = (np.arange(length) + 2 * fairseq)[:, None] * frequencies
     axis = -1 if layout == "interleaved" else 1
     table = np.stack([np.sin(angles), np.cos(angles)], axis=axis).reshape(length, d_model)
     return table.astype(np.float32)
@@ -52,8 +57,58 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
     return rotated.astype(x.dtype)
 
 
+def relative_rows(
+    distances: Int[np.ndarray, " L"], rows: int, longest: int, causal: bool
+) -> Int[np.ndarray, " L"]:
+    """The row for each distance in a table of relative positions (Raffel et al. 2020, section 2.1).
+
+    The nearest keys have a row each. The others share rows for ranges that grow geometrically up to
+    the distance `longest`; keys beyond it have the last of these rows. Keys after the query have
+    the second half of the table, or, with `causal`, the row of distance 0.
+    """
+    if causal:
+        first, distance = np.zeros_like(distances), np.maximum(-distances, 0)
+    else:
+        rows //= 2
+        first, distance = rows * (distances > 0), np.abs(distances)
+    exact = rows // 2
+    growth = np.log(np.maximum(distance, exact) / exact) / np.log(longest / exact)
+    shared = exact + (growth * (rows - exact)).astype(int)
+    return first + np.where(distance < exact, distance, np.minimum(shared, rows - 1))
+
+
+def alibi_slopes(heads: int) -> Float[np.ndarray, " H"]:
+    """2^(−8i/H) for the heads i = 1 … H if H is a power of two; otherwise those of the power below
+    it, then every other one of the power above it (Press et al. 2022, section 3)."""
+    below = 1 << heads.bit_length() - 1
+    slopes = 2.0 ** (-8 / below * np.arange(1, below + 1))
+    between = 2.0 ** (-4 / below * np.arange(1, 2 * below, 2))
+    return np.concatenate([slopes, between])[:heads].astype(np.float32)
+
+
+def between_all(by_distance: Float[Array, "H L"]) -> Float[Array, "1 H T T"]:
+    """[h, i, j] ↦ the value of the distance j − i; L = 2T − 1 distances from 1 − T.
+
+    Copies of the values, each one place later than the last, cost less than a gather, above all in
+    the backward pass.
+    """
+    heads, length = by_distance.shape[0], by_distance.shape[1] // 2 + 1
+    copies = jnp.tile(jnp.pad(by_distance, ((0, 0), (0, 1))), length)  # [H, T·2T]
+    rows = copies[:, :-length].reshape(heads, length, 2 * length - 1)
+    return rows[None, :, :, length - 1 :]
+
+
+def between_steps(
+    by_distance: Float[Array, "H L"], t: Int[Array, " B"], beams: int
+) -> Float[Array, "B H 1 S"]:
+    """The value for the query at step t and each entry i of a cache, which is of step i // N."""
+    steps = by_distance.shape[1] // 2 + 1
+    row = partial(jax.lax.dynamic_slice_in_dim, by_distance, slice_size=steps, axis=1)
+    return jnp.repeat(jax.vmap(row)(steps - 1 - t), beams, axis=-1)[:, :, None]
+
+
 class Positions(nn.Module):
-    """The only place of a stack that depends on the kind of positions; owns their parameters."""
+    """What a stack does with the positions of its input; owns the parameters of tables."""
 
     config: ModelConfig
 
@@ -85,3 +140,44 @@ TABLES: dict[str, Callable[[Positions], Array | np.ndarray]] = {
     "sinusoidal": sinusoidal_table,
     "learned": learned_table,
 }
+
+
+class PositionBias(nn.Module):
+    """The bias on scores of a kind of BIASES; owns its parameters."""
+
+    config: ModelConfig
+    causal: bool = False  # of a stack whose queries do not attend to later keys
+
+    @nn.compact
+    def __call__(
+        self, length: int, t: Int[Array, " B"] | None = None, beams: int = 1
+    ) -> Float[Array, "#B H #T S"]:
+        """For `length` queries and keys; with `t`, for the queries of the `beams` hypotheses at
+        step t of each row and the entries of a cache of `length` steps."""
+        by_distance = BIASES[self.config.positions](self, np.arange(1 - length, length))  # [H, L]
+        return between_all(by_distance) if t is None else between_steps(by_distance, t, beams)
+
+
+def relative_bias(module: PositionBias, distances: Int[np.ndarray, " L"]) -> Float[Array, "H L"]:
+    c = module.config
+    init = nn.initializers.normal(c.d_model**-0.5)
+    table = parameter(module, "table", init, (c.relative_buckets, c.num_heads))
+    rows = relative_rows(distances, c.relative_buckets, c.relative_distance, module.causal)
+    return table[rows].T
+
+
+def alibi_bias(module: PositionBias, distances: Int[np.ndarray, " L"]) -> Float[Array, "H L"]:
+    slopes = alibi_slopes(module.config.num_heads)
+    return jnp.asarray(-slopes[:, None] * np.abs(distances), jnp.float32)
+
+
+# The kinds of positions that are added to the scores: module, distances → bias of each distance
+BIASES: dict[str, Callable[[PositionBias, Int[np.ndarray, " L"]], Array]] = {
+    "relative": relative_bias,
+    "alibi": alibi_bias,
+}
+
+
+def bias_owner(config: ModelConfig) -> str | None:
+    """The module that owns the PositionBias: "stack", one for all its layers, "layer", or None."""
+    return config.relative_tables if config.positions in BIASES else None

@@ -31,8 +31,8 @@ from .cache import (
 from .checks import check_memory
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
-from .layers import Dropout, FeedForward, LayerNorm
-from .positions import Positions
+from .layers import NORMS, Dropout, FeedForward
+from .positions import BIASES, PositionBias, Positions, bias_owner
 
 
 class Sublayer(nn.Module):
@@ -44,7 +44,7 @@ class Sublayer(nn.Module):
     config: ModelConfig
 
     def setup(self) -> None:
-        self.norm = LayerNorm(self.config)
+        self.norm = NORMS[self.config.norm_function](self.config)
         self.dropout = Dropout(self.config.dropout)
 
     def enter(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
@@ -69,8 +69,11 @@ class Layer(nn.Module):
     """
 
     config: ModelConfig
+    causal: bool = False  # see `PositionBias`
 
     def setup(self) -> None:
+        if bias_owner(self.config) == "layer":
+            self.relative_bias = PositionBias(self.config, self.causal)
         self.self_attention = MultiHeadAttention(self.config)
         self.cross_attention = MultiHeadAttention(self.config)
         self.feed_forward = FeedForward(self.config)
@@ -92,22 +95,25 @@ class Layer(nn.Module):
         cache: Cache | None = None,
         index: Int[Array, " B"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
+        bias: Float[Array, "#B H #T C"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache | None]:
         """The arguments are those of `Stack`, with the memory and the cache of this layer:
         `memory` is `memory_keys_values(encoded)`. `rotary` are the positions if queries and keys
-        are rotated."""
+        are rotated. `bias` is that of the stack on the scores of self-attention."""
         if memory is not None:
             check_memory(memory, 2, "layer.memory_keys_values(memory), keys and values")
+        if bias_owner(self.config) == "layer":
+            bias = bias_of(self.relative_bias, x, cache, index)
         # x and y are [B, T, D].
         y = self.around_self.enter(x)
         keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
         if cache is None:
-            y = self.self_attention(y, keys_values, mask, rotary, row_ids)
+            y = self.self_attention(y, keys_values, mask, rotary, row_ids, bias=bias)
         else:
             if index is None:
                 raise TypeError("index must be an array [B] with caches; got None")
             cache = extend_cache(cache, keys_values, index)
-            y = self.self_attention(y, cache, mask, rotary, row_ids, attend=attend_to_cache)
+            y = self.self_attention(y, cache, mask, rotary, row_ids, attend_to_cache, bias)
         x = self.around_self.leave(x, y, row_ids)
         if memory is not None:
             y = self.around_cross.enter(x)
@@ -124,15 +130,20 @@ class Stack(nn.Module):
 
     config: ModelConfig
     num_layers: int
+    causal: bool = False  # see `PositionBias`
 
     def setup(self) -> None:
-        c = self.config
+        c, norm = self.config, NORMS[self.config.norm_function]
         self.dropout = Dropout(c.dropout)
         self.positions = Positions(c)
+        if bias_owner(c) == "stack":
+            self.relative_bias = PositionBias(c, self.causal)
+        if c.embedding_norm:
+            self.embedding_norm = norm(c)
         layer = nn.remat(Layer) if c.remat else Layer
-        self.layers = [layer(c) for _ in range(self.num_layers)]
+        self.layers = [layer(c, self.causal) for _ in range(self.num_layers)]
         if c.norm == "pre":
-            self.norm = LayerNorm(c)
+            self.norm = norm(c)
 
     def memory_keys_values(self, encoded: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
         """The memory of every layer."""
@@ -158,17 +169,39 @@ class Stack(nn.Module):
             expected = "stack.memory_keys_values(memory), one entry per layer"
             check_memory(memory, self.num_layers, expected)
         x, rotary = self.positions(x, positions)
+        if self.config.embedding_norm:
+            x = self.embedding_norm(x)
         x = self.dropout(x, row_ids)
-        absent = (None,) * self.num_layers
+        absent, bias = (None,) * self.num_layers, None
+        if bias_owner(self.config) == "stack":
+            bias = bias_of(self.relative_bias, x, caches[0] if caches else None, index)
         new_caches = []
         for layer, layer_memory, cache in zip(
             self.layers, memory or absent, caches or absent, strict=True
         ):
-            x, cache = layer(x, mask, rotary, layer_memory, memory_mask, cache, index, row_ids)
+            x, cache = layer(
+                x, mask, rotary, layer_memory, memory_mask, cache, index, row_ids, bias
+            )
             new_caches.append(cache)
         if self.config.norm == "pre":
             x = self.norm(x)
         return x, tuple(new_caches)
+
+
+def bias_of(
+    module: PositionBias,
+    x: Float[Array, "B T D"],
+    cache: Cache | None,
+    index: Int[Array, " B"] | None,
+) -> Float[Array, "#B H #T C"]:
+    """The bias on the scores of self-attention of `x`. With a cache its T axis holds the N beams.
+
+    Packed pairs need no positions: the distance within a pair is that of the columns of the row.
+    """
+    if cache is None or index is None:
+        return module(x.shape[1])
+    beams, entries = x.shape[1], sum(block.values.shape[2] for block in cache.blocks)
+    return module(entries // beams, index // beams, beams)
 
 
 class Transformer(EncoderDecoder):
@@ -178,7 +211,7 @@ class Transformer(EncoderDecoder):
         super().setup()
         c = self.config
         self.encoder = Stack(c, c.num_layers)
-        self.decoder = Stack(c, c.decoder_layers)
+        self.decoder = Stack(c, c.decoder_layers, causal=True)
 
     def encode(
         self,
@@ -249,13 +282,18 @@ class Transformer(EncoderDecoder):
 
     @nn.nowrap
     def encoder_values(self, source_length: int) -> int:
-        """See EncoderDecoder: scores and weights, or the feed-forward activations twice."""
-        return 2 * source_length * (self.config.num_heads * source_length + self.config.d_ff)
+        """See EncoderDecoder: scores and weights, and the feed-forward activations twice; three
+        times each with a bias on scores and with a gate."""
+        c = self.config
+        attention = (2 + (c.positions in BIASES)) * c.num_heads * source_length
+        return source_length * (attention + (2 + c.gated_feed_forward) * c.d_ff)
 
     @nn.nowrap
     def step_values(self, source_length: int, steps: int, beams: int) -> int:
-        """See EncoderDecoder: scores and weights of the self-attention to the cache."""
-        return 2 * self.config.num_heads * steps * beams
+        """See EncoderDecoder: scores and weights of the self-attention to the cache, and the bias
+        on scores."""
+        c = self.config
+        return (2 + (c.positions in BIASES)) * c.num_heads * steps * beams
 
 
 def default_positions(ids: Int[Array, "B T"]) -> Int[Array, "B T"]:

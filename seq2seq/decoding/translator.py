@@ -193,7 +193,7 @@ class Translator:
         that a search finds, with its token ids, or the text `target`.
 
         `model` is the number of a model of an ensemble, from 0. Both sides are truncated to the
-        models' max_length. TypeError for texts that are not strings; ValueError for `model` and
+        longest bucket. TypeError for texts that are not strings; ValueError for `model` and
         for a text with a lone surrogate; UserError(CONFIGURATION) for an RNN without attention.
         """
         if not 0 <= model < len(self._models):

@@ -33,11 +33,19 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.files import write_atomic
 from seq2seq.storage.config import Config, DecodingConfig
 
-EXPRESSIBLE = {
-    "kind": "transformer",
-    "norm": "post",
-    "positions": "sinusoidal",
-    "layer_norm_epsilon": 1e-5,
+# The values of each field that MarianMT has or that can be converted to it.
+EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
+    "kind": ("transformer",),
+    "norm": ("post",),
+    "norm_function": ("layer",),
+    "positions": ("sinusoidal",),
+    "sinusoid_layout": ("interleaved", "halves"),
+    "activation": tuple(ACTIVATIONS.values()),
+    "gated_feed_forward": (False,),
+    "scale_scores": (True,),
+    "embedding_norm": (False,),
+    "scale_logits": (False,),
+    "layer_norm_epsilon": (1e-5,),
 }
 # The axis of our parameters that holds the model's features. The bias of the logits, also named
 # "output_bias", has none.
@@ -65,12 +73,15 @@ ENGINE = {"batch_size", "nbest", "horizon", "max_extra_length"}
 
 def check_expressible(config: Config, tokenizers: tuple[Tokenizer, Tokenizer], run: Path) -> None:
     """UserError(CHECKPOINT) that names what MarianMT cannot express."""
-    for name, value in EXPRESSIBLE.items():
-        got = getattr(config.model, name)
-        if got != value:
+    model = config.model
+    widths = {"d_k": (0, model.d_model // model.num_heads)}
+    for name, values in (EXPRESSIBLE | widths).items():
+        got = getattr(model, name)
+        if got not in values:
+            expected = " or ".join(dict.fromkeys(map(repr, values)))
             raise UserError(
                 CHECKPOINT,
-                f"{run}: model.{name}={got!r} is not supported by MarianMT: expected {value!r}",
+                f"{run}: model.{name}={got!r} is not supported by MarianMT: expected {expected}",
             )
     for tokenizer in tokenizers:
         if not isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):

@@ -44,10 +44,10 @@ class Config(Options):
     def check_rules(self) -> None:
         """The rules that concern several sections. Raises ValueError."""
         longest = max(self.data.source_length, self.data.target_length)
-        if longest > self.model.max_length:
+        if longest > self.model.longest:
             raise ValueError(
-                "data.source_length and data.target_length must be at most model.max_length, "
-                f"got {longest} > {self.model.max_length}"
+                "data.source_length and data.target_length must be at most model.max_length with "
+                f"model.positions={self.model.positions}, got {longest} > {self.model.longest}"
             )
         if self.training.tokens_per_batch < self.data.target_length:
             raise ValueError(

@@ -143,7 +143,10 @@ def assert_same_translations(row):
     translations = list(fast.stream(items, first=FIRST, annotate=row["annotate"]))
     different, errors = [], []
     for number, (item, translation) in enumerate(zip(items, translations, strict=True), FIRST):
-        hypotheses, ids = translation.hypotheses, tuple(SOURCE.encode(item.text)[: LONGEST - 1])
+        hypotheses, ids = (
+            translation.hypotheses,
+            tuple(SOURCE.encode(item.text)[: slow.longest - 1]),
+        )
         if not ids:
             assert [h.text for h in hypotheses] == [""]
             continue

@@ -178,7 +178,7 @@ def test_length_ratios_of_any_size_limit_the_length():
 
 
 @pytest.mark.parametrize("positions", CHOICES["positions"])
-def test_sources_may_have_the_models_max_length_for_any_max_extra_length(positions):
+def test_sources_may_have_the_longest_length_for_any_max_extra_length(positions):
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     models = [
         ModelConfig(d_model=8, num_heads=2, max_length=longest, positions=positions)
@@ -189,8 +189,9 @@ def test_sources_may_have_the_models_max_length_for_any_max_extra_length(positio
         options = DecodingConfig(max_extra_length=extra)
         options.validate()
         engine = Translator(models, (words, words), options).engine
-        assert engine.buckets == [16, 32, 64, 70]
-        expected = [0, *(min(n + extra, 70) for n in (1, 7, 69, 70))]
+        limited = positions in ("sinusoidal", "learned")
+        assert engine.buckets == [16, 32, 64, *([70] if limited else 2 ** np.arange(7, 13))]
+        expected = [0, *(min(n + extra, 70 if limited else 4096) for n in (1, 7, 69, 70))]
         assert engine._max_lengths(lengths).tolist() == expected
 
 

@@ -247,6 +247,14 @@ def test_translations_equal_those_of_ctranslate2(pair, tmp_path):
         ("positions", "learned"),
         ("positions", "none"),
         ("layer_norm_epsilon", 1e-6),
+        ("norm_function", "rms"),
+        ("sinusoid_layout", "fairseq"),
+        ("d_k", 3),
+        ("activation", "gelu_tanh"),
+        ("gated_feed_forward", True),
+        ("scale_scores", False),
+        ("embedding_norm", True),
+        ("scale_logits", True),
     ],
 )
 def test_a_run_that_marian_cannot_express_is_refused_by_name(tmp_path, field, value):

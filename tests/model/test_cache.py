@@ -49,14 +49,16 @@ attend = jax.jit(attend_to_cache)
 @pytest.mark.parametrize("drop", [None, lambda weights: weights * 3.0])
 def test_attention_to_blocks_equals_attention_to_all_their_keys_at_once(drop):
     queries, blocks, mask = random_blocks([4, 4, 3])
+    bias = None if drop is None else normal(B, H, 1, 11, seed=8)
 
     @jax.jit
     def run(queries, blocks, mask):
         cache = Cache(tuple(map(stored, blocks)), jnp.array(10))
+        options = dict(drop=drop, bias=bias, scale=drop is None)
         return (
-            dot_product_attention(queries, *joined(blocks), mask, drop),
-            blockwise_attention(queries, blocks, mask, drop),
-            attend_to_cache(queries, *cache, mask, drop),
+            dot_product_attention(queries, *joined(blocks), mask, **options),
+            blockwise_attention(queries, blocks, mask, **options),
+            attend_to_cache(queries, *cache, mask, **options),
         )
 
     expected, *results = run(queries, blocks, mask)

@@ -42,8 +42,8 @@ ATTEND = jnp.ones((B, 1, T, S), bool)
 SMALL, ENCODED = ModelConfig(d_model=8, d_ff=8, num_heads=2), normal(2, 3, 8)
 
 
-def attend(queries=QUERIES, keys=KEYS, values=KEYS, mask=None):
-    return dot_product_attention(queries, keys, values, mask)
+def attend(queries=QUERIES, keys=KEYS, values=KEYS, mask=None, bias=None):
+    return dot_product_attention(queries, keys, values, mask, bias=bias)
 
 
 def heads(x=X, mask=None, positions=None):
@@ -63,6 +63,8 @@ def feed(x, activation):
     (ValueError, r"mask must have the axes \[B, H, T, S\]", lambda: attend(mask=ATTEND[:, 0])),
     (ValueError, "mask must broadcast", lambda: attend(mask=ATTEND[..., :1])),
     (ValueError, "mask must broadcast", lambda: attend(mask=ATTEND[:, :, :2])),
+    (TypeError, "bias must be floating; got bool", lambda: attend(bias=ATTEND)),
+    (ValueError, "bias must broadcast", lambda: attend(bias=ADDITIVE[..., :1])),
     (ValueError, "queries must have the axes", lambda: attend(QUERIES[0])),
     (ValueError, "keys must have the shape", lambda: attend(QUERIES[..., :-1])),
     (ValueError, "values must have the shape", lambda: attend(values=KEYS[:, :, :2])),
@@ -81,11 +83,11 @@ def feed(x, activation):
     (ValueError, "key_segments must have the shape", lambda: segment_mask(INTS, INTS[:1])),
     (ValueError, "x must have an even last axis", lambda: rotate(QUERIES, INTS)),
     (ValueError, "positions must have the shape", lambda: rotate(QUERIES, INTS[:, 1:])),
-    (ValueError, "layout must be one of interleaved, halves; got 'half'",
+    (ValueError, "layout must be one of interleaved, halves, fairseq; got 'half'",
      lambda: sinusoidal_positions(3, 4, "half")),
     (ValueError, "d_model must be even; got 5", lambda: sinusoidal_positions(3, 5)),
     (ValueError, "scale must have the shape", lambda: layer_norm(X, X[0, 0, :1], X[0, 0], 1e-6)),
-    (ValueError, "activation must be one of relu, gelu, silu; got 'tanh'",
+    (ValueError, "activation must be one of relu, gelu, gelu_tanh, silu; got 'tanh'",
      lambda: feed(X, "tanh")),
     (ValueError, "x must have the axes", lambda: feed(X[0], "relu")),
     (TypeError, "ids must be integer; got float32", lambda: embed(X[0], X[..., 0], True)),

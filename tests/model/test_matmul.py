@@ -112,9 +112,9 @@ def test_float64_stays_float64():
 
 
 def test_weights_are_cast_and_biases_are_not():
-    params = FeedForwardParams(
-        *map(jnp.asarray, (normal(D, K), normal(K), normal(K, D), normal(D)))
-    )
+    shapes = (D, K), (K,), (K, D), (D,), (D, K)
+    params = FeedForwardParams(*(jnp.asarray(normal(*shape)) for shape in shapes))
     cast = cast_weights(params, "bfloat16")
-    assert [array.dtype for array in cast] == [BF16, F32, BF16, F32]
+    assert [array.dtype for array in cast] == [BF16, F32, BF16, F32, BF16]
+    assert cast_weights(params._replace(gate=None), "bfloat16").gate is None
     assert cast_weights(cast, "float32").inner.dtype == F32

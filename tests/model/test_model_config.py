@@ -6,7 +6,7 @@ import pytest
 
 from seq2seq.model.config import CHOICES, ModelConfig
 from seq2seq.model.kinds import MODEL_KINDS
-from seq2seq.model.positions import TABLES
+from seq2seq.model.positions import BIASES, TABLES
 
 GOOD = ModelConfig(source_vocab_size=37, target_vocab_size=37, d_model=30, num_heads=3)
 
@@ -36,6 +36,21 @@ REFUSED = [
         for positions in TABLES
     ),
     ({"d_model": 31}, ["d_model must be a multiple of num_heads", "d_model=31", "num_heads=3"]),
+    ({"num_heads": 2**9, "d_k": 2**9 + 1}, ["num_heads × d_k must be at most 262144", "d_k=513"]),
+    ({"d_model": 33, "positions": "rotary", "d_k": 7}, ["even head size", "7"]),
+    ({"d_model": 2, "num_heads": 1, "sinusoid_layout": "fairseq"}, ["d_model of 4 or more", "2"]),
+    (
+        {"positions": "relative", "relative_buckets": 8, "relative_distance": 4},
+        ["model.relative_distance must be above", "relative_buckets // 2", "4 and 8"],
+    ),
+    *(
+        ({name: value}, [f"model.{name} has no effect with model.positions=sinusoidal", str(value)])
+        for name, value in (
+            ("relative_buckets", 16),
+            ("relative_distance", 64),
+            ("relative_tables", "layer"),
+        )
+    ),
     ({"d_model": 33, "positions": "sinusoidal"}, ["even d_model", "33"]),
     ({"d_model": 33, "positions": "rotary"}, ["even head size", "11"]),
     *(
@@ -73,7 +88,14 @@ ACCEPTED = [
     {"dropout": 0.0, "attention_dropout": 0.999, "activation_dropout": 0.999},
     {"start_id": 0},  # in Marian the start token is the padding
     *({"kind": kind, "d_model": 32, "num_heads": 8} for kind in CHOICES["kind"]),
-    *({name: choice} for name, allowed in CHOICES.items() for choice in allowed if name != "kind"),
+    *(
+        {name: choice, "positions": "relative"} if name == "relative_tables" else {name: choice}
+        for name, allowed in CHOICES.items()
+        if name != "kind"
+        for choice in allowed
+    ),
+    {"d_model": 32, "d_k": 7},
+    {"positions": "relative", "relative_buckets": 9, "relative_distance": 5},
 ]
 
 
@@ -100,12 +122,17 @@ def test_the_defaults_are_the_paper_s_base_model():
     assert (c.norm, c.positions, c.sinusoid_layout) == ("post", "sinusoidal", "interleaved")
     assert (c.activation, c.tied_embeddings, c.scale_embeddings) == ("relu", "three-way", True)
     assert c.attention_dropout == c.activation_dropout == 0.0
-    assert not c.attention_bias and not c.output_bias
+    assert not c.attention_bias and not c.output_bias and c.feed_forward_bias and c.scale_scores
+    assert (c.norm_function, c.d_k) == ("layer", 0)
+    assert not c.gated_feed_forward and not c.embedding_norm and not c.scale_logits
 
 
-def test_every_kind_of_model_has_a_module_and_every_table_is_a_kind_of_positions():
+def test_every_kind_of_model_has_a_module_and_every_kind_of_positions_a_place():
     assert set(MODEL_KINDS) == set(CHOICES["kind"])
-    assert set(TABLES) < set(CHOICES["positions"])
+    kinds = [*TABLES, *BIASES, "rotary", "none"]
+    assert sorted(kinds) == sorted(CHOICES["positions"])
+    limited = {kind for kind in kinds if replace(GOOD, positions=kind).longest == 1024}
+    assert limited == set(TABLES)
 
 
 def test_the_decoder_is_as_deep_as_the_encoder_by_default():

@@ -13,7 +13,7 @@ import pytest
 from marks import slow_except
 from small_transformer import BATCH, SOURCE_LENGTHS, TARGET_LENGTHS, V, ids, jitted, variables_of
 
-from seq2seq.model.config import ModelConfig, num_parameters
+from seq2seq.model.config import TRANSFORMER_ONLY, ModelConfig, num_parameters
 from seq2seq.model.encoder_decoder import DecoderState
 from seq2seq.model.gru import GruParams, gru, gru_cell, segment_starts
 from seq2seq.model.kinds import make_model
@@ -336,8 +336,11 @@ def test_a_field_without_effect_on_an_rnn_is_refused_by_name(kind):
     changes = dict(
         d_ff=512, num_heads=4, attention_dropout=0.1, activation_dropout=0.1, norm="pre",
         positions="rotary", sinusoid_layout="halves", activation="gelu", attention_bias=True,
-        layer_norm_epsilon=1e-5,
+        layer_norm_epsilon=1e-5, d_k=4, norm_function="rms", relative_buckets=16,
+        relative_distance=64, relative_tables="layer", gated_feed_forward=True,
+        feed_forward_bias=False, scale_scores=False, embedding_norm=True,
     )  # fmt: skip
+    assert set(changes) == set(TRANSFORMER_ONLY)
     for name, value in changes.items():
         with pytest.raises(ValueError, match=f"model.{name} has no effect with model.kind={kind}"):
             small(kind, **{name: value}).validate()

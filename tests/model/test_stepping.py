@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow_except
-from small_transformer import POSITIONS, SMALL, V, ids, variables_of
+from small_transformer import POSITIONS, SMALL, V, ids, variables_of, with_positions
 
 from seq2seq.model.cache import ancestry_mask, empty_caches
 from seq2seq.model.config import CHOICES
@@ -24,15 +24,17 @@ from seq2seq.model.transformer import Stack, Transformer
 STEPS, BEAMS, SENTENCES = 7, 3, 2
 STEPPING = [
     *product(CHOICES["norm"], POSITIONS, ["float32"]),
-    *zip(("post", "pre", "pre", "post"), POSITIONS, ("bfloat16",) * 4, strict=True),
-    *zip(("post", "pre", "pre", "post"), POSITIONS, ("mixed",) * 4, strict=True),
+    *zip(("post", "pre") * 3, POSITIONS, ("bfloat16",) * 6, strict=True),
+    *zip(("post", "pre") * 3, POSITIONS, ("mixed",) * 6, strict=True),
 ]
 # Every norm, position kind and dtype.
 FAST = [
     ("post", "sinusoidal", "float32"),
     ("pre", "rotary", "float32"),
     ("pre", "learned", "bfloat16"),
-    ("post", "none", "mixed"),
+    ("post", "relative", "float32"),
+    ("post", "alibi", "float32"),
+    ("pre", "none", "mixed"),
 ]
 
 
@@ -52,8 +54,8 @@ def random_histories():
 
 @pytest.mark.parametrize("norm, positions, dtype", slow_except(FAST, STEPPING))
 def test_stepping_with_the_cache_equals_teacher_forcing(norm, positions, dtype):
-    layers = 2 if positions == "sinusoidal" else 1
-    config = replace(SMALL, norm=norm, positions=positions, num_decoder_layers=layers, dtype=dtype)
+    layers = 2 if positions in ("sinusoidal", "relative") else 1
+    config = with_positions(positions, norm=norm, num_decoder_layers=layers, dtype=dtype)
     model, variables = Transformer(config), variables_of(replace(config, dtype="float32"))
     tokens, parents, ancestry = random_histories()
     source = ids(SENTENCES, 5)

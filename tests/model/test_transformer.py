@@ -29,6 +29,7 @@ from small_transformer import (
     ids,
     jitted,
     variables_of,
+    with_positions,
 )
 
 from seq2seq.model.config import CHOICES
@@ -100,7 +101,7 @@ def test_logits_do_not_depend_on_padding_and_other_pairs_in_any_bit():
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_a_packed_row_gives_the_logits_of_its_pairs_in_separate_rows(positions):
-    config = PRE_ROTARY if positions == "rotary" else replace(SMALL, positions=positions)
+    config = PRE_ROTARY if positions == "rotary" else with_positions(positions)
     logits = np.asarray(jitted(config)(*BATCH))
     for i, length in enumerate(TARGET_LENGTHS, 1):
         np.testing.assert_allclose(logits[0][TARGET[1][0] == i], logits[i, :length], atol=2e-5)
@@ -116,7 +117,7 @@ def test_positions_start_at_zero_by_default():
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_the_encoder_depends_on_order_only_through_positions(positions):
-    encode, segments = jitted(replace(SMALL, positions=positions), "encode"), ONES[0]
+    encode, segments = jitted(with_positions(positions), "encode"), ONES[0]
     source, order = np.asarray(BATCH[0]), np.array([3, 0, 6, 2, 10, 1, 5, 4, 9, 7, 8])
     usual, reordered = (np.asarray(encode(x, segments)) for x in (source, source[:, order]))
     difference = np.abs(usual[:, order] - reordered).max()

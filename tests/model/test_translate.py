@@ -137,9 +137,12 @@ def test_every_option_reaches_the_search(monkeypatch):
     slow_except(
         [("post", "sinusoidal", "float32"), ("pre", "rotary", "mixed")],
         [
-            (*kind, dtype)
-            for kind in (("post", "sinusoidal"), ("pre", "rotary"))
-            for dtype in ("float32", "mixed", "bfloat16")
+            ("pre", "relative", "float32"),
+            *(
+                (*kind, dtype)
+                for kind in (("post", "sinusoidal"), ("pre", "rotary"))
+                for dtype in ("float32", "mixed", "bfloat16")
+            ),
         ],
     ),
 )
@@ -245,6 +248,8 @@ def test_a_wider_bucket_changes_scores_by_rounding_only():
     dict(dtype="bfloat16", positions="rotary", norm="pre"),
     dict(num_decoder_layers=3, positions="learned", attention_bias=True, output_bias=True),
     dict(pad_id=3, start_id=3, tied_embeddings="three-way", remat=True),
+    dict(positions="relative", relative_tables="layer", remat=True, scale_scores=False, d_k=7),
+    dict(positions="alibi", norm_function="rms", gated_feed_forward=True, dtype="bfloat16"),
 ])  # fmt: skip
 def test_every_kind_of_model_can_be_searched_with_scores_in_float32(options):
     model, ids = tiny_model(**options), jnp.ones((1, 3), int)

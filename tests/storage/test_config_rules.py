@@ -133,6 +133,7 @@ def whole(**changes):
 ACCEPTED = [
     {},
     {"data__target_length": 300, "training__tokens_per_batch": 300},
+    *({"model__max_length": 299, "model__positions": name} for name in ("relative", "rotary")),
     {"data__joint_vocab": True, "model__tied_embeddings": "three-way"},
     {"data__joint_vocab": True, "data__target_tokenizer": "unigram"},
     {"data__joint_vocab": True, "data__target_vocab_size": DataConfig().vocab_size},
@@ -141,6 +142,7 @@ ACCEPTED = [
 ]
 REFUSED = [
     ({"model__max_length": 299}, "300"),
+    ({"model__max_length": 299, "model__positions": "learned"}, "model.positions=learned"),
     ({"data__target_length": 301, "training__tokens_per_batch": 301}, "301"),
     ({"training__tokens_per_batch": 199}, "tokens_per_batch"),
     ({"model__tied_embeddings": "three-way"}, "joint_vocab"),

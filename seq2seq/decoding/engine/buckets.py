@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
+from seq2seq.model.config import ModelConfig
+
+# Tokens of a line for a model without a table of positions, unless its max_length is larger: the
+# memory of attention grows with the square of the length.
+LONGEST = 4096
 BALANCED_FROM = 4  # batches of each thread; the time of fewer depends on the number of batches
+
+
+def longest_input(model: ModelConfig) -> int:
+    """The tokens to which the source and the target of this model are truncated."""
+    return min(model.longest, max(model.max_length, LONGEST))
 
 
 def length_buckets(longest: int) -> list[int]:

@@ -17,7 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seq2seq.decoding.engine.buckets import by_bucket, distribute, divide, length_buckets
+from seq2seq.decoding.engine.buckets import (
+    by_bucket,
+    distribute,
+    divide,
+    length_buckets,
+    longest_input,
+)
 from seq2seq.decoding.engine.calls import Call, Control, Pace, Results, read_results
 from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
 from seq2seq.decoding.engine.lanes import Lanes
@@ -75,7 +81,7 @@ class Engine:
         self.weights = None if weights is None else np.array(weights, np.float32)
         self._values = values_of(decoding, self.weights)
         self.rule_options = with_values(self._search_options.rules, self._values)
-        self.buckets = length_buckets(min(model.max_length for model in models))
+        self.buckets = length_buckets(min(map(longest_input, models)))
         self._ahead = CompilationAhead()
         self._poll, self._log = control.poll, control.log
         self._pace = None if control.call_seconds is None else Pace(control.call_seconds)

@@ -34,7 +34,7 @@ def padded_request(
 ) -> Request:
     """The request for `sources`, padded to `shape`: sentences, tokens.
 
-    `longest` is the models' max_length, which limits translations.
+    `longest` is the longest bucket, which limits translations.
     """
     sentences, bucket = shape
     ids = [[*source.ids, config.end_id] for source in sources]
@@ -53,7 +53,7 @@ def padded_request(
 
 def max_lengths(options: DecodingConfig, lengths: np.ndarray, longest: int) -> np.ndarray:
     """The most tokens of a translation for each source length; 0 for length 0. At most `longest`,
-    the models' max_length."""
+    the longest bucket."""
     # In int64: the lengths of a request are int32, in which the sum can overflow.
     limits = np.minimum(lengths.astype(np.int64) + options.max_extra_length, longest)
     if options.max_length:

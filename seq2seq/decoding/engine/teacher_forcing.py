@@ -62,7 +62,7 @@ class TeacherForcing:
     def pair(
         self, source: Sequence[int], target: Sequence[int], forced: int = 0, prefix: int = 0
     ) -> EncodedPair:
-        """The pair of these token ids without end tokens, truncated to the models' max_length.
+        """The pair of these token ids without end tokens, truncated to the longest bucket.
 
         The target begins with `forced` tokens that cost nothing and `prefix` others to which the
         search was restricted."""

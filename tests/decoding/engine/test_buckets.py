@@ -11,9 +11,11 @@ from seq2seq.decoding.engine.buckets import (
     by_bucket,
     distribute,
     divide,
+    longest_input,
     merge_devices,
     pad,
 )
+from seq2seq.model.config import CHOICES, ModelConfig
 
 
 def test_each_line_is_in_the_smallest_bucket_that_holds_it_the_longest_first():
@@ -26,6 +28,13 @@ def test_each_line_is_in_the_smallest_bucket_that_holds_it_the_longest_first():
         assert [lengths[i] for i in lines] == sorted((lengths[i] for i in lines), reverse=True)
         seen += lines
     assert sorted(seen) == [i for i, length in enumerate(lengths) if length]
+
+
+def test_a_table_of_positions_limits_the_length_and_other_positions_do_not():
+    for positions in CHOICES["positions"]:
+        limits = [longest_input(ModelConfig(positions=positions, max_length=n)) for n in (9, 9999)]
+        table = positions in ("sinusoidal", "learned")
+        assert limits == ([9, 9999] if table else [4096, 9999]), positions
 
 
 def test_rows_without_a_sequence_come_last_with_length_0():

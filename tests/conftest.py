@@ -40,7 +40,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 path = str(Path(__file__).parent / "without_torch"), os.environ.get("PYTHONPATH", "")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 
-LONGEST = "test_main_job", "test_trained"  # files of minutes
+LONGEST = "test_trained", "test_compiler_results", "test_docs_commands"  # files of a minute
 
 sys.path.insert(0, str(ROOT))
 

@@ -75,7 +75,7 @@ def dot_product_attention(
     bias: Float[Array, "#B #H #T S"] | None = None,
     scale: bool = True,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
-    """softmax(Q Kᵀ / √d_k + M) V (equation 1); returns the output and the softmax weights.
+    """softmax(Q Kᵀ / √d_k) V (equation 1); returns the output and the softmax weights.
 
     `mask` is True where a query may attend. Scores and softmax are float32. A query that may
     attend to nothing has weights and output 0. Under jit, unused weights cost nothing. `drop` is a

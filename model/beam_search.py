@@ -43,7 +43,7 @@ Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
 # (state, lanes [R], sentences [R]) → state
 Load = Callable[[Any, Array, Array], Any]
 
-ROUNDING = 1e-3  # of a log-probability that rules return and that should be at most 0
+ROUNDING = 1e-3  # rounding may raise a log-probability of the rules this far above 0
 STOPS = "exact", "full", "now"
 REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled at once: `load` computes no more
 

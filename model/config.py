@@ -19,7 +19,7 @@ class ModelConfig(Options):
     an RNN.
 
     The defaults are the paper's base model (table 3). The two vocabulary sizes and the four token
-    ids are properties of the vocabulary. A size of 0 means the size of the vocabulary.
+    ids are properties of the vocabulary. Training sets a size of 0 to that of the vocabulary.
     """
 
     section = "model"
@@ -32,14 +32,14 @@ class ModelConfig(Options):
     )
     source_vocab_size: int = option(
         0,
-        "size of the source vocabulary; 0: as the vocabulary",
+        "size of the source vocabulary; 0: set by training",
         unit="entries",
         minimum=0,
         maximum=MAX_VOCABULARY,
     )
     target_vocab_size: int = option(
         0,
-        "size of the target vocabulary; 0: as the vocabulary",
+        "size of the target vocabulary; 0: set by training",
         unit="entries",
         minimum=0,
         maximum=MAX_VOCABULARY,

@@ -119,7 +119,7 @@ class EncoderDecoder(nn.Module):
 
         The arguments are those of the step function of `beam_search`. Caches are either appended to
         and masked by `ancestry` (`ancestry_mask`), or gathered by `parents`. At t = 0 they hold
-        values of the last sentence in the lane, which must not be read.
+        what the previous sentence of the lane has left, which must not be read.
         """
         raise NotImplementedError
 
@@ -141,11 +141,11 @@ class EncoderDecoder(nn.Module):
 
     @nn.nowrap
     def encoder_values(self, source_length: int) -> int:
-        """The most values in intermediate arrays of `encode` at a time, for each source."""
+        """The largest number of values in intermediate arrays of `encode` at a time, per source."""
         raise NotImplementedError
 
     @nn.nowrap
     def step_values(self, source_length: int, steps: int, beams: int) -> int:
-        """The most values in intermediate arrays of `step` at a time, for each hypothesis. Those of
-        the size of the vocabulary do not count."""
+        """The largest number of values in intermediate arrays of `step` at a time, per hypothesis.
+        Those of the size of the vocabulary do not count."""
         raise NotImplementedError

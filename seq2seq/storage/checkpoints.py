@@ -1,8 +1,8 @@
 """Checkpoints of a training: saved and restored; the last k, the best and an average are kept.
 
-seq2seq/storage/run_files.py lists the files; BestCheckpoint (seq2seq/training/evaluate.py) chooses
-the best one. The one idea: a checkpoint is written to a temporary directory, with the hashes of its
-files, and then renamed.
+seq2seq/storage/run_files.py lists the files; BestCheckpoint (seq2seq/training/best_checkpoint.py)
+chooses the best one. The one idea: a checkpoint is written to a temporary directory, with the
+hashes of its files, and then renamed.
 """
 
 import shutil

@@ -17,7 +17,7 @@ class LossSums(NamedTuple):
     loss: Float[Array, ""]  # smoothed cross-entropy, in nats
     nll: Float[Array, ""]  # unsmoothed cross-entropy, in nats: perplexity = exp(nll / tokens)
     correct: Float[Array, ""]  # number of tokens whose label has the largest logit
-    tokens: Float[Array, ""]  # number of tokens: their weights are 1 or have the mean 1
+    tokens: Float[Array, ""]  # the sum of the weights, which have the mean 1: the number of tokens
 
 
 def zero_sums() -> LossSums:

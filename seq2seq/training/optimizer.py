@@ -105,8 +105,8 @@ SCALINGS = {"adam": adam_scaling, "adafactor": adafactor_scaling}
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Multiply by −schedule(step).
 
-    Nothing reads the state, the number of steps. Every stored checkpoint has it, and Orbax restores
-    only a tree with the same arrays, so it can go with the next format version.
+    No code reads the state, the number of steps. It stays because Orbax restores only a tree with
+    the stored arrays; it can be removed with the next format version.
     """
 
     def init(params: Any) -> optax.ScaleByScheduleState:

@@ -8,13 +8,12 @@ Axes: M micro-batches · B rows of a device and micro-batch.
 Each process makes the rows of its own devices and places them there; the state is replicated
 (`place_state`). The `psum` of seq2seq/training/step.py adds gradients and counts over all devices.
 
-In one process a step runs under pmap, the interface that was asked for, which is jit and shard_map
-inside and converts nothing there. In several processes, where pmap would convert the whole state
-between the process and all processes in each step (measured in docs/SCALING.md), the same function
-runs under jit(shard_map) on global arrays. Evaluation has one program and few batches, so it runs
-under pmap in both cases. Decoding has a program for each length bucket and set of options, on the
-devices of its process alone (`on_devices`): it runs under jit(shard_map), because pmap never
-releases its programs.
+In one process a step runs under pmap, which is jit and shard_map inside and converts nothing there.
+In several processes, where pmap would convert the whole state between the process and all processes
+in each step (measured in docs/SCALING.md), the same function runs under jit(shard_map) on global
+arrays. Evaluation has one program and few batches, so it runs under pmap in both cases. Decoding
+has a program for each length bucket and set of options, on the devices of its process alone
+(`on_devices`): it runs under jit(shard_map), because pmap never releases its programs.
 """
 
 from typing import Any

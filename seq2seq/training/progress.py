@@ -12,17 +12,16 @@ from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import num_parameters
 from seq2seq.runtime import processes
-from seq2seq.runtime.errors import DIVERGED, UserError
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.precision import precision_hint
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run import Run
 from seq2seq.storage.training_config import profile_steps
 from seq2seq.training.memory_check import size_hint
+from seq2seq.training.nonfinite_steps import NonfiniteSteps
 from seq2seq.training.parameters import num_frozen
 from seq2seq.training.step import Metrics, TrainState, TrainStep
 
-EXAMPLES = 5  # pairs of a bad batch that the message lists
 MEASURED = 5  # steps after the first one whose durations give the expected duration of training
 
 
@@ -124,8 +123,8 @@ class Progress:
         stopwatch: Stopwatch,
     ):
         """`step` is the number of steps done; `locate` lists the pairs of a batch as file:line."""
-        self._run, self._config, self._locate = run, config, locate
-        self._first, self._skipped, self._stopwatch = step + 1, 0, stopwatch
+        self._run, self._config, self._stopwatch = run, config, stopwatch
+        self._first, self._nonfinite = step + 1, NonfiniteSteps(run, config, locate)
         self._durations: list[float] = []  # of single steps, seconds
         self.restart()
 
@@ -143,9 +142,9 @@ class Progress:
         """
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if not (math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])):
-            self._report_nonfinite(step, values, position)
+            self._nonfinite.report(step, values, position)
             return
-        self._skipped = 0
+        self._nonfinite.in_a_row = 0
         self._tokens += values.pop("tokens")
         self._steps += 1
         now = perf_counter()
@@ -189,29 +188,6 @@ class Progress:
         """The duration of the remaining steps, "at most" if max_epochs may end training earlier."""
         left = seconds_left(self._config, step, self._stopwatch.seconds, seconds_per_step)
         return ("at most " if self._config.max_epochs else "") + format_duration(left)
-
-    def _report_nonfinite(
-        self, step: int, values: dict[str, float], position: DataPosition
-    ) -> None:
-        self._skipped += 1
-        places, name = self._locate(position), f"nonfinite-{step}"
-        self._run.write_samples(name, places)
-        message = (
-            f"step {step}: loss {values['loss']}, gradient norm {values['gradient_norm']}, not "
-            f"applied; batch {position.index} of epoch {position.epoch}, {len(places)} pairs: "
-            f"{', '.join(places[:EXAMPLES])}, … (all in samples/{name}.txt)"
-        )
-        if self._skipped > self._config.skip_nonfinite:
-            raise UserError(
-                DIVERGED,
-                f"{message}; lower training.learning_rate, raise training.warmup_steps or check "
-                "these pairs, and resume from the last checkpoint; training.skip_nonfinite sets "
-                "how many such steps in a row are skipped",
-            )
-        self._run.log(
-            f"warning: {message}; {self._skipped} in a row, "
-            f"training.skip_nonfinite={self._config.skip_nonfinite}"
-        )
 
 
 def with_profile(train_step: TrainStep, steps: str, directory: Path, step: int) -> TrainStep:

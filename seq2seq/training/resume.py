@@ -17,7 +17,7 @@ from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run, data_change_message
-from seq2seq.training.evaluate import BestCheckpoint
+from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.inputs import Data
 from seq2seq.training.step import TrainState, start_from
 

@@ -7,7 +7,8 @@ Axes: M micro-batches · B rows of a device · S source · T target.
 3. One division by the global token count gives the mean. The update therefore does not depend on
    the number of devices or micro-batches.
 4. The optimizer updates the parameters. If the loss or the gradient is not finite, the step is
-   skipped: only its number changes. Progress.report ends a training with too many skipped steps.
+   skipped: only the number of steps changes. Too many in a row end a training
+   (seq2seq/training/nonfinite_steps.py).
 """
 
 from collections.abc import Callable

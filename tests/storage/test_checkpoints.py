@@ -20,7 +20,7 @@ from seq2seq.storage import run as run_module
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import check_fits_host, read_best, steps, write_best
-from seq2seq.training.evaluate import BestCheckpoint
+from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.step import TrainState
 
 

@@ -17,8 +17,8 @@ from seq2seq.data.metrics import bleu
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run import Run
+from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.evaluate import (
-    BestCheckpoint,
     Evaluator,
     held_out_loss,
     print_results,

@@ -233,7 +233,7 @@ def test_more_nonfinite_steps_in_a_row_than_allowed_stop_training(limit):
     with pytest.raises(UserError, match=f"step {step}: .* a.tsv:1") as stopped:
         progress.report(step, metrics | row[limit], DataPosition(2, 0, 3))
     assert stopped.value.code == DIVERGED
-    assert "batch 3 of epoch 2" in str(stopped.value)
+    assert "batch 3 of window 0 of epoch 2" in str(stopped.value)
 
 
 @pytest.mark.parametrize("log_every", [1, 3, 100])

@@ -57,7 +57,6 @@ TRAINING = {
 }
 SEARCHES = {
     "beam": ("post", DecodingConfig(beam_size=4, batch_size=8)),
-    "greedy": ("pre", DecodingConfig(beam_size=1, batch_size=8)),
     "sampling": ("learned", DecodingConfig(samples=2, top_k=5, top_p=0.9, batch_size=8)),
     "beam, attention": ("rnn_attention", DecodingConfig(beam_size=2, batch_size=8)),
 }

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_batch_decoding
-import test_beam_stopping
 import test_sampling
 import test_stepping
 import test_translate
@@ -58,12 +57,6 @@ def test_a_line_is_independent_of_the_others(check):
 @pytest.mark.parametrize("case", [("post", "sinusoidal", "float32"), ("pre", "rotary", "mixed")])
 def test_stepping_with_the_cache_equals_teacher_forcing(case):
     test_stepping.test_stepping_with_the_cache_equals_teacher_forcing(*case)
-
-
-def test_queue_refill_does_not_change_results():
-    test_beam_stopping.test_sentences_that_share_lanes_have_the_results_of_separate_lanes(
-        4, test_beam_stopping.PAPER
-    )
 
 
 def test_translations_do_not_depend_on_devices_batches_and_parts_of_the_input(tmp_path):

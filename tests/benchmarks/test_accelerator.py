@@ -28,9 +28,9 @@ from seq2seq.runtime.errors import DATA, UserError
 ROOT = Path(__file__).parents[2]
 SETTING = {"platform": "cpu", "device": "cpu", "count": 1, "sizes": "tiny"}
 FACTS = {"versions": {"jax": "0"}, "commit": "0123456789", "started": "now"}
-# Each kind of part, model size, dtype, search and program.
+# Each kind of part.
 MEASURED = (
-    "peak attention training:base:bfloat16 training:big:mixed training:small:float32 "
+    "peak attention training:base:bfloat16 training:small:float32 "
     "decoding:opus:beam4 decoding:small:greedy:ours operations:base:greedy"
 ).split()
 PAPER = replace(SMALL, num_layers=2, num_decoder_layers=3)

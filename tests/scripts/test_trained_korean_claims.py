@@ -4,6 +4,7 @@ The control is the same rule on results in which a model without the effect take
 one with it. Some rules need the full size; here only those are tested that a small one decides.
 """
 
+from functools import partial
 from importlib.util import find_spec
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tiny_claims import held, measured, steps_compile_once  # noqa: F401
+from tiny_claims import held, measured, one_compilation  # noqa: F401
 
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.search_rules import RuleOptions
@@ -36,17 +37,22 @@ from seq2seq.scripts.experiments.small_model import (
 pytestmark = pytest.mark.slow
 
 
-def test_several_heads_differ_and_one_head_does_not(monkeypatch):
+def test_several_heads_differ_and_equal_ones_do_not(monkeypatch):
     module = attention_heads
-    monkeypatch.setitem(korean_model.STEPS, "tiny", 10)  # one head has no spread after any training
-    results = measured(module, "1 head")
     monkeypatch.setitem(korean_model.STEPS, "tiny", 100)  # of a model that no other test uses
-    results |= measured(module, "8 heads")
-    assert np.shape(results["8 heads"][0]["costs"]) == (3, 2, 8)
-    assert held(module, results, 1) == [True]
-    assert held(module, dict.fromkeys(module.ARMS, results["1 head"])) == [False] * 5
+    results = measured(module, "8 heads")
+    (result,) = results["8 heads"]
+    assert np.shape(result["costs"]) == (3, 2, 8)
+    assert held(module, dict.fromkeys(module.ARMS, [result]), 1) == [True]
+    mean = partial(np.mean, axis=-1, keepdims=True)
+    equal = result | {"costs": mean(result["costs"])}
+    equal |= {
+        when: {name: mean(numbers) for name, numbers in result[when].items()}
+        for when in ("before", "heads")
+    }
+    assert held(module, dict.fromkeys(module.ARMS, [equal])) == [False] * 5
     if find_spec("matplotlib"):
-        module.draw(results)
+        module.draw(dict.fromkeys(module.ARMS, [result]))
 
 
 def test_a_larger_beam_finds_more_probable_outputs_and_takes_longer():

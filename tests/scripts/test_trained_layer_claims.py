@@ -8,7 +8,7 @@ one decides.
 import jax
 import numpy as np
 import pytest
-from tiny_claims import held, measured, steps_compile_once  # noqa: F401
+from tiny_claims import held, measured, one_compilation  # noqa: F401
 
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments import (

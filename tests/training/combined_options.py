@@ -43,13 +43,13 @@ OPTIONS = {
     "seed": (0, 5),
 }
 LIMITS = {"num_steps": STEPS, "patience": 1, "max_epochs": 2}
-COUNT = 19  # of the rows of seed 26
+COUNT = 19
 
 
 @cache
-def rows(seed=26):
+def rows():
     """Rows of OPTIONS in which every pair of values occurs."""
-    return pairwise_rows(OPTIONS, seed=seed)
+    return pairwise_rows(OPTIONS, seed=26)  # of the first 60 seeds, the fewest rows
 
 
 @cache

@@ -30,9 +30,8 @@ SETTING = {"platform": "cpu", "device": "cpu", "count": 1, "sizes": "tiny"}
 FACTS = {"versions": {"jax": "0"}, "commit": "0123456789", "started": "now"}
 # Each kind of part.
 MEASURED = (
-    "peak attention training:base:bfloat16 training:small:float32 "
-    "decoding:opus:beam4 decoding:small:greedy:ours operations:base:greedy"
-).split()
+    "peak attention training:base:bfloat16 decoding:opus:beam4 operations:base:greedy".split()
+)
 PAPER = replace(SMALL, num_layers=2, num_decoder_layers=3)
 MARIAN = replace(PAPER, attention_bias=True, output_bias=True, norm="pre", dtype="bfloat16")
 

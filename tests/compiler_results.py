@@ -27,7 +27,7 @@ from seq2seq.model.translate import Request
 from seq2seq.storage.config import DecodingConfig, TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step
-from seq2seq.training.step import init_state, make_train_step
+from seq2seq.training.step import TrainState, init_state, make_train_step
 
 B, S, T, V = 8, 48, 48, 300
 SIZES = {"source_vocab_size": V, "target_vocab_size": V, "d_model": 96, "num_layers": 1}
@@ -51,13 +51,13 @@ ADAM = {"adam_epsilon": 1.0, "weight_decay": 0.1}
 TRAINING = {
     "post": TrainingConfig(**ADAM, ema_decay=0.5, warmup_steps=1),
     "pre": TrainingConfig(**ADAM, loss_block=13, clip_norm=0.0, warmup_steps=1),
-    "learned": TrainingConfig(optimizer="adafactor", warmup_steps=1),
+    "learned": TrainingConfig(**ADAM, warmup_steps=1),
     "rnn": TrainingConfig(**ADAM, label_smoothing=0.0, warmup_steps=1),
     "rnn_attention": TrainingConfig(**ADAM, freeze="encoder/*", warmup_steps=1),
 }
 SEARCHES = {
     "beam": ("post", DecodingConfig(beam_size=4, batch_size=8)),
-    "sampling": ("learned", DecodingConfig(samples=2, top_k=5, top_p=0.9, batch_size=8)),
+    "sampling": ("post", DecodingConfig(samples=2, top_k=5, top_p=0.9, batch_size=8)),
     "beam, attention": ("rnn_attention", DecodingConfig(beam_size=2, batch_size=8)),
 }
 FUSED = re.compile(r"fusion\([^\n]*calls=%?([\w.-]+)[^\n]*__ynn_fusion")
@@ -104,12 +104,27 @@ def run(jitted, *arguments):
     return jax.device_get(program(*arguments))
 
 
+def random_state(name: str) -> TrainState:
+    """A state with random parameters; `init_state` would compile as long as a step."""
+    config, training = MODELS[name], TRAINING[name]
+    model, optimizer = make_model(config), make_optimizer(training, config.d_model)
+    shapes = jax.eval_shape(lambda: init_state(model, optimizer, training))
+    random = np.random.default_rng(1)
+    state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: np.float32(random.normal("scale" in str(path[-1]), 0.1, x.shape)),
+        shapes.params,
+    )
+    ema = None if state.ema is None else params
+    return state._replace(params=params, ema=ema, key=np.asarray(jax.random.PRNGKey(0)))
+
+
 def train(name: str) -> dict[str, np.ndarray]:
     """The update of each parameter by one step, and its metrics."""
     config, training = MODELS[name], TRAINING[name]
     model, optimizer = make_model(config), make_optimizer(training, config.d_model)
-    state = init_state(model, optimizer, training)
-    before = jax.device_get(state.params)
+    state = random_state(name)
+    before = state.params
     rows = jax.tree.map(lambda x: x[None], batch())  # [devices, B, …]
     micro = jax.tree.map(lambda x: x.reshape(1, 2, B // 2, *x.shape[2:]), rows)
     after, metrics = run(pmap_train_step(make_train_step(model, optimizer, training)), state, micro)
@@ -121,14 +136,8 @@ def train(name: str) -> dict[str, np.ndarray]:
 def decode(name: str) -> dict[str, np.ndarray]:
     """Hypotheses and scores of sources in one bucket, and the scores of given targets."""
     kind, options = SEARCHES[name]
-    config, training = MODELS[kind], TRAINING[kind]
-    random = np.random.default_rng(1)
-    params = init_state(make_model(config), make_optimizer(training, 96), training).params
-    variables = {
-        "params": jax.tree.map(
-            lambda x: jnp.asarray(random.normal(0, 0.1, x.shape), x.dtype), params
-        )
-    }
+    config, random = MODELS[kind], np.random.default_rng(1)
+    variables = {"params": jax.tree.map(jnp.asarray, random_state(kind).params)}
     sources = random.integers(4, V, (1, 16, 32)).astype(np.int32)
     lengths = random.integers(9, 33, (1, 16)).astype(np.int32)
     engine = Engine([config], options, ())

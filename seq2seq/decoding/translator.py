@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data.tokenizers.piece_tokenizer import tokenizers_for_pieces
-from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.engine import Engine
@@ -67,6 +67,7 @@ class Translator:
             piece_ids(decoding, option, self.target_tokenizer, models[0].end_id)
             for option in ("suppress", "forced_prefix")
         )
+        suppress += (*ids_without_piece(self.target_tokenizer, models[0].target_vocab_size),)
         self.engine = Engine(models, decoding, suppress, weights, rules, control, forced)
         check_forced_prefix(self.engine)
         self.forcing = TeacherForcing(self.engine, decoding, tokenizers)

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.bart import BART, M2M_100, MBART, PEGASUS
 from seq2seq.interop.family import ModelFamily
 from seq2seq.interop.marian import MARIAN
+from seq2seq.interop.t5 import MT5, T5, UMT5
+from seq2seq.interop.unsupported import OTHERS
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import Config
 from seq2seq.storage.run_files import params_directory, read_run, restore_params
 
-FAMILIES: tuple[ModelFamily, ...] = (MARIAN,)
+PRETRAINED = (M2M_100, MBART, BART, PEGASUS, T5, MT5, UMT5)
+# The first that recognises a directory reads it.
+FAMILIES: tuple[ModelFamily, ...] = (MARIAN, *(row.family() for row in PRETRAINED), OTHERS)
 
 
 def find_params(directory: Path, checkpoint: str) -> Path:

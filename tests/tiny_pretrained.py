@@ -56,9 +56,9 @@ def libraries():
     return pytest.importorskip("torch"), pytest.importorskip("transformers")
 
 
-def write_pretrained(path: Path, family: str, **fields):
+def write_pretrained(path: Path, family: str, end: float = 0.0, **fields):
     """Writes a directory of a random model and its tokenizer; returns the model of transformers
-    that it loads. All parameters are random."""
+    that it loads. All parameters are random. `end` is added to the logit of the end token."""
     from safetensors.numpy import load_file, save_file
 
     torch, transformers = libraries()
@@ -77,6 +77,11 @@ def write_pretrained(path: Path, family: str, **fields):
             is_sinusoidal = "embed_positions" in name and family in ("m2m_100", "pegasus")
             if values.is_floating_point() and not is_sinusoidal:
                 values.normal_(0, 0.3)
+        if family in ("mbart", "bart", "pegasus"):
+            reference.final_logits_bias[0, config.eos_token_id] += end
+        elif family == "m2m_100":  # through the last norm, towards the embedding of the end token
+            row = reference.model.shared.weight[config.eos_token_id]
+            reference.model.decoder.layer_norm.bias += end * row / row.square().sum()
     reference.save_pretrained(path)
     file = path / "model.safetensors"
     if family in ("t5_gated", "mt5", "madlad"):  # with an output matrix, as published

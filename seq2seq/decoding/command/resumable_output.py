@@ -78,7 +78,8 @@ def job_fingerprint(
 def model_files(run: Path, checkpoint: str) -> list[Path]:
     """The files of a model, besides those of its vocabularies, that determine translations."""
     params = find_params(run, checkpoint)
-    weights = params.rglob("*") if params.is_dir() else [params]
+    # A file of weights may be an index of others beside it.
+    weights = params.rglob("*") if params.is_dir() else [params, *run.glob("*.safetensors")]
     files = {path for path in (*weights, *run.glob("*.json")) if path.is_file()}
     return sorted(files - {run / name for name in ("run.json", "best.json")})
 

@@ -38,3 +38,13 @@ def write(directory, **files):
         content = content if isinstance(content, bytes) else content.encode()
         (directory / name.replace("__", ".")).write_bytes(content)
     return directory
+
+
+@cache
+def multilingual():
+    """A vocabulary with the special ids of ours and codes of three languages, cc written <2cc>."""
+    from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
+
+    names = ["eng_Latn", "kor_Hang", "<2cc>"]
+    special = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+    return OffsetTokenizer(model(), 1, special | {name: 61 + i for i, name in enumerate(names)})

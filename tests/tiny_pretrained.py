@@ -103,6 +103,35 @@ def loaded(path: Path):
     return transformers.AutoModelForSeq2SeqLM.from_pretrained(path, dtype="float32").eval()
 
 
+def write_fairseq(path: Path, family: str, **fields) -> None:
+    """A directory of M2M-100, mBART, BART or Pegasus with random weights, without transformers."""
+    write_directory(path, family, fairseq_options(write_tokenizer(path, family)) | fields)
+
+
+def write_t5(path: Path, **fields) -> None:
+    """A directory of T5 with random weights, without transformers."""
+    write_directory(path, "t5", t5_options(write_tokenizer(path, "t5")) | fields)
+
+
+def write_directory(path: Path, family: str, fields: dict) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from seq2seq.interop.json_fields import JsonFields
+    from seq2seq.interop.models import PRETRAINED
+
+    row = next(row for row in PRETRAINED if row.model_type == family)
+    (path / "config.json").write_text(json.dumps({"model_type": family} | fields))
+    names = [] if fields.get("tie_word_embeddings", True) else ["lm_head.weight"]
+    config = row.config(JsonFields(path, row.defaults | fields), names)
+    choose = np.random.default_rng(0)
+    weights = {
+        tensor.name: choose.normal(0, 0.3, tensor.shape).astype(np.float32)
+        for tensor in row.tensors(config)
+    }
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+
+
 def change_json(path: Path, **fields) -> None:
     content = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(content | fields))

@@ -125,7 +125,7 @@ def _redundant(config: ModelConfig) -> Redundant:
     return values
 
 
-def _no_template(fields: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+def _no_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
     return Template()
 
 
@@ -136,20 +136,22 @@ def _m2m_tokenizer(directory: Path, rows: int) -> Tokenizer:
     return (load_m2m_tokenizer if is_m2m and not is_nllb else load_nllb_tokenizer)(directory, rows)
 
 
-def _m2m_template(fields: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+def _m2m_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
     if _tokenizer_fields(directory).boolean("legacy_behaviour", False):
         return Template(source_end="{source}", target_begin="{target}")
     return Template(source_begin="{source}", target_begin="{target}")
 
 
-def _mbart_template(fields: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+def _mbart_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
     if len(tokenizer.languages) > len(MBART_25):
         return Template(source_begin="{source}", target_begin="{target}")
     return Template(source_end="{source}", target_start="{target}")
 
 
-def _bart_template(fields: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
-    return Template(source_begin="<s>", target_begin="<s>")
+def _bart_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+    """Without a forced <s> the model begins with <s> as the start token, or generates it."""
+    forced = settings.get("forced_bos_token_id") == tokenizer.id_of("<s>")
+    return Template(source_begin="<s>", target_begin="<s>" if forced else "")
 
 
 def _tokenizer_fields(directory: Path) -> JsonFields:

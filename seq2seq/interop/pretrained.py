@@ -5,7 +5,6 @@ how the tokenizer is read, and which pieces surround a text. `family` makes a Mo
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +43,7 @@ class Pretrained(NamedTuple):
     redundant: Callable[[ModelConfig], Redundant]
     # The tokenizer of a directory whose embedding has this many rows.
     tokenizer: Callable[[Path, int], Tokenizer]
+    # By the generation settings, the directory and the tokenizer.
     template: Callable[[JsonFields, Path, Tokenizer], Template]
     # Defaults of fields of config.json that a file need not state.
     defaults: Mapping[str, Any]
@@ -116,8 +116,8 @@ def open_pretrained(row: Pretrained, directory: Path) -> tuple[Config, tuple[Tok
     data = DataConfig(
         source_length=length, target_length=length, vocab_sha256=tokenizer_sha256(tokenizer)
     )
-    template = row.template(fields, directory, tokenizer)
-    data, decoding = with_template(data, decoding, template, settings, tokenizer)
+    template = row.template(settings, directory, tokenizer)
+    data, decoding = with_template(data, decoding, template, settings, tokenizer, model.start_id)
     config = Config(model=model, data=data, decoding=decoding)
     config.validate()
     return config, (tokenizer, tokenizer)
@@ -129,17 +129,19 @@ def with_template(
     template: Template,
     settings: JsonFields,
     tokenizer: Tokenizer,
+    start_id: int,
 ) -> tuple[DataConfig, DecodingConfig]:
     """The configs with the pieces around texts. A forced first token that is a language becomes
-    the target language; another one that begins targets too is in the template only."""
-    if "target_begin" not in {field.name for field in dataclass_fields(DataConfig)}:
-        return data, decoding  # the fields of the template do not exist yet
+    the target language. One that begins all targets is not forced a second time."""
     values = template._asdict()
     forced = settings.get("forced_bos_token_id")
     codes = {token: code for code, token in tokenizer.languages.items()}
-    if forced in codes and template.target_begin:
+    is_language = forced in codes and template.target_begin == "{target}"
+    if is_language:
         values["target_language"] = codes[forced]
-    if forced is not None and template.target_begin in ("{target}", decoding.forced_prefix):
+    if template.target_start:  # of a model that translates into one language
+        values["target_language"] = codes.get(start_id, "")
+    if is_language or template.target_begin == decoding.forced_prefix:
         decoding = replace(decoding, forced_prefix="")
     return replace(data, **values), decoding
 

@@ -70,8 +70,8 @@ def _tensors(config: ModelConfig) -> Iterator[Tensor]:
     table = config.target_vocab_size, config.d_model
     if config.tied_embeddings == "none":
         yield Tensor(OUTPUT, ("output_embedding", "table"), table)
-        yield Tensor(SHARED, ("source_embedding", "table"), table, COPIES)
-    yield Tensor(SHARED, ("target_embedding", "table"), table, COPIES)
+        yield Tensor(SHARED, ("source_embedding", "table"), table, COPIES, OUTPUT)
+    yield Tensor(SHARED, ("target_embedding", "table"), table, COPIES, OUTPUT)
     for side, layers in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
         for i in range(layers):
             yield from _layer(config, side, i)
@@ -128,7 +128,7 @@ def _tokenizer(directory: Path, rows: int) -> Tokenizer:
     return (load_byte_tokenizer if is_byte else load_t5_tokenizer)(directory, rows)
 
 
-def _template(fields: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+def _template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
     """MADLAD has the tag of the target language before the source, the others have nothing."""
     return Template(source_begin="{target}" if tokenizer.languages else "")
 

@@ -76,7 +76,7 @@ SETTINGS = {  # of generation_config.json
         "min_new_tokens": 3,
     },
 }  # fmt: skip
-FORCED = {"m2m_100": {"forced_bos_token_id": 7}, "t5_gated": {},
+FORCED = {"m2m_100": {"forced_bos_token_id": 61}, "t5_gated": {},
           "bart": {"forced_bos_token_id": 0, "forced_eos_token_id": 2}}  # fmt: skip
 
 ENDS = {"m2m_100": 1.5, "bart": 1.1}  # added to the logit of the end token
@@ -107,8 +107,12 @@ def test_searches_with_the_settings_of_a_directory_equal_those_of_transformers(t
         translator = Translator([model], tokenizers, config.decoding)
         translator.engine.use(params)
         sources = [random.integers(4, size, random.integers(1, 12)).tolist() for _ in range(50)]
+        data, languages = config.data, tokenizers[1].languages
+        begin = data.target_begin.replace("{target}", data.target_language).split()
+        begin = [languages.get(piece, tokenizers[1].id_of(piece)) for piece in begin]
+        assert [*begin, *translator.engine.forced] == [*FORCED[family].values()][:1]
         window = [
-            Source(number, source, forced=translator.engine.forced)
+            Source(number, source, forced=(*begin, *translator.engine.forced))
             for number, source in enumerate(sources)
         ]
         found = {

@@ -49,9 +49,14 @@ def load_params(directory: Path, checkpoint: str) -> Any:
     return family.load_params(directory) if family else restore_params(directory, checkpoint)
 
 
+def family_of(directory: Path) -> ModelFamily | None:
+    """The family of a directory, None for a run."""
+    return next((family for family in FAMILIES if family.matches(directory)), None)
+
+
 def _family(directory: Path, checkpoint: str) -> ModelFamily | None:
     """The family of a directory, None for a run. UserError if the family lacks the checkpoint."""
-    family = next((family for family in FAMILIES if family.matches(directory)), None)
+    family = family_of(directory)
     if family and checkpoint not in ("best", "latest"):
         raise UserError(
             CHECKPOINT,

@@ -114,7 +114,9 @@ def open_pretrained(row: Pretrained, directory: Path) -> tuple[Config, tuple[Tok
     decoding = decoding_of(settings, model, tokenizer)
     length = min(model.max_length, model.longest)
     data = DataConfig(
-        source_length=length, target_length=length, vocab_sha256=tokenizer_sha256(tokenizer)
+        source_length=length,
+        target_length=length,
+        vocab_sha256="+".join(2 * [tokenizer_sha256(tokenizer)]),
     )
     template = row.template(settings, directory, tokenizer)
     data, decoding = with_template(data, decoding, template, settings, tokenizer, model.start_id)

@@ -176,8 +176,11 @@ def with_vocabulary(config: Config, tokenizers: tuple[Tokenizer, Tokenizer]) -> 
             "model.pad_id, start_id, end_id, unknown_id must be 0, 1, 2, 3 as in every vocabulary "
             f"that is trained here, got {tuple(config.special)}",
         )
-    source, target = tokenizers
-    model = replace(config.model, source_vocab_size=source.size, target_vocab_size=target.size)
+    source, target = (tokenizer.size for tokenizer in tokenizers)
+    if config.training.init_from:  # that model may have more rows than there are ids
+        source = max(source, config.model.source_vocab_size)
+        target = max(target, config.model.target_vocab_size)
+    model = replace(config.model, source_vocab_size=source, target_vocab_size=target)
     if start is not None:
         model = replace(model, start_id=start)
     data = replace(config.data, vocab_sha256=vocabulary_sha256(tokenizers))

@@ -2,11 +2,14 @@
 
 import json
 
+import jax
+import numpy as np
 import pytest
 from tiny_pretrained import change_json, write_fairseq, write_t5
 from tiny_tokenizers import model, write
 
-from seq2seq.interop.models import FAMILIES, open_model
+from seq2seq.scripts.convert import import_model
+from seq2seq.interop.models import FAMILIES, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 
@@ -162,3 +165,18 @@ def test_a_pickle_is_never_opened_and_the_conversion_is_named(copied):
     (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
     with pytest.raises(UserError, match="never opened.*AutoModelForSeq2SeqLM.from_pretrained"):
         open_model(copied, "best")
+
+
+def test_a_run_made_of_a_directory_has_its_config_tokenizer_and_parameters(copied, tmp_path):
+    run = tmp_path / "run"
+    import_model(copied, run)
+    (config, tokenizers), (expected, originals) = (
+        open_model(run, "best"),
+        open_model(copied, "best"),
+    )
+    assert (config.model, config.decoding) == (expected.model, expected.decoding)
+    assert config.data == expected.data
+    assert tokenizers[0].serialized() == originals[0].serialized()
+    jax.tree.map(
+        np.testing.assert_array_equal, load_params(run, "best"), load_params(copied, "best")
+    )

@@ -1,12 +1,11 @@
 """Languages and tokens around texts in translations, scores and alignments of a random model."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import tiny_config, write_run
-from tiny_tokenizers import multilingual
+from tiny import tiny_config
+from tiny_tokenizers import multilingual, write_multilingual_run
 
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.results import Item, Source
@@ -20,18 +19,9 @@ TEMPLATES = {"source_begin": "{source}", "source_end": "<s>", "target_begin": "{
 OPTIONS = dict(beam_size=2, suppress="<pad> <unk> <2cc>", batch_size=3, max_extra_length=5)
 
 
-def run_of(path, **data):
-    """A run directory with these fields of config.data."""
-    write_run(path, tokenizer=multilingual())
-    config = json.loads((path / "config.json").read_text())
-    config["data"] |= data
-    (path / "config.json").write_text(json.dumps(config))
-    return path
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return run_of(tmp_path_factory.mktemp("multilingual") / "run", **TEMPLATES)
+    return write_multilingual_run(tmp_path_factory.mktemp("multilingual") / "run", **TEMPLATES)
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +139,10 @@ def test_a_missing_or_unknown_language_is_an_error_of_one_line(run, translator, 
     assert list(without.stream(["", " "]))  # blank lines need no language
     code, message = refusal(without.stream, ["ein"])
     assert code == DATA and message.startswith("line 1: source_language is missing")
-    assert "set source_language" in message
+    assert message.endswith("set it, or --source_language")
     code, message = refusal(without.affixes_of_line.of_job)
     assert code == CONFIGURATION and message.startswith("--source_language is missing")
-    other = run_of(tmp_path / "other", source_begin="{target}")
+    other = write_multilingual_run(tmp_path / "other", source_begin="{target}")
     code, message = refusal(Translator.load, other, "average", source_language="cc")
     assert code == CONFIGURATION and message.startswith("--source_language has no effect")
     code, message = refusal(Translator.load, [run, other], "average")
@@ -165,7 +155,7 @@ def test_a_missing_or_unknown_language_is_an_error_of_one_line(run, translator, 
 
 def test_the_start_token_is_that_of_the_target_language_of_the_job(tmp_path):
     data = {"source_end": "{source}", "target_start": "{target}", "source_language": "cc"}
-    run = run_of(tmp_path / "run", **data)
+    run = write_multilingual_run(tmp_path / "run", **data)
     assert refusal(Translator.load, run, "average")[1].startswith("--target_language is missing")
     translator = Translator.load(run, "average", target_language="kor_Hang", **OPTIONS)
     assert translator.engine.models[0].config.start_id == KOR

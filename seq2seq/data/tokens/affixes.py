@@ -63,10 +63,11 @@ def _id(
         field = f"{piece[1:-1]}_language"
         code, shown = getattr(config, field), option.format(field)
         if not code:
+            advice = f"it, or --{field}" if option.startswith("line") else shown
             raise UserError(
                 error_code,
                 f"{shown} is missing: expected the code of a language, which each {text} of this "
-                f"model has (data.{name}); set {shown.split()[-1]}",
+                f"model has (data.{name}); set {advice}",
             )
         if not tokenizer.languages and (token := tokenizer.id_of(code)) is not None:
             return token

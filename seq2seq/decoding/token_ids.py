@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from seq2seq.data.config import DataConfig
 from seq2seq.data.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.engine import Engine
@@ -84,10 +85,17 @@ def piece_ids(
     return tuple(ids)
 
 
-def check_forced_prefix(engine: Engine, target_begin: int) -> None:
-    """UserError(CONFIGURATION) unless every source leaves room for the tokens with which a
-    translation must begin: `target_begin` of data.target_begin and those of the forced prefix."""
-    number, most = target_begin + len(engine.forced), engine.max_prefix_length(1)
+def check_affixes(engine: Engine, data: DataConfig) -> None:
+    """UserError(CONFIGURATION) unless every source leaves room for the tokens around its text, and
+    for those with which its translation must begin."""
+    around = len(data.source_begin.split()) + len(data.source_end.split())
+    if around > engine.buckets[-1] - 2:
+        raise UserError(
+            CONFIGURATION,
+            f"data.source_begin and data.source_end have {around} tokens: expected at most "
+            f"{engine.buckets[-1] - 2}, which leave room for a text; shorten them",
+        )
+    number, most = len(data.target_begin.split()) + len(engine.forced), engine.max_prefix_length(1)
     if number > most:
         name = "decoding.forced_prefix" if engine.forced else "data.target_begin"
         raise UserError(

@@ -38,7 +38,7 @@ from seq2seq.decoding.streaming import (
     weight,
     windows,
 )
-from seq2seq.decoding.token_ids import check_forced_prefix, encoded_sources, piece_ids
+from seq2seq.decoding.token_ids import check_affixes, encoded_sources, piece_ids
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search_rules import Rules
 from seq2seq.runtime.devices import prepare_jax_by_default
@@ -76,7 +76,7 @@ class Translator:
             for option in ("suppress", "forced_prefix")
         )
         self.engine = Engine(models, decoding, suppress, weights, rules, control, forced)
-        check_forced_prefix(self.engine, len(data.target_begin.split()))
+        check_affixes(self.engine, data)
         self.forcing = TeacherForcing(self.engine, decoding, tokenizers, self.affixes_of_line)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 

@@ -4,6 +4,7 @@ import json
 import random
 from functools import cache
 
+from tiny import write_run
 from tiny_marian import SENTENCES, sentencepiece
 
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # also those of Pegasus
@@ -48,3 +49,12 @@ def multilingual():
     names = ["eng_Latn", "kor_Hang", "<2cc>"]
     special = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
     return OffsetTokenizer(model(), 1, special | {name: 61 + i for i, name in enumerate(names)})
+
+
+def write_multilingual_run(path, **data):
+    """A run directory with the vocabulary `multilingual` and these fields of config.data."""
+    write_run(path, tokenizer=multilingual())
+    config = json.loads((path / "config.json").read_text())
+    config["data"] |= data
+    (path / "config.json").write_text(json.dumps(config))
+    return path

@@ -58,14 +58,16 @@ def _id(
     config: DataConfig, name: str, piece: str, tokenizer: Tokenizer, option: str, error_code: int
 ) -> int:
     """The id of a piece, or of the language that stands for it."""
+    text = name.partition("_")[0]  # source or target
     if piece in (f"{{{side}}}" for side in LANGUAGES):
         field = f"{piece[1:-1]}_language"
         code, shown = getattr(config, field), option.format(field)
         if not code:
+            advice = f"it, or --{field}" if option.startswith("line") else shown
             raise UserError(
                 error_code,
-                f"{shown} is missing: expected the code of a language, which each "
-                f"{name.partition('_')[0]} of this model has (data.{name}); set {shown}",
+                f"{shown} is missing: expected the code of a language, which each {text} of this "
+                f"model has (data.{name}); set {advice}",
             )
         if not tokenizer.languages and (token := tokenizer.id_of(code)) is not None:
             return token
@@ -74,7 +76,7 @@ def _id(
     if token is None:
         raise UserError(
             CONFIGURATION,
-            f"data.{name}: {piece!r} is unknown: expected pieces of the {name.partition('_')[0]} "
+            f"data.{name}: {piece!r} is unknown: expected pieces of the {text} "
             "vocabulary, or {source} and {target}; change it",
         )
     return token

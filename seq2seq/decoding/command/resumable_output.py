@@ -85,9 +85,11 @@ def model_files(run: Path, checkpoint: str) -> list[Path]:
 
 
 def hash_of(item: Item) -> str:
-    """A hash of an item's line, target and prefix."""
+    """A hash of an item's line, target and prefixes."""
     lengths = f"{len(item.line)} {len(item.target)}\n"
-    text = f"{lengths}{item.line}{item.target}{item.prefix}".encode("utf-8", "surrogatepass")
+    text = f"{lengths}{item.line}{item.target}{item.prefix}{item.source_prefix}".encode(
+        "utf-8", "surrogatepass"
+    )
     return hashlib.blake2b(text, digest_size=12).hexdigest()
 
 

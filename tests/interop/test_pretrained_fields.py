@@ -8,9 +8,9 @@ import pytest
 from tiny_pretrained import change_json, write_fairseq, write_t5
 from tiny_tokenizers import model, write
 
-from seq2seq.scripts.convert import import_model
 from seq2seq.interop.models import FAMILIES, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.scripts.convert import import_model
 
 
 @pytest.fixture(scope="module", params=["m2m_100", "t5"])

@@ -66,7 +66,7 @@ def write_pretrained(path: Path, family: str, end: float = 0.0, **fields):
     kinds = {
         "m2m_100": ("M2M100", fairseq_options), "mbart": ("MBart", fairseq_options),
         "bart": ("Bart", fairseq_options), "pegasus": ("Pegasus", fairseq_options),
-        "mt5": ("MT5", t5_options),
+        "mt5": ("MT5", t5_options), "umt5": ("UMT5", t5_options),
     }  # fmt: skip
     prefix, options = kinds.get(family, ("T5", t5_options))
     torch.manual_seed(0)

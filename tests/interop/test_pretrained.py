@@ -20,7 +20,7 @@ GATED = {"feed_forward_proj": "gated-gelu"}
 FAMILIES = {
     "m2m_100": {}, "mbart": {"activation_function": "relu", "decoder_start_token_id": 2},
     "bart": {}, "pegasus": {"scale_embedding": True}, "t5": {}, "t5_gated": GATED, "mt5": {},
-    "madlad": GATED,
+    "umt5": {}, "madlad": GATED,
 }  # fmt: skip
 
 

@@ -102,6 +102,7 @@ def test_a_forced_language_is_the_target_language(tmp_path):
     change_json(tmp_path / "generation_config.json", forced_bos_token_id=61)
     config, (tokenizer, _) = open_model(tmp_path, "best")
     data = config.data
+    assert config.model.layer_norm_epsilon == 1e-5  # other values hardly change random models
     assert (data.source_begin, data.target_begin) == ("{source}", "{target}")
     assert tokenizer.languages[data.target_language] == 61 and not config.decoding.forced_prefix
     assert data.source_length == config.model.max_length == 40
@@ -134,6 +135,7 @@ def test_bart_has_its_begin_token_in_targets_if_it_is_forced(tmp_path):
 
 def test_logits_are_scaled_as_both_fields_say(tmp_path):
     write_t5(tmp_path)
+    assert open_model(tmp_path, "best")[0].model.layer_norm_epsilon == 1e-6
     for fields, scaled in (
         ({}, True), ({"tie_word_embeddings": False}, False),
         ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),
@@ -151,6 +153,14 @@ def test_the_target_language_of_madlad_is_a_tag_before_the_source(tmp_path):
     write(tmp_path, spiece__model=tagged)
     config, (tokenizer, _) = open_model(tmp_path, "best")
     assert config.data.source_begin == "{target}" and {*tokenizer.languages} == {"de", "ko"}
+
+
+def test_byt5_has_the_bytes_as_its_vocabulary(tmp_path):
+    write_t5(tmp_path, vocab_size=384)
+    (tmp_path / "spiece.model").unlink()
+    for content in ({"tokenizer_class": "ByT5Tokenizer"}, {}):
+        write(tmp_path, tokenizer_config__json=content)
+        assert open_model(tmp_path, "best")[1][0].kind == "bytes"
 
 
 @pytest.mark.parametrize("kind", ["t5gemma", "longt5", "nllb-moe", "led", "gpt2"])

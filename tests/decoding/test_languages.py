@@ -95,6 +95,9 @@ def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
     scored = translation.hypotheses[0].scored
     by_ids = translator.forcing.pair(pair.source[:-2], pair.target[:-1], 2, after=(1,))
     assert by_ids == pair and scored.log_probs[:2] == [0, 0]
+    short = [translator.forcing.pair([i], [i, 1, 5], after=(1,)) for i in range(4, 20)]
+    for group in translator.forcing.scores(short):  # never to the end token or after it
+        assert all({i for i, _ in result.links} == {0} for result in group.values())
     weights = translator.attention("ein Hund", "Hunde")
     assert weights.source == scored.source_tokens
     assert weights.target == ["kor_Hang", *scored.tokens[1:]]

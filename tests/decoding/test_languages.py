@@ -8,6 +8,7 @@ from tiny import tiny_config
 from tiny_tokenizers import multilingual, write_multilingual_run
 
 from seq2seq.decoding.command.formats import FORMATS
+from seq2seq.decoding.command.resumable_output import hash_of
 from seq2seq.decoding.results import Item, Source
 from seq2seq.decoding.token_ids import encoded_sources
 from seq2seq.decoding.translator import Translator
@@ -124,6 +125,12 @@ def test_a_line_names_its_languages_and_its_source_prefix(line, values):
     assert (item.text, item.line) == (values[0], line) and fields == values[2:]
     if name == "tsv":
         assert item.target == values[1]
+
+
+def test_saved_results_depend_on_languages_and_source_prefixes(translator):
+    assert translator.affixes_of_line.languages == ["eng_Latn", "kor_Hang"]
+    items = [Item("a", "a"), Item("a", "a", source_prefix="b"), Item("a", "a", prefix="c")]
+    assert len(set(map(hash_of, items))) == 3
 
 
 def refusal(function, *arguments, **options):

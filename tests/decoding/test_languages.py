@@ -8,6 +8,7 @@ from tiny import tiny_config
 from tiny_tokenizers import multilingual, write_multilingual_run
 
 from seq2seq.decoding.command.formats import FORMATS
+from seq2seq.decoding.command.resumable_output import hash_of
 from seq2seq.decoding.results import Item, Source
 from seq2seq.decoding.token_ids import encoded_sources
 from seq2seq.decoding.translator import Translator
@@ -95,6 +96,9 @@ def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
     scored = translation.hypotheses[0].scored
     by_ids = translator.forcing.pair(pair.source[:-2], pair.target[:-1], 2, after=(1,))
     assert by_ids == pair and scored.log_probs[:2] == [0, 0]
+    short = [translator.forcing.pair([i], [i, 1, 5], after=(1,)) for i in range(4, 20)]
+    for group in translator.forcing.scores(short):  # never to the end token or after it
+        assert all({i for i, _ in result.links} == {0} for result in group.values())
     weights = translator.attention("ein Hund", "Hunde")
     assert weights.source == scored.source_tokens
     assert weights.target == ["kor_Hang", *scored.tokens[1:]]
@@ -121,6 +125,12 @@ def test_a_line_names_its_languages_and_its_source_prefix(line, values):
     assert (item.text, item.line) == (values[0], line) and fields == values[2:]
     if name == "tsv":
         assert item.target == values[1]
+
+
+def test_saved_results_depend_on_languages_and_source_prefixes(translator):
+    assert translator.affixes_of_line.languages == ["eng_Latn", "kor_Hang"]
+    items = [Item("a", "a"), Item("a", "a", source_prefix="b"), Item("a", "a", prefix="c")]
+    assert len(set(map(hash_of, items))) == 3
 
 
 def refusal(function, *arguments, **options):

@@ -212,7 +212,8 @@ class TeacherForcing:
         if any(pair.after for pair in pairs):
             after = np.zeros(capacity, np.int32)  # [B]
             after[: len(pairs)] = [pair.after for pair in pairs]
-        arrays = jax.tree.map(distribute, (*source, *target, free, after))
+        marks = None if free is None and after is None else (free, after)
+        arrays = jax.tree.map(distribute, (*source, *target, marks))
         forced = jax.device_get(self._run(engine.variables, engine.weights, *arrays))
         log_probs, attended = jax.tree.map(merge_devices, forced)  # [B, T]; [B, T] or None
         return [
@@ -245,10 +246,11 @@ def scored_translation(text: str, pair: EncodedPair, scored: Scored) -> Translat
 
 @lru_cache(PROGRAMS)
 def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) -> Callable[..., Any]:
-    """(variables, ensemble weights, source, lengths, target, target lengths, the target tokens that
-    cost nothing or None, the numbers of source tokens after the end token or None) → the
+    """(variables, ensemble weights, source, lengths, target, target lengths, marks) → the
     log-probability of each target token, and the source token that it attends to most, of those
     before the end token; None without cross-attention. Arrays have a leading axis of devices.
+    `marks` are the target tokens that cost nothing and the numbers of source tokens after the end
+    token; None: there are none.
 
     One program computes both, so that all numbers of a pair are equal in every mode.
     """
@@ -261,10 +263,10 @@ def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) ->
         lengths: jax.Array,
         target: jax.Array,
         target_lengths: jax.Array,
-        free: jax.Array | None,
-        after: jax.Array | None,
+        marks: tuple[jax.Array | None, jax.Array | None] | None,
     ) -> tuple[jax.Array, jax.Array | None]:
         pairs = list(zip(models, variables, strict=True))
+        free, after = marks or (None, None)
         forced = score_targets(
             pairs, source, lengths, target, target_lengths, rules=rules, weights=weights, free=free
         )
@@ -273,4 +275,4 @@ def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) ->
         to_end = lengths if after is None else lengths - after
         return forced.log_probs, attended_tokens(forced.attention, to_end)
 
-    return on_devices(run, (None, None, 0, 0, 0, 0, 0, 0))
+    return on_devices(run, (None, None, 0, 0, 0, 0, 0))

@@ -92,6 +92,8 @@ def load_translator(job: Job, poll: Callable[[], None]) -> Translator:
         weights=job.weights,
         source_pieces=job.source_pieces,
         target_pieces=job.target_pieces,
+        source_language=job.source_language,
+        target_language=job.target_language,
         control=Control(
             poll,
             log=no_log if job.interactive else note,
@@ -120,7 +122,8 @@ def write_resumably(
 ) -> None:
     """Compute the results that an earlier run of the job has not saved, and write the output."""
     members = members_of(job.runs, job.checkpoint)
-    fingerprint = job_fingerprint(translator, members, output_lines.settings)
+    settings = [*output_lines.settings, *translator.affixes_of_line.languages]
+    fingerprint = job_fingerprint(translator, members, settings)
     chunk = translator.engine.sizes.chunk
     output = open_resumable_output(job.output, fingerprint, chunk, job.overwrite)
     if saved := output.count_saved():

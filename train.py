@@ -109,7 +109,9 @@ def resume_or_start(
     with explain_failure(config, run), deleting_damaged_stores():
         jax.device_count()  # starts the backend: all processes connect before one waits for another
         control = Control(poll=stop.poll)
-        translator = Translator([config.model], data.tokenizers, config.decoding, control=control)
+        translator = Translator(
+            [config.model], data.tokenizers, config.decoding, control=control, data=config.data
+        )
         trainer = Trainer(config, run, data, translator, stop)
         state, stored = restore_state(trainer.fresh_state, trainer.checkpoints, config, run)  # 5
         position, seconds = DataPosition(), 0.0

@@ -63,7 +63,8 @@ def main() -> None:
     check_flags(f)
     prepare_jax(f.compilation_cache, 1, decoding_only=True)
     run = Path(f.workdir).expanduser().absolute()
-    example = load_example(run, f.checkpoint, f.source, f.target)
+    languages = f.source_language, f.target_language
+    example = load_example(run, f.checkpoint, f.source, f.target, *languages)
     content = attention_html(f"{run.name} ({f.checkpoint})", example).encode()
     with open_atomic(f.output, f.overwrite) as file:
         file.write(content)
@@ -77,6 +78,8 @@ def define_flags() -> None:
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     flags.DEFINE_string("source", None, "The source sentence.", required=True)
     flags.DEFINE_string("target", None, "The target sentence; by default the model's translation.")
+    flags.DEFINE_string("source_language", "", "Language of the source, as in decode.py.")
+    flags.DEFINE_string("target_language", "", "Language of the target, as in decode.py.")
     define_path("output", "attention.html", "The HTML file to write.")
     define_path("npz", "", "A .npz file for the arrays and pieces.")
     flags.DEFINE_bool("overwrite", False, "Replace existing files.")

@@ -1,6 +1,7 @@
-"""Convert a MarianMT (OPUS-MT) directory to a run, which training can start from, or a run back.
+"""Convert a directory of transformers (MarianMT, BART, T5 and their relatives) to a run, which
+training can start from, or a run to a MarianMT directory.
 
-    python scripts/convert.py --from_marian=opus-mt-en-de --to=runs/en_de
+    python scripts/convert.py --from_model=opus-mt-en-de --to=runs/en_de
     python scripts/convert.py --from_run=runs/mine --to_marian=DIR [--checkpoint=best]
 decode.py translates with either without conversion. An error names what cannot be converted.
 """
@@ -13,9 +14,8 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.interop.marian import is_marian
 from seq2seq.interop.marian_export import check_expressible, export_marian
-from seq2seq.interop.models import load_params, open_model
+from seq2seq.interop.models import family_of, load_params, open_model
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
@@ -31,12 +31,13 @@ def check_new(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def import_marian(directory: Path, run: Path) -> None:
-    """Write a run directory that translates as the MarianMT directory does."""
-    if not is_marian(directory):
+def import_model(directory: Path, run: Path) -> None:
+    """Write a run directory that translates as a directory of transformers does."""
+    if family_of(directory) is None:
         raise UserError(
             CHECKPOINT,
-            f"{directory} is not a MarianMT directory: expected a config.json with a model_type",
+            f"{directory} is not a directory of transformers: expected a config.json with a "
+            "model_type",
         )
     config, tokenizers = open_model(directory, "best")
     check_new(run)
@@ -66,23 +67,23 @@ def main() -> None:
     f = flags.FLAGS
     paths = {
         name: Path(value).expanduser().absolute()
-        for name in ("from_marian", "to", "from_run", "to_marian")
+        for name in ("from_model", "to", "from_run", "to_marian")
         if (value := f[name].value)
     }
-    if set(paths) == {"from_marian", "to"}:
-        import_marian(paths["from_marian"], paths["to"])
+    if set(paths) == {"from_model", "to"}:
+        import_model(paths["from_model"], paths["to"])
     elif set(paths) == {"from_run", "to_marian"}:
         export_run(paths["from_run"], f.checkpoint, paths["to_marian"])
     else:
         raise UserError(
             CONFIGURATION,
-            "the flags are incomplete or contradictory: expected --from_marian=DIR --to=RUN, or "
+            "the flags are incomplete or contradictory: expected --from_model=DIR --to=RUN, or "
             "--from_run=RUN --to_marian=DIR",
         )
 
 
 def define_flags() -> None:
-    define_path("from_marian", None, "The MarianMT directory to import.")
+    define_path("from_model", None, "The directory of transformers to import.")
     define_path("to", None, "The run directory to write.")
     define_path("from_run", None, "The run directory to export.")
     define_path("to_marian", None, "The MarianMT directory to write.")

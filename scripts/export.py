@@ -30,6 +30,7 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from seq2seq.data.config import TEMPLATES
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import BOUNDARY, SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
@@ -70,6 +71,13 @@ def check_export_flags(
             f"--workdir: model.kind={config.model.kind} cannot be exported: expected transformer; "
             "use decode.py",
         )
+    for name in TEMPLATES:
+        if getattr(config.data, name):
+            raise UserError(
+                CONFIGURATION,
+                f"--workdir: data.{name}={getattr(config.data, name)!r} cannot be exported: "
+                "expected a model without pieces and languages around its texts; use decode.py",
+            )
     for tokenizer in tokenizers:
         if not isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
             raise UserError(

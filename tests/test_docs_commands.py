@@ -9,6 +9,7 @@ from documents import ROOT, TEXTS, Command, commands, fenced
 from forked import call_forked
 from tiny import WORDS, tiny_flags
 from tiny_marian import sentencepiece, write_marian
+from tiny_tokenizers import write_multilingual_run
 
 from seq2seq.storage.run_files import steps
 
@@ -132,4 +133,6 @@ def test_the_commands_of_the_readme_run(tmp_path):
 @pytest.mark.parametrize("name", ["docs/TRAINING.md", "docs/DECODING.md"])
 def test_the_commands_of_the_guides_run(name, tmp_path):
     write_marian(tmp_path / "opus-mt-en-de")
+    nllb = {"source_begin": "{source}", "target_begin": "{target}"}
+    write_multilingual_run(tmp_path / "nllb-200-distilled-600M", **nllb)
     assert run_document(tmp_path, name) >= 6

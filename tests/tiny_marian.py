@@ -110,7 +110,7 @@ def write_marian(path: Path, **fields) -> None:
         )
     )
     choose, weights = np.random.default_rng(0), {}
-    for name, _, shape in tensors(marian_config(path)[0]):
+    for name, _, shape, *_ in tensors(marian_config(path)[0]):
         weights[name] = choose.normal(0, 0.4, shape).astype(np.float32)
         if name.endswith("norm.weight"):
             weights[name] += 1.0

@@ -4,6 +4,7 @@ import json
 import random
 from functools import cache
 
+from tiny import write_run
 from tiny_marian import SENTENCES, sentencepiece
 
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # also those of Pegasus
@@ -38,3 +39,22 @@ def write(directory, **files):
         content = content if isinstance(content, bytes) else content.encode()
         (directory / name.replace("__", ".")).write_bytes(content)
     return directory
+
+
+@cache
+def multilingual():
+    """A vocabulary with the special ids of ours and codes of three languages, cc written <2cc>."""
+    from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
+
+    names = ["eng_Latn", "kor_Hang", "<2cc>"]
+    special = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+    return OffsetTokenizer(model(), 1, special | {name: 61 + i for i, name in enumerate(names)})
+
+
+def write_multilingual_run(path, **data):
+    """A run directory with the vocabulary `multilingual` and these fields of config.data."""
+    write_run(path, tokenizer=multilingual())
+    config = json.loads((path / "config.json").read_text())
+    config["data"] |= data
+    (path / "config.json").write_text(json.dumps(config))
+    return path

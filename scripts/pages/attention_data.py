@@ -78,12 +78,26 @@ def check_sentence(flag: str, value: str | None) -> None:
         )
 
 
-def load_example(directory: Path, checkpoint: str, source: str, target: str | None) -> Example:
+def load_example(
+    directory: Path,
+    checkpoint: str,
+    source: str,
+    target: str | None,
+    source_language: str = "",
+    target_language: str = "",
+) -> Example:
     """The example of a run or a MarianMT directory; without a target that of its translation.
 
     Raises UserError for a directory or checkpoint that cannot be loaded.
     """
-    translator = Translator.load(directory, checkpoint, nbest=1, samples=0)
+    translator = Translator.load(
+        directory,
+        checkpoint,
+        source_language=source_language,
+        target_language=target_language,
+        nbest=1,
+        samples=0,
+    )
     attention = translator.attention(source, target)
     tokens = {"source": translator.source_tokenizer.encode(source.strip())}
     if target is None:

@@ -11,6 +11,8 @@ BAD_UTF8 = ("error", "replace", "skip")
 BAD_LINE = ("error", "skip")
 SUBWORD_TOKENIZERS = ("unigram", "bpe")  # those of SentencePiece
 SPECIAL_TOKENS = 4  # padding, start, end and unknown
+TEMPLATES = ("source_begin", "source_end", "target_begin", "target_start")
+LANGUAGES = ("source", "target")  # {source} and {target} in TEMPLATES
 RESERVED = re.compile(r"<pad>|<s>|</s>|<unk>|<0x[0-9A-F]{2}>|.*[\s▁].*|", re.DOTALL)
 
 
@@ -112,6 +114,23 @@ class DataConfig(Options):
         0.0,
         "drop pairs with one side more than this many times as long as the other; 0: keep all",
     )
+    source_begin: str = option(
+        "",
+        "pieces before the text of each source, separated by spaces; here and in the next three "
+        "fields {source} and {target} are the pieces of data.source_language and "
+        "data.target_language",
+    )
+    source_end: str = option("", "pieces after the end token of each source")
+    target_begin: str = option(
+        "",
+        "pieces with which each target begins; every translation begins with them, and there they "
+        "cost nothing",
+    )
+    target_start: str = option("", "piece that is the start token; empty: that of model.start_id")
+    source_language: str = option(
+        "", "language of the sources, a code of the vocabulary, such as eng_Latn"
+    )
+    target_language: str = option("", "language of the targets, such as kor_Hang")
 
     def check_rules(self) -> None:
         """The rules that concern several fields. Raises ValueError."""
@@ -126,6 +145,8 @@ class DataConfig(Options):
             raise ValueError(
                 f"data.max_length_ratio must be 0 (off) or at least 1, got {self.max_length_ratio}"
             )
+        for name in TEMPLATES:
+            self._check_template(name)
         if self.joint_vocab:
             self._check_joint_vocab()
         if self.vocab:
@@ -141,6 +162,24 @@ class DataConfig(Options):
     def vocab_files(self) -> list[str]:
         """The files of `vocab`, one or one per side."""
         return self.vocab.split(",")
+
+    def languages_used(self) -> list[str]:
+        """Those of LANGUAGES that occur in TEMPLATES."""
+        pieces = {piece for name in TEMPLATES for piece in getattr(self, name).split()}
+        return [side for side in LANGUAGES if f"{{{side}}}" in pieces]
+
+    def _check_template(self, name: str) -> None:
+        pieces = getattr(self, name).split()
+        for piece in pieces:
+            if piece not in ("{source}", "{target}") and re.search("{(source|target)}", piece):
+                raise ValueError(
+                    f"data.{name} must have {{source}} and {{target}} as whole pieces, between "
+                    f"spaces, got {piece!r}"
+                )
+        if name == "target_start" and len(pieces) > 1:
+            raise ValueError(
+                f"data.target_start must be one piece or empty, got {self.target_start!r}"
+            )
 
     @property
     def _kinds(self) -> set[str]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq.data.config import TEMPLATES
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.models import load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
@@ -95,5 +96,14 @@ def open_ensemble(
                 f"{member.directory}: the vocabulary differs from that of {members[0].directory}: "
                 "an ensemble needs the same one; train the models on the same data, or with "
                 "init_from",
+            )
+        if different := [
+            name for name in TEMPLATES if getattr(config.data, name) != getattr(first.data, name)
+        ]:
+            raise UserError(
+                CHECKPOINT,
+                f"{member.directory}: data.{different[0]} differs from that of "
+                f"{members[0].directory}: an ensemble needs the same pieces around texts; use one "
+                "of the models alone",
             )
     return [config for config, _ in opened], tokenizers

@@ -15,12 +15,21 @@ class Item(NamedTuple):
     line: str  # unchanged
     prefix: str = ""
     target: str = ""
+    source_language: str = ""  # empty: that of the job
+    target_language: str = ""
+    source_prefix: str = ""  # text before that of the line
+
+
+def source_text(item: Item) -> str:
+    """The text of a line with its source prefix; empty for a blank line."""
+    text = item.text.strip()
+    return f"{item.source_prefix}{text}".strip() if text else ""
 
 
 def as_item(line: tuple[int, str | Item]) -> tuple[int, Item]:
     """A numbered line as an item. Raises as `check_text` if it is neither a string nor an item."""
     number, item = line
-    texts = (item.text, item.prefix) if isinstance(item, Item) else (item,)
+    texts = (item.text, item.prefix, item.source_prefix) if isinstance(item, Item) else (item,)
     for text in texts:
         check_text(f"lines[{number}]", text)
     return number, Item(item, item) if isinstance(item, str) else item
@@ -59,18 +68,19 @@ class Source(NamedTuple):
     prefix: Sequence[int] = ()  # tokens with which its translation must begin
     cut: int = 0  # tokens that were truncated
     forced: Sequence[int] = ()  # tokens before the prefix, which cost nothing
+    after: Sequence[int] = ()  # tokens of the source after its end token
 
     @property
     def length(self) -> int:
         """Tokens with the end token; 0 for a blank line."""
-        return len(self.ids) + 1 if self.ids else 0
+        return len(self.ids) + 1 + len(self.after) if self.ids else 0
 
 
 class Scored(NamedTuple):
     """The teacher-forced pass over a hypothesis; its score equals that of a search.
 
     Suppressed pieces (−inf), renormalization, the repetition penalty and tokens that cost nothing
-    (config.decoding.forced_prefix and forced_end) apply as in a search.
+    (config.data.target_begin, config.decoding.forced_prefix and forced_end) apply as in a search.
     Length limits, n-gram bans and prefixes only restrict the choice of hypotheses; they do not
     apply. The last token of each side is the end token.
     """

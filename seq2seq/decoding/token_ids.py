@@ -2,27 +2,40 @@
 
 from collections.abc import Sequence
 
+from seq2seq.data.config import DataConfig
 from seq2seq.data.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.results import Item, Source
+from seq2seq.decoding.languages import LineAffixes
+from seq2seq.decoding.results import Item, Source, source_text
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.storage.config import DecodingConfig
 
 
 def encoded_sources(
-    engine: Engine, tokenizers: tuple[Tokenizer, Tokenizer], window: Sequence[tuple[int, Item]]
+    engine: Engine,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    affixes_of_line: LineAffixes,
+    window: Sequence[tuple[int, Item]],
 ) -> list[Source]:
     """The token ids of numbered lines, truncated to the longest bucket.
 
-    UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one.
+    UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one, and
+    for a language that is missing or unknown.
     """
-    texts, room = [item.text.strip() for _, item in window], engine.buckets[-1] - 1
+    texts, room = [source_text(item) for _, item in window], engine.buckets[-1] - 1
     encoded, sources = encode_truncated(tokenizers[0], texts, room), []
     for (number, item), (ids, cut) in zip(window, encoded, strict=True):
-        prefix = prefix_ids(tokenizers[1], number, item.prefix) if item.prefix and ids else []
-        forced = engine.forced if ids else ()
-        source = Source(number, ids, prefix, cut, forced)
+        if not ids:
+            sources.append(Source(number, ids))
+            continue
+        prefix = prefix_ids(tokenizers[1], number, item.prefix) if item.prefix else []
+        affixes = affixes_of_line(number, item)
+        text_room = room - affixes.source_tokens
+        cut += max(0, len(ids) - text_room)
+        ids = [*affixes.source_begin, *ids[:text_room]]
+        forced = (*affixes.target_begin, *engine.forced)
+        source = Source(number, ids, prefix, cut, forced, affixes.source_end)
         limit = engine.max_prefix_length(source.length) - len(forced) if prefix else 0
         if len(prefix) > limit:
             raise UserError(
@@ -72,12 +85,21 @@ def piece_ids(
     return tuple(ids)
 
 
-def check_forced_prefix(engine: Engine) -> None:
-    """UserError(CONFIGURATION) unless every source leaves room for the forced prefix."""
-    number, most = len(engine.forced), engine.max_prefix_length(1)
-    if number > most:
+def check_affixes(engine: Engine, data: DataConfig) -> None:
+    """UserError(CONFIGURATION) unless every source leaves room for the tokens around its text, and
+    for those with which its translation must begin."""
+    around = len(data.source_begin.split()) + len(data.source_end.split())
+    if around > engine.buckets[-1] - 2:
         raise UserError(
             CONFIGURATION,
-            f"decoding.forced_prefix has {number} tokens: expected at most {most}, which leave "
+            f"data.source_begin and data.source_end have {around} tokens: expected at most "
+            f"{engine.buckets[-1] - 2}, which leave room for a text; shorten them",
+        )
+    number, most = len(data.target_begin.split()) + len(engine.forced), engine.max_prefix_length(1)
+    if number > most:
+        name = "decoding.forced_prefix" if engine.forced else "data.target_begin"
+        raise UserError(
+            CONFIGURATION,
+            f"{name} has {number} tokens: expected at most {most}, which leave "
             "room for the end token; shorten it, or raise --max_extra_length or --max_length",
         )

@@ -6,18 +6,21 @@ Translator.load("runs/NAME").translate(lines) returns what decode.py writes.
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.piece_tokenizer import tokenizers_for_pieces
-from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import check_rules
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
+from seq2seq.decoding.languages import LineAffixes, with_languages
 from seq2seq.decoding.results import (
     Hypothesis,
     Item,
@@ -25,6 +28,7 @@ from seq2seq.decoding.results import (
     as_item,
     as_pair,
     check_text,
+    source_text,
 )
 from seq2seq.decoding.search_options import changed_options, check_option_names
 from seq2seq.decoding.streaming import (
@@ -34,7 +38,7 @@ from seq2seq.decoding.streaming import (
     weight,
     windows,
 )
-from seq2seq.decoding.token_ids import check_forced_prefix, encoded_sources, piece_ids
+from seq2seq.decoding.token_ids import check_affixes, encoded_sources, piece_ids
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search_rules import Rules
 from seq2seq.runtime.devices import prepare_jax_by_default
@@ -56,20 +60,25 @@ class Translator:
         weights: tuple[float, ...] | None = None,
         rules: Rules | None = None,
         control: Control = Control(),  # noqa: B008 – immutable
+        data: DataConfig = DataConfig(),  # noqa: B008 – not changed
     ):
         """`weights` are those of an ensemble and sum to one; None: equal weights. `rules` are a
         caller's own, which are applied before those of `decoding`. `control` is that of the
-        engine's compiled calls."""
-        self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
+        engine's compiled calls. `data` has the pieces and languages around texts."""
         self.source_tokenizer, self.target_tokenizer = tokenizers
+        self.affixes_of_line = LineAffixes(data, tokenizers)
+        if (start := self.affixes_of_line.start) is not None:
+            models = [replace(model, start_id=start) for model in models]
+        self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self._control = control
         suppress, forced = (
             piece_ids(decoding, option, self.target_tokenizer, models[0].end_id)
             for option in ("suppress", "forced_prefix")
         )
+        suppress += (*ids_without_piece(self.target_tokenizer, models[0].target_vocab_size),)
         self.engine = Engine(models, decoding, suppress, weights, rules, control, forced)
-        check_forced_prefix(self.engine)
-        self.forcing = TeacherForcing(self.engine, decoding, tokenizers)
+        check_affixes(self.engine, data)
+        self.forcing = TeacherForcing(self.engine, decoding, tokenizers, self.affixes_of_line)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)
 
     @classmethod
@@ -83,6 +92,8 @@ class Translator:
         source_pieces: bool = False,
         target_pieces: bool = False,
         control: Control = Control(),  # noqa: B008 – immutable
+        source_language: str = "",
+        target_language: str = "",
         **decoding: Any,
     ) -> "Translator":
         """Load a run directory, or an ensemble with one vocabulary (`members_of`).
@@ -90,8 +101,9 @@ class Translator:
         `weights` are those of its models, by default equal. `rules` are a caller's own search
         rules (docs/DECODING.md). With `source_pieces` the lines, with `target_pieces` translations,
         prefixes and given targets are pieces of the vocabulary, separated by spaces, instead of
-        text. `control` is that of the engine's compiled calls. `decoding` overrides fields of the
-        (first) run's config.decoding. Raises UserError(CHECKPOINT) if a run or checkpoint is
+        text. `control` is that of the engine's compiled calls. The languages are codes of a
+        multilingual model; empty: those of the (first) run's config.data. `decoding` overrides
+        fields of its config.decoding. Raises UserError(CHECKPOINT) if a run or checkpoint is
         missing or vocabularies differ, UserError(CONFIGURATION) for invalid options, TypeError for
         an unknown option. Configures JAX (seq2seq.runtime.devices.prepare_jax) unless a backend is
         initialised already.
@@ -107,7 +119,8 @@ class Translator:
         pieces = source_pieces, target_pieces
         sides: Any = tokenizers_for_pieces(tokenizers, config.special, *pieces)
         models = [member_config.model for member_config in configs]
-        translator = cls(models, sides, options, shares, rules, control)
+        data = with_languages(config.data, source_language, target_language)
+        translator = cls(models, sides, options, shares, rules, control, data)
         translator.use(*(member.load() for member in members))
         return translator
 
@@ -153,7 +166,10 @@ class Translator:
 
     def _new_translator(self, options: DecodingConfig, rules: Rules | None) -> "Translator":
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return Translator(self._models, tokenizers, options, self.weights, rules, self._control)
+        data = self.affixes_of_line.config
+        return Translator(
+            self._models, tokenizers, options, self.weights, rules, self._control, data
+        )
 
     def stream(
         self,
@@ -207,14 +223,17 @@ class Translator:
         for name, text in (("source", source), ("target", target)):
             if text is not None or name == "source":
                 check_text(name, text)
-        ids = self.source_tokenizer.encode(source.strip())
+        item = Item(source, source, target=target or "")
+        ids = self.source_tokenizer.encode(source_text(item))
+        pair = self.forcing.text_pair(
+            0, item, ids, self.target_tokenizer.encode(item.target.strip())
+        )
         if target is None:
-            (translation,) = self.stream([source])
-            target_ids = translation.hypotheses[0].ids
-        else:
-            target_ids = self.forcing.with_forced(self.target_tokenizer.encode(target.strip()))
+            (translation,) = self.stream([item])
+            end = self._models[model].end_id
+            pair = pair._replace(target=[*translation.hypotheses[0].ids, end])
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return attention_of(self.engine, model, self.forcing.pair(ids, target_ids), tokenizers)
+        return attention_of(self.engine, model, pair, tokenizers)
 
     def results(
         self,
@@ -228,7 +247,7 @@ class Translator:
         size = min(window, self.engine.sizes.window)
         items = Prefetched(map(as_item, lines), size, weight)
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        to_sources = partial(encoded_sources, self.engine, tokenizers)
+        to_sources = partial(encoded_sources, self.engine, tokenizers, self.affixes_of_line)
         encoded = Prefetched(map(to_sources, windows(items, size, weight)), 1)
         feed = WindowFeed(encoded)
         try:
@@ -276,8 +295,7 @@ class Translator:
         size = self.engine.sizes.window
         with closing(Prefetched(lines, size, weight)) as items:
             for window in windows(items, size, weight):
-                pairs = [(item.text, item.target) for _, item in window]
-                for group in self.forcing.translations(pairs):
+                for group in self.forcing.translations(window):
                     yield {window[index][0]: result for index, result in group.items()}
 
 

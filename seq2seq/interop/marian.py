@@ -4,28 +4,27 @@ An error names the field or tensor that is not supported. Parameters are read fr
 a pickle is never opened.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.marian_tokenizer import UNKNOWN, MarianTokenizer, without_appended_pad
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.interop.family import ModelFamily
-from seq2seq.interop.marian_files import JsonFields, load_marian_tokenizers, read_json
+from seq2seq.interop.generation import common_decoding
+from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.marian_files import load_marian_tokenizers
 from seq2seq.interop.marian_tensors import (
     check_shapes,
     config_with_start_row,
     params_from_tensors,
     remove_start_row,
 )
+from seq2seq.interop.pretrained import model_type
+from seq2seq.interop.weight_files import WeightFiles, weights_path
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.runtime.json_objects import json_object
 from seq2seq.storage.config import Config, DecodingConfig
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
@@ -34,32 +33,14 @@ REQUIRED = {
     "model_type": "marian", "normalize_before": False, "normalize_embedding": False,
     "add_final_layer_norm": False, "static_position_embeddings": True, "is_encoder_decoder": True,
 }  # fmt: skip
-# Unsupported fields of generation_config.json (or config.json, where older versions of transformers
-# put them): they must be absent, null, or have this value, which turns them off.
-OFF = {
-    "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0,
-    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0,
-    "suppress_tokens": [], "begin_suppress_tokens": [], "force_words_ids": [], "constraints": [],
-    "sequence_bias": {}, "exponential_decay_length_penalty": None,
-}  # fmt: skip
 # The field in which convert.py records properties of a run that MarianMT's layout cannot express.
 NOTE = "jax_transformer"
-WEIGHTS = "model.safetensors"
-DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them
-CONVERT = (
-    "if you trust it, convert it with transformers: "
-    "MarianMTModel.from_pretrained(DIR).save_pretrained(DIR)"
-)
 EXTRA_LENGTH = 50  # tokens beyond the length of the source, the default of runs
 
 
 def is_marian(directory: Path) -> bool:
-    """Whether a directory has a config.json of transformers, which has a `model_type`."""
-    try:
-        return "model_type" in json_object((directory / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    """Whether a directory has a config.json of MarianMT."""
+    return model_type(directory) == "marian"
 
 
 def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
@@ -130,81 +111,7 @@ def marian_decoding(
     Its early stopping is ignored.
     """
     fields = JsonFields(directory / "generation_config.json", content)
-    for field, off in OFF.items():
-        if fields.get(field) not in (None, off):
-            fields.refuse(field, f"{off!r} or no such field")
-    if fields.get("forced_eos_token_id") not in (None, model.end_id):
-        fields.refuse("forced_eos_token_id", f"eos_token_id, {model.end_id}, or no such field")
-    beam_size, penalty, ngram = 1, 0.0, 0
-    if fields.get("num_beams") is not None:
-        beam_size = fields.integer("num_beams", "decoding.beam_size")
-    if fields.get("no_repeat_ngram_size") is not None:
-        ngram = fields.integer("no_repeat_ngram_size", "decoding.no_repeat_ngram", 0)
-    if ngram == 1:  # there the start token counts too, here it does not
-        fields.refuse("no_repeat_ngram_size", "0, at least 2, or no such field")
-    min_length, max_length = _lengths(fields)
-    if fields.get("length_penalty", 1.0) is not None:
-        penalty = fields.number("length_penalty", "decoding.alpha", 1.0)
-    return DecodingConfig(
-        beam_size=beam_size,
-        alpha=penalty,
-        power_penalty=True,
-        max_extra_length=EXTRA_LENGTH,
-        max_length=max_length,
-        min_length=min_length,
-        no_repeat_ngram=ngram,
-        forced_prefix=_forced_piece(fields, target, model.end_id),
-        suppress=" ".join(_suppressed_pieces(fields, target)),
-        renormalize=fields.boolean("renormalize_logits", False),
-    )
-
-
-def _lengths(fields: JsonFields) -> tuple[int, int]:
-    """The minimum and maximum length, 0 without one.
-
-    Ours count the end token and not the start token. `max_length` counts both, `min_length` counts
-    the start token only, and `min_new_tokens` neither.
-    """
-    shortest = longest = 0
-    if fields.get("max_new_tokens") is not None:
-        longest = fields.integer("max_new_tokens", "decoding.max_length")
-    elif fields.get("max_length") is not None:
-        longest = fields.integer("max_length", "decoding.max_length", minimum=2) - 1
-    if fields.get("min_new_tokens"):  # takes precedence
-        shortest = fields.integer("min_new_tokens", "decoding.min_length", 0) + 1
-    elif fields.get("min_length") is not None:
-        shortest = fields.integer("min_length", "decoding.min_length", 0)
-    return min(shortest, longest or shortest), longest
-
-
-def _forced_piece(fields: JsonFields, target: MarianTokenizer, end_id: int) -> str:
-    """The piece of forced_bos_token_id, empty without one."""
-    token = fields.get("forced_bos_token_id")
-    if token is None:
-        return ""
-    if type(token) is not int or not 0 <= token < target.size or token == end_id:
-        fields.refuse("forced_bos_token_id", f"an id below {target.size} other than eos_token_id")
-    return _piece(fields, "forced_bos_token_id", target, token)
-
-
-def _piece(fields: JsonFields, field: str, target: MarianTokenizer, token: int) -> str:
-    """The piece of an id in a field; options list pieces by name, separated by spaces."""
-    piece = target.piece(token)
-    if target.id_of(piece) != token or piece != "".join(piece.split()):
-        fields.refuse(field, "ids of pieces without spaces")
-    return piece
-
-
-def _suppressed_pieces(fields: JsonFields, target: MarianTokenizer) -> Iterator[str]:
-    """The pieces of bad_words_ids that the target vocabulary has."""
-    words = fields.get("bad_words_ids")
-    if not isinstance(words, list | None):
-        fields.refuse("bad_words_ids", "a list of lists of one id")
-    for ids in words or []:
-        if not isinstance(ids, list) or len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
-            fields.refuse("bad_words_ids", "lists of one id each, at least 0")
-        if ids[0] < target.size:
-            yield _piece(fields, "bad_words_ids", target, ids[0])
+    return common_decoding(fields, model, target, EXTRA_LENGTH)
 
 
 def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:
@@ -218,10 +125,9 @@ def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianT
         source, target = without_appended_pad(source), without_appended_pad(target)
     _check_vocabularies(source, target, model, directory)
     model = replace(model, unknown_id=target.vocabulary[UNKNOWN])
-    with open_weights(directory) as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+    weights = WeightFiles(directory, "MarianMTModel")
     stored = config_with_start_row(model) if NOTE in content else model
-    check_shapes(shapes, stored, str(directory / WEIGHTS))
+    check_shapes(weights.shapes, stored, str(weights.path))
     length = min(DataConfig().source_length, model.max_length)
     data = DataConfig(
         joint_vocab=source.vocabulary == target.vocabulary,
@@ -256,58 +162,18 @@ def _check_vocabularies(
 
 def load_marian(directory: Path, config: ModelConfig) -> dict[str, Any]:
     """The parameters of model.safetensors. UserError(CHECKPOINT) if it cannot be read."""
-    path = str(directory / WEIGHTS)
-    with open_weights(directory) as file:
-        arrays = {name: file.get_tensor(name) for name in file.keys()}
+    weights = WeightFiles(directory, "MarianMTModel")
+    path = str(weights.path)
+    arrays = {name: weights.read(name) for name in weights.shapes}
     if NOTE in read_json(directory / "config.json"):
         arrays = remove_start_row(arrays, config, path)
     return params_from_tensors(arrays, config, path)
 
 
-@contextmanager
-def open_weights(directory: Path) -> Iterator[Any]:
-    """model.safetensors, open. UserError(CHECKPOINT) with the reason if it cannot be read."""
-    path = directory / WEIGHTS
-    try:
-        with safe_open(path, framework="np") as file:
-            for name in file.keys():
-                if (dtype := file.get_slice(name).get_dtype()) not in DTYPES:
-                    raise UserError(
-                        CHECKPOINT,
-                        f"{path}: {name} has dtype {dtype}: expected one of {', '.join(DTYPES)}; "
-                        "quantised models are not supported",
-                    )
-            yield file
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(CHECKPOINT, f"{path} {_unreadable(path, error)}") from None
-
-
-def _unreadable(path: Path, error: Exception) -> str:
-    """Why a file of weights cannot be read, and what to do."""
-    if not path.is_file():
-        pickles = sorted(
-            file.name
-            for pattern in ("*.bin", "*.pt", "*.pth", "*.npz")
-            for file in path.parent.glob(pattern)
-        )
-        return "is missing" + (
-            f"; {pickles[0]} is not safetensors and is never opened: {CONVERT}" if pickles else ""
-        )
-    with open(path, "rb") as file:
-        start = file.read(64)
-    if start.startswith(b"version https://git-lfs"):
-        return "is a Git LFS pointer, not the file; fetch it with git lfs pull"
-    if start.lstrip().startswith(b"<"):
-        return "is an HTML page, not the file; download it again"
-    if start.startswith((b"PK", b"\x80")):
-        return f"is a pickle, not safetensors, and is never opened: {CONVERT}"
-    return f"cannot be read: {error}"
-
-
 MARIAN = ModelFamily(
     name="MarianMT",
     matches=is_marian,
-    params_path=lambda directory: directory / WEIGHTS,
+    params_path=weights_path,
     open=open_marian,
     load_params=lambda directory: load_marian(directory, marian_config(directory)[0]),
 )

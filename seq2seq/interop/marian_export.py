@@ -22,12 +22,13 @@ from seq2seq.data.tokenizers.marian_tokenizer import (
 )
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.interop.marian import ACTIVATIONS, NOTE, REQUIRED, WEIGHTS
+from seq2seq.interop.marian import ACTIVATIONS, NOTE, REQUIRED
 from seq2seq.interop.marian_tensors import (
     append_start_row,
     config_with_start_row,
     tensors_from_params,
 )
+from seq2seq.interop.weight_files import WEIGHTS
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.files import write_atomic

@@ -6,25 +6,18 @@ embedding is exported with one more row: `append_start_row`.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from seq2seq.interop.tensors import Tensor, attention_layers, our_layout
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.positions import sinusoidal_positions
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 POSITIONS = "model.{}.embed_positions.weight"
 IMPOSSIBLE = -1e9  # the output bias of the appended row
-
-
-class Tensor(NamedTuple):
-    """One tensor of MarianMT: its name, its path in our parameters, and its shape."""
-
-    name: str
-    path: tuple[str, ...]
-    shape: tuple[int, ...]
 
 
 def tensors(config: ModelConfig) -> Iterator[Tensor]:
@@ -40,32 +33,7 @@ def tensors(config: ModelConfig) -> Iterator[Tensor]:
     if config.tied_embeddings == "none":
         yield Tensor("lm_head.weight", ("output_embedding", "table"), (target_size, d))
     yield Tensor("final_logits_bias", ("output_bias",), (1, target_size))
-    for side, layers in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
-        for i in range(layers):
-            yield from _layer(side, i, d, config.d_ff)
-
-
-def _layer(side: str, i: int, d: int, d_ff: int) -> Iterator[Tensor]:
-    prefix, ours = f"model.{side}.layers.{i}.", (side, f"layers_{i}")
-    attentions = [("self_attn", "self_attention", "around_self")]
-    if side == "decoder":
-        attentions.append(("encoder_attn", "cross_attention", "around_cross"))
-    for name, attention, around in attentions:
-        for short, part in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
-            projection, path = f"{prefix}{name}.{short}_proj", (*ours, attention)
-            yield Tensor(f"{projection}.weight", (*path, part), (d, d))
-            yield Tensor(f"{projection}.bias", (*path, f"{part}_bias"), (d,))
-        yield from _norm(f"{prefix}{name}_layer_norm", (*ours, around, "norm"), d)
-    for name, part, shape in (("fc1", "inner", (d_ff, d)), ("fc2", "outer", (d, d_ff))):
-        path = (*ours, "feed_forward")
-        yield Tensor(f"{prefix}{name}.weight", (*path, part), shape)
-        yield Tensor(f"{prefix}{name}.bias", (*path, f"{part}_bias"), shape[:1])
-    yield from _norm(f"{prefix}final_layer_norm", (*ours, "around_feed_forward", "norm"), d)
-
-
-def _norm(name: str, path: tuple[str, ...], d: int) -> Iterator[Tensor]:
-    yield Tensor(f"{name}.weight", (*path, "scale"), (d,))
-    yield Tensor(f"{name}.bias", (*path, "bias"), (d,))
+    yield from attention_layers(config)
 
 
 def redundant_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -112,13 +80,12 @@ def params_from_tensors(
     check_shapes({name: array.shape for name, array in arrays.items()}, config, path)
     redundant = dict(arrays)
     params: dict[str, Any] = {}
-    heads = config.num_heads, config.head_size
     for tensor in tensors(config):
         array = np.asarray(redundant.pop(tensor.name), np.float32)
         parent = params
         for part in tensor.path[:-1]:
             parent = parent.setdefault(part, {})
-        parent[tensor.path[-1]] = np.ascontiguousarray(_our_layout(array, tensor, heads))
+        parent[tensor.path[-1]] = np.ascontiguousarray(our_layout(array, tensor.path, config))
     target = params["target_embedding"]["table"]
     source = params.get("source_embedding", params["target_embedding"])["table"]
     output = params.get("output_embedding", params["target_embedding"])["table"]
@@ -133,21 +100,6 @@ def params_from_tensors(
             table = sinusoidal_positions(config.max_length, config.d_model, "halves")
             _check_copy(name, array, table, path)
     return params
-
-
-def _our_layout(array: np.ndarray, tensor: Tensor, heads: tuple[int, int]) -> np.ndarray:
-    """An array of MarianMT transposed, and reshaped to heads where our parameter has them."""
-    name = tensor.path[-1]
-    if name == "table":
-        return array
-    array = array.T
-    if name.removesuffix("_bias") in ("query", "key", "value"):
-        return array.reshape(*array.shape[:-1], *heads)
-    if name == "output":
-        return array.reshape(*heads, -1)
-    if tensor.name == "final_logits_bias":
-        return array.reshape(-1)
-    return array
 
 
 def _check_copy(name: str, array: np.ndarray, original: np.ndarray, path: str) -> None:
@@ -165,7 +117,7 @@ def tensors_from_params(params: Mapping[str, Any], config: ModelConfig) -> dict[
     """
     ours = flatten_dict(params)
     arrays = {}
-    for name, path, shape in tensors(config):
+    for name, path, shape, *_ in tensors(config):
         array = ours.get(path)
         if array is None:
             array = np.zeros(shape, np.float32)
@@ -194,7 +146,7 @@ def append_start_row(arrays: dict[str, np.ndarray], config: ModelConfig) -> dict
     is read at the start token only. The new row is never predicted.
     """
     result, positions = dict(arrays), start_positions(arrays, config)
-    for name, _, shape in tensors(config_with_start_row(config)):
+    for name, _, shape, *_ in tensors(config_with_start_row(config)):
         rows = shape[0] - len(result[name])
         if name == "final_logits_bias":
             result[name] = np.append(result[name], np.array([[IMPOSSIBLE]], np.float32), 1)
@@ -221,7 +173,7 @@ def remove_start_row(
         )
     shapes = {key: array.shape for key, array in result.items()}
     check_shapes(shapes, config_with_start_row(config), path)
-    for key, _, shape in tensors(config):
+    for key, _, shape, *_ in tensors(config):
         if key == "final_logits_bias":
             result[key] = result[key][:, : shape[1]]
         else:

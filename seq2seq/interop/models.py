@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.bart import BART, M2M_100, MBART, PEGASUS
 from seq2seq.interop.family import ModelFamily
 from seq2seq.interop.marian import MARIAN
+from seq2seq.interop.t5 import MT5, T5, UMT5
+from seq2seq.interop.unsupported import OTHERS
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import Config
 from seq2seq.storage.run_files import params_directory, read_run, restore_params
 
-FAMILIES: tuple[ModelFamily, ...] = (MARIAN,)
+PRETRAINED = (M2M_100, MBART, BART, PEGASUS, T5, MT5, UMT5)
+# The first that recognises a directory reads it.
+FAMILIES: tuple[ModelFamily, ...] = (MARIAN, *(row.family() for row in PRETRAINED), OTHERS)
 
 
 def find_params(directory: Path, checkpoint: str) -> Path:
@@ -44,9 +49,14 @@ def load_params(directory: Path, checkpoint: str) -> Any:
     return family.load_params(directory) if family else restore_params(directory, checkpoint)
 
 
+def family_of(directory: Path) -> ModelFamily | None:
+    """The family of a directory, None for a run."""
+    return next((family for family in FAMILIES if family.matches(directory)), None)
+
+
 def _family(directory: Path, checkpoint: str) -> ModelFamily | None:
     """The family of a directory, None for a run. UserError if the family lacks the checkpoint."""
-    family = next((family for family in FAMILIES if family.matches(directory)), None)
+    family = family_of(directory)
     if family and checkpoint not in ("best", "latest"):
         raise UserError(
             CHECKPOINT,

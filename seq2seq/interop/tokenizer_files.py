@@ -16,8 +16,8 @@ from seq2seq.data.tokenizers.languages import IN_MODEL, languages_of
 from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer
 from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.language_codes import M2M_CODES, MBART_25, MBART_50
-from seq2seq.interop.marian_files import JsonFields, read_json
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 MOST_BYTES = 1 << 27  # of a file; those of the largest known vocabularies have 30 MB

@@ -6,7 +6,7 @@ from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.config import DataConfig
+from seq2seq.data.config import TEMPLATES, DataConfig
 from seq2seq.data.special_tokens import Special
 from seq2seq.model.config import DROPOUT_RATES, ModelConfig
 from seq2seq.model.options import Options
@@ -166,7 +166,7 @@ def take_model(config: Config, trained: Config) -> tuple[Config, list[str]]:
     changed = {}
     for section, names in (
         ("model", model_fields),
-        ("data", ["joint_vocab"]),
+        ("data", ["joint_vocab", *TEMPLATES]),
         ("decoding", ["suppress", "renormalize"]),
     ):
         target, source, initial = (getattr(part, section) for part in (config, trained, default))

@@ -146,6 +146,7 @@ class Run:
                 config.model,
                 source_vocab_size=previous.model.source_vocab_size,
                 target_vocab_size=previous.model.target_vocab_size,
+                start_id=(previous if config.data.target_start else config).model.start_id,
             ),
             data=replace(config.data, vocab_sha256=previous.data.vocab_sha256),
         )

@@ -148,7 +148,8 @@ def held_out_loss(
     data, devices = config.data, jax.device_count()
     total = np.zeros(4)  # the fields of LossSums
     shape = config.rows_at_a_time, data.source_length, data.target_length
-    for batch in fixed_batches(pairs, *shape, config.special):
+    source_end = len(data.source_end.split())
+    for batch in fixed_batches(pairs, *shape, config.special, source_end):
         rows = processes.local_part(split_rows(batch, devices))  # [local devices, B, …]
         total += np.array(jax.device_get(eval_step(params, rows)))
     loss, nll, correct, tokens = total.tolist()

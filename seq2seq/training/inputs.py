@@ -114,7 +114,8 @@ def encode_corpora(
 def training_batches(config: Config, data: Data, rows: slice | None = None) -> Batches:
     """The batches of training, of which only `rows` are made (None: all)."""
     shape = config.rows_per_batch, config.data.source_length, config.data.target_length
-    return Batches(data.train, *shape, config.training.seed, config.special, rows=rows)
+    seed, source_end = config.training.seed, len(config.data.source_end.split())
+    return Batches(data.train, *shape, seed, config.special, rows, source_end)
 
 
 def report_training_data(run: Run, pairs: TrainingPairs) -> None:

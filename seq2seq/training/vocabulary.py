@@ -15,6 +15,7 @@ from seq2seq.data.tokenizers.vocabulary import load_tokenizers, tokenizer_sha256
 from seq2seq.data.tokenizers.vocabulary_cache import cached_tokenizers, vocabulary_key
 from seq2seq.data.tokenizers.vocabulary_sample import sample_texts
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
+from seq2seq.data.tokens.affixes import affixes_of
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.interop.models import open_model
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
@@ -161,18 +162,27 @@ def _tag_advice(config: DataConfig) -> str:
 
 
 def with_vocabulary(config: Config, tokenizers: tuple[Tokenizer, Tokenizer]) -> Config:
-    """The config with the vocabulary sizes and hashes of the tokenizers, validated.
+    """The config with the vocabulary sizes and hashes of the tokenizers, and the start token of
+    data.target_start, validated.
 
-    Raises UserError(CONFIGURATION) if the special ids do not fit the vocabulary.
+    Raises UserError(CONFIGURATION) if the special ids do not fit the vocabulary, or if it lacks a
+    piece or language around the texts.
     """
-    if config.special != OUR_IDS and not config.training.init_from:
+    start = affixes_of(config.data, tokenizers).start
+    special = config.special if start is None else config.special._replace(start=OUR_IDS.start)
+    if special != OUR_IDS and not config.training.init_from:
         raise UserError(
             CONFIGURATION,
             "model.pad_id, start_id, end_id, unknown_id must be 0, 1, 2, 3 as in every vocabulary "
             f"that is trained here, got {tuple(config.special)}",
         )
-    source, target = tokenizers
-    model = replace(config.model, source_vocab_size=source.size, target_vocab_size=target.size)
+    source, target = (tokenizer.size for tokenizer in tokenizers)
+    if config.training.init_from:  # that model may have more rows than there are ids
+        source = max(source, config.model.source_vocab_size)
+        target = max(target, config.model.target_vocab_size)
+    model = replace(config.model, source_vocab_size=source, target_vocab_size=target)
+    if start is not None:
+        model = replace(model, start_id=start)
     data = replace(config.data, vocab_sha256=vocabulary_sha256(tokenizers))
     config = replace(config, model=model, data=data)
     config.validate()

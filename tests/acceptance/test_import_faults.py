@@ -153,7 +153,7 @@ def test_a_damaged_marian_directory_is_refused_and_nothing_in_it_is_executed(
         fault(path, marker)
         commands = [("decode.py", f"--workdir={path}")]
         if name == "pytorch_model.bin only":
-            commands.append(("scripts/convert.py", f"--from_marian={path}", f"--to={run}"))
+            commands.append(("scripts/convert.py", f"--from_model={path}", f"--to={run}"))
         for script, *arguments in commands:
             done = call_forked([ROOT / script, *arguments], b"a line\n", devices=0)
             context = f"{script} with {name}: {done.err}"

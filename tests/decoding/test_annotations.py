@@ -101,7 +101,7 @@ def test_the_numbers_refer_to_the_generated_ids_also_if_the_text_splits_differen
     )
     assert text == "eins zwei drei" and hypothesis.scored.tokens == ["eins zwei", "drei", "</s>"]
     assert list(forcing.scores([forcing.pair(source, ids)])) == [{0: hypothesis.scored}]
-    split_again = next(forcing.scores(forcing.pairs([("drei vier", text)])))[0]
+    split_again = next(forcing.scores(forcing.pairs([(0, Item("drei vier", "", target=text))])))[0]
     assert split_again.tokens == ["eins", "zwei", "drei", "</s>"]
     assert split_again.log_prob != hypothesis.scored.log_prob
 

@@ -16,6 +16,7 @@ import pytest
 from test_commands import run
 from tiny import WORDS, write_run
 from tiny_marian import SENTENCES, TAGS, write_marian
+from tiny_tokenizers import write_multilingual_run
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.special_tokens import END
@@ -260,6 +261,7 @@ BAD = {
         "only SentencePiece vocabularies (unigram, bpe, marian) can be exported, got words",
     ),
     "--workdir={d}/rnn": (2, "model.kind=rnn cannot be exported: expected transformer"),
+    "--workdir={d}/codes": (2, "data.target_begin='{target}' cannot be exported"),
     "--workdir={d}": (4, "not a run directory"),
 }
 
@@ -271,6 +273,8 @@ def test_an_unsupported_export_is_one_line_before_any_device_is_used(flag, train
         write_run(trained / "words")
     if "rnn" in flag and not (trained / "rnn").exists():
         write_run(trained / "rnn", kind="rnn")
+    if "codes" in flag and not (trained / "codes").exists():
+        write_multilingual_run(trained / "codes", target_begin="{target}")
     expected_code, part = BAD[flag]
     code, out, err = export(
         trained, f"--to={trained / 'b.zip'}", flag.format(d=trained), devices=False

@@ -40,7 +40,7 @@ def converted(tmp_path_factory):
     path = tmp_path_factory.mktemp("convert")
     write_marian(path / "marian")
     code, out, err = call(
-        "scripts/convert.py", f"--from_marian={path / 'marian'}", f"--to={path / 'run'}"
+        "scripts/convert.py", f"--from_model={path / 'marian'}", f"--to={path / 'run'}"
     )
     assert (code, out) == (0, "") and "init_from" in err
     return path / "marian", path / "run"
@@ -76,7 +76,7 @@ def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converte
     for flags, expected, message in (
         (arguments, OUTPUT, "exists already"),
         ((f"--from_run={converted[1]}", "--to=x"), CONFIGURATION, "--to_marian=DIR"),
-        ((f"--from_marian={converted[1]}", f"--to={tmp_path / 'x'}"), CHECKPOINT, "model_type"),
+        ((f"--from_model={converted[1]}", f"--to={tmp_path / 'x'}"), CHECKPOINT, "model_type"),
     ):
         code, out, err = call("scripts/convert.py", *flags)
         assert (code, out, err.count("\n")) == (expected, "", 1) and message in err

@@ -200,7 +200,7 @@ def test_the_best_hypothesis_equals_that_of_transformers_in_its_settings(
 
 
 @pytest.mark.parametrize("field, value", [
-    ("normalize_before", True), ("static_position_embeddings", False), ("model_type", "bart"),
+    ("normalize_before", True), ("static_position_embeddings", False), ("model_type", "led"),
     ("activation_function", "tanh"), ("decoder_ffn_dim", 41), ("tie_word_embeddings", False),
     ("attention_dropout", 1.0), ("activation_dropout", "0.1"),
     ("dropout", -0.1),

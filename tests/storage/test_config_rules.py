@@ -67,6 +67,12 @@ BOUNDS = [
     ("data", "target_vocab_size", (0, 5, 100), (4, 1, -1)),
     *(("data", name, (2, 3), (1, 0, -1)) for name in ("source_length", "target_length")),
     ("data", "max_length_ratio", (0, 1, 1.5), (0.5, 1 - TINY, -1)),
+    *(
+        ("data", name, ("", "<s>", "{source}", "{target}", "{"), ("{source}:", "a{target}"))
+        for name in ("source_begin", "source_end", "target_begin", "target_start")
+    ),
+    ("data", "target_begin", ("<s> {target}",), ()),
+    ("data", "target_start", (), ("<s> {target}",)),
     ("data", "corpus", ("tsv:a",), ("",)),
     ("data", "on_bad_utf8", ("error", "skip", "replace"), ("", "ignore")),
     ("data", "on_bad_line", ("error", "skip"), ("", "replace")),
@@ -222,6 +228,15 @@ def test_dropout_rates_are_not_taken_from_the_model_that_training_starts_from():
         assert taken.model == ModelConfig(**config_options) and different == []
 
 
+def test_the_pieces_around_texts_are_taken_from_the_model_that_training_starts_from():
+    trained = Config(data=DataConfig(source_begin="{source}", source_language="a"))
+    taken, different = take_model(Config(), trained)
+    assert (taken.data.source_begin, taken.data.source_language, different) == ("{source}", "", [])
+    assert taken.data.languages_used() == ["source"]
+    config = Config(data=DataConfig(source_begin="{target}"))
+    assert take_model(config, trained)[0].data.languages_used() == ["target"]
+
+
 def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():
     d = DataConfig()
     assert (d.corpus, d.valid, d.test, d.data_dir) == ("builtin:korean_english", "", "", "")
@@ -229,6 +244,7 @@ def test_the_default_data_is_the_built_in_corpus_with_one_vocabulary():
     assert (d.target_vocab_size, d.max_length_ratio) == (0, 0.0)
     assert (d.reverse, d.on_bad_utf8, d.vocab_sha256) == (False, "error", "")
     assert (d.on_bad_line, d.deduplicate) == ("error", False)
+    assert not (d.source_begin or d.source_end or d.target_begin or d.target_start)
     d.validate()
 
 

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections import Counter
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import pytest
 from tiny import tiny_config, write_corpus
 
 from seq2seq import train
+from seq2seq.data.batching.batches import DataPosition
 from seq2seq.data.batching.order import EpochOrder
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.storage.run import Run
+from seq2seq.training.evaluate import held_out_loss
+from seq2seq.training.inputs import training_batches
+from seq2seq.training.loss import LossSums
 
 
 @pytest.fixture
@@ -183,3 +188,49 @@ def test_a_run_that_is_resumed_in_another_directory_names_its_own(tmp_path, monk
             assert lost.value.code == DATA
     finally:
         run.close()
+
+
+def test_batches_of_training_and_of_held_out_pairs_have_the_tokens_around_texts(tmp_path):
+    """Each source ends with its end token and a language, each target begins with a piece."""
+    spec = write_corpus(tmp_path / "a.tsv", 20)
+    data = dict(
+        user_defined=">>a<< >>b<<",
+        source_begin="<s>",
+        source_end="{source}",
+        target_begin="{target}",
+        target_start="{source}",
+        source_language=">>a<<",
+        target_language=">>b<<",
+    )
+    fields = {f"data__{name}": value for name, value in data.items()}
+    with closing(Run(tmp_path / "run")) as run:
+        config = tiny_config(spec, spec, **fields)
+        config, prepared_data = train.prepare_data(config, run, None, overwrite=False)
+    source, target = (prepared_data.tokenizers[0].id_of(piece) for piece in (">>a<<", ">>b<<"))
+    evaluated = []
+
+    def eval_step(params, rows):
+        evaluated.append(type(rows)(*(x if x is None else x[0] for x in rows)))
+        return LossSums(*map(np.float32, (1.0, 1.0, 1.0, 1.0)))
+
+    held_out_loss(eval_step, None, prepared_data.valid[""][1], config)
+    batches = training_batches(config, prepared_data)
+    trained = batches[DataPosition()]
+    batches.close()
+    for batch in (trained, *evaluated):
+        rows, pairs = len(batch.source), 0
+        for row in range(rows):
+            for segment in range(1, batch.source_segments[row].max() + 1):
+                tokens, labels, inputs = (
+                    array[row][segments[row] == segment].tolist()
+                    for array, segments in (
+                        (batch.source, batch.source_segments),
+                        (batch.labels, batch.target_segments),
+                        (batch.decoder_input, batch.target_segments),
+                    )
+                )
+                assert tokens[0] == 1 and tokens[-2:] == [2, source] and 2 not in tokens[:-2]
+                assert (labels[0], labels[-1]) == (target, 2)
+                assert inputs == [source, *labels[:-1]]
+                pairs += 1
+        assert pairs

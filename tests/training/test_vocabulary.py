@@ -6,14 +6,18 @@ from copy import deepcopy
 
 import pytest
 from tiny import tiny_config, write_corpus, write_run
+from tiny_tokenizers import multilingual
 
+from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import open_parts
+from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import no_log
+from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.training import vocabulary
-from seq2seq.training.vocabulary import find_tokenizers
+from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
 
 TAGS = ">>rev<<", ">>sw<<"
 
@@ -111,3 +115,13 @@ def test_a_small_corpus_uses_a_vocabulary_that_was_prepared_but_stores_none(
     assert vocabulary_of(prepared) == trained
     monkeypatch.delattr(vocabulary, "train_tokenizers")
     assert vocabulary_of(small_only) == trained
+
+
+def test_the_start_token_is_that_of_the_target_language():
+    tokenizers = (multilingual(),) * 2
+    data = DataConfig(target_start="{target}", target_language="kor_Hang")
+    config = with_vocabulary(Config(data=data), tokenizers)
+    assert config.special == OUR_IDS._replace(start=tokenizers[0].languages["kor_Hang"])
+    assert with_vocabulary(config, tokenizers) == config  # of a run that is resumed
+    with pytest.raises(UserError, match="data.target_language is missing"):
+        with_vocabulary(Config(data=DataConfig(target_start="{target}")), tokenizers)

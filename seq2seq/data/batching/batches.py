@@ -74,9 +74,10 @@ def fixed_batches(
     source_capacity: int,
     target_capacity: int,
     special: Special = OUR_IDS,
+    source_end: int = 0,
 ) -> Iterator[Batch]:
     """All pairs once, always in the same batches, for validation; the last one is padded with
-    empty rows."""
+    empty rows. `source_end` as in `pack_rows`."""
     shape = rows_per_batch, source_capacity, target_capacity
     plan = pack_pairs(pairs.row_lengths, shape[1:], key=(0,))
     for first in range(0, plan.num_rows, rows_per_batch):
@@ -85,7 +86,9 @@ def fixed_batches(
         scale = None
         if chosen.loss_weights is not None:
             scale = loss_weight_scale(chosen.loss_weights, chosen.row_lengths[1])
-        yield pack_rows(chosen, offsets - offsets[0], shape, special, weight_scale=scale)
+        yield pack_rows(
+            chosen, offsets - offsets[0], shape, special, weight_scale=scale, source_end=source_end
+        )
 
 
 class Batches:
@@ -100,11 +103,13 @@ class Batches:
         seed: int,
         special: Special = OUR_IDS,
         rows: slice | None = None,
+        source_end: int = 0,
     ):
         """Only the `rows` of the global batch are made (None: all); those from `rows_per_batch` on
-        are empty."""
+        are empty. `source_end` as in `pack_rows`."""
         self.shape = rows_per_batch, source_capacity, target_capacity
         self._pairs, self._special = pairs, special
+        self._source_end = source_end
         self._rows = rows or slice(0, rows_per_batch)
         self._windows = Windows(pairs, self.shape[1:], seed, WINDOW)
         self._planner = Planner(self._windows)
@@ -119,7 +124,8 @@ class Batches:
         pairs = self._pairs.select(window.plan.pairs[start:end])
         shape = self._rows.stop - self._rows.start, *self.shape[1:]
         scale = self._weight_scale(window, offsets)
-        return pack_rows(pairs, row_offsets - start, shape, self._special, self._rows.start, scale)
+        options = self._special, self._rows.start, scale, self._source_end
+        return pack_rows(pairs, row_offsets - start, shape, *options)
 
     def pair_indices(self, position: DataPosition) -> Int64[np.ndarray, " P"]:
         """The indices in the corpus of the pairs of the global batch, in the order of its rows."""

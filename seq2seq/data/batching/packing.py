@@ -33,7 +33,8 @@ class Plan(NamedTuple):
 class Batch(NamedTuple):
     """Rows of a global batch, int32.
 
-    `source` is the encoder's input: each source and an end token. `labels` are what the decoder
+    `source` is the encoder's input: each source and an end token, which may precede the last tokens
+    of the source (`source_end`). `labels` are what the decoder
     must predict: each target and an end token. `decoder_input` is a start token and each target,
     the labels shifted by one place (`shift_right`).
     """
@@ -110,15 +111,17 @@ def pack_rows(
     special: Special,
     first_row: int = 0,
     weight_scale: float | None = None,
+    source_end: int = 0,
 ) -> Batch:
     """The rows `first_row`, `first_row + 1`, … of a global batch, of `shape` (B, S, T).
 
     Row r of the result holds the pairs `offsets[r]` to `offsets[r + 1] - 1`; later rows are empty.
     `weight_scale` multiplies the loss weights of the pairs (loss_weights.py); None: no weights.
+    `source_end` is the number of tokens of each source that follow its end token.
     """
     rows, source_capacity, target_capacity = shape
     _, source, source_segments, source_positions = pack_side(
-        pairs.source, offsets, (rows, source_capacity), special
+        pairs.source, offsets, (rows, source_capacity), special, source_end
     )
     inputs, labels, target_segments, target_positions = pack_side(
         pairs.target, offsets, (rows, target_capacity), special
@@ -157,11 +160,16 @@ def shift_right(labels: np.ndarray, starts: np.ndarray, start_id: int) -> np.nda
 
 
 def pack_side(
-    side: Ragged, rows: np.ndarray, shape: tuple[int, int], special: Special
+    side: Ragged,
+    rows: np.ndarray,
+    shape: tuple[int, int],
+    special: Special,
+    after_end: int = 0,
 ) -> list[np.ndarray]:
     """`[inputs, labels, segments, positions]` of one side, each of `shape` [B, capacity].
 
-    Row r holds the sequences `rows[r]` to `rows[r + 1] - 1`. All sequences are first computed as
+    Row r holds the sequences `rows[r]` to `rows[r + 1] - 1`. The end token of each precedes its
+    last `after_end` tokens. All sequences are first computed as
     one stream of tokens, which is then scattered into the rows. Only the inputs of the target side
     are used.
 
@@ -198,7 +206,7 @@ def pack_side(
     place = (row * capacity + column)[pair] + position
     labels = np.full(len(pair), special.end, np.int32)
     is_text = np.ones(len(pair), bool)
-    is_text[stops - 1] = False
+    is_text[stops - 1 - after_end] = False
     labels[is_text] = side.ids
     inputs = shift_right(labels, starts, special.start)
 

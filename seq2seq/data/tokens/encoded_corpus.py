@@ -13,6 +13,7 @@ from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.part_reader import LARGE, PartReader
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
+from seq2seq.data.tokens.affixes import affixes_of
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.data.tokens.encoding import EncodedBlock, check_pairs_left, encoded_blocks
 from seq2seq.data.tokens.store_writer import StoreWriter
@@ -82,7 +83,7 @@ def store_key(
     reader: PartReader, config: DataConfig, tokenizers: Tokenizers
 ) -> dict[str, Any] | None:
     """What determines the token ids of a part, as JSON; None if they cannot be cached."""
-    text = reader.identity()
+    text, around = reader.identity(), affixes_of(config, tokenizers)[:3]
     return text and {
         "version": VERSION,
         "blocks": [BLOCK_LINES, BLOCK_BYTES],  # an interrupted entry continues after whole blocks
@@ -90,6 +91,7 @@ def store_key(
         "vocabularies": [tokenizer_sha256(tokenizer) for tokenizer in tokenizers],
         "lengths": [config.source_length, config.target_length],
         "max_length_ratio": config.max_length_ratio,
+        **({"affixes": around} if any(around) else {}),
     }
 
 

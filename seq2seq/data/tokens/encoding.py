@@ -21,6 +21,7 @@ from seq2seq.data.corpora.part_reader import PartReader, collect_block
 from seq2seq.data.corpora.raw_corpus import MixturePart
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import make_tokenizer
+from seq2seq.data.tokens.affixes import Affixes, affixes_of
 from seq2seq.data.tokens.pairs import Pairs, Ragged, concatenate_sequences, ragged
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import Log
@@ -53,14 +54,16 @@ def encode_pairs(
     config: DataConfig,
 ) -> tuple[Pairs, Int64[np.ndarray, " P"], dict[str, list[int]]]:
     """Token ids of the pairs that fit, their indices in `texts`, and the indices of the dropped
-    pairs by reason. `check_pairs_left` refuses a corpus of which no pair is kept."""
+    pairs by reason. `check_pairs_left` refuses a corpus of which no pair is kept. UserError if a
+    piece or language around the texts is unknown (affixes.py)."""
     tokenizers = source_tokenizer, target_tokenizer
+    affixes = affixes_of(config, tokenizers)
     dropped: dict[str, list[int]] = {}
     ranges: list[tuple[Ragged, Ragged, np.ndarray]] = []
     total = len(texts.source)
     for start in range(0, total, ENCODE_AT_ONCE):
         indices = range(start, min(start + ENCODE_AT_ONCE, total))
-        ranges.append(_encode_range(texts, indices, tokenizers, config, dropped))
+        ranges.append(_encode_range(texts, indices, tokenizers, config, affixes, dropped))
     kept = np.concatenate([np.zeros(0, np.int64), *(indices for _, _, indices in ranges)])
     loss_weights = None
     if texts.loss_weights is not None:
@@ -88,11 +91,15 @@ def _encode_range(
     indices: range,
     tokenizers: tuple[Tokenizer, Tokenizer],
     config: DataConfig,
+    affixes: Affixes,
     dropped: dict[str, list[int]],
 ) -> tuple[Ragged, Ragged, Int64[np.ndarray, " P"]]:
     """Source and target of the pairs `indices` that fit, and their indices; adds the indices of the
     others to `dropped`."""
-    limits = config.source_length - 1, config.target_length - 1  # without the end token
+    limits = (  # of the texts, without the end token and what else is around them
+        config.source_length - 1 - affixes.source_tokens,
+        config.target_length - 1 - len(affixes.target_begin),
+    )
     candidates = []
     for i in indices:
         if reason := _too_many_characters(len(texts.source[i]), len(texts.target[i]), limits):
@@ -107,9 +114,10 @@ def _encode_range(
             dropped.setdefault(reason, []).append(i)
         else:
             fitting.append(at)
+    begin, end = affixes.source_begin, affixes.source_end
     return (
-        ragged([sources[at] for at in fitting]),
-        ragged([targets[at] for at in fitting]),
+        ragged([[*begin, *sources[at], *end] for at in fitting]),
+        ragged([[*affixes.target_begin, *targets[at]] for at in fitting]),
         np.array([candidates[at] for at in fitting], np.int64),
     )
 

@@ -25,7 +25,8 @@ class Ragged(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Token ids of both sides, without start and end tokens: the batch adds those."""
+    """Token ids of both sides, without start and end tokens: the batch adds those. Other tokens
+    around a text (affixes.py) are among its ids."""
 
     source: Ragged
     target: Ragged

@@ -30,7 +30,11 @@ def job_of(f: flags.FlagValues) -> Job:
         source_pieces=f.source_pieces,
         target_pieces=f.target_pieces,
         mode=f.mode,
-        input=Input(f.input, f.target, formats.input, f.mode != "translate", f.prefix),
+        input=Input(
+            f.input, f.target, formats.input, f.mode != "translate", f.prefix, f.source_prefix
+        ),
+        source_language=f.source_language,
+        target_language=f.target_language,
         output=f.output,
         overwrite=f.overwrite,
         formats=formats,
@@ -103,6 +107,18 @@ def define_flags() -> None:
     define_path("target", "", "File with the translations to score or align, parallel to --input.")
     flags.DEFINE_string(
         "prefix", "", "Text with which each translation begins, unless its line has a prefix."
+    )
+    flags.DEFINE_string(
+        "source_language",
+        "",
+        "Language of the sources, a code of a multilingual model such as eng_Latn, unless a line "
+        "names its own.",
+    )
+    flags.DEFINE_string("target_language", "", "Language of the translations, likewise.")
+    flags.DEFINE_string(
+        "source_prefix",
+        "",
+        "Text before each source, such as 'summarize: ', unless its line has a source prefix.",
     )
     define_path("reference", "", "File with reference translations: print scores.")
     metrics = f"Scores to print: {', '.join(METRICS)}; by default {DEFAULT_METRICS}."

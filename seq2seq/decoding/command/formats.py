@@ -2,7 +2,8 @@
 
     text    a sentence → its translation
     tsv     columns: a sentence, and in the second a translation to score → the line with the result
-            as one more column
+            as one more column. A column after the first that begins with source_language=,
+            target_language= or source_prefix= is that setting of the line, and no text
     jsonl   {"text": …, other fields} → the object with more fields (docs/DECODING.md lists them)
     moses   output only: the lines of a Moses n-best list, with line numbers from 0:
             "number ||| translation ||| LogProb= log-probability Length= tokens ||| score"
@@ -25,6 +26,8 @@ from seq2seq.decoding.results import Item, Scored, Translation
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import LONGEST, TOO_LONG
 
+SETTINGS = "source_language", "target_language", "source_prefix"  # of a line
+
 
 class Format:
     """Parses input lines and renders output lines. The methods of this class are those of text."""
@@ -32,6 +35,7 @@ class Format:
     name: str
     can_read = True  # as --input_format; every format can be written
     has_target = False  # input: a line may hold both sides
+    has_languages = False  # input: a line may name its languages
     has_nbest = False  # output: several translations of a line can be written
     has_fields = False  # output: further results can be written as fields
     can_score = True  # output: supports --mode=score and --mode=align
@@ -77,17 +81,24 @@ class Tsv(Format):
     """Columns with tabs between them."""
 
     name = "tsv"
-    has_target = True
+    has_target = has_languages = True
 
     def parse(self, line: str, place: str, needs_target: bool = False) -> Item:
-        columns = line.split("\t")
-        if needs_target and line.strip() and len(columns) < 2:
+        text, *others = line.split("\t")
+        settings, targets = {}, []
+        for column in others:
+            name, equals, value = column.partition("=")
+            if equals and name in SETTINGS:
+                settings[name] = value
+            else:
+                targets.append(column)
+        if needs_target and line.strip() and not targets:
             raise UserError(
                 DATA,
                 f"{place}: no second column: expected a translation to score in it; add it, or "
                 "give --target=FILE",
             )
-        return Item(columns[0], line, target="".join(columns[1:2]))
+        return Item(text, line, target="".join(targets[:1]), **settings)
 
     def line_of(self, item: Item) -> str:
         return "\t".join(map(one_column, [item.text, *filter(None, [item.target])]))
@@ -108,7 +119,7 @@ class Jsonl(Format):
     """JSON objects. A score of −inf or NaN is null."""
 
     name = "jsonl"
-    has_target = has_nbest = has_fields = True
+    has_target = has_languages = has_nbest = has_fields = True
 
     def parse(self, line: str, place: str, needs_target: bool = False) -> Item:
         if not line.strip():
@@ -129,12 +140,15 @@ class Jsonl(Format):
             ) from None
         if not isinstance(fields, dict):
             raise UserError(DATA, f"{place}: expected a JSON object, got {type_name(fields)}")
-        text, prefix, target = string_field(fields, place, "text"), "", ""
-        if fields.get("prefix") is not None:
-            prefix = string_field(fields, place, "prefix")
+        text, target = string_field(fields, place, "text"), ""
+        settings = {
+            name: string_field(fields, place, name)
+            for name in ("prefix", *SETTINGS)
+            if fields.get(name) is not None
+        }
         if needs_target:
             target = string_field(fields, place, "target", "translation")
-        return Item(text, line, prefix, target)
+        return Item(text, line, target=target, **settings)
 
     def line_of(self, item: Item) -> str:
         target = {"target": item.target} if item.target else {}

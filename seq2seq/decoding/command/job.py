@@ -36,6 +36,8 @@ class Job:
     target_pieces: bool
     mode: str
     input: Input
+    source_language: str  # of lines that name none; empty: that of the run
+    target_language: str
     output: str  # "-" is stdout
     overwrite: bool
     formats: Formats
@@ -138,7 +140,9 @@ class Job:
 
     def check_with_run(self, translator: Translator) -> None:
         """UserError(CONFIGURATION) for flags that are invalid with the options or models of a
-        run."""
+        run, and for a missing or unknown language."""
+        if not self.formats.input.has_languages:
+            translator.affixes_of_line.of_job()
         if self.mode == "translate":
             self._check_translations(translator.decoding)
         if self.mode == "align" and not translator.can_align:

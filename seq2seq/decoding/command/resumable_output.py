@@ -78,15 +78,18 @@ def job_fingerprint(
 def model_files(run: Path, checkpoint: str) -> list[Path]:
     """The files of a model, besides those of its vocabularies, that determine translations."""
     params = find_params(run, checkpoint)
-    weights = params.rglob("*") if params.is_dir() else [params]
+    # A file of weights may be an index of others beside it.
+    weights = params.rglob("*") if params.is_dir() else [params, *run.glob("*.safetensors")]
     files = {path for path in (*weights, *run.glob("*.json")) if path.is_file()}
     return sorted(files - {run / name for name in ("run.json", "best.json")})
 
 
 def hash_of(item: Item) -> str:
-    """A hash of an item's line, target and prefix."""
+    """A hash of an item's line, target and prefixes."""
     lengths = f"{len(item.line)} {len(item.target)}\n"
-    text = f"{lengths}{item.line}{item.target}{item.prefix}".encode("utf-8", "surrogatepass")
+    text = f"{lengths}{item.line}{item.target}{item.prefix}{item.source_prefix}".encode(
+        "utf-8", "surrogatepass"
+    )
     return hashlib.blake2b(text, digest_size=12).hexdigest()
 
 

@@ -71,7 +71,7 @@ class Engine:
     ):
         """`suppress` are the ids of tokens that no hypothesis may hold; `weights` sum to one;
         `rules` are a caller's own. `forced` are the ids of config.decoding.forced_prefix, which
-        sources hold too (`Source.forced`)."""
+        sources hold too (`Source.forced`), after those of config.data.target_begin."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         for model in models:
             model.validate()  # a key of compiled programs: it does not change any more

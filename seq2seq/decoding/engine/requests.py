@@ -37,7 +37,7 @@ def padded_request(
     `longest` is the longest bucket, which limits translations.
     """
     sentences, bucket = shape
-    ids = [[*source.ids, config.end_id] for source in sources]
+    ids = [[*source.ids, config.end_id, *source.after] for source in sources]
     source, lengths = pad(ids, sentences, bucket, config.pad_id)  # [Q, S], [Q]
     limits, prefix = max_lengths(options, lengths, longest), None
     if arrays := prefix_arrays(sources):

@@ -12,15 +12,18 @@ import jax
 import numpy as np
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
+from seq2seq.data.tokens.affixes import Affixes
 from seq2seq.decoding.engine.buckets import by_bucket, distribute, merge_devices, pad
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import on_devices
 from seq2seq.decoding.results import (
     Hypothesis,
+    Item,
     Scored,
     Source,
     Translation,
     blank_translation,
+    source_text,
 )
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.hypotheses import length_penalty
@@ -39,6 +42,7 @@ class EncodedPair(NamedTuple):
     cut: int  # tokens truncated from the longer side
     forced: int = 0  # first tokens of the target, which cost nothing
     forced_end: bool = False  # the end token is at the limit of a search and costs nothing
+    after: int = 0  # tokens of the source after its end token
 
     @property
     def length(self) -> int:
@@ -50,9 +54,15 @@ class TeacherForcing:
     """Passes with the models of an engine, and the rules and length penalty of its options."""
 
     def __init__(
-        self, engine: Engine, decoding: DecodingConfig, tokenizers: tuple[Tokenizer, Tokenizer]
+        self,
+        engine: Engine,
+        decoding: DecodingConfig,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        affixes_of_line: Callable[[int, Item], Affixes] = lambda number, item: Affixes(),
     ):
+        """`affixes_of_line(number, item)` are the tokens around the texts of a line."""
         self._engine, self._decoding, self._tokenizers = engine, decoding, tokenizers
+        self._affixes_of_line = affixes_of_line
 
     @cached_property
     def _run(self) -> Callable[..., Any]:
@@ -60,26 +70,44 @@ class TeacherForcing:
         return scoring_program(tuple(self._engine.models), self._engine.rule_options.for_scoring())
 
     def pair(
-        self, source: Sequence[int], target: Sequence[int], forced: int = 0, prefix: int = 0
+        self,
+        source: Sequence[int],
+        target: Sequence[int],
+        forced: int = 0,
+        prefix: int = 0,
+        after: Sequence[int] = (),
     ) -> EncodedPair:
         """The pair of these token ids without end tokens, truncated to the longest bucket.
 
         The target begins with `forced` tokens that cost nothing and `prefix` others to which the
-        search was restricted."""
+        search was restricted. The ids `after` follow the end token of the source."""
         end, room = self._engine.models[0].config.end_id, self._room
-        cut = max(0, max(len(source), len(target)) - room)
-        source, target = [*source[:room], end], [*target[:room], end]
+        cut = max(0, len(source) + len(after) - room, len(target) - room)
+        source = [*source[: room - len(after)], end, *after]
+        target = [*target[:room], end]
         ends_free = self._decoding.forced_end and len(target) == self._engine.limit(
             len(source), forced + prefix
         )
-        return EncodedPair(source, target, cut, forced, ends_free)
+        return EncodedPair(source, target, cut, forced, ends_free, len(after))
 
-    def with_forced(self, target: list[int]) -> list[int]:
-        """The ids of a given target with those of config.decoding.forced_prefix before them. A
+    def text_pair(
+        self, number: int, item: Item, source: list[int], target: list[int]
+    ) -> EncodedPair:
+        """The pair of the ids of the texts of line `number`, with the tokens around them. A blank
+        source has none."""
+        affixes = self._affixes_of_line(number, item) if source or target else Affixes()
+        forced = (*affixes.target_begin, *self._engine.forced)
+        after: tuple[int, ...] = ()
+        if source:
+            source, after = [*affixes.source_begin, *source], affixes.source_end
+        return self.pair(source, self._with_forced(forced, target), len(forced), after=after)
+
+    def _with_forced(self, forced: tuple[int, ...], target: list[int]) -> list[int]:
+        """The ids of a given target with those before them with which every translation begins. A
         target that begins with the text of these pieces has it once."""
-        forced, tokenizer = self._engine.forced, self._tokenizers[1]
         if not forced:
             return target
+        tokenizer = self._tokenizers[1]
         text = tokenizer.encode(tokenizer.decode(forced))  # special tokens are no text
         rest = target[len(text) :] if target[: len(text)] == text else target
         return [*forced, *rest]
@@ -89,30 +117,29 @@ class TeacherForcing:
         """The most tokens of a side without its end token."""
         return self._engine.buckets[-1] - 1
 
-    def pairs(self, texts: Sequence[tuple[str, str]]) -> list[EncodedPair | None]:
-        """The pairs of these texts; None if both sides are blank."""
-        sides = [
-            encode_truncated(tokenizer, [pair[side].strip() for pair in texts], self._room)
-            for side, tokenizer in enumerate(self._tokenizers)
-        ]
-        number = len(self._engine.forced)
-        return [
-            self.pair(source, self.with_forced(target), number)._replace(
-                cut=max(source_cut, target_cut)
-            )
-            if source or target
-            else None
-            for (source, source_cut), (target, target_cut) in zip(*sides, strict=True)
-        ]
+    def pairs(self, lines: Sequence[tuple[int, Item]]) -> list[EncodedPair | None]:
+        """The pairs of these numbered lines and their targets; None if both sides are blank."""
+        sources = [source_text(item) for _, item in lines]
+        targets = [item.target.strip() for _, item in lines]
+        sides = map(encode_truncated, self._tokenizers, (sources, targets), (self._room,) * 2)
+        pairs: list[EncodedPair | None] = []
+        for (number, item), source_side, target_side in zip(lines, *sides, strict=True):
+            (source, source_cut), (target, target_cut) = source_side, target_side
+            if source or target:
+                pair = self.text_pair(number, item, source, target)
+                pairs.append(pair._replace(cut=pair.cut + max(source_cut, target_cut)))
+            else:
+                pairs.append(None)
+        return pairs
 
-    def translations(self, texts: Sequence[tuple[str, str]]) -> Iterator[dict[int, Translation]]:
-        """Each pair as a translation whose only hypothesis is the target, with its score, by index,
+    def translations(self, lines: Sequence[tuple[int, Item]]) -> Iterator[dict[int, Translation]]:
+        """Each line as a translation whose only hypothesis is its target, with its score, by index,
         as the calls end; blank if both sides are blank."""
-        pairs = self.pairs(texts)
+        pairs = self.pairs(lines)
         yield {index: blank_translation() for index, pair in enumerate(pairs) if pair is None}
         for scores in self.scores(pairs):
             yield {
-                index: scored_translation(texts[index][1], pair, scored)
+                index: scored_translation(lines[index][1].target, pair, scored)
                 for index, scored in scores.items()
                 if (pair := pairs[index])
             }
@@ -155,7 +182,9 @@ class TeacherForcing:
         """The hypotheses of each source with the scores of their token ids; without a score if no
         hypothesis satisfies the search rules."""
         pairs = [
-            self.pair(source.ids, hypothesis.ids, len(source.forced), len(source.prefix))
+            self.pair(
+                source.ids, hypothesis.ids, len(source.forced), len(source.prefix), source.after
+            )
             if hypothesis.score > float("-inf")
             else None
             for source, nbest in zip(sources, hypotheses, strict=True)
@@ -179,7 +208,12 @@ class TeacherForcing:
             for row, pair in enumerate(pairs):
                 free[row, : pair.forced] = True
                 free[row, len(pair.target) - 1] |= pair.forced_end
-        arrays = jax.tree.map(distribute, (*source, *target, free))
+        after = None
+        if any(pair.after for pair in pairs):
+            after = np.zeros(capacity, np.int32)  # [B]
+            after[: len(pairs)] = [pair.after for pair in pairs]
+        marks = None if free is None and after is None else (free, after)
+        arrays = jax.tree.map(distribute, (*source, *target, marks))
         forced = jax.device_get(self._run(engine.variables, engine.weights, *arrays))
         log_probs, attended = jax.tree.map(merge_devices, forced)  # [B, T]; [B, T] or None
         return [
@@ -192,7 +226,7 @@ class TeacherForcing:
         source, target = len(pair.source), len(pair.target)
         total = float(log_probs[:target].sum())
         penalty = float(length_penalty(float(target), decoding.alpha, decoding.power_penalty))
-        inside = attended[: target - 1] if source > 1 else []
+        inside = attended[: target - 1] if source - pair.after > 1 else []
         return Scored(
             log_prob=total,
             score=total / penalty,
@@ -212,10 +246,11 @@ def scored_translation(text: str, pair: EncodedPair, scored: Scored) -> Translat
 
 @lru_cache(PROGRAMS)
 def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) -> Callable[..., Any]:
-    """(variables, ensemble weights, source, lengths, target, target lengths, the target tokens that
-    cost nothing or None) → the log-probability of each target token, and the source token that it
-    attends to most, without the end token; None without cross-attention. Arrays have a leading axis
-    of devices.
+    """(variables, ensemble weights, source, lengths, target, target lengths, marks) → the
+    log-probability of each target token, and the source token that it attends to most, of those
+    before the end token; None without cross-attention. Arrays have a leading axis of devices.
+    `marks` are the target tokens that cost nothing and the numbers of source tokens after the end
+    token; None: there are none.
 
     One program computes both, so that all numbers of a pair are equal in every mode.
     """
@@ -228,14 +263,16 @@ def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) ->
         lengths: jax.Array,
         target: jax.Array,
         target_lengths: jax.Array,
-        free: jax.Array | None,
+        marks: tuple[jax.Array | None, jax.Array | None] | None,
     ) -> tuple[jax.Array, jax.Array | None]:
         pairs = list(zip(models, variables, strict=True))
+        free, after = marks or (None, None)
         forced = score_targets(
             pairs, source, lengths, target, target_lengths, rules=rules, weights=weights, free=free
         )
         if forced.attention is None:
             return forced.log_probs, None
-        return forced.log_probs, attended_tokens(forced.attention, lengths)
+        to_end = lengths if after is None else lengths - after
+        return forced.log_probs, attended_tokens(forced.attention, to_end)
 
     return on_devices(run, (None, None, 0, 0, 0, 0, 0))

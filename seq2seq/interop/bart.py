@@ -1,0 +1,196 @@
+"""The BART family: M2M-100 and NLLB, mBART, BART and Pegasus.
+
+One architecture, which descends from fairseq's Transformer, with four sets of choices.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.language_codes import MBART_25
+from seq2seq.interop.pretrained import Pretrained, Template
+from seq2seq.interop.tensors import Redundant, Tensor, attention_layers, norm
+from seq2seq.interop.tokenizer_files import (
+    FAIRSEQ_MODEL,
+    load_byte_level_tokenizer,
+    load_m2m_tokenizer,
+    load_mbart_tokenizer,
+    load_nllb_tokenizer,
+    load_pegasus_tokenizer,
+)
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.positions import sinusoidal_positions
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "silu": "silu",
+               "swish": "silu"}  # fmt: skip
+SIDES = ("encoder", "decoder")
+# Fields of transformers 3. Later versions ignore them, so that another value would be read wrongly.
+LEGACY = (
+    "normalize_before", "normalize_embedding", "add_final_layer_norm",
+    "static_position_embeddings", "add_bias_logits",
+)  # fmt: skip
+
+
+class Choices(NamedTuple):
+    """What distinguishes the families."""
+
+    norm: str
+    embedding_norm: bool
+    positions: str
+    sinusoid_layout: str
+    output_bias: bool
+    legacy: tuple[bool, ...] = ()  # the values of LEGACY
+
+
+def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
+    for field, value in zip(LEGACY, choices.legacy, strict=False):
+        fields.require(field, value)
+    activation = fields.get("activation_function")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        fields.refuse("activation_function", ", ".join(ACTIVATIONS))
+    for field, ours in (("ffn_dim", "model.d_ff"), ("attention_heads", "model.num_heads")):
+        encoder = fields.integer(f"encoder_{field}", ours)
+        if encoder != fields.integer(f"decoder_{field}", ours):
+            fields.refuse(f"decoder_{field}", f"{encoder}, as for the encoder")
+    size = fields.integer("vocab_size", "model.source_vocab_size")
+    end = fields.integer("eos_token_id", "model.end_id", 0)
+    start = fields.get("decoder_start_token_id")
+    if start is not None:
+        start = fields.integer("decoder_start_token_id", "model.start_id", 0)
+    return ModelConfig(
+        source_vocab_size=size, target_vocab_size=size,
+        d_model=fields.integer("d_model", "model.d_model"), d_ff=fields["encoder_ffn_dim"],
+        num_heads=fields["encoder_attention_heads"],
+        num_layers=fields.integer("encoder_layers", "model.num_layers"),
+        num_decoder_layers=fields.integer("decoder_layers", "model.num_decoder_layers"),
+        dropout=fields.number("dropout", "model.dropout", 0.1),
+        attention_dropout=fields.number("attention_dropout", "model.attention_dropout", 0.0),
+        activation_dropout=fields.number("activation_dropout", "model.activation_dropout", 0.0),
+        norm=choices.norm, positions=choices.positions, sinusoid_layout=choices.sinusoid_layout,
+        max_length=fields.integer("max_position_embeddings", "model.max_length"),
+        activation=ACTIVATIONS[activation], attention_bias=True, layer_norm_epsilon=1e-5,
+        tied_embeddings="three-way" if fields.boolean("tie_word_embeddings", True) else "none",
+        scale_embeddings=fields.boolean("scale_embedding", False),
+        embedding_norm=choices.embedding_norm, output_bias=choices.output_bias,
+        pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
+        # Without a start token the code of the target language starts.
+        start_id=end if start is None else start, end_id=end, unknown_id=3,
+    )  # fmt: skip
+
+
+def _tensors(config: ModelConfig) -> Iterator[Tensor]:
+    d, size = config.d_model, config.target_vocab_size
+    shared, output, table = "model.shared.weight", "lm_head.weight", (size, d)
+    sides = [f"model.{side}.embed_tokens.weight" for side in SIDES]
+    target = ("target_embedding", "table")
+    if config.tied_embeddings == "three-way":
+        yield Tensor(shared, target, table, (*sides, output))
+    else:
+        yield Tensor(sides[0], ("source_embedding", "table"), table, fallback=shared)
+        yield Tensor(sides[1], target, table, fallback=shared)
+        yield Tensor(output, ("output_embedding", "table"), table)
+    if config.output_bias:
+        yield Tensor("final_logits_bias", ("output_bias",), (1, size), zeros=True)
+    yield from attention_layers(config)
+    for side in SIDES:
+        if config.norm == "pre":
+            yield from norm(f"model.{side}.layer_norm", (side, "norm"), d)
+        if config.embedding_norm:
+            yield from norm(f"model.{side}.layernorm_embedding", (side, "embedding_norm"), d)
+        if config.positions == "learned":
+            name = f"model.{side}.embed_positions.weight"
+            path = (side, "positions", "table")
+            yield Tensor(name, path, (config.max_length + 2, d), first_row=2)
+
+
+def _redundant(config: ModelConfig) -> Redundant:
+    """fairseq's version numbers; tables that a formula determines; a bias that must be zero."""
+    values: dict[str, Any] = {}
+    for side in SIDES:
+        values |= {f"{side}.version": None, f"model.{side}.version": None}
+        if config.sinusoid_layout == "fairseq":
+            values[f"model.{side}.embed_positions.weights"] = None
+        elif config.sinusoid_layout == "halves":
+            sizes = config.max_length, config.d_model
+            values[f"model.{side}.embed_positions.weight"] = partial(
+                sinusoidal_positions, *sizes, "halves"
+            )
+    if not config.output_bias:
+        values["final_logits_bias"] = partial(np.zeros, (1, config.target_vocab_size), np.float32)
+    return values
+
+
+def _no_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+    return Template()
+
+
+def _m2m_tokenizer(directory: Path, rows: int) -> Tokenizer:
+    fields = _tokenizer_fields(directory)
+    is_nllb = "Nllb" in str(fields.get("tokenizer_class", ""))
+    is_m2m = (directory / "vocab.json").exists() and (directory / FAIRSEQ_MODEL).exists()
+    return (load_m2m_tokenizer if is_m2m and not is_nllb else load_nllb_tokenizer)(directory, rows)
+
+
+def _m2m_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+    if _tokenizer_fields(directory).boolean("legacy_behaviour", False):
+        return Template(source_end="{source}", target_begin="{target}")
+    return Template(source_begin="{source}", target_begin="{target}")
+
+
+def _mbart_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+    if len(tokenizer.languages) > len(MBART_25):
+        return Template(source_begin="{source}", target_begin="{target}")
+    return Template(source_end="{source}", target_start="{target}")
+
+
+def _bart_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+    """Without a forced <s> the model begins with <s> as the start token, or generates it."""
+    forced = settings.get("forced_bos_token_id") == tokenizer.id_of("<s>")
+    return Template(source_begin="<s>", target_begin="<s>" if forced else "")
+
+
+def _tokenizer_fields(directory: Path) -> JsonFields:
+    path = directory / "tokenizer_config.json"
+    return JsonFields(path, read_json(path) if path.exists() else {})
+
+
+IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+M2M_100 = Pretrained(
+    "m2m_100", "M2M-100 or NLLB",
+    partial(_config, Choices("pre", False, "sinusoidal", "fairseq", False)),
+    _tensors, _redundant, _m2m_tokenizer, _m2m_template,
+    IDS | {"decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True},
+)  # fmt: skip
+MBART = Pretrained(
+    "mbart", "mBART",
+    partial(
+        _config,
+        Choices("pre", True, "learned", "interleaved", True, (True, True, True, False, False)),
+    ),
+    _tensors, _redundant, load_mbart_tokenizer, _mbart_template,
+    IDS | {"activation_function": "gelu", "forced_eos_token_id": 2},
+)  # fmt: skip
+BART = Pretrained(
+    "bart", "BART",
+    partial(
+        _config,
+        Choices("post", True, "learned", "interleaved", True, (False, True, False, False, False)),
+    ),
+    _tensors, _redundant, load_byte_level_tokenizer, _bart_template,
+    IDS | {"decoder_start_token_id": 2, "activation_function": "gelu", "forced_eos_token_id": 2},
+)  # fmt: skip
+PEGASUS = Pretrained(
+    "pegasus", "Pegasus",
+    partial(
+        _config,
+        Choices("pre", False, "sinusoidal", "halves", True, (True, False, True, True, False)),
+    ),
+    _tensors, _redundant, load_pegasus_tokenizer, _no_template,
+    {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
+     "activation_function": "gelu", "forced_eos_token_id": 1},
+)  # fmt: skip

@@ -1,0 +1,142 @@
+"""Generation settings of transformers as a DecodingConfig.
+
+UserError(CHECKPOINT) that names the field if a setting is not supported.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.decoding_config import DecodingConfig
+
+# Unsupported fields of generation_config.json (or config.json, where older versions of transformers
+# put them): they must be absent, null, or have this value, which turns them off.
+OFF = {
+    "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0,
+    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0,
+    "suppress_tokens": [], "begin_suppress_tokens": [], "force_words_ids": [], "constraints": [],
+    "sequence_bias": {}, "exponential_decay_length_penalty": None,
+}  # fmt: skip
+NEW_TOKENS = 20  # of an output where no length is set
+
+
+def generation_fields(directory: Path, config: JsonFields) -> JsonFields:
+    """The generation settings: those of generation_config.json if it exists, otherwise those of
+    config.json, never both."""
+    path = directory / "generation_config.json"
+    if path.exists():
+        content = read_json(path)
+        return JsonFields(path, {name: v for name, v in content.items() if v is not None})
+    if config.boolean("force_bos_token_to_be_generated", False):
+        return config.updated({"forced_bos_token_id": config.get("bos_token_id")})
+    return config
+
+
+def decoding_of(fields: JsonFields, model: ModelConfig, target: Tokenizer) -> DecodingConfig:
+    """The decoding defaults, which give the best hypothesis of transformers.
+
+    Except for padding, which is never generated here.
+    """
+    stop = fields.get("early_stopping") or False
+    if not any(stop is value for value in (True, False)) and stop != "never":
+        fields.refuse("early_stopping", 'true, false or "never"')
+    decoding = common_decoding(fields, model, target, 0)
+    longest = decoding.max_length or NEW_TOKENS
+    suppress = decoding.suppress.split()
+    if target.id_of(pad := target.piece(model.pad_id)) == model.pad_id and pad not in suppress:
+        suppress.append(pad)
+    return replace(
+        decoding,
+        stop={True: "now", False: "full"}.get(stop, "exact"),
+        forced_end=fields.get("forced_eos_token_id") is not None,
+        max_length=longest,
+        max_extra_length=longest,
+        min_length=min(decoding.min_length, longest),
+        suppress=" ".join(suppress),
+    )
+
+
+def common_decoding(
+    fields: JsonFields, model: ModelConfig, target: Tokenizer, extra_length: int
+) -> DecodingConfig:
+    """The decoding defaults of generation settings, except for those whose meaning depends on the
+    family: the rule that stops a search, the forced end and the default length."""
+    for field, off in OFF.items():
+        if fields.get(field) not in (None, off):
+            fields.refuse(field, f"{off!r} or no such field")
+    if fields.get("forced_eos_token_id") not in (None, model.end_id):
+        fields.refuse("forced_eos_token_id", f"eos_token_id, {model.end_id}, or no such field")
+    beam_size, penalty, ngram = 1, 0.0, 0
+    if fields.get("num_beams") is not None:
+        beam_size = fields.integer("num_beams", "decoding.beam_size")
+    if fields.get("no_repeat_ngram_size") is not None:
+        ngram = fields.integer("no_repeat_ngram_size", "decoding.no_repeat_ngram", 0)
+    if ngram == 1:  # there the start token counts too, here it does not
+        fields.refuse("no_repeat_ngram_size", "0, at least 2, or no such field")
+    min_length, max_length = _lengths(fields)
+    if fields.get("length_penalty", 1.0) is not None:
+        penalty = fields.number("length_penalty", "decoding.alpha", 1.0)
+    return DecodingConfig(
+        beam_size=beam_size,
+        alpha=penalty,
+        power_penalty=True,
+        max_extra_length=extra_length,
+        max_length=max_length,
+        min_length=min_length,
+        no_repeat_ngram=ngram,
+        forced_prefix=_forced_piece(fields, target, model.end_id),
+        suppress=" ".join(_suppressed_pieces(fields, target)),
+        renormalize=fields.boolean("renormalize_logits", False),
+    )
+
+
+def _lengths(fields: JsonFields) -> tuple[int, int]:
+    """The minimum and maximum length, 0 without one.
+
+    Ours count the end token and not the start token. `max_length` counts both, `min_length` counts
+    the start token only, and `min_new_tokens` neither.
+    """
+    shortest = longest = 0
+    if fields.get("max_new_tokens") is not None:
+        longest = fields.integer("max_new_tokens", "decoding.max_length")
+    elif fields.get("max_length") is not None:
+        longest = fields.integer("max_length", "decoding.max_length", minimum=2) - 1
+    if fields.get("min_new_tokens"):  # takes precedence
+        shortest = fields.integer("min_new_tokens", "decoding.min_length", 0) + 1
+    elif fields.get("min_length") is not None:
+        shortest = fields.integer("min_length", "decoding.min_length", 0)
+    return min(shortest, longest or shortest), longest
+
+
+def _forced_piece(fields: JsonFields, target: Tokenizer, end_id: int) -> str:
+    """The piece of forced_bos_token_id, empty without one."""
+    token = fields.get("forced_bos_token_id")
+    if token is None:
+        return ""
+    if type(token) is not int or not 0 <= token < target.size or token == end_id:
+        fields.refuse("forced_bos_token_id", f"an id below {target.size} other than eos_token_id")
+    return _piece(fields, "forced_bos_token_id", target, token)
+
+
+def _piece(fields: JsonFields, field: str, target: Tokenizer, token: int) -> str:
+    """The piece of an id in a field; options list pieces by name, separated by spaces."""
+    piece = target.piece(token)
+    if target.id_of(piece) != token or piece != "".join(piece.split()):
+        fields.refuse(field, "ids of pieces without spaces")
+    return piece
+
+
+def _suppressed_pieces(fields: JsonFields, target: Tokenizer) -> Iterator[str]:
+    """The pieces of bad_words_ids that the target vocabulary has."""
+    words = fields.get("bad_words_ids")
+    if not isinstance(words, list | None):
+        fields.refuse("bad_words_ids", "a list of lists of one id")
+    for ids in words or []:
+        if not isinstance(ids, list) or len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
+            fields.refuse("bad_words_ids", "lists of one id each, at least 0")
+        if ids[0] < target.size:
+            yield _piece(fields, "bad_words_ids", target, ids[0])

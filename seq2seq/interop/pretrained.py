@@ -1,0 +1,155 @@
+"""Directories of transformers as model families: one row of a table describes each.
+
+A row (`Pretrained`) says how config.json becomes a ModelConfig, which tensors are which parameters,
+how the tokenizer is read, and which pieces surround a text. `family` makes a ModelFamily of it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq.data.config import DataConfig
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
+from seq2seq.interop.family import ModelFamily
+from seq2seq.interop.generation import decoding_of, generation_fields
+from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.tensors import Redundant, Tensor, places_in, read_params
+from seq2seq.interop.weight_files import WeightFiles, weights_path
+from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.runtime.json_objects import json_object
+from seq2seq.storage.config import Config, DecodingConfig
+
+
+class Template(NamedTuple):
+    """The pieces around a text; {source} and {target} stand for those of the languages."""
+
+    source_begin: str = ""
+    source_end: str = ""
+    target_begin: str = ""
+    target_start: str = ""  # the piece that starts decoding, instead of model.start_id
+
+
+class Pretrained(NamedTuple):
+    """A model family of transformers."""
+
+    model_type: str  # of config.json
+    name: str  # for error messages
+    # The ModelConfig of config.json, in a file that has tensors of these names.
+    config: Callable[[JsonFields, Iterable[str]], ModelConfig]
+    tensors: Callable[[ModelConfig], Iterable[Tensor]]
+    redundant: Callable[[ModelConfig], Redundant]
+    # The tokenizer of a directory whose embedding has this many rows.
+    tokenizer: Callable[[Path, int], Tokenizer]
+    # By the generation settings, the directory and the tokenizer.
+    template: Callable[[JsonFields, Path, Tokenizer], Template]
+    # Defaults of fields of config.json that a file need not state.
+    defaults: Mapping[str, Any]
+
+    def family(self) -> ModelFamily:
+        """The functions that read a directory."""
+        return ModelFamily(
+            name=self.name,
+            matches=lambda directory: model_type(directory) == self.model_type,
+            params_path=weights_path,
+            open=lambda directory: open_pretrained(self, directory),
+            load_params=lambda directory: load_pretrained(self, directory),
+        )
+
+
+def model_type(directory: Path) -> str | None:
+    """The field of config.json that names the family of transformers, None without one."""
+    try:
+        fields = json_object((directory / "config.json").read_text(encoding="utf-8"))
+        return str(fields["model_type"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def read_fields(row: Pretrained, directory: Path) -> JsonFields:
+    """The fields of config.json with the row's defaults; the token ids of generation_config.json
+    have precedence, because a search uses them. null is absent."""
+    path = directory / "config.json"
+    content = {name: value for name, value in read_json(path).items() if value is not None}
+    if (directory / "generation_config.json").exists():
+        generation = read_json(directory / "generation_config.json")
+        ids = ("eos_token_id", "decoder_start_token_id", "pad_token_id", "bos_token_id")
+        content |= {name: generation[name] for name in ids if generation.get(name) is not None}
+    fields = JsonFields(path, {**row.defaults, **content})
+    fields.require("is_encoder_decoder", True)
+    if "quantization_config" in fields:
+        fields.refuse("quantization_config", "no such field; quantised models are not supported")
+    if isinstance(ends := fields.get("eos_token_id"), list):
+        if len(ends) != 1:
+            fields.refuse("eos_token_id", "one id")
+        content["eos_token_id"] = ends[0]
+    return JsonFields(path, {**row.defaults, **content})
+
+
+def model_of(row: Pretrained, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
+    """The valid ModelConfig of config.json. UserError(CHECKPOINT)."""
+    model = row.config(fields, names)
+    try:
+        model.validate()
+    except (ValueError, TypeError) as error:
+        raise UserError(CHECKPOINT, f"{fields.path} is not supported: {error}") from None
+    return model
+
+
+def open_pretrained(row: Pretrained, directory: Path) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config and tokenizers as those of a run; checks the names and shapes of the tensors.
+
+    UserError(CHECKPOINT). Touches no device and reads no weights.
+    """
+    fields = read_fields(row, directory)
+    weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
+    model = model_of(row, fields, weights.shapes)
+    tokenizer = row.tokenizer(directory, model.target_vocab_size)
+    unknown = tokenizer.id_of("<unk>")
+    model = replace(model, unknown_id=model.unknown_id if unknown is None else unknown)
+    places_in(row.tensors(model), row.redundant(model), weights)
+    settings = generation_fields(directory, fields)
+    decoding = decoding_of(settings, model, tokenizer)
+    length = min(model.max_length, model.longest)
+    data = DataConfig(
+        source_length=length,
+        target_length=length,
+        vocab_sha256="+".join(2 * [tokenizer_sha256(tokenizer)]),
+    )
+    template = row.template(settings, directory, tokenizer)
+    data, decoding = with_template(data, decoding, template, settings, tokenizer, model.start_id)
+    config = Config(model=model, data=data, decoding=decoding)
+    config.validate()
+    return config, (tokenizer, tokenizer)
+
+
+def with_template(
+    data: DataConfig,
+    decoding: DecodingConfig,
+    template: Template,
+    settings: JsonFields,
+    tokenizer: Tokenizer,
+    start_id: int,
+) -> tuple[DataConfig, DecodingConfig]:
+    """The configs with the pieces around texts. A forced first token that is a language becomes
+    the target language. One that begins all targets is not forced a second time."""
+    values = template._asdict()
+    forced = settings.get("forced_bos_token_id")
+    codes = {token: code for code, token in tokenizer.languages.items()}
+    is_language = forced in codes and template.target_begin == "{target}"
+    if is_language:
+        values["target_language"] = codes[forced]
+    if template.target_start:  # of a model that translates into one language
+        values["target_language"] = codes.get(start_id, "")
+    if is_language or template.target_begin == decoding.forced_prefix:
+        decoding = replace(decoding, forced_prefix="")
+    return replace(data, **values), decoding
+
+
+def load_pretrained(row: Pretrained, directory: Path) -> dict[str, Any]:
+    """The parameters in float32. UserError(CHECKPOINT) if they cannot be read."""
+    weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
+    model = model_of(row, read_fields(row, directory), weights.shapes)
+    return read_params(row.tensors(model), row.redundant(model), weights, model)

@@ -1,0 +1,152 @@
+"""The T5 family: T5, T5 v1.1, FLAN-T5, ByT5, MADLAD-400, mT5 and umT5."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.pretrained import Pretrained, Template
+from seq2seq.interop.tensors import Redundant, Tensor
+from seq2seq.interop.tokenizer_files import (
+    JSON,
+    T5_MODEL,
+    load_byte_tokenizer,
+    load_t5_tokenizer,
+)
+from seq2seq.model.config import ModelConfig
+
+# "gated-gelu" is the tanh approximation, "gelu" without a gate is exact.
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu",
+               "swish": "silu"}  # fmt: skip
+GATED = ACTIVATIONS | {"gelu": "gelu_tanh"}
+SHARED, OUTPUT = "shared.weight", "lm_head.weight"
+COPIES = ("decoder.embed_tokens.weight", "encoder.embed_tokens.weight")
+# In the oldest files; it has no effect.
+OLD_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+
+def _config(may_scale: bool, tables: str, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
+    projection = fields.get("feed_forward_proj")
+    name = projection.removeprefix("gated-") if isinstance(projection, str) else ""
+    activations = GATED if projection != name else ACTIVATIONS
+    if name not in activations:
+        fields.refuse("feed_forward_proj", f"{', '.join(ACTIVATIONS)}, or gated- and one of them")
+    tied = fields.boolean("tie_word_embeddings", True)
+    layers = fields.integer("num_layers", "model.num_layers")
+    has_decoder_layers = "num_decoder_layers" in fields
+    size = fields.integer("vocab_size", "model.source_vocab_size")
+    rate = fields.number("dropout_rate", "model.dropout", 0.1)
+    return ModelConfig(
+        source_vocab_size=size, target_vocab_size=size,
+        d_model=fields.integer("d_model", "model.d_model"),
+        d_ff=fields.integer("d_ff", "model.d_ff"),
+        num_heads=fields.integer("num_heads", "model.num_heads"),
+        d_k=fields.integer("d_kv", "model.d_k"), num_layers=layers,
+        num_decoder_layers=(
+            fields.integer("num_decoder_layers", "model.num_decoder_layers")
+            if has_decoder_layers else layers
+        ),
+        dropout=rate, attention_dropout=rate, activation_dropout=rate,
+        norm="pre", norm_function="rms", positions="relative",
+        relative_buckets=fields.integer("relative_attention_num_buckets", "model.relative_buckets"),
+        relative_distance=fields.integer(
+            "relative_attention_max_distance", "model.relative_distance"
+        ),
+        relative_tables=tables, activation=activations[name], gated_feed_forward=projection != name,
+        feed_forward_bias=False, scale_scores=False, scale_embeddings=False,
+        layer_norm_epsilon=fields.number("layer_norm_epsilon", "model.layer_norm_epsilon", 1e-6),
+        # Files that transformers 5 has saved again state tie_word_embeddings=true although they
+        # have an output matrix: the tensors decide.
+        tied_embeddings="none" if OUTPUT in names else "three-way",
+        scale_logits=may_scale and fields.boolean("scale_decoder_outputs", tied),
+        pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
+        start_id=fields.integer("decoder_start_token_id", "model.start_id", 0),
+        end_id=fields.integer("eos_token_id", "model.end_id", 0), unknown_id=2,
+    )  # fmt: skip
+
+
+def _tensors(config: ModelConfig) -> Iterator[Tensor]:
+    table = config.target_vocab_size, config.d_model
+    if config.tied_embeddings == "none":
+        yield Tensor(OUTPUT, ("output_embedding", "table"), table)
+        yield Tensor(SHARED, ("source_embedding", "table"), table, COPIES, OUTPUT)
+    yield Tensor(SHARED, ("target_embedding", "table"), table, COPIES, OUTPUT)
+    for side, layers in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
+        for i in range(layers):
+            yield from _layer(config, side, i)
+        yield from _norm(f"{side}.final_layer_norm", (side, "norm"), config)
+        if config.relative_tables == "stack":
+            yield from _bias(f"{side}.block.0", (side,), config)
+
+
+def _layer(config: ModelConfig, side: str, i: int) -> Iterator[Tensor]:
+    d, inner, f = config.d_model, config.num_heads * config.head_size, config.d_ff
+    block, ours = f"{side}.block.{i}", (side, f"layers_{i}")
+    attentions = [("0.SelfAttention", "self_attention", "around_self")]
+    if side == "decoder":
+        attentions.append(("1.EncDecAttention", "cross_attention", "around_cross"))
+    for name, attention, around in attentions:
+        for part in ("query", "key", "value"):
+            yield Tensor(f"{block}.layer.{name}.{part[0]}.weight", (*ours, attention, part),
+                         (inner, d))  # fmt: skip
+        yield Tensor(f"{block}.layer.{name}.o.weight", (*ours, attention, "output"), (d, inner))
+        yield from _norm(f"{block}.layer.{name[0]}.layer_norm", (*ours, around, "norm"), config)
+    if config.relative_tables == "layer":
+        yield from _bias(block, ours, config)
+    last = f"{block}.layer.{len(attentions)}"
+    gated = {"wi_0": ("gate", (f, d)), "wi_1": ("inner", (f, d))}
+    plain = {"wi": ("inner", (f, d))}
+    for name, (part, shape) in {
+        **(gated if config.gated_feed_forward else plain),
+        "wo": ("outer", (d, f)),
+    }.items():
+        path = (*ours, "feed_forward", part)
+        yield Tensor(f"{last}.DenseReluDense.{name}.weight", path, shape)
+    yield from _norm(f"{last}.layer_norm", (*ours, "around_feed_forward", "norm"), config)
+
+
+def _norm(name: str, path: tuple[str, ...], config: ModelConfig) -> Iterator[Tensor]:
+    yield Tensor(f"{name}.weight", (*path, "scale"), (config.d_model,))
+
+
+def _bias(block: str, path: tuple[str, ...], config: ModelConfig) -> Iterator[Tensor]:
+    name = f"{block}.layer.0.SelfAttention.relative_attention_bias.weight"
+    shape = config.relative_buckets, config.num_heads
+    yield Tensor(name, (*path, "relative_bias", "table"), shape)
+
+
+def _redundant(config: ModelConfig) -> Redundant:
+    return {OLD_BIAS: None}
+
+
+def _tokenizer(directory: Path, rows: int) -> Tokenizer:
+    path = directory / "tokenizer_config.json"
+    kind = read_json(path).get("tokenizer_class") if path.exists() else None
+    without_files = not any((directory / name).exists() for name in (T5_MODEL, JSON))
+    is_byte = kind == "ByT5Tokenizer" or (kind is None and without_files and rows == 384)
+    return (load_byte_tokenizer if is_byte else load_t5_tokenizer)(directory, rows)
+
+
+def _template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
+    """MADLAD has the tag of the target language before the source, the others have nothing."""
+    return Template(source_begin="{target}" if tokenizer.languages else "")
+
+
+DEFAULTS = {
+    "pad_token_id": 0, "eos_token_id": 1, "feed_forward_proj": "relu",
+    "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
+}  # fmt: skip
+LATER = DEFAULTS | {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
+T5 = Pretrained(
+    "t5", "T5", partial(_config, True, "stack"), _tensors, _redundant, _tokenizer, _template,
+    DEFAULTS,
+)  # fmt: skip
+MT5 = Pretrained(
+    "mt5", "mT5", partial(_config, False, "stack"), _tensors, _redundant, _tokenizer, _template,
+    LATER,
+)  # fmt: skip
+UMT5 = Pretrained(
+    "umt5", "umT5", partial(_config, True, "layer"), _tensors, _redundant, _tokenizer, _template,
+    LATER,
+)  # fmt: skip

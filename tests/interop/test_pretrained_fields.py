@@ -1,0 +1,192 @@
+"""Fields of config.json and generation_config.json of the BART and T5 families; no weights."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from tiny_pretrained import change_json, write_fairseq, write_t5
+from tiny_tokenizers import model, write
+
+from seq2seq.interop.models import FAMILIES, load_params, open_model
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.scripts.convert import import_model
+
+
+@pytest.fixture(scope="module", params=["m2m_100", "t5"])
+def directory(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp(request.param)
+    if request.param == "t5":
+        write_t5(path)
+    else:
+        write_fairseq(path, request.param)
+    return path
+
+
+@pytest.fixture
+def copied(directory, tmp_path):
+    for file in directory.glob("*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+FIELDS = {
+    "m2m_100": [
+        ("activation_function", "gelu_new"), ("decoder_ffn_dim", 5), ("d_model", None),
+        ("decoder_attention_heads", 4), ("vocab_size", 40), ("max_position_embeddings", 10**9),
+    ],
+    "t5": [
+        ("feed_forward_proj", "gated-tanh"), ("feed_forward_proj", 3), ("d_kv", None),
+        ("num_layers", 10**9), ("relative_attention_num_buckets", 0), ("layer_norm_epsilon", 0),
+        ("decoder_start_token_id", None), ("tie_word_embeddings", "no"),
+    ],
+    "both": [
+        ("eos_token_id", [1, 2]), ("is_encoder_decoder", False), ("pad_token_id", -1),
+        ("quantization_config", {"bits": 4}),
+    ],
+}  # fmt: skip
+SETTINGS = [
+    ("do_sample", True), ("num_beam_groups", 2), ("repetition_penalty", 1.2), ("num_beams", 0),
+    ("early_stopping", "sometimes"), ("early_stopping", 1), ("no_repeat_ngram_size", 1),
+    ("bad_words_ids", [[3, 4]]), ("forced_bos_token_id", 10**6), ("forced_eos_token_id", 0),
+    ("suppress_tokens", [4]), ("length_penalty", -1.0), ("max_length", 1), ("min_length", -1),
+]  # fmt: skip
+
+
+def test_an_unsupported_field_is_refused_by_name(copied):
+    open_model(copied, "best")
+    config, generation = copied / "config.json", copied / "generation_config.json"
+    kind = json.loads(config.read_text())["model_type"]
+    original = config.read_bytes()
+    cases = [(config, *case) for case in (*FIELDS[kind], *FIELDS["both"])]
+    for path, field, value in cases + [(generation, *case) for case in SETTINGS]:
+        config.write_bytes(original)
+        generation.unlink(missing_ok=True)
+        change_json(path, **{field: value})
+        message = "expected at most vocab_size=40" if field == "vocab_size" else field
+        with pytest.raises(UserError, match=message) as caught:
+            open_model(copied, "best")
+        assert caught.value.code == CHECKPOINT, field
+
+
+def test_generation_settings_are_read_from_one_file_only(copied):
+    config, generation = copied / "config.json", copied / "generation_config.json"
+    end = open_model(copied, "best")[0].model.end_id
+    settings = {
+        "num_beams": 3, "max_length": 9, "min_length": 4, "length_penalty": 2.0,
+        "early_stopping": True, "no_repeat_ngram_size": 3, "bad_words_ids": [[5], [10**6]],
+        "forced_eos_token_id": end, "renormalize_logits": True,
+    }  # fmt: skip
+    change_json(config, **settings)
+    tokenizer = open_model(copied, "best")[1][1]
+    for _ in range(2):
+        decoding = open_model(copied, "best")[0].decoding
+        assert (decoding.beam_size, decoding.alpha, decoding.power_penalty) == (3, 2.0, True)
+        assert (decoding.max_length, decoding.max_extra_length, decoding.min_length) == (8, 8, 4)
+        assert (decoding.stop, decoding.no_repeat_ngram) == ("now", 3)
+        assert decoding.forced_end and decoding.renormalize
+        assert set(decoding.suppress.split()) == {tokenizer.piece(5), "<pad>"}
+        change_json(generation, **settings)
+        change_json(config, num_beams=7, no_repeat_ngram_size=5)
+    generation.write_text(json.dumps({"num_beams": 2, "eos_token_id": [end], "max_length": None}))
+    decoding = open_model(copied, "best")[0].decoding
+    assert (decoding.beam_size, decoding.max_length, decoding.min_length) == (2, 20, 0)
+    assert (decoding.stop, decoding.forced_end, decoding.no_repeat_ngram) == ("full", False, 0)
+    generation.write_text(json.dumps({"early_stopping": "never", "min_new_tokens": 3}))
+    decoding = open_model(copied, "best")[0].decoding
+    assert (decoding.stop, decoding.min_length) == ("exact", 4)
+
+
+def test_a_forced_language_is_the_target_language(tmp_path):
+    write_fairseq(tmp_path, "m2m_100")
+    change_json(tmp_path / "generation_config.json", forced_bos_token_id=61)
+    config, (tokenizer, _) = open_model(tmp_path, "best")
+    data = config.data
+    assert config.model.layer_norm_epsilon == 1e-5  # other values hardly change random models
+    assert (data.source_begin, data.target_begin) == ("{source}", "{target}")
+    assert tokenizer.languages[data.target_language] == 61 and not config.decoding.forced_prefix
+    assert data.source_length == config.model.max_length == 40
+    change_json(tmp_path / "tokenizer_config.json", legacy_behaviour=True)
+    data = open_model(tmp_path, "best")[0].data
+    assert (data.source_begin, data.source_end) == ("", "{source}")
+
+
+def test_mbart_starts_with_the_target_language(tmp_path):
+    write_fairseq(tmp_path, "mbart")
+    for start, language in ((None, ""), (62, "eng_Latn")):
+        change_json(tmp_path / "config.json", decoder_start_token_id=start)
+        config, _ = open_model(tmp_path, "best")
+        assert (config.data.source_end, config.data.target_start) == ("{source}", "{target}")
+        assert config.data.target_language == language and config.decoding.forced_end
+    change_json(tmp_path / "config.json", normalize_before=False)
+    with pytest.raises(UserError, match="normalize_before=False is not supported: expected True"):
+        open_model(tmp_path, "best")
+
+
+def test_bart_has_its_begin_token_in_targets_if_it_is_forced(tmp_path):
+    pytest.importorskip("tokenizers")
+    write_fairseq(tmp_path, "bart")
+    for fields, begin in (({}, ""), ({"force_bos_token_to_be_generated": True}, "<s>")):
+        change_json(tmp_path / "config.json", **fields)
+        config, _ = open_model(tmp_path, "best")
+        assert (config.data.source_begin, config.data.target_begin) == ("<s>", begin)
+        assert not config.decoding.forced_prefix and config.decoding.forced_end
+
+
+def test_logits_are_scaled_as_both_fields_say(tmp_path):
+    write_t5(tmp_path)
+    assert open_model(tmp_path, "best")[0].model.layer_norm_epsilon == 1e-6
+    for fields, scaled in (
+        ({}, True), ({"tie_word_embeddings": False}, False),
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),
+        ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, True),
+        ({"model_type": "mt5", "feed_forward_proj": "relu"}, False),
+    ):  # fmt: skip
+        change_json(tmp_path / "config.json", **fields)
+        assert open_model(tmp_path, "best")[0].model.scale_logits == scaled
+
+
+def test_the_target_language_of_madlad_is_a_tag_before_the_source(tmp_path):
+    write_t5(tmp_path)
+    assert open_model(tmp_path, "best")[0].data.source_begin == ""
+    tagged = model(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, user_defined_symbols="<2de>,<2ko>")
+    write(tmp_path, spiece__model=tagged)
+    config, (tokenizer, _) = open_model(tmp_path, "best")
+    assert config.data.source_begin == "{target}" and {*tokenizer.languages} == {"de", "ko"}
+
+
+def test_byt5_has_the_bytes_as_its_vocabulary(tmp_path):
+    write_t5(tmp_path, vocab_size=384)
+    (tmp_path / "spiece.model").unlink()
+    for content in ({"tokenizer_class": "ByT5Tokenizer"}, {}):
+        write(tmp_path, tokenizer_config__json=content)
+        assert open_model(tmp_path, "best")[1][0].kind == "bytes"
+
+
+@pytest.mark.parametrize("kind", ["t5gemma", "longt5", "nllb-moe", "led", "gpt2"])
+def test_other_directories_of_transformers_are_refused_by_name(tmp_path, kind):
+    change_json(tmp_path / "config.json", model_type=kind)
+    assert sum(family.matches(tmp_path) for family in FAMILIES) == 1
+    with pytest.raises(UserError, match=f"model_type='{kind}' is not supported.* t5, mt5 or umt5"):
+        open_model(tmp_path, "best")
+
+
+def test_a_pickle_is_never_opened_and_the_conversion_is_named(copied):
+    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+    with pytest.raises(UserError, match="never opened.*AutoModelForSeq2SeqLM.from_pretrained"):
+        open_model(copied, "best")
+
+
+def test_a_run_made_of_a_directory_has_its_config_tokenizer_and_parameters(copied, tmp_path):
+    run = tmp_path / "run"
+    import_model(copied, run)
+    (config, tokenizers), (expected, originals) = (
+        open_model(run, "best"),
+        open_model(copied, "best"),
+    )
+    assert (config.model, config.decoding) == (expected.model, expected.decoding)
+    assert config.data == expected.data
+    assert tokenizers[0].serialized() == originals[0].serialized()
+    jax.tree.map(
+        np.testing.assert_array_equal, load_params(run, "best"), load_params(copied, "best")
+    )

@@ -217,6 +217,7 @@ def test_other_fields_do_not_change_the_key():
     )
     known = set(CHANGES) | set(unused) | {
         "test", "reverse", "on_bad_utf8", "on_bad_line", "deduplicate", "vocab", "vocab_sha256",
-        "target_length", "max_length_ratio",
+        "target_length", "max_length_ratio", "source_begin", "source_end", "target_begin",
+        "target_start", "source_language", "target_language",
     }  # fmt: skip
     assert {field.name for field in fields(DataConfig)} == known  # decide for a new field

@@ -59,7 +59,7 @@ def test_logits_equal_those_of_transformers_also_with_padding(tmp_path, sharing,
     np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
-@pytest.fixture(scope="module", params=slow_except(["none", "three-way"], SHARING))
+@pytest.fixture(scope="module", params=slow_except(["three-way"], SHARING))
 def searched(request, tmp_path_factory):
     """A random model with outputs of different lengths, and both searches of 50 sources."""
     torch, reference = random_model(0.3, **SHARING[request.param])

@@ -80,7 +80,10 @@ def resume_or_start(
     compilation_cache: str = "",
     overwrite: bool = False,
 ) -> Trainer:
-    """The trainer of a run before its next step. A run that exists is resumed, in this order:
+    """The trainer of a run before its next step.
+
+    The processes are connected and the run directory is locked before (`main`). A run that exists is
+    resumed, in this order:
 
     1. its config.json: changed fields that parameters or data depend on are refused
     2. its vocabulary, vocab/, and with it the token ids of the corpora, tokenized or cached
@@ -88,7 +91,7 @@ def resume_or_start(
     4. all processes have the same config and data; the devices are used from here on, and
        checkpoints that were not saved completely are deleted (Trainer)
     5. the newest intact checkpoint: parameters, optimizer and random key of a step. Damaged ones
-       are quarantined, and best.json is restored if it names a checkpoint that is lost
+       are quarantined, and best.json is restored if it is damaged or names a lost checkpoint
     6. the best score, from the data of the checkpoint
     7. the position of the next batch in the data order, and the time of training so far
     8. metrics.jsonl and tensorboard/, without the entries after that step
@@ -112,7 +115,7 @@ def resume_or_start(
         translator = Translator(
             [config.model], data.tokenizers, config.decoding, control=control, data=config.data
         )
-        trainer = Trainer(config, run, data, translator, stop)
+        trainer = Trainer(config, run, data, translator, stop)  # 4: the checkpoints
         state, stored = restore_state(trainer.fresh_state, trainer.checkpoints, config, run)  # 5
         position, seconds = DataPosition(), 0.0
         if stored is not None:

@@ -48,6 +48,14 @@ class Record(NamedTuple):
     """What is stored of each sentence; the last B rows are dummies, one for each idle lane.
 
     Lanes therefore write to distinct rows, so a deterministic GPU can write them in parallel.
+    Example: two slots, in which "b c" and "a d" are live after step 1, and "b c" ends at step 2.
+
+        step  tokens  parents  ancestry of the two slots after the step
+        0     a b     0 0      0 0 −1, 0 1 −1
+        1     c d     1 0      0 1 0,  0 0 1
+
+    "b c" is in slot 0, so it ends with steps = 2 and slots = 0. `walk_back` reads c in slot 0 of
+    step 1, whose parent is slot 1, and then b in slot 1 of step 0.
     """
 
     tokens: Int[Array, "Q+B T N"]  # chosen at step t for slot n

@@ -82,8 +82,8 @@ def resume_or_start(
 ) -> Trainer:
     """The trainer of a run before its next step.
 
-    The processes are connected and the run directory is locked before (`main`). A run that exists is
-    resumed, in this order:
+    The processes are connected and the run directory is locked before (`main`). An existing run is
+    resumed in this order:
 
     1. its config.json: changed fields that parameters or data depend on are refused
     2. its vocabulary, vocab/, and with it the token ids of the corpora, tokenized or cached

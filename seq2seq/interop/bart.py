@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.common_fields import common_choices
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.language_codes import MBART_25
 from seq2seq.interop.pretrained import Pretrained, Template
@@ -50,37 +51,25 @@ class Choices(NamedTuple):
 def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
     for field, value in zip(LEGACY, choices.legacy, strict=False):
         fields.require(field, value)
-    activation = fields.get("activation_function")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        fields.refuse("activation_function", ", ".join(ACTIVATIONS))
-    for field, ours in (("ffn_dim", "model.d_ff"), ("attention_heads", "model.num_heads")):
-        encoder = fields.integer(f"encoder_{field}", ours)
-        if encoder != fields.integer(f"decoder_{field}", ours):
-            fields.refuse(f"decoder_{field}", f"{encoder}, as for the encoder")
     size = fields.integer("vocab_size", "model.source_vocab_size")
-    end = fields.integer("eos_token_id", "model.end_id", 0)
+    common = common_choices(fields, ACTIVATIONS)
     start = fields.get("decoder_start_token_id")
     if start is not None:
         start = fields.integer("decoder_start_token_id", "model.start_id", 0)
     return ModelConfig(
-        source_vocab_size=size, target_vocab_size=size,
-        d_model=fields.integer("d_model", "model.d_model"), d_ff=fields["encoder_ffn_dim"],
-        num_heads=fields["encoder_attention_heads"],
-        num_layers=fields.integer("encoder_layers", "model.num_layers"),
-        num_decoder_layers=fields.integer("decoder_layers", "model.num_decoder_layers"),
-        dropout=fields.number("dropout", "model.dropout", 0.1),
-        attention_dropout=fields.number("attention_dropout", "model.attention_dropout", 0.0),
-        activation_dropout=fields.number("activation_dropout", "model.activation_dropout", 0.0),
-        norm=choices.norm, positions=choices.positions, sinusoid_layout=choices.sinusoid_layout,
-        max_length=fields.integer("max_position_embeddings", "model.max_length"),
-        activation=ACTIVATIONS[activation], attention_bias=True, layer_norm_epsilon=1e-5,
+        source_vocab_size=size,
+        target_vocab_size=size,
         tied_embeddings="three-way" if fields.boolean("tie_word_embeddings", True) else "none",
-        scale_embeddings=fields.boolean("scale_embedding", False),
-        embedding_norm=choices.embedding_norm, output_bias=choices.output_bias,
-        pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
+        norm=choices.norm,
+        embedding_norm=choices.embedding_norm,
+        positions=choices.positions,
+        sinusoid_layout=choices.sinusoid_layout,
+        output_bias=choices.output_bias,
         # Without a start token the code of the target language starts.
-        start_id=end if start is None else start, end_id=end, unknown_id=3,
-    )  # fmt: skip
+        start_id=common["end_id"] if start is None else start,
+        unknown_id=3,
+        **common,
+    )
 
 
 def _tensors(config: ModelConfig) -> Iterator[Tensor]:

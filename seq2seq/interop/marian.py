@@ -11,6 +11,7 @@ from typing import Any
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.marian_tokenizer import UNKNOWN, MarianTokenizer, without_appended_pad
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
+from seq2seq.interop.common_fields import common_choices
 from seq2seq.interop.family import ModelFamily
 from seq2seq.interop.generation import common_decoding
 from seq2seq.interop.json_fields import JsonFields, read_json
@@ -69,13 +70,6 @@ def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
 def _model_config(fields: JsonFields) -> ModelConfig:
     for field, value in REQUIRED.items():
         fields.require(field, value)
-    activation = fields.get("activation_function", "gelu")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        fields.refuse("activation_function", ", ".join(ACTIVATIONS))
-    for field, ours in (("ffn_dim", "model.d_ff"), ("attention_heads", "model.num_heads")):
-        encoder = fields.integer(f"encoder_{field}", ours)
-        if encoder != fields.integer(f"decoder_{field}", ours):
-            fields.refuse(f"decoder_{field}", f"{encoder}, as for the encoder")
     shared = fields.boolean("share_encoder_decoder_embeddings", True)
     tied = fields.boolean("tie_word_embeddings", True)
     if shared and not tied:
@@ -84,23 +78,15 @@ def _model_config(fields: JsonFields) -> ModelConfig:
     if not shared and fields.get("decoder_vocab_size"):
         target_size = fields.integer("decoder_vocab_size", "model.target_vocab_size")
     return ModelConfig(
-        source_vocab_size=source_size, target_vocab_size=target_size,
-        d_model=fields.integer("d_model", "model.d_model"), d_ff=fields["encoder_ffn_dim"],
-        num_heads=fields["encoder_attention_heads"],
-        num_layers=fields.integer("encoder_layers", "model.num_layers"),
-        num_decoder_layers=fields.integer("decoder_layers", "model.num_decoder_layers"),
-        dropout=fields.number("dropout", "model.dropout", 0.1),
-        attention_dropout=fields.number("attention_dropout", "model.attention_dropout", 0.0),
-        activation_dropout=fields.number("activation_dropout", "model.activation_dropout", 0.0),
-        sinusoid_layout="halves",
-        max_length=fields.integer("max_position_embeddings", "model.max_length"),
-        activation=ACTIVATIONS[activation], attention_bias=True, layer_norm_epsilon=1e-5,
+        source_vocab_size=source_size,
+        target_vocab_size=target_size,
         tied_embeddings="three-way" if shared else "two-way" if tied else "none",
-        scale_embeddings=fields.boolean("scale_embedding", False), output_bias=True,
-        pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
+        sinusoid_layout="halves",
+        output_bias=True,
         start_id=fields.integer("decoder_start_token_id", "model.start_id", 0),
-        end_id=fields.integer("eos_token_id", "model.end_id", 0), unknown_id=1,
-    )  # fmt: skip
+        unknown_id=1,
+        **common_choices(fields, ACTIVATIONS),
+    )
 
 
 def marian_decoding(

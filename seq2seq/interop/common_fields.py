@@ -1,0 +1,35 @@
+"""Fields of config.json that MarianMT and the BART family have in common."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from seq2seq.interop.json_fields import JsonFields
+
+
+def common_choices(fields: JsonFields, activations: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of ModelConfig that these fields give; `activations` are their names there and
+    here. UserError(CHECKPOINT) that names the field."""
+    activation = fields.get("activation_function", "gelu")
+    if not isinstance(activation, str) or activation not in activations:
+        fields.refuse("activation_function", ", ".join(activations))
+    for field, ours in (("ffn_dim", "model.d_ff"), ("attention_heads", "model.num_heads")):
+        encoder = fields.integer(f"encoder_{field}", ours)
+        if encoder != fields.integer(f"decoder_{field}", ours):
+            fields.refuse(f"decoder_{field}", f"{encoder}, as for the encoder")
+    return dict(
+        d_model=fields.integer("d_model", "model.d_model"),
+        d_ff=fields["encoder_ffn_dim"],
+        num_heads=fields["encoder_attention_heads"],
+        num_layers=fields.integer("encoder_layers", "model.num_layers"),
+        num_decoder_layers=fields.integer("decoder_layers", "model.num_decoder_layers"),
+        dropout=fields.number("dropout", "model.dropout", 0.1),
+        attention_dropout=fields.number("attention_dropout", "model.attention_dropout", 0.0),
+        activation_dropout=fields.number("activation_dropout", "model.activation_dropout", 0.0),
+        max_length=fields.integer("max_position_embeddings", "model.max_length"),
+        activation=activations[activation],
+        attention_bias=True,
+        layer_norm_epsilon=1e-5,
+        scale_embeddings=fields.boolean("scale_embedding", False),
+        pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
+        end_id=fields.integer("eos_token_id", "model.end_id", 0),
+    )

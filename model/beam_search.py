@@ -126,9 +126,9 @@ def beam_search(
     worst of these N if it ended at its present length ("full"). Neither bound is exact: a longer
     hypothesis of a higher score may exist if alpha > 0.
 
-    If the logits of a live hypothesis are NaN or +inf, or if
-    the rules give one of the best continuations a log-probability above 0, the sentence is done and
-    its scores are NaN. The loop therefore ends for any values.
+    If the logits of a live hypothesis are NaN or +inf, or if the rules give one of the best
+    continuations a log-probability above 0, the sentence is done and its scores are NaN. The loop
+    therefore ends for any values.
 
     Without a `queue` each sentence has its own lane. A sentence's result depends neither on its
     neighbours nor on when it is started.

@@ -20,6 +20,11 @@ def with_languages(config: DataConfig, source: str, target: str) -> DataConfig:
                 f"their {side} language, got one without (config.data); remove "
                 f"--{side}_language={code}",
             )
+    return _replaced(config, source, target)
+
+
+def _replaced(config: DataConfig, source: str, target: str) -> DataConfig:
+    """The config with other languages; empty: its own."""
     return replace(
         config,
         source_language=source or config.source_language,
@@ -35,10 +40,9 @@ class LineAffixes:
         """UserError(CONFIGURATION) if the start token needs a language that is missing or
         unknown."""
         self.config, self._tokenizers = config, tokenizers
-        self._used, self._is_empty = config.languages_used(), True
+        self._used = config.languages_used()
+        self._is_empty = not any(getattr(config, name) for name in TEMPLATES)
         self._affixes: dict[tuple[str, str], Affixes] = {}
-        for name in TEMPLATES:
-            self._is_empty = self._is_empty and not getattr(config, name)
         only_start = replace(config, source_begin="", source_end="", target_begin="")
         self.start = affixes_of(only_start, tokenizers, "--{}").start
 
@@ -63,11 +67,7 @@ class LineAffixes:
         return self._affixes[key]
 
     def _of_languages(self, number: int, source: str, target: str) -> Affixes:
-        config = replace(
-            self.config,
-            source_language=source or self.config.source_language,
-            target_language=target or self.config.target_language,
-        )
+        config = _replaced(self.config, source, target)
         affixes = affixes_of(config, self._tokenizers, f"line {number + 1}: {{}}", DATA)
         if affixes.start != self.start:
             raise UserError(

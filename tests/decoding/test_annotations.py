@@ -113,15 +113,21 @@ def test_forced_tokens_cost_nothing_and_special_ones_are_no_text(translator, pie
     forced = translator.with_options(forced_prefix=pieces, **ENDS)
     ids = [forced.target_tokenizer.id_of(piece) for piece in pieces.split()]
     streamed = zip(lines, forced.stream(lines, annotate=True), strict=True)
-    found = [(line, one) for line, translation in streamed for one in translation.hypotheses]
-    assert len({one.text for _, one in found}) > 3 and len({one.length for _, one in found}) > 1
+    results = [
+        (line, hypothesis)
+        for line, translation in streamed
+        for hypothesis in translation.hypotheses
+    ]
+    assert len({hypothesis.text for _, hypothesis in results}) > 3
+    assert len({hypothesis.length for _, hypothesis in results}) > 1
     for without in ("", text):
-        texts = [(line, one.text.removeprefix(without)) for line, one in found]
-        for (_, one), given in zip(found, scored(forced, texts), strict=True):
-            assert list(one.ids[: len(ids)]) == ids and one.text.startswith(text)
-            assert given == one.scored and given.log_probs[: len(ids)] == [0.0] * len(ids)
-            assert given.score == pytest.approx(one.score, abs=1e-4)
-            assert (given.log_probs[-1] == 0.0) == (one.length == ENDS["max_length"])
+        texts = [(line, hypothesis.text.removeprefix(without)) for line, hypothesis in results]
+        for (_, hypothesis), rescored in zip(results, scored(forced, texts), strict=True):
+            assert list(hypothesis.ids[: len(ids)]) == ids and hypothesis.text.startswith(text)
+            assert rescored == hypothesis.scored
+            assert rescored.log_probs[: len(ids)] == [0.0] * len(ids)
+            assert rescored.score == pytest.approx(hypothesis.score, abs=1e-4)
+            assert (rescored.log_probs[-1] == 0.0) == (hypothesis.length == ENDS["max_length"])
 
 
 def test_each_source_of_a_call_has_its_own_forced_tokens_before_its_prefix(translator):
@@ -130,12 +136,13 @@ def test_each_source_of_a_call_has_its_own_forced_tokens_before_its_prefix(trans
     sources = [
         Source(number, source, prefix, forced=free) for number, (free, prefix) in enumerate(starts)
     ]
-    found = {one.number: nbest[0] for (one, nbest) in next(iter(forced.engine.search([sources])))}
+    (call,) = forced.engine.search([sources])
+    best = {searched.number: nbest[0] for searched, nbest in call}
     for number, (free, prefix) in enumerate(starts):
-        assert tuple(found[number].ids[: len(free + prefix)]) == free + prefix
-        pair = forced.forcing.pair(source, found[number].ids, len(free))
+        assert tuple(best[number].ids[: len(free + prefix)]) == free + prefix
+        pair = forced.forcing.pair(source, best[number].ids, len(free))
         (score,) = next(iter(forced.forcing.scores([pair]))).values()
-        assert score.log_prob == pytest.approx(found[number].log_prob, abs=1e-4)
+        assert score.log_prob == pytest.approx(best[number].log_prob, abs=1e-4)
         assert [x == 0.0 for x in score.log_probs[: len(free + prefix)]] == (
             [True] * len(free) + [False] * len(prefix)
         )

@@ -102,9 +102,9 @@ def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
     weights = translator.attention("ein Hund", "Hunde")
     assert weights.source == scored.source_tokens
     assert weights.target == ["kor_Hang", *scored.tokens[1:]]
-    found = translator.attention("ein Hund")
+    attention = translator.attention("ein Hund")
     (translated,) = translator.stream(["ein Hund"])
-    assert [target.id_of(piece) for piece in found.target] == [*translated.hypotheses[0].ids, 2]
+    assert [target.id_of(piece) for piece in attention.target] == [*translated.hypotheses[0].ids, 2]
     np.testing.assert_allclose(weights.cross.sum(-1), 1, atol=1e-5)
 
 

@@ -183,14 +183,14 @@ def test_the_best_hypothesis_equals_that_of_transformers_in_its_settings(
         length_penalty=alpha, no_repeat_ngram_size=ngram, min_length=shortest,
         **(free if forced else {}),
     )  # fmt: skip
-    found = ours(
+    results = ours(
         forced=(7,) if forced else (), forced_end=forced, beam_size=beams, alpha=alpha,
         no_repeat_ngram=ngram, min_length=shortest,
         stop={"never": "exact", False: "full", True: "now"}[early_stopping],
     )  # fmt: skip
     better = 0
     for i, ((ids, score),) in expected.items():
-        best, best_score = found[i][0]
+        best, best_score = results[i][0]
         if early_stopping == "never" and best_score > score + 1e-4:
             better += 1
             continue
@@ -313,21 +313,22 @@ def test_generation_config_determines_the_decoding_defaults(tmp_path):
         "max_new_tokens": 9,
     }
     path.write_text(json.dumps(content))
-    found = open_model(tmp_path, "best")[0].decoding
-    assert (found.renormalize, found.alpha, found.max_length) == (True, 0.6, 9)
+    decoding = open_model(tmp_path, "best")[0].decoding
+    assert (decoding.renormalize, decoding.alpha, decoding.max_length) == (True, 0.6, 9)
     rules = dict(min_length=5, no_repeat_ngram_size=3, forced_bos_token_id=7, early_stopping=True)
     path.write_text(json.dumps(content | rules))
-    found, target = open_model(tmp_path, "best")[0].decoding, open_model(tmp_path, "best")[1][1]
-    assert (found.min_length, found.no_repeat_ngram, found.stop) == (5, 3, "exact")
-    assert (found.forced_prefix, found.forced_end) == (target.piece(7), False)
+    decoding, target = open_model(tmp_path, "best")[0].decoding, open_model(tmp_path, "best")[1][1]
+    assert (decoding.min_length, decoding.no_repeat_ngram, decoding.stop) == (5, 3, "exact")
+    assert (decoding.forced_prefix, decoding.forced_end) == (target.piece(7), False)
     for lengths, expected in (
         (dict(min_new_tokens=4, min_length=7), (5, 9)),
         (dict(min_new_tokens=0, min_length=0, no_repeat_ngram_size=0), (0, 9)),
         (dict(min_length=8, max_length=8, max_new_tokens=None), (7, 7)),
     ):
         path.write_text(json.dumps(content | lengths))
-        found = open_model(tmp_path, "best")[0].decoding
-        assert (found.min_length, found.max_length) == expected and not found.no_repeat_ngram
+        decoding = open_model(tmp_path, "best")[0].decoding
+        assert (decoding.min_length, decoding.max_length) == expected
+        assert not decoding.no_repeat_ngram
     path.unlink()
     assert open_model(tmp_path, "best")[0].decoding.beam_size == 1
     with pytest.raises(UserError, match="'7'"):

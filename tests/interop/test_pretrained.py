@@ -115,7 +115,7 @@ def test_searches_with_the_settings_of_a_directory_equal_those_of_transformers(t
             Source(number, source, forced=(*begin, *translator.engine.forced))
             for number, source in enumerate(sources)
         ]
-        found = {
+        results = {
             source.number: hypotheses[0]
             for result in translator.engine.search([window])
             for source, hypotheses in result
@@ -142,11 +142,11 @@ def test_searches_with_the_settings_of_a_directory_equal_those_of_transformers(t
             row = [*row[1:], model.end_id]
             if settings.get("num_beams"):
                 score = generated.sequences_scores[i].item()
-                if settings["early_stopping"] == "never" and found[i].score > score + 1e-4:
+                if settings["early_stopping"] == "never" and results[i].score > score + 1e-4:
                     better += 1
                     continue
-                assert found[i].score == pytest.approx(score, abs=1e-5), (name, i)
-            assert list(found[i].ids) == row[: row.index(model.end_id)], (name, i)
-            differing.add(len(found[i].ids))
+                assert results[i].score == pytest.approx(score, abs=1e-5), (name, i)
+            assert list(results[i].ids) == row[: row.index(model.end_id)], (name, i)
+            differing.add(len(results[i].ids))
         assert better < 25
     assert len(differing) > 3, differing

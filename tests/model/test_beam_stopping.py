@@ -151,15 +151,15 @@ def test_a_search_stops_as_that_of_transformers(stop):
     scores, lengths = [], set()
     for seed, alpha in enumerate((0.8, 1.0, 2.0)):
         tables, limits = random_tables(seed, end=1.5), random_limits(seed, LONGEST)
-        found = searcher(alpha=alpha, **options)(tables, limits)
+        results = searcher(alpha=alpha, **options)(tables, limits)
         for row, limit in enumerate(limits):
             expected = transformers_search(
                 table_model(tables[row]), limit, beam_size=4, end_id=END, alpha=alpha,
                 early_stopping=EARLY_STOPPING[stop],
             )  # fmt: skip
             if stop != "exact":
-                assert_same(listed(found, row), expected)
-            scores.append((found.scores[row, 0], expected[0].score))
+                assert_same(listed(results, row), expected)
+            scores.append((results.scores[row, 0], expected[0].score))
             lengths.add(len(expected[0].tokens))
     ours, theirs = np.array(scores).T
     assert (ours > theirs - 1e-5).all() and len(lengths) > 7
@@ -170,10 +170,10 @@ def test_a_search_stops_as_that_of_transformers(stop):
 def test_a_search_that_stops_early_takes_the_steps_of_the_slow_search(stop):
     options = STOPPING | dict(alpha=1.3, stop=stop)
     tables, limits = random_tables(0, end=1.0), random_limits(0, LONGEST)
-    found, steps = recorded_search(tables, limits, alpha=1.3, stop=stop)
+    results, steps = recorded_search(tables, limits, alpha=1.3, stop=stop)
     expected, numbers = searched_slowly(tables, limits, **options)
     for row, hypotheses in enumerate(expected):
-        assert_same(listed(found, row), hypotheses)
+        assert_same(listed(results, row), hypotheses)
     assert_number_of_steps(steps, numbers)
     exact = searched_slowly(tables, limits, **(options | dict(stop="exact")))[1]
     assert numbers.sum() < exact.sum()

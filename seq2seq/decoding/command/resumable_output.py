@@ -86,11 +86,10 @@ def model_files(run: Path, checkpoint: str) -> list[Path]:
 
 def hash_of(item: Item) -> str:
     """A hash of an item's line, target and prefixes."""
-    lengths = f"{len(item.line)} {len(item.target)}\n"
-    text = f"{lengths}{item.line}{item.target}{item.prefix}{item.source_prefix}".encode(
-        "utf-8", "surrogatepass"
-    )
-    return hashlib.blake2b(text, digest_size=12).hexdigest()
+    parts = item.line, item.target, item.prefix, item.source_prefix
+    text = " ".join(str(len(part)) for part in parts) + "\n" + "".join(parts)
+    content = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
 def open_resumable_output(

@@ -127,6 +127,8 @@ def test_the_hash_of_an_item_includes_its_target_and_prefix():
     assert hash_of(Item("a", "a", prefix="b")) != hash_of(Item("a", "a", prefix="c"))
     assert hash_of(Item("a", "a", target="b")) != hash_of(Item("a", "a", target="c"))
     assert hash_of(Item("a", "ab", target="c")) != hash_of(Item("a", "a", target="bc"))
+    both = Item("a", "a", prefix="b", source_prefix="c")
+    assert hash_of(both) != hash_of(Item("a", "a", prefix="bc"))
 
 
 def test_an_input_that_changes_while_the_job_runs_is_refused(tmp_path):

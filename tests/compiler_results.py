@@ -43,7 +43,11 @@ MODELS = {
         **WIDE, norm="pre", positions="learned", activation="silu", tied_embeddings="none",
         remat=True, scale_embeddings=False, activation_dropout=0.1, dtype="bfloat16",
     ),
-    "rnn": ModelConfig(**SIZES, kind="rnn", dtype="mixed"),
+    "relative": ModelConfig(
+        **WIDE, norm="pre", norm_function="rms", positions="relative", activation="gelu_tanh",
+        gated_feed_forward=True, feed_forward_bias=False, embedding_norm=True, scale_scores=False,
+        scale_logits=True, d_k=24, dtype="mixed",
+    ),
     "rnn_attention": ModelConfig(**SIZES, kind="rnn_attention"),
 }  # fmt: skip
 # Adam's large epsilon: an update is then a continuous function of the gradient.
@@ -52,13 +56,12 @@ TRAINING = {
     "post": TrainingConfig(**ADAM, ema_decay=0.5, warmup_steps=1),
     "pre": TrainingConfig(**ADAM, loss_block=13, clip_norm=0.0, warmup_steps=1),
     "learned": TrainingConfig(**ADAM, warmup_steps=1),
-    "rnn": TrainingConfig(**ADAM, label_smoothing=0.0, warmup_steps=1),
+    "relative": TrainingConfig(**ADAM, label_smoothing=0.0, warmup_steps=1),
     "rnn_attention": TrainingConfig(**ADAM, freeze="encoder/*", warmup_steps=1),
 }
 SEARCHES = {
     "beam": ("post", DecodingConfig(beam_size=4, batch_size=8)),
     "sampling": ("post", DecodingConfig(samples=2, top_k=5, top_p=0.9, batch_size=8)),
-    "beam, attention": ("rnn_attention", DecodingConfig(beam_size=2, batch_size=8)),
 }
 FUSED = re.compile(r"fusion\([^\n]*calls=%?([\w.-]+)[^\n]*__ynn_fusion")
 SCALAR = re.compile(r"%([\w.-]+) = \S+ broadcast\([^\n]*dimensions=\{\}")

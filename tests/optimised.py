@@ -12,12 +12,10 @@ import test_sampling
 import test_stepping
 import test_translate
 from runs import run_training, state_bytes
-from small_steps import batch, host_state, sharded_step
 from tiny import tiny_config, write_corpus, write_run
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.signals import Stopped
-from seq2seq.training.parallel import split_rows
 
 FLAG = "jax_disable_most_optimizations"
 
@@ -70,13 +68,6 @@ def test_translations_do_not_depend_on_devices_batches_and_parts_of_the_input(tm
     order = np.random.default_rng(3).permutation(len(lines))
     assert translator.translate([lines[i] for i in order]) == [expected[i] for i in order]
     assert translator.translate(lines[:31]) + translator.translate(lines[31:]) == expected
-
-
-def test_a_repeated_step_gives_the_same_bits():
-    rows = split_rows(batch(), 4, 1)
-    once, again = (jax.device_get(sharded_step()(host_state(), rows)) for _ in range(2))
-    for leaf, repeated in zip(jax.tree.leaves(once), jax.tree.leaves(again), strict=True):
-        assert np.asarray(leaf).tobytes() == np.asarray(repeated).tobytes()
 
 
 def test_resumed_training_gives_the_bits_of_uninterrupted_training(tmp_path):

@@ -2,20 +2,21 @@
 
 Claim: sinusoidal positions may allow the model to extrapolate to sequences longer than those of the
 training (Vaswani et al. 2017, section 3.5); learned ones cannot, because later rows of their table
-are not trained; rotary positions extrapolate further than sinusoidal ones, though not far (Press et
-al. 2022).
+are not trained; rotary positions extrapolate further than sinusoidal ones, though not far,
+relative positions in buckets (Raffel et al. 2020) further than rotary ones, and linear biases
+(ALiBi) furthest (Press et al. 2022).
 
 Measurement: models learn to copy sequences of 4 to 16 of 16 symbols. New sequences of 16, 24, 32
 and 64 symbols are copied. The shares of correct tokens with teacher forcing, separately for the
 places inside and beyond the training length, and of sequences that are decoded without any error.
-Chance is one of 16 tokens. Rotary positions rotate queries and keys of self-attention only, so
-cross-attention, which a copy depends on, has no positions in that model: its result is no
-comparison of rotary and sinusoidal positions in general.
+Chance is one of 16 tokens. Rotary positions, relative positions and linear biases act in
+self-attention only, so cross-attention, which a copy depends on, has no positions in these models:
+their results are no comparison with sinusoidal positions in general.
 
-Rule, in each seed: each model predicts at least 95 % of the tokens at the training length.
-Sinusoidal and rotary positions predict at least 90 % of the tokens beyond the training length at
-1.5 times this length. Learned positions predict at most twice the share of chance beyond it, at
-each length.
+Rule, in each seed: each model predicts at least 95 % of the tokens at the training length. All
+positions but learned ones predict at least 90 % of the tokens beyond the training length at 1.5
+times this length. Learned positions predict at most twice the share of chance beyond it, at each
+length.
 """
 
 from typing import Any
@@ -36,11 +37,11 @@ from seq2seq.scripts.experiments.small_model import (
 )
 from seq2seq.scripts.experiments.tasks import copying
 
-CLAIM = "Sinusoidal and rotary positions extrapolate beyond the training length, learned do not."
-ARMS = ("sinusoidal", "learned", "rotary", "none")
+CLAIM = "All positions but learned ones extrapolate beyond the training length."
+ARMS = ("sinusoidal", "learned", "rotary", "relative", "alibi", "none")
 FACTORS, CHANCE = {"tiny": (1.0, 1.5), "full": (1.0, 1.5, 2.0, 4.0)}, 1 / 16
 LONGEST, STEPS = {"tiny": 8, "full": 16}, {"tiny": 300, "full": 1000}
-NOTES = {"rotary": " (no positions in cross-attention)"}
+WITHOUT = dict.fromkeys(("rotary", "relative", "alibi"), " (no positions in cross-attention)")
 
 
 def measure(arm: str, seed: int, size: str) -> Result:
@@ -84,14 +85,14 @@ def judge(results: Results) -> list[Check]:
             for name in ("beyond", "inside", "sequences")
         ]
         return (
-            f"{arm}{NOTES.get(arm, '')}: at {times} times the training length {lists[0]} of "
+            f"{arm}{WITHOUT.get(arm, '')}: at {times} times the training length {lists[0]} of "
             f"the tokens beyond it are correct (chance {CHANCE:.2f}), {lists[1]} of those inside; "
             f"{lists[2]} of the sequences are decoded without error"
         )
 
     factors = results[ARMS[0]][0]["factors"]
     times = ", ".join(f"{factor:g}" for factor in factors[1:])
-    inside = {arm: at(arm, "inside", 0) for arm in ARMS[:3]}
+    inside = {arm: at(arm, "inside", 0) for arm in ARMS[:-1]}
     learned = [share for result in results["learned"] for share in result["beyond"]]
     return [
         Check(
@@ -99,11 +100,15 @@ def judge(results: Results) -> list[Check]:
             + ", ".join(f"{spread(inside[arm])} ({arm})" for arm in inside),
             min(min(shares) for shares in inside.values()) >= 0.95,
         ),
-        Check(described("sinusoidal"), min(at("sinusoidal", "beyond", 0)) >= 0.9),
-        Check(
-            described("rotary"),
-            min(at("rotary", "beyond", 0)) >= 0.9,
-            f"rotary: {spread(at('rotary', 'beyond', 0))} correct at {factors[1]:g} times that",
+        *(
+            Check(
+                described(arm),
+                min(at(arm, "beyond", 0)) >= 0.9,
+                f"{arm}: {spread(at(arm, 'beyond', 0))} correct at {factors[1]:g} times that"
+                if arm == "rotary"
+                else "",
+            )
+            for arm in ("sinusoidal", *WITHOUT)
         ),
         Check(described("learned"), max(learned) <= 2 * CHANCE),
     ]

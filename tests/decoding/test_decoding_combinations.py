@@ -175,6 +175,8 @@ def test_a_translator_equals_the_slow_one(number):
 
 
 @pytest.mark.slow
-def test_a_translator_equals_the_slow_one_for_all_values():
-    for row in pairwise_rows(FACTORS, valid, seed=0):
-        assert_same_translations(row)
+def test_a_translator_equals_the_slow_one_for_the_values_that_the_other_rows_lack():
+    lacking = {name: FACTORS[name][-1] for name in FACTORS if FACTORS[name] != FAST[name]}
+    for row in pairwise_rows(FACTORS, valid, seed=5):
+        if any(row[name] == value for name, value in lacking.items()):
+            assert_same_translations(row)

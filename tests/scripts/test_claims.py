@@ -24,6 +24,7 @@ from seq2seq.scripts.experiments import (
     attention_cost,
     attention_heads,
     beam_sizes,
+    causal_masking,
     context_vector,
     longer_sequences,
     mask_before_softmax,
@@ -33,6 +34,7 @@ from seq2seq.scripts.experiments import (
     softmax_scaling,
     source_digest,
     teacher_forcing,
+    word_order,
 )
 from seq2seq.scripts.experiments.equal_models import equal_config
 from seq2seq.scripts.experiments.grammar_alignment import aligned_words
@@ -162,9 +164,12 @@ def test_accuracies_beyond_the_training_length_are_judged_without_those_inside()
 
     results = dict.fromkeys(longer_sequences.ARMS, result(1.0, 0.95))
     results |= {"learned": result(1.0, 0.1)}
-    assert held(longer_sequences.judge(results)) == [True] * 4
+    assert held(longer_sequences.judge(results)) == [True] * 6
     control = dict.fromkeys(longer_sequences.ARMS, result(0.94, 0.2))
-    assert held(longer_sequences.judge(control)) == [False] * 4
+    assert held(longer_sequences.judge(control)) == [False] * 6
+    for place, arm in enumerate(("sinusoidal", "rotary", "relative", "alibi"), 1):
+        checks = held(longer_sequences.judge(results | {arm: result(1.0, 0.85)}))
+        assert checks == [i != place for i in range(6)]
     assert "no positions in cross-attention" in longer_sequences.judge(results)[2].measured
 
 
@@ -177,6 +182,31 @@ def test_scores_of_decoding_ignore_end_tokens_and_padding_but_the_likelihood_cou
     assert np.isclose(scores["decoded"], 1 / 3) and np.isclose(scores["forced"], 2 / 3)
     total = np.log(7 + np.e)  # nats of a token whose logit is 0, where another is 1
     assert np.isclose(scores["nll"], (4 * total + np.log(8) - 2) / 5, rtol=1e-5)
+
+
+def test_the_causal_mask_is_judged_by_the_loss_and_the_outputs():
+    def result(loss, decoded):
+        return [{"loss": loss, "decoded": decoded}]
+
+    first, second = causal_masking.ARMS
+    results = {first: result(0.6, 0.95), second: result(0.04, 0.05)}
+    assert held(causal_masking.judge(results)) == [True, True]
+    for arm, other in ((first, result(0.04, 0.95)), (second, result(0.6, 0.05))):
+        assert held(causal_masking.judge(results | {arm: other})) == [False, True]
+    for arm, other in ((first, result(0.6, 0.8)), (second, result(0.04, 0.2))):
+        assert held(causal_masking.judge(results | {arm: other})) == [True, False]
+
+
+def test_word_order_is_judged_by_positions_and_by_particles():
+    def judged(*correct):
+        arms = zip(word_order.ARMS, correct, strict=True)
+        return held(
+            word_order.judge({arm: [{"correct": x, "examples": {"a": "b"}}] for arm, x in arms})
+        )
+
+    assert judged(0.95, 0.5, 0.95) == [True, True]
+    assert judged(0.85, 0.5, 0.95) == judged(0.95, 0.7, 0.95) == [False, True]
+    assert judged(0.95, 0.5, 0.85) == [True, False]
 
 
 def test_teacher_forcing_is_judged_by_greedy_decoding_and_the_gap_of_errors():

@@ -4,9 +4,6 @@ The control is the same rule on results in which a model without the effect take
 one with it. Some rules need the full size; here only those are tested that a small one decides.
 """
 
-from functools import partial
-from importlib.util import find_spec
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +14,6 @@ from tiny_claims import held, measured, one_compilation  # noqa: F401
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.search_rules import RuleOptions
 from seq2seq.scripts.experiments import (
-    attention_heads,
-    beam_sizes,
     heads,
     korean_model,
     word_alignment,
@@ -37,33 +32,9 @@ from seq2seq.scripts.experiments.small_model import (
 pytestmark = pytest.mark.slow
 
 
-def test_several_heads_differ_and_equal_ones_do_not(monkeypatch):
-    module = attention_heads
-    monkeypatch.setitem(korean_model.STEPS, "tiny", 100)  # of a model that no other test uses
-    results = measured(module, "8 heads")
-    (result,) = results["8 heads"]
-    assert np.shape(result["costs"]) == (3, 2, 8)
-    assert held(module, dict.fromkeys(module.ARMS, [result]), 1) == [True]
-    mean = partial(np.mean, axis=-1, keepdims=True)
-    equal = result | {"costs": mean(result["costs"])}
-    equal |= {
-        when: {name: mean(numbers) for name, numbers in result[when].items()}
-        for when in ("before", "heads")
-    }
-    assert held(module, dict.fromkeys(module.ARMS, [equal])) == [False] * 5
-    if find_spec("matplotlib"):
-        module.draw(dict.fromkeys(module.ARMS, [result]))
-
-
-def test_a_larger_beam_finds_more_probable_outputs_and_takes_longer():
-    module = beam_sizes
-    first, last = measured(module, "beam 1"), measured(module, "beam 32")
-    results = dict.fromkeys(module.ARMS, last["beam 32"]) | first
-    assert held(module, results, 0, 4) == [True, True]
-    control = dict.fromkeys(module.ARMS, results["beam 1"])
-    assert held(module, control, 0, 1, 2, 4) == [False] * 4
-    if find_spec("matplotlib"):
-        module.draw(results)
+@pytest.fixture(autouse=True)
+def shorter_training(monkeypatch):
+    monkeypatch.setitem(korean_model.STEPS, "tiny", 300)
 
 
 def test_vectors_of_a_word_differ_between_contexts_only_with_attention():

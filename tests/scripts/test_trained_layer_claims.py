@@ -12,7 +12,6 @@ from tiny_claims import held, measured, one_compilation  # noqa: F401
 
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments import (
-    context_vector,
     feed_forward_layers,
     residual_connections,
     teacher_forcing,
@@ -26,19 +25,6 @@ from seq2seq.scripts.experiments.small_model import (
 from seq2seq.training.parameters import init_params
 
 pytestmark = pytest.mark.slow
-
-
-def test_one_context_vector_loses_longer_sequences_and_attention_does_not(monkeypatch):
-    module = context_vector
-    monkeypatch.setitem(module.STEPS, "tiny", 200)
-    results = measured(module)
-    assert held(module, results) == [True] * 4
-    control = results | {"rnn": results["rnn_attention"]}
-    assert held(module, control) == [True, False, True, True]
-    control = results | {"rnn": results["transformer"]}
-    assert held(module, control) == [True, False, True, True]
-    control = dict.fromkeys(module.ARMS, results["rnn"])
-    assert held(module, control) == [True, True, False, False]
 
 
 def test_vectors_collapse_without_residual_connections_whether_or_not_with_feed_forward_layers():
@@ -73,26 +59,6 @@ def test_gradients_leave_their_range_without_norms():
     assert held(module, results, 0, 2) == [True, True]
     control = results | {"post": results["no norms"], "no norms": results["post"]}
     assert held(module, control, 0, 2) == [False, False]
-
-
-def test_a_model_without_residual_connections_and_norms_learns_less(monkeypatch):
-    module = residual_connections
-    monkeypatch.setitem(module.STEPS, "tiny", 120)
-    monkeypatch.setattr(module, "gradient_norms", lambda arm, seed: [1.0])  # tested above
-    results = measured(module, "post", "neither")
-    post, neither = results["post"][0], results["neither"][0]
-    assert post["warmup"] < neither["warmup"] - 0.3
-    assert set(neither) == {"gradients", "warmup", "warmup_losses"}
-    assert post["warmup_losses"] != post["no_warmup_losses"]
-
-
-def test_teacher_forcing_converges_faster_than_own_tokens_and_has_a_gap():
-    module = teacher_forcing
-    results = measured(module)
-    assert held(module, results, 0, 1) == [True, True]
-    forced, own_tokens = module.ARMS
-    control = {forced: results[own_tokens], own_tokens: results[forced]}
-    assert held(module, control, 0, 1) == [False, False]
 
 
 def test_own_tokens_are_the_greedy_output_shifted_by_one():

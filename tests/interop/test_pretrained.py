@@ -91,8 +91,7 @@ def allowed(limit, end_id, size, _, prefix):
 @pytest.mark.parametrize("family", FORCED)
 def test_searches_with_the_settings_of_a_directory_equal_those_of_transformers(tmp_path, family):
     """The best hypothesis of 50 sources and its score, with the tokens suppressed that have no
-    piece. With "never" ours may have a higher score: there a hypothesis may end only where its end
-    is among the best N of the 2N continuations."""
+    piece."""
     import torch
 
     reference = write_pretrained(tmp_path, family, ENDS.get(family, 0.0), **FAMILIES[family])
@@ -137,16 +136,11 @@ def test_searches_with_the_settings_of_a_directory_equal_those_of_transformers(t
             bad_words_ids=[[token] for token in never], return_dict_in_generate=True,
             output_scores=True, **fields, **FORCED[family],
         )  # fmt: skip
-        better = 0
         for i, row in enumerate(generated.sequences.tolist()):
             row = [*row[1:], model.end_id]
             if settings.get("num_beams"):
                 score = generated.sequences_scores[i].item()
-                if settings["early_stopping"] == "never" and results[i].score > score + 1e-4:
-                    better += 1
-                    continue
                 assert results[i].score == pytest.approx(score, abs=1e-5), (name, i)
             assert list(results[i].ids) == row[: row.index(model.end_id)], (name, i)
             differing.add(len(results[i].ids))
-        assert better < 25
     assert len(differing) > 3, differing

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from marks import slow_except
+from safetensors.numpy import load_file, save_file
 from tiny_pretrained import POSITIONS, libraries, loaded, write_pretrained
 
 from seq2seq.data.tokenizers.tokenizer import ids_without_piece
@@ -54,14 +55,39 @@ def test_logits_equal_those_of_transformers(tmp_path, family):
     assert logit_difference(tmp_path, reference) < 1e-5
 
 
+OUTPUT = "lm_head.weight"
+FORMS = {  # family, fields of config.json (None: absent), whether the file has an output matrix
+    "T5 v1.0": ("t5", {"tie_word_embeddings": None, "scale_decoder_outputs": None}, False),
+    "T5 v1.0 with its table twice": ("t5", {"scale_decoder_outputs": None}, True),
+    "tied, with another output matrix": ("t5_gated", {"tie_word_embeddings": True}, True),
+    "with a scale": ("t5_gated", {"scale_decoder_outputs": True}, True),
+    "mT5 without an output matrix": ("mt5", {"tie_word_embeddings": True}, False),
+}
+
+
 @pytest.mark.slow
-def test_a_gated_model_that_transformers_has_saved_again_has_the_same_logits(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    reference = write_pretrained(first, "t5_gated", **GATED)
-    write_pretrained(second, "t5_gated", **GATED)
-    reference.save_pretrained(second)
-    assert open_model(second, "best")[0].model == open_model(first, "best")[0].model
-    assert logit_difference(second, loaded(second)) < 1e-5
+def test_forms_of_the_output_matrix_have_the_logits_of_transformers(tmp_path):
+    """Among them one that transformers has saved again. A table that is stored twice is read as two
+    matrices of equal values."""
+    first = write_pretrained(tmp_path / "first", "t5_gated", **GATED)
+    write_pretrained(tmp_path / "again", "t5_gated", **GATED)
+    first.save_pretrained(tmp_path / "again")
+    models = [open_model(tmp_path / name, "best")[0].model for name in ("first", "again")]
+    assert models[0] == models[1]
+    assert logit_difference(tmp_path / "again", loaded(tmp_path / "again")) < 1e-5
+    for name, (family, fields, has_output) in FORMS.items():
+        path = tmp_path / name
+        write_pretrained(path, family, **FAMILIES[family])
+        content = json.loads((path / "config.json").read_text()) | fields
+        content = {field: value for field, value in content.items() if value is not None}
+        (path / "config.json").write_text(json.dumps(content))
+        weights = load_file(path / "model.safetensors")
+        if not has_output:
+            weights.pop(OUTPUT, None)
+        elif OUTPUT not in weights:
+            weights[OUTPUT] = weights["shared.weight"].copy()
+        save_file(weights, path / "model.safetensors", {"format": "pt"})
+        assert logit_difference(path, loaded(path)) < 1e-5, name
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
 Load = Callable[[Any, Array, Array], Any]
 
 ROUNDING = 1e-3  # rounding may raise a log-probability of the rules this far above 0
-STOPS = "exact", "full", "now"
+STOPS = "exact", "bound", "full", "now"
 REFILL_SHARE = 8  # at most 1/8 of the lanes are refilled at once: `load` computes no more
 
 
@@ -120,11 +120,11 @@ def beam_search(
     tokens. With a `horizon` it is assumed to end within that many tokens, which takes fewer steps
     and occasionally gives a lower score.
 
-    `stop` = "full" and "now" are the search of transformers (early_stopping False and True). A
-    hypothesis ends only if it is among the best N of the 2N continuations. A sentence is also done
-    when N hypotheses are finished ("now"), or when the best live hypothesis could not beat the
-    worst of these N if it ended at its present length ("full"). Neither bound is exact: a longer
-    hypothesis of a higher score may exist if alpha > 0.
+    `stop` = "bound", "full" and "now" are the search of transformers (early_stopping "never", False
+    and True). A hypothesis ends only if it is among the best N of the 2N continuations. A sentence
+    is also done when N hypotheses are finished ("now"), or when the best live hypothesis could not
+    beat the worst of these N if it ended at its present length ("full") or at its limit ("bound").
+    "full" and "now" are not exact: a longer hypothesis of a higher score may exist if alpha > 0.
 
     If the logits of a live hypothesis are NaN or +inf, or if the rules give one of the best
     continuations a log-probability above 0, the sentence is done and its scores are NaN. The loop
@@ -311,6 +311,8 @@ def stopped(
         horizon = min(options.horizon, options.max_length)  # so that the sum does not overflow
         longest = jnp.minimum(limit, t + 1 + horizon) if horizon else limit
         place, bound = options.nbest, best / options.penalty(longest)
+    elif options.stop == "bound":
+        place, bound = options.beam_size, best / options.penalty(limit)
     elif options.stop == "full":
         place, bound = options.beam_size, best / options.penalty(t + 1)
     else:  # any score

@@ -58,7 +58,7 @@ def slow_beam_search(
         continuations.sort(key=lambda c: c[1], reverse=True)
         continuations = continuations[: 2 * beam_size if beam_size > 1 else 1]
 
-        # That may end: with "full" and "now" only the best N.
+        # That may end: unless the bound is exact, only the best N.
         for tokens, log_prob in continuations[: None if stop == "exact" else beam_size]:
             if tokens[-1] == end_id:
                 score = log_prob / penalty(length, alpha, power_penalty)

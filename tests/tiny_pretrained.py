@@ -33,8 +33,10 @@ def write_tokenizer(path: Path, family: str) -> int:
     content, processor = model(**ids), SentencePieceProcessor()
     processor.LoadFromSerializedProto(content)
     pieces = processor.get_piece_size()
-    if family in ("m2m_100", "mbart"):
-        codes = [*CODES, "<mask>"]
+    if family in ("m2m_100", "mbart", "mbart_50"):
+        from seq2seq.interop.language_codes import MBART_50
+
+        codes = [*(MBART_50 if family == "mbart_50" else CODES), "<mask>"]
         numbers = {**{p: i for i, p in enumerate(FAIRSEQ)},
                    **{code: pieces + 1 + i for i, code in enumerate(codes)}}  # fmt: skip
         added = {str(i): {"content": p, "special": True} for p, i in numbers.items()}
@@ -52,20 +54,24 @@ def write_tokenizer(path: Path, family: str) -> int:
 
 @cache
 def libraries():
-    """(torch, transformers)."""
-    return pytest.importorskip("torch"), pytest.importorskip("transformers")
+    """(torch, transformers), with one thread: more only wait for each other in small models."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.set_num_threads(1)
+    return torch, transformers
 
 
-def write_pretrained(path: Path, family: str, end: float = 0.0, **fields):
+def write_pretrained(path: Path, family: str, end: float = 0.0, inputs: float = 1.0, **fields):
     """Writes a directory of a random model and its tokenizer; returns the model of transformers
-    that it loads. All parameters are random. `end` is added to the logit of the end token."""
+    that it loads. All parameters are random. `end` is added to the logit of the end token;
+    embeddings and learned positions are multiplied by `inputs`."""
     from safetensors.numpy import load_file, save_file
 
     torch, transformers = libraries()
     size = write_tokenizer(path, family)
     kinds = {
         "m2m_100": ("M2M100", fairseq_options), "mbart": ("MBart", fairseq_options),
-        "bart": ("Bart", fairseq_options), "pegasus": ("Pegasus", fairseq_options),
+        "mbart_50": ("MBart", fairseq_options), "bart": ("Bart", fairseq_options),
+        "pegasus": ("Pegasus", fairseq_options),
         "mt5": ("MT5", t5_options), "umt5": ("UMT5", t5_options),
     }  # fmt: skip
     prefix, options = kinds.get(family, ("T5", t5_options))
@@ -76,8 +82,12 @@ def write_pretrained(path: Path, family: str, end: float = 0.0, **fields):
         for name, values in [*reference.named_parameters(), *reference.named_buffers()]:
             is_sinusoidal = "embed_positions" in name and family in ("m2m_100", "pegasus")
             if values.is_floating_point() and not is_sinusoidal:
-                values.normal_(0, 0.3)
-        if family in ("mbart", "bart", "pegasus"):
+                is_input = name.endswith(
+                    ("shared.weight", "embed_tokens.weight", "positions.weight")
+                )
+                is_scale = "norm" in name and name.endswith("weight")
+                values.normal_(float(is_scale), 0.3 * (inputs if is_input else 1))
+        if family in ("mbart", "mbart_50", "bart", "pegasus"):
             reference.final_logits_bias[0, config.eos_token_id] += end
         elif family == "m2m_100":  # through the last norm, towards the embedding of the end token
             row = reference.model.shared.weight[config.eos_token_id]

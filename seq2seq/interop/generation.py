@@ -21,6 +21,8 @@ OFF = {
     "suppress_tokens": [], "begin_suppress_tokens": [], "force_words_ids": [], "constraints": [],
     "sequence_bias": {}, "exponential_decay_length_penalty": None,
 }  # fmt: skip
+# decoding.stop for each value of early_stopping.
+STOPS: dict[str | bool, str] = {"never": "bound", False: "full", True: "now"}
 NEW_TOKENS = 20  # of an output where no length is set
 
 
@@ -42,7 +44,7 @@ def decoding_of(fields: JsonFields, model: ModelConfig, target: Tokenizer) -> De
     Except for padding, which is never generated here.
     """
     stop = fields.get("early_stopping") or False
-    if not any(stop is value for value in (True, False)) and stop != "never":
+    if not isinstance(stop, str | bool) or stop not in STOPS:
         fields.refuse("early_stopping", 'true, false or "never"')
     decoding = common_decoding(fields, model, target, 0)
     longest = decoding.max_length or NEW_TOKENS
@@ -51,7 +53,7 @@ def decoding_of(fields: JsonFields, model: ModelConfig, target: Tokenizer) -> De
         suppress.append(pad)
     return replace(
         decoding,
-        stop={True: "now", False: "full"}.get(stop, "exact"),
+        stop=STOPS[stop],
         forced_end=fields.get("forced_eos_token_id") is not None,
         max_length=longest,
         max_extra_length=longest,

@@ -22,6 +22,7 @@ from seq2seq.data.tokenizers.marian_tokenizer import (
 )
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.generation import STOPS
 from seq2seq.interop.marian import ACTIVATIONS, NOTE, REQUIRED
 from seq2seq.interop.marian_tensors import (
     append_start_row,
@@ -232,7 +233,7 @@ def generation_fields(
         )
     # Counts the start token, unlike ours.
     max_length = decoding.max_length + 1 if decoding.max_length else model.max_length
-    generation = {
+    generation: dict[str, Any] = {
         "num_beams": decoding.beam_size,
         "length_penalty": alpha,
         "max_length": max_length,
@@ -242,8 +243,9 @@ def generation_fields(
         generation["min_length"] = decoding.min_length  # the same number, see `_lengths`
     if decoding.no_repeat_ngram > 1:
         generation["no_repeat_ngram_size"] = decoding.no_repeat_ngram
-    if decoding.stop != "exact":
-        generation["early_stopping"] = decoding.stop == "now"
+    for early_stopping, stop in STOPS.items():
+        if decoding.stop == stop:
+            generation["early_stopping"] = early_stopping
     return generation, lost
 
 

@@ -52,9 +52,10 @@ class DecodingConfig(Options):
     stop: str = option(
         "exact",
         "when a search stops: exact: no live hypothesis can win; now: beam_size hypotheses are "
-        "finished; full: and none that is live would be better if it ended at once. full and now "
-        "are early_stopping False and True of transformers",
-        choices=("exact", "full", "now"),
+        "finished; full: and none that is live would be better if it ended at once; bound: and "
+        "none that is live can become better. now, full and bound are early_stopping True, False "
+        'and "never" of transformers',
+        choices=("exact", "bound", "full", "now"),
     )
     max_extra_length: int = option(
         50,

@@ -61,7 +61,7 @@ REFUSED = {
     "suppress must be a string, got None": dict(suppress=None),
     "min_length must be at most decoding.max_length, got 9 > 5": dict(min_length=9, max_length=5),
     "horizon must be 0 with decoding.stop=now": dict(horizon=1, stop="now"),
-    "stop must be one of exact, full, now, got 'never'": dict(stop="never"),
+    "stop must be one of exact, bound, full, now, got 'never'": dict(stop="never"),
     "min_length_ratio must be at most": dict(min_length_ratio=1.5, max_length_ratio=1.2),
 }
 

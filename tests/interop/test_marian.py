@@ -13,6 +13,7 @@ from tiny_marian import CONFIG, SHARING, random_model, write_marian
 
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.results import Source
+from seq2seq.interop.generation import STOPS
 from seq2seq.interop.marian import load_marian, marian_config
 from seq2seq.interop.models import open_model
 from seq2seq.model.transformer import Transformer
@@ -174,8 +175,7 @@ SETTINGS = [  # beams, alpha, n-grams, early_stopping, with forced tokens, minim
 def test_the_best_hypothesis_equals_that_of_transformers_in_its_settings(
     searched, beams, alpha, ngram, early_stopping, forced, shortest
 ):
-    """In 50 of 50 sources, with its score. Except that with "never" ours may end where those of
-    transformers may not, for example directly after a forced token; then it has a higher score."""
+    """In 50 of 50 sources, with its score."""
     ours, hf = searched
     free = dict(forced_bos_token_id=7, forced_eos_token_id=0, prefix_allowed_tokens_fn=None)
     expected = hf(
@@ -186,17 +186,13 @@ def test_the_best_hypothesis_equals_that_of_transformers_in_its_settings(
     results = ours(
         forced=(7,) if forced else (), forced_end=forced, beam_size=beams, alpha=alpha,
         no_repeat_ngram=ngram, min_length=shortest,
-        stop={"never": "exact", False: "full", True: "now"}[early_stopping],
+        stop=STOPS[early_stopping],
     )  # fmt: skip
-    better = 0
     for i, ((ids, score),) in expected.items():
         best, best_score = results[i][0]
-        if early_stopping == "never" and best_score > score + 1e-4:
-            better += 1
-            continue
         assert list(best) == ids, i
         assert beams == 1 or best_score == pytest.approx(score, abs=1e-5)
-    assert len({tuple(ids) for ((ids, _),) in expected.values()}) > 5 and better < 25
+    assert len({tuple(ids) for ((ids, _),) in expected.values()}) > 5
 
 
 @pytest.mark.parametrize("field, value", [

@@ -301,7 +301,7 @@ def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
         "min_length": 5,
         "no_repeat_ngram_size": 3,
     }
-    for stop, early_stopping in (("full", False), ("now", True)):
+    for stop, early_stopping in (("full", False), ("now", True), ("bound", "never")):
         fields, lost = generation_fields(
             DecodingConfig(alpha=0, stop=stop, forced_prefix="a b"), config.model
         )

@@ -94,7 +94,7 @@ def test_generation_settings_are_read_from_one_file_only(copied):
     assert (decoding.stop, decoding.forced_end, decoding.no_repeat_ngram) == ("full", False, 0)
     generation.write_text(json.dumps({"early_stopping": "never", "min_new_tokens": 3}))
     decoding = open_model(copied, "best")[0].decoding
-    assert (decoding.stop, decoding.min_length) == ("exact", 4)
+    assert (decoding.stop, decoding.min_length) == ("bound", 4)
 
 
 def test_a_forced_language_is_the_target_language(tmp_path):

@@ -141,15 +141,14 @@ def test_the_longest_horizon_stops_where_the_exact_bound_does():
     assert exact.tolist() == longest.tolist() and 5 < exact.sum() < 25
 
 
-EARLY_STOPPING = {"exact": "never", "full": False, "now": True}
+EARLY_STOPPING = {"bound": "never", "full": False, "now": True}
 
 
 @pytest.mark.parametrize("stop", EARLY_STOPPING)
 def test_a_search_stops_as_that_of_transformers(stop):
-    """ "exact" lets all 2N continuations end, so its best hypothesis may be better."""
     options = dict(max_length=LONGEST, beam_size=4, nbest=4, power_penalty=True, stop=stop)
-    scores, lengths = [], set()
-    for seed, alpha in enumerate((0.8, 1.0, 2.0)):
+    lengths = set()
+    for seed, alpha in enumerate((0.0, 0.8, 1.0, 2.0)):
         tables, limits = random_tables(seed, end=1.5), random_limits(seed, LONGEST)
         results = searcher(alpha=alpha, **options)(tables, limits)
         for row, limit in enumerate(limits):
@@ -157,16 +156,12 @@ def test_a_search_stops_as_that_of_transformers(stop):
                 table_model(tables[row]), limit, beam_size=4, end_id=END, alpha=alpha,
                 early_stopping=EARLY_STOPPING[stop],
             )  # fmt: skip
-            if stop != "exact":
-                assert_same(listed(results, row), expected)
-            scores.append((results.scores[row, 0], expected[0].score))
+            assert_same(listed(results, row), expected)
             lengths.add(len(expected[0].tokens))
-    ours, theirs = np.array(scores).T
-    assert (ours > theirs - 1e-5).all() and len(lengths) > 7
-    assert (np.abs(ours - theirs) < 1e-5).mean() > 0.95
+    assert len(lengths) > 7
 
 
-@pytest.mark.parametrize("stop", ["full", "now"])
+@pytest.mark.parametrize("stop", ["bound", "full", "now"])
 def test_a_search_that_stops_early_takes_the_steps_of_the_slow_search(stop):
     options = STOPPING | dict(alpha=1.3, stop=stop)
     tables, limits = random_tables(0, end=1.0), random_limits(0, LONGEST)
@@ -176,13 +171,14 @@ def test_a_search_that_stops_early_takes_the_steps_of_the_slow_search(stop):
         assert_same(listed(results, row), hypotheses)
     assert_number_of_steps(steps, numbers)
     exact = searched_slowly(tables, limits, **(options | dict(stop="exact")))[1]
-    assert numbers.sum() < exact.sum()
+    # "bound" waits until all N hypotheses are finished, not only nbest.
+    assert (numbers.sum() < exact.sum()) == (stop != "bound")
 
 
 def test_a_stop_that_does_not_exist_or_has_a_horizon_is_an_error():
     tables, limits = random_tables(0), random_limits(0)
     for options, message in (
-        (dict(stop="never"), "stop must be one of exact, full, now; got 'never'"),
+        (dict(stop="never"), "stop must be one of exact, bound, full, now; got 'never'"),
         (dict(stop="now", horizon=2), "horizon must be 0 unless stop is exact; got 2 and now"),
     ):
         with pytest.raises(ValueError, match=message):

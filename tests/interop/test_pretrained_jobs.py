@@ -1,0 +1,149 @@
+"""Directories of the BART and T5 families in scores, alignments, attention pages, fine-tuning."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from in_process import call_in_process
+from runs import run_training
+from tiny import tiny_config
+from tiny_pretrained import change_json, libraries, write_pretrained
+
+from seq2seq.decoding.command.formats import formats_of
+from seq2seq.decoding.command.output_lines import OutputLines
+from seq2seq.decoding.command.progress import DecodingProgress
+from seq2seq.decoding.translator import Translator
+from seq2seq.interop.models import load_params, open_model
+from seq2seq.model.config import ModelConfig
+from seq2seq.scripts import attention_page
+
+pytestmark = pytest.mark.slow
+BEGIN = {"bart": [0], "t5_gated": []}  # tokens at the beginning of each text
+
+
+@pytest.fixture(scope="module", params=["bart", "t5_gated"])
+def model(request, tmp_path_factory):
+    """(family, directory, the model of transformers); BART has forced tokens at both ends."""
+    family = request.param
+    path = tmp_path_factory.mktemp("jobs") / family
+    fields = {"feed_forward_proj": "gated-gelu"} if family == "t5_gated" else {}
+    path.mkdir()
+    reference = write_pretrained(path, family, **fields)
+    reference.set_attn_implementation("eager")  # the other one returns no weights
+    settings = {"num_beams": 2, "length_penalty": 0.8, "max_length": 30}
+    forced = {"forced_bos_token_id": 0, "forced_eos_token_id": 2} if family == "bart" else {}
+    change_json(path / "generation_config.json", **settings, **forced)
+    return family, path, reference
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Pairs of texts of different lengths. The last target with its end token has the maximum
+    length of BART, at which its end token is forced."""
+    random = np.random.default_rng(0)
+    lengths = [*random.integers(1, 25, (7, 2)), (9, 27)]
+    return [tuple("".join(random.choice([*"dehinrst"], n)) for n in pair) for pair in lengths]
+
+
+def in_transformers(reference, family, tokenizer, source, target):
+    """The labels of a pair, and the output of transformers for them."""
+    torch, _ = libraries()
+    begin, end = BEGIN[family], reference.config.eos_token_id
+    labels = [*begin, *tokenizer.encode(target), end]
+    with torch.no_grad():
+        output = reference(
+            input_ids=torch.tensor([[*begin, *tokenizer.encode(source), end]]),
+            labels=torch.tensor([labels]),
+            output_attentions=True,
+        )
+    return labels, output
+
+
+def job(translator, mode, pairs):
+    """The output objects of a job of decode.py with --format=jsonl."""
+    formats, progress = formats_of("jsonl", None, None), DecodingProgress(0, False, False)
+    output_lines = OutputLines(translator, mode, formats, "in", progress)
+    lines = [json.dumps({"text": source, "target": target}) for source, target in pairs]
+    items = [formats.input.parse(line, "in:1", True) for line in lines]
+    results = {}
+    for group in output_lines(enumerate(items)):
+        results |= group
+    return [json.loads(results[i]) for i in range(len(pairs))]
+
+
+def test_scores_and_alignments_are_those_of_the_outputs_of_transformers(model, pairs):
+    family, path, reference = model
+    translator = Translator.load(path)
+    tokenizer, free = translator.source_tokenizer, len(BEGIN[family])
+    scores, alignments = (job(translator, mode, pairs) for mode in ("score", "align"))
+    at_limit = 0
+    for (source, target), scored, aligned in zip(pairs, scores, alignments, strict=True):
+        labels, output = in_transformers(reference, family, tokenizer, source, target)
+        log_probs = output.logits[0].log_softmax(-1).numpy()[range(len(labels)), labels]
+        log_probs[:free] = 0.0
+        if family == "bart" and len(labels) == translator.decoding.max_length:
+            log_probs[-1], at_limit = 0.0, at_limit + 1
+        np.testing.assert_allclose(scored["log_probs"], log_probs, atol=2e-5)
+        total = log_probs.sum()
+        assert scored["log_prob"] == pytest.approx(total, abs=1e-4)
+        assert scored["score"] == pytest.approx(total / len(labels) ** 0.8, abs=1e-4)
+        attended = output.cross_attentions[0][0].mean(0)[:-1, :-1].argmax(-1).tolist()
+        assert aligned["alignment"] == [[i, j] for j, i in enumerate(attended)]
+    assert at_limit == (family == "bart")
+
+
+def test_attention_weights_are_those_of_transformers(model, pairs, tmp_path):
+    family, path, reference = model
+    source, target = pairs[0]
+    page, arrays = tmp_path / "page.html", tmp_path / "arrays.npz"
+    done = call_in_process(
+        attention_page, f"--workdir={path}", f"--source={source}", f"--target={target}",
+        f"--output={page}", f"--npz={arrays}",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    tokenizer = open_model(path, "best")[1][0]
+    _, output = in_transformers(reference, family, tokenizer, source, target)
+    with np.load(arrays) as stored:
+        for name in ("encoder", "decoder", "cross"):
+            theirs = output[f"{name}_attentions"]
+            expected = np.concatenate([layer.numpy() for layer in theirs])
+            np.testing.assert_allclose(stored[name], expected, atol=1e-5)
+    assert source in page.read_text(encoding="utf-8")
+
+
+def test_fine_tuning_starts_from_the_loss_of_transformers_and_resumes(model, pairs, tmp_path):
+    family, path, reference = model
+    tokenizer = open_model(path, "best")[1][0]
+    file, run = tmp_path / "pairs.tsv", tmp_path / "run"
+    file.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    lengths = dict(data__source_length=31, data__target_length=31)
+
+    def train(steps):
+        config = tiny_config(
+            f"tsv:{file}", f"tsv:{file}", **lengths, training__init_from=str(path),
+            training__num_steps=steps, training__tokens_per_batch=31 * 8,
+            training__learning_rate=0.0, training__eval_every=2, training__label_smoothing=0.0,
+            training__eval_sentences=1, decoding__beam_size=1,
+        )  # fmt: skip
+        return run_training(run, replace(config, model=ModelConfig(dropout=0.0)))
+
+    trained = train(2)
+    losses = [in_transformers(reference, family, tokenizer, *pair) for pair in pairs]
+    total = sum(output.loss.item() * len(labels) for labels, output in losses)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    nll = [entry["valid_nll"] for entry in map(json.loads, lines) if "valid_nll" in entry]
+    assert nll[-1] == pytest.approx(total / sum(len(labels) for labels, _ in losses), abs=1e-4)
+    assert trained.config.model == replace(
+        open_model(path, "best")[0].model,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+    )
+    assert trained.config.data.target_begin == open_model(path, "best")[0].data.target_begin
+    before = load_params(path, "best")
+    np.testing.assert_array_equal(
+        load_params(run, "best")["target_embedding"]["table"], before["target_embedding"]["table"]
+    )
+    train(4)
+    assert "resumed at step 2" in (run / "train.log").read_text()

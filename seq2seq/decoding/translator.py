@@ -31,6 +31,7 @@ from seq2seq.decoding.results import (
     source_text,
 )
 from seq2seq.decoding.search_options import changed_options, check_option_names
+from seq2seq.decoding.stated_settings import stated_settings
 from seq2seq.decoding.streaming import (
     WindowFeed,
     in_order,
@@ -120,6 +121,8 @@ class Translator:
         sides: Any = tokenizers_for_pieces(tokenizers, config.special, *pieces)
         models = [member_config.model for member_config in configs]
         data = with_languages(config.data, source_language, target_language)
+        for line in stated_settings(members[0].directory, config, options, data):
+            control.log(line)
         translator = cls(models, sides, options, shares, rules, control, data)
         translator.use(*(member.load() for member in members))
         return translator

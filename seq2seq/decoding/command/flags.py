@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from absl import flags
 
-from seq2seq.data.metrics import METRICS
+from seq2seq.data.metrics import METRIC_NAMES
 from seq2seq.decoding.command.formats import FORMATS, Formats, formats_of
 from seq2seq.decoding.command.inputs import Input
 from seq2seq.decoding.command.interactive import Terminal
@@ -121,7 +121,7 @@ def define_flags() -> None:
         "Text before each source, such as 'summarize: ', unless its line has a source prefix.",
     )
     define_path("reference", "", "File with reference translations: print scores.")
-    metrics = f"Scores to print: {', '.join(METRICS)}; by default {DEFAULT_METRICS}."
+    metrics = f"Scores to print: {METRIC_NAMES}; by default {DEFAULT_METRICS}."
     flags.DEFINE_string("metric", None, metrics)
     define_path("baseline", "", "File with translations of another system, to compare scores with.")
     flags.DEFINE_bool(

@@ -205,9 +205,9 @@ def test_the_settings_of_a_directory_and_those_that_flags_override_are_stated(tm
         job = SimpleNamespace(
             runs=(str(tmp_path / directory),), checkpoint=checkpoint, weights=None,
             options=options, source_pieces=False, target_pieces=False, interactive=False,
-            source_language=source, target_language=target, resumable=False,
+            source_language=source, target_language=target, source_prefix="a: ", resumable=False,
         )  # fmt: skip
-        load_translator(job, lambda: None)
+        assert load_translator(job, lambda: None).source_prefix == "a: "
         return capsys.readouterr().err.splitlines()
 
     line = (

@@ -30,11 +30,10 @@ def job_of(f: flags.FlagValues) -> Job:
         source_pieces=f.source_pieces,
         target_pieces=f.target_pieces,
         mode=f.mode,
-        input=Input(
-            f.input, f.target, formats.input, f.mode != "translate", f.prefix, f.source_prefix
-        ),
+        input=Input(f.input, f.target, formats.input, f.mode != "translate", f.prefix),
         source_language=f.source_language,
         target_language=f.target_language,
+        source_prefix=f.source_prefix,
         output=f.output,
         overwrite=f.overwrite,
         formats=formats,

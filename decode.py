@@ -94,6 +94,7 @@ def load_translator(job: Job, poll: Callable[[], None]) -> Translator:
         target_pieces=job.target_pieces,
         source_language=job.source_language,
         target_language=job.target_language,
+        source_prefix=job.source_prefix,
         control=Control(
             poll,
             log=no_log if job.interactive else note,
@@ -123,6 +124,7 @@ def write_resumably(
     """Compute the results that an earlier run of the job has not saved, and write the output."""
     members = members_of(job.runs, job.checkpoint)
     settings = [*output_lines.settings, *translator.affixes_of_line.languages]
+    settings.append(translator.source_prefix)
     fingerprint = job_fingerprint(translator, members, settings)
     chunk = translator.engine.sizes.chunk
     output = open_resumable_output(job.output, fingerprint, chunk, job.overwrite)

@@ -3,7 +3,7 @@
     python benchmarks/marian_parity.py --model=DIR --input=FILE --reference=FILE
 Both use the directory's defaults; ours without early stopping. On a busy machine OMP_NUM_THREADS=1
 keeps torch's threads from waiting for each other. The score is the mean of log-probability /
-length, computed by our model. Recorded in docs/MARIAN.md.
+length, computed by our model. Recorded in docs/MODELS.md.
 """
 
 import statistics

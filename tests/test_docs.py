@@ -119,10 +119,11 @@ def check_command(command: Command, made: set[str]) -> None:
         return
     assert (ROOT / script).is_file(), f"there is no {script}"
     for word in arguments:
+        content = (ROOT / script).read_text(encoding="utf-8")
         if word.startswith("-"):
             check_flag(script, word)
-        else:
-            assert f'"{word}":' in (ROOT / script).read_text(encoding="utf-8"), word
+        else:  # the name of a subcommand, or a directory
+            assert f'"{word}":' in content or f"{script} DIR" in content, word
     if script == "train.py":
         check_config(arguments)
 

@@ -9,7 +9,8 @@ from documents import ROOT, TEXTS, Command, commands, fenced
 from forked import call_forked
 from tiny import WORDS, tiny_flags
 from tiny_marian import sentencepiece, write_marian
-from tiny_tokenizers import write_multilingual_run
+from tiny_pretrained import write_fairseq, write_t5
+from tiny_tokenizers import model, write, write_multilingual_run
 
 from seq2seq.storage.run_files import steps
 
@@ -129,10 +130,25 @@ def test_the_commands_of_the_readme_run(tmp_path):
     assert done.code == 0 and done.out.startswith("[["), done.err[-3:]
 
 
+def write_models(path: Path) -> None:
+    """Write the directories of other projects that the commands of docs/MODELS.md read."""
+    pytest.importorskip("tokenizers")
+    for name in ("opus-mt-en-de", "bart-large-cnn", "flan-t5-base", "madlad400-3b-mt"):
+        (path / name).mkdir()
+    write_marian(path / "opus-mt-en-de")
+    write_fairseq(path / "bart-large-cnn", "bart")
+    write_t5(path / "flan-t5-base")
+    write_t5(path / "madlad400-3b-mt")
+    tags = model(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, user_defined_symbols="<2de>,<2ko>")
+    write(path / "madlad400-3b-mt", spiece__model=tags)
+    (path / "articles.txt").write_text("A dog and a cat.\n", encoding="utf-8")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["docs/TRAINING.md", "docs/DECODING.md"])
+@pytest.mark.parametrize("name", ["docs/TRAINING.md", "docs/DECODING.md", "docs/MODELS.md"])
 def test_the_commands_of_the_guides_run(name, tmp_path):
-    write_marian(tmp_path / "opus-mt-en-de")
+    if name == "docs/MODELS.md":
+        write_models(tmp_path)
     nllb = {"source_begin": "{source}", "target_begin": "{target}"}
     write_multilingual_run(tmp_path / "nllb-200-distilled-600M", **nllb)
     assert run_document(tmp_path, name) >= 6

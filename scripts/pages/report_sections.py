@@ -71,7 +71,11 @@ def _facts(runs: Sequence[RunRecords]) -> list[list[Any]]:
     def training_time(run: RunRecords) -> str:
         return "–" if run.seconds is None else format_duration(run.seconds)
 
-    return [
+    def languages(run: RunRecords) -> str:
+        codes = [run.config.get(f"data.{side}_language", "") for side in ("source", "target")]
+        return " → ".join(code or "–" for code in codes) if any(codes) else "–"
+
+    facts = [
         row("directory", lambda run: run.path),
         row("command", lambda run: " ".join(map(str, run.facts.get("command", "–")))),
         row("started", lambda run: run.facts.get("started", "–")),
@@ -83,7 +87,9 @@ def _facts(runs: Sequence[RunRecords]) -> list[list[Any]]:
         row("last step", lambda run: f"{run.metrics[-1]['step']:,}" if run.metrics else "–"),
         row("training time to the last checkpoint", training_time),
         row("best checkpoint", lambda run: run.best.get("checkpoint", "–")),
+        row("languages", languages),
     ]
+    return facts if any(value != "–" for value in facts[-1][1:]) else facts[:-1]
 
 
 def scores_section(runs: Sequence[RunRecords]) -> str:

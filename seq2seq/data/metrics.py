@@ -1,6 +1,6 @@
-"""Translation quality: BLEU, chrF and TER of sacreBLEU with their signatures, and exact match.
+"""Quality of texts: BLEU, chrF and TER of sacreBLEU, ROUGE, each with its signature; exact match.
 
-METRICS lists the metrics of sacreBLEU by name. To add one, add a `Metric` to it. BLEU splits texts
+METRICS lists the metrics by name. To add one of sacreBLEU, add a `Metric` to it. BLEU splits texts
 into tokens with one of the tokenizers of sacreBLEU, whose name is in the signature.
 """
 
@@ -104,6 +104,21 @@ class Metric:
             ) from None
 
 
+class RougeMetric(Metric):
+    """A metric of rouge-score; the class name is its kind of ROUGE."""
+
+    def _new(self) -> Any:
+        try:
+            from seq2seq.data.rouge import Rouge
+        except ModuleNotFoundError:
+            raise UserError(
+                CONFIGURATION,
+                "ROUGE is not installed: expected the package rouge-score; "
+                "pip install -e '.[rouge]'",
+            ) from None
+        return Rouge(self.class_name, **self.options)
+
+
 # Cased BLEU of detokenised text (Post 2018), by tokenizer. `force` allows tokenised text.
 BLEU_TOKENIZERS = {
     name: Metric("BLEU", {"tokenize": name, "force": name == "none"})
@@ -121,6 +136,13 @@ ter = Metric("TER")  # edits per word of the reference (Snover et al. 2006); low
 
 METRICS = {"bleu": bleu, "tokenized_bleu": tokenized_bleu, "chrf": chrf, "ter": ter}
 METRICS |= {f"bleu:{name}": metric for name, metric in BLEU_TOKENIZERS.items()}
+# The F1 scores of ROUGE (Lin 2004) with the words of English, and with those of all scripts.
+ROUGE_KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+ROUGE = {
+    "rouge": [RougeMetric(kind) for kind in ROUGE_KINDS],
+    "rouge:unicode": [RougeMetric(kind, {"unicode": True}) for kind in ROUGE_KINDS],
+}
+METRIC_NAMES = ", ".join((*METRICS, *ROUGE))
 
 
 def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:

@@ -31,6 +31,7 @@ from seq2seq.decoding.results import (
     source_text,
 )
 from seq2seq.decoding.search_options import changed_options, check_option_names
+from seq2seq.decoding.stated_settings import stated_settings
 from seq2seq.decoding.streaming import (
     WindowFeed,
     in_order,
@@ -61,10 +62,14 @@ class Translator:
         rules: Rules | None = None,
         control: Control = Control(),  # noqa: B008 – immutable
         data: DataConfig = DataConfig(),  # noqa: B008 – not changed
+        source_prefix: str = "",
     ):
         """`weights` are those of an ensemble and sum to one; None: equal weights. `rules` are a
         caller's own, which are applied before those of `decoding`. `control` is that of the
-        engine's compiled calls. `data` has the pieces and languages around texts."""
+        engine's compiled calls. `data` has the pieces and languages around texts; `source_prefix`
+        is the text before each source that has none of its own."""
+        check_text("source_prefix", source_prefix)
+        self.source_prefix = source_prefix
         self.source_tokenizer, self.target_tokenizer = tokenizers
         self.affixes_of_line = LineAffixes(data, tokenizers)
         if (start := self.affixes_of_line.start) is not None:
@@ -94,19 +99,20 @@ class Translator:
         control: Control = Control(),  # noqa: B008 – immutable
         source_language: str = "",
         target_language: str = "",
+        source_prefix: str = "",
         **decoding: Any,
     ) -> "Translator":
         """Load a run directory, or an ensemble with one vocabulary (`members_of`).
 
-        `weights` are those of its models, by default equal. `rules` are a caller's own search
-        rules (docs/DECODING.md). With `source_pieces` the lines, with `target_pieces` translations,
+        `weights` are those of its models, by default equal. `rules` are a caller's own search rules
+        (docs/DECODING.md). With `source_pieces` the lines, with `target_pieces` translations,
         prefixes and given targets are pieces of the vocabulary, separated by spaces, instead of
         text. `control` is that of the engine's compiled calls. The languages are codes of a
-        multilingual model; empty: those of the (first) run's config.data. `decoding` overrides
-        fields of its config.decoding. Raises UserError(CHECKPOINT) if a run or checkpoint is
-        missing or vocabularies differ, UserError(CONFIGURATION) for invalid options, TypeError for
-        an unknown option. Configures JAX (seq2seq.runtime.devices.prepare_jax) unless a backend is
-        initialised already.
+        multilingual model; empty: those of the (first) run's config.data. `source_prefix` is a text
+        before each source, such as "summarize: ". `decoding` overrides fields of config.decoding.
+        Raises UserError(CHECKPOINT) if a run or checkpoint is missing or vocabularies differ,
+        UserError(CONFIGURATION) for invalid options, TypeError for an unknown option. Configures
+        JAX (seq2seq.runtime.devices.prepare_jax) unless a backend is initialised already.
         """
         check_option_names(decoding)
         check_rules(rules)
@@ -120,7 +126,9 @@ class Translator:
         sides: Any = tokenizers_for_pieces(tokenizers, config.special, *pieces)
         models = [member_config.model for member_config in configs]
         data = with_languages(config.data, source_language, target_language)
-        translator = cls(models, sides, options, shares, rules, control, data)
+        for line in stated_settings(members[0].directory, config, options, data):
+            control.log(line)
+        translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
         translator.use(*(member.load() for member in members))
         return translator
 
@@ -168,7 +176,14 @@ class Translator:
         tokenizers = self.source_tokenizer, self.target_tokenizer
         data = self.affixes_of_line.config
         return Translator(
-            self._models, tokenizers, options, self.weights, rules, self._control, data
+            self._models,
+            tokenizers,
+            options,
+            self.weights,
+            rules,
+            self._control,
+            data,
+            self.source_prefix,
         )
 
     def stream(
@@ -223,7 +238,7 @@ class Translator:
         for name, text in (("source", source), ("target", target)):
             if text is not None or name == "source":
                 check_text(name, text)
-        item = Item(source, source, target=target or "")
+        item = self._with_prefix(Item(source, source, target=target or ""))
         ids = self.source_tokenizer.encode(source_text(item))
         pair = self.forcing.text_pair(
             0, item, ids, self.target_tokenizer.encode(item.target.strip())
@@ -245,7 +260,8 @@ class Translator:
         {} while the input pauses. Closing the generator does not wait for the input. `window` is
         the most lines of a window."""
         size = min(window, self.engine.sizes.window)
-        items = Prefetched(map(as_item, lines), size, weight)
+        numbered = ((number, self._with_prefix(item)) for number, item in map(as_item, lines))
+        items = Prefetched(numbered, size, weight)
         tokenizers = self.source_tokenizer, self.target_tokenizer
         to_sources = partial(encoded_sources, self.engine, tokenizers, self.affixes_of_line)
         encoded = Prefetched(map(to_sources, windows(items, size, weight)), 1)
@@ -268,6 +284,9 @@ class Translator:
             encoded.close()
         if feed.error is not None:
             raise feed.error
+
+    def _with_prefix(self, item: Item) -> Item:
+        return item._replace(source_prefix=item.source_prefix or self.source_prefix)
 
     def _with_texts(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         decode = self.target_tokenizer.decode
@@ -293,7 +312,8 @@ class Translator:
     ) -> Generator[dict[int, Translation], None, None]:
         """`score` of numbered items and their targets, by number, as the compiled calls end."""
         size = self.engine.sizes.window
-        with closing(Prefetched(lines, size, weight)) as items:
+        numbered = ((number, self._with_prefix(item)) for number, item in lines)
+        with closing(Prefetched(numbered, size, weight)) as items:
             for window in windows(items, size, weight):
                 for group in self.forcing.translations(window):
                     yield {window[index][0]: result for index, result in group.items()}

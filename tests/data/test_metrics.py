@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from seq2seq.data.metrics import METRICS, bleu, chrf, exact_match, ter, tokenized_bleu
+from seq2seq.data.metrics import METRICS, ROUGE, bleu, chrf, exact_match, ter, tokenized_bleu
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 TEXTS = ["the cat sat on the mat today .", "a dog barks at the big moon now ."]
@@ -95,6 +95,51 @@ def test_ter_is_the_share_of_substituted_words_where_nothing_can_be_shifted():
     reference, text = "Der Hund bellt laut heute Nacht .", "der Hund schläft laut jetzt Nacht ."
     assert ter([text], [reference]).value == pytest.approx(100 * 2 / 7)
     assert "case:lc" in ter([text], [reference]).signature
+
+
+def test_rouge_is_the_mean_f1_that_is_counted_by_hand():
+    """Of texts with 5 of 6 words, 3 of 5 bigrams; and 4 of 5, 2 of 4, in another order of two
+    sentences, so that the longest common subsequence has 2 words, and 2 and 2 by sentence."""
+    pytest.importorskip("rouge_score")
+    texts = ["The cat sat on the mat.", "Dogs barked. Cats sleep"]
+    references = ["The cat lay on the mat", "Cats sleep! A dog barks"]
+    scores = {metric(texts, references).name: metric for metric in ROUGE["rouge"]}
+    expected = {  # 2 · matches / (words of the text + words of the reference)
+        "ROUGE-1": (5 / 6, 2 * 4 / (4 + 5)), "ROUGE-2": (3 / 5, 2 * 2 / (3 + 4)),
+        "ROUGE-L": (5 / 6, 2 * 2 / (4 + 5)), "ROUGE-Lsum": (5 / 6, 2 * 4 / (4 + 5)),
+    }  # fmt: skip
+    assert list(scores) == list(expected)
+    for name, metric in scores.items():
+        score = metric(texts, references)
+        assert score.value == pytest.approx(100 * sum(expected[name]) / 2), name
+        assert "|tok:ascii|stemmer:yes|" in score.signature and "rouge-score-" in score.signature
+        assert ("sentences:punctuation" in score.signature) == (name == "ROUGE-Lsum")
+    lines = "Dogs barked.<n>Cats sleep", "Cats sleep <n> A dog barks"
+    assert [metric([lines[0]], [lines[1]]).value for metric in scores.values()] == [
+        metric(texts[1:], references[1:]).value for metric in scores.values()
+    ]
+    comparison = scores["ROUGE-L"].compare(texts, references, references)
+    assert (comparison.name, comparison.baseline.value) == ("ROUGE-L", pytest.approx(100))
+    assert comparison.output.value == scores["ROUGE-L"](texts, references).value
+    assert "bs:1000" in comparison.signature
+
+
+def test_the_words_of_rouge_are_those_of_english_or_of_all_scripts():
+    pytest.importorskip("rouge_score")
+    text, reference = "개가 크게 짖는다。Größer!", "개가 짖는다。 größer हिन्दी"
+    english, unicode = (ROUGE[name][0]([text], [reference]) for name in ("rouge", "rouge:unicode"))
+    assert english.value == pytest.approx(100)  # "gr" and "er" alone
+    assert unicode.value == pytest.approx(100 * 2 * 3 / (4 + 4))
+    assert "|tok:unicode|stemmer:no|" in unicode.signature
+    assert ROUGE["rouge"][0](["개가"], ["개가"]).value == 0
+
+
+def test_rouge_without_its_package_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    monkeypatch.delitem(sys.modules, "seq2seq.data.rouge", raising=False)
+    with pytest.raises(UserError, match=r"not installed: .* rouge-score; .*'.\[rouge\]'") as error:
+        ROUGE["rouge"][0].check()
+    assert error.value.code == CONFIGURATION
 
 
 @pytest.fixture(scope="module")

@@ -127,6 +127,26 @@ def test_a_line_names_its_languages_and_its_source_prefix(line, values):
         assert item.target == values[1]
 
 
+def test_a_source_prefix_is_before_each_source_that_has_none_of_its_own(run):
+    languages = dict(source_language="eng_Latn", target_language="kor_Hang")
+    options = languages | OPTIONS
+    plain, prefixed = (
+        Translator.load(run, "average", source_prefix=text, **options) for text in ("", "Hunde ")
+    )
+    texts = ["Hunde ein Hund", "", "ein in"]
+    items = ["ein Hund", "", Item("in", "", source_prefix="ein ")]
+    assert plain.translate(texts)[0] != plain.translate(["ein Hund"])[0]
+    for translator in (prefixed, prefixed.with_options(nbest=2).with_options(nbest=1)):
+        results = [line.hypotheses[0] for line in translator.stream(items)]
+        assert results == [line.hypotheses[0] for line in plain.stream(texts)]
+    scores = [[*t.score([(s, "Hunde")])] for t, s in ((plain, texts[0]), (prefixed, "ein Hund"))]
+    assert scores[0] == scores[1]
+    sources = [t.attention(s).source for t, s in ((plain, texts[0]), (prefixed, "ein Hund"))]
+    assert sources[0] == sources[1]
+    with pytest.raises(TypeError, match="source_prefix must be a string"):
+        Translator.load(run, "average", source_prefix=1, **languages)
+
+
 def test_saved_results_depend_on_languages_and_source_prefixes(translator):
     assert translator.affixes_of_line.languages == ["eng_Latn", "kor_Hang"]
     items = [Item("a", "a"), Item("a", "a", source_prefix="b"), Item("a", "a", prefix="c")]

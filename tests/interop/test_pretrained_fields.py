@@ -1,13 +1,16 @@
 """Fields of config.json and generation_config.json of the BART and T5 families; no weights."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from tiny import write_run
 from tiny_pretrained import change_json, write_fairseq, write_t5
 from tiny_tokenizers import model, write
 
+from seq2seq.decode import load_translator
 from seq2seq.interop.models import FAMILIES, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.scripts.convert import import_model
@@ -190,3 +193,29 @@ def test_a_run_made_of_a_directory_has_its_config_tokenizer_and_parameters(copie
     jax.tree.map(
         np.testing.assert_array_equal, load_params(run, "best"), load_params(copied, "best")
     )
+
+
+def test_the_settings_of_a_directory_and_those_that_flags_override_are_stated(tmp_path, capsys):
+    write_fairseq(tmp_path / "m2m", "m2m_100")
+    settings = {"num_beams": 5, "max_length": 9, "forced_bos_token_id": 62}
+    change_json(tmp_path / "m2m" / "generation_config.json", **settings)
+    write_run(tmp_path / "run")
+
+    def stated(directory, checkpoint="best", source="", target="", **options):
+        job = SimpleNamespace(
+            runs=(str(tmp_path / directory),), checkpoint=checkpoint, weights=None,
+            options=options, source_pieces=False, target_pieces=False, interactive=False,
+            source_language=source, target_language=target, source_prefix="a: ", resumable=False,
+        )  # fmt: skip
+        assert load_translator(job, lambda: None).source_prefix == "a: "
+        return capsys.readouterr().err.splitlines()
+
+    line = (
+        f"settings of {tmp_path / 'm2m'} (M2M-100 or NLLB): beam_size=5, alpha=1.0, "
+        "power_penalty=True, stop='full', max_extra_length=8, max_length=8, suppress='<pad>', "
+        "source_begin='{source}', target_begin='{target}', target_language='eng_Latn'"
+    )
+    overridden = "settings that are overridden: beam_size=1, target_language='kor_Hang'"
+    assert stated("m2m", source="eng_Latn", nbest=2) == [line]
+    assert stated("m2m", target="kor_Hang", beam_size=1, dtype="float32") == [line, overridden]
+    assert stated("run", "average", beam_size=1) == []

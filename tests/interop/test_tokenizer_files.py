@@ -169,6 +169,19 @@ def test_pegasus_has_103_ids_before_those_of_its_model(tmp_path):
         load_pegasus_tokenizer(tmp_path, rows)
 
 
+def test_a_line_break_of_pegasus_stays_a_piece_of_a_line(tmp_path):
+    content = model(**T5, user_defined_symbols="<n>")
+    rows = processor_of(content).get_piece_size() + 103
+    tokenizer = load_pegasus_tokenizer(write(tmp_path, spiece__model=content), rows)
+    line = "ein Hund.<n>Zwei Hunde"
+    ids = tokenizer.encode(line)
+    assert ids.count(tokenizer.id_of("<n>")) == 1 and tokenizer.decode(ids) == line
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.PegasusTokenizer.from_pretrained(tmp_path)
+    assert reference(line).input_ids == [*ids, 1]
+    assert reference.decode(ids, skip_special_tokens=True) == line
+
+
 def test_m2m_has_the_ids_of_its_vocabulary_and_its_codes_behind_them(tmp_path):
     content = model("bpe")
     processor = processor_of(content)

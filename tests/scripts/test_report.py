@@ -69,6 +69,16 @@ def test_the_series_of_a_metric_are_its_values_without_damaged_and_nonfinite_one
     assert runs[0].series("train_bleu") == {}
 
 
+def test_the_languages_of_a_run_are_a_row_if_a_run_has_them(runs):
+    def names(*records):
+        return {first: rest for first, *rest in Tables(runs_section(records)).rows}
+
+    assert "languages" not in names(*runs)
+    config = runs[1].config | {"data.source_language": "eng_Latn", "data.target_language": "kor"}
+    rows = names(runs[0], runs[1]._replace(config=config))
+    assert rows["languages"] == ["–", "eng_Latn → kor"]
+
+
 def test_the_series_of_several_validation_sets_have_their_names(tmp_path):
     path = made_run(tmp_path / "run")
     entry = {"step": 4, "news/valid_bleu": 5.0, "valid_2/valid_bleu": 6.0}

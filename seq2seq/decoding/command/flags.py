@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from absl import flags
 
-from seq2seq.data.metrics import METRICS
+from seq2seq.data.metrics import METRIC_NAMES
 from seq2seq.decoding.command.formats import FORMATS, Formats, formats_of
 from seq2seq.decoding.command.inputs import Input
 from seq2seq.decoding.command.interactive import Terminal
@@ -30,11 +30,10 @@ def job_of(f: flags.FlagValues) -> Job:
         source_pieces=f.source_pieces,
         target_pieces=f.target_pieces,
         mode=f.mode,
-        input=Input(
-            f.input, f.target, formats.input, f.mode != "translate", f.prefix, f.source_prefix
-        ),
+        input=Input(f.input, f.target, formats.input, f.mode != "translate", f.prefix),
         source_language=f.source_language,
         target_language=f.target_language,
+        source_prefix=f.source_prefix,
         output=f.output,
         overwrite=f.overwrite,
         formats=formats,
@@ -121,7 +120,7 @@ def define_flags() -> None:
         "Text before each source, such as 'summarize: ', unless its line has a source prefix.",
     )
     define_path("reference", "", "File with reference translations: print scores.")
-    metrics = f"Scores to print: {', '.join(METRICS)}; by default {DEFAULT_METRICS}."
+    metrics = f"Scores to print: {METRIC_NAMES}; by default {DEFAULT_METRICS}."
     flags.DEFINE_string("metric", None, metrics)
     define_path("baseline", "", "File with translations of another system, to compare scores with.")
     flags.DEFINE_bool(

@@ -29,7 +29,6 @@ class Input:
     line_format: Format
     scored: bool  # each item must hold a translation to score
     prefix: str = ""  # of the translation of each line that has none of its own
-    source_prefix: str = ""  # likewise, of its source
 
     @property
     def rereadable(self) -> bool:
@@ -59,11 +58,6 @@ class Input:
             items = with_targets(items, text_lines(self.target, log), self.path, self.target)
         if self.prefix:
             items = (item._replace(prefix=item.prefix or self.prefix) for item in items)
-        if self.source_prefix:
-            items = (
-                item._replace(source_prefix=item.source_prefix or self.source_prefix)
-                for item in items
-            )
         numbered = enumerate(items)
         return numbered if lines is None else self._part(numbered, lines)
 

@@ -38,6 +38,7 @@ class Job:
     input: Input
     source_language: str  # of lines that name none; empty: that of the run
     target_language: str
+    source_prefix: str  # of lines that have none
     output: str  # "-" is stdout
     overwrite: bool
     formats: Formats

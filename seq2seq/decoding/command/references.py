@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from seq2seq.data.metrics import METRICS, Comparison, Score
+from seq2seq.data.metrics import METRIC_NAMES, METRICS, ROUGE, Comparison, Metric, Score
 from seq2seq.decoding.command.progress import note
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import text_lines
@@ -15,7 +15,7 @@ class References(NamedTuple):
     """The references of a job's lines, and what to compute with them."""
 
     lines: list[str]
-    metrics: tuple[str, ...]  # names in METRICS
+    metrics: list[Metric]
     baseline: list[str] | None  # the translations of another system, to compare with
 
     def check_parallel(self, lines: int, advice: str) -> None:
@@ -30,7 +30,7 @@ class References(NamedTuple):
     def results(self, texts: list[str]) -> Iterator[Score | Comparison]:
         """The score of each metric, or its comparison with the baseline; none for no texts."""
         self.check_parallel(len(texts), "the translations are written, but not scored")
-        for metric in map(METRICS.__getitem__, self.metrics if texts else ()):
+        for metric in self.metrics if texts else ():
             if self.baseline is None:
                 yield metric(texts, self.lines)
             else:
@@ -53,7 +53,7 @@ def read_references(reference: str, metrics: str | None, baseline: str) -> Refer
                 )
         return None
     for metric in chosen:
-        METRICS[metric].check()
+        metric.check()
     lines = list(text_lines(reference, note))
     baseline_lines = list(text_lines(baseline, note)) if baseline else None
     if baseline_lines is not None and len(baseline_lines) != len(lines):
@@ -65,14 +65,15 @@ def read_references(reference: str, metrics: str | None, baseline: str) -> Refer
     return References(lines, chosen, baseline_lines)
 
 
-def metrics_of(names: str) -> tuple[str, ...]:
-    """ "bleu:zh,chrf" → ("bleu:zh", "chrf"). UserError(CONFIGURATION) for an unknown metric."""
-    chosen = tuple(names.split(","))
-    for name in chosen:
-        if name not in METRICS:
+def metrics_of(names: str) -> list[Metric]:
+    """The metrics of "bleu:zh,rouge". UserError(CONFIGURATION) for an unknown name."""
+    chosen: list[Metric] = []
+    for name in names.split(","):
+        if name not in METRICS and name not in ROUGE:
             raise UserError(
                 CONFIGURATION,
-                f"--metric: unknown metric {name!r}: expected {', '.join(METRICS)}; separate "
-                "several by commas",
+                f"--metric: unknown metric {name!r}: expected {METRIC_NAMES}; separate several by "
+                "commas",
             )
+        chosen += ROUGE[name] if name in ROUGE else [METRICS[name]]
     return chosen

@@ -34,6 +34,14 @@ def test_metrics_are_computed_in_the_given_order(reference):
     assert scores[1] == chrf(TEXTS, LINES)
 
 
+def test_rouge_stands_for_its_four_scores(reference):
+    pytest.importorskip("rouge_score")
+    for name in ("rouge", "rouge:unicode"):
+        scores = list(read_references(reference, f"{name},chrf", "").results(TEXTS))
+        names = ["ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum", "chrF2"]
+        assert [score.name for score in scores] == names
+
+
 def test_with_a_baseline_each_metric_is_a_comparison_with_it(reference, tmp_path):
     baseline = file_of(tmp_path / "baseline", BASELINE)
     names = ["bleu", "tokenized_bleu", "chrf", "ter", "bleu:char"]

@@ -1,0 +1,35 @@
+"""The generation settings that a directory of another project brings along, as lines of a log."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from seq2seq.data.config import LANGUAGES, TEMPLATES, DataConfig
+from seq2seq.interop.models import family_of
+from seq2seq.storage.config import Config, DecodingConfig
+
+DATA_FIELDS = (*TEMPLATES, *(f"{side}_language" for side in LANGUAGES))
+
+
+def stated_settings(
+    directory: Path, stored: Config, decoding: DecodingConfig, data: DataConfig
+) -> Iterator[str]:
+    """A line with the settings of `stored`, the config of the directory, that differ from the
+    defaults of this project, and one with those that `decoding` or `data` override. None for a run,
+    whose settings its user has chosen."""
+    if (family := family_of(directory)) is None:
+        return
+    default, settings, overridden = Config(), [], []
+    for section, used, names in (
+        ("decoding", decoding, [field.name for field in fields(DecodingConfig)]),
+        ("data", data, DATA_FIELDS),
+    ):
+        for name in names:
+            value, new = getattr(getattr(stored, section), name), getattr(used, name)
+            if value != getattr(getattr(default, section), name):
+                settings.append(f"{name}={value!r}")
+                if new != value:
+                    overridden.append(f"{name}={new!r}")
+    yield f"settings of {directory} ({family.name}): {', '.join(settings)}"
+    if overridden:
+        yield f"settings that are overridden: {', '.join(overridden)}"

@@ -46,6 +46,7 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "scale_scores": (True,),
     "embedding_norm": (False,),
     "scale_logits": (False,),
+    "tied_embeddings": ("three-way", "two-way", "none"),
     "layer_norm_epsilon": (1e-5,),
 }
 # The axis of our parameters that holds the model's features. The bias of the logits, also named

@@ -58,7 +58,7 @@ def _config(may_scale: bool, tables: str, fields: JsonFields, names: Iterable[st
         layer_norm_epsilon=fields.number("layer_norm_epsilon", "model.layer_norm_epsilon", 1e-6),
         # Files that transformers 5 has saved again state tie_word_embeddings=true although they
         # have an output matrix: the tensors decide.
-        tied_embeddings="none" if OUTPUT in names else "three-way",
+        tied_embeddings="inputs" if OUTPUT in names else "three-way",
         scale_logits=may_scale and fields.boolean("scale_decoder_outputs", tied),
         pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
         start_id=fields.integer("decoder_start_token_id", "model.start_id", 0),
@@ -68,9 +68,8 @@ def _config(may_scale: bool, tables: str, fields: JsonFields, names: Iterable[st
 
 def _tensors(config: ModelConfig) -> Iterator[Tensor]:
     table = config.target_vocab_size, config.d_model
-    if config.tied_embeddings == "none":
+    if config.has_output_table:
         yield Tensor(OUTPUT, ("output_embedding", "table"), table)
-        yield Tensor(SHARED, ("source_embedding", "table"), table, COPIES, OUTPUT)
     yield Tensor(SHARED, ("target_embedding", "table"), table, COPIES, OUTPUT)
     for side, layers in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
         for i in range(layers):

@@ -255,6 +255,7 @@ def test_translations_equal_those_of_ctranslate2(pair, tmp_path):
         ("scale_scores", False),
         ("embedding_norm", True),
         ("scale_logits", True),
+        ("tied_embeddings", "inputs"),
     ],
 )
 def test_a_run_that_marian_cannot_express_is_refused_by_name(tmp_path, field, value):

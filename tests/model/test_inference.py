@@ -32,6 +32,7 @@ MODELS = {
         "feed_forward_bias": False,
         "d_k": 7,
         "scale_logits": True,
+        "tied_embeddings": "inputs",
     },
     "rnn": {"kind": "rnn"},
     "rnn_attention": {"kind": "rnn_attention", "tied_embeddings": "none"},
@@ -108,7 +109,7 @@ def test_narrow_weights_are_refused_by_a_model_of_float32():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["tied", "untied", "rnn"])
+@pytest.mark.parametrize("name", ["tied", "gated", "rnn"])
 def test_a_bias_in_the_table_is_added_with_16_bits(name, dtype):
     """Biases of all sizes, −inf, and the least float32, which is −inf in bfloat16. Rounded to
     bfloat16 alone they would have 8 bits."""

@@ -155,8 +155,9 @@ class ModelConfig(Options):
     layer_norm_epsilon: float = option(1e-6, "epsilon of the norms", above=0)
     tied_embeddings: str = option(
         "three-way",
-        "three-way: source = target = output (section 3.4); two-way: target = output; none",
-        choices=("three-way", "two-way", "none"),
+        "three-way: source = target = output (section 3.4); two-way: target = output; inputs: "
+        "source = target; none",
+        choices=("three-way", "two-way", "inputs", "none"),
     )
     scale_embeddings: bool = option(True, "multiply embeddings by √d_model (section 3.4)")
     embedding_norm: bool = option(False, "a norm after embeddings + positions, before dropout")
@@ -203,6 +204,16 @@ class ModelConfig(Options):
         return "float32" if self.dtype == "float32" else "bfloat16"
 
     @property
+    def shares_inputs(self) -> bool:
+        """Whether source and target have the same embeddings."""
+        return self.tied_embeddings in ("three-way", "inputs")
+
+    @property
+    def has_output_table(self) -> bool:
+        """Whether the logits have a table of their own."""
+        return self.tied_embeddings in ("inputs", "none")
+
+    @property
     def decoder_layers(self) -> int:
         """The number of decoder layers."""
         return self.num_decoder_layers or self.num_layers
@@ -214,10 +225,10 @@ class ModelConfig(Options):
         else:
             self._check_rnn()
         sizes = self.source_vocab_size, self.target_vocab_size
-        if self.tied_embeddings == "three-way" and sizes[0] != sizes[1]:
+        if self.shares_inputs and sizes[0] != sizes[1]:
             raise ValueError(
-                "three-way tied embeddings need one vocabulary for both sides, got "
-                f"source_vocab_size={sizes[0]}, target_vocab_size={sizes[1]}"
+                f"model.tied_embeddings={self.tied_embeddings} needs one vocabulary for both "
+                f"sides, got source_vocab_size={sizes[0]}, target_vocab_size={sizes[1]}"
             )
         for name in ("pad_id", "start_id", "end_id", "unknown_id"):
             got = getattr(self, name)
@@ -308,11 +319,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 def num_parameters(config: ModelConfig) -> int:
     """The number of parameters, in closed form."""
     layers = num_transformer_parameters if config.kind == "transformer" else num_rnn_parameters
-    embeddings = {
-        "three-way": config.source_vocab_size,
-        "two-way": config.source_vocab_size + config.target_vocab_size,
-        "none": config.source_vocab_size + 2 * config.target_vocab_size,
-    }[config.tied_embeddings]
+    embeddings = config.target_vocab_size * (1 + config.has_output_table)
+    embeddings += config.source_vocab_size * (not config.shares_inputs)
     output_bias = config.target_vocab_size if config.output_bias else 0
     return layers(config) + embeddings * config.d_model + output_bias
 

@@ -43,11 +43,11 @@ class EncoderDecoder(nn.Module):
     def setup(self) -> None:
         c = self.config
         self.target_embedding = Embedding(c, c.target_vocab_size)
-        if c.tied_embeddings == "three-way":
+        if c.shares_inputs:
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = Embedding(c, c.source_vocab_size)
-        if c.tied_embeddings == "none":
+        if c.has_output_table:
             self.output_embedding = Embedding(c, c.target_vocab_size)
         else:
             self.output_embedding = self.target_embedding

@@ -37,7 +37,7 @@ def inference_variables(
             )
         return x.astype(config.weights_dtype, copy=False)
 
-    output = "output_embedding" if config.tied_embeddings == "none" else "target_embedding"
+    output = "output_embedding" if config.has_output_table else "target_embedding"
     transposed = params[output]["table"].astype(config.weights_dtype, copy=False).T
     if bias_in_table and config.output_bias:
         transposed = with_bias(transposed, params["output_bias"])

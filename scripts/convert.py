@@ -1,12 +1,13 @@
 """Convert a directory of transformers (MarianMT, BART, T5 and their relatives) to a run, which
-training can start from, or a run to a MarianMT directory.
+training can start from, or a run to such a directory.
 
     python scripts/convert.py --from_model=opus-mt-en-de --to=runs/en_de
-    python scripts/convert.py --from_run=runs/mine --to_marian=DIR [--checkpoint=best]
+    python scripts/convert.py --from_run=runs/mine --to_model=DIR [--checkpoint=best]
 decode.py translates with either without conversion. An error names what cannot be converted.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from absl import flags
@@ -14,8 +15,7 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.interop.marian_export import check_expressible, export_marian
-from seq2seq.interop.models import family_of, load_params, open_model
+from seq2seq.interop.models import export_of, family_of, load_params, open_model
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
@@ -52,14 +52,14 @@ def import_model(directory: Path, run: Path) -> None:
     )
 
 
-def export_run(run: Path, checkpoint: str, directory: Path) -> None:
-    """Write a checkpoint of a run as a MarianMT directory."""
+def export_run(run: Path, checkpoint: str, directory: Path, model_type: str = "") -> None:
+    """Write a checkpoint of a run as a directory of transformers."""
     config, tokenizers = open_model(run, checkpoint)
-    check_expressible(config, tokenizers, run)
+    export = export_of(config.model, run, model_type)
     check_new(directory)
     with new_directory(directory) as new:
         prepare_jax("off", 1)
-        for line in export_marian(config, tokenizers, load_params(run, checkpoint), new):
+        for line in export.write(config, tokenizers, partial(load_params, run, checkpoint), new):
             print(line, file=sys.stderr)
 
 
@@ -67,18 +67,18 @@ def main() -> None:
     f = flags.FLAGS
     paths = {
         name: Path(value).expanduser().absolute()
-        for name in ("from_model", "to", "from_run", "to_marian")
+        for name in ("from_model", "to", "from_run", "to_model")
         if (value := f[name].value)
     }
     if set(paths) == {"from_model", "to"}:
         import_model(paths["from_model"], paths["to"])
-    elif set(paths) == {"from_run", "to_marian"}:
-        export_run(paths["from_run"], f.checkpoint, paths["to_marian"])
+    elif set(paths) == {"from_run", "to_model"}:
+        export_run(paths["from_run"], f.checkpoint, paths["to_model"], f.model_type)
     else:
         raise UserError(
             CONFIGURATION,
             "the flags are incomplete or contradictory: expected --from_model=DIR --to=RUN, or "
-            "--from_run=RUN --to_marian=DIR",
+            "--from_run=RUN --to_model=DIR",
         )
 
 
@@ -86,7 +86,10 @@ def define_flags() -> None:
     define_path("from_model", None, "The directory of transformers to import.")
     define_path("to", None, "The run directory to write.")
     define_path("from_run", None, "The run directory to export.")
-    define_path("to_marian", None, "The MarianMT directory to write.")
+    define_path("to_model", None, "The directory of transformers to write.")
+    flags.DEFINE_string(
+        "model_type", "", "Of --to_model: marian, bart, t5, …; empty: the first that fits the run."
+    )
     flags.DEFINE_string(
         "checkpoint", "best", "Of --from_run: best, latest, average, a step, or an average's name."
     )

@@ -210,7 +210,8 @@ def test_the_files_that_a_document_names_exist(name):
 def test_the_fields_and_flags_that_a_document_names_exist(name):
     scripts = ["train.py", "decode.py"]
     scripts += [
-        f"scripts/{name}.py" for name in ("checkpoints", "export", "report", "attention_page")
+        f"scripts/{name}.py"
+        for name in ("checkpoints", "convert", "export", "report", "attention_page")
     ]
     known = set().union(*map(flags_of, scripts)) | {option[2:] for option in pytest_options()}
     for code in inline_code(TEXTS[name]):

@@ -75,7 +75,7 @@ class DataConfig(Options):
         "", "tokenizer of the target side; empty: as tokenizer", choices=("", *TOKENIZERS)
     )
     joint_vocab: bool = option(
-        True, "one vocabulary for both sides (three-way tied embeddings need it)"
+        True, "one vocabulary for both sides (tied_embeddings=three-way and inputs need it)"
     )
     vocab_size: int = option(
         8000,

@@ -11,11 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.interop.common_fields import common_choices
+from seq2seq.interop.common_fields import common_choices, common_fields
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.language_codes import MBART_25
 from seq2seq.interop.pretrained import Pretrained, Template
 from seq2seq.interop.tensors import Redundant, Tensor, attention_layers, norm
+from seq2seq.interop.tokenizer_export import (
+    byte_level_files,
+    m2m_files,
+    mbart_files,
+    pegasus_files,
+)
 from seq2seq.interop.tokenizer_files import (
     FAIRSEQ_MODEL,
     load_byte_level_tokenizer,
@@ -70,6 +76,15 @@ def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> Model
         unknown_id=3,
         **common,
     )
+
+
+def _fields(model: ModelConfig) -> dict[str, Any]:
+    """The inverse of `_config`."""
+    return common_fields(model, ACTIVATIONS) | {
+        "vocab_size": model.source_vocab_size,
+        "tie_word_embeddings": model.tied_embeddings == "three-way",
+        "decoder_start_token_id": model.start_id,
+    }
 
 
 def _tensors(config: ModelConfig) -> Iterator[Tensor]:
@@ -150,36 +165,36 @@ def _tokenizer_fields(directory: Path) -> JsonFields:
 
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 M2M_100 = Pretrained(
-    "m2m_100", "M2M-100 or NLLB",
+    "m2m_100", "M2M-100 or NLLB", "M2M100ForConditionalGeneration",
     partial(_config, Choices("pre", False, "sinusoidal", "fairseq", False)),
-    _tensors, _redundant, _m2m_tokenizer, _m2m_template,
+    _fields, _tensors, _redundant, _m2m_tokenizer, m2m_files, _m2m_template,
     IDS | {"decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True},
 )  # fmt: skip
 MBART = Pretrained(
-    "mbart", "mBART",
+    "mbart", "mBART", "MBartForConditionalGeneration",
     partial(
         _config,
         Choices("pre", True, "learned", "interleaved", True, (True, True, True, False, False)),
     ),
-    _tensors, _redundant, load_mbart_tokenizer, _mbart_template,
+    _fields, _tensors, _redundant, load_mbart_tokenizer, mbart_files, _mbart_template,
     IDS | {"activation_function": "gelu", "forced_eos_token_id": 2},
 )  # fmt: skip
 BART = Pretrained(
-    "bart", "BART",
+    "bart", "BART", "BartForConditionalGeneration",
     partial(
         _config,
         Choices("post", True, "learned", "interleaved", True, (False, True, False, False, False)),
     ),
-    _tensors, _redundant, load_byte_level_tokenizer, _bart_template,
+    _fields, _tensors, _redundant, load_byte_level_tokenizer, byte_level_files, _bart_template,
     IDS | {"decoder_start_token_id": 2, "activation_function": "gelu", "forced_eos_token_id": 2},
 )  # fmt: skip
 PEGASUS = Pretrained(
-    "pegasus", "Pegasus",
+    "pegasus", "Pegasus", "PegasusForConditionalGeneration",
     partial(
         _config,
         Choices("pre", False, "sinusoidal", "halves", True, (True, False, True, True, False)),
     ),
-    _tensors, _redundant, load_pegasus_tokenizer, _no_template,
+    _fields, _tensors, _redundant, load_pegasus_tokenizer, pegasus_files, _no_template,
     {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
      "activation_function": "gelu", "forced_eos_token_id": 1},
 )  # fmt: skip

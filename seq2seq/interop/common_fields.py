@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seq2seq.interop.json_fields import JsonFields
+from seq2seq.model.config import ModelConfig
 
 
 def common_choices(fields: JsonFields, activations: Mapping[str, str]) -> dict[str, Any]:
@@ -33,3 +34,34 @@ def common_choices(fields: JsonFields, activations: Mapping[str, str]) -> dict[s
         pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
         end_id=fields.integer("eos_token_id", "model.end_id", 0),
     )
+
+
+def common_fields(model: ModelConfig, activations: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of which `common_choices` reads a model. An activation without a name gets that of
+    another one."""
+    per_side = {"ffn_dim": model.d_ff, "attention_heads": model.num_heads, "layerdrop": 0.0}
+    return {
+        "d_model": model.d_model,
+        "encoder_layers": model.num_layers,
+        "decoder_layers": model.decoder_layers,
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "activation_dropout": model.activation_dropout,
+        "activation_function": name_of(model.activation, activations),
+        "max_position_embeddings": model.max_length,
+        "scale_embedding": model.scale_embeddings,
+        "pad_token_id": model.pad_id,
+        "eos_token_id": model.end_id,
+        **{
+            f"{side}_{name}": value
+            for side in ("encoder", "decoder")
+            for name, value in per_side.items()
+        },
+    }
+
+
+def name_of(activation: str, activations: Mapping[str, str]) -> str:
+    """The first of the `activations` that is read as this one; the first of all if there is none,
+    which is then read as another one."""
+    names = [name for name, ours in activations.items() if ours == activation]
+    return (names or [*activations])[0]

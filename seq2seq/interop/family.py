@@ -1,14 +1,28 @@
-"""The interface of a model family: directories of another project that are read like runs.
+"""The interface of a model family: directories of another project that are read like runs, and
+written from runs.
 
 To add a family, write a module that defines a ModelFamily and add it to FAMILIES in models.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.model.config import ModelConfig
 from seq2seq.storage.config import Config
+
+
+class Export(NamedTuple):
+    """The functions that write a directory of a family."""
+
+    # The fields of the model that such a directory cannot express, each with (expected, got).
+    differences: Callable[[ModelConfig], Mapping[str, tuple[str, str]]]
+    # Writes a model without differences and its tokenizers into an empty directory. The parameters
+    # come from a function, which is called when everything else has been checked. Returns one line
+    # for each setting that the directory cannot express. UserError(CHECKPOINT) for what else it
+    # cannot, such as a tokenizer.
+    write: Callable[[Config, tuple[Tokenizer, Tokenizer], Callable[[], Any], Path], list[str]]
 
 
 class ModelFamily(NamedTuple):
@@ -21,3 +35,5 @@ class ModelFamily(NamedTuple):
     # files as far as possible without reading the parameters or touching a device.
     open: Callable[[Path], tuple[Config, tuple[Tokenizer, Tokenizer]]]
     load_params: Callable[[Path], Any]  # the parameters as NumPy arrays
+    model_type: str = ""  # what --model_type of convert.py calls it
+    export: Export | None = None  # None: such directories are not written

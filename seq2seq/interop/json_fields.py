@@ -1,5 +1,6 @@
 """JSON files of other projects: fields with checks that name the file and the field."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NoReturn
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.options import TYPE_NAMES, broken_rules
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.runtime.files import write_atomic
 from seq2seq.runtime.json_objects import json_object
 from seq2seq.storage.decoding_config import DecodingConfig
 
@@ -92,3 +94,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UserError(CHECKPOINT, f"{path} cannot be read: {error}") from None
     except ValueError as error:
         raise UserError(CHECKPOINT, f"{path} is malformed: {error}") from None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file that `read_json` reads."""
+    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

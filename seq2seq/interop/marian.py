@@ -12,7 +12,6 @@ from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.marian_tokenizer import UNKNOWN, MarianTokenizer, without_appended_pad
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.interop.common_fields import common_choices
-from seq2seq.interop.family import ModelFamily
 from seq2seq.interop.generation import common_decoding
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.marian_files import load_marian_tokenizers
@@ -22,8 +21,7 @@ from seq2seq.interop.marian_tensors import (
     params_from_tensors,
     remove_start_row,
 )
-from seq2seq.interop.pretrained import model_type
-from seq2seq.interop.weight_files import WeightFiles, weights_path
+from seq2seq.interop.weight_files import WeightFiles
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import Config, DecodingConfig
@@ -37,11 +35,6 @@ REQUIRED = {
 # The field in which convert.py records properties of a run that MarianMT's layout cannot express.
 NOTE = "jax_transformer"
 EXTRA_LENGTH = 50  # tokens beyond the length of the source, the default of runs
-
-
-def is_marian(directory: Path) -> bool:
-    """Whether a directory has a config.json of MarianMT."""
-    return model_type(directory) == "marian"
 
 
 def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
@@ -154,12 +147,3 @@ def load_marian(directory: Path, config: ModelConfig) -> dict[str, Any]:
     if NOTE in read_json(directory / "config.json"):
         arrays = remove_start_row(arrays, config, path)
     return params_from_tensors(arrays, config, path)
-
-
-MARIAN = ModelFamily(
-    name="MarianMT",
-    matches=is_marian,
-    params_path=weights_path,
-    open=open_marian,
-    load_params=lambda directory: load_marian(directory, marian_config(directory)[0]),
-)

@@ -5,15 +5,14 @@ biases become zeros, interleaved sinusoids become halves by a permutation of the
 start token with an embedding moves into the table of positions (`append_start_row`).
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save
 
+from seq2seq.data.config import TEMPLATES, DataConfig
 from seq2seq.data.tokenizers.marian_tokenizer import (
     OLD_PAD,
     PAD,
@@ -22,14 +21,17 @@ from seq2seq.data.tokenizers.marian_tokenizer import (
 )
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.interop.generation import STOPS
-from seq2seq.interop.marian import ACTIVATIONS, NOTE, REQUIRED
-from seq2seq.interop.marian_tensors import (
-    append_start_row,
-    config_with_start_row,
-    tensors_from_params,
+from seq2seq.interop.common_fields import common_fields
+from seq2seq.interop.generation_export import (
+    ENGINE,
+    forced_beginning,
+    generation_settings,
 )
-from seq2seq.interop.weight_files import WEIGHTS
+from seq2seq.interop.json_fields import write_json
+from seq2seq.interop.marian import ACTIVATIONS, NOTE, REQUIRED
+from seq2seq.interop.marian_tensors import append_start_row, config_with_start_row, tensors
+from seq2seq.interop.tensors import stored_tensors
+from seq2seq.interop.weight_files import write_weights
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.files import write_atomic
@@ -47,6 +49,7 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "scale_scores": (True,),
     "embedding_norm": (False,),
     "scale_logits": (False,),
+    "tied_embeddings": ("three-way", "two-way", "none"),
     "layer_norm_epsilon": (1e-5,),
 }
 # The axis of our parameters that holds the model's features. The bias of the logits, also named
@@ -64,61 +67,67 @@ FEATURES = {
     "scale": -1,
     "bias": -1,
 }
-# Fields of config.decoding: those that generation_config.json has too, and those of our engine.
-# `forced_eos_token_id` is always written, and costs nothing there.
+# Fields of config.decoding that generation_config.json has too. `forced_eos_token_id` is always
+# written, and costs nothing there.
 CARRIED = {
     "beam_size", "alpha", "power_penalty", "max_length", "min_length", "no_repeat_ngram",
     "suppress", "renormalize", "forced_prefix", "forced_end", "stop",
 }  # fmt: skip
-ENGINE = {"batch_size", "nbest", "horizon", "max_extra_length"}
 
 
-def check_expressible(config: Config, tokenizers: tuple[Tokenizer, Tokenizer], run: Path) -> None:
+def marian_differences(model: ModelConfig) -> dict[str, tuple[str, str]]:
+    """What MarianMT cannot express: (expected, got) for each field of the model."""
+    expressible = EXPRESSIBLE | {"d_k": (0, model.d_model // model.num_heads)}
+    return {
+        name: (" or ".join(dict.fromkeys(map(repr, values))), repr(getattr(model, name)))
+        for name, values in expressible.items()
+        if getattr(model, name) not in values
+    }
+
+
+def check_vocabulary(data: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
     """UserError(CHECKPOINT) that names what MarianMT cannot express."""
-    model = config.model
-    widths = {"d_k": (0, model.d_model // model.num_heads)}
-    for name, values in (EXPRESSIBLE | widths).items():
-        got = getattr(model, name)
-        if got not in values:
-            expected = " or ".join(dict.fromkeys(map(repr, values)))
-            raise UserError(
-                CHECKPOINT,
-                f"{run}: model.{name}={got!r} is not supported by MarianMT: expected {expected}",
-            )
     for tokenizer in tokenizers:
         if not isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
             raise UserError(
                 CHECKPOINT,
-                f"{run}: a vocabulary of {tokenizer.kind} is not supported by MarianMT: expected "
-                "unigram or bpe (SentencePiece)",
+                f"a vocabulary of {tokenizer.kind} is not supported by MarianMT: expected unigram "
+                "or bpe (SentencePiece)",
             )
         if tokenizer.id_of(OLD_PAD) is not None:
             raise UserError(
                 CHECKPOINT,
-                f"{run}: the vocabulary has the piece {OLD_PAD!r}, which the export reserves for "
-                "the run's padding",
+                f"the vocabulary has the piece {OLD_PAD!r}, which the export reserves for the "
+                "run's padding",
+            )
+    for name in TEMPLATES:
+        if got := getattr(data, name):
+            raise UserError(
+                CHECKPOINT, f"data.{name} is not supported by MarianMT: expected '', got {got!r}"
             )
 
 
 def export_marian(
     config: Config,
     tokenizers: tuple[Tokenizer, Tokenizer],
-    params: Mapping[str, Any],
+    load_params: Callable[[], Mapping[str, Any]],
     directory: Path,
 ) -> list[str]:
-    """Writes a model that passes `check_expressible` into an empty directory.
+    """Writes a model without `marian_differences` into an empty directory.
 
-    Returns one line for each decoding default that MarianMT cannot express.
+    Returns one line for each decoding default that MarianMT cannot express. UserError(CHECKPOINT)
+    for what else it cannot.
     """
+    check_vocabulary(config.data, tokenizers)
+    params = load_params()
     if config.model.sinusoid_layout == "interleaved":
         even_first = np.argsort(np.arange(config.model.d_model) % 2, kind="stable")
         params = permute_features(params, even_first)
     model = replace(config.model, sinusoid_layout="halves", attention_bias=True, output_bias=True)
-    arrays = tensors_from_params(params, model)
+    arrays = stored_tensors(tensors(model), params)
     note: dict[str, Any] = {}
-    source, target = map(as_marian, tokenizers)
-    suppressed = [target.vocabulary[piece] for piece in config.decoding.suppress.split()]
-    if not starts_with_zeros(params, model, (source, target)):
+    source, target = originals = (as_marian(tokenizers[0]), as_marian(tokenizers[1]))
+    if not starts_with_zeros(params, model, originals):
         recorded = "source_vocab_size", "target_vocab_size", "pad_id", "start_id"
         note = {
             "bos_token_id": model.start_id,
@@ -127,22 +136,13 @@ def export_marian(
         arrays, model = append_start_row(arrays, model), config_with_start_row(model)
         source = with_appended_pad(source, model.source_vocab_size - 1)
         target = with_appended_pad(target, model.target_vocab_size - 1)
-    write_atomic(directory / WEIGHTS, save(arrays, {"format": "pt"}))
-    ids = {
-        "pad_token_id": model.pad_id,
-        "eos_token_id": model.end_id,
-        "decoder_start_token_id": model.start_id,
-        "forced_eos_token_id": model.end_id,
-    }
-    write_json(directory / "config.json", marian_fields(model) | ids | note)
-    generation, lost = generation_fields(config.decoding, model)
-    forbidden = {"bad_words_ids": [[token] for token in sorted({*suppressed, model.pad_id})]}
-    forced = [target.vocabulary[piece] for piece in config.decoding.forced_prefix.split()]
-    if len(forced) == 1:
-        generation["forced_bos_token_id"] = forced[0]
-    write_json(directory / "generation_config.json", ids | generation | forbidden)
+    write_weights(directory, arrays)
+    write_json(directory / "config.json", marian_fields(model) | note)
+    write_json(
+        directory / "generation_config.json", marian_settings(config.decoding, model, originals[1])
+    )
     write_marian_tokenizers(directory, (source, target), model)
-    return lost
+    return lost_settings(config.decoding)
 
 
 def permute_features(params: Mapping[str, Any], order: np.ndarray) -> dict[str, Any]:
@@ -181,38 +181,33 @@ def as_marian(tokenizer: Tokenizer) -> MarianTokenizer:
 
 
 def marian_fields(model: ModelConfig) -> dict[str, Any]:
-    """config.json without the token ids: the inverse of `marian_config` in marian.py."""
-    activations = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
-    per_side = {"ffn_dim": model.d_ff, "attention_heads": model.num_heads, "layerdrop": 0.0}
+    """config.json: the inverse of `marian_config` in marian.py."""
     return {
         **REQUIRED,
         "architectures": ["MarianMTModel"],
         "dtype": "float32",
         "vocab_size": model.source_vocab_size,
         "decoder_vocab_size": model.target_vocab_size,
-        "d_model": model.d_model,
-        "encoder_layers": model.num_layers,
-        "decoder_layers": model.decoder_layers,
-        "dropout": model.dropout,
-        "attention_dropout": model.attention_dropout,
-        "activation_dropout": model.activation_dropout,
-        "activation_function": activations[model.activation],
-        "max_position_embeddings": model.max_length,
-        "scale_embedding": model.scale_embeddings,
         "share_encoder_decoder_embeddings": model.tied_embeddings == "three-way",
         "tie_word_embeddings": model.tied_embeddings != "none",
-        **{
-            f"{side}_{name}": value
-            for side in ("encoder", "decoder")
-            for name, value in per_side.items()
-        },
+        "decoder_start_token_id": model.start_id,
+        "forced_eos_token_id": model.end_id,
+        **common_fields(model, ACTIVATIONS),
     }
 
 
-def generation_fields(
-    decoding: DecodingConfig, model: ModelConfig
-) -> tuple[dict[str, Any], list[str]]:
-    """generation_config.json without token ids, and a line for each field it cannot express."""
+def marian_settings(
+    decoding: DecodingConfig, model: ModelConfig, target: Tokenizer
+) -> dict[str, Any]:
+    """generation_config.json. An exact search is the default here, and not written."""
+    settings = generation_settings(replace(decoding, forced_end=True), model, target)
+    if decoding.stop == "exact":
+        del settings["early_stopping"]
+    return settings | forced_beginning(decoding.forced_prefix, target)
+
+
+def lost_settings(decoding: DecodingConfig) -> list[str]:
+    """A line for each setting that generation_config.json cannot express."""
     carried = CARRIED | ENGINE
     if decoding.no_repeat_ngram == 1:
         carried -= {"no_repeat_ngram"}
@@ -224,29 +219,12 @@ def generation_fields(
         for option in fields(DecodingConfig)
         if option.name not in carried and getattr(decoding, option.name) != option.default
     ]
-    alpha = decoding.alpha
-    if alpha and not decoding.power_penalty:
-        alpha = 1.0
+    if decoding.alpha and not decoding.power_penalty:
         lost.append(
             f"the length penalty ((5 + length) / 6)^{decoding.alpha:g} is not supported by "
             "MarianMT; replaced by length^1 in generation_config.json"
         )
-    # Counts the start token, unlike ours.
-    max_length = decoding.max_length + 1 if decoding.max_length else model.max_length
-    generation: dict[str, Any] = {
-        "num_beams": decoding.beam_size,
-        "length_penalty": alpha,
-        "max_length": max_length,
-        "renormalize_logits": decoding.renormalize,
-    }
-    if decoding.min_length:
-        generation["min_length"] = decoding.min_length  # the same number, see `_lengths`
-    if decoding.no_repeat_ngram > 1:
-        generation["no_repeat_ngram_size"] = decoding.no_repeat_ngram
-    for early_stopping, stop in STOPS.items():
-        if decoding.stop == stop:
-            generation["early_stopping"] = early_stopping
-    return generation, lost
+    return lost
 
 
 def write_marian_tokenizers(
@@ -268,7 +246,3 @@ def write_marian_tokenizers(
             "model_max_length": model.max_length,
         },
     )
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flax.traverse_util import flatten_dict
 
 from seq2seq.interop.tensors import Tensor, attention_layers, our_layout
 from seq2seq.model.config import ModelConfig
@@ -108,23 +107,6 @@ def _check_copy(name: str, array: np.ndarray, original: np.ndarray, path: str) -
             CHECKPOINT,
             f"{path}: {name} has other values than the tensor or table that it must duplicate",
         )
-
-
-def tensors_from_params(params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Arrays by name from our parameters: the inverse of `params_from_tensors`, bit-exact.
-
-    Biases that the configuration does not have are zero.
-    """
-    ours = flatten_dict(params)
-    arrays = {}
-    for name, path, shape, *_ in tensors(config):
-        array = ours.get(path)
-        if array is None:
-            array = np.zeros(shape, np.float32)
-        elif len(shape) == 2 and path[-1] not in ("table", "output_bias"):
-            array = np.reshape(array, shape[::-1]).T
-        arrays[name] = np.ascontiguousarray(np.reshape(array, shape), np.float32)
-    return arrays
 
 
 def config_with_start_row(config: ModelConfig) -> ModelConfig:

@@ -3,22 +3,55 @@
 FAMILIES registers the families; family.py defines their interface. Any other directory is a run.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.bart import BART, M2M_100, MBART, PEGASUS
-from seq2seq.interop.family import ModelFamily
-from seq2seq.interop.marian import MARIAN
+from seq2seq.interop.family import Export, ModelFamily
+from seq2seq.interop.marian import load_marian, marian_config, open_marian
+from seq2seq.interop.marian_export import export_marian, marian_differences
+from seq2seq.interop.pretrained import Pretrained, load_pretrained, model_type, open_pretrained
+from seq2seq.interop.pretrained_export import differences, export_pretrained
 from seq2seq.interop.t5 import MT5, T5, UMT5
 from seq2seq.interop.unsupported import OTHERS
-from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.interop.weight_files import weights_path
+from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.config import Config
 from seq2seq.storage.run_files import params_directory, read_run, restore_params
 
+
+def _of_type(name: str) -> Callable[[Path], bool]:
+    return lambda directory: model_type(directory) == name
+
+
+def _family_of_row(row: Pretrained) -> ModelFamily:
+    return ModelFamily(
+        name=row.name,
+        matches=_of_type(row.model_type),
+        params_path=weights_path,
+        open=partial(open_pretrained, row),
+        load_params=partial(load_pretrained, row),
+        model_type=row.model_type,
+        export=Export(partial(differences, row), partial(export_pretrained, row)),
+    )
+
+
+MARIAN = ModelFamily(
+    name="MarianMT",
+    matches=_of_type("marian"),
+    params_path=weights_path,
+    open=open_marian,
+    load_params=lambda directory: load_marian(directory, marian_config(directory)[0]),
+    model_type="marian",
+    export=Export(marian_differences, export_marian),
+)
 PRETRAINED = (M2M_100, MBART, BART, PEGASUS, T5, MT5, UMT5)
-# The first that recognises a directory reads it.
-FAMILIES: tuple[ModelFamily, ...] = (MARIAN, *(row.family() for row in PRETRAINED), OTHERS)
+# The first that recognises a directory reads it. A run is written as the first that can express it.
+FAMILIES: tuple[ModelFamily, ...] = (MARIAN, *map(_family_of_row, PRETRAINED), OTHERS)
 
 
 def find_params(directory: Path, checkpoint: str) -> Path:
@@ -52,6 +85,39 @@ def load_params(directory: Path, checkpoint: str) -> Any:
 def family_of(directory: Path) -> ModelFamily | None:
     """The family of a directory, None for a run."""
     return next((family for family in FAMILIES if family.matches(directory)), None)
+
+
+def export_of(model: ModelConfig, run: Path, kind: str = "") -> Export:
+    """The functions that write a model as a directory of `kind`, a model_type. Without it, of the
+    family that `run` is a directory of, or of the first that can express the model.
+
+    UserError that names what the family, or the nearest one, cannot express.
+    """
+    exports = {family.model_type: family for family in FAMILIES if family.export}
+    if not kind and (original := family_of(run)):
+        kind = original.model_type
+    if kind and kind not in exports:
+        raise UserError(
+            CONFIGURATION,
+            f"--model_type is unknown: expected one of {', '.join(exports)}, got {kind!r}",
+        )
+    candidates = [
+        (family, family.export, family.export.differences(model))
+        for family in ([exports[kind]] if kind else exports.values())
+        if family.export
+    ]
+    family, export, different = min(candidates, key=lambda candidate: len(candidate[2]))
+    if different:
+        expected, got = (
+            ", ".join(f"model.{name}={pair[i]}" for name, pair in different.items()) for i in (0, 1)
+        )
+        raise UserError(
+            CHECKPOINT,
+            f"{run} is not supported by {family.name}"
+            f"{'' if kind else ', the nearest family of transformers'}: expected {expected}, got "
+            f"{got}",
+        )
+    return export
 
 
 def _family(directory: Path, checkpoint: str) -> ModelFamily | None:

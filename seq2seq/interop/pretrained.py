@@ -1,7 +1,7 @@
 """Directories of transformers as model families: one row of a table describes each.
 
 A row (`Pretrained`) says how config.json becomes a ModelConfig, which tensors are which parameters,
-how the tokenizer is read, and which pieces surround a text. `family` makes a ModelFamily of it.
+how the tokenizer is read, and which pieces surround a text. pretrained_export.py is the inverse.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
-from seq2seq.interop.family import ModelFamily
 from seq2seq.interop.generation import decoding_of, generation_fields
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.tensors import Redundant, Tensor, places_in, read_params
-from seq2seq.interop.weight_files import WeightFiles, weights_path
+from seq2seq.interop.tokenizer_export import Files
+from seq2seq.interop.weight_files import WeightFiles
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.json_objects import json_object
@@ -37,26 +37,21 @@ class Pretrained(NamedTuple):
 
     model_type: str  # of config.json
     name: str  # for error messages
+    architecture: str  # the class of transformers
     # The ModelConfig of config.json, in a file that has tensors of these names.
     config: Callable[[JsonFields, Iterable[str]], ModelConfig]
+    fields: Callable[[ModelConfig], Mapping[str, Any]]  # the inverse of `config`
     tensors: Callable[[ModelConfig], Iterable[Tensor]]
     redundant: Callable[[ModelConfig], Redundant]
     # The tokenizer of a directory whose embedding has this many rows.
     tokenizer: Callable[[Path, int], Tokenizer]
+    # The inverse: the contents of files by name. UserError(CHECKPOINT) for another kind of
+    # tokenizer.
+    tokenizer_files: Callable[[Tokenizer, DataConfig], Files]
     # By the generation settings, the directory and the tokenizer.
     template: Callable[[JsonFields, Path, Tokenizer], Template]
     # Defaults of fields of config.json that a file need not state.
     defaults: Mapping[str, Any]
-
-    def family(self) -> ModelFamily:
-        """The functions that read a directory."""
-        return ModelFamily(
-            name=self.name,
-            matches=lambda directory: model_type(directory) == self.model_type,
-            params_path=weights_path,
-            open=lambda directory: open_pretrained(self, directory),
-            load_params=lambda directory: load_pretrained(self, directory),
-        )
 
 
 def model_type(directory: Path) -> str | None:
@@ -105,11 +100,22 @@ def open_pretrained(row: Pretrained, directory: Path) -> tuple[Config, tuple[Tok
     """
     fields = read_fields(row, directory)
     weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
-    model = model_of(row, fields, weights.shapes)
+    config, tokenizers = described(row, directory, fields, weights.shapes)
+    places_in(row.tensors(config.model), row.redundant(config.model), weights)
+    return config, tokenizers
+
+
+def described(
+    row: Pretrained, directory: Path, fields: JsonFields, names: Iterable[str]
+) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config and tokenizers of a directory with these fields and tensors of these names.
+
+    UserError(CHECKPOINT).
+    """
+    model = model_of(row, fields, names)
     tokenizer = row.tokenizer(directory, model.target_vocab_size)
     unknown = tokenizer.id_of("<unk>")
     model = replace(model, unknown_id=model.unknown_id if unknown is None else unknown)
-    places_in(row.tensors(model), row.redundant(model), weights)
     settings = generation_fields(directory, fields)
     decoding = decoding_of(settings, model, tokenizer)
     length = min(model.max_length, model.longest)

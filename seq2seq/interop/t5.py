@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.interop.common_fields import name_of
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.pretrained import Pretrained, Template
 from seq2seq.interop.tensors import Redundant, Tensor
+from seq2seq.interop.tokenizer_export import t5_files
 from seq2seq.interop.tokenizer_files import (
     JSON,
     T5_MODEL,
@@ -58,7 +61,7 @@ def _config(may_scale: bool, tables: str, fields: JsonFields, names: Iterable[st
         layer_norm_epsilon=fields.number("layer_norm_epsilon", "model.layer_norm_epsilon", 1e-6),
         # Files that transformers 5 has saved again state tie_word_embeddings=true although they
         # have an output matrix: the tensors decide.
-        tied_embeddings="none" if OUTPUT in names else "three-way",
+        tied_embeddings="inputs" if OUTPUT in names else "three-way",
         scale_logits=may_scale and fields.boolean("scale_decoder_outputs", tied),
         pad_id=fields.integer("pad_token_id", "model.pad_id", 0),
         start_id=fields.integer("decoder_start_token_id", "model.start_id", 0),
@@ -66,11 +69,35 @@ def _config(may_scale: bool, tables: str, fields: JsonFields, names: Iterable[st
     )  # fmt: skip
 
 
+def _fields(model: ModelConfig) -> dict[str, Any]:
+    """The inverse of `_config`. All versions of transformers read one of the two last fields."""
+    activations = GATED if model.gated_feed_forward else ACTIVATIONS
+    prefix = "gated-" if model.gated_feed_forward else ""
+    return {
+        "vocab_size": model.source_vocab_size,
+        "d_model": model.d_model,
+        "d_ff": model.d_ff,
+        "d_kv": model.head_size,
+        "num_heads": model.num_heads,
+        "num_layers": model.num_layers,
+        "num_decoder_layers": model.decoder_layers,
+        "dropout_rate": model.dropout,
+        "relative_attention_num_buckets": model.relative_buckets,
+        "relative_attention_max_distance": model.relative_distance,
+        "feed_forward_proj": prefix + name_of(model.activation, activations),
+        "layer_norm_epsilon": model.layer_norm_epsilon,
+        "pad_token_id": model.pad_id,
+        "eos_token_id": model.end_id,
+        "decoder_start_token_id": model.start_id,
+        "tie_word_embeddings": model.tied_embeddings == "three-way",
+        "scale_decoder_outputs": model.scale_logits,
+    }
+
+
 def _tensors(config: ModelConfig) -> Iterator[Tensor]:
     table = config.target_vocab_size, config.d_model
-    if config.tied_embeddings == "none":
+    if config.has_output_table:
         yield Tensor(OUTPUT, ("output_embedding", "table"), table)
-        yield Tensor(SHARED, ("source_embedding", "table"), table, COPIES, OUTPUT)
     yield Tensor(SHARED, ("target_embedding", "table"), table, COPIES, OUTPUT)
     for side, layers in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
         for i in range(layers):
@@ -139,14 +166,17 @@ DEFAULTS = {
 }  # fmt: skip
 LATER = DEFAULTS | {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
 T5 = Pretrained(
-    "t5", "T5", partial(_config, True, "stack"), _tensors, _redundant, _tokenizer, _template,
-    DEFAULTS,
+    "t5", "T5", "T5ForConditionalGeneration",
+    partial(_config, True, "stack"), _fields, _tensors, _redundant,
+    _tokenizer, t5_files, _template, DEFAULTS,
 )  # fmt: skip
 MT5 = Pretrained(
-    "mt5", "mT5", partial(_config, False, "stack"), _tensors, _redundant, _tokenizer, _template,
-    LATER,
+    "mt5", "mT5", "MT5ForConditionalGeneration",
+    partial(_config, False, "stack"), _fields, _tensors, _redundant,
+    _tokenizer, t5_files, _template, LATER,
 )  # fmt: skip
 UMT5 = Pretrained(
-    "umt5", "umT5", partial(_config, True, "layer"), _tensors, _redundant, _tokenizer, _template,
-    LATER,
+    "umt5", "umT5", "UMT5ForConditionalGeneration",
+    partial(_config, True, "layer"), _fields, _tensors, _redundant,
+    _tokenizer, t5_files, _template, LATER,
 )  # fmt: skip

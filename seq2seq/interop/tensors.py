@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from seq2seq.interop.weight_files import WeightFiles
 from seq2seq.model.config import ModelConfig
@@ -76,6 +77,34 @@ def our_layout(array: np.ndarray, path: tuple[str, ...], config: ModelConfig) ->
     if path == ("output_bias",):
         return array.reshape(-1)
     return array
+
+
+def their_layout(array: np.ndarray, tensor: Tensor) -> np.ndarray:
+    """The inverse of `our_layout`; rows that are never used are zero."""
+    name, shape = tensor.path[-1], tensor.shape
+    if name == "table":
+        return np.pad(array, ((tensor.first_row, 0), (0, 0))) if tensor.first_row else array
+    if len(shape) == 2 and tensor.path != ("output_bias",):
+        return array.reshape(shape[::-1]).T
+    return array.reshape(shape)
+
+
+def stored_tensors(tensors: Iterable[Tensor], params: Any) -> dict[str, np.ndarray]:
+    """The arrays of a file by name: the inverse of `read_params`, bit-exact. Copies are not stored.
+
+    Biases that the parameters do not have are zero. If the caller does not keep `params`, memory
+    holds one array besides them.
+    """
+    ours, arrays = flatten_dict(params), {}
+    del params
+    for tensor in tensors:
+        array = ours.pop(tensor.path, None)
+        if array is None:
+            array = np.zeros(tensor.shape, np.float32)
+        else:
+            array = their_layout(np.asarray(array, np.float32), tensor)
+        arrays[tensor.name] = np.ascontiguousarray(array)
+    return arrays
 
 
 class Place(NamedTuple):

@@ -1,7 +1,7 @@
 """The weights of a directory of transformers: one safetensors file, or shards with an index.
 
 A pickle is never opened. A tensor is read when it is asked for, so that memory holds one of them
-besides the parameters.
+besides the parameters. Shards are never written.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,9 +12,11 @@ from typing import Any
 import ml_dtypes  # noqa: F401 – safetensors needs it for bfloat16
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from seq2seq.interop.json_fields import read_json
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.runtime.files import sync_to_disk
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them
@@ -79,6 +81,13 @@ def weights_path(directory: Path) -> Path:
     """The index if there are shards only, otherwise the file of weights, which may be missing."""
     single, index = directory / WEIGHTS, directory / INDEX
     return index if index.exists() and not single.exists() else single
+
+
+def write_weights(directory: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes the file of weights, of any size, without another copy of the arrays in memory."""
+    path = directory / WEIGHTS
+    save_file(arrays, path, {"format": "pt"})
+    sync_to_disk(path)
 
 
 def shards(index: Path) -> dict[str, Path]:

@@ -59,10 +59,10 @@ class Config(Options):
                 "data.vocab is not supported with training.init_from, whose vocabulary is used; "
                 f"give one of them, got {self.data.vocab!r} and {self.training.init_from!r}"
             )
-        if self.model.tied_embeddings == "three-way" and not self.data.joint_vocab:
+        if self.model.shares_inputs and not self.data.joint_vocab:
             raise ValueError(
-                "three-way tied embeddings need data.joint_vocab=true, got false; or set "
-                "model.tied_embeddings=two-way"
+                f"model.tied_embeddings={self.model.tied_embeddings} needs data.joint_vocab=true, "
+                "got false; or set model.tied_embeddings=two-way or none"
             )
 
     @property

@@ -67,7 +67,7 @@ def test_an_ensemble_of_a_directory_and_its_run_has_the_output_of_one_of_them(co
 
 
 def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converted, tmp_path):
-    arguments = f"--from_run={converted[1]}", f"--to_marian={tmp_path / 'out'}"
+    arguments = f"--from_run={converted[1]}", f"--to_model={tmp_path / 'out'}"
     code, out, err = call("scripts/convert.py", *arguments)
     assert (code, out, err) == (0, "", "")
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (
@@ -75,7 +75,7 @@ def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converte
     ).read_bytes()
     for flags, expected, message in (
         (arguments, OUTPUT, "exists already"),
-        ((f"--from_run={converted[1]}", "--to=x"), CONFIGURATION, "--to_marian=DIR"),
+        ((f"--from_run={converted[1]}", "--to=x"), CONFIGURATION, "--to_model=DIR"),
         ((f"--from_model={converted[1]}", f"--to={tmp_path / 'x'}"), CHECKPOINT, "model_type"),
     ):
         code, out, err = call("scripts/convert.py", *flags)

@@ -21,11 +21,12 @@ from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.translator import Translator
 from seq2seq.interop.marian_export import (
     as_marian,
-    check_expressible,
+    check_vocabulary,
     export_marian,
-    generation_fields,
+    lost_settings,
+    marian_settings,
 )
-from seq2seq.interop.models import load_params, open_model
+from seq2seq.interop.models import export_of, load_params, open_model
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.errors import CHECKPOINT, UserError
@@ -93,9 +94,10 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
 
 def exported(run: Path, directory: Path) -> Path:
     config, tokenizers = open_model(run, "best")
-    check_expressible(config, tokenizers, run)
     directory.mkdir()
-    export_marian(config, tokenizers, load_params(run, "best"), directory)
+    write = export_of(config.model, run).write
+    assert write is export_marian
+    write(config, tokenizers, lambda: load_params(run, "best"), directory)
     return directory
 
 
@@ -164,7 +166,7 @@ def test_a_marian_model_with_a_nonzero_start_token_is_exported_bit_exactly(tmp_p
     params = load_params(tmp_path / "marian", "best")
     params["target_embedding"]["table"][-1] = 0.25
     (tmp_path / "out").mkdir()
-    export_marian(config, tokenizers, params, tmp_path / "out")
+    export_marian(config, tokenizers, lambda: params, tmp_path / "out")
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     assert tensors["model.shared.weight"].shape[0] == config.model.target_vocab_size + 1
     assert not tensors["model.shared.weight"][-1].any()
@@ -255,24 +257,33 @@ def test_translations_equal_those_of_ctranslate2(pair, tmp_path):
         ("scale_scores", False),
         ("embedding_norm", True),
         ("scale_logits", True),
+        ("tied_embeddings", "inputs"),
     ],
 )
 def test_a_run_that_marian_cannot_express_is_refused_by_name(tmp_path, field, value):
-    words, config = ListTokenizer("words", b"a\nb"), tiny_config("tsv:nowhere")
-    config.model.layer_norm_epsilon = 1e-5
-    with pytest.raises(UserError, match="words"):
-        check_expressible(config, (words, words), tmp_path)
-    setattr(config.model, field, value)
-    with pytest.raises(UserError, match=f"model.{field}") as caught:
-        check_expressible(config, (), tmp_path)
+    sizes = {"source_vocab_size": 9, "target_vocab_size": 9}
+    model = replace(tiny_config("tsv:nowhere").model, layer_norm_epsilon=1e-5, **sizes)
+    assert export_of(model, tmp_path).write is export_marian
+    model = replace(model, **{field: value})
+    message = rf"MarianMT: expected model.{field}=.*, got model.{field}="
+    with pytest.raises(UserError, match=message) as caught:
+        export_of(model, tmp_path, "marian")
     assert caught.value.code == CHECKPOINT
+
+
+def test_a_vocabulary_or_template_that_marian_cannot_express_is_refused_by_name():
+    words = ListTokenizer("words", b"a\nb")
+    with pytest.raises(UserError, match="a vocabulary of words is not supported by MarianMT"):
+        check_vocabulary(DataConfig(), (words, words))
+    with pytest.raises(UserError, match="data.source_begin is not supported .* got '<2de>'"):
+        check_vocabulary(DataConfig(source_begin="<2de>"), ())
 
 
 def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
     _, run, _ = pair
     config, tokenizers = open_model(run, "best")
     config = replace(config, decoding=DecodingConfig(alpha=0.6, no_repeat_ngram=1))
-    lost = export_marian(config, tokenizers, load_params(run, "best"), tmp_path)
+    lost = export_marian(config, tokenizers, lambda: load_params(run, "best"), tmp_path)
     assert [
         name
         for name in ("length penalty", "no_repeat_ngram")
@@ -292,8 +303,14 @@ def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
         no_repeat_ngram=3,
         forced_end=True,
     )
-    fields, lost = generation_fields(carried, config.model)
-    assert lost == [] and fields == {
+    pad, end = config.model.pad_id, config.model.end_id
+    fields = marian_settings(carried, config.model, tokenizers[1])
+    assert lost_settings(carried) == [] and fields == {
+        "pad_token_id": pad,
+        "eos_token_id": end,
+        "decoder_start_token_id": config.model.start_id,
+        "forced_eos_token_id": end,
+        "bad_words_ids": [[pad]],
         "num_beams": 3,
         "length_penalty": 0.6,
         "max_length": 8,
@@ -302,10 +319,12 @@ def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
         "no_repeat_ngram_size": 3,
     }
     for stop, early_stopping in (("full", False), ("now", True), ("bound", "never")):
-        fields, lost = generation_fields(
-            DecodingConfig(alpha=0, stop=stop, forced_prefix="a b"), config.model
-        )
-        assert fields["early_stopping"] is early_stopping and "forced_prefix='a b'" in lost[0]
+        several = DecodingConfig(alpha=0, stop=stop, forced_prefix="<unk> <s>")
+        fields = marian_settings(several, config.model, tokenizers[1])
+        assert fields["early_stopping"] is early_stopping and "forced_bos_token_id" not in fields
+        assert "forced_prefix='<unk> <s>'" in lost_settings(several)[0]
+    forced = marian_settings(replace(carried, forced_prefix="<unk>"), config.model, tokenizers[1])
+    assert forced["forced_bos_token_id"] == tokenizers[1].id_of("<unk>")
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

@@ -79,6 +79,7 @@ ACCEPTED = [
     {"source_vocab_size": 0, "target_vocab_size": 0, "unknown_id": 101},  # sizes of the vocabulary
     {"target_vocab_size": 41, "tied_embeddings": "two-way"},
     {"target_vocab_size": 41, "tied_embeddings": "none"},
+    {"tied_embeddings": "inputs"},
     {"num_decoder_layers": 1},
     LARGEST | {"num_heads": 2, "positions": "none"},
     TABLE,

@@ -75,13 +75,13 @@ def test_a_parameter_that_does_not_fit_raises_the_error_of_flax(tree):
     [
         ("three-way", {"target_embedding"}),
         ("two-way", {"target_embedding", "source_embedding"}),
+        ("inputs", {"target_embedding", "output_embedding"}),
         ("none", {"target_embedding", "source_embedding", "output_embedding"}),
     ],
 )
 def test_tying_shares_the_tables_it_names(tied, tables):
-    config = replace(
-        SMALL, source_vocab_size=V if tied == "three-way" else 37, tied_embeddings=tied
-    )
+    shared = tied in ("three-way", "inputs")
+    config = replace(SMALL, source_vocab_size=V if shared else 37, tied_embeddings=tied)
     tree = shapes(config)
     assert {name for name in tree if name.endswith("embedding")} == tables
     assert set(tree) - tables == {"encoder", "decoder"}
@@ -110,6 +110,7 @@ def test_tying_shares_the_tables_it_names(tied, tables):
         {
             "three-way": {"target_embedding": {5, 7, 11}},
             "two-way": {"target_embedding": {11, 7}, "source_embedding": {5, 7}},
+            "inputs": {"target_embedding": {5, 7, 11}, "output_embedding": set()},
             "none": {
                 "target_embedding": {11, 7},
                 "source_embedding": {5, 7},
@@ -118,7 +119,7 @@ def test_tying_shares_the_tables_it_names(tied, tables):
         }[tied],
     )
     assert inputs == embedded
-    scores = "output_embedding" if tied == "none" else "target_embedding"
+    scores = "output_embedding" if "output_embedding" in tables else "target_embedding"
     assert outputs == {name: everything if name == scores else set() for name in tables}
 
 
@@ -151,7 +152,7 @@ def test_the_selection_of_combinations_has_every_pair_of_values():
 def test_num_parameters_is_the_size_of_the_initialised_model_for_every_choice(cases):
     for choices in COMBINATIONS if cases == "all" else PAIRWISE:
         config = replace(SMALL, **dict(zip(CHOSEN, choices, strict=True)))
-        if config.tied_embeddings == "three-way":
+        if config.shares_inputs:
             config = replace(config, source_vocab_size=V)
         config.validate()
         assert count(shapes(config)) == num_parameters(config), config

@@ -39,6 +39,7 @@ class OffsetTokenizer:
         processor = SentencePieceProcessor()
         processor.LoadFromSerializedProto(model)
         own = range(processor.get_piece_size())
+        self.model_size = len(own)  # special pieces from offset + model_size on are not in it
         texts = processor.id_to_piece([*own])
         is_text = [
             not (processor.is_control(i) or processor.is_unknown(i) or processor.is_unused(i))

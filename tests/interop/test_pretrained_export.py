@@ -90,6 +90,10 @@ def test_a_run_is_written_as_the_family_whose_model_it_has(tmp_path):
         exports = {family.model_type: family.export for family in FAMILIES if family.export}
         assert export_of(model, tmp_path) is exports[expected]
         assert export_of(model, tmp_path, row.model_type) is exports[row.model_type]
+        directory = tmp_path / row.model_type
+        directory.mkdir()
+        change_json(directory / "config.json", model_type=row.model_type)
+        assert export_of(model, directory) is exports[row.model_type]
     sizes = {"source_vocab_size": 9, "target_vocab_size": 9}
     with pytest.raises(UserError, match=r"MarianMT, the nearest .*epsilon=1e-05, got .*=1e-06$"):
         export_of(ModelConfig(**sizes), tmp_path)

@@ -37,6 +37,7 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "silu": "s
                "swish": "silu"}  # fmt: skip
 SIDES = ("encoder", "decoder")
 # Fields of transformers 3. Later versions ignore them, so that another value would be read wrongly.
+# CTranslate2 reads the first two.
 LEGACY = (
     "normalize_before", "normalize_embedding", "add_final_layer_norm",
     "static_position_embeddings", "add_bias_logits",
@@ -78,13 +79,18 @@ def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> Model
     )
 
 
-def _fields(model: ModelConfig) -> dict[str, Any]:
+def _fields(choices: Choices, model: ModelConfig) -> dict[str, Any]:
     """The inverse of `_config`."""
-    return common_fields(model, ACTIVATIONS) | {
-        "vocab_size": model.source_vocab_size,
-        "tie_word_embeddings": model.tied_embeddings == "three-way",
-        "decoder_start_token_id": model.start_id,
-    }
+    legacy = dict(zip(LEGACY, choices.legacy, strict=False))
+    return (
+        common_fields(model, ACTIVATIONS)
+        | legacy
+        | {
+            "vocab_size": model.source_vocab_size,
+            "tie_word_embeddings": model.tied_embeddings == "three-way",
+            "decoder_start_token_id": model.start_id,
+        }
+    )
 
 
 def _tensors(config: ModelConfig) -> Iterator[Tensor]:
@@ -164,37 +170,32 @@ def _tokenizer_fields(directory: Path) -> JsonFields:
 
 
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_M2M = Choices("pre", False, "sinusoidal", "fairseq", False)
+_MBART = Choices("pre", True, "learned", "interleaved", True, (True, True, True, False, False))
+_BART = Choices("post", True, "learned", "interleaved", True, (False, True, False, False, False))
+_PEGASUS = Choices("pre", False, "sinusoidal", "halves", True, (True, False, True, True, False))
 M2M_100 = Pretrained(
     "m2m_100", "M2M-100 or NLLB", "M2M100ForConditionalGeneration",
-    partial(_config, Choices("pre", False, "sinusoidal", "fairseq", False)),
-    _fields, _tensors, _redundant, _m2m_tokenizer, m2m_files, _m2m_template,
+    partial(_config, _M2M), partial(_fields, _M2M), _tensors, _redundant,
+    _m2m_tokenizer, m2m_files, _m2m_template,
     IDS | {"decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True},
 )  # fmt: skip
 MBART = Pretrained(
     "mbart", "mBART", "MBartForConditionalGeneration",
-    partial(
-        _config,
-        Choices("pre", True, "learned", "interleaved", True, (True, True, True, False, False)),
-    ),
-    _fields, _tensors, _redundant, load_mbart_tokenizer, mbart_files, _mbart_template,
+    partial(_config, _MBART), partial(_fields, _MBART), _tensors, _redundant,
+    load_mbart_tokenizer, mbart_files, _mbart_template,
     IDS | {"activation_function": "gelu", "forced_eos_token_id": 2},
 )  # fmt: skip
 BART = Pretrained(
     "bart", "BART", "BartForConditionalGeneration",
-    partial(
-        _config,
-        Choices("post", True, "learned", "interleaved", True, (False, True, False, False, False)),
-    ),
-    _fields, _tensors, _redundant, load_byte_level_tokenizer, byte_level_files, _bart_template,
+    partial(_config, _BART), partial(_fields, _BART), _tensors, _redundant,
+    load_byte_level_tokenizer, byte_level_files, _bart_template,
     IDS | {"decoder_start_token_id": 2, "activation_function": "gelu", "forced_eos_token_id": 2},
 )  # fmt: skip
 PEGASUS = Pretrained(
     "pegasus", "Pegasus", "PegasusForConditionalGeneration",
-    partial(
-        _config,
-        Choices("pre", False, "sinusoidal", "halves", True, (True, False, True, True, False)),
-    ),
-    _fields, _tensors, _redundant, load_pegasus_tokenizer, pegasus_files, _no_template,
+    partial(_config, _PEGASUS), partial(_fields, _PEGASUS), _tensors, _redundant,
+    load_pegasus_tokenizer, pegasus_files, _no_template,
     {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
      "activation_function": "gelu", "forced_eos_token_id": 1},
 )  # fmt: skip

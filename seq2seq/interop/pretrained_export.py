@@ -32,7 +32,10 @@ def differences(row: Pretrained, model: ModelConfig) -> dict[str, tuple[str, str
         field.name: (repr(getattr(back, field.name)), repr(getattr(ours, field.name)))
         for field in fields(ModelConfig)
     }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    different = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    if "positions" in different:
+        different.pop("max_length", None)  # follows from them
+    return different
 
 
 def architecture(model: ModelConfig) -> ModelConfig:

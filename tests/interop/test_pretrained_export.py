@@ -50,14 +50,20 @@ def check_equal(directory, expected):
 @pytest.mark.parametrize("family", ["mbart", "t5"])
 def test_a_written_directory_is_read_as_the_same_model(tmp_path, family):
     """With other values of all fields and settings than the defaults."""
-    sizes = {"scale_embedding": True, "activation_function": "relu", "attention_dropout": 0.2}
     if family == "mbart":
-        write_fairseq(tmp_path / "first", "mbart", **sizes, decoder_start_token_id=62)
+        fields = {"scale_embedding": True, "activation_function": "relu", "attention_dropout": 0.2,
+                  "tie_word_embeddings": False, "decoder_start_token_id": 62}  # fmt: skip
+        write_fairseq(tmp_path / "first", "mbart", **fields)
+        forced = {"forced_eos_token_id": 2}
     else:
-        sizes = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
-        write_t5(tmp_path / "first", **UNTIED, **sizes, layer_norm_epsilon=1e-4)
-    change_json(tmp_path / "first" / "generation_config.json", **SETTINGS)
+        fields = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+                  "layer_norm_epsilon": 1e-4, "scale_decoder_outputs": True} | UNTIED  # fmt: skip
+        write_t5(tmp_path / "first", **fields)
+        forced = {"forced_bos_token_id": 9}
+    change_json(tmp_path / "first" / "generation_config.json", **SETTINGS, **forced)
     export_run(tmp_path / "first", "best", tmp_path / "second")
+    written = json.loads((tmp_path / "second" / "config.json").read_text())
+    assert fields.items() <= written.items()
     check_equal(tmp_path / "second", tmp_path / "first")
     first, second = (load_file(tmp_path / x / "model.safetensors") for x in ("first", "second"))
     for name in first:
@@ -84,6 +90,10 @@ def test_a_run_is_written_as_the_family_whose_model_it_has(tmp_path):
         exports = {family.model_type: family.export for family in FAMILIES if family.export}
         assert export_of(model, tmp_path) is exports[expected]
         assert export_of(model, tmp_path, row.model_type) is exports[row.model_type]
+        directory = tmp_path / row.model_type
+        directory.mkdir()
+        change_json(directory / "config.json", model_type=row.model_type)
+        assert export_of(model, directory) is exports[row.model_type]
     sizes = {"source_vocab_size": 9, "target_vocab_size": 9}
     with pytest.raises(UserError, match=r"MarianMT, the nearest .*epsilon=1e-05, got .*=1e-06$"):
         export_of(ModelConfig(**sizes), tmp_path)
@@ -129,6 +139,9 @@ def test_settings_that_become_others_are_listed_and_the_rest_is_refused(tmp_path
     assert (settings["src_lang"], settings["tgt_lang"]) == ("eng_Latn", "kor_Hang")
     back = open_model(tmp_path / "second", "best")[0]
     assert back.data.target_language == "kor_Hang" and back.decoding.stop == "bound"
+    legacy = replace(data, source_begin="", source_end="{source}")
+    (tmp_path / "legacy").mkdir()
+    assert write(replace(tuned, data=legacy), (tokenizer,) * 2, lambda: params, tmp_path / "legacy")
     words = ListTokenizer("words", b"a\nb")
     for tokenizers, changed, message in (
         ((words, words), data, "a vocabulary of words is not supported by NllbTokenizer"),
@@ -144,7 +157,7 @@ def test_settings_that_become_others_are_listed_and_the_rest_is_refused(tmp_path
 
 FAMILIES_OF_TRANSFORMERS = {
     "m2m_100": {}, "mbart": {"activation_function": "relu", "decoder_start_token_id": 62},
-    "bart": {}, "pegasus": {"scale_embedding": True}, "t5": {}, "t5_gated": GATED, "mt5": {},
+    "bart": {}, "pegasus": {"scale_embedding": True}, "t5": {}, "mt5": {},
     "umt5": {}, "madlad": GATED,
 }  # fmt: skip
 
@@ -157,10 +170,10 @@ def test_transformers_has_the_same_logits_and_translations_with_a_written_direct
     import torch
 
     reference = write_pretrained(tmp_path / "first", family, **FAMILIES_OF_TRANSFORMERS[family])
-    pad = reference.config.pad_token_id
-    change_json(
-        tmp_path / "first" / "generation_config.json", **SETTINGS | {"bad_words_ids": [[7], [pad]]}
-    )
+    settings = SETTINGS | {"bad_words_ids": [[7], [reference.config.pad_token_id]]}
+    if family == "bart":
+        settings["forced_bos_token_id"] = 0
+    change_json(tmp_path / "first" / "generation_config.json", **settings)
     reference = loaded(tmp_path / "first")
     import_model(tmp_path / "first", tmp_path / "run")
     export_run(tmp_path / "run", "best", tmp_path / "second", "mt5" if family == "mt5" else "")

@@ -1,0 +1,247 @@
+"""Benchmark: loading and decoding models of published shapes: ours, CTranslate2, HF generate.
+
+    python benchmarks/pretrained_speed.py --shape=t5-small [--rounds=2] [--beam_size=4]
+        [--length=32] [--variants="ours;CTranslate2"]
+The weights are random, so the lengths of the outputs are forced. Sources are 24 random token ids.
+Prints a Markdown table: seconds to load the directory from a warm disk cache, sentences per second
+of a second call, and the peak memory of the process. Each measurement is a process of its own;
+variants alternate.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+
+def t5_fields(width: int, inner: int, layers: int, heads: int, **fields) -> dict:
+    sizes = dict(d_model=width, d_ff=inner, num_layers=layers, num_heads=heads, d_kv=64)
+    return dict(vocab_size=32128, decoder_start_token_id=0) | sizes | fields
+
+
+def bart_fields(width: int, inner: int, layers: int, heads: int, **fields) -> dict:
+    sides = ("encoder", "decoder")
+    sizes = {f"{side}_layers": layers for side in sides} | {"d_model": width}
+    sizes |= {f"{side}_ffn_dim": inner for side in sides}
+    sizes |= {f"{side}_attention_heads": heads for side in sides}
+    return sizes | dict(max_position_embeddings=1024) | fields
+
+
+# Shape → the class of transformers, the fields of its config, and the sentences of a call.
+GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+NLLB = dict(vocab_size=256206, scale_embedding=True, activation_function="relu")
+SHAPES = {
+    "t5-small": ("T5", t5_fields(512, 2048, 6, 8), 256),
+    "flan-t5-base": ("T5", t5_fields(768, 2048, 12, 12, **GATED), 96),
+    "bart-base": ("Bart", bart_fields(768, 3072, 6, 12, vocab_size=50265), 128),
+    "nllb-600m": ("M2M100", bart_fields(1024, 4096, 12, 16, **NLLB), 32),
+}
+VARIANTS = {
+    "ours, mixed": ("ours", {"dtype": "mixed"}),
+    "ours, float32": ("ours", {"dtype": "float32"}),
+    "CTranslate2 float32: 2 translators, batch 32": ("ctranslate2", {"batch": 32}),
+    "HF generate: batch 32": ("hf", {"batch": 32}),
+}
+SOURCE_LENGTH, FIRST = 24, 5  # FIRST: the smallest id that is not special
+Translate = Callable[[list[list[int]]], int]  # the number of translations of sources
+
+
+def write_random(name: str, directory: Path) -> None:
+    """Write a directory of transformers with random weights."""
+    import torch
+    import transformers
+
+    prefix, fields, _ = SHAPES[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{prefix}Config")(**fields)
+    getattr(transformers, f"{prefix}ForConditionalGeneration")(config).save_pretrained(directory)
+    path = directory / "config.json"
+    content = json.loads(path.read_text()) | {"normalize_before": False}  # CTranslate2 reads it
+    path.write_text(json.dumps(content))
+
+
+def ours(directory: Path, beam_size: int, length: int, dtype: str) -> Translate:
+    """A function that translates with the engine of decode.py; without a tokenizer."""
+    from seq2seq.runtime.devices import prepare_jax
+
+    prepare_jax("off", 1, decoding_only=True)
+    from seq2seq.decoding.engine.engine import Engine
+    from seq2seq.decoding.results import Source
+    from seq2seq.interop.models import PRETRAINED
+    from seq2seq.interop.pretrained import load_pretrained, model_of, model_type, read_fields
+    from seq2seq.interop.weight_files import WeightFiles
+    from seq2seq.storage.config import DecodingConfig
+
+    row = next(row for row in PRETRAINED if row.model_type == model_type(directory))
+    names = WeightFiles(directory, "AutoModelForSeq2SeqLM").shapes
+    config = model_of(row, read_fields(row, directory), names)
+    forced = dict(min_length=length, max_length=length, max_extra_length=length)
+    options = DecodingConfig(
+        beam_size=beam_size, alpha=1.0, power_penalty=True, dtype=dtype, **forced
+    )
+    engine = Engine([config], options, ())
+    engine.use(load_pretrained(row, directory))
+
+    def run(sources: list[list[int]]) -> int:
+        window = [Source(number, ids) for number, ids in enumerate(sources)]
+        return sum(len(results) for results in engine.search([window]))
+
+    return run
+
+
+class Vocabulary:
+    """What the converter of CTranslate2 asks of a tokenizer."""
+
+    bos_token = pad_token = "t0"  # noqa: S105 – a token of a vocabulary
+    eos_token, unk_token = "</s>", "<unk>"
+    special_tokens_map: dict[str, list[str]] = {}
+    num_madeup_words, unk_token_id = 0, 3
+
+    def __init__(self, size: int, end: int):
+        self.tokens = [f"t{i}" for i in range(size)]
+        self.tokens[end], self.tokens[self.unk_token_id] = self.eos_token, self.unk_token
+
+    def get_vocab(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    def convert_ids_to_tokens(self, number: int) -> str:
+        return self.tokens[number]
+
+
+def ctranslate2(directory: Path, beam_size: int, length: int, batch: int) -> Translate:
+    """A function that translates with two translators of CTranslate2, which share the model."""
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+
+    config = json.loads((directory / "config.json").read_text())
+    vocabulary = Vocabulary(config["vocab_size"], config["eos_token_id"])
+    converted = directory / "ctranslate2"
+    if not converted.exists():
+        converter = TransformersConverter(str(directory))
+        converter.load_tokenizer = lambda *_, **__: vocabulary
+        converter.convert(str(converted))
+        return lambda sources: 0  # the conversion is not measured
+    translator = ctranslate2.Translator(
+        str(converted), compute_type="float32", inter_threads=2, intra_threads=os.cpu_count() // 2
+    )
+
+    def run(sources: list[list[int]]) -> int:
+        lines = [[*map(vocabulary.convert_ids_to_tokens, ids), "</s>"] for ids in sources]
+        forced = dict(min_decoding_length=length, max_decoding_length=length)
+        return len(
+            translator.translate_batch(lines, beam_size=beam_size, max_batch_size=batch, **forced)
+        )
+
+    return run
+
+
+def hf(directory: Path, beam_size: int, length: int, batch: int) -> Translate:
+    """A function that translates with transformers' generate."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    torch.set_num_threads(os.cpu_count())
+    network = AutoModelForSeq2SeqLM.from_pretrained(directory, dtype="float32").eval()
+    end = network.config.eos_token_id
+
+    def run(sources: list[list[int]]) -> int:
+        ids = torch.tensor([[*source, end] for source in sources])
+        forced = dict(min_new_tokens=length, max_new_tokens=length, num_beams=beam_size)
+        with torch.no_grad():
+            return sum(len(network.generate(input_ids=part, **forced)) for part in ids.split(batch))
+
+    return run
+
+
+def measure(f) -> dict:
+    """Seconds to load and of a second call, and peak memory in MB, of one variant."""
+    directory = Path(f.directory)
+    for path in directory.glob("*.safetensors"):
+        path.read_bytes()  # into the disk cache
+    program, arguments = VARIANTS[f.variant]
+    vocabulary, count = SHAPES[f.shape][1].get("vocab_size"), SHAPES[f.shape][2]
+    sources = np.random.default_rng(0).integers(FIRST, vocabulary, (count, SOURCE_LENGTH - 1))
+    programs = {"ours": ours, "ctranslate2": ctranslate2, "hf": hf}
+    started = time.perf_counter()
+    run = programs[program](directory, f.beam_size, f.length, **arguments)
+    loaded = time.perf_counter() - started
+    seconds = []
+    for _ in range(2):
+        started = time.perf_counter()
+        assert run(sources.tolist()) in (0, count)
+        seconds.append(time.perf_counter() - started)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return {"load": loaded, "rate": count / seconds[-1], "memory": memory}
+
+
+def measured(f, directory: str, name: str) -> dict | None:
+    """What `measure` returns for a variant in a new process; None, with a message, if it fails."""
+    options = [f"--{option}={f[option].value}" for option in ("shape", "beam_size", "length")]
+    command = [
+        sys.executable, __file__, f"--variant={name}", f"--directory={directory}", *options,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        print(f"{name}: {done.stderr[-500:]}", file=sys.stderr)
+        return None
+    result = json.loads(done.stdout.splitlines()[-1])
+    print(name, result, file=sys.stderr, flush=True)
+    return result
+
+
+def main(_):
+    f = flags.FLAGS
+    if f.variant:
+        print(json.dumps(measure(f)))
+        return
+    chosen = [name for name in VARIANTS if any(part in name for part in f.variants.split(";"))]
+    results = {name: [] for name in chosen}
+    with tempfile.TemporaryDirectory() as directory:
+        write_random(f.shape, Path(directory))
+        for name in chosen:
+            if name.startswith("CTranslate2"):
+                measured(f, directory, name)  # converts the model
+        for _ in range(f.rounds):
+            for name in chosen:
+                if result := measured(f, directory, name):
+                    results[name].append(result)
+    print(
+        f"| {f.shape}, beam {f.beam_size} | load s | sentences/s (range) | MB |\n|---|---|---|---|"
+    )
+    for name, measurements in results.items():
+        if measurements:
+            rates = sorted(measurement["rate"] for measurement in measurements)
+            load, memory = (
+                statistics.median(measurement[key] for measurement in measurements)
+                for key in ("load", "memory")
+            )
+            middle = statistics.median(rates)
+            print(
+                f"| {name} | {load:.1f} | {middle:.1f} ({rates[0]:.1f}–{rates[-1]:.1f}) | "
+                f"{memory:,.0f} |"
+            )
+
+
+if __name__ == "__main__":
+    flags.DEFINE_enum("shape", "t5-small", list(SHAPES), "The shape of the model.")
+    flags.DEFINE_integer("beam_size", 4, "1 is greedy.")
+    flags.DEFINE_integer("length", 32, "Forced number of tokens of every output.")
+    flags.DEFINE_integer("rounds", 2, "Measurements of each variant, alternating.", 1)
+    flags.DEFINE_string(
+        "variants", "", "Only variants whose name contains one of these strings, separated by ;."
+    )
+    flags.DEFINE_string("variant", "", "Measure this variant in this process (used internally).")
+    flags.DEFINE_string("directory", "", "The model of --variant (used internally).")
+    app.run(main)

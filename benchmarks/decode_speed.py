@@ -14,15 +14,17 @@ import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.parts.variants import alternating, chosen, measured
 
 # Variant → the function that makes it, and its arguments.
 VARIANTS = {
@@ -185,27 +187,10 @@ def scores(f, texts: list[str], lines: list[str]) -> tuple[float, int]:
     return mean, sum(target.length for target in targets)
 
 
-def measured(f, name: str) -> dict | None:
-    """What `measure` returns for a variant in a new process; None, with a message, if it fails."""
+def measured_in_process(f, name: str) -> dict | None:
+    """What `measure` returns for a variant in a new process."""
     options = ("model", "input", "beam_size", "lines", "length")
-    done = subprocess.run(
-        [
-            sys.executable,
-            __file__,
-            f"--variant={name}",
-            *(f"--{option}={f[option].value}" for option in options),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-    )
-    if done.returncode:
-        print(f"{name}: {done.stderr[-300:]}", file=sys.stderr)
-        return None
-    result = json.loads(done.stdout.splitlines()[-1])
-    print(name, {k: v for k, v in result.items() if k != "texts"}, file=sys.stderr)
-    return result
+    return measured(__file__, name, [f"--{option}={f[option].value}" for option in options])
 
 
 def print_table(f, results: dict[str, list[dict]]) -> None:
@@ -231,12 +216,8 @@ def main(_):
     if f.variant:
         print(json.dumps(measure(f)))
         return
-    chosen = [name for name in VARIANTS if any(part in name for part in f.variants.split(";"))]
-    results = {name: [] for name in chosen}
-    for _ in range(f.rounds):
-        for name in chosen:
-            if result := measured(f, name):
-                results[name].append(result)
+    names = chosen(VARIANTS, f.variants)
+    results = alternating(names, f.rounds, partial(measured_in_process, f))
     print_table(f, results)
 
 

@@ -12,17 +12,19 @@ import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.parts.variants import alternating, chosen, measured
 
 
 def t5_fields(width: int, inner: int, layers: int, heads: int, **fields) -> dict:
@@ -185,20 +187,10 @@ def measure(f) -> dict:
     return {"load": loaded, "rate": count / seconds[-1], "memory": memory}
 
 
-def measured(f, directory: str, name: str) -> dict | None:
-    """What `measure` returns for a variant in a new process; None, with a message, if it fails."""
+def measured_in_process(f, directory: str, name: str) -> dict | None:
+    """What `measure` returns for a variant in a new process."""
     options = [f"--{option}={f[option].value}" for option in ("shape", "beam_size", "length")]
-    command = [
-        sys.executable, __file__, f"--variant={name}", f"--directory={directory}", *options,
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        print(f"{name}: {done.stderr[-500:]}", file=sys.stderr)
-        return None
-    result = json.loads(done.stdout.splitlines()[-1])
-    print(name, result, file=sys.stderr, flush=True)
-    return result
+    return measured(__file__, name, [*options, f"--directory={directory}"])
 
 
 def main(_):
@@ -206,17 +198,14 @@ def main(_):
     if f.variant:
         print(json.dumps(measure(f)))
         return
-    chosen = [name for name in VARIANTS if any(part in name for part in f.variants.split(";"))]
-    results = {name: [] for name in chosen}
+    names = chosen(VARIANTS, f.variants)
     with tempfile.TemporaryDirectory() as directory:
         write_random(f.shape, Path(directory))
-        for name in chosen:
+        measure_variant = partial(measured_in_process, f, directory)
+        for name in names:
             if name.startswith("CTranslate2"):
-                measured(f, directory, name)  # converts the model
-        for _ in range(f.rounds):
-            for name in chosen:
-                if result := measured(f, directory, name):
-                    results[name].append(result)
+                measure_variant(name)  # converts the model
+        results = alternating(names, f.rounds, measure_variant)
     print(
         f"| {f.shape}, beam {f.beam_size} | load s | sentences/s (range) | MB |\n|---|---|---|---|"
     )

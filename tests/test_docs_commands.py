@@ -133,9 +133,11 @@ def test_the_commands_of_the_readme_run(tmp_path):
 def write_models(path: Path) -> None:
     """Write the directories of other projects that the commands of docs/MODELS.md read."""
     pytest.importorskip("tokenizers")
-    for name in ("opus-mt-en-de", "bart-large-cnn", "flan-t5-base", "madlad400-3b-mt"):
+    nllb = "nllb-200-distilled-600M"
+    for name in ("opus-mt-en-de", nllb, "bart-large-cnn", "flan-t5-base", "madlad400-3b-mt"):
         (path / name).mkdir()
     write_marian(path / "opus-mt-en-de")
+    write_fairseq(path / nllb, "m2m_100")
     write_fairseq(path / "bart-large-cnn", "bart")
     write_t5(path / "flan-t5-base")
     write_t5(path / "madlad400-3b-mt")
@@ -149,6 +151,7 @@ def write_models(path: Path) -> None:
 def test_the_commands_of_the_guides_run(name, tmp_path):
     if name == "docs/MODELS.md":
         write_models(tmp_path)
-    nllb = {"source_begin": "{source}", "target_begin": "{target}"}
-    write_multilingual_run(tmp_path / "nllb-200-distilled-600M", **nllb)
+    else:
+        nllb = {"source_begin": "{source}", "target_begin": "{target}"}
+        write_multilingual_run(tmp_path / "nllb-200-distilled-600M", **nllb)
     assert run_document(tmp_path, name) >= 6

@@ -126,10 +126,10 @@ class Translator:
         sides: Any = tokenizers_for_pieces(tokenizers, config.special, *pieces)
         models = [member_config.model for member_config in configs]
         data = with_languages(config.data, source_language, target_language)
-        for line in stated_settings(members[0].directory, config, options, data):
-            control.log(line)
         translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
         translator.use(*(member.load() for member in members))
+        for line in stated_settings(members[0].directory, config, options, data):
+            control.log(line)
         return translator
 
     def use(self, *params: Any) -> None:

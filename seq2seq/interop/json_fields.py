@@ -14,6 +14,7 @@ from seq2seq.runtime.json_objects import json_object
 from seq2seq.storage.decoding_config import DecodingConfig
 
 SHOWN = 200  # characters of a value in a message
+MOST_BYTES = 1 << 27  # of a file; those of the largest known vocabularies have 30 MB
 # The rules of our fields, which also bound the fields of another project.
 RULES: dict[str, Mapping[str, Any]] = {
     f"{config.section}.{field.name}": field.metadata
@@ -86,12 +87,23 @@ class JsonFields:
         return value
 
 
+def read_bytes(path: Path) -> bytes:
+    """The content of a file that is not of weights. UserError(CHECKPOINT) if it cannot be read or
+    is larger than that of any vocabulary."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UserError(CHECKPOINT, f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise UserError(CHECKPOINT, f"{path} is too large: expected at most {MOST_BYTES} bytes")
+    return content
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object. UserError(CHECKPOINT) if it does not."""
     try:
-        return json_object(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(CHECKPOINT, f"{path} cannot be read: {error}") from None
+        return json_object(read_bytes(path).decode("utf-8"))
     except ValueError as error:
         raise UserError(CHECKPOINT, f"{path} is malformed: {error}") from None
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from seq2seq.data.tokenizers.marian_tokenizer import END, PAD, UNKNOWN, MarianTokenizer
-from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.json_fields import JsonFields, read_bytes, read_json
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 
@@ -31,8 +31,8 @@ def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianToke
 def _load_side(model: Path, vocabulary: Path) -> MarianTokenizer:
     ids = read_json(vocabulary)
     try:
-        return MarianTokenizer(model.read_bytes(), ids)
+        return MarianTokenizer(read_bytes(model), ids)
     except ValueError as error:
         raise UserError(CHECKPOINT, f"{vocabulary} is malformed: {error}") from None
-    except (OSError, RuntimeError) as error:
+    except RuntimeError as error:
         raise UserError(CHECKPOINT, f"{model} cannot be read: {error}") from None

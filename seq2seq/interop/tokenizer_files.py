@@ -16,11 +16,10 @@ from seq2seq.data.tokenizers.languages import IN_MODEL, languages_of
 from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer
 from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.json_fields import JsonFields, read_bytes, read_json
 from seq2seq.interop.language_codes import M2M_CODES, MBART_25, MBART_50
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
-MOST_BYTES = 1 << 27  # of a file; those of the largest known vocabularies have 30 MB
 T5_MODEL, FAIRSEQ_MODEL = "spiece.model", "sentencepiece.bpe.model"
 CONFIG, JSON, SPECIAL_MAP = "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json"
 FAIRSEQ = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
@@ -76,7 +75,7 @@ def load_pegasus_tokenizer(directory: Path, rows: int) -> Tokenizer:
 
 def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
     """M2M-100 and WMT21: vocab.json, then the codes."""
-    path = _checked(directory / "vocab.json")
+    path = directory / "vocab.json"
     vocabulary = read_json(path)
     declared = _declared(directory)
     if not languages_of(declared):
@@ -88,7 +87,7 @@ def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
         declared |= {code: len(vocabulary) + i for i, code in enumerate(codes)}
     with _damage(path):
         ids = {p: i for p, i in (vocabulary | declared).items() if type(i) is not int or i < rows}
-        return M2MTokenizer(_content(directory / FAIRSEQ_MODEL), ids)
+        return M2MTokenizer(read_bytes(directory / FAIRSEQ_MODEL), ids)
 
 
 def load_byte_tokenizer(directory: Path, rows: int) -> ByteTokenizer:
@@ -105,8 +104,8 @@ def load_byte_level_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
     path = directory / "vocab.json"
     if _only_json(directory, "vocab.json"):
         return load_json_tokenizer(directory, rows)
-    vocabulary = read_json(_checked(path))
-    merges = _content(directory / "merges.txt")
+    vocabulary = read_json(path)
+    merges = read_bytes(directory / "merges.txt")
     prefix_space = _fields(directory).boolean("add_prefix_space", False)
     declared = _declared(directory)
     with _damage(path):
@@ -118,7 +117,7 @@ def load_byte_level_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
 
 def load_json_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
     """A directory whose only vocabulary is tokenizer.json."""
-    path = _checked(directory / JSON)
+    path = directory / JSON
     document = read_json(path)
     byte_level = "ByteLevel" in repr(document.get("pre_tokenizer"))
     if document.get("normalizer") is None and not byte_level:
@@ -165,7 +164,7 @@ def _declared(directory: Path) -> dict[str, int]:
     if isinstance(entries, dict) and entries:
         tokens = [(i, token) for i, token in entries.items()]
     elif (path := directory / JSON).exists():
-        entries = read_json(_checked(path)).get("added_tokens") or []
+        entries = read_json(path).get("added_tokens") or []
         tokens = [(token.get("id"), token) for token in entries if isinstance(token, dict)]
     else:
         return {}
@@ -186,7 +185,7 @@ def _declared(directory: Path) -> dict[str, int]:
 def _listed(directory: Path) -> list[str]:
     """The codes that special_tokens_map.json lists without ids, in their order."""
     path = directory / SPECIAL_MAP
-    listed = read_json(_checked(path)).get("additional_special_tokens") if path.exists() else None
+    listed = read_json(path).get("additional_special_tokens") if path.exists() else None
     with _damage(path):
         names = [t["content"] if isinstance(t, dict) else str(t) for t in listed or []]
         return [name for name in names if languages_of({name: 0})]
@@ -206,7 +205,7 @@ def _read_model(
     """A SentencePiece model, each of its pieces and whether it is text, and its unknown id."""
     from sentencepiece import SentencePieceProcessor
 
-    model, processor = _content(path), SentencePieceProcessor()
+    model, processor = read_bytes(path), SentencePieceProcessor()
     with _damage(path):
         processor.LoadFromSerializedProto(model)
     own = range(processor.get_piece_size())
@@ -224,25 +223,7 @@ def _only_json(directory: Path, name: str) -> bool:
 def _fields(directory: Path) -> JsonFields:
     """tokenizer_config.json, which may be missing."""
     path = directory / CONFIG
-    return JsonFields(path, read_json(_checked(path)) if path.exists() else {})
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return _checked(path).read_bytes()
-    except OSError as error:
-        raise UserError(CHECKPOINT, f"{path} cannot be read: {error.strerror}") from None
-
-
-def _checked(path: Path) -> Path:
-    """The path. UserError if the file is larger than that of any vocabulary."""
-    if path.is_file() and (size := path.stat().st_size) > MOST_BYTES:
-        raise UserError(
-            CHECKPOINT,
-            f"{path} is not the file of a vocabulary: expected at most {MOST_BYTES} bytes, got "
-            f"{size}",
-        )
-    return path
+    return JsonFields(path, read_json(path) if path.exists() else {})
 
 
 def _too_small(path: Path, pieces: int, rows: int) -> UserError:

@@ -287,9 +287,12 @@ def decoder(entries):
 
 
 def test_a_file_larger_than_any_vocabulary_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("seq2seq.interop.tokenizer_files.MOST_BYTES", 1000)
-    with pytest.raises(UserError, match="expected at most 1000 bytes, got"):
+    monkeypatch.setattr("seq2seq.interop.json_fields.MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="spiece.model is too large: .* 1000 bytes"):
         load_t5_tokenizer(write(tmp_path, spiece__model=model(**T5)), 300)
+    write(tmp_path, tokenizer_config__json={"comment": "x" * 1000})
+    with pytest.raises(UserError, match="tokenizer_config.json is too large"):
+        load_byte_tokenizer(tmp_path, 300)
 
 
 @pytest.mark.parametrize(

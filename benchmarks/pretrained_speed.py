@@ -55,6 +55,7 @@ VARIANTS = {
     "CTranslate2 float32: 2 translators, batch 32": ("ctranslate2", {"batch": 32}),
     "HF generate: batch 32": ("hf", {"batch": 32}),
 }
+CONVERTED = "ctranslate2"  # folder of the converted model
 SOURCE_LENGTH, FIRST = 24, 5  # FIRST: the smallest id that is not special
 Translate = Callable[[list[list[int]]], int]  # the number of translations of sources
 
@@ -121,19 +122,27 @@ class Vocabulary:
         return self.tokens[number]
 
 
+def vocabulary_of(directory: Path) -> Vocabulary:
+    """A vocabulary of made-up tokens for the model of a directory."""
+    config = json.loads((directory / "config.json").read_text())
+    return Vocabulary(config["vocab_size"], config["eos_token_id"])
+
+
+def convert(directory: Path) -> None:
+    """Write the model of CTranslate2. Its converter needs torch."""
+    from ctranslate2.converters import TransformersConverter
+
+    converter = TransformersConverter(str(directory))
+    converter.load_tokenizer = lambda *_, **__: vocabulary_of(directory)
+    converter.convert(str(directory / CONVERTED))
+
+
 def ctranslate2(directory: Path, beam_size: int, length: int, batch: int) -> Translate:
     """A function that translates with two translators of CTranslate2, which share the model."""
     import ctranslate2
-    from ctranslate2.converters import TransformersConverter
 
-    config = json.loads((directory / "config.json").read_text())
-    vocabulary = Vocabulary(config["vocab_size"], config["eos_token_id"])
-    converted = directory / "ctranslate2"
-    if not converted.exists():
-        converter = TransformersConverter(str(directory))
-        converter.load_tokenizer = lambda *_, **__: vocabulary
-        converter.convert(str(converted))
-        return lambda sources: 0  # the conversion is not measured
+    vocabulary = vocabulary_of(directory)
+    converted = directory / CONVERTED
     translator = ctranslate2.Translator(
         str(converted), compute_type="float32", inter_threads=2, intra_threads=os.cpu_count() // 2
     )
@@ -181,7 +190,7 @@ def measure(f) -> dict:
     seconds = []
     for _ in range(2):
         started = time.perf_counter()
-        assert run(sources.tolist()) in (0, count)
+        assert run(sources.tolist()) == count
         seconds.append(time.perf_counter() - started)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return {"load": loaded, "rate": count / seconds[-1], "memory": memory}
@@ -201,10 +210,9 @@ def main(_):
     names = chosen(VARIANTS, f.variants)
     with tempfile.TemporaryDirectory() as directory:
         write_random(f.shape, Path(directory))
+        if any(VARIANTS[name][0] == "ctranslate2" for name in names):
+            convert(Path(directory))
         measure_variant = partial(measured_in_process, f, directory)
-        for name in names:
-            if name.startswith("CTranslate2"):
-                measure_variant(name)  # converts the model
         results = alternating(names, f.rounds, measure_variant)
     print(
         f"| {f.shape}, beam {f.beam_size} | load s | sentences/s (range) | MB |\n|---|---|---|---|"

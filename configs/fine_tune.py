@@ -1,4 +1,4 @@
-"""Fine-tune a run or a MarianMT (OPUS-MT) model on other data.
+"""Fine-tune a run or a model of another project (docs/MODELS.md) on other data.
 
     DATA=DIRECTORY python train.py --config=configs/fine_tune.py --workdir=runs/NAME \\
         --config.training.init_from=RUN

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    define_path("workdir", None, "The run or MarianMT directory.", required=True)
+    define_path("workdir", None, "The run or directory of another project.", required=True)
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     flags.DEFINE_string("source", None, "The source sentence.", required=True)
     flags.DEFINE_string("target", None, "The target sentence; by default the model's translation.")

@@ -2,8 +2,8 @@
 
     python scripts/export.py --workdir=RUN --to=FILE [--platforms=cpu,cuda,tpu] [--buckets=16,32]
     python FILE < source.txt > target.txt
-RUN is a run or a MarianMT directory. Every field of config.decoding is a flag, as in decode.py;
-those of sampling are refused. Needs pip install -e '.[export]'.
+RUN is a run or a directory of another project. Every field of config.decoding is a flag, as in
+decode.py; those of sampling are refused. Needs pip install -e '.[export]'.
 FILE is a zip archive without compression:
 
     card.json               description of the run and of the files below, for the loader
@@ -217,7 +217,7 @@ def card_of(
 
 
 def define_flags() -> None:
-    define_path("workdir", None, "The run or MarianMT directory.", required=True)
+    define_path("workdir", None, "The run or directory of another project.", required=True)
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     define_path("to", None, "The output file.", required=True)
     flags.DEFINE_list("platforms", ["cpu"], f"Platforms to compile for: {', '.join(PLATFORMS)}.")

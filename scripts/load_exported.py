@@ -20,8 +20,8 @@ from sentencepiece import SentencePieceProcessor
 
 
 class Tokenizer:
-    """The tokenizer of a run, or of a MarianMT directory: with a vocabulary, which maps pieces to
-    ids. `card` is its entry in card.json."""
+    """The tokenizer of a run or of a MarianMT directory, which maps pieces to ids with a
+    vocabulary. `card` is its entry in card.json."""
 
     def __init__(self, file: zipfile.ZipFile, card: dict[str, Any]) -> None:
         self.card = card

@@ -34,19 +34,16 @@ SIZES = {"source_vocab_size": V, "target_vocab_size": V, "d_model": 96, "num_lay
 WIDE = SIZES | {"d_ff": 160, "num_heads": 3, "max_length": 64}
 # Together they have every choice of the model that changes a gradient.
 MODELS = {
-    "post": ModelConfig(**WIDE, attention_dropout=0.1),
+    "post": ModelConfig(**WIDE, positions="learned", attention_dropout=0.1),
     "pre": ModelConfig(
-        **WIDE, norm="pre", positions="rotary", activation="gelu", tied_embeddings="two-way",
-        attention_bias=True, output_bias=True, dtype="mixed",
-    ),
-    "learned": ModelConfig(
-        **WIDE, norm="pre", positions="learned", activation="silu", tied_embeddings="none",
-        remat=True, scale_embeddings=False, activation_dropout=0.1, dtype="bfloat16",
+        **WIDE, norm="pre", positions="rotary", activation="gelu_tanh", tied_embeddings="two-way",
+        attention_bias=True, output_bias=True, remat=True, scale_embeddings=False,
+        activation_dropout=0.1, dtype="mixed",
     ),
     "relative": ModelConfig(
-        **WIDE, norm="pre", norm_function="rms", positions="relative", activation="gelu_tanh",
+        **WIDE, norm="pre", norm_function="rms", positions="relative", activation="silu",
         gated_feed_forward=True, feed_forward_bias=False, embedding_norm=True, scale_scores=False,
-        scale_logits=True, d_k=24, dtype="mixed",
+        scale_logits=True, d_k=24, tied_embeddings="none", dtype="bfloat16",
     ),
     "rnn_attention": ModelConfig(**SIZES, kind="rnn_attention"),
 }  # fmt: skip
@@ -55,7 +52,6 @@ ADAM = {"adam_epsilon": 1.0, "weight_decay": 0.1}
 TRAINING = {
     "post": TrainingConfig(**ADAM, ema_decay=0.5, warmup_steps=1),
     "pre": TrainingConfig(**ADAM, loss_block=13, clip_norm=0.0, warmup_steps=1),
-    "learned": TrainingConfig(**ADAM, warmup_steps=1),
     "relative": TrainingConfig(**ADAM, label_smoothing=0.0, warmup_steps=1),
     "rnn_attention": TrainingConfig(**ADAM, freeze="encoder/*", warmup_steps=1),
 }

@@ -40,10 +40,13 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 path = str(Path(__file__).parent / "without_torch"), os.environ.get("PYTHONPATH", "")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 
+MOST_BYTES = 3_000_000_000  # of a worker, before it releases compiled programs
 LONGEST = "test_trained", "test_compiler_results", "test_docs_commands"  # files of a minute
 
 sys.path.insert(0, str(ROOT))
 
+import jax  # noqa: E402
+import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
 pytest_plugins = ["acceptance_table", "processor_time"]
@@ -61,6 +64,8 @@ if find_spec("beartype"):
     checked += ["seq2seq.model", "seq2seq.training.step", "seq2seq.training.loss"]
     install_import_hook(checked, "beartype.beartype")
 
+from seq2seq.runtime.devices import usable_cores  # noqa: E402
+
 
 def pytest_sessionstart(session):
     """Empty the cache of compiled programs if it is above 1 GB."""
@@ -73,6 +78,28 @@ def pytest_sessionstart(session):
 def pytest_collection_modifyitems(items):
     """The longest files first: the workers start the files in this order."""
     items.sort(key=lambda item: not item.path.name.startswith(LONGEST))
+
+
+def pytest_xdist_auto_num_workers():
+    """One worker more than cores: tests of processes wait a tenth of the time."""
+    return usable_cores() + 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def limited_memory():
+    """Release the compiled programs of earlier modules if this process holds too much memory."""
+    yield
+    if resident_bytes() > MOST_BYTES:
+        jax.clear_caches()
+        gc.collect()
+
+
+def resident_bytes() -> int:
+    """The memory that this process occupies; 0 without /proc."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def pytest_collection_finish():

@@ -86,7 +86,8 @@ def load_example(
     source_language: str = "",
     target_language: str = "",
 ) -> Example:
-    """The example of a run or a MarianMT directory; without a target that of its translation.
+    """The example of a run or a directory of another project. Without a target, that of its
+    translation.
 
     Raises UserError for a directory or checkpoint that cannot be loaded.
     """

@@ -129,6 +129,13 @@ def keep_freed_memory() -> None:
         mallopt(parameter, value)
 
 
+def return_freed_memory() -> None:
+    """Return freed memory to the system, with glibc. A compilation frees some hundred MB, which
+    the memory of the compiled program would otherwise be added to."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def wait_on_cpu(arrays: Any) -> None:
     """Wait for a tree of arrays on CPU devices, before another program is started.
 

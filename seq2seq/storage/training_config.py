@@ -93,7 +93,8 @@ class TrainingConfig(Options):
     )
     init_from: str = option(
         "",
-        "run or MarianMT directory whose best parameters and vocabulary training starts from. "
+        "run, or directory of another project (docs/MODELS.md), whose best parameters and "
+        "vocabulary training starts from. "
         "Fields of config.model at their defaults are taken from that model, except the dropout "
         "rates, dtype and remat; the tokenizer and vocabulary fields of config.data are ignored",
     )

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from seq2seq.runtime.devices import return_freed_memory
+
 POLL_SECONDS = 0.1
 
 
@@ -43,6 +45,7 @@ class CompilationAhead:
 
         def compile_program() -> None:  # a result in the future would never be released
             lower().compile()
+            return_freed_memory()
 
         with self._lock:
             if key in self._started:

@@ -24,6 +24,7 @@ from seq2seq import train
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.data.batching.packing import Batch
 from seq2seq.data.config import DataConfig
+from seq2seq.interop.models import open_model
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.storage.config import Config, TrainingConfig
@@ -62,7 +63,9 @@ def write_tokenizer(shape: str, lines: list[str], directory: Path) -> None:
 def trained(run: Path, directory: Path, corpus: Path) -> Trainer:
     """The trainer of a run that started from the directory, after its last step."""
     data = DataConfig(corpus=f"tsv:{corpus}", valid="", source_length=64, target_length=64)
-    training = replace(SETTINGS, init_from=str(directory))
+    has_bias = bool(open_model(directory, "best")[0].model.output_bias)
+    freeze = "output_bias" if has_bias else ""  # a constant in transformers
+    training = replace(SETTINGS, init_from=str(directory), freeze=freeze)
     config = Config(model=ModelConfig(dropout=0.0), data=data, training=training)
     trainer = train.resume_or_start(config, Run(run), StopFlag(), None)
     train.train(trainer)

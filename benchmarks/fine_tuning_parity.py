@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -34,7 +34,7 @@ from seq2seq.training.trainer import Trainer
 
 PAIRS, STEPS, PIECES = 1000, 10, 2000
 SETTINGS = TrainingConfig(
-    num_steps=STEPS, tokens_per_batch=4096, schedule="constant", learning_rate=1e-4, warmup_steps=1,
+    num_steps=STEPS, tokens_per_batch=2048, schedule="constant", learning_rate=1e-4, warmup_steps=1,
     label_smoothing=0.0, log_every=1, checkpoint_every=STEPS, eval_every=STEPS, keep=1,
 )  # fmt: skip
 PairIds = tuple[list[int], list[int]]  # source and labels
@@ -125,6 +125,7 @@ def losses_of_transformers(
 
 def main(_) -> None:
     f = flags.FLAGS
+    logging.set_verbosity(logging.WARNING)  # Orbax logs each checkpoint
     sides = [Path(path).read_text("utf-8").split("\n")[:PAIRS] for path in (f.source, f.target)]
     with tempfile.TemporaryDirectory() as temporary:
         directory, run, corpus = (Path(temporary) / name for name in ("model", "run", "pairs.tsv"))

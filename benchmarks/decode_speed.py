@@ -12,7 +12,6 @@ outputs, computed by our model in float32.
 
 import json
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.parts.variants import alternating, chosen, measured
+from benchmarks.parts.variants import alternating, chosen, measured, peak_memory
 
 # Variant → the function that makes it, and its arguments.
 VARIANTS = {
@@ -175,7 +174,7 @@ def measure(f) -> dict:
     started = time.perf_counter()
     texts = [text for part in parts for text in translate(part)]
     warm = time.perf_counter() - started
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    memory = peak_memory() / 1e6
     return {"cold": cold, "warm": warm, "texts": texts, "memory": memory}
 
 

@@ -10,7 +10,6 @@ variants alternate.
 
 import json
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.parts.variants import alternating, chosen, measured
+from benchmarks.parts.variants import alternating, chosen, measured, peak_memory
 
 
 def t5_fields(width: int, inner: int, layers: int, heads: int, **fields) -> dict:
@@ -192,7 +191,7 @@ def measure(f) -> dict:
         started = time.perf_counter()
         assert run(sources.tolist()) == count
         seconds.append(time.perf_counter() - started)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    memory = peak_memory() / 1e6
     return {"load": loaded, "rate": count / seconds[-1], "memory": memory}
 
 

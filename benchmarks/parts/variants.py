@@ -29,6 +29,13 @@ def measured(script: str, name: str, options: Iterable[str]) -> Result | None:
     return result
 
 
+def peak_memory() -> int:
+    """The most bytes that this process has occupied. (ru_maxrss would include those of the process
+    that has started it.)"""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
 def chosen(variants: Iterable[str], parts: str) -> list[str]:
     """The variants whose name contains one of the parts, which are separated by semicolons."""
     return [name for name in variants if any(part in name for part in parts.split(";"))]

@@ -30,6 +30,6 @@ def stated_settings(
                 settings.append(f"{name}={value!r}")
                 if new != value:
                     overridden.append(f"{name}={new!r}")
-    yield f"settings of {directory} ({family.name}): {', '.join(settings)}"
+    yield f"settings of {directory} ({family.name}): {', '.join(settings) or 'the defaults'}"
     if overridden:
         yield f"settings that are overridden: {', '.join(overridden)}"

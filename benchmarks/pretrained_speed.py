@@ -5,7 +5,7 @@
 The weights are random, so the lengths of the outputs are forced. Sources are 24 random token ids.
 Prints a Markdown table: seconds to load the directory from a warm disk cache, sentences per second
 of a second call, and the peak memory of the process. Each measurement is a process of its own;
-variants alternate.
+variants alternate. Recorded in benchmarks/pretrained_speed.md.
 """
 
 import json

@@ -19,11 +19,11 @@ def inference_variables(
     """Variables of `EncoderDecoder.apply` that give the same bits as {"params": params}.
 
     Weights have the dtype of their products, so that no program has to cast them, and the table of
-    the logits is also stored transposed [D, V], as products read it. Arrays are NumPy's or JAX's;
-    those whose values do not change are not copied. `bias_in_table` makes the bias of the logits,
-    if there is one, two more rows of this table (`with_bias`). Then the last bits of the logits
-    differ, because the sum has another order. ValueError for weights that were cast before to a
-    narrower dtype.
+    the logits is stored transposed [D, V], as products read it. It is also stored as [V, D] if ids
+    are looked up in it in another dtype. Arrays are NumPy's or JAX's; those whose values do not
+    change are not copied. `bias_in_table` makes the bias of the logits, if there is one, two more
+    rows of the transposed table (`with_bias`). Then the last bits of the logits differ, because the
+    sum has another order. ValueError for weights that were cast before to a narrower dtype.
     """
 
     def prepared(path: tuple[Any, ...], x: Array | np.ndarray) -> Array | np.ndarray:
@@ -37,14 +37,28 @@ def inference_variables(
             )
         return x.astype(config.weights_dtype, copy=False)
 
-    output = "output_embedding" if config.has_output_table else "target_embedding"
-    transposed = params[output]["table"].astype(config.weights_dtype, copy=False).T
+    output = _output_table(config)
+    table = params[output]["table"]
+    transposed = table.astype(config.weights_dtype, copy=False).T
     if bias_in_table and config.output_bias:
         transposed = with_bias(transposed, params["output_bias"])
-    return {
-        "params": jax.tree.map_with_path(prepared, params),
-        "inference": {output: {"transposed": transposed}},
-    }
+    variables = jax.tree.map_with_path(prepared, dict(params))
+    if config.has_output_table or transposed.dtype == table.dtype:
+        del variables[output]
+    return {"params": variables, "inference": {output: {"transposed": transposed}}}
+
+
+def original_params(config: ModelConfig, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The `params` of `inference_variables`. Weights have the dtype to which they were cast."""
+    output = _output_table(config)
+    transposed = variables["inference"][output]["transposed"]
+    restored = {output: {"table": transposed[: config.d_model].T}}
+    return restored | variables["params"]
+
+
+def _output_table(config: ModelConfig) -> str:
+    """The module that owns the table of the logits."""
+    return "output_embedding" if config.has_output_table else "target_embedding"
 
 
 def with_bias(

@@ -209,7 +209,7 @@ class Embedding(nn.Module):
     """Owns a table [V, D]; `__call__` embeds ids, `logits` projects to the vocabulary (tied).
 
     `logits` reads the transposed table of `inference_variables` if there is one. Its rows beyond D
-    are the bias.
+    are the bias. If the parameters lack the table, ids are looked up in the transposed one too.
     """
 
     config: ModelConfig
@@ -217,8 +217,11 @@ class Embedding(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        init = nn.initializers.normal(c.d_model**-0.5)
-        self.table = parameter(self, "table", init, (self.vocab_size, c.d_model))
+        if self.has_variable("params", "table") or not self.has_variable("inference", "transposed"):
+            init = nn.initializers.normal(c.d_model**-0.5)
+            self.table = parameter(self, "table", init, (self.vocab_size, c.d_model))
+        else:
+            self.table = self.get_variable("inference", "transposed")[: c.d_model].T
 
     def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         return embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)

@@ -76,7 +76,7 @@ def test_the_checkpoints_of_an_ensemble_are_loaded_in_the_given_order(runs):
     run, other_run, average = runs
     translator = Translator.load([run, run, other_run], checkpoint="4,2,average", beam_size=3)
     assert translator.decoding.beam_size == 3 and len(translator.engine.models) == 3
-    first, second, third = (variables["params"] for variables in translator.engine.variables)
+    first, second, third = translator.engine.params()
     for params, factor in ((first, 4), (second, 2)):
         jax.tree.map(
             lambda x, y, n=factor: np.testing.assert_array_equal(x, y * n), params, average

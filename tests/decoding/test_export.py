@@ -100,7 +100,7 @@ def test_an_exported_program_gives_the_bits_of_an_engine(trained, monkeypatch, i
     pytest.importorskip("flatbuffers")
     monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(bias_in_table=in_table))
     engine = Translator.load(trained / "run", batch_size=4, dtype="mixed", **options).engine
-    params = engine.variables[0]["params"]
+    params = engine.params()[0]
     program, size = exported(engine, 16, params, ["cpu"])
     tokenizer = load_tokenizers(str(trained / "run" / "vocab"))[0]
     sources = [ids for ids in tokenizer.encode_many(LINES) if 0 < len(ids) < 15][: size // 2]

@@ -15,7 +15,7 @@ from small_transformer import variables_of
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.model import platforms
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.inference import inference_variables
+from seq2seq.model.inference import inference_variables, original_params
 from seq2seq.model.kinds import make_model
 from seq2seq.storage.config import DecodingConfig
 
@@ -95,10 +95,24 @@ def test_arrays_that_do_not_change_are_not_copied():
     model, _, variables, _ = prepared({}, "float32")
     params = jax.device_get(variables["params"])
     converted = inference_variables(model.config, params)
-    same = jax.tree.map(np.shares_memory, converted["params"], params)
+    same = jax.tree.map(np.shares_memory, original_params(model.config, converted), params)
     assert all(jax.tree.leaves(same))
-    (transposed,) = jax.tree.leaves(converted["inference"])
-    assert np.shares_memory(transposed, params["target_embedding"]["table"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["learned", "untied"])
+def test_the_table_of_the_logits_is_stored_twice_only_for_lookups_in_another_dtype(name, dtype):
+    model, _, variables, _ = prepared(MODELS[name], dtype)
+    params = jax.device_get(variables["params"])
+    converted = inference_variables(model.config, params, bias_in_table=True)
+    output = "output_embedding" if name == "untied" else "target_embedding"
+    assert (output in converted["params"]) == (name == "learned" and dtype != "float32")
+    restored = original_params(model.config, converted)
+    assert restored.keys() == params.keys()
+    for module, tree in params.items():
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=2**-8), restored[module], tree)
+    if dtype == "float32":
+        jax.tree.map(np.testing.assert_array_equal, restored, params)
 
 
 def test_narrow_weights_are_refused_by_a_model_of_float32():

@@ -46,7 +46,7 @@ from seq2seq.decoding.engine.sizes import Sizes, sizes_of
 from seq2seq.decoding.results import Source
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.hypotheses import Hypotheses
-from seq2seq.model.inference import inference_variables
+from seq2seq.model.inference import inference_variables, original_params
 from seq2seq.model.kinds import make_model
 from seq2seq.model.platforms import choices_of
 from seq2seq.model.search_rules import Rules
@@ -108,6 +108,13 @@ class Engine:
             for model, tree in zip(self.models, params, strict=True)
         ]
 
+    def params(self) -> list[Any]:
+        """The parameters of each model, as they were set, but cast for the products."""
+        return [
+            original_params(model.config, variables)
+            for model, variables in zip(self.models, self.variables, strict=True)
+        ]
+
     def share(self, other: "Engine") -> None:
         """Use the parameters of another engine of the same models.
 
@@ -119,7 +126,7 @@ class Engine:
         if dtypes == shared:
             self.variables = other.variables
         elif self._shared is not other.variables:
-            self.use(*(variables["params"] for variables in other.variables))
+            self.use(*other.params())
         self._shared = other.variables
 
     def search(self, windows: Iterable[Sequence[Source] | None]) -> Iterator[Results]:

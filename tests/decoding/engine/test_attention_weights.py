@@ -70,7 +70,7 @@ def sinusoids(length, width):
 
 
 def test_the_self_attention_of_the_first_layers_follows_from_the_parameters(translator, attended):
-    params = jax.device_get(translator.engine.variables[0]["params"])
+    params = jax.device_get(translator.engine.params()[0])
     source, target = ids_of(translator)
     inputs = [translator.engine.models[0].config.start_id, *target[:-1]]
     table, positions = params["target_embedding"]["table"], sinusoids(T, 32)

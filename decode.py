@@ -21,7 +21,8 @@ from seq2seq.decoding.command.resumable_output import (
     job_fingerprint,
     open_resumable_output,
 )
-from seq2seq.decoding.engine.calls import Control
+from seq2seq.decoding.compile_for import search_lines
+from seq2seq.decoding.engine.calls import Control, no_poll
 from seq2seq.decoding.ensembles import members_of
 from seq2seq.decoding.streaming import in_order
 from seq2seq.decoding.translator import Translator
@@ -33,6 +34,7 @@ from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.precision import precision_hint
 from seq2seq.runtime.signals import Stopped, handle_signals
+from seq2seq.runtime.targets import target_of
 
 CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its results
 
@@ -40,6 +42,8 @@ CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its resul
 def main() -> None:
     f = flags.FLAGS
     job = job_of(f)
+    if f.compile_for:
+        return compile_job(job, f.compile_for)
     job.check()
     stop = handle_signals()  # from now on a signal raises Stopped
     try:
@@ -82,6 +86,14 @@ def decode(job: Job, f: flags.FlagValues, poll: Callable[[], None]) -> None:
         output_lines.report()
     if references is not None:
         print_scores(job, references, output_lines)
+
+
+def compile_job(job: Job, name: str) -> None:
+    """Print what the programs of a job need on a target that need not be present."""
+    target = target_of(name)
+    prepare_jax("off", 1, decoding_only=True)
+    for line in search_lines(load_translator(job, no_poll), target):
+        print(line, flush=True)
 
 
 def load_translator(job: Job, poll: Callable[[], None]) -> Translator:

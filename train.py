@@ -29,10 +29,12 @@ from seq2seq.runtime.errors import UserError
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
+from seq2seq.runtime.targets import define_compile_for, target_of
 from seq2seq.storage.config import Config
 from seq2seq.storage.config_help import explain_config_error, field_list
 from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.run import Run, flatten
+from seq2seq.training.compile_for import training_lines
 from seq2seq.training.config_flag import check_new_run, define_config, parsed_config, run_path
 from seq2seq.training.dry_run import dry_run
 from seq2seq.training.evaluate import print_results
@@ -50,6 +52,11 @@ def main() -> None:
     check_new_run(f)
     if f.help_config:
         return print(field_list(config))
+    if f.compile_for:
+        target = target_of(f.compile_for)
+        for line in training_lines(config, target):
+            print(line, flush=True)
+        return
     cache = corpus_cache(f.corpus_cache)
     if f.dry_run:
         return dry_run(config, path, cache, f.overwrite, f.compilation_cache)
@@ -170,6 +177,7 @@ def define_flags() -> None:
         "Read all data, report memory and disk space, do one step, and keep nothing but caches.",
     )
     define_cache_flag()
+    define_compile_for()
     connection.define_flags()
 
 

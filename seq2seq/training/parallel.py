@@ -16,6 +16,7 @@ has a program for each length bucket and set of options, on the devices of its p
 (`on_devices`): it runs under jit(shard_map), because pmap never releases its programs.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ from seq2seq.runtime import processes
 from seq2seq.runtime.devices import AXIS, one_per_device
 from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.loss import LossSums
-from seq2seq.training.step import Metrics, TrainState, TrainStep, loss_sums
+from seq2seq.training.step import TrainState, TrainStep, loss_sums
 
 
 def split_rows(batch: Batch, *counts: int) -> Batch:
@@ -49,7 +50,9 @@ def split_rows(batch: Batch, *counts: int) -> Batch:
 
 def parallel_train_step(train_step: TrainStep) -> Wrapped:
     """`train_step` over all devices, for the arrays of `place_state` and `place_batch`."""
-    return pmap_train_step(train_step) if processes.count() == 1 else _sharded(train_step)
+    if processes.count() == 1:
+        return pmap_train_step(train_step)
+    return sharded_step(train_step, _mesh(), donate_argnums=0)
 
 
 def pmap_train_step(train_step: TrainStep) -> Wrapped:
@@ -57,26 +60,35 @@ def pmap_train_step(train_step: TrainStep) -> Wrapped:
     return jax.pmap(train_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
-def _sharded(train_step: TrainStep) -> Wrapped:
-    """The same as `pmap_train_step`, for global arrays."""
-
-    def on_device(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        return train_step(state, jax.tree.map(lambda x: x[0], batch))  # [1, M, B, …] → [M, B, …]
-
-    specs = PartitionSpec(), PartitionSpec(AXIS)
-    mapped = jax.shard_map(
-        on_device, mesh=_mesh(), in_specs=specs, out_specs=PartitionSpec(), check_vma=False
-    )
-    return jax.jit(mapped, donate_argnums=0)
-
-
 def pmap_eval_step(model: EncoderDecoder, config: TrainingConfig) -> Wrapped:
     """(params, batch [devices, B, …]) → LossSums over all devices, without dropout."""
+    return jax.pmap(make_eval_step(model, config), AXIS, in_axes=(None, 0), out_axes=None)
+
+
+def make_eval_step(
+    model: EncoderDecoder, config: TrainingConfig
+) -> Callable[[Any, Batch], LossSums]:
+    """eval_step(params, batch [B, …]) → LossSums over all devices, for pmap or shard_map."""
 
     def eval_step(params: Any, batch: Batch) -> LossSums:
         return jax.lax.psum(loss_sums(model, params, batch, config, None), AXIS)
 
-    return jax.pmap(eval_step, AXIS, in_axes=(None, 0), out_axes=None)
+    return eval_step
+
+
+def sharded_step(
+    step: Callable[[Any, Batch], Any], mesh: Mesh, donate_argnums: int | tuple[int, ...] = ()
+) -> Wrapped:
+    """The same as pmap of `step`, for global arrays on the devices of a mesh."""
+
+    def on_device(replicated: Any, batch: Batch) -> Any:
+        return step(replicated, jax.tree.map(lambda x: x[0], batch))  # [1, M, B, …] → [M, B, …]
+
+    specs = PartitionSpec(), PartitionSpec(AXIS)
+    mapped = jax.shard_map(
+        on_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
+    )
+    return jax.jit(mapped, donate_argnums=donate_argnums)
 
 
 def place_state(state: TrainState) -> TrainState:

@@ -16,6 +16,7 @@ from seq2seq.decoding.command.output_lines import MODES
 from seq2seq.decoding.command.references import DEFAULT_METRICS
 from seq2seq.runtime import connection
 from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.targets import define_compile_for
 from seq2seq.storage.config import DecodingConfig
 
 
@@ -142,6 +143,7 @@ def define_flags() -> None:
         "Identical bits on a GPU too, slower; a CPU is always deterministic.",
     )
     define_options()
+    define_compile_for()
     connection.define_flags()
 
 

@@ -178,13 +178,18 @@ class Engine:
 
     def export_program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
         """((variables, source [Q, bucket], lengths [Q]) → Hypotheses, Q): the program of one device
-        with the length limits built in, for export."""
+        with the length limits built in. Sampling also needs the numbers [Q] of the lines."""
         run, lengths_to_bucket = graph(self._program(bucket)), np.arange(bucket + 1)
         limits, fewest = self._max_lengths(lengths_to_bucket), self._min_lengths(lengths_to_bucket)
         if self.forced:
             limits = limits_with_prefix(limits, len(self.forced))
 
-        def program(variables: list[Any], source: jax.Array, lengths: jax.Array) -> Hypotheses:
+        def program(
+            variables: list[Any],
+            source: jax.Array,
+            lengths: jax.Array,
+            numbers: jax.Array | None = None,
+        ) -> Hypotheses:
             request = Request(
                 source,
                 lengths,
@@ -192,9 +197,9 @@ class Engine:
                 None if fewest is None else jnp.asarray(fewest)[lengths],
                 self._forced_prefix(len(source)) if self.forced else None,
             )
-            return run(variables, request, None, self._values)
+            return run(variables, request, numbers, self._values)
 
-        return program, self.lanes.of(bucket) * self.sizes.queue
+        return program, self._sentences(self.lanes.of(bucket))
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -273,7 +278,11 @@ class Engine:
 
     def _capacity(self, bucket: int) -> int:
         """Sentences of a compiled call. Samples of all sentences are drawn at once: one batch."""
-        return self._batch_size(bucket) * (1 if self._decoding.samples else self.sizes.queue)
+        return self._sentences(self._batch_size(bucket))
+
+    def _sentences(self, lanes: int) -> int:
+        """The sentences of a device in a call; sampling has no queue."""
+        return lanes * (1 if self._decoding.samples else self.sizes.queue)
 
     def _batch_size(self, bucket: int) -> int:
         """Sentences that all devices search at once."""

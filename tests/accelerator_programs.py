@@ -1,0 +1,121 @@
+"""Facts about programs compiled for an accelerator; test_accelerator_programs.py runs this.
+
+    python accelerator_programs.py TARGET
+Prints a JSON object: program → facts.
+"""
+
+import json
+import re
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+from jax.stages import Traced
+
+from seq2seq.data.config import DataConfig
+from seq2seq.decoding.compile_for import search_program, set_sizes
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.model.config import ModelConfig
+from seq2seq.model.inference import inference_variables
+from seq2seq.model.kinds import make_model
+from seq2seq.model.scoring import score_targets
+from seq2seq.model.search_rules import RuleOptions, make_rules
+from seq2seq.runtime.hlo import REDUCTIONS, Program
+from seq2seq.runtime.targets import Target, target_of
+from seq2seq.storage.config import Config, DecodingConfig, TrainingConfig
+from seq2seq.training.compile_for import evaluation_program, step_program
+from seq2seq.training.parameters import parameter_shapes
+
+MODEL = ModelConfig(
+    source_vocab_size=512, target_vocab_size=512, d_model=128, d_ff=256, num_heads=2, num_layers=1,
+    num_decoder_layers=2, max_length=128, dtype="bfloat16",
+)  # fmt: skip
+CONFIG = Config(
+    MODEL, DataConfig(source_length=128, target_length=128), TrainingConfig(accumulate=2)
+)
+SEARCHES = {
+    "beam": DecodingConfig(beam_size=4, batch_size=16),
+    "greedy": DecodingConfig(beam_size=1, batch_size=16),
+    "sampling": DecodingConfig(samples=2, top_k=5, batch_size=16),
+}
+BUCKET = 32
+QUEUES = (4, 12)  # batches in a call
+HOST = ("infeed", "outfeed", "send", "recv")
+
+
+def facts(traced: Traced) -> dict:
+    compiled = traced.lower().compile()
+    text, memory = compiled.as_text(), compiled.memory_analysis()
+    optimised = Program(text)
+    kinds = [operation.kind for operation in optimised.all()]
+    in_loops = [
+        operation.kind
+        for name in re.findall(r"\bbody=%?([\w.\-]+)", text)
+        for operation in optimised.operations_of(name)
+    ]
+    return {
+        "host": [kind for kind in kinds if kind.startswith(HOST)],
+        "callbacks": re.findall(r"\w*callback\w*", text),
+        "float64": "f64[" in text,
+        "all_reduces": sum(kind in REDUCTIONS for kind in kinds),
+        "all_reduces_in_loops": sum(kind in REDUCTIONS for kind in in_loops),
+        "all_reduced": optimised.all_reduced(),
+        "arguments": memory.argument_size_in_bytes,
+        "results": memory.output_size_in_bytes,
+        "aliased": memory.alias_size_in_bytes,
+        "temporary": memory.temp_size_in_bytes,
+    }  # fmt: skip
+
+
+def search(options: DecodingConfig, target: Target, queue: int) -> Traced:
+    engine = Engine([MODEL], options, ())
+    set_sizes(engine, options, target)
+    engine.sizes = engine.sizes._replace(queue=queue)
+    return search_program(engine, [parameter_shapes(MODEL)], BUCKET, target)
+
+
+def scoring(target: Target) -> Traced:
+    """The scores of 16 given targets."""
+    sharding = SingleDeviceSharding(target.devices[0])
+    variables = jax.eval_shape(partial(inference_variables, MODEL), parameter_shapes(MODEL))
+    ids, lengths = np.zeros((16, BUCKET), np.int32), np.zeros(16, np.int32)
+    arguments = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        (variables, ids, lengths, ids, lengths),
+    )
+    rules = make_rules(MODEL.end_id, RuleOptions())
+
+    def score(variables, *pairs):
+        return score_targets([(make_model(MODEL), variables)], *pairs, rules=rules)
+
+    return jax.jit(score).trace(*arguments)
+
+
+def main(name: str) -> None:
+    target = target_of(name)
+    one = target._replace(devices=target.devices[:1])
+    programs = {
+        "training": step_program(CONFIG, 8, target),
+        "evaluation": evaluation_program(CONFIG, 8, target),
+        "scoring": scoring(one),
+        "beam, longer queue": search(SEARCHES["beam"], one, QUEUES[1]),
+    }
+    for kind, options in SEARCHES.items():
+        programs[kind] = search(options, one, QUEUES[0])
+    results = {}
+    for name, program in programs.items():
+        started = time.perf_counter()
+        results[name] = facts(program)
+        print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

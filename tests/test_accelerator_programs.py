@@ -1,0 +1,57 @@
+"""Programs compiled for a TPU and a GPU, neither of which is present.
+
+conftest.py sets flags for fast compilation, so accelerator_programs.py runs in its own process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from accelerator_programs import BUCKET, MODEL, QUEUES, SEARCHES
+
+from seq2seq.model.config import num_parameters
+
+# A folder with compilers that are not in the environment, where JAX would look for devices.
+COMPILERS = os.environ.get("ACCELERATOR_COMPILERS", "")
+ENVIRONMENT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": "", "PYTHONPATH": COMPILERS}
+SCRIPT = Path(__file__).parent / "accelerator_programs.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target, package", [("v5e:2x2", "libtpu"), ("h100:2", "jax_cuda12_plugin")]
+)
+def test_programs_for_an_accelerator_have_what_their_design_says(target, package):
+    if not (Path(COMPILERS) / package).exists() and find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    done = subprocess.run(
+        [sys.executable, SCRIPT, target], env=os.environ | ENVIRONMENT, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    programs = json.loads(done.stdout)
+    assert programs.keys() == {"training", "evaluation", "scoring", "beam, longer queue", *SEARCHES}
+    for name, facts in programs.items():
+        assert facts["host"] == facts["callbacks"] == [] and not facts["float64"], name
+    parameters = 4 * num_parameters(MODEL)
+    training = programs["training"]
+    # The state is parameters and two moments; the results are the state and a few numbers.
+    assert (
+        3 * parameters <= training["aliased"] and training["results"] < 1.01 * training["aliased"]
+    )
+    # The gradients and sums of all micro-batches, in one message or one for each of the two.
+    assert 1 <= training["all_reduces"] <= 2 and training["all_reduces_in_loops"] == 0
+    assert parameters <= training["all_reduced"] < 1.01 * parameters
+    assert programs["evaluation"]["all_reduced"] < 1000
+    # A longer queue takes memory for tokens and encodings of its sentences, not for caches.
+    short, long = programs["beam"], programs["beam, longer queue"]
+    sentences = (QUEUES[1] - QUEUES[0]) * SEARCHES["beam"].batch_size
+    growth = sum(long[kind] - short[kind] for kind in ("arguments", "results", "temporary"))
+    encoding = BUCKET * MODEL.d_model * 2
+    tokens = 4 * (BUCKET + SEARCHES["beam"].max_extra_length) * SEARCHES["beam"].beam_size
+    caches = 2 * MODEL.decoder_layers * tokens // 4 * MODEL.d_model * 2
+    assert growth / sentences < 3 * (encoding + tokens) < caches

@@ -1,0 +1,70 @@
+"""The reports of --compile_for, with the memory of a made-up compiler."""
+
+from dataclasses import replace
+
+import jax
+import pytest
+from tiny import tiny_config, write_run
+
+from seq2seq.decoding import compile_for as decoding
+from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.compile_report import Report
+from seq2seq.runtime.targets import TPUS, Target
+from seq2seq.training import compile_for as training
+
+LIMIT = TPUS["v5e"].memory
+
+
+def compiler(rows_of, row_bytes):
+    """A `compiled_report` of programs that need `row_bytes` for each row."""
+
+    def compiled_report(traced):
+        rows = rows_of([aval.shape for aval in jax.tree.leaves(traced.in_avals)])
+        return Report(row_bytes * rows, 0, 1e9, 10**9, 10**6, 10**6, 1.0)
+
+    return compiled_report
+
+
+@pytest.mark.parametrize(
+    "accumulate, row_bytes", [(1, LIMIT // 50), (2, LIMIT // 3), (1, 2 * LIMIT)]
+)
+def test_the_batch_that_fits_is_named_by_the_setting_that_gives_it(
+    monkeypatch, row_bytes, accumulate
+):
+    config = tiny_config("text:absent")
+    config = replace(config, training=replace(config.training, accumulate=accumulate))
+    length = config.data.source_length
+
+    def rows_of(shapes):  # of a device: ids are [devices, M, B, S], in evaluation [devices, B, S]
+        return max(shape[-2] for shape in shapes if len(shape) > 2 and shape[-1] == length)
+
+    monkeypatch.setattr(training, "compiled_report", compiler(rows_of, row_bytes))
+    target = Target("v5e:2x2", TPUS["v5e"], jax.devices(), "tpu")
+    *_, last = training.training_lines(config, target)
+    if row_bytes > LIMIT:
+        assert "not even one row fits" in last
+        return
+    rows, tokens = int(last.split()[0]), int(last.split("tokens_per_batch=")[1])
+    assert 0.85 < rows * row_bytes / LIMIT <= 1 or rows == LIMIT // row_bytes
+    chosen = replace(config, training=replace(config.training, tokens_per_batch=tokens))
+    assert chosen.rows_at_a_time == rows * len(target.devices)
+
+
+def test_a_search_that_does_not_fit_names_the_batch_size_that_does(monkeypatch, tmp_path):
+    write_run(tmp_path / "run")
+    translator = Translator.load(tmp_path / "run", batch_size=8)
+    bucket = translator.engine.buckets[-1]
+
+    def rows_of(shapes):  # sentences
+        return max(shape[0] for shape in shapes if len(shape) == 2 and shape[1] in (16, bucket))
+
+    sentences = translator.engine.lanes.of(bucket) * translator.engine.sizes.queue
+    target = Target("v5e:1", TPUS["v5e"], jax.devices()[:1], "tpu")
+    monkeypatch.setattr(decoding, "compiled_report", compiler(rows_of, LIMIT // sentences * 4))
+    lines = list(decoding.search_lines(translator, target))
+    (named, *_) = [line for line in lines if "--batch_size=" in line]
+    assert named.endswith("=2")
+    monkeypatch.setattr(decoding, "compiled_report", compiler(rows_of, 1))
+    lines = list(decoding.search_lines(translator, target))
+    assert not any("--batch_size" in line for line in lines)
+    assert sum("a step:" in line for line in lines) == len(translator.engine.buckets)

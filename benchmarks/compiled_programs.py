@@ -95,7 +95,8 @@ def main(_: list[str]) -> None:
                     report = compiled_report(program)
                     steps = 0 if kind == "training" else BUCKET
                     row = [f"{kind} {size} {dtype}", name, work]
-                    print("|", *" | ".join(row + cells(report, target, amount, steps)), "|", sep="")
+                    row += cells(report, target, amount, steps)
+                    print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -100,15 +100,15 @@ def scoring(target: Target) -> Traced:
 
 def main(name: str) -> None:
     target = target_of(name)
-    one = target._replace(devices=target.devices[:1])
+    first_device = target._replace(devices=target.devices[:1])
     programs = {
         "training": step_program(CONFIG, 8, target),
         "evaluation": evaluation_program(CONFIG, 8, target),
-        "scoring": scoring(one),
-        "beam, longer queue": search(SEARCHES["beam"], one, QUEUES[1]),
+        "scoring": scoring(first_device),
+        "beam, longer queue": search(SEARCHES["beam"], first_device, QUEUES[1]),
     }
     for kind, options in SEARCHES.items():
-        programs[kind] = search(options, one, QUEUES[0])
+        programs[kind] = search(options, first_device, QUEUES[0])
     results = {}
     for name, program in programs.items():
         started = time.perf_counter()

@@ -66,9 +66,8 @@ def cells(report: Report | None, target: Target, work: float, steps: int) -> lis
         seconds = report.step / target.hardware.bandwidth
         accessed, bound, share = report.step, "memory bandwidth of a step", ""
     else:
-        bounds, seconds = report.bounds(target), report.least_seconds(target)
-        bound, accessed = max(bounds, key=bounds.__getitem__), report.accessed
-        share = f"{100 * bounds['products'] / seconds:.0f} %"
+        (bound, seconds), accessed = report.binding(target), report.accessed
+        share = f"{100 * report.bounds(target)['products'] / seconds:.0f} %"
     rate = work / (seconds * max(1, steps))
     return [
         f"{report.memory / 1e9:.2f}", f"{report.temporary / 1e9:.2f}", f"{report.flops / 1e12:.3f}",

@@ -27,6 +27,7 @@ from seq2seq.model.inference import inference_variables
 from seq2seq.model.kinds import make_model
 from seq2seq.model.scoring import score_targets
 from seq2seq.model.search_rules import RuleOptions, make_rules
+from seq2seq.runtime.compile_report import shapes_of
 from seq2seq.runtime.hlo import REDUCTIONS, Program
 from seq2seq.runtime.targets import Target, target_of
 from seq2seq.storage.config import Config, DecodingConfig, TrainingConfig
@@ -86,10 +87,7 @@ def scoring(target: Target) -> Traced:
     sharding = SingleDeviceSharding(target.devices[0])
     variables = jax.eval_shape(partial(inference_variables, MODEL), parameter_shapes(MODEL))
     ids, lengths = np.zeros((16, BUCKET), np.int32), np.zeros(16, np.int32)
-    arguments = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        (variables, ids, lengths, ids, lengths),
-    )
+    arguments = shapes_of((variables, ids, lengths, ids, lengths), sharding)
     rules = make_rules(MODEL.end_id, RuleOptions())
 
     def score(variables, *pairs):

@@ -20,6 +20,7 @@ from seq2seq.runtime.compile_report import (
     compiled_report,
     largest_that_fits,
     memory_line,
+    shapes_of,
 )
 from seq2seq.runtime.targets import Target
 from seq2seq.storage.config import DecodingConfig
@@ -88,10 +89,7 @@ def search_program(engine: Engine, params: list[Any], bucket: int, target: Targe
             for model, tree in zip(engine.models, params, strict=True)
         ]
 
-    def shape(x: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
     source = np.zeros((sentences, bucket), np.int32)
     numbers = lengths = np.zeros(sentences, np.int32)
     arguments = jax.eval_shape(variables, params), source, lengths, numbers
-    return jax.jit(program).trace(*jax.tree.map(shape, arguments))
+    return jax.jit(program).trace(*shapes_of(arguments, sharding))

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
+from jax.sharding import Sharding
 from jax.stages import Traced
 
 from seq2seq.runtime.hlo import Program
@@ -36,8 +38,9 @@ class Report(NamedTuple):
             "all-reduce": sent / hardware.interconnect,
         }
 
-    def least_seconds(self, target: Target) -> float:
-        return max(self.bounds(target).values())
+    def binding(self, target: Target) -> tuple[str, float]:
+        """(the resource that takes longest, its seconds)."""
+        return max(self.bounds(target).items(), key=lambda bound: bound[1])
 
 
 def memory_line(report: Report | None, target: Target) -> str:
@@ -58,14 +61,19 @@ def report_lines(report: Report | None, target: Target) -> Iterator[str]:
     if report is None:
         return
     bounds = report.bounds(target)
-    binding = max(bounds, key=bounds.__getitem__)
-    share = bounds["products"] / bounds[binding]
+    binding, seconds = report.binding(target)
+    share = bounds["products"] / seconds
     yield (
         f"  work: {report.flops / 1e12:.3g} TFLOP, {report.accessed / 1e9:.3g} GB accessed "
         f"({report.flops / report.accessed:.0f} FLOP/byte), {report.reduced / 1e6:.3g} MB reduced"
     )
     terms = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in bounds.items())
     yield f"  least time: {terms}: at most {100 * share:.0f} % of the peak, bound by {binding}"
+
+
+def shapes_of(tree: Any, sharding: Sharding) -> Any:
+    """The shapes of a tree of arrays, for `trace`, as they are placed by a sharding."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
 
 def compiled_report(traced: Traced) -> Report | None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ from seq2seq.runtime.compile_report import (
     compiled_report,
     largest_that_fits,
     report_lines,
+    shapes_of,
 )
 from seq2seq.runtime.devices import AXIS
 from seq2seq.runtime.targets import Target
@@ -45,7 +45,7 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
     yield from report_lines(report, target)
     target_tokens = devices * accumulate * config.data.target_length  # for each row
     if report is not None:
-        rate = rows * target_tokens / report.least_seconds(target)
+        rate = rows * target_tokens / report.binding(target)[1]
         yield f"  at most {rate:,.0f} target tokens/s, padding included"
     yield f"evaluation of the loss: {rows} rows of a device"
     yield from report_lines(compiled_report(evaluation_program(config, rows, target)), target)
@@ -79,7 +79,8 @@ def step_program(config: Config, rows: int, target: Target) -> Traced:
     batch = split_rows(empty_rows(config, rows * int(np.prod(counts))), *counts)
     mesh = mesh_of(target)
     return sharded_step(step, mesh, donate_argnums=0).trace(
-        placed(state, mesh, PartitionSpec()), placed(batch, mesh, PartitionSpec(AXIS))
+        shapes_of(state, NamedSharding(mesh, PartitionSpec())),
+        shapes_of(batch, NamedSharding(mesh, PartitionSpec(AXIS))),
     )
 
 
@@ -90,19 +91,13 @@ def evaluation_program(config: Config, rows: int, target: Target) -> Traced:
     batch = split_rows(empty_rows(config, rows * len(target.devices)), len(target.devices))
     mesh = mesh_of(target)
     return sharded_step(step, mesh).trace(
-        placed(parameter_shapes(config.model), mesh, PartitionSpec()),
-        placed(batch, mesh, PartitionSpec(AXIS)),
+        shapes_of(parameter_shapes(config.model), NamedSharding(mesh, PartitionSpec())),
+        shapes_of(batch, NamedSharding(mesh, PartitionSpec(AXIS))),
     )
 
 
 def mesh_of(target: Target) -> Mesh:
     return Mesh(np.array(target.devices), (AXIS,))
-
-
-def placed(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
-    """The shapes of a tree of arrays, with a sharding."""
-    sharding = NamedSharding(mesh, spec)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
 
 def empty_rows(config: Config, rows: int) -> Batch:

@@ -120,20 +120,24 @@ def test_beams_equal_those_of_transformers_without_early_stopping(searched):
     hypothesis end only where its end is among the best N of the 2N continuations.
 
     The two best scores of each source differ by more than rounding changes them, so that the
-    processor does not decide which hypothesis is the best.
+    processor does not decide which hypothesis is the best. It does decide which of two others with
+    nearly equal scores stays in the beam: these are not compared.
     """
     ours, hf = searched
     results = ours(beam_size=N, nbest=N)
     expected = hf(num_beams=N, num_return_sequences=N, early_stopping="never", length_penalty=1.0)
-    same = 0
+    same = compared = 0
     for i, hypotheses in expected.items():
         assert hypotheses[0][1] - hypotheses[1][1] > 1e-4
         assert results[i][0][0] == hypotheses[0][0], f"{i}: {results[i]}, expected {hypotheses}"
         assert results[i][0][1] == pytest.approx(hypotheses[0][1], abs=1e-4)
-        for (_, score), (_, reference) in zip(results[i], hypotheses, strict=True):
-            assert score >= reference - 1e-4
+        scores, references = ([s for _, s in nbest] for nbest in (results[i], hypotheses))
+        for score, reference, better in zip(scores[1:], references[1:], references, strict=False):
+            if better - reference > 1e-4:
+                assert score >= reference - 1e-5
+                compared += 1
         same += [ids for ids, _ in results[i]] == [ids for ids, _ in hypotheses]
-    assert same > 25
+    assert same > 25 and compared > 130  # of 50 and 150
     assert len({len(nbest[0][0]) for nbest in results.values()}) > 1
 
 

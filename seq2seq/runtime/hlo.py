@@ -1,7 +1,8 @@
 """What an optimised HLO text says of a program: bytes, loops, messages between devices.
 
 XLA's own cost analysis counts the body of a loop once. Here it counts as often as it runs if that
-number is a constant, otherwise once.
+number is a constant (stated by the compiler, or the limit that the condition compares a counter
+with), otherwise once.
 """
 
 import re
@@ -13,6 +14,8 @@ HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 OPERATION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 NAME = re.compile(r"%([\w.\-]+)")
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+LIMIT = re.compile(r"ROOT %[\w.\-]+ = pred\[\]\S* compare\(%[\w.\-]+, %([\w.\-]+)\), direction=LT")
+CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 CALLED = {  # operation → the attributes that name the computations it runs
     "while": ("body",),
     "call": ("to_apply",),
@@ -41,6 +44,7 @@ class Program:
     def __init__(self, text: str):
         self._computations: dict[str, list[Operation]] = {}
         self._entry = ""
+        computations: dict[str, list[str]] = {}
         lines: list[str] = []
         for line in text.split("\n"):
             if head := HEAD.match(line):
@@ -49,9 +53,11 @@ class Program:
                     self._entry = head[2]
                 name = head[2]
             elif line == "}" and lines:
-                self._computations[name] = _operations(lines)
+                computations[name] = lines
             else:
                 lines.append(line)
+        for name, lines in computations.items():
+            self._computations[name] = _operations(lines, computations)
 
     def accessed(self, name: str = "") -> int:
         """The bytes that the operations of a computation (by default all) read and write. Of the
@@ -100,7 +106,19 @@ def shape_bytes(text: str) -> int:
     return total
 
 
-def _operations(lines: list[str]) -> list[Operation]:
+def _trips(attributes: str, computations: dict[str, list[str]]) -> int | None:
+    """How often a loop runs, if that is a constant. Its counter starts at 0, as those of `scan`."""
+    if known := TRIPS.search(attributes):
+        return int(known[1])
+    condition = CONDITION.search(attributes)
+    text = "\n".join(computations.get(condition[1], ())) if condition else ""
+    if limit := LIMIT.search(text):
+        number = re.search(rf"%{re.escape(limit[1])} = s32\[\]\S* constant\((\d+)\)", text)
+        return int(number[1]) if number else None
+    return None
+
+
+def _operations(lines: list[str], computations: dict[str, list[str]]) -> list[Operation]:
     shapes: dict[str, int] = {}
     operations = []
     for line in lines:
@@ -115,11 +133,9 @@ def _operations(lines: list[str]) -> list[Operation]:
             for found in re.findall(rf"\b{attribute}=(\{{[^}}]*\}}|%?[\w.\-]+)", attributes)
             for name in re.findall(r"[\w.\-]+", found)
         )
-        trips = TRIPS.search(attributes)
+        trips = _trips(attributes, computations) if kind == "while" else None
         size = 0
         if kind not in MOVES_NOTHING:
             size = shapes[name] + sum(shapes.get(x, 0) for x in NAME.findall(operands))
-        operations.append(
-            Operation(kind, size, shapes[name], called, int(trips[1]) if trips else None)
-        )
+        operations.append(Operation(kind, size, shapes[name], called, trips))
     return operations

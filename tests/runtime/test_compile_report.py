@@ -9,7 +9,7 @@ from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.hlo import Program, shape_bytes
 from seq2seq.runtime.targets import TPUS, Target, target_of
 
-# A loop of four iterations, one without a known number, and a conditional of two branches.
+# Loops of four and three iterations, one without a known number, a conditional of two branches.
 TEXT = """HloModule jit_f, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
 
 %fused (p: f32[8]) -> f32[8] {
@@ -34,6 +34,19 @@ TEXT = """HloModule jit_f, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
   ROOT %t = (s32[], bf16[16]{0}) tuple(%i, %y)
 }
 
+%below (s: (s32[], f32[8])) -> pred[] {
+  %s = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%s), index=0
+  %three = s32[]{:T(128)} constant(3)
+  ROOT %lt = pred[]{:T(512)} compare(%i, %three), direction=LT
+}
+
+%active (s: (s32[], bf16[16])) -> pred[] {
+  %s = (s32[], bf16[16]{0}) parameter(0)
+  %three = s32[] constant(3)
+  ROOT %and = pred[] and(%s, %three)
+}
+
 %small (a: f32[8]) -> f32[8] {
   %a = f32[8]{0} parameter(0)
   ROOT %b = f32[8]{0} negate(%a)
@@ -49,7 +62,8 @@ ENTRY %main (p: f32[8]) -> f32[8] {
   %p = f32[8]{0} parameter(0)
   %n = (s32[], f32[8]{0}) tuple(%p)
   %l = (s32[], f32[8]{0}) while(%n), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"4"}}
-  %u = (s32[], bf16[16]{0}) while(%n), condition=%c, body=%search
+  %v = (s32[], f32[8]{0}) while(%n), condition=%below, body=%body
+  %u = (s32[], bf16[16]{0}) while(%n), condition=%active, body=%search
   %g = f32[8]{0} get-tuple-element(%l), index=1
   %k = f32[8]{0} conditional(%p, %g, %g), branch_computations={%small, %large}
   ROOT %r = f32[8]{0} all-reduce(%k), replica_groups={}, to_apply=%add
@@ -60,10 +74,13 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 def test_bytes_are_those_of_all_operations_outside_fusions_as_often_as_they_run():
     program = Program(TEXT)
     body, search, branch = 2 * 32 + 3 * 4, 2 * 32, 4 * 32
-    assert program.accessed() == 4 * body + search + branch + 2 * 32
+    assert program.accessed() == (4 + 3) * body + search + branch + 2 * 32
     assert program.step() == search and program.all_reduced() == 32
     kinds = [operation.kind for operation in program.operations_of("main")]
-    assert kinds.count("negate") == 4 and kinds.count("fusion") == kinds.count("all-reduce") == 1
+    assert kinds.count("negate") == 4 and (kinds.count("fusion"), kinds.count("all-reduce")) == (
+        2,
+        1,
+    )
     assert shape_bytes("(pred[3,5]{1,0}, bf16[2]{0}, s32[], f64[2]{0})") == 15 + 4 + 4 + 16
 
 

@@ -84,10 +84,13 @@ class EncoderDecoder(nn.Module):
         """
         raise NotImplementedError
 
-    def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
-        """Unnormalised log-probabilities of the next token, float32."""
+    def logits(
+        self, hidden: Float[Array, "... D"], dtype: str = "float32"
+    ) -> Float[Array, "... V"]:
+        """Unnormalised log-probabilities of the next token, in `dtype`."""
+        hidden = hidden.astype(dtype)
         if self.config.scale_logits:
-            hidden = hidden.astype(jnp.float32) * self.config.d_model**-0.5
+            hidden = hidden * jnp.asarray(self.config.d_model**-0.5, dtype)
         return self.output_embedding.logits(
             hidden, self.output_bias if self.config.output_bias else None
         )

@@ -93,11 +93,11 @@ def embed(
 def logits(
     x: Float[Array, "... D"], table: Float[Array, "V D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "... V"]:
-    """x Eᵀ + b in float32: the linear map before the softmax (section 3.4)."""
+    """x Eᵀ + b in the dtype of x: the linear map before the softmax (section 3.4)."""
     check_array("x", x, "floating", "... D")
     check_array("table", table, "floating", "V D")
     check_shape("x", x, (*x.shape[:-1], table.shape[1]), "[..., D] with D of table")
-    return matmul(x.astype(jnp.float32), table.T, bias)
+    return matmul(x, table.T, bias)
 
 
 def random_bits(

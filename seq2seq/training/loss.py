@@ -4,7 +4,8 @@ Axes: B batch · T target · D model width · V vocabulary · t positions of a b
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,14 +36,7 @@ def cross_entropy(
 
     `weights` is 0 for padding; for tokens it is 1 or the loss weight of the pair.
     """
-    # The arrays below are [B, T].
-    normalizer = jax.nn.logsumexp(logits, axis=-1)
-    label_logit = label_logits(logits, labels)
-    nll = normalizer - label_logit
-    loss = nll
-    if smoothing != 0.0:
-        loss = (1.0 - smoothing) * nll + smoothing * (normalizer - logits.mean(axis=-1))
-    correct = (label_logit >= logits.max(axis=-1)).astype(jnp.float32)
+    loss, nll, correct = token_losses(logits, labels, smoothing)
     return LossSums(
         loss=(loss * weights).sum(),
         nll=(nll * weights).sum(),
@@ -51,29 +45,47 @@ def cross_entropy(
     )
 
 
-@jax.custom_vjp
-def label_logits(logits: Float[Array, "B T V"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """The logit of each label. Its gradient is elementwise; that of JAX's gather is a scatter."""
-    return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def token_losses(
+    logits: Float[Array, "B T V"], labels: Int[Array, "B T"], smoothing: float
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Float[Array, "B T"]]:
+    """(loss, nll, correct) of each token, of which only the loss has a gradient."""
+    return token_losses_forward(logits, labels, smoothing)[0]
 
 
-def label_logits_forward(
-    logits: Float[Array, "B T V"], labels: Int[Array, "B T"]
-) -> tuple[Float[Array, "B T"], tuple[Int[Array, "B T"], Float[Array, " V"]]]:
-    """Residuals: the labels, and an array [V] for the size and dtype of the logits."""
-    return label_logits(logits, labels), (labels, jnp.zeros(logits.shape[-1:], logits.dtype))
+def token_losses_forward(
+    logits: Float[Array, "B T V"], labels: Int[Array, "B T"], smoothing: float
+) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+    """Residuals: the logits, their normalizer [B, T], and the labels."""
+    if logits.dtype != jnp.float32:
+        logits = jax.lax.optimization_barrier(logits)  # otherwise XLA stores them in float32
+    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    label_logit = label_logit.astype(jnp.float32)
+    wide = logits.astype(jnp.float32)
+    largest = wide.max(axis=-1)
+    normalizer = largest + jnp.log(jnp.exp(wide - largest[..., None]).sum(axis=-1))
+    nll = loss = normalizer - label_logit
+    if smoothing != 0.0:
+        loss = (1.0 - smoothing) * nll + smoothing * (normalizer - wide.mean(axis=-1))
+    correct = (label_logit >= largest).astype(jnp.float32)
+    return (loss, nll, correct), (logits, normalizer, labels)
 
 
-def label_logits_backward(
-    residuals: tuple[Int[Array, "B T"], Float[Array, " V"]], gradient: Float[Array, "B T"]
+def token_losses_backward(
+    smoothing: float,
+    residuals: tuple[Array, Array, Array],
+    gradients: tuple[Array, Array, Array],
 ) -> tuple[Float[Array, "B T V"], None]:
-    """The gradients of the logits (that of the label's logit at the label, else 0) and labels."""
-    labels, like = residuals
-    is_label = jnp.arange(len(like)) == labels[..., None]  # [B, T, V]
-    return jnp.where(is_label, gradient[..., None], 0.0).astype(like.dtype), None
+    """The softmax minus the targets, of the logits; None for the labels."""
+    logits, normalizer, labels = residuals
+    size = logits.shape[-1]
+    is_label = jnp.arange(size) == labels[..., None]  # [B, T, V]
+    softmax = jnp.exp(logits.astype(jnp.float32) - normalizer[..., None])
+    gradient = softmax - jnp.where(is_label, 1.0 - smoothing + smoothing / size, smoothing / size)
+    return (gradient * gradients[0][..., None]).astype(logits.dtype), None
 
 
-label_logits.defvjp(label_logits_forward, label_logits_backward)
+token_losses.defvjp(token_losses_forward, token_losses_backward)
 
 
 def blockwise_cross_entropy(
@@ -86,7 +98,8 @@ def blockwise_cross_entropy(
 ) -> LossSums:
     """`cross_entropy(to_logits(hidden), …)` with the logits of only `block` positions in memory.
 
-    The backward pass recomputes the logits of each block. `block` 0 means all positions at once.
+    The gradient of each block is computed with its loss, so that no logits are kept or computed
+    twice. `block` 0 means all positions at once.
     """
     length = hidden.shape[1]
     if block == 0 or block >= length:
@@ -97,11 +110,33 @@ def blockwise_cross_entropy(
         x = jnp.pad(x, [(0, 0), (0, blocks * block - length)] + [(0, 0)] * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(x.shape[0], blocks, block, *x.shape[2:]), 1, 0)
 
-    @jax.checkpoint
-    def add_block(sums: LossSums, xs: tuple[Array, Array, Array]) -> tuple[LossSums, None]:
-        hidden, labels, weights = xs  # [B, t, D], [B, t], [B, t]
-        more = cross_entropy(to_logits(hidden), labels, weights, smoothing)
-        return jax.tree.map(jnp.add, sums, more), None
+    # The parameters that `to_logits` closes over, as an argument with a gradient.
+    to_logits, params = jax.closure_convert(to_logits, hidden[:, :block])
+    targets = split(labels), split(weights)
 
-    sums, _ = jax.lax.scan(add_block, zero_sums(), tuple(map(split, (hidden, labels, weights))))
-    return sums
+    def loss(inputs: Any, labels: Array, weights: Array) -> tuple[Array, LossSums]:
+        params, hidden = inputs  # hidden [B, t, D]
+        sums = cross_entropy(to_logits(hidden, *params), labels, weights, smoothing)
+        return sums.loss, sums
+
+    @jax.custom_vjp
+    def all_blocks(params: Any, hidden: Array) -> LossSums:
+        def add(sums: LossSums, xs: Any) -> tuple[LossSums, None]:
+            return jax.tree.map(jnp.add, sums, loss((params, xs[0]), *xs[1:])[1]), None
+
+        return jax.lax.scan(add, zero_sums(), (hidden, *targets))[0]
+
+    def forward(params: Any, hidden: Array) -> tuple[LossSums, Any]:
+        def add(total: Any, xs: Any) -> tuple[Any, Array]:
+            (gradient, of_hidden), sums = jax.grad(loss, has_aux=True)((params, xs[0]), *xs[1:])
+            return jax.tree.map(jnp.add, total, (sums, gradient)), of_hidden
+
+        zeros = zero_sums(), jax.tree.map(jnp.zeros_like, params)
+        (sums, gradient), of_hidden = jax.lax.scan(add, zeros, (hidden, *targets))
+        return sums, (gradient, of_hidden)
+
+    def backward(gradients: Any, of_sums: LossSums) -> Any:
+        return jax.tree.map(lambda x: x * of_sums.loss.astype(x.dtype), gradients)
+
+    all_blocks.defvjp(forward, backward)
+    return all_blocks(params, split(hidden))

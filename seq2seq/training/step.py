@@ -89,7 +89,7 @@ def loss_sums(
     )
 
     def to_logits(x: Array) -> Any:  # [B, t, D] → [B, t, V], for t of the T positions
-        return model.apply(variables, x, method="logits")
+        return model.apply(variables, x, model.config.values_dtype, method="logits")
 
     weights = batch.loss_weights  # [B, T]
     if weights is None:

@@ -92,16 +92,18 @@ def test_embeddings_are_rows_times_the_root_of_d_model(scale):
     assert narrow.dtype == jnp.bfloat16
 
 
-def test_logits_are_products_with_the_embeddings_in_float32():
+def test_logits_are_products_with_the_embeddings_in_the_dtype_of_x():
     x, table, bias = normal(B, T, D), normal(V, D), normal(V)
     a, e, b = float64(x, table, bias)
     np.testing.assert_allclose(jax.jit(logits)(x, table), a @ e.T, atol=1e-5)
     np.testing.assert_allclose(jax.jit(logits)(x, table, bias), a @ e.T + b, atol=1e-5)
     narrow = x.astype(jnp.bfloat16), table.astype(jnp.bfloat16)
-    got = jax.jit(logits)(*narrow)
-    assert got.dtype == jnp.float32
     a, e = float64(*narrow)
-    np.testing.assert_allclose(got, a @ e.T, atol=1e-5)
+    wide = jax.jit(logits)(narrow[0].astype(jnp.float32), narrow[1])
+    np.testing.assert_allclose(wide, a @ e.T, atol=1e-5)
+    got = jax.jit(logits)(*narrow)
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_allclose(got.astype(jnp.float32), a @ e.T, rtol=2**-8)
 
 
 def test_modules_equal_their_functions_bit_for_bit():

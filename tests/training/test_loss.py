@@ -44,6 +44,21 @@ def test_the_gradient_is_the_predicted_minus_the_smoothed_distribution(smoothing
     np.testing.assert_allclose(gradient, expected * weights[..., None], rtol=1e-5, atol=1e-6)
 
 
+def test_sums_over_bfloat16_logits_are_float32():
+    logits, labels, weights = map(jnp.asarray, inputs(6))
+    narrow = logits.astype(jnp.bfloat16)
+
+    def loss(logits):
+        sums = cross_entropy(logits, labels, weights, 0.1)
+        return sums.loss, sums
+
+    (_, sums), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(narrow)
+    (_, exact), wide = jax.value_and_grad(loss, has_aux=True)(narrow.astype(jnp.float32))
+    np.testing.assert_allclose(sums, exact, rtol=1e-6)
+    assert gradient.dtype == jnp.bfloat16
+    np.testing.assert_allclose(gradient.astype(jnp.float32), wide, rtol=2**-8, atol=1e-6)
+
+
 def test_padding_has_no_gradient():
     logits, labels, weights = inputs(1)
     fixed = tuple(map(jnp.asarray, (labels, weights)))
@@ -59,11 +74,11 @@ def test_blocks_give_the_same_loss_and_gradient():
     table = jnp.asarray(random.normal(size=(V, D)), jnp.float32)
 
     def whole(hidden, table):
-        return cross_entropy(hidden @ table.T, labels, weights, 0.1).loss
+        return 3.0 * cross_entropy(hidden @ table.T, labels, weights, 0.1).loss
 
     def blocks(hidden, table, block):
         to_logits = lambda x: x @ table.T  # noqa: E731
-        return blockwise_cross_entropy(hidden, to_logits, labels, weights, 0.1, block).loss
+        return 3.0 * blockwise_cross_entropy(hidden, to_logits, labels, weights, 0.1, block).loss
 
     sizes = (1, 2, 3, 7, 13)
 

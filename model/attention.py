@@ -146,7 +146,8 @@ def project(
     x: Float[Array, "B T D"], weight: Float[Array, "D H K"], bias: Float[Array, "H K"] | None
 ) -> Float[Array, "B H T K"]:
     """The projection of `x` into every head."""
-    return jnp.swapaxes(matmul(x, weight, bias), 1, 2)
+    joined = matmul(x, weight.reshape(len(weight), -1), None if bias is None else bias.reshape(-1))
+    return jnp.swapaxes(joined.reshape(*x.shape[:2], *weight.shape[1:]), 1, 2)
 
 
 def project_keys_values(
@@ -169,17 +170,17 @@ def multi_head_attention(
     mask: Bool[Array, "#B #H #T S"] | None = None,
     positions: Int[Array, "B T"] | None = None,
     drop: Callable[[Array], Array] | None = None,
-    attend: Callable[..., tuple[Array, Array]] = dot_product_attention,
+    attend: Callable[..., tuple[Array, Array | None]] = dot_product_attention,
     bias: Float[Array, "#B #H #T S"] | None = None,
     scale: bool = True,
-) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
     """Concat(head_1, …, head_h) W^O (section 3.2.2); returns the output and the weights.
 
     With `positions`, queries are rotated (rotary positions); the keys must be rotated too. `drop`,
     `bias` and `scale` are those of `dot_product_attention`. With bfloat16 weights, float32 queries,
     keys and values are multiplied in JAX's default precision (`activations_precision`). `attend` is
     called with the queries, the entries of `keys_values`, mask, drop, precision, bias and scale
-    (`attend_to_cache`: a Cache).
+    (`attend_to_cache`: a Cache; `attend_on_platform` returns no weights).
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
@@ -235,13 +236,14 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "#B #H #T S"] | None = None,
         positions: Int[Array, "B T"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
-        attend: Callable[..., tuple[Array, Array]] = dot_product_attention,
+        attend: Callable[..., tuple[Array, Array | None]] = dot_product_attention,
         bias: Float[Array, "#B #H #T S"] | None = None,
     ) -> Float[Array, "B T D"]:
         """See `multi_head_attention`; `row_ids` are those of `dropout`."""
         c = self.config
         # Without dropout None, so that `attend_to_cache` is traced once for all layers.
-        drop = partial(self.dropout, row_ids=row_ids) if self.has_rng("dropout") else None
+        drops = c.attention_dropout and self.has_rng("dropout")
+        drop = partial(self.dropout, row_ids=row_ids) if drops else None
         output, weights = multi_head_attention(
             self.params, x, keys_values, mask, positions, drop, attend, bias, c.scale_scores
         )

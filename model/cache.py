@@ -20,6 +20,7 @@ from .attention import KeysValues, attention_scores, check_attention, masked_sof
 from .checks import check_array, check_shape
 from .config import ModelConfig
 from .matmul import FULL
+from .platforms import by_platform
 
 BLOCKS = 4  # of a cache: with more, fewer entries are read, but the program has a branch for each
 
@@ -75,24 +76,39 @@ def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cach
     """
     check_array("index", index, "integer", "B")
     check_shape("index", index, new.keys.shape[:1], "one for each row of the cache")
-    block_size, hypotheses = cache.blocks[0].values.shape[2], new.values.shape[2]
-    rows = jnp.arange(len(index))[:, None]
-    keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)  # [B, N, H, K]
-    values = jnp.where(jnp.isnan(values), 0, values)
+    block_size = cache.blocks[0].values.shape[2]
+    new = KeysValues(new.keys, jnp.where(jnp.isnan(new.values), 0, new.values))
     blocks = []
     for i, block in enumerate(cache.blocks):
         # In all other blocks, out of range: nothing is written.
         start = jnp.where(index // block_size == i, index % block_size, block_size)
-        entries = start[:, None] + jnp.arange(hypotheses)  # [B, N]
-        block_keys = block.keys.at[rows, :, :, entries]
-        block_values = block.values.at[rows, :, entries]
-        blocks.append(
-            StoredKeysValues(
-                block_keys.set(keys, unique_indices=True, mode="drop"),
-                block_values.set(values, unique_indices=True, mode="drop"),
-            )
-        )
+        write = partial(write_entries, block, new, start)
+        blocks.append(by_platform(lambda choices: choices.cache_by_scatter, write))
     return Cache(tuple(blocks), index.max())
+
+
+@partial(jax.jit, static_argnums=3)  # one trace for all layers and blocks
+def write_entries(
+    block: StoredKeysValues, new: KeysValues, start: Int[Array, " B"], scatter: bool
+) -> StoredKeysValues:
+    """The block with the N new entries from `start` on, if they are inside; by a scatter, or by a
+    selection that reads and writes the whole block."""
+    hypotheses = new.values.shape[2]
+    if scatter:
+        rows, entries = jnp.arange(len(start))[:, None], start[:, None] + jnp.arange(hypotheses)
+        keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)  # [B, N, H, K]
+        return StoredKeysValues(
+            block.keys.at[rows, :, :, entries].set(keys, unique_indices=True, mode="drop"),
+            block.values.at[rows, :, entries].set(values, unique_indices=True, mode="drop"),
+        )
+    keys, values = block
+    new_keys = jnp.swapaxes(new.keys, 2, 3)  # [B, H, K, N]
+    number = jnp.arange(values.shape[2]) - start[:, None]  # [B, S]: which of the N belongs here
+    for n in range(hypotheses):
+        here = (number == n)[:, None]  # [B, 1, S]
+        keys = jnp.where(here[:, :, None], new_keys[..., n : n + 1], keys)
+        values = jnp.where(here[..., None], new.values[:, :, n : n + 1], values)
+    return StoredKeysValues(keys, values)
 
 
 def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:

@@ -166,6 +166,11 @@ class ModelConfig(Options):
     remat: bool = option(
         False, "recompute activations in the backward pass, layer by layer: less memory"
     )
+    attention_kernels: bool = option(
+        True,
+        "on a TPU, attention over 128, 256, 384 or 512 positions runs as kernels "
+        "(model/fused_attention.py)",
+    )
     dtype: str = option(
         "float32",
         "precision of the computation: float32; mixed (matmuls with weights in bfloat16, the rest "
@@ -308,6 +313,7 @@ TRANSFORMER_ONLY = (
     "attention_bias",
     "layer_norm_epsilon",
     "embedding_norm",
+    "attention_kernels",
 )
 CHOICES: dict[str, tuple[str, ...]] = {
     field.name: field.metadata["choices"]

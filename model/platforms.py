@@ -21,19 +21,19 @@ class Choices(NamedTuple):
     encoder_tokens: int  # the most source tokens that are encoded together
     window: int  # batches of lines that are sorted by length together; bounds memory of the host
     compilations: int  # programs that are compiled at once, while others run
+    two_stages: bool  # top-k of a vocabulary in two stages (model/candidates.py)
     queue: int = 16  # batches in one call of a device
     call_per_core: bool = False  # each core of the host runs a call, not the devices together
     chunk: int = 4096  # the fewest lines that a process of a job takes in turn
-    two_stages: bool = True  # top-k of a vocabulary in two stages (model/candidates.py)
     bias_in_table: bool = False  # the bias of the logits is part of their table in inference
+    attention_kernels: bool = False  # attention by model/fused_attention.py
+    cache_by_scatter: bool = True  # otherwise a step writes whole blocks of the cache
 
 
 # Equal on all platforms:
 # queue: derived. Lanes idle at the end of a call only, for about one sentence of 16.
 # chunk: derived. Results are saved after as many lines, so a fast device writes few files a second.
 #   A chunk is never smaller than a batch (seq2seq/decoding/engine/sizes.py).
-# two_stages: measured on a CPU. The first stage is a maximum, one pass over the logits that GPU and
-#   TPU can compute at their memory bandwidth; lax.top_k may sort instead.
 # bias_in_table: derived for GPU and TPU. Products are fastest if D is a multiple of 8 (GPU) or 128
 #   (TPU), and two more rows prevent that.
 # Figures of the CPU: benchmarks/decode_speed.md.
@@ -43,6 +43,7 @@ CPU = Choices(
     hypotheses=0,  # the number of sentences decides, whatever the beam size
     encoder_tokens=512,  # measured: 1,024 exceed a core's cache and take twice as long per token
     window=64,  # derived: four full calls, one for each of the usual length buckets
+    two_stages=True,  # measured: lax.top_k of a whole vocabulary takes longer
     bias_in_table=True,  # measured: a sum after the product takes another pass over the logits
     compilations=1,  # measured on two cores: 2 double the time to the first results, equal in total
 )
@@ -56,10 +57,15 @@ GPU = Choices(
     encoder_tokens=32_768,  # far above what fills the device; more would only take memory
     window=32,  # a line takes about 1 kB of the host: 0.3 GB for 8 devices with beam size 4
     compilations=8,  # the cores of the host are free; each takes some hundred MB
+    two_stages=True,  # derived: a maximum is one pass over the logits; lax.top_k may sort instead
 )
 # As GPU: 200 TFLOP/s and 0.8 TB/s (v5e) give the same ratio of products to reading weights. A
 # device has less memory, which limits the hypotheses (seq2seq/decoding/engine/sizes.py).
-TPU = GPU
+TPU = GPU._replace(
+    two_stages=False,  # compiled for a v5e: the second stage is a loop over all chosen chunks
+    attention_kernels=True,  # compiled for a v5e: benchmarks/accelerator.md
+    cache_by_scatter=False,  # compiled for a v5e: a scatter needs another layout, copied each step
+)
 
 
 def choices_of(platform: str) -> Choices:

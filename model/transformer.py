@@ -16,6 +16,7 @@ from .attention import (
     KeysValues,
     MultiHeadAttention,
     causal_mask,
+    dot_product_attention,
     segment_mask,
 )
 from .cache import (
@@ -31,6 +32,7 @@ from .cache import (
 from .checks import check_memory
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
+from .fused_attention import attend_on_platform
 from .layers import NORMS, Dropout, FeedForward
 from .positions import BIASES, PositionBias, Positions, bias_owner
 
@@ -104,11 +106,14 @@ class Layer(nn.Module):
             check_memory(memory, 2, "layer.memory_keys_values(memory), keys and values")
         if bias_owner(self.config) == "layer":
             bias = bias_of(self.relative_bias, x, cache, index)
+        # The kernels return no weights.
+        kernels = self.config.attention_kernels and not self.is_mutable_collection("intermediates")
+        attend = attend_on_platform if kernels else dot_product_attention
         # x and y are [B, T, D].
         y = self.around_self.enter(x)
         keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
         if cache is None:
-            y = self.self_attention(y, keys_values, mask, rotary, row_ids, bias=bias)
+            y = self.self_attention(y, keys_values, mask, rotary, row_ids, attend, bias)
         else:
             if index is None:
                 raise TypeError("index must be an array [B] with caches; got None")
@@ -117,7 +122,7 @@ class Layer(nn.Module):
         x = self.around_self.leave(x, y, row_ids)
         if memory is not None:
             y = self.around_cross.enter(x)
-            y = self.cross_attention(y, memory, memory_mask, row_ids=row_ids)
+            y = self.cross_attention(y, memory, memory_mask, None, row_ids, attend)
             x = self.around_cross.leave(x, y, row_ids)
         y = self.around_feed_forward.enter(x)
         y = self.feed_forward(y, row_ids)

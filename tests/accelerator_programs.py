@@ -65,6 +65,7 @@ def facts(traced: Traced) -> dict:
         "host": [kind for kind in kinds if kind.startswith(HOST)],
         "callbacks": re.findall(r"\w*callback\w*", text),
         "float64": "f64[" in text,
+        "kernels": text.count('custom_call_target="tpu_custom_call"'),
         "all_reduces": sum(kind in REDUCTIONS for kind in kinds),
         "all_reduces_in_loops": sum(kind in REDUCTIONS for kind in in_loops),
         "all_reduced": optimised.all_reduced(),

@@ -37,6 +37,10 @@ def test_programs_for_an_accelerator_have_what_their_design_says(target, package
     assert programs.keys() == {"training", "evaluation", "scoring", "beam, longer queue", *SEARCHES}
     for name, facts in programs.items():
         assert facts["host"] == facts["callbacks"] == [] and not facts["float64"], name
+    # On a TPU, each attention of full rows is a kernel of model/fused_attention.py, or two.
+    attentions = (MODEL.num_layers + 2 * MODEL.decoder_layers) * target.startswith("v")
+    assert programs["evaluation"]["kernels"] == attentions
+    assert programs["training"]["kernels"] == 2 * attentions
     parameters = 4 * num_parameters(MODEL)
     training = programs["training"]
     # The state is parameters and two moments; the results are the state and a few numbers.

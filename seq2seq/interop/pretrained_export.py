@@ -48,6 +48,7 @@ def architecture(model: ModelConfig) -> ModelConfig:
         unknown_id=0,
         dtype="float32",
         remat=False,
+        attention_kernels=True,
         dropout=0.0,
         attention_dropout=0.0,
         activation_dropout=0.0,

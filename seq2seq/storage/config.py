@@ -161,7 +161,8 @@ def take_model(config: Config, trained: Config) -> tuple[Config, list[str]]:
 
     Returns the new config, not yet validated, and the fields of the model that still differ.
     """
-    default, independent = Config(), {*DROPOUT_RATES, "dtype", "remat"}  # fit any parameters
+    # These fit any parameters.
+    default, independent = Config(), {*DROPOUT_RATES, "dtype", "remat", "attention_kernels"}
     model_fields = [field.name for field in fields(ModelConfig) if field.name not in independent]
     changed = {}
     for section, names in (

@@ -96,7 +96,8 @@ class TrainingConfig(Options):
         "run, or directory of another project (docs/MODELS.md), whose best parameters and "
         "vocabulary training starts from. "
         "Fields of config.model at their defaults are taken from that model, except the dropout "
-        "rates, dtype and remat; the tokenizer and vocabulary fields of config.data are ignored",
+        "rates, dtype, remat and attention_kernels; the tokenizer and vocabulary fields of "
+        "config.data are ignored",
     )
     freeze: str = option(
         "",

@@ -156,6 +156,7 @@ def test_an_exported_file_gives_the_bytes_of_decode_without_this_project(trained
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
     assert [bucket["tokens"] for bucket in card["buckets"]] == [16, 32]
     assert card["platforms"] == ["cpu", "tpu"] and card["decoding"]["alpha"] == 0.9
+    assert not card["model"]["attention_kernels"]  # JAX cannot lower them for several platforms
 
 
 @pytest.mark.slow

@@ -117,7 +117,14 @@ def test_each_field_that_a_family_cannot_express_is_named(tmp_path):
         with pytest.raises(UserError, match=f"not supported by mT5: expected .*{name}=") as caught:
             export_of(changed, tmp_path, "mt5")
         assert caught.value.code == CHECKPOINT
-    free = {"dtype": "mixed", "remat": True, "dropout": 0.3, "max_length": 7, "unknown_id": 9}
+    free = {
+        "dtype": "mixed",
+        "remat": True,
+        "attention_kernels": False,
+        "dropout": 0.3,
+        "max_length": 7,
+        "unknown_id": 9,
+    }
     assert export_of(replace(model, **free), tmp_path, "mt5")
 
 

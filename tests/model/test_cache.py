@@ -12,6 +12,7 @@ import pytest
 from small_transformer import SMALL
 from test_attention import normal
 
+from seq2seq.model import platforms
 from seq2seq.model.attention import KeysValues, dot_product_attention
 from seq2seq.model.cache import (
     BLOCKS,
@@ -80,7 +81,9 @@ def test_hidden_blocks_change_no_bit_and_blocks_after_the_last_slot_are_not_read
     assert np.isnan(attend(queries, broken, np.array(32), mask)[0]).any()
 
 
-def test_keys_and_values_are_written_at_the_slot_of_each_row_only():
+@pytest.mark.parametrize("scatter", [True, False], ids=["scatter", "select"])
+def test_keys_and_values_are_written_at_the_slot_of_each_row_only(monkeypatch, scatter):
+    monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(cache_by_scatter=scatter))
     sizes, beams = [4, 4, 2], 2
     old, new = random_keys_values(10, 1), random_keys_values(beams, 3)
     starts = list(zip((0, 4, 8), sizes, strict=True))

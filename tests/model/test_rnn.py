@@ -339,6 +339,7 @@ def test_a_field_without_effect_on_an_rnn_is_refused_by_name(kind):
         layer_norm_epsilon=1e-5, d_k=4, norm_function="rms", relative_buckets=16,
         relative_distance=64, relative_tables="layer", gated_feed_forward=True,
         feed_forward_bias=False, scale_scores=False, embedding_norm=True,
+        attention_kernels=False,
     )  # fmt: skip
     assert set(changes) == set(TRANSFORMER_ONLY)
     for name, value in changes.items():

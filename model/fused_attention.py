@@ -1,0 +1,202 @@
+"""Attention on a TPU without scores in its memory: a kernel for each direction of a training step.
+
+Axes: B batch · T queries · S keys · H heads · K head width · W = H · K ·
+L = 128, the lanes of a TPU.
+Rows of training are short, so the scores of a row and a head fit on the chip, and the softmax needs
+no blocks of keys (for longer rows see Dao et al. 2022). One call of a kernel computes the L / K
+heads that fill the lanes, for one row. The backward kernel computes the weights again: between the
+two, only queries, keys and values are stored.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Bool, Float, Int
+
+from .attention import dot_product_attention, masked_softmax
+from .platforms import by_platform
+
+LANES = 128
+MOST = 512  # queries and keys: the backward kernel holds about five arrays [T, S] of float32
+
+
+class Settings(NamedTuple):
+    """The arguments of a kernel that are not arrays."""
+
+    head_width: int
+    factor: float  # of the scores
+    precision: jax.lax.Precision
+    interpret: bool = False  # run the kernel on any platform, slowly
+
+
+def attend_on_platform(
+    queries: Float[Array, "B H T K"],
+    keys: Float[Array, "B H S K"],
+    values: Float[Array, "B H S K"],
+    mask: Bool[Array, "#B #H #T S"] | None,
+    drop: Callable[[Array], Array] | None,
+    precision: jax.lax.Precision,
+    bias: Float[Array, "#B #H #T S"] | None,
+    scale: bool,
+) -> tuple[Float[Array, "B H T K"], None]:
+    """`dot_product_attention` without the weights, by the kernels where they are faster."""
+
+    def attend(fused: bool) -> Float[Array, "B H T K"]:
+        if not fused:
+            arguments = queries, keys, values, mask, drop, precision, bias, scale
+            output, _ = dot_product_attention(*arguments)
+            return output
+        width = queries.shape[-1]
+        settings = Settings(width, width**-0.5 if scale else 1.0, precision)
+        return fused_attention(queries, keys, values, mask, settings)
+
+    if drop is None and bias is None and fits_kernels(queries, keys, mask):
+        return by_platform(lambda choices: choices.attention_kernels, attend), None
+    return attend(False), None
+
+
+def fits_kernels(
+    queries: Float[Array, "B H T K"],
+    keys: Float[Array, "B H S K"],
+    mask: Bool[Array, "#B #H #T S"] | None,
+) -> bool:
+    """Whether the axes fill whole tiles, the scores fit, and all heads have the same mask."""
+    (_, heads, t, k), s = queries.shape, keys.shape[2]
+    tiles = t % LANES == s % LANES == LANES % k == heads * k % LANES == 0
+    return tiles and max(t, s) <= MOST and (mask is None or mask.shape[1] == 1)
+
+
+def fused_attention(
+    queries: Float[Array, "B H T K"],
+    keys: Float[Array, "B H S K"],
+    values: Float[Array, "B H S K"],
+    mask: Bool[Array, "#B 1 #T S"] | None,
+    settings: Settings,
+) -> Float[Array, "B H T K"]:
+    """The output of `dot_product_attention` for arguments that `fits_kernels` accepts."""
+    (b, _, t, _), s = queries.shape, keys.shape[2]
+    mask = jnp.ones((1, 1, 1, 1), bool) if mask is None else mask
+    allowed = jnp.broadcast_to(mask[:, 0].astype(jnp.int8), (b, t, s))
+
+    def join_heads(x: Float[Array, "B H _ K"]) -> Float[Array, "B _ W"]:
+        return jnp.swapaxes(x, 1, 2).reshape(b, x.shape[2], -1)
+
+    output = attention(settings, allowed, *map(join_heads, (queries, keys, values)))
+    return jnp.swapaxes(output.reshape(b, t, -1, settings.head_width), 1, 2)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention(
+    settings: Settings,
+    allowed: Int[Array, "B T S"],
+    queries: Float[Array, "B T W"],
+    keys: Float[Array, "B S W"],
+    values: Float[Array, "B S W"],
+) -> Float[Array, "B T W"]:
+    return call_kernel(forward_kernel, settings, 1, allowed, queries, keys, values)[0]
+
+
+def attention_forward(settings: Settings, *arrays: Array) -> tuple[Array, tuple[Array, ...]]:
+    return attention(settings, *arrays), arrays
+
+
+def attention_backward(
+    settings: Settings, arrays: tuple[Array, ...], gradient: Float[Array, "B T W"]
+) -> tuple[Array | None, ...]:
+    return None, *call_kernel(backward_kernel, settings, 3, *arrays, gradient)
+
+
+attention.defvjp(attention_forward, attention_backward)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def call_kernel(
+    kernel: Callable[..., None],
+    settings: Settings,
+    results: int,
+    allowed: Int[Array, "B T S"],
+    *inputs: Float[Array, "B _ W"],
+) -> list[Array]:
+    """Call `kernel` for each row and L lanes. Its results have the shapes of the first inputs."""
+    like = inputs[:results]
+
+    def of_row(x: Any) -> pl.BlockSpec:
+        return pl.BlockSpec((None, x.shape[1], LANES), lambda row, lanes: (row, 0, lanes))
+
+    call = pl.pallas_call(
+        partial(kernel, settings),
+        grid=(len(allowed), inputs[0].shape[-1] // LANES),
+        in_specs=[
+            pl.BlockSpec((None, *allowed.shape[1:]), lambda row, lanes: (row, 0, 0)),
+            *map(of_row, inputs),
+        ],
+        out_specs=list(map(of_row, like)),
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like],
+        interpret=settings.interpret,
+    )
+    return list(call(allowed, *inputs))
+
+
+# The arguments of the kernels are references to allowed [T, S] and to arrays [T, L] or [S, L].
+
+
+def forward_kernel(
+    settings: Settings, allowed: Any, queries: Any, keys: Any, values: Any, output: Any
+) -> None:
+    parts = [
+        jnp.where(head, dot(settings, weights.astype(values.dtype), values[:], 1, 0), 0.0)
+        for head, weights in weights_of_heads(settings, allowed, queries, keys)
+    ]
+    output[:] = reduce(jnp.add, parts).astype(output.dtype)
+
+
+def backward_kernel(
+    settings: Settings,
+    allowed: Any,
+    queries: Any,
+    keys: Any,
+    values: Any,
+    gradient: Any,
+    queries_gradient: Any,
+    keys_gradient: Any,
+    values_gradient: Any,
+) -> None:
+    """The gradients of softmax(Q Kᵀ) V; those of the softmax are P ⊙ (dP − Σ P ⊙ dP)."""
+    product = partial(dot, settings)
+    parts = []
+    for head, weights in weights_of_heads(settings, allowed, queries, keys):
+        of_output = jnp.where(head, gradient[:], 0)  # [T, L]
+        of_weights = product(of_output, values[:], 1, 1)  # [T, S]
+        mean = (weights * of_weights).sum(axis=-1, keepdims=True)
+        of_scores = (settings.factor * weights * (of_weights - mean)).astype(queries.dtype)
+        of_queries = jnp.where(head, product(of_scores, keys[:], 1, 0), 0.0)
+        of_keys = jnp.where(head, product(of_scores, queries[:], 0, 0), 0.0)
+        of_values = product(weights.astype(values.dtype), of_output, 0, 0)
+        parts.append((of_queries, of_keys, of_values))
+    results = queries_gradient, keys_gradient, values_gradient
+    for result, of_heads in zip(results, zip(*parts, strict=True), strict=True):
+        result[:] = reduce(jnp.add, of_heads).astype(result.dtype)
+
+
+def weights_of_heads(
+    settings: Settings, allowed: Any, queries: Any, keys: Any
+) -> Iterator[tuple[Bool[Array, "1 L"], Float[Array, "T S"]]]:
+    """(its lanes, softmax weights) of each head. The lanes of other heads are zeroed in the
+    queries, because a matrix unit multiplies L lanes in any case."""
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+    for first in range(0, LANES, settings.head_width):
+        head = (lane >= first) & (lane < first + settings.head_width)
+        scores = dot(settings, jnp.where(head, queries[:], 0), keys[:], 1, 1)
+        masked = jnp.where(allowed[:].astype(jnp.int32) != 0, scores * settings.factor, -jnp.inf)
+        yield head, masked_softmax([masked])[0]
+
+
+def dot(settings: Settings, x: Array, y: Array, x_axis: int, y_axis: int) -> Float[Array, "_ _"]:
+    """The product of two matrices summed over the given axes, in float32."""
+    return jax.lax.dot_general(
+        x, y, (((x_axis,), (y_axis,)), ((), ())), settings.precision, jnp.float32
+    )

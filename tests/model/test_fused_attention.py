@@ -1,0 +1,109 @@
+"""The attention kernels of a TPU, interpreted, against `dot_product_attention`."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_transformer import SMALL
+
+from seq2seq.model.attention import causal_mask, dot_product_attention, segment_mask
+from seq2seq.model.fused_attention import Settings, fits_kernels, fused_attention
+from seq2seq.model.matmul import FULL
+from seq2seq.model.transformer import Transformer
+
+
+def masks(t, s):
+    """None, one for all rows, and that of packed rows with padding: some queries see no key."""
+    lengths = jnp.array([[30, 50, 20], [0, 100, 7]])
+    ends = jnp.cumsum(lengths, axis=1)
+
+    def segments(length):
+        places = jnp.arange(length)[None, :, None]
+        number = (places >= ends[:, None]).sum(-1) + 1
+        return jnp.where(number > 3, 0, number)
+
+    packed = segment_mask(segments(t), segments(s))
+    return None, causal_mask(t) if t == s else jnp.ones((1, 1, 1, s), bool), packed
+
+
+@pytest.mark.parametrize(
+    "heads, width, t, s, scale",
+    [(2, 64, 128, 256, True), (8, 32, 256, 256, False), (1, 128, 128, 128, True)],
+)
+def test_output_and_gradients_are_those_of_the_plain_attention(heads, width, t, s, scale):
+    keys = jax.random.split(jax.random.PRNGKey(width), 4)
+    q, k, v, cotangent = (
+        jax.random.normal(key, (2, heads, length, width))
+        for key, length in zip(keys, (t, s, s, t), strict=True)
+    )
+    settings = Settings(width, width**-0.5 if scale else 1.0, FULL, interpret=True)
+
+    def plain_attention(mask, *arrays):
+        return dot_product_attention(*arrays, mask, scale=scale)[0]
+
+    def kernels(mask, *arrays):
+        return fused_attention(*arrays, mask, settings)
+
+    for mask in masks(t, s):
+        assert fits_kernels(q, k, mask)
+        plain, transposed = jax.vjp(partial(plain_attention, mask), q, k, v)
+        fused, fused_transposed = jax.vjp(partial(kernels, mask), q, k, v)
+        np.testing.assert_allclose(fused, plain, atol=2e-6)
+        for ours, theirs in zip(fused_transposed(cotangent), transposed(cotangent), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-5)
+
+
+def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
+    keys = jax.random.split(jax.random.PRNGKey(0), 4)
+    exact = [jax.random.normal(key, (2, 2, 128, 64)) for key in keys]
+    narrow = [x.astype(jnp.bfloat16) for x in exact]
+    settings = Settings(64, 0.125, jax.lax.Precision.DEFAULT, interpret=True)
+    mask = causal_mask(128)
+
+    def all_of(attend, arrays):
+        output, transposed = jax.vjp(attend, *arrays[:3])
+        return [x.astype(jnp.float32) for x in (output, *transposed(arrays[3]))]
+
+    def plain(q, k, v):
+        return dot_product_attention(q, k, v, mask)[0]
+
+    right = all_of(plain, [x.astype(jnp.float32) for x in narrow])
+    allowed = all_of(plain, narrow)
+    found = all_of(lambda q, k, v: fused_attention(q, k, v, mask, settings), narrow)
+    for name, a, b, c in zip(("output", "q", "k", "v"), right, allowed, found, strict=True):
+        assert abs(c - a).max() <= 1.5 * abs(b - a).max(), name
+
+
+@pytest.mark.parametrize(
+    "change, kernels",
+    [
+        ({}, True),
+        ({"dropout": 0.1}, True),
+        ({"attention_dropout": 0.1}, False),
+        ({"attention_kernels": False}, False),
+        ({"positions": "alibi"}, True),
+        ({"num_heads": 1, "d_k": 80}, False),
+    ],
+    ids=str,
+)
+def test_a_program_for_a_tpu_has_the_kernels_where_they_apply(change, kernels):
+    """With ALiBi only in cross-attention, where the scores have no bias."""
+    wide = {"d_model": 128, "num_heads": 2, "max_length": 128, "dropout": 0.0}
+    model = Transformer(replace(SMALL, **wide | change))
+    ids = jnp.ones((1, 128), jnp.int32)
+    variables = jax.eval_shape(model.init, jax.random.PRNGKey(0), ids, ids, ids, ids)
+
+    def loss(variables, mutable=False):
+        rngs = {"dropout": jax.random.PRNGKey(1)}
+        out = model.apply(variables, ids, ids, ids, ids, rngs=rngs, mutable=mutable)
+        return (out[0] if mutable else out).sum()
+
+    def text(f, platform):
+        return jax.jit(f).trace(variables).lower(lowering_platforms=(platform,)).as_text()
+
+    assert ("tpu_custom_call" in text(jax.grad(loss), "tpu")) == kernels
+    assert "tpu_custom_call" not in text(jax.grad(loss), "cpu")
+    assert "tpu_custom_call" not in text(partial(loss, mutable=["intermediates"]), "tpu")

@@ -159,10 +159,10 @@ def main() -> None:
     run = Path(f.workdir).expanduser()
     config, tokenizers = open_model(run, f.checkpoint)
     config = replace(config, decoding=replace(config.decoding, **options_of(f)))
-    # A program of several platforms cannot contain kernels of one.
-    config = replace(config, model=replace(config.model, attention_kernels=False))
     config.validate()
     check_export_flags(f, config, tokenizers)
+    # A program of several platforms cannot contain kernels of one.
+    config = replace(config, model=replace(config.model, attention_kernels=False))
     # The devices that will run the file are unknown here, and so is their memory.
     sizes = sizes_of([config.model], config.decoding, f.platforms[0], None, devices=1, cores=1)
     config = replace(config, decoding=replace(config.decoding, batch_size=sizes.batch_size))

@@ -18,6 +18,7 @@ from seq2seq.scripts.experiments import (
     beam_sizes,
     causal_masking,
     context_vector,
+    feed_forward_layers,
     korean_model,
     longer_sequences,
     residual_connections,
@@ -37,6 +38,7 @@ ARMS = {
     beam_sizes: "beam 2",
     causal_masking: "unmasked",
     context_vector: "rnn_attention",
+    feed_forward_layers: "without",
     longer_sequences: "alibi",
     residual_connections: "post",
     softmax_scaling: "unscaled",
@@ -75,7 +77,14 @@ def traced(monkeypatch):
     monkeypatch.setattr(jax, "jit", traced_jit)
     train_step = small_model.pmap_train_step
     monkeypatch.setattr(small_model, "pmap_train_step", lambda step: traced_step(train_step(step)))
-    for module in (context_vector, word_order, longer_sequences, causal_masking, korean_model):
+    for module in (
+        context_vector,
+        word_order,
+        longer_sequences,
+        causal_masking,
+        korean_model,
+        feed_forward_layers,
+    ):
         monkeypatch.setitem(module.STEPS, "tiny", 10)
     monkeypatch.setitem(teacher_forcing.STEPS, "tiny", (2, 4, 10))
     monkeypatch.setattr(softmax_scaling, "WIDTHS", (1, 4))

@@ -146,6 +146,8 @@ def project(
     x: Float[Array, "B T D"], weight: Float[Array, "D H K"], bias: Float[Array, "H K"] | None
 ) -> Float[Array, "B H T K"]:
     """The projection of `x` into every head."""
+    # A product of two matrices: for that with [D, H, K], XLA on a TPU chooses another layout than
+    # that of the attention kernels, and copies.
     joined = matmul(x, weight.reshape(len(weight), -1), None if bias is None else bias.reshape(-1))
     return jnp.swapaxes(joined.reshape(*x.shape[:2], *weight.shape[1:]), 1, 2)
 

@@ -132,7 +132,9 @@ def test_beams_equal_those_of_transformers_without_early_stopping(searched):
         assert results[i][0][0] == hypotheses[0][0], f"{i}: {results[i]}, expected {hypotheses}"
         assert results[i][0][1] == pytest.approx(hypotheses[0][1], abs=1e-4)
         scores, references = ([s for _, s in nbest] for nbest in (results[i], hypotheses))
-        for score, reference, better in zip(scores[1:], references[1:], references, strict=False):
+        for score, reference, better in zip(
+            scores[1:], references[1:], references[:-1], strict=True
+        ):
             if better - reference > 1e-4:
                 assert score >= reference - 1e-5
                 compared += 1

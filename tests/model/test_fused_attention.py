@@ -70,10 +70,10 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
     def plain(q, k, v):
         return dot_product_attention(q, k, v, mask)[0]
 
-    right = all_of(plain, [x.astype(jnp.float32) for x in narrow])
-    allowed = all_of(plain, narrow)
-    found = all_of(lambda q, k, v: fused_attention(q, k, v, mask, settings), narrow)
-    for name, a, b, c in zip(("output", "q", "k", "v"), right, allowed, found, strict=True):
+    wide = all_of(plain, [x.astype(jnp.float32) for x in narrow])
+    rounded = all_of(plain, narrow)
+    kernels = all_of(lambda q, k, v: fused_attention(q, k, v, mask, settings), narrow)
+    for name, a, b, c in zip(("output", "q", "k", "v"), wide, rounded, kernels, strict=True):
         assert abs(c - a).max() <= 1.5 * abs(b - a).max(), name
 
 

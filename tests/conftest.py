@@ -41,7 +41,9 @@ path = str(Path(__file__).parent / "without_torch"), os.environ.get("PYTHONPATH"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 
 MOST_BYTES = 3_000_000_000  # of a worker, before it releases compiled programs
-LONGEST = "test_trained", "test_compiler_results", "test_docs_commands"  # files of a minute
+LONGEST = (  # files of a minute or near the end of the collection
+    "test_trained", "test_compiler_results", "test_docs_commands", "test_resume", "test_training_",
+)  # fmt: skip
 
 sys.path.insert(0, str(ROOT))
 

@@ -86,11 +86,22 @@ def is_quick(command: Command) -> bool:
     return program == "python" and bool(quick) and rest != ["train.py"] and not several
 
 
-def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
-    """Run the quick commands in the code blocks of a document, and return their number."""
-    write_inputs(path)
+def commands_of(name: str) -> list[Command]:
+    """The quick commands in the code blocks of a document."""
     blocks = "".join(f"```\n{code}```\n" for code in fenced(TEXTS[name], ""))
-    run = [command for command in commands(blocks) if is_quick(command)]
+    return [command for command in commands(blocks) if is_quick(command)]
+
+
+def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
+    """Run the quick commands of a document, without the translations that are in README.md too, and
+    return their number."""
+    write_inputs(path)
+    tested = set(map(str, commands_of("README.md"))) if name != "README.md" else set()
+    run = [
+        command
+        for command in commands_of(name)
+        if command.words[1] != "decode.py" or str(command) not in tested
+    ]
     training = commands("```\n" + fenced(TEXTS["docs/TRAINING.md"], "")[0] + "```\n")
     if not any(
         command.words[1] == "train.py" and "init_from" not in str(command) for command in run

@@ -289,7 +289,7 @@ def test_the_command_measures_every_kind_of_part_on_a_cpu(tmp_path):
     command = [sys.executable, ROOT / "benchmarks" / "accelerator.py", f"--results={tmp_path}"]
     command.append(f"--parts={','.join(MEASURED)}")
     # One device; PYTHONPATH would hide torch.
-    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": ""}
+    environment = {**os.environ, "XLA_FLAGS": os.environ["TESTS_XLA_FLAGS"], "PYTHONPATH": ""}
     options = dict(capture_output=True, text=True, env=environment, check=True)
     done = subprocess.run(command, **options)
     lines = done.stdout.splitlines()

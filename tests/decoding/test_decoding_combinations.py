@@ -49,10 +49,10 @@ EARLY = {0.6: dict(stop="now"), 1.7: dict(stop="full"), 0.0: dict(horizon=2)}
 # The options that are set by each value of a factor.
 OPTIONS = {
     "dtype": [dict(dtype=name) for name in ("float32", "mixed", "bfloat16")],
-    "search": [dict(beam_size=1), dict(beam_size=3), dict(samples=3), dict(beam_size=5)],
+    "search": [dict(beam_size=1), dict(beam_size=5), dict(samples=3)],
     "nbest": [{}, dict(nbest=3)],
     "nucleus": [{}, dict(top_p=0.7, top_k=5)],
-    "lanes": [dict(batch_size=n) for n in (2, 9, 1)],  # of a device: fewer or more than sentences
+    "lanes": [dict(batch_size=n) for n in (1, 9)],  # of a device: fewer or more than sentences
     "limit": [{}, dict(max_length_ratio=1.4), dict(max_length=6)],
     "fewest": [{}, dict(min_length_ratio=0.9), dict(min_length=4)],
     "suppress": [{}, dict(suppress=SUPPRESSED), dict(suppress=SUPPRESSED, renormalize=True)],
@@ -71,8 +71,6 @@ FURTHER = {
     "annotate": [False, True],
 }
 FACTORS = OPTIONS | FURTHER
-# The rows of the fast test lack the last value of these factors.
-FAST = FACTORS | {name: FACTORS[name][:-1] for name in ("search", "lanes")}
 
 
 def valid(row):
@@ -85,7 +83,7 @@ def valid(row):
     return not (of_samples and not samples or of_beams and beams < 3)
 
 
-ROWS = pairwise_rows(FAST, valid, seed=3)
+ROWS = pairwise_rows(FACTORS, valid, seed=3)
 BIAS = -np.abs(np.random.default_rng(7).normal(0, 1, V)).astype(np.float32)  # no reward
 FORBIDDEN = [(4,), (5, 6), (7, 7), (8, 9, 8)]
 
@@ -172,11 +170,3 @@ def assert_same_translations(row):
 @pytest.mark.parametrize("number", range(len(ROWS)))
 def test_a_translator_equals_the_slow_one(number):
     assert_same_translations(ROWS[number])
-
-
-@pytest.mark.slow
-def test_a_translator_equals_the_slow_one_for_the_values_that_the_other_rows_lack():
-    lacking = {name: FACTORS[name][-1] for name in FACTORS if FACTORS[name] != FAST[name]}
-    for row in pairwise_rows(FACTORS, valid, seed=5):
-        if any(row[name] == value for name, value in lacking.items()):
-            assert_same_translations(row)

@@ -83,7 +83,7 @@ def translate_isolated(file, text):
         [sys.executable, "-c", ISOLATED, str(ROOT), str(file)],
         input=text,
         cwd=file.parent,
-        env={**os.environ, "XLA_FLAGS": ""},
+        env={**os.environ, "XLA_FLAGS": os.environ["TESTS_XLA_FLAGS"]},
         capture_output=True,
         check=False,
     )

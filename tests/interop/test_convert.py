@@ -3,25 +3,26 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 from forked import call_forked
 from runs import run_training
-from tiny import tiny_config
+from tiny import StopAfter, tiny_config
 from tiny_marian import SENTENCES, write_marian
+from traced import shared_steps
 
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
-from seq2seq.decoding.translator import Translator
 from seq2seq.interop.models import load_params, open_model
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.kinds import make_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage.config import load_config
 from seq2seq.storage.run import Run
-from seq2seq.train import prepare_data
+from seq2seq.train import prepare_data, resume_or_start
 from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.parallel import pmap_eval_step
 from seq2seq.training.vocabulary import find_tokenizers
@@ -56,14 +57,6 @@ def test_a_directory_and_its_converted_run_decode_to_the_same_bytes(converted):
     assert results[0][0] == 0, results[0][2]
     assert results[0][1] == results[1][1] and results[0][1].count('"score"') > 10
     assert open_model(converted[0], "best")[0] == open_model(converted[1], "best")[0]
-
-
-@pytest.mark.slow
-def test_an_ensemble_of_a_directory_and_its_run_has_the_output_of_one_of_them(converted):
-    single, both = (
-        Translator.load(runs).translate(SENTENCES[:5]) for runs in (converted[1], converted)
-    )
-    assert both == single
 
 
 def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converted, tmp_path):
@@ -105,27 +98,22 @@ def fine_tuning(path, start, **training):
 
 def fine_tuned(path, start, **training):
     """Trains a few steps on a few pairs, as train.py does after parsing its flags."""
-    trainer = run_training(path, fine_tuning(path, start, **training))
-    return trainer.config, trainer.data
-
-
-@pytest.fixture(scope="module")
-def untrained(converted, tmp_path_factory):
-    """A training with learning rate 0 that starts from the directory: (run, config, data)."""
-    path = tmp_path_factory.mktemp("untrained") / "run"
-    return path, *fine_tuned(path, converted[0], num_steps=4, learning_rate=0.0)
+    run_training(path, fine_tuning(path, start, **training))
 
 
 @pytest.mark.slow
-def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted, untrained):
-    path, config, data = untrained
-    for a, b in zip(
-        *(jax.tree.leaves(load_params(run, "best")) for run in (converted[1], path)), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
+def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted, tmp_path):
+    run = Run(tmp_path / "run")
+    with shared_steps(), mock.patch("seq2seq.train.prepare_jax"):
+        trainer = resume_or_start(fine_tuning(run.path, converted[0]), run, StopAfter(None), None)
+    run.close()
+    config, data = trainer.config, trainer.data
+    jax.tree.map(
+        np.testing.assert_array_equal, trainer.state.params, load_params(converted[1], "best")
+    )
     model = open_model(converted[0], "best")[0].model
     assert config.special == (model.pad_id, model.pad_id, 0, 1)
-    assert load_config(path / "config.json").model == config.model
+    assert load_config(run.path / "config.json").model == config.model
     batch = Batches(data.train, 8, 31, 31, 0, config.special)[DataPosition()]
     padding = batch.target_segments == 0
     assert (batch.decoder_input[padding] == model.pad_id).all()

@@ -178,7 +178,9 @@ def test_a_marian_model_with_a_nonzero_start_token_is_exported_bit_exactly(tmp_p
     jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path / "out", "best"), params)
 
 
-@pytest.mark.parametrize("pair", slow_except(["its own"], KINDS), indirect=True)
+@pytest.mark.parametrize(
+    "pair", slow_except(["its own"], ["its own", "a larger target"]), indirect=True
+)
 def test_translations_equal_those_of_transformers(pair):
     kind, run, directory = pair
     transformers = pytest.importorskip("transformers")

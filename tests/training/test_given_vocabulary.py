@@ -88,22 +88,3 @@ def test_an_unusable_model_does_not_start_a_run(config, model, tmp_path):
     with pytest.raises(UserError, match="not a SentencePiece model"):
         prepared(config, tmp_path / "run")
     assert not (tmp_path / "run" / "vocab").exists()
-
-
-@pytest.mark.slow
-def test_a_run_with_a_given_model_trains_and_translates(config, model, tmp_path):
-    from runs import run_training
-
-    from seq2seq.decoding.translator import Translator
-
-    config.data.source_length = config.data.target_length = 32
-    config.training.tokens_per_batch = 8 * 32
-    config.training.num_steps, config.training.eval_every = 300, 300
-    config.training.checkpoint_every, config.training.log_every = 300, 300
-    config.model.d_model, config.model.d_ff = 32, 64
-    run_training(tmp_path / "run", config)
-    model.unlink()
-    translator = Translator.load(tmp_path / "run", "latest")
-    texts = translator.translate(WORDS)
-    assert len({*texts}) > 3
-    assert all({*text} <= {*" ".join(WORDS).upper()} for text in texts)

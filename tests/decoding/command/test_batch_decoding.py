@@ -144,7 +144,7 @@ def test_a_closed_output_pipe_is_not_an_error(run):
         input=lines.encode(),
         capture_output=True,
         check=True,
-        env={**os.environ, "NPROC": "16", "XLA_FLAGS": ""},
+        env={**os.environ, "NPROC": "16", "XLA_FLAGS": os.environ["TESTS_XLA_FLAGS"]},
     )
     assert done.stdout.decode().split("\n")[-2] == "0"
     assert b"Traceback" not in done.stderr and b"Broken" not in done.stderr

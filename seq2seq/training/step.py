@@ -88,8 +88,11 @@ def loss_sums(
         method="hidden",
     )
 
+    # In an evaluation float32: rounded to bfloat16, different logits would be equal.
+    dtype = "float32" if key is None else model.config.values_dtype
+
     def to_logits(x: Array) -> Any:  # [B, t, D] → [B, t, V], for t of the T positions
-        return model.apply(variables, x, model.config.values_dtype, method="logits")
+        return model.apply(variables, x, dtype, method="logits")
 
     weights = batch.loss_weights  # [B, T]
     if weights is None:

@@ -1,5 +1,7 @@
 """The training step: any number of devices and micro-batches gives the same update; it learns."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,10 +29,11 @@ from small_steps import (
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokens.pairs import Pairs, ragged
+from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.devices import replicated
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.training.evaluate import held_out_loss
-from seq2seq.training.loss import LossSums
+from seq2seq.training.loss import LossSums, cross_entropy
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import split_rows
 from seq2seq.training.step import loss_sums, make_train_step
@@ -192,3 +195,23 @@ def test_an_evaluation_uses_at_most_the_rows_of_a_micro_batch(micro):
     tokens = len(ids.ids) + 60  # one end token per pair
     assert metrics["valid_loss"] == pytest.approx((ids.ids.sum() + 60 * 2) / tokens)
     assert metrics["valid_nll"] == 2.0 and metrics["valid_accuracy"] == 0.25
+
+
+def test_an_evaluation_in_bfloat16_has_float32_logits():
+    """Those of a training are rounded, so that more of them are equal."""
+    narrow = Transformer(replace(model().config, dtype="bfloat16"))
+    names = "source decoder_input source_segments target_segments source_positions target_positions"
+
+    @jax.jit
+    def run(params, inputs):
+        evaluated, trained = (
+            loss_sums(narrow, params, inputs, TRAINING, key) for key in (None, jax.random.key(0))
+        )
+        logits = narrow.apply({"params": params}, *(getattr(inputs, x) for x in names.split()))
+        weights = (inputs.target_segments > 0).astype(jnp.float32)
+        expected = cross_entropy(logits, inputs.labels, weights, TRAINING.label_smoothing)
+        return evaluated, trained, expected
+
+    evaluated, trained, expected = jax.device_get(run(host_state().params, batch()))
+    assert_close(evaluated, expected, 1e-6)
+    assert abs(trained.nll - expected.nll) > 1e-4

@@ -1,7 +1,7 @@
 """Benchmark: programs of training and decoding, compiled for accelerators that are not present.
 
     python benchmarks/compiled_programs.py --targets=v5e:1 --sizes=base
-        [--programs=training,greedy,beam4] [--dtypes=mixed,bfloat16]
+        [--programs=training,greedy,beam4] [--dtypes=mixed,bfloat16] [--length=128]
 Needs the extra [compile-tpu] (v4, v5e, v5p, v6e) or [compile-gpu] (a100, h100). Prints a row of a
 Markdown table for each program as soon as it is compiled; recorded in benchmarks/accelerator.md.
 Sizes are those of benchmarks/accelerator.py: small, base, big (training) and opus (decoding).
@@ -36,14 +36,15 @@ HEADER = (
 )  # fmt: skip
 
 
-def training(size: str, dtype: str, target: Target) -> tuple[Traced, str, float]:
-    """(program, description of the work, target tokens of a device)."""
+def training(size: str, dtype: str, target: Target, length: int) -> tuple[Traced, str, float]:
+    """(program, description of the work, target tokens of a device). With rows of another `length`
+    than that of the size (0) a device has as many tokens."""
     chosen = FULL.training[size]
-    data = DataConfig(source_length=chosen.length, target_length=chosen.length)
+    tokens, length = chosen.first_rows * chosen.length, length or chosen.length
+    data = DataConfig(source_length=length, target_length=length)
     config = Config(replace(chosen.model, dtype=dtype), data, TrainingConfig())
-    program = step_program(config, chosen.first_rows, target)
-    work = f"{chosen.first_rows} × {chosen.length} tokens"
-    return program, work, chosen.first_rows * chosen.length
+    program = step_program(config, tokens // length, target)
+    return program, f"{tokens // length} × {length} tokens", tokens
 
 
 def decoding(size: str, dtype: str, beams: int, target: Target) -> tuple[Traced, str, int]:
@@ -88,7 +89,7 @@ def main(_: list[str]) -> None:
                     continue
                 for dtype in f.dtypes:
                     if kind == "training":
-                        program, work, amount = training(size, dtype, target)
+                        program, work, amount = training(size, dtype, target, f.length)
                     else:
                         program, work, amount = decoding(size, dtype, BEAMS[kind], target)
                     report = compiled_report(program)
@@ -102,5 +103,6 @@ if __name__ == "__main__":
     flags.DEFINE_list("targets", ["v5e:1"], "Hardware, as --compile_for of train.py.")
     flags.DEFINE_list("sizes", ["small", "base", "big", "opus"], "Sizes of models.")
     flags.DEFINE_list("programs", ["training", "greedy", "beam4"], "Kinds of programs.")
+    flags.DEFINE_integer("length", 0, "Tokens of a row in training; 0: that of the size.")
     flags.DEFINE_list("dtypes", ["mixed", "bfloat16"], "Values of model.dtype.")
     app.run(main)

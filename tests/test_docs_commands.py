@@ -24,7 +24,8 @@ def write_inputs(path: Path) -> None:
         (path / name).write_text("\n".join(lines).upper() + "\n", encoding="utf-8")
     objects = [json.dumps({"text": line}) for line in lines[:4]]
     (path / "in.jsonl").write_text("\n".join(objects) + "\n", encoding="utf-8")
-    (path / "other.en").write_bytes((path / "test.en").read_bytes())
+    for name in ("other", "seed0", "seed1", "old0", "old1"):
+        (path / f"{name}.en").write_bytes((path / "test.en").read_bytes())
     for name in ("train.ko", "valid.ko"):
         (path / name).write_text("\n".join(lines).title() + "\n", encoding="utf-8")
     pairs = [f"{line}\t{line.upper()}" for line in lines]
@@ -79,7 +80,15 @@ def is_quick(command: Command) -> bool:
     """Whether a command takes seconds with a tiny run: not the main job, not several processes, not
     the two RNN models, which decoding/test_rnn_runs.py trains."""
     program, *rest = command.words
-    scripts = ("attention_page", "checkpoints", "convert", "export", "prepare_corpus", "report")
+    scripts = (
+        "attention_page",
+        "checkpoints",
+        "convert",
+        "export",
+        "prepare_corpus",
+        "report",
+        "seeds",
+    )
     several = any(word.startswith(("--distributed", "--coordinator")) for word in rest)
     known = ("train.py", "decode.py", "mine.zip", *(f"scripts/{name}.py" for name in scripts))
     quick = rest[:1] and rest[0] in known and "_rnn" not in str(command)

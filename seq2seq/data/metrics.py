@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 
@@ -84,6 +86,15 @@ class Metric:
             second.p_value,
             str(signature),
         )
+
+    def resampled(
+        self, texts: Sequence[str], references: Sequence[str], lines: np.ndarray
+    ) -> np.ndarray:
+        """The score of each row of `lines`, the numbers of drawn lines: [R, L] → [R]."""
+        metric = self._new()
+        statistics = np.array(metric._extract_corpus_statistics(texts, [references]))
+        sums = (statistics[drawn].sum(axis=0).tolist() for drawn in lines)
+        return np.array([metric._compute_score_from_stats(total).score for total in sums])
 
     def check(self) -> None:
         """UserError(CONFIGURATION) if a package that the metric needs is not installed."""

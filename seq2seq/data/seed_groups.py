@@ -1,0 +1,71 @@
+"""Scores of groups of runs that differ in their seed only: mean, spread, and a paired test.
+
+Axes: R resamples · L lines.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from seq2seq.data.metrics import Metric
+
+RESAMPLES, SEED = 1000, 12345  # as in sacreBLEU
+
+
+class GroupScore(NamedTuple):
+    """The scores of the runs of a group."""
+
+    values: list[float]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def deviation(self) -> float:
+        """The sample standard deviation; NaN for one run."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else float("nan")
+
+    def __str__(self) -> str:
+        runs = ", ".join(f"{value:.2f}" for value in self.values)
+        return f"{self.mean:.2f} ± {self.deviation:.2f} ({runs})"
+
+
+class GroupComparison(NamedTuple):
+    """The scores of one or two groups by a metric, and the p-value of the difference of two."""
+
+    name: str
+    signature: str
+    outputs: GroupScore
+    baseline: GroupScore | None = None
+    p_value: float = float("nan")
+
+
+def compare_groups(
+    metric: Metric,
+    outputs: Sequence[Sequence[str]],
+    baseline: Sequence[Sequence[str]],
+    references: Sequence[str],
+) -> GroupComparison:
+    """Compare the texts of the runs of two groups; without a `baseline` only their scores.
+
+    The paired bootstrap test (Koehn 2004) with the mean score of a group instead of the score of a
+    system: each resample draws the same lines for all runs of both groups. With one run in each
+    group it is that of sacreBLEU.
+    """
+    groups = [group for group in (outputs, baseline) if group]
+    scores = [[metric(texts, references) for texts in group] for group in groups]
+    name, _, signature = scores[0][0]
+    means = [GroupScore([score.value for score in group]) for group in scores]
+    if not baseline:
+        return GroupComparison(name, signature, means[0])
+    lines = np.random.default_rng(SEED).choice(len(references), (RESAMPLES, len(references)))
+    drawn = [  # the mean score of each group, [R]
+        np.mean([metric.resampled(texts, references, lines) for texts in group], axis=0)
+        for group in groups
+    ]
+    differences = np.abs(drawn[0] - drawn[1])
+    larger = differences - differences.mean() > abs(means[0].mean - means[1].mean)
+    p_value = (int(larger.sum()) + 1) / (RESAMPLES + 1)
+    return GroupComparison(name, signature, means[0], means[1], p_value)

@@ -1,6 +1,9 @@
 """scripts/prepare_*.py: conversion of published files to pairs, and errors of malformed lines."""
 
 import gzip
+import io
+import json
+import zipfile
 
 import pytest
 from in_process import call_in_process
@@ -8,7 +11,12 @@ from in_process import call_in_process
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT
-from seq2seq.scripts import prepare_cmudict, prepare_scan
+from seq2seq.scripts import (
+    prepare_cmudict,
+    prepare_fairytaleqa,
+    prepare_samsum,
+    prepare_scan,
+)
 
 DICTIONARY = b"'EM  AH M\r\nREAD  R EH D\r\nREAD  R IY D\r\nREAD  R EH D\r\nA  AH\r\nA(1)  EY\r\n"
 
@@ -167,3 +175,71 @@ def test_an_unreadable_input_or_unwritable_output_is_one_line(tmp_path, call):
     assert "does not exist" in refused(DATA, call(prepare_scan, "--input=no", "--output=a.tsv"))
     message = refused(OUTPUT, call(prepare_scan, "--input=no", "--output=no/a.tsv"))
     assert "cannot write no/a.tsv" in message
+
+
+def write_samsum(path, **columns):
+    """The archive of SAMSum with these columns in each of its splits; for `test` as text."""
+    import pyarrow
+
+    table = pyarrow.table(columns)
+    stream = io.BytesIO()
+    with pyarrow.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("samsum/train/dataset.arrow", stream.getvalue())
+        archive.writestr("samsum/test/dataset.arrow", b"no Arrow stream")
+
+
+def test_chats_become_lines_and_empty_ones_are_omitted(tmp_path, call):
+    dialogues = ["A: hi\r\nB:  what's\tup?\r\n", "", "A: bye"]
+    write_samsum(tmp_path / "a.zip", dialogue=dialogues, summary=["A greets\nB.", "x", "A leaves."])
+    code, out, err = call(prepare_samsum, "--input=a.zip", "--output=a.tsv")
+    assert (code, out, err) == (0, "", "a.tsv: 2 pairs, 1 omitted\n")
+    assert (tmp_path / "a.tsv").read_text() == (
+        "A: hi <turn> B: what's up?\tA greets B.\nA: bye\tA leaves.\n"
+    )
+
+
+def test_what_is_not_the_archive_of_samsum_is_one_line(tmp_path, call):
+    write_samsum(tmp_path / "a.zip", dialogue=["a"], summary=["b"])
+    write_samsum(tmp_path / "b.zip", dialogue=["a"], id=["b"])
+    (tmp_path / "c.zip").write_bytes(b"no archive")
+    for arguments in (
+        ("--input=a.zip", "--split=test"), ("--input=a.zip", "--split=validation"),
+        ("--input=b.zip",), ("--input=c.zip",), ("--input=missing.zip",),
+    ):  # fmt: skip
+        error = refused(DATA, call(prepare_samsum, *arguments, "--output=a.tsv"))
+        assert "expected samsum.zip with samsum/" in error
+    assert not (tmp_path / "a.tsv").exists()
+
+
+def test_questions_have_their_answer_and_section_as_source(tmp_path, call):
+    entries = [
+        {"section": "It  was\nwinter.", "answer": "winter", "question": "When was it?", "x": 1},
+        {"section": "A b.", "answer": "b", "question": "What?"},
+    ]
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    code, out, err = call(prepare_fairytaleqa, "--input=a.jsonl.gz", "--output=a.tsv")
+    assert (code, out, err) == (0, "", "a.tsv: 2 pairs\n")
+    assert (tmp_path / "a.tsv").read_text() == (
+        "winter <section> It was winter.\tWhen was it?\nb <section> A b.\tWhat?\n"
+    )
+
+
+INCOMPLETE = [
+    "x",
+    "[1]",
+    '{"answer": "a", "section": "b"}',
+    '{"answer": 1, "section": "b", "question": "c"}',
+    '{"answer": " ", "section": "b", "question": "c"}',
+]
+
+
+@pytest.mark.parametrize("line", INCOMPLETE)
+def test_a_line_without_question_answer_and_section_is_refused(tmp_path, call, line):
+    good = json.dumps(dict.fromkeys(("answer", "section", "question"), "a"))
+    (tmp_path / "a.jsonl").write_text(f"{good}\n{line}\n")
+    error = refused(DATA, call(prepare_fairytaleqa, "--input=a.jsonl", "--output=a.tsv"))
+    assert "a.jsonl:2: expected a JSON object with the texts answer, section, question" in error
+    assert not (tmp_path / "a.tsv").exists()

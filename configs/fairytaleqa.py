@@ -1,0 +1,37 @@
+"""FairytaleQA: the question to an answer and the section of a story that it is in.
+
+    export FAIRYTALEQA=DIRECTORY
+    python scripts/prepare_fairytaleqa.py --input=train.jsonl.gz --output=$FAIRYTALEQA/train.tsv
+    python scripts/prepare_fairytaleqa.py --input=dev.jsonl.gz --output=$FAIRYTALEQA/dev.tsv
+    python train.py --config=configs/fairytaleqa.py
+    cut -f2 $FAIRYTALEQA/dev.tsv > dev.questions
+    cut -f1 $FAIRYTALEQA/dev.tsv | python decode.py --workdir=runs/fairytaleqa --output=dev.out \\
+        --reference=dev.questions --metric=rouge
+The pairs are written to DIRECTORY. Not trained to the end yet: no score is recorded.
+"""
+
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
+
+
+def get_config() -> Config:
+    return Config(
+        model=ModelConfig(
+            d_model=256, d_ff=1024, num_heads=4, num_layers=3, dropout=0.3, norm="pre",
+            max_length=1024, dtype="mixed",
+        ),
+        data=DataConfig(
+            corpus="tsv:$FAIRYTALEQA/train.tsv", valid="tsv:$FAIRYTALEQA/dev.tsv",
+            tokenizer="bpe", vocab_size=8000, user_defined="<section>",
+            source_length=512, target_length=64,
+        ),
+        training=TrainingConfig(
+            num_steps=3000, tokens_per_batch=1024, schedule="cosine", learning_rate=1.5e-3,
+            warmup_steps=300, log_every=100, eval_every=300, checkpoint_every=100, keep=5,
+            eval_sentences=200, best_metric="loss",
+        ),
+        decoding=DecodingConfig(beam_size=4, alpha=1.0),
+    )  # fmt: skip

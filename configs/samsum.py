@@ -1,0 +1,39 @@
+"""SAMSum: a summary of a chat.
+
+    export SAMSUM=DIRECTORY
+    python scripts/prepare_samsum.py --input=samsum.zip --split=train --output=$SAMSUM/train.tsv
+    python scripts/prepare_samsum.py --input=samsum.zip --split=validation \\
+        --output=$SAMSUM/valid.tsv
+    python scripts/prepare_samsum.py --input=samsum.zip --split=test --output=$SAMSUM/test.tsv
+    python train.py --config=configs/samsum.py
+    cut -f2 $SAMSUM/test.tsv > test.summaries
+    cut -f1 $SAMSUM/test.tsv | python decode.py --workdir=runs/samsum --output=test.out \\
+        --reference=test.summaries --metric=rouge
+The pairs are written to DIRECTORY. Not trained to the end yet: no score is recorded.
+"""
+
+from seq2seq.data.config import DataConfig
+from seq2seq.model.config import ModelConfig
+from seq2seq.storage.config import Config
+from seq2seq.storage.decoding_config import DecodingConfig
+from seq2seq.storage.training_config import TrainingConfig
+
+
+def get_config() -> Config:
+    return Config(
+        model=ModelConfig(
+            d_model=256, d_ff=1024, num_heads=4, num_layers=3, dropout=0.3, norm="pre",
+            max_length=1024, dtype="mixed",
+        ),
+        data=DataConfig(
+            corpus="tsv:$SAMSUM/train.tsv", valid="tsv:$SAMSUM/valid.tsv",
+            test="tsv:$SAMSUM/test.tsv", tokenizer="bpe", vocab_size=8000,
+            user_defined="<turn>", source_length=512, target_length=128,
+        ),
+        training=TrainingConfig(
+            num_steps=3000, tokens_per_batch=2048, schedule="cosine", learning_rate=1.5e-3,
+            warmup_steps=300, log_every=100, eval_every=300, checkpoint_every=100, keep=5,
+            eval_sentences=200,
+        ),
+        decoding=DecodingConfig(beam_size=4, alpha=1.0, no_repeat_ngram=3),
+    )  # fmt: skip

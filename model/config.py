@@ -168,8 +168,8 @@ class ModelConfig(Options):
     )
     attention_kernels: bool = option(
         True,
-        "on a TPU, attention over 128, 256, 384 or 512 positions runs as kernels "
-        "(model/fused_attention.py)",
+        "on a TPU, attention over 128, 256, 384, … 1,024 positions (bfloat16: 2,048) runs as "
+        "kernels (model/fused_attention.py)",
     )
     dtype: str = option(
         "float32",

@@ -2,10 +2,10 @@
 
 Axes: B batch · T queries · S keys · H heads · K head width · W = H · K ·
 L = 128, the lanes of a TPU.
-Rows of training are short, so the scores of a row and a head fit on the chip, and the softmax needs
-no blocks of keys (for longer rows see Dao et al. 2022). One call of a kernel computes the L / K
-heads that fill the lanes, for one row. The backward kernel computes the weights again: between the
-two, only queries, keys and values are stored.
+The scores of a block of queries and all keys of a row fit on the chip, so the softmax needs no
+blocks of keys (for longer rows see Dao et al. 2022). One call of a kernel computes the L / K heads
+that fill the lanes, for a block of queries of one row. The backward kernel computes the weights
+again: between the two, only queries, keys and values are stored.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
 from .attention import dot_product_attention, masked_softmax
 from .platforms import by_platform
 
 LANES = 128
-MOST = 512  # queries and keys: the backward kernel holds about five arrays [T, S] of float32
+MOST = 512 * 512  # scores of a block: the backward kernel holds about five such arrays of float32
+BLOCKS = 512, 384, 256, 128  # queries of a block
+LONGEST = 4096  # bytes of all keys of a row in one lane; the values and both gradients fit too
 
 
 class Settings(NamedTuple):
@@ -67,7 +70,13 @@ def fits_kernels(
     """Whether the axes fill whole tiles, the scores fit, and all heads have the same mask."""
     (_, heads, t, k), s = queries.shape, keys.shape[2]
     tiles = t % LANES == s % LANES == LANES % k == heads * k % LANES == 0
-    return tiles and max(t, s) <= MOST and (mask is None or mask.shape[1] == 1)
+    fits = query_block(t, s) > 0 and s * keys.dtype.itemsize <= LONGEST
+    return tiles and fits and (mask is None or mask.shape[1] == 1)
+
+
+def query_block(t: int, s: int) -> int:
+    """The queries of a block; 0 if the scores of the smallest block and all keys do not fit."""
+    return next((size for size in BLOCKS if t % size == 0 and size * s <= MOST), 0)
 
 
 def fused_attention(
@@ -121,27 +130,30 @@ def call_kernel(
     allowed: Int[Array, "B T S"],
     *inputs: Float[Array, "B _ W"],
 ) -> list[Array]:
-    """Call `kernel` for each row and L lanes. Its results have the shapes of the first inputs."""
-    like = inputs[:results]
-
-    def of_row(x: Any) -> pl.BlockSpec:
-        return pl.BlockSpec((None, x.shape[1], LANES), lambda row, lanes: (row, 0, lanes))
-
+    """Call `kernel` for each row, L lanes and block of queries. Its results have the shapes of the
+    first inputs; the blocks of a row and its lanes share a float32 sum of each result [S, L]."""
+    (rows, t, s), like = allowed.shape, inputs[:results]
+    block = query_block(t, s)
+    of_queries = pl.BlockSpec((None, block, LANES), lambda row, lanes, place: (row, place, lanes))
+    of_keys = pl.BlockSpec((None, s, LANES), lambda row, lanes, place: (row, 0, lanes))
+    specs = [of_queries, of_keys, of_keys, of_queries]  # queries, keys, values, gradient
     call = pl.pallas_call(
         partial(kernel, settings),
-        grid=(len(allowed), inputs[0].shape[-1] // LANES),
+        grid=(rows, inputs[0].shape[-1] // LANES, t // block),
         in_specs=[
-            pl.BlockSpec((None, *allowed.shape[1:]), lambda row, lanes: (row, 0, 0)),
-            *map(of_row, inputs),
+            pl.BlockSpec((None, block, s), lambda row, lanes, place: (row, place, 0)),
+            *specs[: len(inputs)],
         ],
-        out_specs=list(map(of_row, like)),
+        out_specs=specs[:results],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like],
+        scratch_shapes=[pltpu.VMEM((s, LANES), jnp.float32)] * (results - 1),
         interpret=settings.interpret,
     )
     return list(call(allowed, *inputs))
 
 
-# The arguments of the kernels are references to allowed [T, S] and to arrays [T, L] or [S, L].
+# The arguments of the kernels are references to allowed [T, S] and to arrays [T, L] or [S, L], for
+# the T queries of a block.
 
 
 def forward_kernel(
@@ -164,22 +176,32 @@ def backward_kernel(
     queries_gradient: Any,
     keys_gradient: Any,
     values_gradient: Any,
+    keys_sum: Any,
+    values_sum: Any,
 ) -> None:
-    """The gradients of softmax(Q Kᵀ) V; those of the softmax are P ⊙ (dP − Σ P ⊙ dP)."""
-    product = partial(dot, settings)
+    """The gradients of softmax(Q Kᵀ) V; those of the softmax are P ⊙ (dP − Σ P ⊙ dP). Those of keys
+    and values are sums over the blocks of queries."""
+    product, block = partial(dot, settings), pl.program_id(2)
+
+    @pl.when(block == 0)
+    def start() -> None:
+        keys_sum[:], values_sum[:] = jnp.zeros_like(keys_sum), jnp.zeros_like(values_sum)
+
     parts = []
     for head, weights in weights_of_heads(settings, allowed, queries, keys):
         of_output = jnp.where(head, gradient[:], 0)  # [T, L]
         of_weights = product(of_output, values[:], 1, 1)  # [T, S]
         mean = (weights * of_weights).sum(axis=-1, keepdims=True)
         of_scores = (settings.factor * weights * (of_weights - mean)).astype(queries.dtype)
-        of_queries = jnp.where(head, product(of_scores, keys[:], 1, 0), 0.0)
-        of_keys = jnp.where(head, product(of_scores, queries[:], 0, 0), 0.0)
-        of_values = product(weights.astype(values.dtype), of_output, 0, 0)
-        parts.append((of_queries, of_keys, of_values))
-    results = queries_gradient, keys_gradient, values_gradient
-    for result, of_heads in zip(results, zip(*parts, strict=True), strict=True):
-        result[:] = reduce(jnp.add, of_heads).astype(result.dtype)
+        parts.append(jnp.where(head, product(of_scores, keys[:], 1, 0), 0.0))
+        keys_sum[:] += jnp.where(head, product(of_scores, queries[:], 0, 0), 0.0)
+        values_sum[:] += product(weights.astype(values.dtype), of_output, 0, 0)
+    queries_gradient[:] = reduce(jnp.add, parts).astype(queries_gradient.dtype)
+
+    @pl.when(block == pl.num_programs(2) - 1)
+    def end() -> None:
+        keys_gradient[:] = keys_sum[:].astype(keys_gradient.dtype)
+        values_gradient[:] = values_sum[:].astype(values_gradient.dtype)
 
 
 def weights_of_heads(

@@ -31,7 +31,12 @@ def masks(t, s):
 
 @pytest.mark.parametrize(
     "heads, width, t, s, scale",
-    [(2, 64, 128, 256, True), (8, 32, 256, 256, False), (1, 128, 128, 128, True)],
+    [
+        (2, 64, 128, 256, True),
+        (8, 32, 256, 256, False),
+        (1, 128, 128, 128, True),
+        (2, 64, 640, 640, True),
+    ],
 )
 def test_output_and_gradients_are_those_of_the_plain_attention(heads, width, t, s, scale):
     keys = jax.random.split(jax.random.PRNGKey(width), 4)
@@ -75,6 +80,22 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
     kernels = all_of(lambda q, k, v: fused_attention(q, k, v, mask, settings), narrow)
     for name, a, b, c in zip(("output", "q", "k", "v"), wide, rounded, kernels, strict=True):
         assert abs(c - a).max() <= 1.5 * abs(b - a).max(), name
+
+
+@pytest.mark.parametrize(
+    "dtype, t, s, fits",
+    [
+        ("float32", 1024, 1024, True),
+        ("float32", 128, 1152, False),
+        ("bfloat16", 4096, 2048, True),
+        ("bfloat16", 128, 2176, False),
+        ("bfloat16", 200, 256, False),
+    ],
+)
+def test_long_rows_have_kernels_while_their_keys_fit_on_the_chip(dtype, t, s, fits):
+    """The largest of these were compiled for v4, v5e, v5p and v6e."""
+    queries, keys = (jnp.zeros((1, 8, length, 64), dtype) for length in (t, s))
+    assert fits_kernels(queries, keys, None) == fits
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def get_config() -> Config:
             source_length=512, target_length=64,
         ),
         training=TrainingConfig(
-            num_steps=3000, tokens_per_batch=1024, schedule="cosine", learning_rate=1.5e-3,
-            warmup_steps=300, log_every=100, eval_every=300, checkpoint_every=100, keep=5,
+            num_steps=1600, tokens_per_batch=1024, schedule="cosine", learning_rate=1.5e-3,
+            warmup_steps=200, log_every=100, eval_every=200, checkpoint_every=100, keep=5,
             eval_sentences=200, best_metric="loss",
         ),
         decoding=DecodingConfig(beam_size=4, alpha=1.0),

@@ -30,23 +30,22 @@ from seq2seq.training.parallel import pmap_train_step
 from seq2seq.training.step import TrainState, init_state, make_train_step
 
 B, S, T, V = 8, 48, 48, 300
-SIZES = {
-    "source_vocab_size": V, "target_vocab_size": V, "d_model": 96, "num_layers": 1, "d_ff": 160,
-    "num_heads": 3, "max_length": 64,
-}  # fmt: skip
+SIZES = {"source_vocab_size": V, "target_vocab_size": V, "d_model": 96, "num_layers": 1}
+WIDE = SIZES | {"d_ff": 160, "num_heads": 3, "max_length": 64}
 # Together they have every choice of the model that changes a gradient.
 MODELS = {
-    "post": ModelConfig(**SIZES, positions="learned", attention_dropout=0.1),
+    "post": ModelConfig(**WIDE, positions="learned", attention_dropout=0.1),
     "pre": ModelConfig(
-        **SIZES, norm="pre", positions="rotary", activation="gelu_tanh", tied_embeddings="two-way",
+        **WIDE, norm="pre", positions="rotary", activation="gelu_tanh", tied_embeddings="two-way",
         attention_bias=True, output_bias=True, remat=True, scale_embeddings=False,
         activation_dropout=0.1, dtype="mixed",
     ),
     "relative": ModelConfig(
-        **SIZES, norm="pre", norm_function="rms", positions="relative", activation="silu",
+        **WIDE, norm="pre", norm_function="rms", positions="relative", activation="silu",
         gated_feed_forward=True, feed_forward_bias=False, embedding_norm=True, scale_scores=False,
         scale_logits=True, d_k=24, tied_embeddings="none", dtype="bfloat16",
     ),
+    "rnn_attention": ModelConfig(**SIZES, kind="rnn_attention"),
 }  # fmt: skip
 # Adam's large epsilon: an update is then a continuous function of the gradient.
 ADAM = {"adam_epsilon": 1.0, "weight_decay": 0.1}
@@ -54,6 +53,7 @@ TRAINING = {
     "post": TrainingConfig(**ADAM, ema_decay=0.5, warmup_steps=1),
     "pre": TrainingConfig(**ADAM, loss_block=13, clip_norm=0.0, warmup_steps=1),
     "relative": TrainingConfig(**ADAM, label_smoothing=0.0, warmup_steps=1),
+    "rnn_attention": TrainingConfig(**ADAM, freeze="encoder/*", warmup_steps=1),
 }
 SEARCHES = {
     "beam": ("post", DecodingConfig(beam_size=4, batch_size=8)),

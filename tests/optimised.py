@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import test_batch_decoding
 import test_sampling
+import test_stepping
 import test_translate
 from runs import run_training, state_bytes
 from tiny import tiny_config, write_corpus, write_run
@@ -49,6 +50,11 @@ def test_the_option_takes_effect_in_this_process():
 )
 def test_a_line_is_independent_of_the_others(check):
     check()
+
+
+@pytest.mark.parametrize("case", [("post", "sinusoidal", "float32"), ("pre", "rotary", "mixed")])
+def test_stepping_with_the_cache_equals_teacher_forcing(case):
+    test_stepping.test_stepping_with_the_cache_equals_teacher_forcing(*case)
 
 
 def test_translations_do_not_depend_on_devices_batches_and_parts_of_the_input(tmp_path):

@@ -1,0 +1,121 @@
+"""A lock in object storage: one process at a time writes a run or an output.
+
+The objects LOCK/000001, LOCK/000002, … name holders; the one with the highest number holds the
+lock. An object is created only if there is none of its name (a precondition of the storage), so of
+several processes that take over number n, one creates n + 1. Only its creator writes an object
+again: a thread refreshes its time. A holder that did not do so for STALE seconds is taken over, and
+finds a higher number when it refreshes next.
+"""
+
+import json
+import os
+import platform
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from seq2seq.runtime import remote
+from seq2seq.runtime.errors import OUTPUT, UserError
+from seq2seq.runtime.logs import Log
+
+REFRESH = 60.0  # seconds between two refreshes
+STALE = 600.0  # seconds without a refresh after which a lock is taken over
+
+
+class RemoteLock:
+    """Holds a lock until `release`."""
+
+    def __init__(self, url: str, held: str, advice: str, log: Log):
+        """Raises UserError(OUTPUT) "`held` (holder); `advice`" if another process holds the lock,
+        and OSError if the storage cannot be reached. `log` receives warnings."""
+        self._url, self._held, self._log = url, held, log
+        self._token = uuid4().hex
+        self._number = self._acquire(advice)
+        self._failure = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._refresh_until_end, daemon=True)
+        self._thread.start()
+
+    def _acquire(self, advice: str) -> int:
+        while True:
+            numbers = self._numbers()
+            holder = self._content(numbers[-1]) if numbers else None
+            if holder is not None:
+                age = time.time() - holder["time"]
+                if age < STALE:
+                    raise UserError(OUTPUT, f"{self._held} ({_named(holder)}); {advice}")
+                self._log(
+                    f"warning: the lock of {_named(holder)} was not refreshed for {age:,.0f} s: "
+                    "taken over"
+                )
+            number = max(numbers, default=0) + 1
+            try:
+                remote.write(self._object(number), self._own_content(), new=True)
+            except FileExistsError:  # another process was faster, or an attempt that seemed to fail
+                content = self._content(number)
+                if content is None or content["token"] != self._token:
+                    continue
+            for superseded in numbers:
+                remote.delete(self._object(superseded))
+            return number
+
+    def check(self) -> None:
+        """UserError(OUTPUT) if another process has taken over the lock."""
+        if self._failure:
+            raise UserError(OUTPUT, self._failure)
+
+    def release(self) -> None:
+        """Give the lock back. OSError if the storage cannot be reached: it then becomes stale."""
+        self._ended.set()
+        self._thread.join()
+        if not self._failure:
+            remote.delete(self._object(self._number))
+
+    def _refresh_until_end(self) -> None:
+        while not self._ended.wait(REFRESH):
+            try:
+                self._refresh()
+            except OSError as error:
+                self._log(f"warning: the lock {self._url} could not be refreshed: {error}")
+            if self._failure:
+                return
+
+    def _refresh(self) -> None:
+        numbers = self._numbers()
+        if not numbers or numbers[-1] != self._number:
+            holder = self._content(numbers[-1]) if numbers else None
+            by = f" by {_named(holder)}" if holder else ""
+            self._failure = f"the lock {self._url} was taken over{by}, because it was not refreshed"
+            return
+        remote.write(self._object(self._number), self._own_content())
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(name) for name in remote.list_files(self._url) if name.isdecimal())
+
+    def _content(self, number: int) -> dict[str, Any] | None:
+        """The holder in an object; None if it has been deleted. Unreadable ones are stale."""
+        try:
+            content = json.loads(remote.read(self._object(number)))
+            return {"token": content["token"], "host": str(content["host"]),
+                    "process": int(content["process"]), "time": float(content["time"])}  # fmt: skip
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return {"token": "", "host": "an unknown host", "process": 0, "time": 0.0}
+
+    def _own_content(self) -> bytes:
+        holder = {
+            "token": self._token, "host": platform.node(), "process": os.getpid(),
+            "time": time.time(),
+        }  # fmt: skip
+        return json.dumps(holder).encode()
+
+    def _object(self, number: int) -> str:
+        return f"{self._url}/{number:06d}"
+
+
+def _named(holder: dict[str, Any]) -> str:
+    since = datetime.fromtimestamp(holder["time"], UTC).isoformat(timespec="seconds")
+    return f"process {holder['process']} on {holder['host']}, last seen {since}"

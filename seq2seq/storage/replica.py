@@ -10,7 +10,7 @@ manifest does. Its objects do not change. Other files, such as train.log, are re
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
@@ -94,7 +94,7 @@ class Replica:
             newest, _ = newest_intact_step(self.local)
         except UserError:  # all are damaged; Checkpoints.restore quarantines them
             newest = None
-        remote_steps = complete_steps(objects)
+        remote_steps = steps_among(directories_of(objects))
         if newest is None or remote_steps and newest < remote_steps[-1]:
             self._download(objects)
 
@@ -256,7 +256,7 @@ class Replica:
 
     def _is_complete(self, objects: Objects) -> bool:
         """Whether the working copy is still there, with the newest checkpoint of both sides."""
-        newest = max(complete_steps(objects), default=-1)
+        newest = max(steps_among(directories_of(objects)), default=-1)
         return (self.local / "config.json").exists() and newest <= max(
             steps(self.local), default=-1
         )
@@ -341,10 +341,10 @@ def directories_of(objects: Objects, complete: bool = True) -> list[str]:
     return list(names)
 
 
-def complete_steps(objects: Objects) -> list[int]:
-    """The steps of a replica that are complete, in ascending order."""
-    names = (name.partition("/")[2] for name in directories_of(objects))
-    return sorted(int(name) for name in names if name.isdecimal())
+def steps_among(names: Iterable[str]) -> list[int]:
+    """The steps among the names of `directories_of`, in ascending order."""
+    last = (name.partition("/")[2] for name in names)
+    return sorted(int(name) for name in last if name.isdecimal())
 
 
 def _is_of_run(name: str) -> bool:

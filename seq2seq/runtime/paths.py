@@ -1,4 +1,4 @@
-"""Paths: those of users are expanded and URLs are refused; the user's cache directory."""
+"""Paths of users are expanded, and URLs refused where a path is expected; the cache directory."""
 
 import hashlib
 import os
@@ -16,8 +16,9 @@ def expand_path(path: str) -> str:
 
 
 def is_replaceable(path: str) -> bool:
-    """Whether `path` can be replaced by a file: False for a pipe, a device or a directory."""
-    return os.path.isfile(path) or not os.path.exists(path)
+    """Whether `path` can be replaced by a file: False for a pipe, a device or a directory. A URL
+    can be replaced by an object."""
+    return bool(REMOTE.match(path)) or os.path.isfile(path) or not os.path.exists(path)
 
 
 def cache_directory() -> Path:

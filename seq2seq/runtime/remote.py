@@ -6,6 +6,7 @@ Every function retries what fails for a while, and raises OSError: FileNotFoundE
 FileExistsError, PermissionError, or RemoteError with the message of the library.
 """
 
+import errno
 import io
 import os
 import re
@@ -77,9 +78,14 @@ def check_url(name: str, url: str) -> None:
 def info(url: str) -> RemoteFile:
     """The version of an object. FileNotFoundError if there is none."""
     system, path = _file_system(url)
-    facts = _retried(partial(system.info, path))
+    try:
+        facts = _retried(partial(system.info, path))
+    except FileNotFoundError:
+        facts = {"type": "missing"}
     if facts["type"] != "file":
-        raise FileNotFoundError(f"{url} is no object")
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+    if facts["size"] is None:  # of some servers of http://
+        raise RemoteError("the server does not tell the size of the file")
     return _version(facts)
 
 
@@ -193,6 +199,11 @@ class RemoteStream(io.RawIOBase):
         if not part:
             raise RemoteError(f"{self.url} ends after {self._position:,} bytes")
         return part
+
+
+def is_same(url: str, other: str) -> bool:
+    """Whether two URLs name the same object. Reads nothing."""
+    return _file_system(url) == _file_system(other)
 
 
 def _file_system(url: str) -> tuple[Any, str]:

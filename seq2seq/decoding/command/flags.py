@@ -89,8 +89,10 @@ def define_flags() -> None:
         "ensemble.",
     )
     flags.DEFINE_string("weights", None, "Weights of the models of an ensemble, such as 0.7,0.3.")
-    define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
-    define_path("output", "-", "Output file, .gz or not; - is stdout.")
+    define_path(
+        "input", "-", "Input file, one sentence per line, .gz or not; - is stdin.", remote=True
+    )
+    define_path("output", "-", "Output file, .gz or not; - is stdout.", remote=True)
     flags.DEFINE_enum(
         "format",
         "text",
@@ -108,7 +110,12 @@ def define_flags() -> None:
         MODES,
         "translate; score: score given translations; align: align their tokens with the source.",
     )
-    define_path("target", "", "File with the translations to score or align, parallel to --input.")
+    define_path(
+        "target",
+        "",
+        "File with the translations to score or align, parallel to --input.",
+        remote=True,
+    )
     flags.DEFINE_string(
         "prefix", "", "Text with which each translation begins, unless its line has a prefix."
     )
@@ -124,10 +131,15 @@ def define_flags() -> None:
         "",
         "Text before each source, such as 'summarize: ', unless its line has a source prefix.",
     )
-    define_path("reference", "", "File with reference translations: print scores.")
+    define_path("reference", "", "File with reference translations: print scores.", remote=True)
     metrics = f"Scores to print: {METRIC_NAMES}; by default {DEFAULT_METRICS}."
     flags.DEFINE_string("metric", None, metrics)
-    define_path("baseline", "", "File with translations of another system, to compare scores with.")
+    define_path(
+        "baseline",
+        "",
+        "File with translations of another system, to compare scores with.",
+        remote=True,
+    )
     flags.DEFINE_bool(
         "source_pieces",
         False,

@@ -64,8 +64,8 @@ def storing(url: str) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             OUTPUT,
-            f"{url} cannot be accessed: {error}; check the URL, the credentials and the network, and "
-            "run the same command again",
+            f"{url} cannot be accessed: {error}; check the URL, the credentials and the network, "
+            "and run the same command again",
         ) from None
 
 

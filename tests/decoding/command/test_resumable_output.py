@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from seq2seq.decoding.command import resumable_output, results_folder
+from seq2seq.decoding.command import results_folder, resumable_output
 from seq2seq.decoding.command.inputs import shard_lines, shard_of
 from seq2seq.decoding.command.resumable_output import (
     ResumableOutput,

@@ -23,6 +23,8 @@ from seq2seq.runtime.logs import Log
 REFRESH = 60.0  # seconds between two refreshes
 STALE = 600.0  # seconds without a refresh after which a lock is taken over
 
+_tokens: set[str] = set()  # of the locks of this process
+
 
 class RemoteLock:
     """Holds a lock until `release`."""
@@ -32,6 +34,7 @@ class RemoteLock:
         and OSError if the storage cannot be reached. `log` receives warnings."""
         self._url, self._held, self._log = url, held, log
         self._token = uuid4().hex
+        _tokens.add(self._token)
         self._number = self._acquire(advice)
         self._failure = ""
         self._ended = threading.Event()
@@ -113,8 +116,8 @@ class RemoteLock:
 
 
 def _is_abandoned(holder: dict[str, Any]) -> bool:
-    """Whether the lock may be taken over. A lock of the process id of this process is that of an
-    earlier one: in containers of one name the main process always has the same id."""
+    """Whether the lock may be taken over. One with the process id of this process may be that of
+    an earlier process: in containers of one name the main process always has the same id."""
     if time.time() - holder["time"] >= STALE:
         return True
     if holder["host"] != platform.node():
@@ -125,7 +128,7 @@ def _is_abandoned(holder: dict[str, Any]) -> bool:
         return True
     except PermissionError:
         return False
-    return holder["process"] == os.getpid()
+    return holder["process"] == os.getpid() and holder["token"] not in _tokens
 
 
 def _named(holder: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ from seq2seq.storage import replica as module
 from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.replica import Replica
 
-
 BOTH = pytest.mark.parametrize("storage", ["gs", "s3"], indirect=True)
 
 
@@ -234,7 +233,6 @@ def test_faults_of_the_storage_are_retried_then_reported(storage, url, tmp_path)
 def test_a_second_training_is_refused_and_a_lost_lock_ends_the_first(url, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", 1)
     first = opened(url, run)
-    monkeypatch.setattr(remote_lock.os, "getpid", lambda: 1)  # of another process, which runs
     with pytest.raises(UserError, match="in use by another training .process"):
         opened(url, tmp_path / "other")
     monkeypatch.setattr(remote_lock, "STALE", -1.0)

@@ -7,6 +7,7 @@
     spoil N               the state passed to save N contains one NaN
     reseed                the dropout key of the run differs in each process
     watch                 print the hash of each batch, and at each save whether replicas are equal
+    hurry                 requests to object storage are tried again without pauses
 
 injection.py lists the injection points.
 """
@@ -145,6 +146,16 @@ def watch():
     replace("save", compared)
 
 
+def hurry():
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    import pytest
+    from object_storage import shorten_pauses
+
+    patch = pytest.MonkeyPatch()
+    shorten_pauses(patch)
+    patch.setattr("seq2seq.storage.replica.PAUSES", (0.1,))
+
+
 if __name__ == "__main__":
     end = sys.argv.index("--")
     fault, *arguments = sys.argv[1:end]
@@ -156,6 +167,7 @@ if __name__ == "__main__":
         "spoil": spoil,
         "reseed": reseed,
         "watch": watch,
+        "hurry": hurry,
     }
     faults[fault](*arguments)
     run_command(train.define_flags, train.main)

@@ -52,6 +52,9 @@ def test_an_upload_that_fails_is_one_line(storage, url, failing):
     with pytest.raises(UserError, match=f"{message}.*run the same command again") as refused:
         write_lines(url, ["one"], overwrite=False)
     assert refused.value.code == OUTPUT
+    failing("pipe_file", error=FileNotFoundError("http://host/b/none"))
+    with pytest.raises(UserError, match="out.txt cannot be accessed: no such bucket or object;"):
+        write_lines(url, ["one"], overwrite=False)
 
 
 def test_an_object_that_another_program_creates_meanwhile_is_kept(storage, url):

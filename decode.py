@@ -107,6 +107,7 @@ def load_translator(job: Job, poll: Callable[[], None]) -> Translator:
         source_language=job.source_language,
         target_language=job.target_language,
         source_prefix=job.source_prefix,
+        local_dir=job.local_dir,
         control=Control(
             poll,
             log=no_log if job.interactive else note,
@@ -138,7 +139,7 @@ def write_resumably(
     check_lock: Callable[[], None],
 ) -> None:
     """Compute the results that an earlier run of the job has not saved, and write the output."""
-    members = members_of(job.runs, job.checkpoint)
+    members = members_of(job.runs, job.checkpoint, job.local_dir)
     settings = [*output_lines.settings, *translator.affixes_of_line.languages]
     settings.append(translator.source_prefix)
     fingerprint = job_fingerprint(translator, members, settings)

@@ -66,7 +66,7 @@ def storing(url: str) -> Iterator[None]:
         raise UserError(
             OUTPUT,
             f"{url} cannot be accessed: {reason}; check the URL, the credentials and the network, "
-            "and run the same command again",
+            "then run the same command again",
         ) from None
 
 

@@ -21,6 +21,15 @@ def define_path(
     flags.DEFINE(parser, name, default, help, serializer=serializer, required=required)
 
 
+def define_local_dir() -> None:
+    """Define --local_dir."""
+    define_path(
+        "local_dir",
+        "",
+        "Directory of the working copies of remote runs; default: in the user's cache directory.",
+    )
+
+
 class PathParser(flags.ArgumentParser):
     """Parses the value of a flag of `define_path`."""
 

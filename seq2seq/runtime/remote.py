@@ -8,12 +8,14 @@ FileExistsError, PermissionError, or RemoteError with the message of the library
 
 import errno
 import io
+import logging
 import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.paths import REMOTE
@@ -21,7 +23,9 @@ from seq2seq.runtime.paths import REMOTE
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # scheme → extra of pyproject.toml
 PART = 8 << 20  # bytes that are read or written at once; memory of an upload is a small multiple
 PAUSES = (1.0, 2.0, 4.0)  # seconds before a further attempt; the libraries have retried already
-SECRET = re.compile(r"//[^/@]*@|[?#]")  # user:password@ and signed queries
+# user:password@ (a secret key of S3 can contain a slash; a port is none) and signed queries
+SECRET = re.compile(r"//[^/]*@|//[^/]*:(?!\d+(/|$))|[?#]")
+BOUNDARY = b"--==0=="  # of gcsfs between the parts of a request that writes a whole object
 FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError)
 
 T = TypeVar("T")
@@ -106,37 +110,47 @@ def read(url: str, start: int | None = None, end: int | None = None) -> bytes:
 
 
 def write(url: str, content: bytes, new: bool = False) -> None:
-    """Write a small object. `new`: FileExistsError, and no change, if there is one."""
-    system, path = _file_system(url)
-    mode = {"mode": "create"} if new else {}
-    _retried(partial(system.pipe_file, path, content, **mode))
+    """Write a small object. `new`: FileExistsError, and no change, if there is one.
+
+    The object that exists can be that of an earlier attempt, whose response was lost.
+    """
+    _retried(partial(_write, url, io.BytesIO(content), len(content), new))
 
 
 def upload(path: str | os.PathLike[str], url: str, new: bool = False) -> None:
     """Copy a local file to an object, which appears complete or not at all.
 
-    `new`: FileExistsError if there is one already. One part of the file is in memory.
+    `new` as in `write`. One part of the file is in memory.
     """
-    _retried(partial(_upload, os.fspath(path), url, "xb" if new else "wb"))
-
-
-def _upload(path: str, url: str, mode: str) -> None:
-    system, target = _file_system(url)
     with open(path, "rb") as source:
-        if os.fstat(source.fileno()).st_size <= PART:
-            options = {"mode": "create"} if mode == "xb" else {}
-            system.pipe_file(target, source.read(), **options)
+        _retried(partial(_write, url, source, os.fstat(source.fileno()).st_size, new))
+
+
+def _write(url: str, source: BinaryIO, size: int, new: bool) -> None:
+    """Write the `size` bytes of a file from its start."""
+    system, path = _file_system(url)
+    source.seek(0)
+    if size <= PART:
+        content = source.read(size)
+        # gcsfs writes a single \n before the boundary: the server takes a \r before it as part of
+        # the boundary, and drops what follows a boundary in the content.
+        if not content.endswith(b"\r") and BOUNDARY not in content:
+            system.pipe_file(path, content, **({"mode": "create"} if new else {}))
             return
-        file = system.open(target, mode, block_size=PART, autocommit=False)
-        try:
-            while content := source.read(PART):
-                file.write(content)
-            file.close()
-        except BaseException:
-            file.closed = True  # its destructor must not complete the object
-            file.discard()
-            raise
+        source.seek(0)
+    file = system.open(path, "xb" if new else "wb", block_size=PART, autocommit=False)
+    try:
+        while content := source.read(PART):
+            file.write(content)
+        file.close()
         file.commit()
+    except BaseException as error:
+        file.closed = True  # its destructor must not complete the object
+        with suppress(Exception):  # the storage deletes what is left of an upload
+            file.discard()
+        if isinstance(error, FileNotFoundError):  # the server has lost the upload, or ended it
+            raise ConnectionResetError(f"the upload ended: {error}") from error
+        raise
 
 
 def download(url: str, path: str | os.PathLike[str]) -> None:
@@ -191,14 +205,21 @@ class RemoteStream(io.RawIOBase):
             return b""
         try:
             part = read(self.url, self._position, end)
+            self._position += len(part)
+            if not part or self._position == self.version.size:
+                self._check_version()
         except FileNotFoundError:
             raise RemoteError(f"{self.url} was deleted while it was read") from None
-        self._position += len(part)
-        if (not part or self._position == self.version.size) and info(self.url) != self.version:
-            raise RemoteError(f"{self.url} changed while it was read")
+        except RemoteError:  # a smaller object has no such part
+            self._check_version()
+            raise
         if not part:
             raise RemoteError(f"{self.url} ends after {self._position:,} bytes")
         return part
+
+    def _check_version(self) -> None:
+        if info(self.url) != self.version:
+            raise RemoteError(f"{self.url} changed while it was read")
 
 
 def is_same(url: str, other: str) -> bool:
@@ -208,8 +229,12 @@ def is_same(url: str, other: str) -> bool:
 
 def _file_system(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path in it. ImportError if its package is missing."""
+    # gcsfs would ask by gRPC whether a bucket is zonal, and leave the objects of one incomplete.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import fsspec  # imported where it is used: importing it takes 0.1 s
 
+    # gcsfs logs a traceback for each error that it raises.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     # Other programs change the objects, so listings are not kept.
     return fsspec.core.url_to_fs(url, use_listings_cache=False)
 
@@ -238,8 +263,11 @@ def _retried(call: Callable[[], T]) -> T:
 
 def _is_refused(error: Exception) -> bool:
     """Whether an error says that credentials are missing or not sufficient."""
-    code = str(getattr(error, "code", ""))
-    return code in ("401", "403") or "Credentials" in type(error).__name__
+    response = getattr(error.__cause__, "response", {})  # of an error of botocore
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    codes = {str(getattr(error, "code", "")), str(status)}  # `code` of gcsfs
+    forbidden = str(error).startswith("Forbidden")  # an OSError of gcsfs, without a code
+    return bool(codes & {"401", "403"}) or forbidden or "Credentials" in type(error).__name__
 
 
 def _text(error: Exception) -> str:

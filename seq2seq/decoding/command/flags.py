@@ -15,7 +15,7 @@ from seq2seq.decoding.command.job import Job
 from seq2seq.decoding.command.output_lines import MODES
 from seq2seq.decoding.command.references import DEFAULT_METRICS
 from seq2seq.runtime import connection
-from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.path_flags import define_local_dir, define_path
 from seq2seq.runtime.targets import define_compile_for
 from seq2seq.storage.config import DecodingConfig
 
@@ -25,6 +25,7 @@ def job_of(f: flags.FlagValues) -> Job:
     formats, interactive = chosen_formats(f), is_interactive(f)
     return Job(
         runs=tuple((f.workdir or "").split(",")),
+        local_dir=f.local_dir,
         checkpoint=f.checkpoint,
         weights=f.weights,
         options=options_of(f) | ({"batch_size": 1} if interactive else {}),
@@ -76,8 +77,11 @@ def define_flags() -> None:
     define_path(
         "workdir",
         None,
-        "The run directory that train.py wrote; several, separated by commas, form an ensemble.",
+        "The run directory that train.py wrote, local or a URL such as gs://bucket/run; several, "
+        "separated by commas, form an ensemble.",
+        remote=True,
     )
+    define_local_dir()
     flags.DEFINE_string(
         "checkpoint",
         "best",

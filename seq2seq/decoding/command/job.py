@@ -30,6 +30,7 @@ class Job:
     """The flags of a job; `job_of` (seq2seq/decoding/command/flags.py) makes it."""
 
     runs: tuple[str, ...]
+    local_dir: str  # of downloaded runs
     checkpoint: str
     weights: str | None  # of an ensemble
     options: Mapping[str, Any]  # the fields of config.decoding that are set by flags

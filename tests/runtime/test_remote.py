@@ -1,0 +1,339 @@
+"""Objects of gs:// and s3://: content, versions, preconditions, faults of network and server."""
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from object_storage import object_storage, shorten_pauses
+
+from seq2seq.runtime import remote
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.remote import RemoteError, RemoteStream
+
+ROOT = Path(__file__).parents[2]
+PARTS = {"gs": 512 << 10, "s3": 5 << 20}  # the least part of S3
+SIZES = {"gs": 1_377_001, "s3": 11_000_001}  # three parts; the last is no multiple of 256 KiB
+
+
+@pytest.fixture(scope="module", params=["gs", "s3"])
+def storage(request):
+    with object_storage(request.param) as storage:
+        yield storage
+
+
+@pytest.fixture
+def url(storage, request, monkeypatch):
+    """A directory of its own for each test, without pauses between attempts."""
+    monkeypatch.setattr(remote, "PART", PARTS[storage.scheme])
+    shorten_pauses(monkeypatch)
+    storage.clear()
+    yield f"{storage.url}/{request.node.originalname}"
+    storage.clear()
+
+
+@pytest.fixture
+def large(storage, tmp_path):
+    """A file of three parts."""
+    path = tmp_path / "large"
+    path.write_bytes((os.urandom(1000) * 11_000 + b"\r")[-SIZES[storage.scheme] :])
+    return path
+
+
+def test_content_is_read_as_it_was_written(storage, url):
+    contents = [
+        b"", b"a", b"\n", b"\r", b"a\r", b"a\r\n", b"a\r\nb\rc\n", bytes(range(256)), b"--==0==",
+        b"a\n--==0==\nb", b"a\n--==0==--", b"\r\n--==0==--\r\n",
+    ]  # fmt: skip
+    for content in contents:
+        remote.write(f"{url}/a b/ü+%=&.txt", content)
+        assert remote.read(f"{url}/a b/ü+%=&.txt") == content
+    assert remote.info(f"{url}/a b/ü+%=&.txt").size == len(content)
+    remote.write(f"{url}/x", b"0123456789")
+    assert remote.read(f"{url}/x", 2, 5) == b"234"
+    assert remote.read(f"{url}/x", 7) == b"789" and remote.read(f"{url}/x", end=3) == b"012"
+
+
+def test_a_list_has_all_objects_below_a_directory_and_their_versions(storage, url):
+    for name in "b", "a/b/c", "a", "ab":
+        remote.write(f"{url}/{name}", name.encode())
+    remote.write(f"{url}x/no", b"")  # begins with the same characters
+    found = remote.list_files(url)
+    assert list(found) == ["a", "a/b/c", "ab", "b"]
+    assert all(found[name] == remote.info(f"{url}/{name}") for name in found)
+    assert list(remote.list_files(f"{url}/a/")) == ["b/c"]
+    assert remote.list_files(f"{url}/none") == {}
+    before = found["ab"]
+    remote.write(f"{url}/ab", b"AB")
+    assert remote.info(f"{url}/ab") != before and remote.info(f"{url}/ab").size == before.size
+    remote.delete(f"{url}/ab")
+    remote.delete(f"{url}/ab")
+    assert list(remote.list_files(url)) == ["a", "a/b/c", "b"]
+    for missing in remote.info, remote.read, remote.open_stream:
+        with pytest.raises(FileNotFoundError):
+            missing(f"{url}/ab")
+    with pytest.raises(FileNotFoundError):
+        remote.info(f"{url}/a/b")
+
+
+def test_files_are_copied_in_parts(storage, url, large, tmp_path):
+    empty, small = tmp_path / "empty", tmp_path / "small"
+    empty.write_bytes(b"")
+    small.write_bytes(b"small\r")
+    for path in empty, small, large:
+        remote.upload(path, f"{url}/{path.name}")
+        remote.download(f"{url}/{path.name}", tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == path.read_bytes()
+    sizes = [request.size for request in storage.requests if request.name.endswith("large")]
+    part = PARTS[storage.scheme]
+    assert sum(size == part for size in sizes) == 2 and max(sizes) == part
+    assert sum(r.kind == "read" and r.name.endswith("large") for r in storage.requests) == 3
+
+
+def test_an_object_that_exists_is_not_replaced_if_it_must_be_new(storage, url, large, tmp_path):
+    small = tmp_path / "small"
+    small.write_bytes(b"2")
+    remote.write(f"{url}/x", b"1", new=True)
+    remote.upload(large, f"{url}/y", new=True)
+    storage.clear()
+    writes = [
+        lambda name: remote.write(f"{url}/{name}", b"2", new=True),
+        lambda name: remote.write(f"{url}/{name}", b"2\r", new=True),
+        lambda name: remote.upload(small, f"{url}/{name}", new=True),
+        lambda name: remote.upload(large, f"{url}/{name}", new=True),
+    ]
+    for write in writes:
+        for name in "x", "y":
+            with pytest.raises(FileExistsError):
+                write(name)
+    assert remote.read(f"{url}/x") == b"1" and remote.read(f"{url}/y") == large.read_bytes()
+    uploads = sum(r.method == "POST" and r.size < 100 for r in storage.requests)
+    assert uploads < 20  # no attempt is repeated
+    remote.upload(small, f"{url}/y")
+    assert remote.read(f"{url}/y") == b"2"
+
+
+@pytest.mark.parametrize(("action", "error"), [(403, PermissionError), (507, RemoteError)])
+def test_a_failed_upload_leaves_no_object(storage, url, large, action, error):
+    """It fails in the second part, and when the upload is complete."""
+    for after in 2, 4:
+        storage.clear()
+        storage.fault(action, "write", "large", times=float("inf"), after=after)
+        with pytest.raises(error):
+            remote.upload(large, f"{url}/large")
+        storage.proxy.faults.clear()
+        gc.collect()  # fsspec completes an upload in the destructor of its file
+        assert remote.list_files(url) == {}
+        assert "DELETE" in {request.method for request in storage.requests}
+        remote.upload(large, f"{url}/large")
+        assert remote.read(f"{url}/large") == large.read_bytes()
+        remote.delete(f"{url}/large")
+
+
+@pytest.mark.parametrize("action", [429, 503, "cut", "lose"])
+def test_writes_survive_a_server_that_fails_for_a_while(storage, url, large, action):
+    remote.write(f"{url}/large", large.read_bytes())
+    for after in range(5) if action in (503, "lose") else []:  # each request of the upload
+        storage.fault(action, "write", "large", after=after)
+        remote.upload(large, f"{url}/large")
+        assert remote.read(f"{url}/large") == large.read_bytes()
+        storage.proxy.faults.clear()
+    for kind in "write", "delete", "list", "info":
+        storage.fault(action, kind, "small", times=2)
+    remote.write(f"{url}/small", b"small")
+    assert remote.info(f"{url}/small").size == 5
+    remote.delete(f"{url}/small")
+    assert list(remote.list_files(url)) == ["large"]
+    assert storage.count("write", "small") >= 3
+
+
+def test_a_write_whose_response_was_lost_is_refused_when_repeated_as_new(storage, url):
+    storage.fault("lose", "write")
+    with pytest.raises(FileExistsError):
+        remote.write(f"{url}/x", b"1", new=True)
+    assert remote.read(f"{url}/x") == b"1"
+
+
+def test_a_stream_survives_cut_connections_and_a_busy_server(storage, url, large):
+    remote.upload(large, f"{url}/large")
+    for action, times, after in ("truncate", 2, 1), ("cut", 2, 0), (503, 3, 0), (429, 2, 1):
+        storage.fault(action, "read", "large", times=times, after=after)
+    storage.fault(lambda: time.sleep(0.05), "read", "large")
+    with remote.open_stream(f"{url}/large") as stream:
+        parts = iter(lambda: stream.read(1_000_003), b"")
+        assert b"".join(parts) == large.read_bytes()
+    assert [fault.times for fault in storage.proxy.faults] == [0] * 5
+
+
+def test_a_stream_notices_that_the_object_changed(storage, url, large, tmp_path):
+    content = large.read_bytes()
+    for other in content[::-1], content[:100], content * 2:
+        storage.clear()
+        remote.write(f"{url}/large", content)
+        change = partial(remote.write, f"{url}/large", other)
+        storage.fault(change, "read", "large", after=1)
+        with pytest.raises(RemoteError, match=f"{url}/large changed while it was read"):
+            remote.download(f"{url}/large", tmp_path / "copy")
+
+
+def test_a_stream_notices_that_the_object_was_deleted(storage, url, large, tmp_path, monkeypatch):
+    def checked(stream):
+        remote.delete(stream.url)
+        check(stream)
+
+    check, message = RemoteStream._check_version, f"{url}/large was deleted while it was read"
+    remote.write(f"{url}/large", large.read_bytes())
+    storage.fault(partial(remote.delete, f"{url}/large"), "read", "large", after=1)
+    with pytest.raises(RemoteError, match=message):
+        remote.download(f"{url}/large", tmp_path / "copy")
+    remote.write(f"{url}/large", large.read_bytes())
+    monkeypatch.setattr(RemoteStream, "_check_version", checked)  # after the last part
+    with pytest.raises(RemoteError, match=message):
+        remote.download(f"{url}/large", tmp_path / "copy")
+
+
+def test_a_stream_is_a_binary_file(storage, url):
+    remote.write(f"{url}/x", "één\ntwee\n".encode() * 3)
+    with remote.open_stream(f"{url}/x") as stream:
+        assert stream.readable() and not stream.writable()
+        assert stream.read(2) == "één".encode()[:2]
+        assert stream.readlines() == ["één\n".encode()[2:], b"twee\n"] + [
+            "één\n".encode(), b"twee\n"] * 2  # fmt: skip
+        assert stream.read() == stream.read(1) == b""
+    remote.write(f"{url}/empty", b"")
+    with remote.open_stream(f"{url}/empty") as stream:
+        assert stream.read() == b""
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_wrong_credentials_are_not_retried(storage, url, tmp_path, status, caplog, capfd):
+    remote.write(f"{url}/x", b"1")
+    (tmp_path / "x").write_bytes(b"2")
+    calls = [
+        lambda: remote.read(f"{url}/x"),
+        lambda: remote.write(f"{url}/x", b"2"),
+        lambda: remote.write(f"{url}/x", b"2", new=True),
+        lambda: remote.upload(tmp_path / "x", f"{url}/x"),
+        lambda: remote.info(f"{url}/x"),
+        lambda: remote.list_files(url),
+        lambda: remote.delete(f"{url}/x"),
+        lambda: remote.open_stream(f"{url}/x"),
+    ]
+    fault = storage.fault(status, times=float("inf"))
+    for call in calls:
+        storage.requests.clear()
+        with pytest.raises(PermissionError) as caught:
+            call()
+        assert len(storage.requests) <= 3, storage.requests
+        assert "\n" not in str(caught.value)
+    fault.times = 0
+    assert remote.read(f"{url}/x") == b"1"
+    assert capfd.readouterr().err == ""
+    assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
+
+
+def test_a_full_bucket_is_an_error_after_retries(storage, url, large):
+    for write in (
+        lambda: remote.write(f"{url}/x", b"1"), lambda: remote.upload(large, f"{url}/x")
+    ):  # fmt: skip
+        storage.clear()
+        storage.fault(507, "write", times=float("inf"))
+        with pytest.raises(RemoteError, match="injected"):
+            write()
+        assert storage.count("write") >= 1 + len(remote.PAUSES)
+    storage.clear()
+    assert remote.list_files(url) == {}
+
+
+def test_a_missing_bucket_is_reported(storage, url, large):
+    other = f"{storage.scheme}://other/x"
+    for call in remote.read, remote.info, remote.open_stream, lambda url: remote.write(url, b""):
+        with pytest.raises(FileNotFoundError):
+            call(other)
+    with pytest.raises(OSError, match="other|bucket"):
+        remote.upload(large, other)
+
+
+def test_bytes_that_the_server_changes_are_read_as_they_came(storage, url):
+    """Manifests detect them; S3 has checksums of its own, and the read is repeated."""
+    remote.write(f"{url}/x", b"0123456789" * 10)
+    storage.fault("flip", "read")
+    assert (remote.read(f"{url}/x") == b"0123456789" * 10) == (storage.scheme == "s3")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:SECRET@bucket/x",
+        "s3://KEY:SEC/RET@bucket/x",
+        "s3://SECRET@bucket",
+        "https://host/x?X-Amz-Signature=SECRET",
+        "gs://bucket/x#SECRET",
+        "none://u:SECRET@bucket",
+    ],
+)
+def test_a_url_with_a_secret_is_refused_and_not_printed(url):
+    with pytest.raises(UserError) as caught:
+        remote.check_url("--workdir", url)
+    assert caught.value.code == CONFIGURATION
+    scheme = url.partition("://")[0]
+    assert str(caught.value) == (
+        "--workdir has a user name, a query or a fragment: expected SCHEME://BUCKET/NAME, got "
+        f"{scheme}://…; credentials come from the environment"
+    )
+
+
+@pytest.mark.parametrize("url", ["none://bucket/x", "gs://", "s3:///"])
+def test_a_url_without_file_system_or_bucket_is_refused(url):
+    with pytest.raises(UserError) as caught:
+        remote.check_url("data.corpus", url)
+    assert caught.value.code == CONFIGURATION
+    message = str(caught.value)
+    assert message.startswith("data.corpus") and "expected" in message and repr(url) in message
+
+
+def test_accepted_urls_are_those_of_installed_file_systems():
+    for url in "memory://bucket/x", "file:///tmp/x@y", "memory://host:8020/x":
+        remote.check_url("--workdir", url)
+        assert remote.is_remote(url)
+    for path in "/a/b", "a:b", "text:a", "C:\\x", "":
+        assert not remote.is_remote(path)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "package", "extra"), [("gs", "gcsfs", "gcs"), ("s3", "s3fs", "s3"), ("s3", "", "s3")]
+)
+def test_a_missing_package_is_named_by_its_extra(scheme, package, extra, monkeypatch):
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
+    monkeypatch.setitem(sys.modules, package or "fsspec", None)
+    with pytest.raises(UserError) as caught:
+        remote.check_url("--workdir", f"{scheme}://bucket/x")
+    assert caught.value.code == CONFIGURATION
+    assert str(caught.value) == (
+        f"--workdir: {scheme}:// needs a package that is not installed: pip install -e '.[{extra}]'"
+    )
+
+
+def test_another_file_system_of_fsspec_can_be_used(tmp_path):
+    remote.write("memory://bucket/a/x", b"1", new=True)
+    with pytest.raises(FileExistsError):
+        remote.write("memory://bucket/a/x", b"2", new=True)
+    assert list(remote.list_files("memory://bucket/a")) == ["x"]
+    remote.download("memory://bucket/a/x", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == b"1"
+    remote.delete("memory://bucket/a/x")
+    assert remote.list_files("memory://bucket/a") == {}
+
+
+def test_a_process_imports_the_libraries_only_for_a_url():
+    code = (
+        "import sys, seq2seq.runtime.remote as remote; remote.is_remote('gs://x'); "
+        "print({'fsspec', 'aiohttp', 'botocore'} & set(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert shown.stdout == "set()\n"

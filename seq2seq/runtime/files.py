@@ -62,9 +62,10 @@ def storing(url: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        reason = "no such bucket or object" if isinstance(error, FileNotFoundError) else error
         raise UserError(
             OUTPUT,
-            f"{url} cannot be accessed: {error}; check the URL, the credentials and the network, "
+            f"{url} cannot be accessed: {reason}; check the URL, the credentials and the network, "
             "then run the same command again",
         ) from None
 

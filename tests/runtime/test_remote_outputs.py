@@ -2,6 +2,7 @@
 
 import gzip
 import tempfile
+import time
 
 import pytest
 
@@ -51,6 +52,9 @@ def test_an_upload_that_fails_is_one_line(storage, url, failing):
     with pytest.raises(UserError, match=f"{message}.*run the same command again") as refused:
         write_lines(url, ["one"], overwrite=False)
     assert refused.value.code == OUTPUT
+    failing("pipe_file", error=FileNotFoundError("http://host/b/none"))
+    with pytest.raises(UserError, match="out.txt cannot be accessed: no such bucket or object;"):
+        write_lines(url, ["one"], overwrite=False)
 
 
 def test_an_object_that_another_program_creates_meanwhile_is_kept(storage, url):
@@ -100,8 +104,10 @@ def test_an_input_object_is_not_replaced(storage, url):
     check_outputs(["$BUCKET/out.txt.x"], True, [url])
 
 
-def test_a_url_can_be_replaced(storage):
-    assert is_replaceable("gs://bucket/none")
+def test_a_directory_named_like_a_url_is_not_meant_by_it(tmp_path, monkeypatch):
+    (tmp_path / "gs:" / "bucket").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert is_replaceable("gs://bucket") and not is_replaceable("gs:/bucket")
 
 
 def test_an_output_has_one_writer_and_its_lock_is_deleted_afterwards(storage, url):
@@ -123,8 +129,9 @@ def test_a_job_learns_that_its_lock_was_taken_over(storage, url, monkeypatch):
     monkeypatch.setattr(remote_lock, "REFRESH", 0.01)
     with locked_output(url) as check, locked_output(url):
         with pytest.raises(UserError, match="was taken over") as refused:
-            while True:
+            for _ in range(1000):
                 check()
+                time.sleep(0.01)
         assert refused.value.code == OUTPUT
 
 

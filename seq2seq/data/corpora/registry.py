@@ -8,8 +8,8 @@
     2*ONE + 0.5*OTHER         a mixture: an epoch takes each pair of ONE twice and half of OTHER
     tag:>>deu<<:ONE           each source begins with the tag ">>deu<<" and a space
 
-CORPUS_KINDS lists the kinds; raw_corpus.py defines their interface. The checks need neither TFDS
-nor TensorFlow.
+SOURCE, TARGET and FILE are paths or URLs such as gs://BUCKET/NAME. CORPUS_KINDS lists the kinds;
+raw_corpus.py defines their interface. The checks need neither TFDS nor TensorFlow.
 """
 
 import re

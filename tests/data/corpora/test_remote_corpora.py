@@ -1,6 +1,7 @@
 """Corpora by URL: the same pairs, hashes and cached token ids as those of local files."""
 
 import gzip
+import os
 
 import pytest
 
@@ -83,6 +84,12 @@ def test_a_part_that_is_local_and_remote_has_the_versions_of_both(paths):
     assert local == str(paths / "a.de")
     assert [size, time] == [(paths / "a.de").stat().st_size, (paths / "a.de").stat().st_mtime_ns]
     assert there == "memory://bucket/a.en" and tuple(version) == remote.info(there)
+
+
+def test_a_pipe_and_an_object_are_not_cached(paths):
+    os.mkfifo(paths / "pipe")
+    (reader,) = open_parts("text:$LOCAL/pipe,$REMOTE/a.en", "train", DataConfig())
+    assert reader.identity() is None
 
 
 def test_a_large_object_must_not_change_between_two_passes(paths, storage, monkeypatch):

@@ -9,6 +9,7 @@ from test_resumable_output import LINES, WHOLE, Killed, Worker, job, source
 from tiny import write_run
 
 import seq2seq.decode
+from seq2seq.decoding.command import job as job_module
 from seq2seq.decoding.command import resumable_output
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input, check_input
@@ -142,10 +143,11 @@ def test_a_job_whose_storage_fails_resumes(storage, failing, monkeypatch, after)
     assert worker.seen == list(range(31))[3 * (after - 1) :] and storage["out.txt"] == WHOLE
 
 
-def test_a_job_whose_lock_was_taken_over_saves_nothing(storage):
-    def lost():
-        raise UserError(OUTPUT, "the lock was taken over")
+def lost():
+    raise UserError(OUTPUT, "the lock was taken over")
 
+
+def test_a_job_whose_lock_was_taken_over_saves_nothing(storage):
     taken = resumable_output.ResumableOutput(OUTPUT_URL, "same", 7, True, lost)
     with pytest.raises(UserError, match="taken over"):
         taken.run(source(), Worker())
@@ -179,7 +181,7 @@ def run(tmp_path_factory):
     return path
 
 
-def test_a_command_reads_and_writes_objects(run, storage, tmp_path):
+def test_a_command_reads_and_writes_objects(run, storage, tmp_path, monkeypatch):
     (tmp_path / "in.txt").write_text("eins zwei\n\ndrei\n", encoding="utf-8")
     storage["in.txt"] = (tmp_path / "in.txt").read_bytes()
 
@@ -210,6 +212,9 @@ def test_a_command_reads_and_writes_objects(run, storage, tmp_path):
     with locked_output(OUTPUT_URL):
         locked = decode(flags[0], f"--output={OUTPUT_URL}", "--overwrite")
         assert locked.code == OUTPUT and "is being written by another job" in locked.err[-1]
+    monkeypatch.setattr(job_module, "locked_output", lambda *_: contextlib.nullcontext(lost))
+    taken = decode(flags[0], f"--output={OUTPUT_URL}", "--overwrite")
+    assert taken.code == OUTPUT and taken.err[-1] == "error: the lock was taken over"
     same = decode(flags[0], "--output=memory://bucket/in.txt", "--overwrite")
     assert same.code == OUTPUT and "would replace the input file" in same.err[-1]
 

@@ -1,6 +1,7 @@
 """Objects of gs:// and s3://: content, versions, preconditions, faults of network and server."""
 
 import gc
+import itertools
 import logging
 import os
 import subprocess
@@ -19,6 +20,7 @@ from seq2seq.runtime.remote import RemoteError, RemoteStream
 ROOT = Path(__file__).parents[2]
 PARTS = {"gs": 512 << 10, "s3": 5 << 20}  # the least part of S3
 SIZES = {"gs": 1_377_001, "s3": 11_000_001}  # three parts; the last is no multiple of 256 KiB
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module", params=["gs", "s3"])
@@ -28,12 +30,12 @@ def storage(request):
 
 
 @pytest.fixture
-def url(storage, request, monkeypatch):
+def url(storage, monkeypatch):
     """A directory of its own for each test, without pauses between attempts."""
     monkeypatch.setattr(remote, "PART", PARTS[storage.scheme])
     shorten_pauses(monkeypatch)
     storage.clear()
-    yield f"{storage.url}/{request.node.originalname}"
+    yield f"{storage.url}/{next(NUMBERS)}"
     storage.clear()
 
 

@@ -61,7 +61,7 @@ def decode(job: Job, f: flags.FlagValues, poll: Callable[[], None]) -> None:
     references = read_references(job.reference, job.metric, job.baseline)
     lines = job.lines(references)
     connection.connect(f)
-    with job.output_lock():
+    with job.output_lock() as check_lock:
         prepare_jax(f.compilation_cache, 1, f.deterministic, decoding_only=True)
         translator = load_translator(job, poll)
         job.check_with_run(translator)
@@ -77,7 +77,7 @@ def decode(job: Job, f: flags.FlagValues, poll: Callable[[], None]) -> None:
             annotate=job.annotate,
         )
         if job.resumable:
-            write_resumably(job, lines, translator, output_lines)
+            write_resumably(job, lines, translator, output_lines, check_lock)
         elif job.interactive:
             write_output(job, interactive_answers(job, translator, output_lines))
         else:
@@ -107,6 +107,7 @@ def load_translator(job: Job, poll: Callable[[], None]) -> Translator:
         source_language=job.source_language,
         target_language=job.target_language,
         source_prefix=job.source_prefix,
+        local_dir=job.local_dir,
         control=Control(
             poll,
             log=no_log if job.interactive else note,
@@ -131,15 +132,19 @@ def progress_of(job: Job, lines: range | None, chunk: int) -> DecodingProgress:
 
 
 def write_resumably(
-    job: Job, lines: range | None, translator: Translator, output_lines: OutputLines
+    job: Job,
+    lines: range | None,
+    translator: Translator,
+    output_lines: OutputLines,
+    check_lock: Callable[[], None],
 ) -> None:
     """Compute the results that an earlier run of the job has not saved, and write the output."""
-    members = members_of(job.runs, job.checkpoint)
+    members = members_of(job.runs, job.checkpoint, job.local_dir)
     settings = [*output_lines.settings, *translator.affixes_of_line.languages]
     settings.append(translator.source_prefix)
     fingerprint = job_fingerprint(translator, members, settings)
     chunk = translator.engine.sizes.chunk
-    output = open_resumable_output(job.output, fingerprint, chunk, job.overwrite)
+    output = open_resumable_output(job.output, fingerprint, chunk, job.overwrite, check_lock)
     if saved := output.count_saved():
         note(f"{saved:,} lines are saved by an earlier run: unchanged ones are not computed again")
     output.run(partial(job.input.items, lines), output_lines, output_lines.progress.add_reused)

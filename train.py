@@ -27,7 +27,8 @@ from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
 from seq2seq.runtime.errors import UserError
 from seq2seq.runtime.logs import format_duration
-from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.path_flags import define_local_dir, define_path
+from seq2seq.runtime.remote import is_remote
 from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
 from seq2seq.runtime.targets import define_compile_for, target_of
 from seq2seq.storage.config import Config
@@ -62,13 +63,18 @@ def main() -> None:
         return dry_run(config, path, cache, f.overwrite, f.compilation_cache)
     started = time.perf_counter()
     connection.connect(f)
-    run, stop = (Run if processes.is_first() else ReadOnlyRun)(path), handle_signals()
+    url = f.workdir if is_remote(f.workdir) else ""
+    run, stop = (Run if processes.is_first() else ReadOnlyRun)(path, url), handle_signals()
     try:
+        with processes.first_process_first("the run in object storage"):
+            run.open_replica(f.overwrite)
         trainer = resume_or_start(config, run, stop, cache, f.compilation_cache, f.overwrite)
         train(trainer)
         run.log(f"done in {format_duration(time.perf_counter() - started)}")
+        processes.run_on_first("the last upload", run.finish_upload)
     except Stopped as stopped:
         run.log(f"{stopped}; run the same command to resume")
+        run.finish_upload()
         if not stop.deferred:
             connection.stop_all_processes(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
@@ -144,12 +150,14 @@ def prepare_data(
     """
     corpora = open_corpora(config, run)
     with processes.first_process_first("the vocabulary"):
+        run.receive_files()
         config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
         check_freeze(config)
         if overwrite:
             run.clear()
         if not run.resumed:
             run.save_vocabulary(tokenizers)
+        run.send_files()
     config = with_vocabulary(config, tokenizers)
     return config, encode_corpora(config, run, corpora, tokenizers, cache)
 
@@ -162,13 +170,23 @@ def train(trainer: Trainer) -> None:
     run, translator = trainer.run, trainer.translator
     with explain_failure(trainer.config, run), deleting_damaged_stores():
         trainer.train()
+        with processes.first_process_first("the best checkpoint"):
+            run.send_files()
+            run.receive_files()
         translator.use(load_params(run.path, "best"))
         print_results(run, trainer.data, translator, trainer.evaluator.bleu)
 
 
 def define_flags() -> None:
     define_config(sys.argv)
-    define_path("workdir", "", "The run directory; default: runs/NAME of the config file.")
+    define_path(
+        "workdir",
+        "",
+        "The run directory, local or a URL such as gs://bucket/run; default: runs/NAME of the "
+        "config file.",
+        remote=True,
+    )
+    define_local_dir()
     flags.DEFINE_bool("help_config", False, "List all config fields with their values, and exit.")
     flags.DEFINE_bool("overwrite", False, "Delete the run in the run directory and start over.")
     flags.DEFINE_bool(

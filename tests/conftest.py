@@ -51,7 +51,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
-pytest_plugins = ["acceptance_table", "processor_time"]
+pytest_plugins = ["acceptance_table", "memory_storage", "processor_time"]
 
 # Annotated functions of these modules check shapes and dtypes when they are called or traced.
 if find_spec("beartype"):

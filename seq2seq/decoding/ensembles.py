@@ -9,7 +9,9 @@ from seq2seq.data.config import TEMPLATES
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.models import load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.runtime.remote import is_remote
 from seq2seq.storage.config import Config
+from seq2seq.storage.remote_model import local_model
 from seq2seq.storage.run_files import require_finite
 
 
@@ -25,11 +27,14 @@ class Member(NamedTuple):
 
 
 def members_of(
-    run: str | Path | Sequence[str | Path], checkpoint: str | int | Sequence[str | int]
+    run: str | Path | Sequence[str | Path],
+    checkpoint: str | int | Sequence[str | int],
+    local_dir: str = "",
 ) -> list[Member]:
     """The members of an ensemble: one checkpoint of each run, or several checkpoints of one run.
 
-    As many checkpoints as runs are taken in pairs. Commas separate the checkpoints of a string.
+    As many checkpoints as runs are taken in pairs. Commas separate the checkpoints of a string. A
+    model whose name is a URL is downloaded to `local_dir` (`local_model`).
     UserError(CONFIGURATION) for another number of checkpoints, and for empty names of runs.
     """
     directories = [run] if isinstance(run, str | Path) else list(run)
@@ -39,7 +44,7 @@ def members_of(
             f"--workdir: expected the names of one or several run directories, got "
             f"{directories}; give each name, with one comma between two",
         )
-    runs = [Path(directory).expanduser() for directory in directories]
+    runs = list(map(str, directories))
     if isinstance(checkpoint, str | int):
         checkpoint = str(checkpoint).split(",")
     names = list(map(str, checkpoint))
@@ -53,7 +58,12 @@ def members_of(
             f"--checkpoint: expected one checkpoint, or one for each of {len(runs)} runs, got "
             f"{len(names)} ({', '.join(names)}); list a run once for each of its checkpoints",
         )
-    return list(map(Member, runs, names))
+    return [
+        Member(
+            local_model(run, name, local_dir) if is_remote(run) else Path(run).expanduser(), name
+        )
+        for run, name in zip(runs, names, strict=True)
+    ]
 
 
 def normalized_weights(weights: str | Sequence[float], count: int) -> tuple[float, ...]:

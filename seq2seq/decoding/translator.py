@@ -100,9 +100,11 @@ class Translator:
         source_language: str = "",
         target_language: str = "",
         source_prefix: str = "",
+        local_dir: str = "",
         **decoding: Any,
     ) -> "Translator":
-        """Load a run directory, or an ensemble with one vocabulary (`members_of`).
+        """Load a run directory, or an ensemble with one vocabulary (`members_of`). A URL such as
+        gs://bucket/run is downloaded to `local_dir`; empty: the user's cache directory.
 
         `weights` are those of its models, by default equal. `rules` are a caller's own search rules
         (docs/DECODING.md). With `source_pieces` the lines, with `target_pieces` translations,
@@ -117,7 +119,7 @@ class Translator:
         check_option_names(decoding)
         check_rules(rules)
         prepare_jax_by_default()
-        members = members_of(run, checkpoint)
+        members = members_of(run, checkpoint, local_dir)
         shares = None if weights is None else normalized_weights(weights, len(members))
         configs, tokenizers = open_ensemble(members)
         config = configs[0]

@@ -1,12 +1,13 @@
-"""Output files of commands and atomic writes.
+"""Output files of commands, by path or URL, and atomic writes.
 
 An atomic write goes to a temporary name first (`temporaries.py`): a file or directory appears
-complete or not at all.
+complete or not at all. An object is uploaded from a local temporary file.
 """
 
 import errno
 import gzip
 import hashlib
+import io
 import os
 import tempfile
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 from uuid import uuid4
 
+from seq2seq.runtime import remote
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.locks import lock_path
 from seq2seq.runtime.paths import expand_path, is_replaceable
@@ -32,7 +34,7 @@ def check_outputs(paths: Iterable[str], overwrite: bool, inputs: Iterable[str] =
     paths = list(paths)
     _check_no_input_is_replaced(paths, [path for path in inputs if path not in ("", "-")])
     for path in map(expand_path, paths):
-        if os.path.isfile(path) and not overwrite:
+        if not overwrite and _is_file(path):
             raise UserError(OUTPUT, f"{path} exists; set --overwrite to replace it")
         if not path or os.path.isdir(path) or not is_writable(path):
             raise UserError(
@@ -40,6 +42,31 @@ def check_outputs(paths: Iterable[str], overwrite: bool, inputs: Iterable[str] =
                 f"cannot write {path or repr(path)}: expected a file in an existing, writable "
                 "directory",
             )
+
+
+def _is_file(path: str) -> bool:
+    """Whether there is a file or an object. UserError(OUTPUT) if the storage cannot be reached."""
+    if not remote.is_remote(path):
+        return os.path.isfile(path)
+    with storing(path):
+        try:
+            remote.info(path)
+        except FileNotFoundError:
+            return False
+    return True
+
+
+@contextmanager
+def storing(url: str) -> Iterator[None]:
+    """The body stores output at a URL or below it: UserError(OUTPUT) for an OSError of the body."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            OUTPUT,
+            f"{url} cannot be accessed: {error}; check the URL, the credentials and the network, "
+            "then run the same command again",
+        ) from None
 
 
 def _check_no_input_is_replaced(outputs: list[str], inputs: list[str]) -> None:
@@ -59,6 +86,8 @@ def _check_no_input_is_replaced(outputs: list[str], inputs: list[str]) -> None:
 
 
 def _is_same_file(path: str, other: str) -> bool:
+    if remote.is_remote(path) or remote.is_remote(other):
+        return remote.is_remote(path) and remote.is_remote(other) and remote.is_same(path, other)
     try:
         return os.path.isfile(path) and os.path.samefile(path, other)
     except OSError:
@@ -67,7 +96,9 @@ def _is_same_file(path: str, other: str) -> bool:
 
 def is_writable(path: str) -> bool:
     """Whether `path` can be written. For a file, another one is created in its directory: /proc
-    has write permission but accepts no new files."""
+    has write permission but accepts no new files. True for a URL: its lock is written first."""
+    if remote.is_remote(path):
+        return not path.endswith("/")
     if not is_replaceable(path):
         return os.access(path, os.W_OK)
     try:
@@ -101,9 +132,18 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
     with .gz is compressed reproducibly. UserError(OUTPUT) if another program has created `path` in
     the meantime and it may not be replaced; the content then has a new name, which the error names.
     A pipe or a device is written directly; UserError(OUTPUT) if its reader ends.
+    An object is uploaded at the end; UserError(OUTPUT) if that fails.
     """
-    full = os.path.realpath(expand_path(path))
     compressed = expand_path(path).endswith(".gz")
+    if remote.is_remote(expand_path(path)):
+        with tempfile.TemporaryFile() as file:
+            with _compressing(file, compressed) as content:
+                yield content
+            file.flush()
+            # This name of an open file is valid although it has no other: a kill leaves nothing.
+            _upload_output(f"/proc/self/fd/{file.fileno()}", expand_path(path), overwrite)
+        return
+    full = os.path.realpath(expand_path(path))
     if not is_replaceable(full):
         try:
             with open(full, "wb") as device, _compressing(device, compressed) as content:
@@ -141,11 +181,37 @@ def _publish_new(temporary: str, path: str) -> None:
         return
     kept = f"{path}.{uuid4().hex[:8]}"
     os.rename(temporary, kept)
-    raise UserError(
+    raise _created_meanwhile(path, kept)
+
+
+def _created_meanwhile(path: str, kept: str) -> UserError:
+    return UserError(
         OUTPUT,
         f"{path} was created by another program while this command ran, and is kept; the complete "
         f"output is {kept}: rename it",
     )
+
+
+def _upload_output(path: str, url: str, overwrite: bool) -> None:
+    """Copy a complete local file to `url`. If an object exists now that may not be replaced, the
+    file gets a new name there. UserError(OUTPUT) then, and if it cannot be uploaded."""
+    with storing(url):
+        try:
+            remote.upload(path, url, new=not overwrite)
+        except FileExistsError:
+            if _has_same_content(path, url):  # an upload whose success was not reported
+                return
+            kept = f"{url}.{uuid4().hex[:8]}"
+            remote.upload(path, kept, new=True)
+            raise _created_meanwhile(url, kept) from None
+
+
+def _has_same_content(path: str, url: str) -> bool:
+    with open(path, "rb") as file, io.BufferedReader(remote.open_stream(url)) as other:
+        while content := file.read(remote.PART):
+            if other.read(remote.PART) != content:
+                return False
+        return not other.read(1)
 
 
 def write_atomic(path: StrPath, content: str | bytes) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.paths import check_local_path, expand_path
+from seq2seq.runtime.input_files import open_raw, remote_file
+from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.remote import check_url, is_remote
 
 LONGEST = 1 << 20  # bytes; a longer line is not a sentence and is truncated when it is read
 CHUNK = 1 << 20  # bytes that are read at once
@@ -28,9 +30,14 @@ class Digest(Protocol):
 
 
 def check_file(path: str) -> None:
-    """Raise UserError(DATA) unless `path` can be opened and is not empty."""
+    """Raise UserError(DATA) unless `path` can be opened and is not empty, and
+    UserError(CONFIGURATION) for a URL as in `remote.check_url`."""
     full = expand_path(path)
-    check_local_path("the corpus", full)
+    if is_remote(full):
+        check_url("the corpus", full)
+        if remote_file(full).size == 0:
+            raise UserError(DATA, f"{full} is empty: expected one sentence per line")
+        return
     shown = path if os.path.abspath(full) == path else f"{path} ({os.path.abspath(full)})"
     if not os.path.exists(full):
         if unset := VARIABLE.search(full):
@@ -128,14 +135,14 @@ def file_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
 
 def open_binary(path: str) -> io.BufferedReader:
     """A buffered binary file to read, decompressed if its name ends with .gz or its content is that
-    of a gzip file; "-" is stdin.
+    of a gzip file; "-" is stdin, a URL an object, of which a part is in memory.
 
     A read returns the bytes that a pipe holds; it does not wait until the buffer is full.
     """
     if path == "-":  # not sys.stdin.buffer: a thread that reads it would block the exit
-        raw = io.FileIO(sys.stdin.fileno(), closefd=False)
+        raw: io.RawIOBase = io.FileIO(sys.stdin.fileno(), closefd=False)
     else:
-        raw = io.FileIO(expand_path(path))
+        raw = open_raw(path)
     file: io.BufferedReader = io.BufferedReader(raw, CHUNK)
     if path.endswith(".gz") or file.peek(len(GZIP)).startswith(GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=file), CHUNK)

@@ -4,13 +4,16 @@ import fcntl
 import os
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import TextIO
 
 from seq2seq.runtime.errors import OUTPUT, UserError
+from seq2seq.runtime.logs import Log, no_log
 from seq2seq.runtime.paths import expand_path, is_replaceable
+from seq2seq.runtime.remote import is_remote
+from seq2seq.runtime.remote_lock import STALE, RemoteLock
 from seq2seq.runtime.temporaries import StrPath
 
 SUFFIX = ".seq2seq-lock"  # of the lock of an output file
@@ -71,30 +74,60 @@ def lock_path(output: str) -> str:
     return f"{os.path.realpath(expand_path(output))}{SUFFIX}"
 
 
-@contextmanager
-def locked_output(path: str) -> Iterator[None]:
-    """Hold the lock of an output file, so that no other job writes it; deleted at the end.
+def locked_output(path: str, log: Log = no_log) -> AbstractContextManager[Callable[[], None]]:
+    """Holds the lock of an output file, so that no other job writes it; deleted at the end.
 
     Raises UserError(OUTPUT) if it cannot be created or another process holds it. A pipe or a
-    device is not locked.
+    device is not locked. The value is a function that raises UserError(OUTPUT) if another process
+    has taken over the lock, which is possible for a URL only. `log` receives warnings.
     """
-    if not is_replaceable(expand_path(path)):
-        yield
-        return
+    full = expand_path(path)
+    if is_remote(full):
+        return _locked_object(full, log)
+    return _locked_file(path) if is_replaceable(full) else nullcontext(check_nothing)
+
+
+def check_nothing() -> None:
+    """The check of a lock that cannot be taken over."""
+
+
+@contextmanager
+def _locked_file(path: str) -> Iterator[Callable[[], None]]:
     name = lock_path(path)
+    with _creating_lock(path):
+        lock = lock_file(name, *_messages(path))
     try:
-        lock = lock_file(
-            name,
-            f"{path} is being written by another job",
-            "wait until it ends, or set another --output",
-        )
-    except OSError as error:
-        raise UserError(
-            OUTPUT, f"cannot write {path}: {error.strerror}; set another --output"
-        ) from None
-    try:
-        yield
+        yield check_nothing
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
         lock.close()
+
+
+@contextmanager
+def _locked_object(url: str, log: Log) -> Iterator[Callable[[], None]]:
+    with _creating_lock(url):
+        lock = RemoteLock(f"{url}.lock", *_messages(url), log)
+    try:
+        yield lock.check
+    finally:
+        try:
+            lock.release()
+        except OSError as error:  # the output is complete, or another error is raised
+            log(f"warning: {url}.lock could not be deleted, it expires in {STALE:.0f} s: {error}")
+
+
+def _messages(path: str) -> tuple[str, str]:
+    held = f"{path} is being written by another job"
+    return held, "wait until it ends, or set another --output"
+
+
+@contextmanager
+def _creating_lock(path: str) -> Iterator[None]:
+    """UserError(OUTPUT) for an OSError of the body."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            OUTPUT, f"cannot write {path}: {error.strerror or error}; set another --output"
+        ) from None

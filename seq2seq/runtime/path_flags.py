@@ -1,32 +1,48 @@
-"""Flags of local paths: a flag declares itself as a path where it is defined."""
+"""Flags of paths and URLs: a flag declares itself as a path where it is defined."""
 
 from absl import flags
 
-from seq2seq.runtime.paths import check_local_path
+from seq2seq.runtime.paths import check_local_path, expand_path
+from seq2seq.runtime.remote import check_url, is_remote
 
 # --help lists the flags of the main module. Flags count as defined by the caller of `define_path`.
 flags.disclaim_key_flags()
 
 
-def define_path(name: str, default: str | None, help: str, required: bool = False) -> None:
-    """Define a flag of a local path, or of several separated by commas.
+def define_path(
+    name: str, default: str | None, help: str, required: bool = False, remote: bool = False
+) -> None:
+    """Define a flag of a path, or of several separated by commas.
 
-    Parsing a URL raises UserError(CONFIGURATION).
+    Parsing a URL raises UserError(CONFIGURATION), if `remote` only one that is not supported.
     """
     serializer: flags.ArgumentSerializer[str] = flags.ArgumentSerializer()
-    flags.DEFINE(PathParser(name), name, default, help, serializer=serializer, required=required)
+    parser = PathParser(name, remote)
+    flags.DEFINE(parser, name, default, help, serializer=serializer, required=required)
+
+
+def define_local_dir() -> None:
+    """Define --local_dir."""
+    define_path(
+        "local_dir",
+        "",
+        "Directory of the working copies of remote runs; default: in the user's cache directory.",
+    )
 
 
 class PathParser(flags.ArgumentParser):
     """Parses the value of a flag of `define_path`."""
 
-    def __init__(self, flag: str):
+    def __init__(self, flag: str, remote: bool):
         super().__init__()
-        self._flag = flag
+        self._flag, self._remote = flag, remote
 
     def parse(self, argument: str) -> str:
-        for path in argument.split(","):
-            check_local_path(f"--{self._flag}", path)
+        for path in map(expand_path, argument.split(",")):
+            if not self._remote:
+                check_local_path(f"--{self._flag}", path)
+            elif is_remote(path):
+                check_url(f"--{self._flag}", path)
         return argument
 
     def flag_type(self) -> str:

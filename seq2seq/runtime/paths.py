@@ -1,5 +1,6 @@
-"""Paths: those of users are expanded and URLs are refused; the user's cache directory."""
+"""Paths of users are expanded, and URLs refused where a path is expected; the cache directory."""
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -15,13 +16,23 @@ def expand_path(path: str) -> str:
 
 
 def is_replaceable(path: str) -> bool:
-    """Whether `path` can be replaced by a file: False for a pipe, a device or a directory."""
-    return os.path.isfile(path) or not os.path.exists(path)
+    """Whether `path` can be replaced by a file: False for a pipe, a device or a directory. A URL
+    can be replaced by an object."""
+    return bool(REMOTE.match(path)) or os.path.isfile(path) or not os.path.exists(path)
 
 
 def cache_directory() -> Path:
     """The directory of this project in the user's cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jax-transformer"
+
+
+def working_copy(url: str, local_dir: str) -> Path:
+    """The local directory of what has this URL: below --local_dir, or in the user's cache
+    directory."""
+    parent = Path(local_dir).expanduser() if local_dir else cache_directory() / "remote"
+    url = url.rstrip("/")
+    name, digest = url.rpartition("/")[2], hashlib.sha256(url.encode()).hexdigest()
+    return parent.absolute() / f"{name}-{digest[:12]}"
 
 
 def check_local_path(name: str, path: str) -> None:

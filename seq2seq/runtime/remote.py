@@ -6,6 +6,7 @@ Every function retries what fails for a while, and raises OSError: FileNotFoundE
 FileExistsError, PermissionError, or RemoteError with the message of the library.
 """
 
+import errno
 import io
 import logging
 import os
@@ -81,9 +82,14 @@ def check_url(name: str, url: str) -> None:
 def info(url: str) -> RemoteFile:
     """The version of an object. FileNotFoundError if there is none."""
     system, path = _file_system(url)
-    facts = _retried(partial(system.info, path))
+    try:
+        facts = _retried(partial(system.info, path))
+    except FileNotFoundError:
+        facts = {"type": "missing"}
     if facts["type"] != "file":
-        raise FileNotFoundError(f"{url} is no object")
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+    if facts["size"] is None:  # of some servers of http://
+        raise RemoteError("the server does not tell the size of the file")
     return _version(facts)
 
 
@@ -214,6 +220,11 @@ class RemoteStream(io.RawIOBase):
     def _check_version(self) -> None:
         if info(self.url) != self.version:
             raise RemoteError(f"{self.url} changed while it was read")
+
+
+def is_same(url: str, other: str) -> bool:
+    """Whether two URLs name the same object. Reads nothing."""
+    return _file_system(url) == _file_system(other)
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -3,8 +3,8 @@
 The objects LOCK/000001, LOCK/000002, … name holders; the one with the highest number holds the
 lock. An object is created only if there is none of its name (a precondition of the storage), so of
 several processes that take over number n, one creates n + 1. Only its creator writes an object
-again: a thread refreshes its time. A holder that did not do so for STALE seconds is taken over, and
-finds a higher number when it refreshes next.
+again: a thread refreshes its time. A holder that did not do so for STALE seconds, or a process of
+this host that has ended, is taken over; one that continues finds a higher number when it refreshes.
 """
 
 import json
@@ -23,6 +23,8 @@ from seq2seq.runtime.logs import Log
 REFRESH = 60.0  # seconds between two refreshes
 STALE = 600.0  # seconds without a refresh after which a lock is taken over
 
+_tokens: set[str] = set()  # of the locks of this process
+
 
 class RemoteLock:
     """Holds a lock until `release`."""
@@ -32,6 +34,7 @@ class RemoteLock:
         and OSError if the storage cannot be reached. `log` receives warnings."""
         self._url, self._held, self._log = url, held, log
         self._token = uuid4().hex
+        _tokens.add(self._token)
         self._number = self._acquire(advice)
         self._failure = ""
         self._ended = threading.Event()
@@ -43,13 +46,9 @@ class RemoteLock:
             numbers = self._numbers()
             holder = self._content(numbers[-1]) if numbers else None
             if holder is not None:
-                age = time.time() - holder["time"]
-                if age < STALE:
+                if not _is_abandoned(holder):
                     raise UserError(OUTPUT, f"{self._held} ({_named(holder)}); {advice}")
-                self._log(
-                    f"warning: the lock of {_named(holder)} was not refreshed for {age:,.0f} s: "
-                    "taken over"
-                )
+                self._log(f"warning: the lock {self._url} is taken over from {_named(holder)}")
             number = max(numbers, default=0) + 1
             try:
                 remote.write(self._object(number), self._own_content(), new=True)
@@ -122,6 +121,22 @@ class RemoteLock:
 
     def _object(self, number: int) -> str:
         return f"{self._url}/{number:06d}"
+
+
+def _is_abandoned(holder: dict[str, Any]) -> bool:
+    """Whether the lock may be taken over. One with the process id of this process may be that of
+    an earlier process: in containers of one name the main process always has the same id."""
+    if time.time() - holder["time"] >= STALE:
+        return True
+    if holder["host"] != platform.node():
+        return False
+    try:
+        os.kill(holder["process"], 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return holder["process"] == os.getpid() and holder["token"] not in _tokens
 
 
 def _named(holder: dict[str, Any]) -> str:

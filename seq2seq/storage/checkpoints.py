@@ -49,8 +49,17 @@ class Checkpoints:
     that name is intact, or was damaged later.
     """
 
-    def __init__(self, run: Path, keep: int, every: int, log: Callable[[str], None]):
+    def __init__(
+        self,
+        run: Path,
+        keep: int,
+        every: int,
+        log: Callable[[str], None],
+        saved: Callable[[], None] = lambda: None,
+    ):
+        """`saved` is called after each save, by the thread that saves."""
         self.run, self.keep, self.every, self._log = run.absolute(), keep, every, log
+        self._saved = saved
         self._directory = self.run / "checkpoints"
         self._directory.mkdir(exist_ok=True)
         single = single_process_options()
@@ -92,6 +101,7 @@ class Checkpoints:
         for old in set(steps(self.run)) - {*self._last_steps(), data["best"].get("checkpoint")}:
             self._delete_old(self._directory / str(old))
         self._log(f"saved step {step}")
+        self._saved()
 
     def _write_best(self, best: dict[str, Any]) -> None:
         try:

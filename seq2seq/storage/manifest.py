@@ -28,21 +28,32 @@ def write_manifest(directory: Path) -> None:
     sync_to_disk(directory)
 
 
+def listed_files(content: bytes) -> dict[str, str]:
+    """The files of a manifest with this content, and their hashes. ValueError if it is damaged."""
+    first, _, below = content.partition(b"\n")
+    if first + b"\n" != FIRST.format(hashlib.sha256(below).hexdigest()).encode():
+        raise ValueError(f"{NAME} does not match its own hash")
+    files: dict[str, str] = {}
+    for line in below.decode().splitlines():
+        expected, name = line.split("  ", 1)
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise ValueError(f"{NAME} names {name!r}, outside its directory")
+        files[name] = expected
+    return files
+
+
 def damage(directory: Path, part: str = "") -> str:
     """A description of the damage to a directory or one `part` (subdirectory) of it; "" if none.
 
     Files that the manifest does not list are ignored.
     """
     try:
-        first, _, below = retried((directory / NAME).read_bytes).partition(b"\n")
+        files = listed_files(retried((directory / NAME).read_bytes))
     except OSError as error:
         return f"{NAME}: {error.strerror}"
-    if first + b"\n" != FIRST.format(hashlib.sha256(below).hexdigest()).encode():
-        return f"{NAME} does not match its own hash"
-    for line in below.decode().splitlines():
-        expected, name = line.split("  ", 1)
-        if ".." in Path(name).parts or Path(name).is_absolute():
-            return f"{NAME} names {name!r}, outside its directory"
+    except ValueError as error:
+        return str(error)
+    for name, expected in files.items():
         if name.startswith(f"{part}/" if part else ""):
             try:
                 if retried(partial(file_sha256, directory / name)) != expected:

@@ -4,18 +4,42 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.runtime import processes
+from seq2seq.runtime.logs import no_log
 from seq2seq.storage.config import Config
+from seq2seq.storage.replica import Replica
 from seq2seq.storage.run import Run
 
 
 class ReadOnlyRun(Run):
     """A Run that reads config.json, and takes no lock, writes no file and logs nothing.
 
-    The methods below do nothing: process 0 does it.
+    Methods that do nothing are those of process 0. Of a run in object storage it downloads a
+    working copy of its own.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, url: str = ""):
         self.path = path.expanduser().absolute()
+        self.replica = None
+        if url:  # each process has a working copy: another host has another disk
+            self.path = self.path.with_name(f"{self.path.name}-process-{processes.index()}")
+            self.replica = Replica(url, self.path, no_log)
+
+    def open_replica(self, overwrite: bool) -> None:
+        if not overwrite:
+            self.receive_files()
+
+    def send_files(self) -> None: ...
+
+    def receive_files(self) -> None:
+        if self.replica is not None:
+            self.replica.fetch()
+
+    def start_upload(self) -> None: ...
+
+    def check_replica(self) -> None: ...
+
+    def finish_upload(self) -> None: ...
 
     def clear(self) -> None: ...
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import save_tokenizers
+from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
 from seq2seq.runtime.files import write_atomic
 from seq2seq.runtime.locks import lock_file, no_follow
@@ -26,7 +27,8 @@ from seq2seq.storage.config import (
     take_model,
 )
 from seq2seq.storage.records import metrics_until, read_facts, start_facts
-from seq2seq.storage.run_files import steps
+from seq2seq.storage.replica import Replica
+from seq2seq.storage.run_files import RUN_FILES, steps
 
 # Fields that may change when a run is resumed: neither parameter shapes nor data depend on them.
 # (A change of the learning rate takes effect from the resumed step on.)
@@ -40,22 +42,6 @@ CHANGEABLE = {
     "training.learning_rate", "training.warmup_steps", "training.clip_norm",
     *(f"decoding.{field.name}" for field in fields(DecodingConfig)),
 }  # fmt: skip
-# All files that a run writes. config.json is deleted last, because it marks the directory as a run.
-RUN_FILES = (
-    "run.json",
-    "run.json.corrupt",
-    "metrics.jsonl",
-    "train.log",
-    "best.json",
-    "scores.json",
-    "vocab",
-    "checkpoints",
-    "average",
-    "samples",
-    "tensorboard",
-    "profile",
-    "config.json",
-)
 
 
 class Run:
@@ -63,12 +49,14 @@ class Run:
 
     resumed = False  # whether the directory holds a run that is resumed; set by `resume_config`
 
-    def __init__(self, path: Path):
-        """Create or reopen and lock the directory.
+    def __init__(self, path: Path, url: str = ""):
+        """Create or reopen and lock the directory, the working copy of a run in object storage if
+        there is a `url`.
 
         Raises UserError(OUTPUT) if it cannot be written or is in use.
         """
         self.path = path.expanduser().absolute()
+        self.replica = Replica(url, self.path, self.log) if url else None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_file(
@@ -85,12 +73,49 @@ class Run:
         self._tensorboard: Any = None
         self._terminal = sys.stderr.isatty()
 
-    def clear(self) -> None:
-        """Delete the run in this directory; other files stay.
+    def open_replica(self, overwrite: bool) -> None:
+        """Lock the replica in object storage, if there is one, and download what is newer there.
 
-        Raises UserError(OUTPUT) as `check_clearable`.
+        Raises UserError as `Replica.start` and `send_files`.
+        """
+        if self.replica is not None:
+            self.replica.start(overwrite)
+            if not overwrite:
+                self.send_files()
+
+    def send_files(self) -> None:
+        """In process 0 of several, make the files of a run in object storage those of all
+        processes. Raises UserError(OUTPUT) if the upload fails."""
+        if self.replica is not None and processes.count() > 1:
+            self.replica.upload()
+
+    def receive_files(self) -> None:
+        """In the other processes, download the files that process 0 has sent. Raises
+        UserError(CHECKPOINT) if that fails."""
+
+    def start_upload(self) -> None:
+        """Start to upload the run, if it has a replica."""
+        if self.replica is not None:
+            self.replica.start_upload()
+
+    def check_replica(self) -> None:
+        """Raise UserError(OUTPUT) if another training has taken over the replica."""
+        if self.replica is not None:
+            self.replica.check_lock()
+
+    def finish_upload(self) -> None:
+        """Upload the run, if it has a replica, and wait. Raises UserError(OUTPUT) if it fails."""
+        if self.replica is not None:
+            self.replica.upload()
+
+    def clear(self) -> None:
+        """Delete the run in this directory and its replica; other files stay.
+
+        Raises UserError(OUTPUT) as `check_clearable`, and if the replica cannot be deleted.
         """
         self.check_clearable()
+        if self.replica is not None:
+            self.replica.clear()
         for name in RUN_FILES:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
@@ -279,6 +304,8 @@ class Run:
         with self._warn_on_write_error("tensorboard"):
             if self._tensorboard is not None:
                 self._tensorboard.close()
+        if self.replica is not None:
+            self.replica.close()
         self._lock.close()
 
 

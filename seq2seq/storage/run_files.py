@@ -35,6 +35,22 @@ if TYPE_CHECKING:
 
 AVERAGE_NAME = "[A-Za-z][A-Za-z0-9_-]*"  # as a regular expression
 RESERVED_NAMES = ("best", "latest", "average")  # other meanings of --checkpoint
+# All files that a run writes. config.json is deleted last, because it marks the directory as a run.
+RUN_FILES = (
+    "run.json",
+    "run.json.corrupt",
+    "metrics.jsonl",
+    "train.log",
+    "best.json",
+    "scores.json",
+    "vocab",
+    "checkpoints",
+    "average",
+    "samples",
+    "tensorboard",
+    "profile",
+    "config.json",
+)
 
 
 def single_process_options() -> ocp.options.MultiprocessingOptions:

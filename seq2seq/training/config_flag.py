@@ -1,5 +1,8 @@
 """The flag --config: a config file, by default the config of the run in --workdir."""
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +10,10 @@ from absl import flags
 from ml_collections import config_flags
 
 from seq2seq.data.metrics import BLEU_TOKENIZERS
-from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime import remote
+from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.paths import working_copy
+from seq2seq.runtime.remote import is_remote
 from seq2seq.storage.config import Config, is_foreign
 
 ROOT = Path(__file__).parent.parent
@@ -52,6 +58,7 @@ def default_config(argv: Sequence[str]) -> str:
     """
     early = flags.FlagValues()
     flags.DEFINE_string("workdir", "", "", flag_values=early)
+    flags.DEFINE_string("local_dir", "", "", flag_values=early)
     flags.DEFINE_string("config", BUILT_IN, "", flag_values=early)
     early(argv, known_only=True)
     if not Path(early.config.partition(":")[0]).is_file():  # FILE:ARGUMENT of get_config
@@ -59,11 +66,33 @@ def default_config(argv: Sequence[str]) -> str:
             CONFIGURATION,
             f"--config={early.config} does not exist: expected a Python file or a name in configs/",
         )
-    run = Path(early.workdir).expanduser().absolute()
+    if is_remote(early.workdir):
+        run = directory_of_remote_config(early.workdir, early.local_dir)
+    else:
+        run = Path(early.workdir).expanduser().absolute()
     config = run / "config.json"
     if early.workdir and config.exists() and not is_foreign(config):
         return f"{RUN_CONFIG}:{run}"
     return BUILT_IN
+
+
+def directory_of_remote_config(url: str, local_dir: str) -> Path:
+    """A directory with the config.json of a run in object storage; without one, its working copy.
+
+    UserError(CONFIGURATION) for a URL that is not supported, UserError(OUTPUT) if the storage
+    cannot be read.
+    """
+    remote.check_url("--workdir", url)
+    try:
+        content = remote.read(f"{url.rstrip('/')}/config.json")
+    except FileNotFoundError:
+        return working_copy(url, local_dir)
+    except OSError as error:
+        raise UserError(OUTPUT, f"{url} cannot be read: {error}") from error
+    directory = tempfile.mkdtemp()  # ml_collections reads a file
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    (Path(directory) / "config.json").write_bytes(content)
+    return Path(directory)
 
 
 def parsed_config(f: flags.FlagValues) -> Config:
@@ -99,7 +128,9 @@ def check_new_run(f: flags.FlagValues) -> None:
 
 
 def run_path(f: flags.FlagValues) -> Path:
-    """The run directory: --workdir, or runs/NAME of the config file."""
+    """The run directory: --workdir or its working copy, or runs/NAME of the config file."""
+    if is_remote(f.workdir):
+        return working_copy(f.workdir, f.local_dir)
     file = Path(config_flags.get_config_filename(f["config"]))
     path = Path(f.workdir or f"runs/{file.stem}")
     return path.expanduser().absolute()

@@ -67,7 +67,9 @@ class Trainer:
         self.batches = training_batches(config, data, rows)
         eval_step = stop.polled(pmap_eval_step(self.model, training))
         self.evaluator = Evaluator(config, run, data.valid, eval_step, translator)
-        self.checkpoints = Checkpoints(run.path, training.keep, training.checkpoint_every, run.log)
+        self.checkpoints = Checkpoints(
+            run.path, training.keep, training.checkpoint_every, run.log, run.start_upload
+        )
         self.fresh_state = partial(init_state, self.model, self.optimizer, training)
         check_state(jax.eval_shape(self.fresh_state), config)
 
@@ -233,6 +235,7 @@ class Trainer:
             "files": self.data.files,
         }
         state = local_copy(self.state)
+        processes.run_on_first("the replica", self.run.check_replica)
         processes.run_on_first("the state", self.checkpoints.start_save, state, facts)
         self.saved_step = self.step
 
@@ -244,6 +247,9 @@ class Trainer:
         """
         self.run.log(f"training ends at step {self.step}: {self._reached_limit()}")
         self._evaluate()
+        with processes.first_process_first("the last checkpoints"):
+            self.run.send_files()
+            self.run.receive_files()
         average = self.checkpoints.average()
         self.evaluator.evaluate("average", self.step, average)
         best = self.evaluator.best.entry

@@ -32,7 +32,6 @@ def test_a_local_path_is_accepted(path):
     [
         ("train.py", "--workdir=gs://bucket/run"),
         ("decode.py", "--workdir=runs/a,gs://bucket/run"),
-        ("decode.py", "--output=s3://bucket/out"),
         ("scripts/checkpoints.py", "--workdir=gs://bucket/run"),
         ("scripts/convert.py", "--to=gs://bucket/run"),
     ],
@@ -46,13 +45,6 @@ def test_remote_paths_end_a_command_with_one_line_before_any_device(script, argu
 def test_help_lists_the_path_flags_of_a_command():
     code, out, _ = run(ROOT / "train.py", "--help", devices=False)
     assert code == 0 and "--workdir" in out and "--compilation_cache" not in out
-
-
-@pytest.mark.parametrize("spec", ["text:gs://b/a.de,gs://b/a.en", "tsv:s3://b/pairs.tsv"])
-def test_a_remote_corpus_is_refused(spec):
-    with pytest.raises(UserError, match="the corpus is remote") as refused:
-        read_corpus(spec, "train", DataConfig())
-    assert refused.value.code == CONFIGURATION
 
 
 def test_a_remote_data_dir_and_init_from_are_refused():

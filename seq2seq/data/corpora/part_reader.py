@@ -6,9 +6,7 @@
 Duplicates depend on the blocks before, so they are dropped afterwards, in order.
 """
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from seq2seq.data.config import DataConfig
@@ -19,6 +17,7 @@ from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.duplicates import DuplicateFilter
 from seq2seq.data.corpora.raw_corpus import MixturePart
 from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.input_files import is_rereadable, version_of
 from seq2seq.runtime.logs import Log, no_log
 
 LARGE = 32 << 20  # bytes; a corpus with more is read again and not kept in memory
@@ -49,7 +48,7 @@ class PartReader:
     names     the files or data sets of source and target, after data.reverse
     weight    how often an epoch takes each pair
     hashes    file or data set → sha256; {} before the first complete pass
-    num_bytes of its regular files, × GZIP_RATIO if compressed
+    num_bytes of its regular files and objects, × GZIP_RATIO if compressed
     """
 
     def __init__(self, part: MixturePart, split: str, config: DataConfig):
@@ -58,13 +57,11 @@ class PartReader:
         self._split, self._config = split, config
         names = part.corpus.names(split, config)
         self.names = names[::-1] if config.reverse else names
-        self._files = part.corpus.files(split, config)
-        self._regular = bool(self._files) and all(path.is_file() for path in self._files)
-        self._versions = self._current_versions()
+        files = part.corpus.files(split, config)
+        self._versions = [version_of(path) for path in files if is_rereadable(path)]
+        self._regular = 0 < len(files) == len(self._versions)
         self.num_bytes = sum(
-            path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
-            for path in self._files
-            if path.is_file()
+            file.size * (GZIP_RATIO if file.path.endswith(".gz") else 1) for file in self._versions
         )
         self.hashes: dict[str, str] = {}
         self._blocks: list[Block] | None = None  # of a complete pass
@@ -122,10 +119,10 @@ class PartReader:
         return self._config.deduplicate and self._split == "train"
 
     def identity(self) -> dict[str, Any] | None:
-        """What determines the text, as JSON; None if it is not read from regular files.
+        """What determines the text, as JSON; None if it is not read from regular files or objects.
 
-        The size and the modification time that a file had when this object was made stand for its
-        content: `check_unchanged` after reading.
+        The version that a file had when this object was made stands for its content:
+        `check_unchanged` after reading.
         """
         if not self._regular:
             return None
@@ -133,7 +130,7 @@ class PartReader:
         return {
             "corpus": part.corpus.absolute_spec(),
             "split": self._split,
-            "files": self._versions,
+            "files": [list(file) for file in self._versions],
             "tag": part.tag,
             "reverse": config.reverse,
             "on_bad_utf8": config.on_bad_utf8,
@@ -143,22 +140,7 @@ class PartReader:
 
     def check_unchanged(self) -> None:
         """UserError(DATA) if a file has changed since this object was made."""
-        if self._current_versions() != self._versions:
+        if [version_of(file.path) for file in self._versions] != self._versions:
             raise UserError(
                 DATA, f"{self.title} changed while it was read; run the same command again"
             )
-
-    def _current_versions(self) -> list[list[Any]]:
-        """[path, size, modification time in ns] of the files; [] if they are not regular ones."""
-        return [_version_of(path) for path in self._files] if self._regular else []
-
-
-def _version_of(path: Path) -> list[Any]:
-    """Path, size and modification time in ns of a file. UserError(DATA) if it was deleted."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise UserError(
-            DATA, f"{path} cannot be read: {error.strerror}; restore it and start again"
-        ) from None
-    return [str(path), status.st_size, status.st_mtime_ns]

@@ -4,10 +4,8 @@ To add a kind, write a subclass of RawCorpus and add it to CORPUS_KINDS in
 seq2seq/data/corpora/registry.py.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from seq2seq.data.config import DataConfig
@@ -15,8 +13,8 @@ from seq2seq.data.corpora.blocks import Block
 from seq2seq.data.corpora.collector import PairCollector
 from seq2seq.data.corpora.text_files import add_columns, add_tsv, text_blocks, tsv_blocks
 from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.input_files import absolute_path
 from seq2seq.runtime.lines import check_file
-from seq2seq.runtime.paths import expand_path
 
 
 class RawCorpus(ABC):
@@ -56,9 +54,9 @@ class RawCorpus(ABC):
         hashes."""
         return self.spec, self.spec
 
-    def files(self, split: str, config: DataConfig) -> list[Path]:
-        """The absolute paths of the files that determine the data. A corpus without files is not
-        stored in the corpus cache."""
+    def files(self, split: str, config: DataConfig) -> list[str]:
+        """The absolute paths or URLs of the files that determine the data. A corpus without files
+        is not stored in the corpus cache."""
         return []
 
     def absolute_spec(self) -> str:
@@ -84,10 +82,6 @@ class MixturePart(NamedTuple):
         return f"tag:{self.tag}:" * bool(self.tag) + self.corpus.spec
 
 
-def _absolute(path: str) -> str:
-    return os.path.abspath(expand_path(path))
-
-
 class TextCorpus(RawCorpus):
     """Two files with one sentence per line."""
 
@@ -109,11 +103,11 @@ class TextCorpus(RawCorpus):
     def names(self, split: str, config: DataConfig) -> tuple[str, str]:
         return self._source, self._target
 
-    def files(self, split: str, config: DataConfig) -> list[Path]:
-        return [Path(_absolute(self._source)), Path(_absolute(self._target))]
+    def files(self, split: str, config: DataConfig) -> list[str]:
+        return [absolute_path(self._source), absolute_path(self._target)]
 
     def absolute_spec(self) -> str:
-        return f"{self.name}:{_absolute(self._source)},{_absolute(self._target)}"
+        return f"{self.name}:{absolute_path(self._source)},{absolute_path(self._target)}"
 
     def blocks(self, split: str, config: DataConfig, hashes: dict[str, str]) -> Iterator[Block]:
         return text_blocks(self._source, self._target, hashes)
@@ -130,11 +124,11 @@ class TsvCorpus(RawCorpus):
     def names(self, split: str, config: DataConfig) -> tuple[str, str]:
         return self.rest, self.rest
 
-    def files(self, split: str, config: DataConfig) -> list[Path]:
-        return [Path(_absolute(self.rest))]
+    def files(self, split: str, config: DataConfig) -> list[str]:
+        return [absolute_path(self.rest)]
 
     def absolute_spec(self) -> str:
-        return f"{self.name}:{_absolute(self.rest)}"
+        return f"{self.name}:{absolute_path(self.rest)}"
 
     def blocks(self, split: str, config: DataConfig, hashes: dict[str, str]) -> Iterator[Block]:
         return tsv_blocks(self.rest, hashes)

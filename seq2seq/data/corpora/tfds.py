@@ -55,7 +55,7 @@ class TfdsCorpus(RawCorpus):
         title = _title(self.spec, self._prepared(split, config)[1])
         return title, title
 
-    def files(self, split: str, config: DataConfig) -> list[Path]:
+    def files(self, split: str, config: DataConfig) -> list[str]:
         return _files_of(find_prepared(self.rest, split, config).directory)
 
     def blocks(self, split: str, config: DataConfig, hashes: dict[str, str]) -> Iterator[Block]:
@@ -100,7 +100,7 @@ class BuiltinCorpus(RawCorpus):
         title = _title(self.spec, self.splits[split])
         return title, title
 
-    def files(self, split: str, config: DataConfig) -> list[Path]:
+    def files(self, split: str, config: DataConfig) -> list[str]:
         return _files_of(Path(_korean_english(config).data_path))
 
     def blocks(self, split: str, config: DataConfig, hashes: dict[str, str]) -> Iterator[Block]:
@@ -120,9 +120,9 @@ def _title(spec: str, split: str) -> str:
     return spec if spec.endswith(f":{split}") else f"{spec}:{split}"
 
 
-def _files_of(directory: Path) -> list[Path]:
+def _files_of(directory: Path) -> list[str]:
     """The files of a prepared data set."""
-    return sorted(path.absolute() for path in directory.iterdir() if path.is_file())
+    return sorted(str(path.absolute()) for path in directory.iterdir() if path.is_file())
 
 
 def _data_dir(config: DataConfig) -> str:

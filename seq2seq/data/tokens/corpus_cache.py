@@ -1,7 +1,8 @@
 """The corpus cache: token ids of large corpora in files, produced once and used by every later run.
 
 An entry is a directory of token_store.py. Its name is a hash of its key: path, size and
-modification time of the files, the options that select pairs, and the sha256 of the vocabularies.
+modification time of the files (of an object: URL, size, and generation or ETag), the options that
+select pairs, and the sha256 of the vocabularies.
 A file beside it, NAME.lock, is locked while the entry is written, so that one process of a host
 writes it and the others wait. An entry whose files have changed is deleted when another one is
 written. A complete entry is only read, so it can be on a read-only file system.
@@ -25,6 +26,7 @@ from seq2seq.runtime.locks import no_follow
 from seq2seq.runtime.logs import Log
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import cache_directory, expand_path
+from seq2seq.runtime.remote import is_remote
 
 
 class CorpusCache:
@@ -61,7 +63,7 @@ class CorpusCache:
                     return entry
                 if (path / "store.json").exists():
                     log(f"{path} is damaged and is written again")
-                self._delete_outdated()
+                self._delete_outdated(key)
                 try:
                     write(path)
                 except UserError as error:
@@ -81,11 +83,14 @@ class CorpusCache:
         text = json.dumps(key, sort_keys=True)
         return self.corpora / hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 
-    def _delete_outdated(self) -> None:
-        """Delete the entries whose text files have changed or are gone, unless a run uses them."""
+    def _delete_outdated(self, written: dict[str, Any]) -> None:
+        """Delete the entries whose text files have changed or are gone, unless a run uses them.
+
+        `written` is the key of the entry that is written.
+        """
         for path in self.corpora.iterdir():
             key = read_key(path) if path.is_dir() else None
-            if key and _is_outdated(key) and not in_use(path):
+            if key and _is_outdated(key, written) and not in_use(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -149,10 +154,19 @@ def _opened(path: Path) -> tuple[TokenStore, dict[str, Any]] | None:
         return None
 
 
-def _is_outdated(key: Any) -> bool:
-    """Whether a text file of an entry has changed or was deleted; False for an invalid key."""
+def _is_outdated(key: Any, written: dict[str, Any]) -> bool:
+    """Whether a text file of an entry has changed or was deleted; False for an invalid key.
+
+    An object has changed if `written` has another version of it: the storage is not asked.
+    """
     with suppress(KeyError, TypeError, ValueError):
-        return any(_has_changed(*file) for file in key["text"]["files"])
+        versions = {path: version for path, *version in written["text"]["files"]}
+        return any(
+            versions.get(path, version) != version
+            if is_remote(path)
+            else _has_changed(path, *version)
+            for path, *version in key["text"]["files"]
+        )
     return False
 
 

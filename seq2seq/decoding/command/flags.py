@@ -15,7 +15,7 @@ from seq2seq.decoding.command.job import Job
 from seq2seq.decoding.command.output_lines import MODES
 from seq2seq.decoding.command.references import DEFAULT_METRICS
 from seq2seq.runtime import connection
-from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.path_flags import define_local_dir, define_path
 from seq2seq.runtime.targets import define_compile_for
 from seq2seq.storage.config import DecodingConfig
 
@@ -25,6 +25,7 @@ def job_of(f: flags.FlagValues) -> Job:
     formats, interactive = chosen_formats(f), is_interactive(f)
     return Job(
         runs=tuple((f.workdir or "").split(",")),
+        local_dir=f.local_dir,
         checkpoint=f.checkpoint,
         weights=f.weights,
         options=options_of(f) | ({"batch_size": 1} if interactive else {}),
@@ -76,8 +77,11 @@ def define_flags() -> None:
     define_path(
         "workdir",
         None,
-        "The run directory that train.py wrote; several, separated by commas, form an ensemble.",
+        "The run directory that train.py wrote, local or a URL such as gs://bucket/run; several, "
+        "separated by commas, form an ensemble.",
+        remote=True,
     )
+    define_local_dir()
     flags.DEFINE_string(
         "checkpoint",
         "best",
@@ -85,8 +89,10 @@ def define_flags() -> None:
         "ensemble.",
     )
     flags.DEFINE_string("weights", None, "Weights of the models of an ensemble, such as 0.7,0.3.")
-    define_path("input", "-", "Input file, one sentence per line, .gz or not; - is stdin.")
-    define_path("output", "-", "Output file, .gz or not; - is stdout.")
+    define_path(
+        "input", "-", "Input file, one sentence per line, .gz or not; - is stdin.", remote=True
+    )
+    define_path("output", "-", "Output file, .gz or not; - is stdout.", remote=True)
     flags.DEFINE_enum(
         "format",
         "text",
@@ -104,7 +110,12 @@ def define_flags() -> None:
         MODES,
         "translate; score: score given translations; align: align their tokens with the source.",
     )
-    define_path("target", "", "File with the translations to score or align, parallel to --input.")
+    define_path(
+        "target",
+        "",
+        "File with the translations to score or align, parallel to --input.",
+        remote=True,
+    )
     flags.DEFINE_string(
         "prefix", "", "Text with which each translation begins, unless its line has a prefix."
     )
@@ -120,10 +131,15 @@ def define_flags() -> None:
         "",
         "Text before each source, such as 'summarize: ', unless its line has a source prefix.",
     )
-    define_path("reference", "", "File with reference translations: print scores.")
+    define_path("reference", "", "File with reference translations: print scores.", remote=True)
     metrics = f"Scores to print: {METRIC_NAMES}; by default {DEFAULT_METRICS}."
     flags.DEFINE_string("metric", None, metrics)
-    define_path("baseline", "", "File with translations of another system, to compare scores with.")
+    define_path(
+        "baseline",
+        "",
+        "File with translations of another system, to compare scores with.",
+        remote=True,
+    )
     flags.DEFINE_bool(
         "source_pieces",
         False,

@@ -13,9 +13,11 @@ from seq2seq.decoding.command.formats import Format
 from seq2seq.decoding.command.progress import note
 from seq2seq.decoding.results import Item
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.input_files import is_rereadable, remote_file
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.remote import is_remote
 
 NumberedItems = Iterator[tuple[int, Item]]  # numbers from 0
 
@@ -32,9 +34,9 @@ class Input:
 
     @property
     def rereadable(self) -> bool:
-        """Whether it consists of regular files, which can be read again."""
+        """Whether it consists of regular files and URLs, which can be read again."""
         paths = filter(None, (self.path, self.target))
-        return all(path != "-" and os.path.isfile(expand_path(path)) for path in paths)
+        return all(path != "-" and is_rereadable(path) for path in paths)
 
     def items(
         self, lines: range | None = None, texts: Iterable[str] | None = None
@@ -110,8 +112,11 @@ def shard_lines(lines: int, part: int, parts: int) -> range:
 
 
 def check_input(path: str) -> None:
-    """UserError(DATA) unless `path` is readable: a file, a pipe, or "-" for stdin."""
+    """UserError(DATA) unless `path` is readable: a file, a URL, a pipe, or "-" for stdin."""
     full = expand_path(path)
+    if is_remote(full):
+        remote_file(full)
+        return
     if path != "-" and (not path or not os.path.exists(full) or os.path.isdir(full)):
         raise UserError(DATA, f"no such file: {os.path.abspath(full) if path else repr(path)}")
     if path != "-" and not os.access(full, os.R_OK):

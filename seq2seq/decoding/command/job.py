@@ -1,7 +1,7 @@
 """A decoding job: what one command line of decode.py does, and the checks of it."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +13,14 @@ from seq2seq.decoding.command.inputs import (
     shard_lines,
     shard_of,
 )
+from seq2seq.decoding.command.progress import note
 from seq2seq.decoding.command.references import References
 from seq2seq.decoding.search_options import BEAM, check_effect
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
 from seq2seq.runtime.files import check_outputs
-from seq2seq.runtime.locks import locked_output
+from seq2seq.runtime.locks import check_nothing, locked_output
 from seq2seq.runtime.paths import expand_path, is_replaceable
 from seq2seq.storage.config import DecodingConfig
 
@@ -29,6 +30,7 @@ class Job:
     """The flags of a job; `job_of` (seq2seq/decoding/command/flags.py) makes it."""
 
     runs: tuple[str, ...]
+    local_dir: str  # of downloaded runs
     checkpoint: str
     weights: str | None  # of an ensemble
     options: Mapping[str, Any]  # the fields of config.decoding that are set by flags
@@ -54,7 +56,7 @@ class Job:
     @property
     def resumable(self) -> bool:
         """Whether the job saves its results, to resume after a kill: the input consists of files,
-        which can be read twice, the output is a file, which a rename can create, and no
+        which can be read twice, the output is a file, which appears complete, and no
         translations are kept in memory for --reference."""
         return (
             self.input.rereadable
@@ -171,8 +173,8 @@ class Job:
             references.check_parallel(count, "give one reference for each input line")
         return shard_lines(count, *shard_of(self.shard)) if self.shard else range(count)
 
-    def output_lock(self) -> AbstractContextManager[None]:
-        """Holds the lock of the output file, in the first process."""
+    def output_lock(self) -> AbstractContextManager[Callable[[], None]]:
+        """Holds the lock of the output file, in the first process; see `locked_output`."""
         if self.output == "-" or not processes.is_first():
-            return nullcontext()
-        return locked_output(self.output)
+            return nullcontext(check_nothing)
+        return locked_output(self.output, note)

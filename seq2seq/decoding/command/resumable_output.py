@@ -1,14 +1,13 @@
 """Resumable output: the results of a job are saved as they are computed, and reused after a kill.
 
 Results are saved in OUTPUT.parts as they are computed, in any order, each with its line number and
-a hash of the line. The directory holds a fingerprint of everything else that determines the
-results. The same command computes only the missing results; a different command discards them.
-OUTPUT appears by a rename when it is complete.
+a hash of the line. The folder (`results_folder.py`) holds a fingerprint of everything else that
+determines the results. The same command computes only the missing results; a different command
+discards them. OUTPUT appears by a rename, or an upload, when it is complete.
 """
 
 import hashlib
 import json
-import os
 import platform
 import re
 import sys
@@ -23,6 +22,7 @@ import jax
 
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.decoding.command.inputs import NumberedItems
+from seq2seq.decoding.command.results_folder import MARK, results_folder
 from seq2seq.decoding.ensembles import Member
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
@@ -30,15 +30,13 @@ from seq2seq.interop.models import find_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import is_deterministic
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
-from seq2seq.runtime.files import file_sha256, new_directory, open_atomic, write_atomic
-from seq2seq.runtime.paths import expand_path
-from seq2seq.runtime.temporaries import delete_directory, is_temporary
+from seq2seq.runtime.files import file_sha256, open_atomic
+from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.runtime.version import __version__
 
 SAVE_INTERVAL = 10.0  # seconds after which results are saved even if they are fewer
 
 LIBRARIES = ("jax", "jaxlib", "sentencepiece")
-MARK = "fingerprint"  # the file with the fingerprint of a job
 RESULTS = re.compile(r"[0-9]{12,}-[0-9a-f]{12}")  # the names of the files with results
 
 
@@ -93,7 +91,7 @@ def hash_of(item: Item) -> str:
 
 
 def open_resumable_output(
-    output: str, fingerprint: str, chunk: int, overwrite: bool
+    output: str, fingerprint: str, chunk: int, overwrite: bool, check_lock: Callable[[], None]
 ) -> "ResumableOutput":
     """The saved results of the job with this fingerprint, which must be equal in all processes, as
     must be the lines of a chunk. UserError if they differ."""
@@ -103,7 +101,7 @@ def open_resumable_output(
     }
     processes.check_agreement(values)
     with processes.first_process_first("the saved results"):
-        return ResumableOutput(output, fingerprint, chunk, overwrite)
+        return ResumableOutput(output, fingerprint, chunk, overwrite, check_lock)
 
 
 def is_of_job(name: str) -> bool:
@@ -112,37 +110,42 @@ def is_of_job(name: str) -> bool:
 
 
 class ResumableOutput:
-    """An output file whose finished results are saved in a directory beside it."""
+    """An output file whose finished results are saved in a folder beside it."""
 
-    def __init__(self, output: str, fingerprint: str, chunk: int, overwrite: bool):
+    def __init__(
+        self,
+        output: str,
+        fingerprint: str,
+        chunk: int,
+        overwrite: bool,
+        check_lock: Callable[[], None] = lambda: None,
+    ):
         """Keeps the results of a job with the same fingerprint, and removes those of another, or of
         one whose fingerprint is damaged.
 
         `chunk` is the number of consecutive lines that a process takes in turn, and of results that
-        are saved at once. `overwrite`: whether the output may replace a file.
+        are saved at once. `overwrite`: whether the output may replace a file. `check_lock` is
+        called before anything is written (`locked_output`).
         """
         self._chunk, self._output, self._overwrite = chunk, output, overwrite
-        self._directory = f"{os.path.realpath(expand_path(output))}.parts"
+        self._check_lock = check_lock
+        self._folder = results_folder(output)
         same = False
-        if os.path.lexists(self._directory):
-            self._check_directory()
-            with open(os.path.join(self._directory, MARK), "rb") as file:
-                same = file.read(1000) == fingerprint.encode("ascii")
+        if self._folder.exists():
+            self._check_folder()
+            same = self._folder.read(MARK) == fingerprint.encode("ascii")
         if not same:
             self._remove()
-            with new_directory(self._directory) as new:
-                write_atomic(new / MARK, fingerprint)
+            self._folder.create(fingerprint)
 
-    def _check_directory(self) -> None:
-        """UserError(OUTPUT) if the directory has other files than those of a job."""
-        names, foreign = [], [""]
-        if os.path.isdir(self._directory) and not os.path.islink(self._directory):
-            names = os.listdir(self._directory)
-            foreign = [name for name in names if name != MARK and not is_of_job(name)]
+    def _check_folder(self) -> None:
+        """UserError(OUTPUT) if the folder has other files than those of a job."""
+        names = self._folder.names()
+        foreign = [name for name in names if name != MARK and not is_of_job(name)]
         if foreign or MARK not in names:
             raise UserError(
                 OUTPUT,
-                f"{self._directory} is not a directory of a decoding job: expected only its "
+                f"{self._folder.path} is not a directory of a decoding job: expected only its "
                 f"files, got {', '.join(sorted(foreign)[:5]) or 'no fingerprint'}; move it, or "
                 "choose another --output",
             )
@@ -176,7 +179,8 @@ class ResumableOutput:
         try:
             for group in compute(missing()):
                 unsaved |= {number: (hashes.pop(number), text) for number, text in group.items()}
-                if len(unsaved) >= self._chunk or time.monotonic() - saved > SAVE_INTERVAL:
+                full = self._folder.saves_each_chunk and len(unsaved) >= self._chunk
+                if full or time.monotonic() - saved > SAVE_INTERVAL:
                     self._save(unsaved)
                     unsaved, saved = {}, time.monotonic()
         finally:  # also after a signal
@@ -191,16 +195,16 @@ class ResumableOutput:
             return
         text = "".join(json.dumps([number, *results[number]]) + "\n" for number in sorted(results))
         name = f"{min(results):012d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        write_atomic(os.path.join(self._directory, name), text)
+        self._check_lock()
+        self._folder.write(name, text)
 
     def count_saved(self) -> int:
         """The number of saved results, each a line of a file."""
-        directory = Path(self._directory)
-        return sum((directory / name).read_bytes().count(b"\n") for name in self._saved_files())
+        return sum(self._folder.read(name).count(b"\n") for name in self._saved_files())
 
     def _saved_files(self) -> list[str]:
         """The names of the files of results, in the order of their first line."""
-        return sorted(name for name in os.listdir(self._directory) if RESULTS.fullmatch(name))
+        return sorted(name for name in self._folder.names() if RESULTS.fullmatch(name))
 
     def _finder(self) -> Callable[[int, str], str | None]:
         """(number, hash of the line) → the saved text or None. Numbers must ascend."""
@@ -217,11 +221,11 @@ class ResumableOutput:
     def _load(self, name: str) -> dict[tuple[int, str], str]:
         """The texts of a saved file by (number, hash); none if the file is damaged."""
         try:
-            with open(os.path.join(self._directory, name), encoding="ascii") as file:
-                return {(number, key): text for number, key, text in map(json.loads, file)}
+            lines = self._folder.read(name).decode("ascii").splitlines()
+            return {(number, key): text for number, key, text in map(json.loads, lines)}
         except (ValueError, TypeError):
             print(
-                f"{self._directory}/{name} is damaged: its lines are computed again",
+                f"{self._folder.path}/{name} is damaged: its lines are computed again",
                 file=sys.stderr,
             )
             return {}
@@ -229,6 +233,7 @@ class ResumableOutput:
     def _join(self, items: Callable[[], NumberedItems]) -> None:
         """Write the output file from the saved results and delete them. UserError(DATA) if a line
         has changed since its result was saved."""
+        self._check_lock()
         find = self._finder()
         with open_atomic(self._output, self._overwrite) as whole:
             for number, item in items():
@@ -243,7 +248,6 @@ class ResumableOutput:
         self._remove()
 
     def _remove(self) -> None:
-        """Delete the directory, which always has its fingerprint while it has its name."""
-        if os.path.exists(self._directory):
-            self._check_directory()
-            delete_directory(self._directory)
+        if self._folder.exists():
+            self._check_folder()
+            self._folder.delete()

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from seq2seq.decoding.command import resumable_output
+from seq2seq.decoding.command import results_folder, resumable_output
 from seq2seq.decoding.command.inputs import shard_lines, shard_of
 from seq2seq.decoding.command.resumable_output import (
     ResumableOutput,
@@ -164,8 +164,8 @@ def test_a_damaged_file_of_results_is_computed_again(tmp_path, content):
 
 
 def kill_at(monkeypatch, operation, survived):
-    """Raise Killed in call number `survived` + 1 of a function of resumable_output."""
-    real = operator.attrgetter(operation)(resumable_output)
+    """Raise Killed in call number `survived` + 1 of a function of results_folder."""
+    real = operator.attrgetter(operation)(results_folder)
     calls = itertools.count()
 
     def dying(*arguments, **options):
@@ -173,7 +173,7 @@ def kill_at(monkeypatch, operation, survived):
             raise Killed
         return real(*arguments, **options)
 
-    monkeypatch.setattr(f"{resumable_output.__name__}.{operation}", dying)
+    monkeypatch.setattr(f"{results_folder.__name__}.{operation}", dying)
 
 
 @pytest.mark.parametrize("operation", ["os.mkdir", "os.rename", "write_atomic", "os.rmdir"])

@@ -1,0 +1,358 @@
+"""The replica of a run directory in object storage, which survives the machine.
+
+The run directory itself is local, the working copy, so everything that holds for a local run holds
+for it. The replica has the same files at the same names. A checkpoint is uploaded when it is
+complete: its files first and its manifest last, so it exists in the replica if and only if its
+manifest does. Its objects do not change. Other files, such as train.log, are replaced as a whole.
+
+    RUN/LOCK/…                 the lock of the process that trains (runtime/remote_lock.py)
+    RUN/checkpoints/STEP/…     and all other files of `RUN_FILES`
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+from seq2seq.runtime import remote
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.files import publish_directory, write_atomic
+from seq2seq.runtime.logs import Log
+from seq2seq.runtime.remote import RemoteFile
+from seq2seq.runtime.remote_lock import RemoteLock
+from seq2seq.runtime.temporaries import (
+    delete_directory,
+    is_temporary,
+    temporary_directory,
+    temporary_file,
+)
+from seq2seq.storage.manifest import NAME as MANIFEST
+from seq2seq.storage.manifest import damage, listed_files, quarantine
+from seq2seq.storage.newest_step import newest_intact_step
+from seq2seq.storage.records import parsed_facts
+from seq2seq.storage.run_files import RUN_FILES, named_averages, steps
+
+PAUSES = (10.0, 30.0)  # seconds before an upload that failed is tried again
+PENDING = 2  # uploads; a further one waits for the first of them
+
+Objects = dict[str, RemoteFile]  # by their names relative to the run
+
+
+class Replica:
+    """The replica of one run directory; a thread uploads. `start` comes first, `close` last."""
+
+    def __init__(self, url: str, local: Path, log: Log):
+        self.url, self.local, self._log = url.rstrip("/"), local, log
+        self._lock: RemoteLock | None = None
+        self._thread = ThreadPoolExecutor(1, "upload")  # joined at the exit of the process
+        self._pending: list[Future[None]] = []
+        self._same: set[str] = set()  # checkpoints that are known to be those of the replica
+        self._versions: dict[str, tuple[int, int]] = {}  # (size, time) of each file uploaded last
+        self._failure = ""  # of the last upload
+
+    def start(self, overwrite: bool) -> None:
+        """Lock the replica, and make the working copy the newer one of both sides.
+
+        With `overwrite` the run in the replica is deleted with the next upload, and nothing is
+        downloaded. Raises UserError(OUTPUT) if another training holds the lock or the storage
+        cannot be used, and UserError(CONFIGURATION) if the working copy is that of another run.
+        """
+        try:
+            self._lock = RemoteLock(
+                f"{self.url}/LOCK",
+                f"{self.url} is in use by another training",
+                "stop it or choose another --workdir",
+                self._log,
+            )
+            objects = remote.list_files(self.url)
+            if overwrite:
+                self._check_clearable(objects)
+            else:
+                self._fetch_if_newer(objects)
+        except OSError as error:
+            raise UserError(
+                OUTPUT,
+                f"{self.url} cannot be used: {error}; check the bucket and the credentials",
+            ) from error
+
+    def _check_clearable(self, objects: Objects) -> None:
+        if "config.json" not in objects and any(map(_is_of_run, objects)):
+            raise UserError(
+                OUTPUT,
+                f"{self.url} holds objects but no run: expected the config.json of a run; "
+                "--overwrite deletes nothing here, choose another --workdir",
+            )
+
+    def _fetch_if_newer(self, objects: Objects) -> None:
+        """Download the replica unless the working copy has its newest checkpoint or a newer one."""
+        if "config.json" not in objects:
+            if steps(self.local):
+                self._log(f"{self.url} holds no run: the working copy {self.local} is used")
+            return
+        self._check_identity(objects)
+        try:
+            newest, _ = newest_intact_step(self.local)
+        except UserError:  # all are damaged; Checkpoints.restore quarantines them
+            newest = None
+        remote_steps = steps_among(directories_of(objects))
+        if newest is None or remote_steps and newest < remote_steps[-1]:
+            self._download(objects)
+
+    def _check_identity(self, objects: Objects) -> None:
+        """UserError(CONFIGURATION) if both sides are runs that were not started together."""
+        if not (self.local / "run.json").exists() or "run.json" not in objects:
+            return
+        sides = []
+        with temporary_directory(self.local / "run.json") as directory:
+            remote.download(f"{self.url}/run.json", directory / "run.json")
+            for path in (self.local / "run.json", directory / "run.json"):
+                try:
+                    facts = parsed_facts(path)
+                except (ValueError, RecursionError):  # damaged: Run quarantines it
+                    return
+                sides.append([facts.get(name) for name in ("started", "host", "seed")])
+        if sides[0] != sides[1]:
+            raise UserError(
+                CONFIGURATION,
+                f"the working copy {self.local} is that of another run than {self.url}: delete it, "
+                "or choose another --local_dir",
+            )
+
+    def fetch(self) -> None:
+        """Make the working copy equal to the replica: for the processes that do not write.
+
+        Raises UserError(CHECKPOINT) if the storage cannot be read.
+        """
+        try:
+            objects = remote.list_files(self.url)
+            self._download(objects)
+        except OSError as error:
+            raise UserError(CHECKPOINT, f"{self.url} cannot be read: {error}") from error
+        for name in set(complete_directories(self.local)) - set(directories_of(objects)):
+            delete_directory(self.local / name)
+        for name in set(files_of(self.local)) - set(objects):
+            (self.local / name).unlink(missing_ok=True)
+
+    def _download(self, objects: Objects) -> None:
+        self.local.mkdir(parents=True, exist_ok=True)
+        for name in directories_of(objects):
+            if damage(self.local / name) and (reason := self._download_directory(name)):
+                self._log(f"warning: {self.url}/{name} is damaged and is not used: {reason}")
+        for name in objects:
+            if _is_of_run(name) and not _is_in_directory(name):
+                self._download_file(name)
+
+    def _download_directory(self, name: str) -> str:
+        """Download a checkpoint; it appears when it is complete and verified. Returns the damage,
+        or ""."""
+        target = self.local / name
+        target.parent.mkdir(exist_ok=True)
+        reason = ""
+        for _ in range(2):  # the bytes may have changed on their way
+            with temporary_directory(target) as directory:
+                new = directory / "new"
+                try:
+                    self._download_listed(name, new)
+                    reason = damage(new)
+                except (FileNotFoundError, ValueError) as error:
+                    reason = str(error)
+                if not reason:
+                    if target.exists():
+                        quarantine(target)
+                    publish_directory(new, target)
+                    self._same.add(name)
+                    return ""
+        return reason
+
+    def _download_listed(self, name: str, directory: Path) -> None:
+        """Download the manifest of a checkpoint and the files that it lists."""
+        manifest = remote.read(f"{self.url}/{name}/{MANIFEST}")
+        for file in listed_files(manifest):
+            (directory / file).parent.mkdir(parents=True, exist_ok=True)
+            remote.download(f"{self.url}/{name}/{file}", directory / file)
+        write_atomic(directory / MANIFEST, manifest)
+
+    def _download_file(self, name: str) -> None:
+        path = self.local / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_file(path) as (temporary, _):
+            remote.download(f"{self.url}/{name}", temporary)
+            Path(temporary).replace(path)
+
+    def clear(self) -> None:
+        """Delete the run, config.json first: what is left after a failure is no run. Raises
+        UserError(OUTPUT) if that fails."""
+        try:
+            objects = [name for name in remote.list_files(self.url) if _is_of_run(name)]
+            for name in sorted(objects, key=lambda name: name != "config.json"):
+                remote.delete(f"{self.url}/{name}")
+        except OSError as error:
+            raise UserError(OUTPUT, f"{self.url} could not be deleted: {error}") from error
+        self._same.clear()
+
+    def start_upload(self) -> None:
+        """Upload what has changed, in a thread. Waits only if PENDING uploads have not ended."""
+        self._pending = [upload for upload in self._pending if not upload.done()]
+        if len(self._pending) >= PENDING:
+            self._pending[0].result()
+        self._pending.append(self._thread.submit(self._upload))
+
+    def upload(self) -> None:
+        """Upload what has changed, and wait. Raises UserError(OUTPUT) if it fails."""
+        self.start_upload()
+        for pending in self._pending:
+            pending.result()
+        if self._failure:
+            raise UserError(
+                OUTPUT,
+                f"{self.url} is not up to date: {self._failure}; {self.local} holds the run: run "
+                "the same command again on this machine",
+            )
+
+    def check_lock(self) -> None:
+        """Raise UserError(OUTPUT) if another training has taken over the lock."""
+        if self._lock is not None:
+            self._lock.check()
+
+    def close(self) -> None:
+        """Wait for the uploads, and give the lock back."""
+        self._thread.shutdown()
+        if self._lock is not None:
+            try:
+                self._lock.release()
+            except OSError as error:
+                self._log(f"warning: the lock of {self.url} could not be deleted: {error}")
+
+    def _upload(self) -> None:
+        """`_mirror`, tried again if it fails; the last failure is stored and logged."""
+        for pause in (*PAUSES, None):
+            try:
+                self._mirror()
+                self._failure = ""
+                return
+            except UserError as error:  # another training writes now
+                self._failure = str(error)
+                return
+            except OSError as error:
+                self._failure = f"{type(error).__name__}: {error}"
+            again = "with the next checkpoint" if pause is None else f"in {pause:g} s"
+            self._log(
+                f"warning: the upload to {self.url} failed: {self._failure}; it is tried again "
+                f"{again}"
+            )
+            if pause is not None:
+                time.sleep(pause)
+
+    def _mirror(self) -> None:
+        """Make the replica equal to the working copy: checkpoints, other files, then deletions."""
+        self.check_lock()
+        objects = remote.list_files(self.url)
+        for name in complete_directories(self.local):
+            self._upload_directory(name, objects)
+        for name in files_of(self.local):
+            self._upload_file(name)
+        if self._is_complete(objects):
+            self._delete_outdated(objects)
+
+    def _is_complete(self, objects: Objects) -> bool:
+        """Whether the working copy is still there, with the newest checkpoint of both sides."""
+        newest = max(steps_among(directories_of(objects)), default=-1)
+        return (self.local / "config.json").exists() and newest <= max(
+            steps(self.local), default=-1
+        )
+
+    def _delete_outdated(self, objects: Objects) -> None:
+        """Delete what the working copy no longer has; objects that are not of a run stay."""
+        kept = {*complete_directories(self.local), *files_of(self.local)}
+        for name in directories_of(objects, complete=False):
+            if name not in kept:
+                self._delete_directory(name, objects)
+        for name in objects:
+            if _is_of_run(name) and not _is_in_directory(name) and name not in kept:
+                remote.delete(f"{self.url}/{name}")
+
+    def _upload_directory(self, name: str, objects: Objects) -> None:
+        """Upload a checkpoint unless the replica has it. One that has been deleted in the meantime
+        is not needed any more."""
+        try:
+            manifest = (self.local / name / MANIFEST).read_bytes()
+            existing = f"{self.url}/{name}/{MANIFEST}"
+            if f"{name}/{MANIFEST}" in objects:
+                if name in self._same or remote.read(existing) == manifest:
+                    self._same.add(name)
+                    return
+                remote.delete(existing)  # of an earlier average, or of a damaged checkpoint
+            for file in listed_files(manifest):
+                remote.upload(self.local / name / file, f"{self.url}/{name}/{file}")
+            remote.write(existing, manifest)
+            self._same.add(name)
+        except FileNotFoundError:
+            if (self.local / name).exists():
+                raise
+
+    def _upload_file(self, name: str) -> None:
+        """Upload a file that has changed since it was uploaded by this process."""
+        try:
+            stat = (self.local / name).stat()
+            version = stat.st_size, stat.st_mtime_ns
+            if self._versions.get(name) != version:
+                remote.upload(self.local / name, f"{self.url}/{name}")
+                self._versions[name] = version
+        except FileNotFoundError:
+            if (self.local / name).exists():
+                raise
+
+    def _delete_directory(self, name: str, objects: Objects) -> None:
+        """Delete a checkpoint, its manifest first."""
+        self._same.discard(name)
+        remote.delete(f"{self.url}/{name}/{MANIFEST}")
+        for file in objects:
+            if file.startswith(f"{name}/"):
+                remote.delete(f"{self.url}/{file}")
+
+
+def complete_directories(run: Path) -> list[str]:
+    """The names, relative to a local run, of its checkpoints and averages; steps in order."""
+    names = [f"checkpoints/{name}" for name in [*steps(run), *named_averages(run)]]
+    return [name for name in [*names, "average"] if (run / name / MANIFEST).exists()]
+
+
+def files_of(run: Path) -> Iterator[str]:
+    """The names, relative to a local run, of its other files, config.json last."""
+    for name in RUN_FILES:
+        path = run / name
+        if path.is_file():
+            yield name
+        elif path.is_dir() and not path.is_symlink() and not _is_in_directory(f"{name}/"):
+            for file in sorted(path.rglob("*")):
+                if file.is_file() and not is_temporary(file.name):
+                    yield file.relative_to(run).as_posix()
+
+
+def directories_of(objects: Objects, complete: bool = True) -> list[str]:
+    """The names of the checkpoints and averages of a replica; `complete`: that have a manifest."""
+    names: dict[str, None] = {}
+    for name in objects:
+        parts = PurePosixPath(name).parts
+        depth = {"checkpoints": 2, "average": 1}.get(parts[0], 0)
+        directory = "/".join(parts[:depth])
+        if 0 < depth < len(parts) and (not complete or f"{directory}/{MANIFEST}" in objects):
+            names[directory] = None
+    return list(names)
+
+
+def steps_among(names: Iterable[str]) -> list[int]:
+    """The steps among the names of `directories_of`, in ascending order."""
+    last = (name.partition("/")[2] for name in names)
+    return sorted(int(name) for name in last if name.isdecimal())
+
+
+def _is_of_run(name: str) -> bool:
+    """Whether an object of this name is one of a run; others are neither read nor deleted."""
+    parts = PurePosixPath(name).parts
+    return parts[0] in RUN_FILES and ".." not in parts
+
+
+def _is_in_directory(name: str) -> bool:
+    """Whether an object belongs to a checkpoint or an average."""
+    return name.startswith(("checkpoints/", "average/"))

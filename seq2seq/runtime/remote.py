@@ -145,7 +145,7 @@ def _write(url: str, source: BinaryIO, size: int, new: bool) -> None:
         file.close()
         file.commit()
     except BaseException as error:
-        file.closed = True  # its destructor must not complete the object
+        file.closed = True  # its destructor must not upload the rest
         with suppress(Exception):  # the storage deletes what is left of an upload
             file.discard()
         if isinstance(error, FileNotFoundError):  # the server has lost the upload, or ended it

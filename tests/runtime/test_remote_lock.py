@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import platform
+import subprocess
 import threading
 import time
 
@@ -49,9 +50,9 @@ def locked(url):
         lock.release()
 
 
-def held(url, age, number=3):
+def held(url, age, number=3, host="elsewhere", process=7):
     """Write the lock of another process that was refreshed `age` seconds ago."""
-    holder = {"token": "other", "host": "elsewhere", "process": 7, "time": time.time() - age}
+    holder = {"token": "other", "host": host, "process": process, "time": time.time() - age}
     remote.write(f"{url}/{number:06d}", json.dumps(holder).encode())
 
 
@@ -116,8 +117,7 @@ def test_a_stale_lock_is_taken_over_with_a_warning_and_its_holder_notices(
         new = locked()
     assert len(names(url)) == 1
     (line,) = locked.lines
-    assert line.startswith(f"warning: the lock of {ME}, last seen 20")
-    assert line.endswith("was not refreshed for 605 s: taken over")
+    assert line.startswith(f"warning: the lock {url} is taken over from {ME}, last seen 20")
     old.check()  # not yet noticed
     old._refresh()
     with pytest.raises(UserError, match=f"the lock {url} was taken over by {ME}") as caught:
@@ -128,6 +128,19 @@ def test_a_stale_lock_is_taken_over_with_a_warning_and_its_holder_notices(
     assert storage.count("delete") == 0 and len(names(url)) == 1
     new._refresh()
     new.check()
+
+
+def test_the_lock_of_a_process_of_this_host_that_has_ended_is_taken_over(url, locked):
+    """One with the id of this process is an earlier one, such as the main one of a container."""
+    (ended := subprocess.Popen(["true"])).wait()
+    held(url, 0, host=platform.node(), process=os.getppid())
+    assert f"process {os.getppid()} on" in refused(locked)
+    for number, process in (4, ended.pid), (6, os.getpid()):
+        held(url, 0, number, host=platform.node(), process=process)
+        locked().check()
+        assert names(url) == [f"{number + 1:06d}"]
+        assert f"is taken over from process {process} on" in locked.lines[-1]
+    assert ME in refused(locked)
 
 
 def test_a_holder_notices_that_its_lock_was_deleted(url, locked):

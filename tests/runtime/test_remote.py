@@ -341,9 +341,17 @@ def test_another_file_system_of_fsspec_can_be_used(tmp_path):
 
 
 def test_a_process_imports_the_libraries_only_for_a_url():
-    code = (
-        "import sys, seq2seq.runtime.remote as remote; remote.is_remote('gs://x'); "
-        "print({'fsspec', 'aiohttp', 'botocore'} & set(sys.modules))"
+    """And those of GCS without the support of zonal buckets, which uses gRPC."""
+    code = """if True:
+        import sys, seq2seq.runtime.remote as remote
+        assert remote.is_remote("gs://x") and not {"fsspec", "aiohttp"} & set(sys.modules)
+        remote.check_url("--workdir", "gs://bucket/x")
+        print({type(remote._file_system("gs://bucket/x")[0]).__module__})
+    """
+    others = {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": os.devnull}
+    unset = {"STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"}
+    environment = {name: os.environ[name] for name in os.environ.keys() - unset} | others
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment
     )
-    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert shown.stdout == "set()\n"
+    assert shown.stdout == "{'gcsfs.core'}\n", shown.stderr

@@ -5,12 +5,13 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
-from object_storage import object_storage, shorten_pauses
+from object_storage import forget_file_systems, object_storage, shorten_pauses
 
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CONFIGURATION, UserError
@@ -160,6 +161,26 @@ def test_writes_survive_a_server_that_fails_for_a_while(storage, url, large, act
     remote.delete(f"{url}/small")
     assert list(remote.list_files(url)) == ["large"]
     assert storage.count("write", "small") >= 3
+
+
+def test_a_server_that_stops_to_respond_is_asked_again(storage, url, large, monkeypatch):
+    """Without a limit, a connection that was lost silently would block for ever."""
+    monkeypatch.setattr(remote, "SILENCE", 0.5)
+    if storage.scheme == "s3":
+        monkeypatch.setattr("s3fs.S3FileSystem.read_timeout", 0.5)
+    forget_file_systems()
+    ended = threading.Event()
+    try:
+        for kind, after in ("write", 2), ("read", 0), ("info", 0), ("list", 0):
+            storage.fault(ended.wait, kind, after=after)
+        remote.upload(large, f"{url}/large")
+        assert remote.read(f"{url}/large") == large.read_bytes()
+        assert list(remote.list_files(url)) == ["large"]
+        assert remote.info(f"{url}/large").size == len(large.read_bytes())
+        assert not any(fault.times for fault in storage.proxy.faults)
+    finally:
+        ended.set()
+        forget_file_systems()
 
 
 def test_a_write_whose_response_was_lost_is_refused_when_repeated_as_new(storage, url):

@@ -20,7 +20,23 @@ from seq2seq.runtime.remote import RemoteError, RemoteStream
 ROOT = Path(__file__).parents[2]
 PARTS = {"gs": 512 << 10, "s3": 5 << 20}  # the least part of S3
 SIZES = {"gs": 1_377_001, "s3": 11_000_001}  # three parts; the last is no multiple of 256 KiB
+DEFAULT = remote.PART
 NUMBERS = itertools.count()
+
+
+COPY = """if True:
+    import re, sys
+    from seq2seq.runtime import remote
+    def peak():
+        return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+    path, url = sys.argv[1:]
+    open(path + ".one", "wb").write(bytes(remote.PART + 1))
+    for name in path + ".one", path:
+        before = peak()
+        remote.upload(name, url)
+        remote.download(url, path + ".copy")
+    print(peak() - before)  # KiB
+"""
 
 
 @pytest.fixture(scope="module", params=["gs", "s3"])
@@ -95,6 +111,19 @@ def test_files_are_copied_in_parts(storage, url, large, tmp_path):
     part = PARTS[storage.scheme]
     assert sum(size == part for size in sizes) == 2 and max(sizes) == part
     assert sum(r.kind == "read" and r.name.endswith("large") for r in storage.requests) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads the peak memory there")
+def test_the_memory_of_a_copy_does_not_depend_on_its_size(storage, url, tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(bytes(12 * DEFAULT))
+    shown = subprocess.run(
+        [sys.executable, "-c", COPY, path, f"{url}/large"],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | storage.environment,
+    )  # fmt: skip
+    assert int(shown.stdout) < 4 * DEFAULT / 1024, shown
+    assert (tmp_path / "large.copy").stat().st_size == 12 * DEFAULT
 
 
 def test_an_object_that_exists_is_not_replaced_if_it_must_be_new(storage, url, large, tmp_path):

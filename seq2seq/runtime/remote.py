@@ -23,6 +23,8 @@ from seq2seq.runtime.paths import REMOTE
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # scheme → extra of pyproject.toml
 PART = 8 << 20  # bytes that are read or written at once; memory of an upload is a small multiple
 PAUSES = (1.0, 2.0, 4.0)  # seconds before a further attempt; the libraries have retried already
+SILENCE = 30.0  # seconds without a byte of a response, after which a request is repeated
+LONGEST = 600.0  # seconds of one request, which transfers at most a part
 # user:password@ (a secret key of S3 can contain a slash; a port is none) and signed queries
 SECRET = re.compile(r"//[^/]*@|//[^/]*:(?!\d+(/|$))|[?#]")
 BOUNDARY = b"--==0=="  # of gcsfs between the parts of a request that writes a whole object
@@ -145,7 +147,7 @@ def _write(url: str, source: BinaryIO, size: int, new: bool) -> None:
         file.close()
         file.commit()
     except BaseException as error:
-        file.closed = True  # its destructor must not complete the object
+        file.closed = True  # its destructor must not upload the rest
         with suppress(Exception):  # the storage deletes what is left of an upload
             file.discard()
         if isinstance(error, FileNotFoundError):  # the server has lost the upload, or ended it
@@ -235,8 +237,13 @@ def _file_system(url: str) -> tuple[Any, str]:
 
     # gcsfs logs a traceback for each error that it raises.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    options = {}
+    if url.startswith(("gs://", "gcs://")):  # gcsfs would wait without end
+        import aiohttp
+
+        options["requests_timeout"] = aiohttp.ClientTimeout(LONGEST, sock_read=SILENCE)
     # Other programs change the objects, so listings are not kept.
-    return fsspec.core.url_to_fs(url, use_listings_cache=False)
+    return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
 
 
 def _version(facts: dict[str, Any]) -> RemoteFile:

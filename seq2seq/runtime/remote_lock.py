@@ -56,6 +56,10 @@ class RemoteLock:
                 content = self._content(number)
                 if content is None or content["token"] != self._token:
                     continue
+            # Another process can have taken over, released and acquired the lock since the list.
+            if set(self._numbers()) - {number, *numbers}:
+                remote.delete(self._object(number))
+                continue
             for superseded in numbers:
                 remote.delete(self._object(superseded))
             return number
@@ -96,12 +100,16 @@ class RemoteLock:
     def _content(self, number: int) -> dict[str, Any] | None:
         """The holder in an object; None if it has been deleted. Unreadable ones are stale."""
         try:
-            content = json.loads(remote.read(self._object(number)))
-            return {"token": content["token"], "host": str(content["host"]),
-                    "process": int(content["process"]), "time": float(content["time"])}  # fmt: skip
+            content = remote.read(self._object(number))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):
+        try:
+            found = json.loads(content)
+            holder = {"token": found["token"], "host": str(found["host"]),
+                      "process": int(found["process"]), "time": float(found["time"])}  # fmt: skip
+            _named(holder)  # the time has a date
+            return holder
+        except (ValueError, KeyError, TypeError, OverflowError, OSError):
             return {"token": "", "host": "an unknown host", "process": 0, "time": 0.0}
 
     def _own_content(self) -> bytes:

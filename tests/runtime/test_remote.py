@@ -1,16 +1,17 @@
 """Objects of gs:// and s3://: content, versions, preconditions, faults of network and server."""
 
-import gc
+import itertools
 import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
-from object_storage import object_storage, shorten_pauses
+from object_storage import forget_file_systems, object_storage, shorten_pauses
 
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CONFIGURATION, UserError
@@ -19,6 +20,23 @@ from seq2seq.runtime.remote import RemoteError, RemoteStream
 ROOT = Path(__file__).parents[2]
 PARTS = {"gs": 512 << 10, "s3": 5 << 20}  # the least part of S3
 SIZES = {"gs": 1_377_001, "s3": 11_000_001}  # three parts; the last is no multiple of 256 KiB
+DEFAULT = remote.PART
+NUMBERS = itertools.count()
+
+
+COPY = """if True:
+    import re, sys
+    from seq2seq.runtime import remote
+    def peak():
+        return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+    path, url = sys.argv[1:]
+    open(path + ".one", "wb").write(bytes(remote.PART + 1))
+    for name in path + ".one", path:
+        before = peak()
+        remote.upload(name, url)
+        remote.download(url, path + ".copy")
+    print(peak() - before)  # KiB
+"""
 
 
 @pytest.fixture(scope="module", params=["gs", "s3"])
@@ -28,12 +46,12 @@ def storage(request):
 
 
 @pytest.fixture
-def url(storage, request, monkeypatch):
+def url(storage, monkeypatch):
     """A directory of its own for each test, without pauses between attempts."""
     monkeypatch.setattr(remote, "PART", PARTS[storage.scheme])
     shorten_pauses(monkeypatch)
     storage.clear()
-    yield f"{storage.url}/{request.node.originalname}"
+    yield f"{storage.url}/{next(NUMBERS)}"
     storage.clear()
 
 
@@ -95,6 +113,19 @@ def test_files_are_copied_in_parts(storage, url, large, tmp_path):
     assert sum(r.kind == "read" and r.name.endswith("large") for r in storage.requests) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads the peak memory there")
+def test_the_memory_of_a_copy_does_not_depend_on_its_size(storage, url, tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(bytes(12 * DEFAULT))
+    shown = subprocess.run(
+        [sys.executable, "-c", COPY, path, f"{url}/large"],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | storage.environment,
+    )  # fmt: skip
+    assert int(shown.stdout) < 4 * DEFAULT / 1024, shown
+    assert (tmp_path / "large.copy").stat().st_size == 12 * DEFAULT
+
+
 def test_an_object_that_exists_is_not_replaced_if_it_must_be_new(storage, url, large, tmp_path):
     small = tmp_path / "small"
     small.write_bytes(b"2")
@@ -119,15 +150,24 @@ def test_an_object_that_exists_is_not_replaced_if_it_must_be_new(storage, url, l
 
 
 @pytest.mark.parametrize(("action", "error"), [(403, PermissionError), (507, RemoteError)])
-def test_a_failed_upload_leaves_no_object(storage, url, large, action, error):
+def test_a_failed_upload_leaves_no_object(storage, url, large, action, error, monkeypatch):
     """It fails in the second part, and when the upload is complete."""
+    from fsspec.spec import AbstractFileSystem
+
+    files, open_file = [], AbstractFileSystem.open
+
+    def opened(*arguments, **options):
+        files.append(open_file(*arguments, **options))
+        return files[-1]
+
+    monkeypatch.setattr(AbstractFileSystem, "open", opened)
     for after in 2, 4:
         storage.clear()
         storage.fault(action, "write", "large", times=float("inf"), after=after)
         with pytest.raises(error):
             remote.upload(large, f"{url}/large")
         storage.proxy.faults.clear()
-        gc.collect()  # fsspec completes an upload in the destructor of its file
+        assert all(file.closed for file in files)  # their destructors upload nothing
         assert remote.list_files(url) == {}
         assert "DELETE" in {request.method for request in storage.requests}
         remote.upload(large, f"{url}/large")
@@ -150,6 +190,26 @@ def test_writes_survive_a_server_that_fails_for_a_while(storage, url, large, act
     remote.delete(f"{url}/small")
     assert list(remote.list_files(url)) == ["large"]
     assert storage.count("write", "small") >= 3
+
+
+def test_a_server_that_stops_to_respond_is_asked_again(storage, url, large, monkeypatch):
+    """Without a limit, a connection that was lost silently would block for ever."""
+    monkeypatch.setattr(remote, "SILENCE", 0.5)
+    if storage.scheme == "s3":
+        monkeypatch.setattr("s3fs.S3FileSystem.read_timeout", 0.5)
+    forget_file_systems()
+    ended = threading.Event()
+    try:
+        for kind, after in ("write", 2), ("read", 0), ("info", 0), ("list", 0):
+            storage.fault(ended.wait, kind, after=after)
+        remote.upload(large, f"{url}/large")
+        assert remote.read(f"{url}/large") == large.read_bytes()
+        assert list(remote.list_files(url)) == ["large"]
+        assert remote.info(f"{url}/large").size == len(large.read_bytes())
+        assert not any(fault.times for fault in storage.proxy.faults)
+    finally:
+        ended.set()
+        forget_file_systems()
 
 
 def test_a_write_whose_response_was_lost_is_refused_when_repeated_as_new(storage, url):
@@ -331,9 +391,17 @@ def test_another_file_system_of_fsspec_can_be_used(tmp_path):
 
 
 def test_a_process_imports_the_libraries_only_for_a_url():
-    code = (
-        "import sys, seq2seq.runtime.remote as remote; remote.is_remote('gs://x'); "
-        "print({'fsspec', 'aiohttp', 'botocore'} & set(sys.modules))"
+    """And those of GCS without the support of zonal buckets, which uses gRPC."""
+    code = """if True:
+        import sys, seq2seq.runtime.remote as remote
+        assert remote.is_remote("gs://x") and not {"fsspec", "aiohttp"} & set(sys.modules)
+        remote.check_url("--workdir", "gs://bucket/x")
+        print({type(remote._file_system("gs://bucket/x")[0]).__module__})
+    """
+    others = {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": os.devnull}
+    unset = {"STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"}
+    environment = {name: os.environ[name] for name in os.environ.keys() - unset} | others
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment
     )
-    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert shown.stdout == "set()\n"
+    assert shown.stdout == "{'gcsfs.core'}\n", shown.stderr

@@ -20,6 +20,16 @@ ENDLESS = "--config.training.num_steps=1000000"
 MOMENTS = "run: ", "train: ", "devices: ", "batch: ", "saved step ", "saved step "
 
 
+# decode.py that saves results as soon as a call ends, for jobs of seconds.
+QUICK_SAVES = """
+import runpy, sys
+from seq2seq.decoding.command import resumable_output
+resumable_output.SAVE_INTERVAL = 0.0
+sys.argv[0] = {decode!r}
+runpy.run_path({decode!r}, run_name="__main__")
+"""
+
+
 @pytest.fixture(scope="module", params=["gs", "s3"])
 def storage(request):
     with object_storage(request.param) as started:
@@ -81,7 +91,9 @@ def test_killed_and_resumed_on_an_empty_disk(storage, bench, tmp_path, record_pr
 )
 def test_a_killed_job_is_continued_elsewhere(storage, tmp_path, record_property, request):
     kills = 12 if request.config.option.soak else 1
-    lines, url = mixed_lines(6_000, seed=4), f"{storage.url}/jobs"
+    lines, url = mixed_lines(13_000, seed=4), f"{storage.url}/jobs"
+    (tmp_path / "script.py").write_text(QUICK_SAVES.format(decode=DECODE))
+    environment = ENVIRONMENT | storage.environment | {"PYTHONPATH": DECODE.rpartition("/")[0]}
     remote.write(f"{url}/in.txt", text_of(lines))
     for path in sorted(trained().rglob("*")):
         if path.is_file() and path.name != "LOCK":
@@ -92,9 +104,9 @@ def test_a_killed_job_is_continued_elsewhere(storage, tmp_path, record_property,
     job = *flags, f"--output={url}/out.txt"
     for number in range(kills):
         command = f"--workdir={url}/run", *job, local_dir(tmp_path / str(number))
-        saved = len(remote.list_files(f"{url}/out.txt.parts"))
-        process = Process([DECODE, *command], ENVIRONMENT | storage.environment)
-        while process.poll() is None and len(remote.list_files(f"{url}/out.txt.parts")) < saved + 1:
+        saved = max(1, len(remote.list_files(f"{url}/out.txt.parts")))  # the fingerprint first
+        process = Process([tmp_path / "script.py", *command], environment)
+        while process.poll() is None and len(remote.list_files(f"{url}/out.txt.parts")) <= saved:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == KILLED

@@ -259,6 +259,8 @@ def _retried(call: Callable[[], T]) -> T:
             return call()
         except FINAL:
             raise
+        except NotImplementedError as error:
+            raise RemoteError(f"an operation is not supported here: {_text(error)}") from error
         except Exception as error:
             if _is_refused(error):
                 raise PermissionError(f"access denied: {_text(error)}") from error

@@ -106,16 +106,23 @@ class RemoteLock:
         try:
             found = json.loads(content)
             holder = {"token": found["token"], "host": str(found["host"]),
+                      "namespace": str(found["namespace"]),
                       "process": int(found["process"]), "time": float(found["time"])}  # fmt: skip
             _named(holder)  # the time has a date
             return holder
         except (ValueError, KeyError, TypeError, OverflowError, OSError):
-            return {"token": "", "host": "an unknown host", "process": 0, "time": 0.0}
+            return {
+                "token": "",
+                "host": "an unknown host",
+                "namespace": "",
+                "process": 0,
+                "time": 0.0,
+            }
 
     def _own_content(self) -> bytes:
         holder = {
-            "token": self._token, "host": platform.node(), "process": os.getpid(),
-            "time": time.time(),
+            "token": self._token, "host": platform.node(), "namespace": _namespace(),
+            "process": os.getpid(), "time": time.time(),
         }  # fmt: skip
         return json.dumps(holder).encode()
 
@@ -124,19 +131,29 @@ class RemoteLock:
 
 
 def _is_abandoned(holder: dict[str, Any]) -> bool:
-    """Whether the lock may be taken over. One with the process id of this process may be that of
-    an earlier process: in containers of one name the main process always has the same id."""
+    """Whether the lock may be taken over. Process ids mean something within one host and one
+    namespace of process ids, such as that of a container."""
     if time.time() - holder["time"] >= STALE:
         return True
-    if holder["host"] != platform.node():
+    if (holder["host"], holder["namespace"]) != (platform.node(), _namespace()):
         return False
+    if holder["process"] == os.getpid():  # an earlier process had the same id
+        return holder["token"] not in _tokens
     try:
         os.kill(holder["process"], 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
-        return False
-    return holder["process"] == os.getpid() and holder["token"] not in _tokens
+    except PermissionError:  # it runs, as another user
+        pass
+    return False
+
+
+def _namespace() -> str:
+    """The namespace of process ids; "" if it is not known."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def _named(holder: dict[str, Any]) -> str:

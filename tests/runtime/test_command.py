@@ -30,8 +30,8 @@ def test_a_local_path_is_accepted(path):
 @pytest.mark.parametrize(
     ("script", "argument"),
     [
-        ("train.py", "--workdir=gs://bucket/run"),
-        ("decode.py", "--workdir=runs/a,gs://bucket/run"),
+        ("train.py", "--corpus_cache=gs://bucket/cache"),
+        ("decode.py", "--compilation_cache=gs://bucket/cache"),
         ("scripts/checkpoints.py", "--workdir=gs://bucket/run"),
         ("scripts/convert.py", "--to=gs://bucket/run"),
     ],

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from object_storage import object_storage
 from runs import state_bytes
 from several import ROOT, Job, training, write_data
 from tiny import WORDS, write_run
@@ -19,6 +20,8 @@ from tiny import WORDS, write_run
 from seq2seq.interop.models import load_params
 from seq2seq.runtime.connection import check_process_flags
 from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.paths import working_copy
+from seq2seq.runtime.remote import list_files
 from seq2seq.storage.run_files import steps
 
 
@@ -88,6 +91,30 @@ def test_a_checkpoint_of_two_processes_resumes_in_one_and_the_reverse(of_two, of
     assert steps(tmp_path / "two in one")[-1] == 6
     assert state_bytes(tmp_path / "two in one") == state_bytes(tmp_path / "one in two")
     assert state_bytes(tmp_path / "two in one") != state_bytes(one)
+
+
+@pytest.mark.slow
+def test_two_processes_on_two_disks_share_a_run_in_object_storage(path, of_two, tmp_path):
+    """Each has a working copy of its own; both are deleted before the run is continued."""
+    valid = f"--config.data.valid=tsv:{path / 'valid.tsv'}"
+    with object_storage("s3") as storage:
+        url = f"{storage.url}/run"
+        for disk, more in (("a", ()), ("b", ("--config.training.num_steps=6",))):
+            flags = valid, f"--local_dir={tmp_path / disk}", *more
+            job = training(path, 2, 1, url, *flags)
+            assert job.codes() == [0, 0], job.texts(1)
+            first = working_copy(url, str(tmp_path / disk))
+            second = first.with_name(f"{first.name}-process-1")
+            assert load_params(first, "average").keys() == load_params(second, "average").keys()
+            assert state_bytes(first) == state_bytes(second)
+            if disk == "a":
+                assert state_bytes(first) == state_bytes(of_two[0])
+        assert "resumed at step 4" in job.texts(1)[0]
+        assert not list_files(f"{url}/LOCK")
+    shutil.copytree(of_two[0], tmp_path / "local")
+    job = training(path, 2, 1, tmp_path / "local", valid, num_steps=6)
+    assert job.codes() == [0, 0], job.texts(1)
+    assert state_bytes(first) == state_bytes(tmp_path / "local")
 
 
 @pytest.mark.slow

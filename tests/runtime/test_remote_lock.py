@@ -50,9 +50,12 @@ def locked(url):
         lock.release()
 
 
-def held(url, age, number=3, host="elsewhere", process=7):
+def held(url, age, number=3, host="elsewhere", process=7, namespace=None):
     """Write the lock of another process that was refreshed `age` seconds ago."""
-    holder = {"token": "other", "host": host, "process": process, "time": time.time() - age}
+    holder = {
+        "token": "other", "host": host, "process": process, "time": time.time() - age,
+        "namespace": os.readlink("/proc/self/ns/pid") if namespace is None else namespace,
+    }  # fmt: skip
     remote.write(f"{url}/{number:06d}", json.dumps(holder).encode())
 
 
@@ -131,10 +134,13 @@ def test_a_stale_lock_is_taken_over_with_a_warning_and_its_holder_notices(
 
 
 def test_the_lock_of_a_process_of_this_host_that_has_ended_is_taken_over(url, locked):
-    """One with the id of this process is an earlier one, such as the main one of a container."""
+    """One with the id of this process is an earlier one. In another container, ids mean nothing."""
     (ended := subprocess.Popen(["true"])).wait()
     held(url, 0, host=platform.node(), process=os.getppid())
     assert f"process {os.getppid()} on" in refused(locked)
+    for process in ended.pid, os.getpid():
+        held(url, 0, host=platform.node(), process=process, namespace="pid:[1]")
+        assert f"process {process} on" in refused(locked)
     for number, process in (4, ended.pid), (6, os.getpid()):
         held(url, 0, number, host=platform.node(), process=process)
         locked().check()
@@ -195,13 +201,14 @@ def test_a_write_whose_response_is_lost_still_gives_the_lock(storage, url, locke
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"token": "x", "host": "h", "process": 1}',
-     b'{"token": "x", "host": "h", "process": "one", "time": 1e12}',
-     b'{"token": "x", "host": "h", "process": 1, "time": null}',
-     b'{"token": "x", "host": "h", "process": 1, "time": NaN}',
-     b'{"token": "x", "host": "h", "process": 1, "time": 1e300}',
-     b'{"token": "x", "host": "h", "process": 1, "time": 1e17}',
-     b'{"token": "x", "host": "h", "process": Infinity, "time": 1}'],
+    [b"", b"{", b"[]", b"\xff\xfe", b"null",
+     b'{"token": "x", "host": "h", "namespace": "", "process": 1}',
+     b'{"token": "x", "host": "h", "namespace": "", "process": "one", "time": 1e12}',
+     b'{"token": "x", "host": "h", "namespace": "", "process": 1, "time": null}',
+     b'{"token": "x", "host": "h", "namespace": "", "process": 1, "time": NaN}',
+     b'{"token": "x", "host": "h", "namespace": "", "process": 1, "time": 1e300}',
+     b'{"token": "x", "host": "h", "namespace": "", "process": 1, "time": 1e17}',
+     b'{"token": "x", "host": "h", "namespace": "", "process": Infinity, "time": 1}'],
 )  # fmt: skip
 def test_a_malformed_lock_is_taken_over_with_a_warning(url, locked, content):
     remote.write(f"{url}/000003", content)

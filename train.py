@@ -66,7 +66,7 @@ def main() -> None:
     url = f.workdir if is_remote(f.workdir) else ""
     run, stop = (Run if processes.is_first() else ReadOnlyRun)(path, url), handle_signals()
     try:
-        with processes.first_process_first("the run in object storage"):
+        with processes.first_process_first("the start of the run"):
             run.open_replica(f.overwrite)
         trainer = resume_or_start(config, run, stop, cache, f.compilation_cache, f.overwrite)
         train(trainer)
@@ -74,8 +74,9 @@ def main() -> None:
         processes.run_on_first("the last upload", run.finish_upload)
     except Stopped as stopped:
         run.log(f"{stopped}; run the same command to resume")
-        run.finish_upload()
-        if not stop.deferred:
+        if stop.deferred:  # all processes stop here
+            processes.run_on_first("the last upload", run.finish_upload)
+        else:
             connection.stop_all_processes(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
     except UserError as error:
@@ -116,7 +117,7 @@ def resume_or_start(
     """
     if not overwrite:
         config = run.resume_config(config)  # 1
-    run.log(f"run: {run.path}")
+    run.log(f"run: {run.name}")
     config, data = prepare_data(config, run, cache, overwrite)  # 2
     run.check_and_record(config, data.file_hashes)  # 3
     processes.check_agreement(flatten(asdict(config)) | data.file_hashes)  # 4

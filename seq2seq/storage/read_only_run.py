@@ -20,6 +20,7 @@ class ReadOnlyRun(Run):
 
     def __init__(self, path: Path, url: str = ""):
         self.path = path.expanduser().absolute()
+        self.name = url or str(self.path)
         self.replica = None
         if url:  # each process has a working copy: another host has another disk
             self.path = self.path.with_name(f"{self.path.name}-process-{processes.index()}")

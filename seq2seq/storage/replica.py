@@ -53,10 +53,11 @@ class Replica:
     def start(self, overwrite: bool) -> None:
         """Lock the replica, and make the working copy the newer one of both sides.
 
-        With `overwrite` the run in the replica is deleted with the next upload, and nothing is
-        downloaded. Raises UserError(OUTPUT) if another training holds the lock or the storage
-        cannot be used, and UserError(CONFIGURATION) if the working copy is that of another run.
+        With `overwrite`, which deletes the run later (`clear`), nothing is downloaded. Raises
+        UserError(OUTPUT) if another training holds the lock or the storage cannot be used, and
+        UserError(CONFIGURATION) if the working copy is that of another run.
         """
+        self._log(f"working copy: {self.local}")
         try:
             self._lock = RemoteLock(
                 f"{self.url}/LOCK",

@@ -56,6 +56,7 @@ class Run:
         Raises UserError(OUTPUT) if it cannot be written or is in use.
         """
         self.path = path.expanduser().absolute()
+        self.name = url or str(self.path)  # for messages
         self.replica = Replica(url, self.path, self.log) if url else None
         try:
             self.path.mkdir(parents=True, exist_ok=True)

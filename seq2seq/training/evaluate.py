@@ -188,7 +188,7 @@ def print_results(run: Run, data: Data, translator: EvaluationTranslator, bleu: 
             title = qualified("held-out", name)
             sets[name] = print_scores(title, corpus, texts, checkpoint, bleu)
     run.write_scores({"checkpoint": checkpoint, "sets": sets})
-    run.log(f"translate with: python decode.py --workdir={run.path} --input=FILE")
+    run.log(f"translate with: python decode.py --workdir={run.name} --input=FILE")
 
 
 def print_scores(

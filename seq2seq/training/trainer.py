@@ -7,6 +7,7 @@ checkpoints.
 
 from contextlib import closing, suppress
 from functools import partial
+from typing import Any
 
 import jax
 
@@ -235,9 +236,12 @@ class Trainer:
             "files": self.data.files,
         }
         state = local_copy(self.state)
-        processes.run_on_first("the replica", self.run.check_replica)
-        processes.run_on_first("the state", self.checkpoints.start_save, state, facts)
+        processes.run_on_first("the state", self._save, state, facts)
         self.saved_step = self.step
+
+    def _save(self, state: TrainState, facts: dict[str, Any]) -> None:
+        self.run.check_replica()
+        self.checkpoints.start_save(state, facts)
 
     def _complete(self) -> None:
         """Evaluate the last step, average the last checkpoints, evaluate and save the average.

@@ -30,11 +30,16 @@ runpy.run_path({decode!r}, run_name="__main__")
 """
 
 
-@pytest.fixture(scope="module", params=["gs", "s3"])
+@pytest.fixture(scope="module")
 def storage(request):
     with object_storage(request.param) as started:
         yield started
         started.clear()
+
+
+def on(*schemes):
+    """Runs a test on these storages; tests/runtime/test_remote.py compares both in detail."""
+    return pytest.mark.parametrize("storage", schemes, indirect=True)
 
 
 def newest_step(url):
@@ -58,6 +63,7 @@ def local_dir(path):
     "kill -9 of a training into object storage, the same command on another, empty disk",
     "resumes from the newest complete checkpoint there; all bits as in an uninterrupted run",
 )
+@on("gs", "s3")
 def test_killed_and_resumed_on_an_empty_disk(storage, bench, tmp_path, record_property, request):
     kills = 13 if request.config.option.soak else 2
     url, choose, resumed = f"{storage.url}/killed", random.Random(storage.scheme), []
@@ -89,6 +95,7 @@ def test_killed_and_resumed_on_an_empty_disk(storage, bench, tmp_path, record_pr
     "kill -9 of a decoding job with model, input and output in object storage, another disk",
     "saved chunks are reused; the output appears complete, with the bytes of an uninterrupted job",
 )
+@on("gs", "s3")
 def test_a_killed_job_is_continued_elsewhere(storage, tmp_path, record_property, request):
     kills = 12 if request.config.option.soak else 1
     lines, url = mixed_lines(13_000, seed=4), f"{storage.url}/jobs"
@@ -128,6 +135,7 @@ def test_a_killed_job_is_continued_elsewhere(storage, tmp_path, record_property,
     "503 and 429 for a while, connections cut in requests and bodies, lost and slow responses",
     "retried without a warning or with one; exit 0; all bits as in an uninterrupted run",
 )
+@on("gs")
 def test_faults_of_the_moment_change_nothing(storage, bench, whole, tmp_path, record_property):
     url = f"{storage.url}/faults"
     remote.write(f"{url}/pairs.tsv", open(bench.corpus.partition(":")[2], "rb").read())
@@ -156,6 +164,7 @@ def test_faults_of_the_moment_change_nothing(storage, bench, whole, tmp_path, re
     "a bucket that is full (507), credentials that expire (403), until the end of training",
     "training continues with warnings; exit 6 names the working copy; the same command uploads it",
 )
+@on("s3")
 def test_uploads_that_never_succeed(storage, bench, tmp_path, record_property):
     url = f"{storage.url}/full"
     storage.clear()
@@ -179,6 +188,7 @@ def test_uploads_that_never_succeed(storage, bench, tmp_path, record_property):
     "an object of the newest checkpoint changed or missing in the bucket",
     "its manifest refuses it; an older one is used, with a warning; all bits equal at the end",
 )
+@on("s3")
 def test_a_damaged_checkpoint_in_the_bucket(storage, bench, whole, tmp_path, record_property):
     url = f"{storage.url}/damaged"
     storage.clear()
@@ -204,6 +214,7 @@ def test_a_damaged_checkpoint_in_the_bucket(storage, bench, whole, tmp_path, rec
     "two trainings of one URL at once on two disks; the first one killed",
     "exit 6 of the second with the name of the first; then it takes over, with a warning",
 )
+@on("gs")
 def test_one_training_at_a_time(storage, bench, tmp_path, record_property):
     url = f"{storage.url}/two"
     storage.clear()

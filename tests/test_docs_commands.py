@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from documents import ROOT, TEXTS, Command, commands, fenced
 from forked import call_forked
+from object_storage import object_storage
 from tiny import WORDS, tiny_flags
 from tiny_marian import sentencepiece, write_marian
 from tiny_pretrained import write_fairseq, write_t5
 from tiny_tokenizers import model, write, write_multilingual_run
 
+from seq2seq.runtime import remote
 from seq2seq.storage.run_files import steps
 
 
@@ -174,4 +176,8 @@ def test_the_commands_of_the_guides_run(name, tmp_path):
     else:
         nllb = {"source_begin": "{source}", "target_begin": "{target}"}
         write_multilingual_run(tmp_path / "nllb-200-distilled-600M", **nllb)
-    assert run_document(tmp_path, name) >= 6
+    with object_storage("gs"), object_storage("s3"):
+        remote.write("gs://bucket/news.de", b"eins zwei\n\ndrei\n")
+        assert run_document(tmp_path, name) >= 6
+        if name == "docs/DECODING.md":
+            assert remote.read("s3://bucket/news.en").count(b"\n") == 3

@@ -120,28 +120,32 @@ class Replica:
             )
 
     def fetch(self) -> None:
-        """Make the working copy equal to the replica: for the processes that do not write.
+        """Download the replica: for the processes that do not write.
 
         Raises UserError(CHECKPOINT) if the storage cannot be read.
         """
         try:
-            objects = remote.list_files(self.url)
-            self._download(objects)
+            self._download(remote.list_files(self.url))
         except OSError as error:
             raise UserError(CHECKPOINT, f"{self.url} cannot be read: {error}") from error
-        for name in set(complete_directories(self.local)) - set(directories_of(objects)):
-            delete_directory(self.local / name)
-        for name in set(files_of(self.local)) - set(objects):
-            (self.local / name).unlink(missing_ok=True)
 
     def _download(self, objects: Objects) -> None:
+        """Make the working copy equal to the replica; if a checkpoint of the replica is damaged,
+        nothing is deleted."""
         self.local.mkdir(parents=True, exist_ok=True)
+        intact = True
         for name in directories_of(objects):
             if damage(self.local / name) and (reason := self._download_directory(name)):
                 self._log(f"warning: {self.url}/{name} is damaged and is not used: {reason}")
+                intact = False
         for name in objects:
             if _is_of_run(name) and not _is_in_directory(name):
                 self._download_file(name)
+        if intact:
+            for name in set(complete_directories(self.local)) - set(directories_of(objects)):
+                delete_directory(self.local / name)
+            for name in set(files_of(self.local)) - set(objects):
+                (self.local / name).unlink(missing_ok=True)
 
     def _download_directory(self, name: str) -> str:
         """Download a checkpoint; it appears when it is complete and verified. Returns the damage,

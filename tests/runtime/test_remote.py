@@ -39,7 +39,7 @@ COPY = """if True:
 """
 
 
-@pytest.fixture(scope="module", params=["gs", "s3"])
+@pytest.fixture(scope="module", params=["gs", pytest.param("s3", marks=pytest.mark.slow)])
 def storage(request):
     with object_storage(request.param) as storage:
         yield storage

@@ -19,7 +19,7 @@ ME = f"process {os.getpid()} on {platform.node()}"
 NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="module", params=["gs", "s3"])
+@pytest.fixture(scope="module", params=["gs", pytest.param("s3", marks=pytest.mark.slow)])
 def storage(request):
     with object_storage(request.param) as storage:
         yield storage

@@ -9,9 +9,8 @@ from seq2seq.data.config import TEMPLATES
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.models import load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from seq2seq.runtime.remote import is_remote
 from seq2seq.storage.config import Config
-from seq2seq.storage.remote_model import local_model
+from seq2seq.storage.remote_model import model_directory
 from seq2seq.storage.run_files import require_finite
 
 
@@ -34,7 +33,7 @@ def members_of(
     """The members of an ensemble: one checkpoint of each run, or several checkpoints of one run.
 
     As many checkpoints as runs are taken in pairs. Commas separate the checkpoints of a string. A
-    model whose name is a URL is downloaded to `local_dir` (`local_model`).
+    model whose name is a URL is downloaded to `local_dir` (`model_directory`).
     UserError(CONFIGURATION) for another number of checkpoints, and for empty names of runs.
     """
     directories = [run] if isinstance(run, str | Path) else list(run)
@@ -59,9 +58,7 @@ def members_of(
             f"{len(names)} ({', '.join(names)}); list a run once for each of its checkpoints",
         )
     return [
-        Member(
-            local_model(run, name, local_dir) if is_remote(run) else Path(run).expanduser(), name
-        )
+        Member(model_directory(run, name, local_dir), name)
         for run, name in zip(runs, names, strict=True)
     ]
 

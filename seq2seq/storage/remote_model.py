@@ -1,5 +1,5 @@
-"""A local copy of a model in object storage: a run with one checkpoint, or a directory of another
-project's model family. It holds what decoding reads and nothing else."""
+"""Models by path or URL. One in object storage, a run with a checkpoint or a directory of another
+project's model family, is downloaded: what decoding reads and nothing else."""
 
 import json
 import shutil
@@ -18,6 +18,13 @@ from seq2seq.storage.run_files import read_best
 VERSIONS = ".objects.json"  # in the local copy: name → version of the object that was downloaded
 # Of the files beside checkpoints, those that a model consists of.
 NEEDED = {".json", ".model", ".spm", ".vocab", ".txt", ".safetensors"}
+
+
+def model_directory(name: str, checkpoint: str = "best", local_dir: str = "") -> Path:
+    """The directory of a model that is named by a path or a URL (`local_model`)."""
+    if remote.is_remote(name):
+        return local_model(name, checkpoint, local_dir)
+    return Path(name).expanduser()
 
 
 def local_model(url: str, checkpoint: str, local_dir: str) -> Path:

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.config import Config
+from seq2seq.storage.remote_model import model_directory
 from seq2seq.storage.run import Run, data_change_message
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.inputs import Data
@@ -39,7 +39,7 @@ def restore_state(
     else:
         state = fresh_state()
         if init_from := config.training.init_from:
-            state = start_from(state, load_params(Path(init_from).expanduser(), "best"))
+            state = start_from(state, load_params(model_directory(init_from), "best"))
             run.log(f"started from the parameters of {init_from}")
     check_processes_agree(state)
     return state, stored

@@ -23,6 +23,7 @@ from seq2seq.runtime.logs import Log, throttled
 from seq2seq.runtime.paths import expand_path
 from seq2seq.runtime.processes import is_first
 from seq2seq.storage.config import Config, take_model
+from seq2seq.storage.remote_model import model_directory
 from seq2seq.storage.run import Run
 
 
@@ -117,7 +118,7 @@ def initial_tokenizers(config: Config) -> tuple[Config, tuple[Tokenizer, Tokeniz
     Raises UserError(CONFIGURATION) if the model differs, or if its vocabulary lacks a piece of
     data.user_defined.
     """
-    path = Path(config.training.init_from).expanduser()
+    path = model_directory(config.training.init_from)
     initial_config, tokenizers = open_model(path, "best")
     config, differences = take_model(config, initial_config)
     if differences:

@@ -47,12 +47,12 @@ def test_help_lists_the_path_flags_of_a_command():
     assert code == 0 and "--workdir" in out and "--compilation_cache" not in out
 
 
-def test_a_remote_data_dir_and_init_from_are_refused():
+def test_a_remote_data_dir_and_vocabulary_are_refused():
     with pytest.raises(UserError, match="config.data.data_dir is remote"):
         read_corpus("builtin:korean_english", "train", DataConfig(data_dir="gs://bucket/data"))
     config = tiny_config("tsv:a.tsv")
-    config.training.init_from = "gs://bucket/run"
-    with pytest.raises(UserError, match="config.training.init_from is remote"):
+    config.data.vocab = "gs://bucket/joint.model"
+    with pytest.raises(UserError, match="config.data.vocab is remote"):
         config.validate()
 
 

@@ -23,7 +23,6 @@ from seq2seq.decoding.command.resumable_output import (
 )
 from seq2seq.decoding.compile_for import search_lines
 from seq2seq.decoding.engine.calls import Control, no_poll
-from seq2seq.decoding.ensembles import members_of
 from seq2seq.decoding.streaming import in_order
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime import connection
@@ -139,10 +138,9 @@ def write_resumably(
     check_lock: Callable[[], None],
 ) -> None:
     """Compute the results that an earlier run of the job has not saved, and write the output."""
-    members = members_of(job.runs, job.checkpoint, job.local_dir)
     settings = [*output_lines.settings, *translator.affixes_of_line.languages]
     settings.append(translator.source_prefix)
-    fingerprint = job_fingerprint(translator, members, settings)
+    fingerprint = job_fingerprint(translator, translator.members, settings)
     chunk = translator.engine.sizes.chunk
     output = open_resumable_output(job.output, fingerprint, chunk, job.overwrite, check_lock)
     if saved := output.count_saved():

@@ -77,10 +77,12 @@ def main() -> None:
         if stop.deferred:  # all processes stop here
             processes.run_on_first("the last upload", run.finish_upload)
         else:
+            run.close()
             connection.stop_all_processes(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
     except UserError as error:
         run.note(f"error: {error}")
+        run.upload_log()
         raise
     finally:
         run.close()

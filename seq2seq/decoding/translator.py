@@ -19,7 +19,7 @@ from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import check_rules
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
-from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
+from seq2seq.decoding.ensembles import Member, members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.languages import LineAffixes, with_languages
 from seq2seq.decoding.results import (
     Hypothesis,
@@ -52,6 +52,8 @@ OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batc
 
 class Translator:
     """Models of one vocabulary, tokenizers and options; all local devices share each batch."""
+
+    members: tuple[Member, ...] = ()  # the runs and checkpoints that `load` has read
 
     def __init__(
         self,
@@ -129,6 +131,7 @@ class Translator:
         models = [member_config.model for member_config in configs]
         data = with_languages(config.data, source_language, target_language)
         translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
+        translator.members = tuple(members)
         translator.use(*(member.load() for member in members))
         for line in stated_settings(members[0].directory, config, options, data):
             control.log(line)

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError, masked
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.streams import open_closed_streams, stdout_lost_its_reader, write_stderr
 
@@ -151,7 +151,7 @@ def exit_with_error(code: int, message: str, error: Exception | None = None) -> 
     if error is not None and not isinstance(error, flags.Error) and debugging():
         raise error
     clear = "\r\033[K" if sys.stderr.isatty() else ""  # erase the live progress line
-    write_stderr(f"{clear}error: {' '.join(message.split())[:2000]}\n")
+    write_stderr(f"{clear}error: {masked(' '.join(message.split()))[:2000]}\n")
     stop_all_processes(code, message)
     sys.exit(code)
 

@@ -18,10 +18,12 @@ from absl import flags
 
 from seq2seq.runtime.errors import CONFIGURATION, INTERNAL, UserError
 from seq2seq.runtime.processes import count, index, is_first, set_timeout, store
+from seq2seq.runtime.remote_lock import release_all
 from seq2seq.runtime.workers import close_workers
 
 START_FACTOR = 5  # × --process_timeout: until all processes have started
 WAIT_FACTOR = 60  # × --process_timeout: until a live process arrives at a synchronisation point
+RELEASE_SECONDS = 5.0  # to give locks in object storage back
 
 
 def define_flags() -> None:
@@ -135,6 +137,7 @@ def _exit(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     close_workers()
+    release_all(RELEASE_SECONDS)
     if is_first():
         time.sleep(1)  # the coordinator ends with this process: the others read the reason first
     os._exit(code)  # exit handlers would wait for the other processes

@@ -1,9 +1,19 @@
 """Exit codes, and the exception that ends a command with one line instead of a traceback."""
 
 import copyreg
+import re
 from typing import Any
 
 INTERNAL, CONFIGURATION, DATA, CHECKPOINT, DIVERGED, OUTPUT = 1, 2, 3, 4, 5, 6
+
+
+# What a URL can hold besides its path: user:password@ and the query of a signed one.
+SECRETS = re.compile(r"(?<=://)[^\s,;]*@|(?<=://)([^\s,;?]*)\?[^\s,;]*")
+
+
+def masked(text: str) -> str:
+    """A message without the secrets in its URLs."""
+    return SECRETS.sub(lambda match: f"{match[1]}?…" if match[1] is not None else "…@", text)
 
 
 class UserError(Exception):
@@ -13,7 +23,7 @@ class UserError(Exception):
     """
 
     def __init__(self, code: int, message: str):
-        super().__init__(" ".join(message.split()))
+        super().__init__(masked(" ".join(message.split())))
         self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -131,3 +131,15 @@ def _creating_lock(path: str) -> Iterator[None]:
         raise UserError(
             OUTPUT, f"cannot write {path}: {error.strerror or error}; set another --output"
         ) from None
+
+
+@contextmanager
+def waiting_for_lock(path: StrPath, work: str, log: Log) -> Iterator[None]:
+    """Hold the lock `path`; wait for the process that holds it, and log what it does (`work`)."""
+    with open(path, "a", encoding="utf-8", opener=no_follow) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log(f"waiting for another process that {work}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

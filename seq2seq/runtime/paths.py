@@ -7,7 +7,6 @@ from pathlib import Path
 
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
-PASSWORD = re.compile(r"//.*@")  # user:password@ of a URL
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -44,6 +43,6 @@ def check_local_path(name: str, path: str) -> None:
     if REMOTE.match(path):
         raise UserError(
             CONFIGURATION,
-            f"{name} is remote: expected a local path, got {PASSWORD.sub('//…@', path)!r}; "
+            f"{name} is remote: expected a local path, got {path!r}; "
             "copy the files or mount the file system",
         )

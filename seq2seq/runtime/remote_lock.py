@@ -12,7 +12,9 @@ import os
 import platform
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,9 +23,10 @@ from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.logs import Log
 
 REFRESH = 60.0  # seconds between two refreshes
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STALE = 600.0  # seconds without a refresh after which a lock is taken over
 
-_tokens: set[str] = set()  # of the locks of this process
+_held: dict[str, "RemoteLock"] = {}  # the locks of this process by their tokens
 
 
 class RemoteLock:
@@ -34,9 +37,9 @@ class RemoteLock:
         and OSError if the storage cannot be reached. `log` receives warnings."""
         self._url, self._held, self._log = url, held, log
         self._token = uuid4().hex
-        _tokens.add(self._token)
         self._number = self._acquire(advice)
-        self._failure = ""
+        self._failure, self._refreshed = "", time.monotonic()
+        _held[self._token] = self
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._refresh_until_end, daemon=True)
         self._thread.start()
@@ -69,10 +72,17 @@ class RemoteLock:
         if self._failure:
             raise UserError(OUTPUT, self._failure)
 
+    def verify(self) -> None:
+        """`check`, after a refresh if the last one is not recent. OSError if that fails."""
+        if time.monotonic() - self._refreshed > 2 * REFRESH:
+            self._refresh()
+        self.check()
+
     def release(self) -> None:
         """Give the lock back. OSError if the storage cannot be reached: it then becomes stale."""
         self._ended.set()
         self._thread.join()
+        _held.pop(self._token, None)
         if not self._failure:
             remote.delete(self._object(self._number))
 
@@ -87,12 +97,13 @@ class RemoteLock:
 
     def _refresh(self) -> None:
         numbers = self._numbers()
-        if not numbers or numbers[-1] != self._number:
-            holder = self._content(numbers[-1]) if numbers else None
+        holder = self._content(numbers[-1]) if numbers else None
+        if holder is None or (numbers[-1], holder["token"]) != (self._number, self._token):
             by = f" by {_named(holder)}" if holder else ""
             self._failure = f"the lock {self._url} was taken over{by}, because it was not refreshed"
             return
         remote.write(self._object(self._number), self._own_content())
+        self._refreshed = time.monotonic()
 
     def _numbers(self) -> list[int]:
         return sorted(int(name) for name in remote.list_files(self._url) if name.isdecimal())
@@ -130,15 +141,30 @@ class RemoteLock:
         return f"{self._url}/{number:06d}"
 
 
+def release_all(seconds: float) -> None:
+    """Give all locks of this process back, before it ends without a normal exit; waits for at most
+    this time."""
+    if not _held:
+        return
+
+    def release() -> None:
+        for lock in list(_held.values()):
+            with suppress(OSError):
+                lock.release()
+
+    (thread := threading.Thread(target=release, daemon=True)).start()
+    thread.join(seconds)
+
+
 def _is_abandoned(holder: dict[str, Any]) -> bool:
-    """Whether the lock may be taken over. Process ids mean something within one host and one
+    """Whether the lock may be taken over. A process id has a meaning within one host and one
     namespace of process ids, such as that of a container."""
     if time.time() - holder["time"] >= STALE:
         return True
-    if (holder["host"], holder["namespace"]) != (platform.node(), _namespace()):
+    if holder["namespace"] != _namespace():
         return False
     if holder["process"] == os.getpid():  # an earlier process had the same id
-        return holder["token"] not in _tokens
+        return holder["token"] not in _held
     try:
         os.kill(holder["process"], 0)
     except ProcessLookupError:
@@ -149,11 +175,12 @@ def _is_abandoned(holder: dict[str, Any]) -> bool:
 
 
 def _namespace() -> str:
-    """The namespace of process ids; "" if it is not known."""
+    """What tells this host, since its last start, and this namespace of process ids from others;
+    new in each process where it is not known."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return BOOT_ID.read_text().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
-        return ""
+        return uuid4().hex
 
 
 def _named(holder: dict[str, Any]) -> str:

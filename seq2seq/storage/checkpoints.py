@@ -31,6 +31,7 @@ from seq2seq.runtime.temporaries import (
 from seq2seq.storage.manifest import quarantine, write_manifest
 from seq2seq.storage.migration import FORMAT_VERSION, migrate
 from seq2seq.storage.newest_step import newest_intact_step
+from seq2seq.storage.replica import Replica
 from seq2seq.storage.run_files import (
     mean_params,
     read_best,
@@ -55,11 +56,11 @@ class Checkpoints:
         keep: int,
         every: int,
         log: Callable[[str], None],
-        saved: Callable[[], None] = lambda: None,
+        replica: Replica | None = None,
     ):
-        """`saved` is called after each save, by the thread that saves."""
+        """The `replica` is uploaded after each save."""
         self.run, self.keep, self.every, self._log = run.absolute(), keep, every, log
-        self._saved = saved
+        self._replica = replica
         self._directory = self.run / "checkpoints"
         self._directory.mkdir(exist_ok=True)
         single = single_process_options()
@@ -98,10 +99,20 @@ class Checkpoints:
         items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **data})
         self._write(self._directory / str(step), items, state)
         self._write_best(data["best"])
-        for old in set(steps(self.run)) - {*self._last_steps(), data["best"].get("checkpoint")}:
-            self._delete_old(self._directory / str(old))
+        kept = self._delete_outdated(data["best"])
         self._log(f"saved step {step}")
-        self._saved()
+        if self._replica is not None:
+            self._replica.start_upload(kept)
+
+    def _delete_outdated(self, best: dict[str, Any]) -> set[int]:
+        """Delete the steps that are neither kept nor being uploaded; returns those that are
+        kept."""
+        existing = set(steps(self.run))
+        kept = existing & {*self._last_steps(), best.get("checkpoint")}
+        in_use = self._replica.steps_in_use() if self._replica is not None else set()
+        for old in existing - kept - in_use:
+            self._delete_old(self._directory / str(old))
+        return kept
 
     def _write_best(self, best: dict[str, Any]) -> None:
         try:
@@ -241,6 +252,9 @@ class Checkpoints:
     def save_average(self, params: Any, best: dict[str, Any]) -> None:
         """Write best.json and average/, both or neither. Raises UserError(OUTPUT)."""
         previous = read_best(self.run)
+        if self._replica is not None:
+            self._replica.wait()
+            self._delete_outdated(previous)
         self._write_best(best)
         try:
             self._write_params(self.run / "average", params)

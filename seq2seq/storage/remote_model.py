@@ -8,6 +8,8 @@ from pathlib import Path
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.files import publish_directory, write_atomic
+from seq2seq.runtime.locks import waiting_for_lock
+from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import working_copy
 from seq2seq.runtime.temporaries import temporary_directory, temporary_file
 from seq2seq.storage.manifest import NAME as MANIFEST
@@ -43,12 +45,13 @@ def local_model(url: str, checkpoint: str, local_dir: str) -> Path:
                 CHECKPOINT, f"{url} holds no model: expected the config.json of a run or model"
             )
         local.mkdir(parents=True, exist_ok=True)
-        _download_files(url, local, objects)
-        if names := directories_of(objects):
-            for path in local.glob("checkpoints/*"):
-                if f"checkpoints/{path.name}" not in names:
-                    shutil.rmtree(path, ignore_errors=True)
-            _download_params(url, local, _directory_of(checkpoint, url, local, names))
+        with waiting_for_lock(f"{local}.lock", f"downloads {url}", no_log):
+            _download_files(url, local, objects)
+            if names := directories_of(objects):
+                for path in local.glob("checkpoints/*"):
+                    if f"checkpoints/{path.name}" not in names:
+                        shutil.rmtree(path, ignore_errors=True)
+                _download_params(url, local, _directory_of(checkpoint, url, local, names))
         return local
     except OSError as error:
         raise UserError(CHECKPOINT, f"{url} cannot be read: {error}") from error
@@ -114,5 +117,4 @@ def _download_params(url: str, local: Path, name: str) -> None:
         for part in parts:
             if reason := damage(new, part):
                 raise UserError(CHECKPOINT, f"{url}/{name} is damaged: {reason}")
-        if not target.exists():  # another process was not faster
-            publish_directory(new, target)
+        publish_directory(new, target)

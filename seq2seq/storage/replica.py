@@ -9,9 +9,12 @@ manifest does. Its objects do not change. Other files, such as train.log, are re
     RUN/checkpoints/STEP/…     and all other files of `RUN_FILES`
 """
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from seq2seq.runtime import remote
@@ -30,10 +33,20 @@ from seq2seq.storage.manifest import NAME as MANIFEST
 from seq2seq.storage.manifest import damage, listed_files, quarantine
 from seq2seq.storage.newest_step import newest_intact_step
 from seq2seq.storage.records import parsed_facts
-from seq2seq.storage.run_files import RUN_FILES, named_averages, steps
+from seq2seq.storage.run_files import (
+    AVERAGE_NAME,
+    LEFT_BY_FAILED_START,
+    RUN_FILES,
+    named_averages,
+    steps,
+)
 
 PAUSES = (10.0, 30.0)  # seconds before an upload that failed is tried again
 PENDING = 2  # uploads; a further one waits for the first of them
+
+# Files that name a checkpoint: they are uploaded after it, and deleted when training deletes them.
+RESULT_FILES = {"best.json", "scores.json"}
+CHECKPOINT_NAME = re.compile(rf"average|checkpoints/(\d+|{AVERAGE_NAME})")
 
 Objects = dict[str, RemoteFile]  # by their names relative to the run
 
@@ -45,7 +58,7 @@ class Replica:
         self.url, self.local, self._log = url.rstrip("/"), local, log
         self._lock: RemoteLock | None = None
         self._thread = ThreadPoolExecutor(1, "upload")  # joined at the exit of the process
-        self._pending: list[Future[None]] = []
+        self._pending: list[tuple[Future[None], list[str]]] = []  # uploads, of these directories
         self._same: set[str] = set()  # checkpoints that are known to be those of the replica
         self._versions: dict[str, tuple[int, int]] = {}  # (size, time) of each file uploaded last
         self._failure = ""  # of the last upload
@@ -54,8 +67,9 @@ class Replica:
         """Lock the replica, and make the working copy the newer one of both sides.
 
         With `overwrite`, which deletes the run later (`clear`), nothing is downloaded. Raises
-        UserError(OUTPUT) if another training holds the lock or the storage cannot be used, and
-        UserError(CONFIGURATION) if the working copy is that of another run.
+        UserError(OUTPUT) if another training holds the lock or the storage cannot be used,
+        UserError(CONFIGURATION) if the working copy is that of another run, and
+        UserError(CHECKPOINT) for checkpoints without config.json.
         """
         self._log(f"working copy: {self.local}")
         try:
@@ -77,7 +91,8 @@ class Replica:
             ) from error
 
     def _check_clearable(self, objects: Objects) -> None:
-        if "config.json" not in objects and any(map(_is_of_run, objects)):
+        of_run = {name.partition("/")[0] for name in objects if _is_of_run(name)}
+        if "config.json" not in of_run and of_run - LEFT_BY_FAILED_START:
             raise UserError(
                 OUTPUT,
                 f"{self.url} holds objects but no run: expected the config.json of a run; "
@@ -86,16 +101,22 @@ class Replica:
 
     def _fetch_if_newer(self, objects: Objects) -> None:
         """Download the replica unless the working copy has its newest checkpoint or a newer one."""
+        remote_steps = steps_among(directories_of(objects))
         if "config.json" not in objects:
+            if remote_steps:
+                raise UserError(
+                    CHECKPOINT,
+                    f"{self.url} has checkpoints but no config.json; restore config.json, or "
+                    "choose another --workdir",
+                )
             if steps(self.local):
-                self._log(f"{self.url} holds no run: the working copy {self.local} is used")
+                self._log(f"{self.url} holds no run: the working copy is used")
             return
         self._check_identity(objects)
         try:
             newest, _ = newest_intact_step(self.local)
         except UserError:  # all are damaged; Checkpoints.restore quarantines them
             newest = None
-        remote_steps = steps_among(directories_of(objects))
         if newest is None or remote_steps and newest < remote_steps[-1]:
             self._download(objects)
 
@@ -130,48 +151,51 @@ class Replica:
             raise UserError(CHECKPOINT, f"{self.url} cannot be read: {error}") from error
 
     def _download(self, objects: Objects) -> None:
-        """Make the working copy equal to the replica; if a checkpoint of the replica is damaged,
-        nothing is deleted."""
+        """Make the working copy equal to the replica, its newest step last: after an interruption
+        the working copy is still the older side."""
         self.local.mkdir(parents=True, exist_ok=True)
-        intact = True
-        for name in directories_of(objects):
-            if damage(self.local / name) and (reason := self._download_directory(name)):
-                self._log(f"warning: {self.url}/{name} is damaged and is not used: {reason}")
-                intact = False
         for name in objects:
             if _is_of_run(name) and not _is_in_directory(name):
                 self._download_file(name)
-        if intact:
-            for name in set(complete_directories(self.local)) - set(directories_of(objects)):
-                delete_directory(self.local / name)
-            for name in set(files_of(self.local)) - set(objects):
+        names, intact = directories_of(objects), True
+        for name in names:
+            if reason := self._download_directory(name):
+                self._log(f"warning: {self.url}/{name} is damaged and is not used: {reason}")
+                intact = False
+        if intact and steps_among(names):
+            for name in complete_directories(self.local):
+                if _is_replaced(name) and name not in names and not damage(self.local / name):
+                    delete_directory(self.local / name)
+            for name in RESULT_FILES - set(objects):
                 (self.local / name).unlink(missing_ok=True)
 
     def _download_directory(self, name: str) -> str:
-        """Download a checkpoint; it appears when it is complete and verified. Returns the damage,
-        or ""."""
-        target = self.local / name
+        """Download a checkpoint unless it is there; it appears when it is complete and verified.
+        Returns the damage, or ""."""
+        target, reason = self.local / name, ""
         target.parent.mkdir(exist_ok=True)
-        reason = ""
         for _ in range(2):  # the bytes may have changed on their way
-            with temporary_directory(target) as directory:
-                new = directory / "new"
-                try:
-                    self._download_listed(name, new)
-                    reason = damage(new)
-                except (FileNotFoundError, ValueError) as error:
-                    reason = str(error)
-                if not reason:
-                    if target.exists():
-                        quarantine(target)
-                    publish_directory(new, target)
+            try:
+                manifest = remote.read(f"{self.url}/{name}/{MANIFEST}")
+                if _is_intact_copy(target, manifest):
                     self._same.add(name)
                     return ""
+                with temporary_directory(target) as directory:
+                    self._download_listed(name, manifest, directory / "new")
+                    reason = damage(directory / "new")
+                    if not reason:
+                        if target.exists():  # damaged, or an earlier average
+                            (quarantine if damage(target) else delete_directory)(target)
+                        publish_directory(directory / "new", target)
+                        self._same.add(name)
+                        return ""
+            except (FileNotFoundError, ValueError) as error:
+                reason = str(error)
         return reason
 
-    def _download_listed(self, name: str, directory: Path) -> None:
-        """Download the manifest of a checkpoint and the files that it lists."""
-        manifest = remote.read(f"{self.url}/{name}/{MANIFEST}")
+    def _download_listed(self, name: str, manifest: bytes, directory: Path) -> None:
+        """Download the files that the manifest of a checkpoint lists. ValueError if it is
+        damaged."""
         for file in listed_files(manifest):
             (directory / file).parent.mkdir(parents=True, exist_ok=True)
             remote.download(f"{self.url}/{name}/{file}", directory / file)
@@ -185,34 +209,57 @@ class Replica:
             Path(temporary).replace(path)
 
     def clear(self) -> None:
-        """Delete the run, config.json first: what is left after a failure is no run. Raises
-        UserError(OUTPUT) if that fails."""
+        """Delete the run: first what makes its checkpoints complete, config.json last, so that a
+        deletion that failed can be repeated. Raises UserError(OUTPUT) if it fails."""
         try:
             objects = [name for name in remote.list_files(self.url) if _is_of_run(name)]
-            for name in sorted(objects, key=lambda name: name != "config.json"):
+            order = {MANIFEST: 0, "config.json": 2}
+            for name in sorted(objects, key=lambda name: order.get(name.rpartition("/")[2], 1)):
                 remote.delete(f"{self.url}/{name}")
         except OSError as error:
             raise UserError(OUTPUT, f"{self.url} could not be deleted: {error}") from error
         self._same.clear()
 
-    def start_upload(self) -> None:
-        """Upload what has changed, in a thread. Waits only if PENDING uploads have not ended."""
-        self._pending = [upload for upload in self._pending if not upload.done()]
+    def start_upload(self, kept: set[int] | None = None) -> None:
+        """Upload what has changed, in a thread; of the steps, those that are `kept` (None: all).
+        Waits only if PENDING uploads have not ended."""
+        self._pending = [upload for upload in self._pending if not upload[0].done()]
         if len(self._pending) >= PENDING:
-            self._pending[0].result()
-        self._pending.append(self._thread.submit(self._upload))
+            self._pending[0][0].result()
+        names = [
+            name
+            for name in complete_directories(self.local)
+            if kept is None or kept.issuperset(steps_among([name]))
+        ]
+        self._pending.append((self._thread.submit(self._upload, names), names))
+
+    def wait(self) -> None:
+        """Wait for the end of all uploads."""
+        for upload, _ in self._pending:
+            upload.result()
+
+    def steps_in_use(self) -> set[int]:
+        """The steps that are being uploaded, or will be: they must not be deleted."""
+        names = (names for upload, names in self._pending if not upload.done())
+        return set(steps_among(chain.from_iterable(names)))
 
     def upload(self) -> None:
         """Upload what has changed, and wait. Raises UserError(OUTPUT) if it fails."""
         self.start_upload()
-        for pending in self._pending:
-            pending.result()
+        self.wait()
         if self._failure:
             raise UserError(
                 OUTPUT,
                 f"{self.url} is not up to date: {self._failure}; {self.local} holds the run: run "
                 "the same command again on this machine",
             )
+
+    def try_upload(self) -> None:
+        """Upload what has changed, if the replica was started; a failure is ignored."""
+        if self._lock is not None:
+            self.wait()
+            with suppress(UserError, OSError):
+                self._mirror(complete_directories(self.local))
 
     def check_lock(self) -> None:
         """Raise UserError(OUTPUT) if another training has taken over the lock."""
@@ -222,23 +269,24 @@ class Replica:
     def close(self) -> None:
         """Wait for the uploads, and give the lock back."""
         self._thread.shutdown()
-        if self._lock is not None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
             try:
-                self._lock.release()
+                lock.release()
             except OSError as error:
                 self._log(f"warning: the lock of {self.url} could not be deleted: {error}")
 
-    def _upload(self) -> None:
+    def _upload(self, names: list[str]) -> None:
         """`_mirror`, tried again if it fails; the last failure is stored and logged."""
         for pause in (*PAUSES, None):
             try:
-                self._mirror()
+                self._mirror(names)
                 self._failure = ""
                 return
             except UserError as error:  # another training writes now
                 self._failure = str(error)
                 return
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 – in a thread, whose result nobody reads
                 self._failure = f"{type(error).__name__}: {error}"
             again = "with the next checkpoint" if pause is None else f"in {pause:g} s"
             self._log(
@@ -248,55 +296,62 @@ class Replica:
             if pause is not None:
                 time.sleep(pause)
 
-    def _mirror(self) -> None:
-        """Make the replica equal to the working copy: checkpoints, other files, then deletions."""
-        self.check_lock()
+    def _mirror(self, names: list[str]) -> None:
+        """Make the replica equal to the working copy, of whose checkpoints it gets those of these
+        `names`. First the files without which a checkpoint is of no use, config.json last of them;
+        then the checkpoints, the steps in order; then the files that name one; then deletions."""
+        if self._lock is not None:
+            self._lock.verify()
         objects = remote.list_files(self.url)
-        for name in complete_directories(self.local):
+        files = list(files_of(self.local))
+        for name in files:
+            if name not in RESULT_FILES:
+                self._upload_file(name)
+        for name in names:
             self._upload_directory(name, objects)
-        for name in files_of(self.local):
+        for name in RESULT_FILES & set(files):
             self._upload_file(name)
-        if self._is_complete(objects):
-            self._delete_outdated(objects)
+        if self._is_newest(names, objects):
+            self._delete_outdated(names, objects)
 
-    def _is_complete(self, objects: Objects) -> bool:
+    def _is_newest(self, names: list[str], objects: Objects) -> bool:
         """Whether the working copy is still there, with the newest checkpoint of both sides."""
         newest = max(steps_among(directories_of(objects)), default=-1)
-        return (self.local / "config.json").exists() and newest <= max(
-            steps(self.local), default=-1
-        )
+        uploaded = max(steps_among(names), default=-1)
+        return (self.local / "config.json").exists() and newest <= uploaded
 
-    def _delete_outdated(self, objects: Objects) -> None:
-        """Delete what the working copy no longer has; objects that are not of a run stay."""
-        kept = {*complete_directories(self.local), *files_of(self.local)}
+    def _delete_outdated(self, names: list[str], objects: Objects) -> None:
+        """Delete steps, the average and results that the working copy no longer has. Nothing else
+        is deleted: it may be of the user."""
         for name in directories_of(objects, complete=False):
-            if name not in kept:
+            if _is_replaced(name) and name not in names:
                 self._delete_directory(name, objects)
-        for name in objects:
-            if _is_of_run(name) and not _is_in_directory(name) and name not in kept:
+        for name in RESULT_FILES & set(objects):
+            if not (self.local / name).exists():
                 remote.delete(f"{self.url}/{name}")
 
     def _upload_directory(self, name: str, objects: Objects) -> None:
-        """Upload a checkpoint unless the replica has it. One that has been deleted in the meantime
-        is not needed any more."""
+        """Upload a checkpoint unless the replica has it."""
+        manifest = (self.local / name / MANIFEST).read_bytes()
         try:
-            manifest = (self.local / name / MANIFEST).read_bytes()
-            existing = f"{self.url}/{name}/{MANIFEST}"
-            if f"{name}/{MANIFEST}" in objects:
-                if name in self._same or remote.read(existing) == manifest:
-                    self._same.add(name)
-                    return
-                remote.delete(existing)  # of an earlier average, or of a damaged checkpoint
-            for file in listed_files(manifest):
-                remote.upload(self.local / name / file, f"{self.url}/{name}/{file}")
-            remote.write(existing, manifest)
-            self._same.add(name)
-        except FileNotFoundError:
-            if (self.local / name).exists():
-                raise
+            files = listed_files(manifest)
+        except ValueError as error:
+            self._log(f"warning: {self.local / name} is damaged and is not uploaded: {error}")
+            return
+        existing = f"{self.url}/{name}/{MANIFEST}"
+        if f"{name}/{MANIFEST}" in objects:
+            if name in self._same or remote.read(existing) == manifest:
+                self._same.add(name)
+                return
+            remote.delete(existing)  # of an earlier average, or of a damaged checkpoint
+        for file in files:
+            remote.upload(self.local / name / file, f"{self.url}/{name}/{file}")
+        remote.write(existing, manifest)
+        self._same.add(name)
 
     def _upload_file(self, name: str) -> None:
-        """Upload a file that has changed since it was uploaded by this process."""
+        """Upload a file that has changed since it was uploaded by this process. One that has been
+        deleted in the meantime is not needed any more."""
         try:
             stat = (self.local / name).stat()
             version = stat.st_size, stat.st_mtime_ns
@@ -317,9 +372,9 @@ class Replica:
 
 
 def complete_directories(run: Path) -> list[str]:
-    """The names, relative to a local run, of its checkpoints and averages; steps in order."""
-    names = [f"checkpoints/{name}" for name in [*steps(run), *named_averages(run)]]
-    return [name for name in [*names, "average"] if (run / name / MANIFEST).exists()]
+    """The names, relative to a local run, of its averages and checkpoints; the steps in order."""
+    names = ["average", *(f"checkpoints/{name}" for name in [*named_averages(run), *steps(run)])]
+    return [name for name in names if (run / name / MANIFEST).exists()]
 
 
 def files_of(run: Path) -> Iterator[str]:
@@ -335,21 +390,35 @@ def files_of(run: Path) -> Iterator[str]:
 
 
 def directories_of(objects: Objects, complete: bool = True) -> list[str]:
-    """The names of the checkpoints and averages of a replica; `complete`: that have a manifest."""
-    names: dict[str, None] = {}
+    """The names of the averages and checkpoints of a replica, the steps last and in order;
+    `complete`: of those that have a manifest."""
+    found: set[str] = set()
     for name in objects:
-        parts = PurePosixPath(name).parts
-        depth = {"checkpoints": 2, "average": 1}.get(parts[0], 0)
-        directory = "/".join(parts[:depth])
-        if 0 < depth < len(parts) and (not complete or f"{directory}/{MANIFEST}" in objects):
-            names[directory] = None
-    return list(names)
+        depth = 1 if name.startswith("average/") else 2
+        directory = "/".join(name.split("/")[:depth])
+        if CHECKPOINT_NAME.fullmatch(directory) and (
+            not complete or f"{directory}/{MANIFEST}" in objects
+        ):
+            found.add(directory)
+    return sorted(found, key=lambda name: (steps_among([name]), name))
 
 
 def steps_among(names: Iterable[str]) -> list[int]:
     """The steps among the names of `directories_of`, in ascending order."""
     last = (name.partition("/")[2] for name in names)
     return sorted(int(name) for name in last if name.isdecimal())
+
+
+def _is_replaced(name: str) -> bool:
+    """Whether a directory is a step or the average, which training replaces. A named average is of
+    the user."""
+    return name == "average" or bool(steps_among([name]))
+
+
+def _is_intact_copy(directory: Path, manifest: bytes) -> bool:
+    """Whether a local checkpoint has this manifest and no damage."""
+    path = directory / MANIFEST
+    return path.exists() and path.read_bytes() == manifest and not damage(directory)
 
 
 def _is_of_run(name: str) -> bool:

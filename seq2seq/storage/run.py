@@ -28,7 +28,7 @@ from seq2seq.storage.config import (
 )
 from seq2seq.storage.records import metrics_until, read_facts, start_facts
 from seq2seq.storage.replica import Replica
-from seq2seq.storage.run_files import RUN_FILES, steps
+from seq2seq.storage.run_files import LEFT_BY_FAILED_START, RUN_FILES, steps
 
 # Fields that may change when a run is resumed: neither parameter shapes nor data depend on them.
 # (A change of the learning rate takes effect from the resumed step on.)
@@ -94,11 +94,6 @@ class Run:
         """In the other processes, download the files that process 0 has sent. Raises
         UserError(CHECKPOINT) if that fails."""
 
-    def start_upload(self) -> None:
-        """Start to upload the run, if it has a replica."""
-        if self.replica is not None:
-            self.replica.start_upload()
-
     def check_replica(self) -> None:
         """Raise UserError(OUTPUT) if another training has taken over the replica."""
         if self.replica is not None:
@@ -108,6 +103,12 @@ class Run:
         """Upload the run, if it has a replica, and wait. Raises UserError(OUTPUT) if it fails."""
         if self.replica is not None:
             self.replica.upload()
+
+    def upload_log(self) -> None:
+        """Upload the log of a run that ends with an error, if it has a replica and that is
+        possible."""
+        if self.replica is not None:
+            self.replica.try_upload()
 
     def clear(self) -> None:
         """Delete the run in this directory and its replica; other files stay.
@@ -140,9 +141,9 @@ class Run:
             return False
         if config.exists():
             return True
-        left_by_failed_start = {"train.log"}
-        if (self.path / "vocab" / "tokenizers.json").exists():  # written before config.json
-            left_by_failed_start.add("vocab")
+        left_by_failed_start = set(LEFT_BY_FAILED_START)
+        if not (self.path / "vocab" / "tokenizers.json").exists():
+            left_by_failed_start.remove("vocab")
         names = set(RUN_FILES) - left_by_failed_start
         return not any((self.path / name).exists() for name in names)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 AVERAGE_NAME = "[A-Za-z][A-Za-z0-9_-]*"  # as a regular expression
 RESERVED_NAMES = ("best", "latest", "average")  # other meanings of --checkpoint
+LEFT_BY_FAILED_START = {"train.log", "vocab"}  # written before config.json
 # All files that a run writes. config.json is deleted last, because it marks the directory as a run.
 RUN_FILES = (
     "run.json",

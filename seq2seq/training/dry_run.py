@@ -40,7 +40,8 @@ def dry_run(
     overwrite: bool,
     compilation_cache: str,
 ) -> None:
-    """Do the same as training at `path` up to the first step; raise the same UserErrors."""
+    """Do the same as training at `path` up to the first step; raise the same UserErrors. Of a run
+    in object storage only the working copy at `path` is read."""
     check_writable(path)
     run = DryRun(path)
     if not overwrite:

@@ -69,7 +69,7 @@ class Trainer:
         eval_step = stop.polled(pmap_eval_step(self.model, training))
         self.evaluator = Evaluator(config, run, data.valid, eval_step, translator)
         self.checkpoints = Checkpoints(
-            run.path, training.keep, training.checkpoint_every, run.log, run.start_upload
+            run.path, training.keep, training.checkpoint_every, run.log, run.replica
         )
         self.fresh_state = partial(init_state, self.model, self.optimizer, training)
         check_state(jax.eval_shape(self.fresh_state), config)

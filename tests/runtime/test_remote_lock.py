@@ -54,7 +54,7 @@ def held(url, age, number=3, host="elsewhere", process=7, namespace=None):
     """Write the lock of another process that was refreshed `age` seconds ago."""
     holder = {
         "token": "other", "host": host, "process": process, "time": time.time() - age,
-        "namespace": os.readlink("/proc/self/ns/pid") if namespace is None else namespace,
+        "namespace": remote_lock._namespace() if namespace is None else namespace,
     }  # fmt: skip
     remote.write(f"{url}/{number:06d}", json.dumps(holder).encode())
 
@@ -279,3 +279,29 @@ def test_storage_that_cannot_be_reached_is_a_warning_while_refreshing(
         locked()
     storage.clear()
     lock.check()
+
+
+def test_a_returning_holder_does_not_take_the_lock_of_another(url, locked):
+    """Numbers begin at 1 again when a lock is given back."""
+    old = locked()
+    remote.delete(f"{url}/000001")
+    held(url, 0, number=1)
+    old._refresh()
+    with pytest.raises(UserError, match="was taken over by process 7 on elsewhere"):
+        old.check()
+    assert b"elsewhere" in remote.read(f"{url}/000001")
+
+
+def test_a_lock_that_was_not_refreshed_is_verified_before_it_is_used(url, locked, monkeypatch):
+    old = locked()
+    held(url, 0, number=2)
+    old.verify()  # the last refresh was a moment ago
+    monkeypatch.setattr(remote_lock, "REFRESH", -1.0)
+    with pytest.raises(UserError, match="was taken over"):
+        old.verify()
+
+
+def test_all_locks_are_given_back_before_an_abrupt_end(url, locked):
+    locked()
+    remote_lock.release_all(20)
+    assert names(url) == []

@@ -1,5 +1,6 @@
 """The replica of a run in object storage: what is uploaded and when, and which side is used."""
 
+import itertools
 import json
 import shutil
 import threading
@@ -11,7 +12,7 @@ from seq2seq.runtime import remote, remote_lock
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage import replica as module
 from seq2seq.storage.manifest import write_manifest
-from seq2seq.storage.replica import Replica
+from seq2seq.storage.replica import Replica, directories_of
 
 BOTH = pytest.mark.parametrize(
     "storage", [pytest.param("gs", marks=pytest.mark.slow), "s3"], indirect=True
@@ -94,7 +95,9 @@ def test_a_run_is_stored_manifest_last_and_comes_back_on_an_empty_disk(storage, 
         of_step = [name for name in order if name.startswith(f"checkpoints/{step}/")]
         assert of_step[-1] == f"checkpoints/{step}/MANIFEST.sha256" and len(of_step) == 3
     assert order.index("checkpoints/9/MANIFEST.sha256") < order.index("checkpoints/10/rest")
-    assert order[-1] == "config.json"
+    # A complete checkpoint has everything that is needed to resume from it.
+    files_before = [name for name in order if not name.startswith("checkpoints/")]
+    assert files_before[-1] == "config.json" and order[: len(files_before)] == files_before
     stored(url, tmp_path / "new")
     assert files(tmp_path / "new") == files(run)
 
@@ -152,12 +155,16 @@ def test_the_newest_complete_checkpoint_of_both_sides_is_used(storage, url, tmp_
     assert objects(url) == files(new)
     # The working copy is behind: another machine has continued a run that was complete here.
     add_checkpoint(run, "average", b"mean")
+    add_checkpoint(run, "checkpoints/mine", b"a named average")
     stored(url, run)
-    assert not (run / "average").exists()
-    assert {name for name in files(run) if name.endswith("rest")} == {
-        "checkpoints/1/rest", "checkpoints/2/rest", "checkpoints/3/rest",
-    }  # fmt: skip
-    assert (run / "train.log").read_text() == "ahead\n"
+    assert not (run / "average").exists() and (run / "checkpoints" / "mine").exists()
+    assert (run / "checkpoints" / "3").exists() and (run / "train.log").read_text() == "ahead\n"
+    add_checkpoint(run, "checkpoints/4", b"4")
+    add_checkpoint(run, "average", b"another mean")
+    stored(url, run)
+    add_checkpoint(new, "average", b"mean")
+    stored(url, new)
+    assert files(new) == objects(url)
 
 
 def test_a_damaged_working_copy_is_replaced(url, tmp_path):
@@ -182,7 +189,7 @@ def test_the_working_copy_of_another_run_is_refused(url, tmp_path):
     assert remote.list_files(f"{url}/LOCK") == {}
 
 
-def test_overwrite_deletes_a_run_config_first_and_no_other_directory(storage, url, tmp_path):
+def test_overwrite_deletes_a_run_and_no_other_directory(storage, url, tmp_path):
     stored(url, make_run(tmp_path / "run", 1))
     remote.write(f"{url}/notes.txt", b"of the user")
     (tmp_path / "new").mkdir()
@@ -192,7 +199,7 @@ def test_overwrite_deletes_a_run_config_first_and_no_other_directory(storage, ur
     storage.clear()
     replica.clear()
     deleted = [r.name.partition("/")[2] for r in storage.requests if r.kind == "delete"]
-    assert deleted[0] == "config.json"
+    assert deleted[0] == "checkpoints/1/MANIFEST.sha256" and deleted[-1] == "config.json"
     assert [name for name in objects(url) if not name.startswith("LOCK")] == ["notes.txt"]
     replica.close()
     remote.write(f"{url}/samples/picture.png", b"of another program")
@@ -298,3 +305,101 @@ def test_other_processes_follow_the_replica(url, tmp_path):
     assert files(copy) == files(run)
     reader.close()
     writer.close()
+
+
+def test_an_interrupted_download_is_completed_by_the_next_start(storage, url, tmp_path):
+    run = make_run(tmp_path / "run", 800, 900, 1000)
+    (run / "best.json").write_text('{"checkpoint": 900}')
+    stored(url, run)
+    copy = make_run(tmp_path / "copy", 500)
+    for reads in itertools.count():  # until an error
+        storage.fault(403, "read", times=10**6, after=reads)
+        try:
+            replica = opened(url, copy)
+            break
+        except UserError as error:
+            assert "cannot be used" in str(error)
+        finally:
+            storage.clear()
+            remote_lock.release_all(20)
+    assert reads > 5
+    replica.upload()
+    replica.close()
+    assert files(copy) == files(run) == objects(url)
+
+
+def test_a_deletion_that_failed_can_be_repeated(storage, url, tmp_path):
+    stored(url, make_run(tmp_path / "run", 1, 2))
+    (tmp_path / "new").mkdir()
+    fault = storage.fault(403, "delete", "rest|config", times=10**6)
+    for number in (0, 1):
+        fault.times = (1 - number) * 10**6
+        replica = Replica(url, tmp_path / "new", print)
+        replica.start(overwrite=True)
+        if number:
+            replica.clear()
+        else:
+            with pytest.raises(UserError, match="could not be deleted"):
+                replica.clear()
+            assert not directories_of(remote.list_files(url))
+        replica.close()
+    assert remote.list_files(url) == {}
+    add_checkpoint(tmp_path / "lost", "checkpoints/5", b"5")
+    for path in (tmp_path / "lost").rglob("*"):
+        if path.is_file():
+            remote.upload(path, f"{url}/{path.relative_to(tmp_path / 'lost')}")
+    with pytest.raises(UserError, match="has checkpoints but no config.json"):
+        opened(url, tmp_path / "other")
+
+
+def test_damage_of_the_working_copy_changes_nothing_in_the_replica(url, tmp_path):
+    run = make_run(tmp_path / "run", 1, 2)
+    stored(url, run)
+    before, log = objects(url), []
+    (run / "checkpoints" / "1" / "MANIFEST.sha256").write_bytes(b"damaged")
+    replica = opened(url, run, log)
+    add_checkpoint(run, "checkpoints/3", b"3")
+    replica.upload()
+    replica.close()
+    assert any("checkpoints/1 is damaged and is not uploaded" in line for line in log)
+    assert before.items() <= objects(url).items()
+    assert "checkpoints/3/MANIFEST.sha256" in objects(url)
+
+
+def test_a_damaged_step_of_the_working_copy_is_not_deleted(url, tmp_path):
+    run, copy = make_run(tmp_path / "run", 2), make_run(tmp_path / "copy", 1, 3)
+    (copy / "checkpoints" / "3" / "rest").write_bytes(b"x")
+    stored(url, run)
+    opened(url, copy).close()
+    assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == ["2", "3"]
+    # Without a checkpoint in the replica, nothing is deleted.
+    stored(f"{url}/new", make_run(tmp_path / "new"))
+    copy = make_run(tmp_path / "third", 7)
+    (copy / "checkpoints" / "7" / "rest").write_bytes(b"x")
+    opened(f"{url}/new", copy).close()
+    assert (copy / "checkpoints" / "7").exists()
+
+
+def test_objects_of_a_user_below_a_run_stay(url, tmp_path):
+    run = make_run(tmp_path / "run", 1)
+    names = ["checkpoints/1-backup/rest", "samples/note.txt", "checkpoints/mine/note", "notes.txt"]
+    for name in names:
+        remote.write(f"{url}/{name}", b"of the user")
+    stored(url, run)
+    add_checkpoint(run, "checkpoints/2", b"2")
+    stored(url, run)
+    assert objects(url).keys() == files(run).keys() | set(names)
+
+
+def test_steps_are_kept_until_they_are_uploaded(storage, url, tmp_path):
+    run, go = make_run(tmp_path / "run", 1, 2, 3), threading.Event()
+    replica = opened(url, run)
+    storage.fault(go.wait, "write", times=10**6)
+    replica.start_upload({1, 3})
+    replica.start_upload({3})
+    assert replica.steps_in_use() == {1, 3}
+    go.set()
+    replica.wait()
+    assert replica.steps_in_use() == set()
+    assert directories_of(remote.list_files(url)) == ["checkpoints/3"]
+    replica.close()

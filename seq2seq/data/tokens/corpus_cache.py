@@ -8,7 +8,6 @@ writes it and the others wait. An entry whose files have changed is deleted when
 written. A complete entry is only read, so it can be on a read-only file system.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ from seq2seq.data.corpora.part_reader import LARGE
 from seq2seq.data.tokens.store_files import DamagedStore
 from seq2seq.data.tokens.token_store import TokenStore, in_use, open_store, read_key
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
-from seq2seq.runtime.locks import no_follow
+from seq2seq.runtime.locks import waiting_for_lock
 from seq2seq.runtime.logs import Log
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import cache_directory, expand_path
@@ -58,7 +57,7 @@ class CorpusCache:
         path = self._entry(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_suffix(".lock"), log):
+            with waiting_for_lock(path.with_suffix(".lock"), f"writes {path}", log):
                 if entry := _opened(path):  # another process has written it
                     return entry
                 if (path / "store.json").exists():
@@ -132,18 +131,6 @@ def deleting_damaged_stores() -> Iterator[None]:
             f"{error.problem}; {error.directory} was deleted, so run the same command again, which "
             "tokenizes the corpus again",
         ) from error
-
-
-@contextmanager
-def _locked(path: Path, log: Log) -> Iterator[None]:
-    """Hold the lock `path`; wait for the process that holds it."""
-    with open(path, "a", encoding="utf-8", opener=no_follow) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log(f"waiting for another process that writes {path.with_suffix('')}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _opened(path: Path) -> tuple[TokenStore, dict[str, Any]] | None:

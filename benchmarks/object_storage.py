@@ -59,10 +59,10 @@ def timed(owner, name, what):
     setattr(owner, name, call)
 timed(Trainer, "_finish_save", "saves")
 timed(Replica, "start_upload", "uploads")
-write = Replica._mirror
-def slow(self):
+mirror = Replica._mirror
+def slow(self, names):
     time.sleep({delay})
-    write(self)
+    mirror(self, names)
 Replica._mirror = slow
 end = Trainer._complete
 def complete(self):

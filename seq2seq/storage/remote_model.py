@@ -14,7 +14,7 @@ from seq2seq.runtime.paths import working_copy
 from seq2seq.runtime.temporaries import temporary_directory, temporary_file
 from seq2seq.storage.manifest import NAME as MANIFEST
 from seq2seq.storage.manifest import damage, listed_files
-from seq2seq.storage.replica import Objects, directories_of, steps_among
+from seq2seq.storage.replica_names import Objects, directories_of, steps_among
 from seq2seq.storage.run_files import read_best
 
 VERSIONS = ".objects.json"  # in the local copy: name → version of the object that was downloaded

@@ -9,46 +9,36 @@ manifest does. Its objects do not change. Other files, such as train.log, are re
     RUN/checkpoints/STEP/…     and all other files of `RUN_FILES`
 """
 
-import re
 import time
-from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from seq2seq.runtime.files import publish_directory, write_atomic
 from seq2seq.runtime.logs import Log
-from seq2seq.runtime.remote import RemoteFile
 from seq2seq.runtime.remote_lock import RemoteLock
-from seq2seq.runtime.temporaries import (
-    delete_directory,
-    is_temporary,
-    temporary_directory,
-    temporary_file,
-)
+from seq2seq.runtime.temporaries import temporary_directory
 from seq2seq.storage.manifest import NAME as MANIFEST
-from seq2seq.storage.manifest import damage, listed_files, quarantine
+from seq2seq.storage.manifest import listed_files
 from seq2seq.storage.newest_step import newest_intact_step
 from seq2seq.storage.records import parsed_facts
-from seq2seq.storage.run_files import (
-    AVERAGE_NAME,
-    LEFT_BY_FAILED_START,
-    RUN_FILES,
-    named_averages,
-    steps,
+from seq2seq.storage.replica_download import download
+from seq2seq.storage.replica_names import (
+    RESULT_FILES,
+    Objects,
+    complete_directories,
+    directories_of,
+    files_of,
+    is_of_run,
+    is_replaced,
+    steps_among,
 )
+from seq2seq.storage.run_files import LEFT_BY_FAILED_START, steps
 
 PAUSES = (10.0, 30.0)  # seconds before an upload that failed is tried again
 PENDING = 2  # uploads; a further one waits for the first of them
-
-# Files that name a checkpoint: they are uploaded after it, and deleted when training deletes them.
-RESULT_FILES = {"best.json", "scores.json"}
-CHECKPOINT_NAME = re.compile(rf"average|checkpoints/(\d+|{AVERAGE_NAME})")
-
-Objects = dict[str, RemoteFile]  # by their names relative to the run
 
 
 class Replica:
@@ -91,7 +81,7 @@ class Replica:
             ) from error
 
     def _check_clearable(self, objects: Objects) -> None:
-        of_run = {name.partition("/")[0] for name in objects if _is_of_run(name)}
+        of_run = {name.partition("/")[0] for name in objects if is_of_run(name)}
         if "config.json" not in of_run and of_run - LEFT_BY_FAILED_START:
             raise UserError(
                 OUTPUT,
@@ -118,7 +108,7 @@ class Replica:
         except UserError:  # all are damaged; Checkpoints.restore quarantines them
             newest = None
         if newest is None or remote_steps and newest < remote_steps[-1]:
-            self._download(objects)
+            self._same |= download(self.url, self.local, objects, self._log)
 
     def _check_identity(self, objects: Objects) -> None:
         """UserError(CONFIGURATION) if both sides are runs that were not started together."""
@@ -141,78 +131,21 @@ class Replica:
             )
 
     def fetch(self) -> None:
-        """Download the replica: for the processes that do not write.
+        """Download what other processes than the first one read: checkpoints, config, vocabulary.
 
         Raises UserError(CHECKPOINT) if the storage cannot be read.
         """
         try:
-            self._download(remote.list_files(self.url))
+            objects = remote.list_files(self.url)
+            download(self.url, self.local, objects, self._log, records=False)
         except OSError as error:
             raise UserError(CHECKPOINT, f"{self.url} cannot be read: {error}") from error
-
-    def _download(self, objects: Objects) -> None:
-        """Make the working copy equal to the replica, its newest step last: after an interruption
-        the working copy is still the older side."""
-        self.local.mkdir(parents=True, exist_ok=True)
-        for name in objects:
-            if _is_of_run(name) and not _is_in_directory(name):
-                self._download_file(name)
-        names, intact = directories_of(objects), True
-        for name in names:
-            if reason := self._download_directory(name):
-                self._log(f"warning: {self.url}/{name} is damaged and is not used: {reason}")
-                intact = False
-        if intact and steps_among(names):
-            for name in complete_directories(self.local):
-                if _is_replaced(name) and name not in names and not damage(self.local / name):
-                    delete_directory(self.local / name)
-            for name in RESULT_FILES - set(objects):
-                (self.local / name).unlink(missing_ok=True)
-
-    def _download_directory(self, name: str) -> str:
-        """Download a checkpoint unless it is there; it appears when it is complete and verified.
-        Returns the damage, or ""."""
-        target, reason = self.local / name, ""
-        target.parent.mkdir(exist_ok=True)
-        for _ in range(2):  # the bytes may have changed on their way
-            try:
-                manifest = remote.read(f"{self.url}/{name}/{MANIFEST}")
-                if _is_intact_copy(target, manifest):
-                    self._same.add(name)
-                    return ""
-                with temporary_directory(target) as directory:
-                    self._download_listed(name, manifest, directory / "new")
-                    reason = damage(directory / "new")
-                    if not reason:
-                        if target.exists():  # damaged, or an earlier average
-                            (quarantine if damage(target) else delete_directory)(target)
-                        publish_directory(directory / "new", target)
-                        self._same.add(name)
-                        return ""
-            except (FileNotFoundError, ValueError) as error:
-                reason = str(error)
-        return reason
-
-    def _download_listed(self, name: str, manifest: bytes, directory: Path) -> None:
-        """Download the files that the manifest of a checkpoint lists. ValueError if it is
-        damaged."""
-        for file in listed_files(manifest):
-            (directory / file).parent.mkdir(parents=True, exist_ok=True)
-            remote.download(f"{self.url}/{name}/{file}", directory / file)
-        write_atomic(directory / MANIFEST, manifest)
-
-    def _download_file(self, name: str) -> None:
-        path = self.local / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_file(path) as (temporary, _):
-            remote.download(f"{self.url}/{name}", temporary)
-            Path(temporary).replace(path)
 
     def clear(self) -> None:
         """Delete the run: first what makes its checkpoints complete, config.json last, so that a
         deletion that failed can be repeated. Raises UserError(OUTPUT) if it fails."""
         try:
-            objects = [name for name in remote.list_files(self.url) if _is_of_run(name)]
+            objects = [name for name in remote.list_files(self.url) if is_of_run(name)]
             order = {MANIFEST: 0, "config.json": 2}
             for name in sorted(objects, key=lambda name: order.get(name.rpartition("/")[2], 1)):
                 remote.delete(f"{self.url}/{name}")
@@ -324,7 +257,7 @@ class Replica:
         """Delete steps, the average and results that the working copy no longer has. Nothing else
         is deleted: it may be of the user."""
         for name in directories_of(objects, complete=False):
-            if _is_replaced(name) and name not in names:
+            if is_replaced(name) and name not in names:
                 self._delete_directory(name, objects)
         for name in RESULT_FILES & set(objects):
             if not (self.local / name).exists():
@@ -369,64 +302,3 @@ class Replica:
         for file in objects:
             if file.startswith(f"{name}/"):
                 remote.delete(f"{self.url}/{file}")
-
-
-def complete_directories(run: Path) -> list[str]:
-    """The names, relative to a local run, of its averages and checkpoints; the steps in order."""
-    names = ["average", *(f"checkpoints/{name}" for name in [*named_averages(run), *steps(run)])]
-    return [name for name in names if (run / name / MANIFEST).exists()]
-
-
-def files_of(run: Path) -> Iterator[str]:
-    """The names, relative to a local run, of its other files, config.json last."""
-    for name in RUN_FILES:
-        path = run / name
-        if path.is_file():
-            yield name
-        elif path.is_dir() and not path.is_symlink() and not _is_in_directory(f"{name}/"):
-            for file in sorted(path.rglob("*")):
-                if file.is_file() and not is_temporary(file.name):
-                    yield file.relative_to(run).as_posix()
-
-
-def directories_of(objects: Objects, complete: bool = True) -> list[str]:
-    """The names of the averages and checkpoints of a replica, the steps last and in order;
-    `complete`: of those that have a manifest."""
-    found: set[str] = set()
-    for name in objects:
-        depth = 1 if name.startswith("average/") else 2
-        directory = "/".join(name.split("/")[:depth])
-        if CHECKPOINT_NAME.fullmatch(directory) and (
-            not complete or f"{directory}/{MANIFEST}" in objects
-        ):
-            found.add(directory)
-    return sorted(found, key=lambda name: (steps_among([name]), name))
-
-
-def steps_among(names: Iterable[str]) -> list[int]:
-    """The steps among the names of `directories_of`, in ascending order."""
-    last = (name.partition("/")[2] for name in names)
-    return sorted(int(name) for name in last if name.isdecimal())
-
-
-def _is_replaced(name: str) -> bool:
-    """Whether a directory is a step or the average, which training replaces. A named average is of
-    the user."""
-    return name == "average" or bool(steps_among([name]))
-
-
-def _is_intact_copy(directory: Path, manifest: bytes) -> bool:
-    """Whether a local checkpoint has this manifest and no damage."""
-    path = directory / MANIFEST
-    return path.exists() and path.read_bytes() == manifest and not damage(directory)
-
-
-def _is_of_run(name: str) -> bool:
-    """Whether an object of this name is one of a run; others are neither read nor deleted."""
-    parts = PurePosixPath(name).parts
-    return parts[0] in RUN_FILES and ".." not in parts
-
-
-def _is_in_directory(name: str) -> bool:
-    """Whether an object belongs to a checkpoint or an average."""
-    return name.startswith(("checkpoints/", "average/"))

@@ -13,7 +13,7 @@ from test_decoding_faults import mixed_lines, text_of
 
 from seq2seq.runtime import remote
 from seq2seq.runtime.paths import working_copy
-from seq2seq.storage.replica import directories_of, steps_among
+from seq2seq.storage.replica_names import directories_of, steps_among
 
 FLAGS = "--config.training.eval_every=10", "--config.training.checkpoint_every=5"
 ENDLESS = "--config.training.num_steps=1000000"

@@ -206,6 +206,7 @@ def test_the_settings_of_a_directory_and_those_that_flags_override_are_stated(tm
             runs=(str(tmp_path / directory),), checkpoint=checkpoint, weights=None,
             options=options, source_pieces=False, target_pieces=False, interactive=False,
             source_language=source, target_language=target, source_prefix="a: ", resumable=False,
+            local_dir="",
         )  # fmt: skip
         assert load_translator(job, lambda: None).source_prefix == "a: "
         return capsys.readouterr().err.splitlines()

@@ -140,7 +140,7 @@ def test_evaluations_use_the_tokenizer_of_bleu_and_log_its_signature(tmp_path, c
     assert evaluator.best.entry["bleu"] == pytest.approx(expected) and expected > 40
     assert "|tok:zh|" in (tmp_path / "run" / "train.log").read_text()
     data = SimpleNamespace(test={"": corpus})
-    results = SimpleNamespace(path=tmp_path, log=print, write_scores=print)
+    results = SimpleNamespace(path=tmp_path, name="run", log=print, write_scores=print)
     print_results(results, data, evaluator._translator, evaluator.bleu)
     assert f"held-out BLEU {expected:.2f} (nrefs:1|case:mixed|eff:no|tok:zh|" in (
         capsys.readouterr().out
@@ -271,7 +271,9 @@ def test_samples_are_at_equal_distances_from_the_first_to_the_last():
 def test_the_results_of_each_set_have_its_name(tmp_path, capsys):
     corpus, _ = held_out()
     translator, written = SecondSetWrong(), []
-    run = SimpleNamespace(path=tmp_path, log=lambda line: None, write_scores=written.append)
+    run = SimpleNamespace(
+        path=tmp_path, name="run", log=lambda line: None, write_scores=written.append
+    )
     translator.use((0.0, REFERENCES))
     print_results(run, SimpleNamespace(test={"news": corpus, "": corpus}), translator, bleu)
     printed = capsys.readouterr().out.splitlines()

@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import StreamRequestHandler
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -39,6 +40,8 @@ CODES = {  # of S3
     507: "InsufficientStorage",
 }  # fmt: skip
 TEXTS = {412: "At least one of the pre-conditions you specified did not hold"}
+# Without it an answer waits 40 ms for the acknowledgement of its headers; also in the emulators.
+StreamRequestHandler.disable_nagle_algorithm = True
 HOP = {"connection", "keep-alive", "transfer-encoding", "expect"}  # headers of one connection
 
 

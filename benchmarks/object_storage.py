@@ -74,6 +74,15 @@ runpy.run_path({train!r}, run_name="__main__")
 """
 
 
+# moto, which otherwise waits 40 ms for the acknowledgement of the headers of each answer.
+SERVER = """
+import socketserver, sys
+socketserver.StreamRequestHandler.disable_nagle_algorithm = True
+from moto.server import main
+main(sys.argv[1:])
+"""
+
+
 @contextmanager
 def emulator() -> Iterator[str]:
     """The URL of a bucket in an emulator of S3."""
@@ -84,7 +93,7 @@ def emulator() -> Iterator[str]:
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1",
     }  # fmt: skip
-    command = [sys.executable, "-m", "moto.server", "-p", str(port)]
+    command = [sys.executable, "-c", SERVER, "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while True:

@@ -1,6 +1,6 @@
 """Benchmark: a run and a corpus in object storage, on an emulator of S3, against a local disk.
 
-    python benchmarks/object_storage.py [--config=base] [--delay=0.05]
+    python benchmarks/object_storage.py [--config=base] [--delay=5]
 Needs moto (pip install -e '.[test]'). The emulator is another process on this machine, so its own
 time is contained in the figures. Prints Markdown tables; recorded in benchmarks/object_storage.md:
 what a training waits for saves and uploads, the seconds to resume a run of the config from an empty

@@ -99,8 +99,8 @@ def list_files(url: str) -> dict[str, RemoteFile]:
     """The objects below a URL, by their names relative to it, sorted."""
     system, path = _file_system(url)
     below = path.rstrip("/") + "/"
-    found = _retried(partial(system.find, below, detail=True))
-    files = {name.lstrip("/"): _version(facts) for name, facts in found.items()}
+    listing = _retried(partial(system.find, below, detail=True))
+    files = {name.lstrip("/"): _version(facts) for name, facts in listing.items()}
     start = len(below.lstrip("/"))
     return {name[start:]: files[name] for name in sorted(files) if name[start:]}
 

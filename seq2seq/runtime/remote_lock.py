@@ -115,10 +115,10 @@ class RemoteLock:
         except FileNotFoundError:
             return None
         try:
-            found = json.loads(content)
-            holder = {"token": found["token"], "host": str(found["host"]),
-                      "namespace": str(found["namespace"]),
-                      "process": int(found["process"]), "time": float(found["time"])}  # fmt: skip
+            stored = json.loads(content)
+            holder = {"token": stored["token"], "host": str(stored["host"]),
+                      "namespace": str(stored["namespace"]),
+                      "process": int(stored["process"]), "time": float(stored["time"])}  # fmt: skip
             _named(holder)  # the time has a date
             return holder
         except (ValueError, KeyError, TypeError, OverflowError, OSError):

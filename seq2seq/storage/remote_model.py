@@ -11,13 +11,15 @@ from seq2seq.runtime.files import publish_directory, write_atomic
 from seq2seq.runtime.locks import waiting_for_lock
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import working_copy
-from seq2seq.runtime.temporaries import temporary_directory, temporary_file
+from seq2seq.runtime.temporaries import temporary_directory
 from seq2seq.storage.manifest import NAME as MANIFEST
-from seq2seq.storage.manifest import damage, listed_files
+from seq2seq.storage.manifest import damage
+from seq2seq.storage.replica_download import download_file, download_listed
 from seq2seq.storage.replica_names import Objects, directories_of, steps_among
 from seq2seq.storage.run_files import read_best
 
 VERSIONS = ".objects.json"  # in the local copy: name → version of the object that was downloaded
+PARTS = "params", "ema"  # of a checkpoint
 # Of the files beside checkpoints, those that a model consists of.
 NEEDED = {".json", ".model", ".spm", ".vocab", ".txt", ".safetensors"}
 
@@ -68,10 +70,7 @@ def _download_files(url: str, local: Path, objects: Objects) -> None:
         if path.suffix not in NEEDED or path.parent.name not in ("", "vocab"):
             continue
         if versions.get(name) != list(version) or not (local / name).exists():
-            (local / path.parent.name).mkdir(exist_ok=True)
-            with temporary_file(local / name) as (temporary, _):
-                remote.download(f"{url}/{name}", temporary)
-                Path(temporary).replace(local / name)
+            download_file(f"{url}/{name}", local / name)
             versions[name] = list(version)
     for name in set(versions) - set(objects):  # such as a best.json that was deleted
         (local / name).unlink(missing_ok=True)
@@ -99,22 +98,20 @@ def _download_params(url: str, local: Path, name: str) -> None:
     are there. UserError(CHECKPOINT) if they are damaged."""
     target = local / name
     manifest = remote.read(f"{url}/{name}/{MANIFEST}")
-    files = [file for file in listed_files(manifest) if file.startswith(("params/", "ema/"))]
-    parts = {file.partition("/")[0] for file in files}
     if target.exists():
         if (target / MANIFEST).read_bytes() == manifest and not any(
-            damage(target, part) for part in parts
+            damage(target, part) for part in PARTS
         ):
             return
         shutil.rmtree(target)
     target.parent.mkdir(exist_ok=True)
     with temporary_directory(target) as directory:
         new = directory / "new"
-        for file in files:
-            (new / file).parent.mkdir(parents=True, exist_ok=True)
-            remote.download(f"{url}/{name}/{file}", new / file)
-        write_atomic(new / MANIFEST, manifest)
-        for part in parts:
-            if reason := damage(new, part):
-                raise UserError(CHECKPOINT, f"{url}/{name} is damaged: {reason}")
+        try:
+            download_listed(f"{url}/{name}", manifest, new, tuple(f"{part}/" for part in PARTS))
+            reason = next(filter(None, (damage(new, part) for part in PARTS)), "")
+        except ValueError as error:  # of the manifest
+            reason = str(error)
+        if reason:
+            raise UserError(CHECKPOINT, f"{url}/{name} is damaged: {reason}")
         publish_directory(new, target)

@@ -219,7 +219,7 @@ class Replica:
             except UserError as error:  # another training writes now
                 self._failure = str(error)
                 return
-            except Exception as error:  # noqa: BLE001 – in a thread, whose result nobody reads
+            except Exception as error:  # noqa: BLE001 – it would be lost in this thread
                 self._failure = f"{type(error).__name__}: {error}"
             again = "with the next checkpoint" if pause is None else f"in {pause:g} s"
             self._log(

@@ -35,7 +35,7 @@ def download(url: str, local: Path, objects: Objects, log: Log, records: bool = 
     for name in objects:
         wanted = records or name.partition("/")[0] in MODEL_FILES
         if wanted and is_of_run(name) and not is_in_directory(name):
-            _download_file(f"{url}/{name}", local / name)
+            download_file(f"{url}/{name}", local / name)
     names, same = directories_of(objects), set[str]()
     for name in names:
         if reason := _download_checkpoint(f"{url}/{name}", local / name):
@@ -67,7 +67,7 @@ def _download_checkpoint(url: str, target: Path) -> str:
             if _is_intact_copy(target, manifest):
                 return ""
             with temporary_directory(target) as directory:
-                _download_listed(url, manifest, directory / "new")
+                download_listed(url, manifest, directory / "new")
                 reason = damage(directory / "new")
                 if not reason:
                     if target.exists():  # damaged, or an earlier average
@@ -79,15 +79,20 @@ def _download_checkpoint(url: str, target: Path) -> str:
     return reason
 
 
-def _download_listed(url: str, manifest: bytes, directory: Path) -> None:
-    """Download the files that the manifest of a checkpoint lists. ValueError if it is damaged."""
+def download_listed(
+    url: str, manifest: bytes, directory: Path, parts: tuple[str, ...] = ("",)
+) -> None:
+    """Download the files that the manifest of a checkpoint lists, of these parts (the starts of
+    their names). ValueError if the manifest is damaged."""
     for file in listed_files(manifest):
-        (directory / file).parent.mkdir(parents=True, exist_ok=True)
-        remote.download(f"{url}/{file}", directory / file)
+        if file.startswith(parts):
+            (directory / file).parent.mkdir(parents=True, exist_ok=True)
+            remote.download(f"{url}/{file}", directory / file)
     write_atomic(directory / MANIFEST, manifest)
 
 
-def _download_file(url: str, path: Path) -> None:
+def download_file(url: str, path: Path) -> None:
+    """Download a file, which appears complete or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_file(path) as (temporary, _):
         remote.download(url, temporary)

@@ -66,6 +66,8 @@ def default_config(argv: Sequence[str]) -> str:
             CONFIGURATION,
             f"--config={early.config} does not exist: expected a Python file or a name in configs/",
         )
+    if not early["config"].using_default_value:  # a default has no effect then
+        return BUILT_IN
     if is_remote(early.workdir):
         run = directory_of_remote_config(early.workdir, early.local_dir)
     else:

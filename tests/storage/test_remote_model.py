@@ -74,7 +74,9 @@ def test_changes_and_damage_of_the_objects_are_noticed(run, storage, tmp_path):
     assert same(load_params(local, "best"), load_params(run, "10"))
     assert [path.name for path in (local / "checkpoints").iterdir()] == ["10"]
     storage["run/average/params/_METADATA"] = b"{}"
+    storage["run/checkpoints/10/MANIFEST.sha256"] = b"damaged"
     for checkpoint, message in (
+        ("10", "checkpoints/10 is damaged: MANIFEST.sha256 does not match its own hash"),
         ("average", "average is damaged: params/_METADATA does not match"),
         ("7", "no checkpoint '7' in .* expected one of average, 10"),
     ):

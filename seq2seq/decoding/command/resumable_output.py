@@ -31,6 +31,7 @@ from seq2seq.runtime import processes
 from seq2seq.runtime.devices import is_deterministic
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
 from seq2seq.runtime.files import file_sha256, open_atomic
+from seq2seq.runtime.locks import check_nothing
 from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.runtime.version import __version__
 
@@ -118,7 +119,7 @@ class ResumableOutput:
         fingerprint: str,
         chunk: int,
         overwrite: bool,
-        check_lock: Callable[[], None] = lambda: None,
+        check_lock: Callable[[], None] = check_nothing,
     ):
         """Keeps the results of a job with the same fingerprint, and removes those of another, or of
         one whose fingerprint is damaged.

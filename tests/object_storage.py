@@ -283,8 +283,8 @@ class Storage(NamedTuple):
 
     def count(self, kind: str = "", name: str = "") -> int:
         """How many requests of a kind with a name that matches arrived."""
-        found = [r for r in self.requests if kind in ("", r.kind) and re.search(name, r.name)]
-        return len(found)
+        matching = [r for r in self.requests if kind in ("", r.kind) and re.search(name, r.name)]
+        return len(matching)
 
     def clear(self) -> None:
         """Remove the faults and forget the requests."""

@@ -81,12 +81,12 @@ def test_a_list_has_all_objects_below_a_directory_and_their_versions(storage, ur
     for name in "b", "a/b/c", "a", "ab":
         remote.write(f"{url}/{name}", name.encode())
     remote.write(f"{url}x/no", b"")  # begins with the same characters
-    found = remote.list_files(url)
-    assert list(found) == ["a", "a/b/c", "ab", "b"]
-    assert all(found[name] == remote.info(f"{url}/{name}") for name in found)
+    listed = remote.list_files(url)
+    assert list(listed) == ["a", "a/b/c", "ab", "b"]
+    assert all(listed[name] == remote.info(f"{url}/{name}") for name in listed)
     assert list(remote.list_files(f"{url}/a/")) == ["b/c"]
     assert remote.list_files(f"{url}/none") == {}
-    before = found["ab"]
+    before = listed["ab"]
     remote.write(f"{url}/ab", b"AB")
     assert remote.info(f"{url}/ab") != before and remote.info(f"{url}/ab").size == before.size
     remote.delete(f"{url}/ab")

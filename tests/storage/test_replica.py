@@ -73,8 +73,8 @@ def stored(url, path, **options):
 
 def files(path):
     """The content of the files of a local run that a replica has."""
-    found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-    return {name: f.read_bytes() for name, f in found.items() if name not in ("LOCK", "mine.txt")}
+    paths = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+    return {name: f.read_bytes() for name, f in paths.items() if name not in ("LOCK", "mine.txt")}
 
 
 def objects(url):

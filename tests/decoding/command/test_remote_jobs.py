@@ -100,7 +100,7 @@ def test_objects_beside_the_folder_do_not_belong_to_it(storage):
 def test_a_job_resumes_after_a_kill_while_its_folder_is_deleted(
     storage, failing, monkeypatch, after
 ):
-    """The fingerprint is deleted last: what is left is a folder of the same job."""
+    """The fingerprint is deleted last, so a partly deleted folder still belongs to its job."""
     with pytest.raises(Killed):
         job(OUTPUT_URL, "other").run(source(), Worker(16))
     assert len(parts(storage)) == 6
@@ -163,9 +163,9 @@ def test_an_input_of_objects_can_be_read_again_and_must_exist(storage):
     storage["in.gz"] = gzip.compress("".join(f"{line}\n" for line in LINES).encode())
     url = "memory://bucket/in.gz"
     check_input(url)
-    given = Input(url, url, FORMATS["text"], True)
-    assert given.rereadable and given.count() == len(LINES)
-    items = list(given.items(range(3, 5)))
+    job_input = Input(url, url, FORMATS["text"], True)
+    assert job_input.rereadable and job_input.count() == len(LINES)
+    items = list(job_input.items(range(3, 5)))
     assert [(n, item.line, item.target) for n, item in items] == [
         (3, "line 3", "line 3"), (4, "line 4", "line 4"),
     ]  # fmt: skip

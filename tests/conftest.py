@@ -63,7 +63,9 @@ if find_spec("beartype"):
         "batching.windows",
     )
     checked = [f"seq2seq.data.{name}" for name in arrays]
-    checked += ["seq2seq.model", "seq2seq.training.step", "seq2seq.training.loss"]
+    checked += ["seq2seq.training.step", "seq2seq.training.loss"]
+    names = {path.stem for path in (ROOT / "model").glob("*.py")} - {"config", "options"}
+    checked += [f"seq2seq.model.{name}" for name in names]
     install_import_hook(checked, "beartype.beartype")
 
 from seq2seq.runtime.devices import usable_cores  # noqa: E402

@@ -3,16 +3,13 @@
 Each set of options is a program to compile; tests use the same sets where they can.
 """
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+from random_parameters import random_params
 from tiny import WORDS
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.transformer import Transformer
 from seq2seq.storage.config import DecodingConfig
 
 LINES = ["eins zwei drei", "", "vier", "elf zehn neun acht sieben", "fünf fünf", "sechs"]
@@ -20,16 +17,6 @@ OPTIONS = dict(beam_size=3, nbest=3, batch_size=3, max_extra_length=6, suppress=
 # An ensemble with all rules that change scores, and some that restrict the choice of tokens.
 ALL_RULES = dict(seeds=(1, 2), weights=(0.3, 0.7), repetition_penalty=1.6, renormalize=True,
                  no_repeat_ngram=3, min_length=4, suppress="<pad> <s> <unk> vier")  # fmt: skip
-
-
-def random_params(config, seed):
-    """Parameters of a Transformer with large random weights."""
-    ids = jnp.ones((1, 3), int)
-    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids, ids, ids)
-    random = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda x: random.normal(0, 0.5, x.shape).astype(np.float32), shapes["params"]
-    )
 
 
 def translator_of(seeds=(0,), longest=16, weights=None, control=Control(), **options):  # noqa: B008

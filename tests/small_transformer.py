@@ -9,6 +9,7 @@ import numpy as np
 
 from seq2seq.model.config import CHOICES, ModelConfig
 from seq2seq.model.kinds import make_model
+from seq2seq.training.parameters import parameter_shapes
 
 V, S, T = 41, 11, 13
 POSITIONS = CHOICES["positions"]
@@ -32,19 +33,12 @@ def with_positions(kind, **options):
 
 
 def ids(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).integers(4, 37, shape), jnp.int32)
+    return jax.device_put(np.random.default_rng([seed, *shape]).integers(4, 37, shape, np.int32))
 
 
 def changed_ids(ids):
     """Ids that differ from `ids` at every place."""
     return (ids + 7) % 37
-
-
-def shapes(config):
-    ids_shape = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    return jax.eval_shape(
-        make_model(config).init, jax.random.key(0), ids_shape, ids_shape, ids_shape, ids_shape
-    )["params"]
 
 
 @cache
@@ -60,9 +54,10 @@ def variables_of(config):
             draw = 0.1 * draw
         else:
             draw = draw * config.d_model**-0.5
-        return jnp.asarray(draw, leaf.dtype)
+        return draw.astype(leaf.dtype)
 
-    return {"params": jax.tree_util.tree_map_with_path(value, shapes(config))}
+    params = jax.tree_util.tree_map_with_path(value, parameter_shapes(config))
+    return {"params": jax.device_put(params)}
 
 
 @cache
@@ -91,6 +86,6 @@ def packed_and_single(lengths, size, seed):
 
 
 SOURCE, TARGET = packed_and_single(SOURCE_LENGTHS, S, 1), packed_and_single(TARGET_LENGTHS, T, 2)
-BATCH = [jnp.asarray(x) for sides in zip(SOURCE, TARGET, strict=True) for x in sides]
-ONES = [jnp.asarray(np.ones_like(x)) for x in BATCH[:2]]
+BATCH = [jax.device_put(x) for sides in zip(SOURCE, TARGET, strict=True) for x in sides]
+ONES = [jax.device_put(np.ones_like(x)) for x in BATCH[:2]]
 POSITION_IDS = [jnp.asarray(np.tile(np.arange(n), (4, 1))) for n in (S, T)]

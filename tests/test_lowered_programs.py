@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_transformer import SMALL, S, T, shapes
+from small_transformer import SMALL, S, T
 
 from seq2seq.data.batching.packing import Batch
 from seq2seq.decoding.engine.engine import Engine
@@ -24,6 +24,7 @@ from seq2seq.model.translate import Request
 from seq2seq.storage.config import DecodingConfig, TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_eval_step, pmap_train_step
+from seq2seq.training.parameters import parameter_shapes
 from seq2seq.training.step import init_state, make_train_step
 
 PLATFORMS = "cuda", "tpu"
@@ -75,7 +76,7 @@ def traced_by_pmap(function, *arguments):
 @cache
 def traced(program, dtype):
     model = model_of(dtype)
-    variables, sources = {"params": shapes(model.config)}, (integers(6, 16), integers(6))
+    variables, sources = {"params": parameter_shapes(model.config)}, (integers(6, 16), integers(6))
     if program == "training":
         step = make_train_step(model, make_optimizer(TRAINING, SMALL.d_model), TRAINING)
         return traced_by_pmap(pmap_train_step(step), train_state(dtype), batch_of(2, 3))

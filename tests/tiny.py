@@ -107,11 +107,8 @@ def write_run(
 
     The tokenizer is of WORDS unless one is given. `kind` and `output_bias` are those of the model.
     """
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
+    from random_parameters import random_params
 
-    from seq2seq.model.kinds import make_model
     from seq2seq.storage.run_files import write_run as write
 
     config = tiny_config("tsv:nowhere")
@@ -121,12 +118,7 @@ def write_run(
     words = tokenizer or ListTokenizer("words", "\n".join(WORDS).encode())
     config.model.source_vocab_size = config.model.target_vocab_size = words.size
     config.data.vocab_sha256 = "+".join([tokenizer_sha256(words)] * 2)
-    ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
-    shapes = jax.eval_shape(make_model(config.model).init, jax.random.key(0), ids, ids, ids, ids)
-    params = jax.tree.map(
-        lambda x: choose.normal(0, 0.5, x.shape).astype(np.float32), shapes["params"]
-    )
-    write(path, config, (words, words), params)
+    write(path, config, (words, words), random_params(config.model, seed))
 
 
 class StopAfter(StopFlag):

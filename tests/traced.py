@@ -11,6 +11,7 @@ import jax
 from seq2seq.runtime.devices import replicated
 from seq2seq.storage.config import TrainingConfig
 from seq2seq.training import trainer
+from seq2seq.training.optimizer import learning_rate_schedule
 
 SHARED = {}
 # The fields of config.training that the steps do not depend on.
@@ -29,6 +30,7 @@ def shared_steps():
             "make_train_step": shared(trainer.make_train_step),
             "parallel_train_step": compiled_once(trainer.parallel_train_step),
             "pmap_eval_step": shared(trainer.pmap_eval_step),
+            "learning_rate_schedule": shared_schedule,
             "init_state": copied(shared(trainer.init_state, "seed")),
         }
         for name, replacement in replacements.items():
@@ -53,6 +55,12 @@ def shared(make, *fields):
         return SHARED[key]
 
     return make_once
+
+
+def shared_schedule(training, d_model):
+    """A schedule for all equal settings, so that `jax.jit` of it compiles once."""
+    key = settings(training), d_model
+    return SHARED.setdefault(key, learning_rate_schedule(training, d_model))
 
 
 def copied(make):

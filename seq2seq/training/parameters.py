@@ -6,6 +6,7 @@ and the optimizer are given the trained part only, so nothing is computed or sto
 
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 import jax
@@ -78,6 +79,7 @@ def similar_patterns(pattern: str, paths: list[str]) -> list[str]:
     return closest_names(pattern, candidates) or top
 
 
+@cache
 def parameter_shapes(model: ModelConfig) -> Any:
     """The shapes of all parameters; uses no device. An unset vocabulary size counts as 1."""
     sizes = {name: max(1, getattr(model, name)) for name in VOCABULARY_SIZES}

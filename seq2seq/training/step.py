@@ -12,6 +12,7 @@ Axes: M micro-batches · B rows of a device · S source · T target.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +51,13 @@ def init_state(
     model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> TrainState:
     """A fresh state, replicated on all local devices; otherwise the step would compile twice."""
+    return _init_function(model, optimizer, config)()
 
+
+@cache  # a training asks for the shapes of its state twice and then for a state: one trace
+def _init_function(
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
+) -> Callable[[], TrainState]:
     def init() -> TrainState:
         init_key, key = jax.random.split(jax.random.PRNGKey(config.seed))
         params = init_params(model, init_key)
@@ -58,7 +65,7 @@ def init_state(
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         return TrainState(jnp.array(0), params, optimizer.init(trained), key, ema)
 
-    return jax.jit(init, out_shardings=replicated())()
+    return jax.jit(init, out_shardings=replicated())
 
 
 def start_from(state: TrainState, params: Any) -> TrainState:

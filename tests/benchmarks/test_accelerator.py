@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_transformer import SMALL, shapes
+from small_transformer import SMALL
 
 from benchmarks.parts import processes, tables
 from benchmarks.parts.catalog import PARTS, Part, chosen_parts
@@ -25,6 +25,7 @@ from seq2seq.model.cache import empty_memory
 from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.compile_report import product_flops
 from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.training.parameters import parameter_shapes
 
 ROOT = Path(__file__).parents[2]
 SETTING = {"platform": "cpu", "device": "cpu", "count": 1, "sizes": "tiny"}
@@ -40,7 +41,7 @@ MARIAN = replace(PAPER, attention_bias=True, output_bias=True, norm="pre", dtype
 def forward(config, rows, source, target):
     """The jitted forward pass and its arguments."""
     ids = [jax.ShapeDtypeStruct((rows, n), np.int32) for n in (source, target, source, target)]
-    return jax.jit(Transformer(config).apply), ({"params": shapes(config)}, *ids)
+    return jax.jit(Transformer(config).apply), ({"params": parameter_shapes(config)}, *ids)
 
 
 @pytest.mark.parametrize("config", [PAPER, MARIAN])
@@ -61,7 +62,7 @@ def test_xla_counts_nearly_as_many_flops():
 @pytest.mark.parametrize("config", [PAPER, MARIAN, replace(PAPER, dtype="mixed")])
 def test_the_bytes_of_a_step_are_those_of_the_arrays_that_it_reads(config):
     lanes, beams, source, slots = 3, 2, 7, 5
-    params = shapes(config)
+    params = parameter_shapes(config)
     narrow = config.dtype != "float32"
 
     def stored(path, leaf):

@@ -8,17 +8,16 @@ from dataclasses import replace
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from pairwise import pairwise_rows
+from random_parameters import random_params
 from slow_translator import CustomRule, SlowTranslator
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.kinds import make_model
 from seq2seq.model.search_rules import forbid_sequences_mask
 from seq2seq.storage.config import DecodingConfig
 
@@ -98,13 +97,9 @@ def custom_allowed(written, token):
 
 
 @cache
-def random_params(name):
-    """Large random parameters, so that hypotheses differ and every option has an effect."""
-    model, random = make_model(ModelConfig(**SIZES, **MODELS[name])), np.random.default_rng(0)
-    ids = jnp.ones((1, 3), int)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)
-    draw = lambda x: jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32)  # noqa: E731
-    return jax.tree.map(draw, shapes["params"])
+def params_of(name):
+    """Large parameters, so that hypotheses differ and every option has an effect."""
+    return jax.device_put(random_params(ModelConfig(**SIZES, **MODELS[name])))
 
 
 def translators(row):
@@ -113,7 +108,7 @@ def translators(row):
     values = {name: value for factor in OPTIONS for name, value in row[factor].items()}
     options, names = DecodingConfig(**ALWAYS, **values), ENSEMBLES[row["models"]]
     configs = [ModelConfig(**SIZES, **MODELS[name], **row["ids"]) for name in names]
-    params = [random_params(name) for name in names]
+    params = [params_of(name) for name in names]
     weights = WEIGHTS.get(row["models"])
     rules, definition = (custom, CustomRule(BIAS, custom_allowed)) if row["custom"] else (None,) * 2
     fast = Translator(configs, (SOURCE, TARGET), options, weights, rules)

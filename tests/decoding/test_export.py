@@ -110,7 +110,7 @@ def test_an_exported_program_gives_the_bits_of_an_engine(trained, monkeypatch, i
         lengths[row] = len(ids) + 1
         source[row, : len(ids) + 1] = [*ids, END]
     run = jax.export.deserialize(bytearray(program)).call
-    tokens, output_lengths, scores = run(jax.tree.leaves(params), source, lengths)
+    tokens, output_lengths, scores = jax.device_get(run(jax.tree.leaves(params), source, lengths))
     window = [Source(i, ids, forced=engine.forced) for i, ids in enumerate(sources)]
     expected = [result for results in engine.search([window]) for result in results]
     assert len(expected) == len(sources) == size - 2 > 40

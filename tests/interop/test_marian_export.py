@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow_except
+from random_parameters import random_params
 from safetensors.numpy import load_file
 from tiny import tiny_config
 from tiny_marian import SENTENCES, sentencepiece, write_marian
@@ -28,7 +28,6 @@ from seq2seq.interop.marian_export import (
 )
 from seq2seq.interop.models import export_of, load_params, open_model
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import DecodingConfig
 from seq2seq.storage.run_files import write_run
@@ -43,12 +42,8 @@ KINDS = {  # a run in MarianMT's own form, the paper's form, and two vocabularie
 }
 
 
-def random_params(model: ModelConfig, seed: int = 0):
-    ids, choose = jnp.ones((1, 3), int), np.random.default_rng(seed)
-    shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), ids, ids, ids, ids)
-    params = jax.tree.map(
-        lambda x: choose.normal(0, 0.4, x.shape).astype(np.float32), shapes["params"]
-    )
+def ending_params(model: ModelConfig):
+    params = random_params(model, deviation=0.4)
     if model.output_bias:
         params["output_bias"][END] += 2.0  # so that some translations end before their limit
     return params
@@ -89,7 +84,7 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
         batch_size=2,
     )
     path.mkdir()
-    write_run(path, config, tuple(tokenizers), random_params(config.model))
+    write_run(path, config, tuple(tokenizers), ending_params(config.model))
 
 
 def exported(run: Path, directory: Path) -> Path:

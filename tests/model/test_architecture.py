@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 from numpy_transformer import bucket, numpy_logits, slopes
-from small_transformer import BATCH, SMALL, shapes
+from small_transformer import BATCH, SMALL
 
 from seq2seq.model.config import CHOICES, ModelConfig, num_parameters
 from seq2seq.model.encoder_decoder import DecoderState
 from seq2seq.model.positions import PositionBias, alibi_slopes, relative_rows
 from seq2seq.model.transformer import Stack, Transformer
+from seq2seq.training.parameters import parameter_shapes
 
 V = 29
 SIZES = dict(
@@ -61,7 +62,7 @@ def random_params(config):
     def value(path, leaf):
         return (0.3 * random.standard_normal(leaf.shape) + (path[-1].key == "scale")).astype("f4")
 
-    return jax.tree_util.tree_map_with_path(value, shapes(config))
+    return jax.tree_util.tree_map_with_path(value, parameter_shapes(config))
 
 
 def padded(lengths, seed):
@@ -108,7 +109,7 @@ def operations(jaxpr):
 
 def test_the_paper_s_model_has_no_operation_of_a_choice_that_it_does_not_make():
     config = replace(SMALL, num_layers=2, num_decoder_layers=3)
-    model, variables = Transformer(config), {"params": shapes(config)}
+    model, variables = Transformer(config), {"params": parameter_shapes(config)}
     attentions, feed_forwards, embeddings = 2 + 2 * 3, 2 + 3, 2
     sublayers = attentions + feed_forwards
     count = operations(jax.make_jaxpr(model.apply)(variables, *BATCH).jaxpr)

@@ -34,7 +34,7 @@ def standard_normal(*shape, seed=0):
 
 
 def normal(*shape, seed=0):
-    return jnp.asarray(standard_normal(*shape, seed=seed))
+    return jax.device_put(standard_normal(*shape, seed=seed))
 
 
 def queries_keys_values():
@@ -61,7 +61,7 @@ def numpy_attention(queries, keys, values, mask=True):
 def random_params(bias, d=D, h=H, k=K):
     shapes = [(d, h, k)] * 3 + [(h, k, d)] + ([(h, k)] * 3 + [(d,)] if bias else [])
     values = (standard_normal(*shape, seed=i) / 4 for i, shape in enumerate(shapes))
-    return AttentionParams(*map(jnp.asarray, values))
+    return AttentionParams(*map(jax.device_put, values))
 
 
 def test_attention_equals_equation_1_for_every_broadcast_mask():

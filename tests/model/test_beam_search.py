@@ -84,7 +84,7 @@ def test_candidates_are_the_first_of_all_continuations_in_sorted_order(vocab, be
         return [candidates(*arguments, END, *mask) for mask in masks]
 
     arguments = logits, normalizer, live, np.arange(lanes) == 2
-    for mask, result in zip(masks, run(masks, *arguments), strict=True):
+    for mask, result in zip(masks, jax.device_get(run(masks, *arguments)), strict=True):
         changes = np.where(*mask, logits, -np.inf) if mask else logits.copy()
         changes[2] = np.where(np.arange(vocab) == END, logits[2], -np.inf)
         expected = (live[..., None] + (changes - normalizer[..., None])).reshape(lanes, -1)

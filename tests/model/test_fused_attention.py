@@ -29,6 +29,12 @@ def masks(t, s):
     return None, causal_mask(t) if t == s else jnp.ones((1, 1, 1, s), bool), packed
 
 
+def with_gradients(attend, q, k, v, cotangent):
+    """The output, and the gradients of its product with `cotangent` by q, k and v."""
+    output, transposed = jax.vjp(attend, q, k, v)
+    return output, *transposed(cotangent)
+
+
 @pytest.mark.parametrize(
     "heads, width, t, s, scale",
     [
@@ -39,25 +45,32 @@ def masks(t, s):
     ],
 )
 def test_output_and_gradients_are_those_of_the_plain_attention(heads, width, t, s, scale):
-    keys = jax.random.split(jax.random.PRNGKey(width), 4)
-    q, k, v, cotangent = (
-        jax.random.normal(key, (2, heads, length, width))
-        for key, length in zip(keys, (t, s, s, t), strict=True)
-    )
+    random = np.random.default_rng(width)
+    arrays = [
+        random.normal(size=(2, heads, length, width)).astype(np.float32) for length in (t, s, s, t)
+    ]
     settings = Settings(width, width**-0.5 if scale else 1.0, FULL, interpret=True)
 
     def plain_attention(mask, *arrays):
         return dot_product_attention(*arrays, mask, scale=scale)[0]
 
     def kernels(mask, *arrays):
+        assert fits_kernels(*arrays[:2], mask)
         return fused_attention(*arrays, mask, settings)
 
-    for mask in masks(t, s):
-        assert fits_kernels(q, k, mask)
-        plain, transposed = jax.vjp(partial(plain_attention, mask), q, k, v)
-        fused, fused_transposed = jax.vjp(partial(kernels, mask), q, k, v)
-        np.testing.assert_allclose(fused, plain, atol=2e-6)
-        for ours, theirs in zip(fused_transposed(cotangent), transposed(cotangent), strict=True):
+    @jax.jit
+    def outputs_and_gradients(*arrays):
+        return [
+            [
+                with_gradients(partial(attend, mask), *arrays)
+                for attend in (kernels, plain_attention)
+            ]
+            for mask in masks(t, s)
+        ]
+
+    for fused, plain in outputs_and_gradients(*arrays):
+        np.testing.assert_allclose(fused[0], plain[0], atol=2e-6)
+        for ours, theirs in zip(fused[1:], plain[1:], strict=True):
             np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-5)
 
 
@@ -68,9 +81,8 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
     settings = Settings(64, 0.125, jax.lax.Precision.DEFAULT, interpret=True)
     mask = causal_mask(128)
 
-    def all_of(attend, arrays):
-        output, transposed = jax.vjp(attend, *arrays[:3])
-        return [x.astype(jnp.float32) for x in (output, *transposed(arrays[3]))]
+    def all_of(attend, arrays):  # without jit, whose results would not be rounded in between
+        return [x.astype(jnp.float32) for x in with_gradients(attend, *arrays)]
 
     def plain(q, k, v):
         return dot_product_attention(q, k, v, mask)[0]

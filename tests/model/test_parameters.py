@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax.errors import FlaxError
-from small_transformer import BATCH, ONES, POSITIONS, SMALL, V, jitted, shapes, variables_of
+from small_transformer import BATCH, ONES, POSITIONS, SMALL, V, jitted, variables_of
 
 from seq2seq.configs import base, big
 from seq2seq.model.config import CHOICES, num_parameters
 from seq2seq.model.parameters import parameter
 from seq2seq.model.transformer import Transformer
+from seq2seq.training.parameters import parameter_shapes
 
 
 def count(tree):
@@ -81,7 +82,7 @@ def test_a_parameter_that_does_not_fit_raises_the_error_of_flax(tree):
 def test_tying_shares_the_tables_it_names(tied, tables):
     shared = tied in ("three-way", "inputs")
     config = replace(SMALL, source_vocab_size=V if shared else 37, tied_embeddings=tied)
-    tree = shapes(config)
+    tree = parameter_shapes(config)
     assert {name for name in tree if name.endswith("embedding")} == tables
     assert set(tree) - tables == {"encoder", "decoder"}
     for name in tables:
@@ -153,23 +154,23 @@ def test_num_parameters_is_the_size_of_the_initialised_model_for_every_pair_of_c
         if config.shares_inputs:
             config = replace(config, source_vocab_size=V)
         config.validate()
-        assert count(shapes(config)) == num_parameters(config), config
+        assert count(parameter_shapes(config)) == num_parameters(config), config
     for depths in ((3, 0), (1, 2), (2, 1)):
         config = replace(SMALL, num_layers=depths[0], num_decoder_layers=depths[1])
-        assert count(shapes(config)) == num_parameters(config), config
+        assert count(parameter_shapes(config)) == num_parameters(config), config
 
 
 @pytest.mark.parametrize("module, parameters", [(base, 63_045_632), (big, 214_171_648)])
 def test_models_of_the_paper_have_the_sizes_of_the_paper(module, parameters):
     config = replace(module.get_config().model, source_vocab_size=37_000, target_vocab_size=37_000)
     config.validate()
-    assert num_parameters(config) == parameters == count(shapes(config))
+    assert num_parameters(config) == parameters == count(parameter_shapes(config))
 
 
 @pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
 def test_parameters_and_logits_are_float32_for_every_dtype(dtype):
     config = replace(SMALL, dtype=dtype, output_bias=True, positions="learned")
-    params = shapes(config)
+    params = parameter_shapes(config)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
     run = partial(jax.eval_shape, Transformer(config).apply, {"params": params})
     assert run(*BATCH).dtype == jnp.float32

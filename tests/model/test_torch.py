@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_parameters import random_params
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.positions import sinusoidal_positions
@@ -37,18 +38,6 @@ LENGTHS = np.array([7, 4, 2]), np.array([11, 5, 1])
 
 def random_ids(length):
     return np.random.default_rng(length).integers(4, V, (B, length))
-
-
-def random_params(config):
-    """All parameters are random, including biases and scales, so a misplaced one changes logits."""
-    ids, random = jnp.ones((1, 2), jnp.int32), np.random.default_rng(0)
-    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids, ids, ids)
-
-    def value(path, leaf):
-        draw = 0.3 * random.standard_normal(leaf.shape)
-        return jnp.asarray(1.0 + draw if path[-1].key == "scale" else draw, jnp.float32)
-
-    return jax.tree_util.tree_map_with_path(value, shapes["params"])
 
 
 def tensor(x):
@@ -117,7 +106,7 @@ def torch_transformer(config, params):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_logits_equal_those_of_torch_with_the_same_weights(norm, activation):
     config = replace(CONFIG, norm=norm, activation=activation)
-    params = random_params(config)
+    params = random_params(config, deviation=0.3, mean_scale=1.0)
     source, target = random_ids(S), random_ids(T)
     real = [np.arange(n) < lengths[:, None] for n, lengths in zip((S, T), LENGTHS, strict=True)]
     logits = jax.jit(Transformer(config).apply)(

@@ -6,10 +6,10 @@ Axes: B batch · S source · T target · V vocabulary · D model width · H head
 import jax
 import numpy as np
 import pytest
-from small_transformer import shapes
 
 from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.transformer import Transformer
+from seq2seq.training.parameters import parameter_shapes
 
 V, D, H, F = 37, 16, 2, 23
 LENGTHS = (150, 4), (131, 7)
@@ -118,7 +118,7 @@ def our_params(config, state, place):
             array = array.T
         return array.reshape(leaf.shape)
 
-    params = jax.tree_util.tree_map_with_path(value, shapes(config))
+    params = jax.tree_util.tree_map_with_path(value, parameter_shapes(config))
     copies = {name for name in state if "embed_tokens" in name}
     copies |= set() if "output_embedding" in params else {"lm_head.weight"}
     assert set(state) - used <= copies

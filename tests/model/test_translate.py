@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 from marks import slow_except
+from random_parameters import random_params
 from slow_beam_search import listed, penalty, rescored, slow_beam_search
 
 from seq2seq.model import translate as module
@@ -18,6 +19,7 @@ from seq2seq.model.beam_search import beam_search
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.model.translate import Request, Search, translate
+from seq2seq.training.parameters import parameter_shapes
 
 B, S, T, V = 5, 7, 11, 17
 PAD, START, END = 0, 1, 2
@@ -35,15 +37,9 @@ def tiny_model(**options):
 
 @cache
 def random_variables(model, seed=0):
-    """All parameters are random and large, including biases, so hypotheses differ."""
-    ids, random = jnp.ones((1, 3), int), np.random.default_rng(seed)
-
-    def normal(path, leaf):
-        mean = 1.0 if path[-1].key == "scale" else 0.0
-        return jnp.asarray(random.normal(mean, 0.3, leaf.shape), jnp.float32)
-
-    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)
-    return jax.tree_util.tree_map_with_path(normal, shapes)
+    """Large parameters, so that hypotheses differ."""
+    params = random_params(model.config, seed, deviation=0.3, mean_scale=1.0)
+    return {"params": jax.device_put(params)}
 
 
 def search_once(model, lanes, variables, source, lengths, limits):
@@ -252,8 +248,8 @@ def test_a_wider_bucket_changes_scores_by_rounding_only():
     dict(positions="alibi", norm_function="rms", gated_feed_forward=True, dtype="bfloat16"),
 ])  # fmt: skip
 def test_every_kind_of_model_can_be_searched_with_scores_in_float32(options):
-    model, ids = tiny_model(**options), jnp.ones((1, 3), int)
-    variables = jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids, ids)
+    model = tiny_model(**options)
+    variables = {"params": parameter_shapes(model.config)}
     shapes = jax.eval_shape(
         partial(search_once, model, B), variables, jnp.ones((B, S), int), jnp.asarray(LENGTHS),
         jnp.asarray(LIMITS),

@@ -11,7 +11,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from random_translator import LINES, OPTIONS, random_params, translator_of
+from random_parameters import random_params
+from random_translator import LINES, OPTIONS, translator_of
 from tiny import write_run
 
 from seq2seq.decoding import translator as module

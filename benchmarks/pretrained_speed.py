@@ -39,14 +39,15 @@ def bart_fields(width: int, inner: int, layers: int, heads: int, **fields) -> di
     return sizes | dict(max_position_embeddings=1024) | fields
 
 
-# Shape → the class of transformers, the fields of its config, and the sentences of a call.
+# Shape → the class of transformers, the fields of its config, and the sentences of a call. These
+# fill the batches of all variants on two cores.
 GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 NLLB = dict(vocab_size=256206, scale_embedding=True, activation_function="relu")
 SHAPES = {
     "t5-small": ("T5", t5_fields(512, 2048, 6, 8), 256),
-    "flan-t5-base": ("T5", t5_fields(768, 2048, 12, 12, **GATED), 96),
+    "flan-t5-base": ("T5", t5_fields(768, 2048, 12, 12, **GATED), 128),
     "bart-base": ("Bart", bart_fields(768, 3072, 6, 12, vocab_size=50265), 128),
-    "nllb-600m": ("M2M100", bart_fields(1024, 4096, 12, 16, **NLLB), 32),
+    "nllb-600m": ("M2M100", bart_fields(1024, 4096, 12, 16, **NLLB), 128),
 }
 VARIANTS = {
     "ours, mixed": ("ours", {"dtype": "mixed"}),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 CONFIG = dict(
-    vocab_size=43, d_model=26, encoder_layers=2, decoder_layers=3, encoder_attention_heads=2,
+    vocab_size=43, d_model=26, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
     decoder_attention_heads=2, encoder_ffn_dim=37, decoder_ffn_dim=37, max_position_embeddings=31,
     pad_token_id=42, eos_token_id=0, bos_token_id=0, decoder_start_token_id=42,
     forced_eos_token_id=0, activation_function="swish", scale_embedding=True,

@@ -64,8 +64,8 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
     fields = dict(
         d_model=26,
         d_ff=37,
-        num_layers=2,
-        num_decoder_layers=3,
+        num_layers=1,
+        num_decoder_layers=2,
         max_length=80,
         layer_norm_epsilon=1e-5,
         activation="silu",

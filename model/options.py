@@ -9,7 +9,6 @@ import difflib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields
-from functools import cache
 from typing import Any, ClassVar
 
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -63,7 +62,7 @@ class Options:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field. Raises AttributeError for an unknown one, TypeError for a wrong type, and
         FrozenInstanceError (an AttributeError) after `validate`."""
-        types = field_types(type(self))
+        types = {declared.name: declared.type for declared in fields(self)}
         if name not in types:
             hint = did_you_mean(name, types, self._path) or f"fields: {', '.join(types)}"
             message = f"unknown config field {self._path(name)}; {hint}"
@@ -100,12 +99,6 @@ class Options:
 
     def _path(self, name: str) -> str:
         return f"{self.section}.{name}" if self.section else name
-
-
-@cache
-def field_types(config: type[Options]) -> dict[str, Any]:
-    """The type of each field of a config class."""
-    return {declared.name: declared.type for declared in fields(config)}
 
 
 def check_type(path: str, value: Any, expected: Any) -> None:

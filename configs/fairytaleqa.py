@@ -13,8 +13,19 @@ and are dropped. The test set was not used.
 Recorded: ROUGE-L 27.39, ROUGE-1 28.28, ROUGE-2 11.11 on dev's 1,025 pairs (rouge-score-0.1.2, with
 its stemmer), of which 1,005 selected the checkpoint by loss: the last one. About 28 minutes of two
 cores of an Intel Xeon with AMX beside other work, jax 0.10.2, seed 0, commit 735f1dc. Dev loss
-after 1400 and 1600 steps: 4.641, 4.635. The questions have the right form but hardly use the source
-("How did the old man feel when he saw the old man?"): the model does not copy names.
+after 1400 and 1600 steps: 4.641, 4.635. The questions have the right form but hardly use the
+source: the model does not copy names. Those to lines 50, 150, …, 950 of dev.tsv:
+
+    Why did the king's daughter want to go to the Prince?
+    How did the wife feel when she saw her husband?
+    How did the king feel when they saw the castle?
+    What did the youngest Princess do when she saw the princess?
+    How did the King feel when he saw the King?
+    How did the king feel when he saw the king?
+    What did the old man do when he saw the old man?
+    What did the old woman do when she saw her husband?
+    What did the youngest princess do when they saw the castle?
+    How did the old man feel when he saw the old man?
 """
 
 from seq2seq.data.config import DataConfig

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 from numpy_transformer import bucket, numpy_logits, slopes
+from random_parameters import random_params
 from small_transformer import BATCH, SMALL
 
 from seq2seq.model.config import CHOICES, ModelConfig, num_parameters
@@ -55,16 +56,6 @@ LENGTHS = {"T5": ((150, 131, 3), (140, 4, 129))}  # beyond the largest distance,
 SHORT = (13, 5, 1), (12, 1, 7)
 
 
-def random_params(config):
-    """All parameters are random with a deviation of 0.3, so a misplaced one changes logits."""
-    random = np.random.default_rng(0)
-
-    def value(path, leaf):
-        return (0.3 * random.standard_normal(leaf.shape) + (path[-1].key == "scale")).astype("f4")
-
-    return jax.tree_util.tree_map_with_path(value, parameter_shapes(config))
-
-
 def padded(lengths, seed):
     ids = np.random.default_rng(seed).integers(0, V, (len(lengths), max(lengths)), np.int32)
     return ids, (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int32)
@@ -74,7 +65,7 @@ def padded(lengths, seed):
 def test_logits_equal_those_of_numpy_with_every_parameter_random(form):
     config = FORMS[form]
     config.validate()
-    params = random_params(config)
+    params = random_params(config, deviation=0.3, mean_scale=1.0)
     assert sum(x.size for x in jax.tree.leaves(params)) == num_parameters(config)
     lengths = LENGTHS.get(form, SHORT)
     (source, segments), (target, target_segments) = (padded(x, i) for i, x in enumerate(lengths))

@@ -37,15 +37,15 @@ def files_of(run: Path) -> Iterator[str]:
 def directories_of(objects: Objects, complete: bool = True) -> list[str]:
     """The names of the averages and checkpoints of a replica, the steps last and in order;
     `complete`: of those that have a manifest."""
-    found: set[str] = set()
+    directories: set[str] = set()
     for name in objects:
         depth = 1 if name.startswith("average/") else 2
         directory = "/".join(name.split("/")[:depth])
         if CHECKPOINT_NAME.fullmatch(directory) and (
             not complete or f"{directory}/{MANIFEST}" in objects
         ):
-            found.add(directory)
-    return sorted(found, key=lambda name: (steps_among([name]), name))
+            directories.add(directory)
+    return sorted(directories, key=lambda name: (steps_among([name]), name))
 
 
 def steps_among(names: Iterable[str]) -> list[int]:

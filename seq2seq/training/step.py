@@ -58,6 +58,8 @@ def init_state(
 def _init_function(
     model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> Callable[[], TrainState]:
+    """The compiled function of `init_state`."""
+
     def init() -> TrainState:
         init_key, key = jax.random.split(jax.random.PRNGKey(config.seed))
         params = init_params(model, init_key)

@@ -16,14 +16,14 @@ NOT_WEIGHTS = ("table", "scale")  # lookup tables and norm scales, never operand
 def inference_variables(
     config: ModelConfig, params: Mapping[str, Any], bias_in_table: bool = False
 ) -> dict[str, Any]:
-    """Variables of `EncoderDecoder.apply` that give the same bits as {"params": params}.
+    """Variables of `EncoderDecoder.apply` that give the bits of {"params": params}, but for the
+    logits: the order of their sums differs.
 
-    Weights have the dtype of their products, so that no program has to cast them, and the table of
-    the logits is stored transposed [D, V], as products read it. It is also stored as [V, D] if ids
-    are looked up in it in another dtype. Arrays are NumPy's or JAX's; those whose values do not
-    change are not copied. `bias_in_table` makes the bias of the logits, if there is one, two more
-    rows of the transposed table (`with_bias`). Then the last bits of the logits differ, because the
-    sum has another order. ValueError for weights that were cast before to a narrower dtype.
+    Weights have the dtype of their products, so that no program has to cast them. The table of the
+    logits is stored twice if ids are looked up in it in another dtype. Arrays are NumPy's or JAX's;
+    those whose values do not change are not copied. `bias_in_table` makes the bias of the logits,
+    if there is one, two more columns of the table (`with_bias`). ValueError for weights that were
+    cast before to a narrower dtype.
     """
 
     def prepared(path: tuple[Any, ...], x: Array | np.ndarray) -> Array | np.ndarray:
@@ -39,20 +39,20 @@ def inference_variables(
 
     output = _output_table(config)
     table = params[output]["table"]
-    transposed = table.astype(config.weights_dtype, copy=False).T
+    logits_table = table.astype(config.weights_dtype, copy=False)
     if bias_in_table and config.output_bias:
-        transposed = with_bias(transposed, params["output_bias"])
+        logits_table = with_bias(logits_table, params["output_bias"])
     variables = jax.tree.map_with_path(prepared, dict(params))
-    if config.has_output_table or transposed.dtype == table.dtype:
+    if config.has_output_table or logits_table.dtype == table.dtype:
         del variables[output]
-    return {"params": variables, "inference": {output: {"transposed": transposed}}}
+    return {"params": variables, "inference": {output: {"table": logits_table}}}
 
 
 def original_params(config: ModelConfig, variables: Mapping[str, Any]) -> dict[str, Any]:
     """The `params` of `inference_variables`. Weights have the dtype to which they were cast."""
     output = _output_table(config)
-    transposed = variables["inference"][output]["transposed"]
-    restored = {output: {"table": transposed[: config.d_model].T}}
+    table = variables["inference"][output]["table"]
+    restored = {output: {"table": table[:, : config.d_model]}}
     return restored | variables["params"]
 
 
@@ -62,15 +62,15 @@ def _output_table(config: ModelConfig) -> str:
 
 
 def with_bias(
-    transposed: Float[Array | np.ndarray, "D V"], bias: Float[Array | np.ndarray, " V"]
-) -> Float[Array, "D+2 V"]:
-    """The table with two more rows, for two more values of the hidden state that are 1.
+    table: Float[Array | np.ndarray, "V D"], bias: Float[Array | np.ndarray, " V"]
+) -> Float[Array, "V D+2"]:
+    """The table with two more columns, for two more values of the hidden state that are 1.
 
     They are the bias in the table's dtype, and what this rounding leaves, so that the bias has 16
     significant bits in bfloat16.
     """
     bias = jnp.asarray(bias, jnp.float32)
-    rounded = bias.astype(transposed.dtype)
+    rounded = bias.astype(table.dtype)
     wide = rounded.astype(jnp.float32)
-    rest = jnp.where(jnp.isfinite(wide), bias - wide, 0.0).astype(transposed.dtype)
-    return jnp.concatenate([transposed, rounded[None], rest[None]])
+    rest = jnp.where(jnp.isfinite(wide), bias - wide, 0.0).astype(table.dtype)
+    return jnp.concatenate([table, rounded[:, None], rest[:, None]], axis=1)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, UInt
 
 from .checks import check_array, check_choice, check_shape
 from .config import ModelConfig
-from .matmul import cast_weights, matmul
+from .matmul import cast_weights, matmul, matmul_transposed
 from .parameters import parameter
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -208,8 +208,8 @@ class FeedForward(nn.Module):
 class Embedding(nn.Module):
     """Owns a table [V, D]; `__call__` embeds ids, `logits` projects to the vocabulary (tied).
 
-    `logits` reads the transposed table of `inference_variables` if there is one. Its rows beyond D
-    are the bias. If the parameters lack the table, ids are looked up in the transposed one too.
+    `logits` reads the table of `inference_variables` if there is one. Its columns beyond D are the
+    bias. If the parameters lack the table, ids are looked up in that one too.
     """
 
     config: ModelConfig
@@ -217,11 +217,11 @@ class Embedding(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        if self.has_variable("params", "table") or not self.has_variable("inference", "transposed"):
+        if self.has_variable("params", "table") or not self.has_variable("inference", "table"):
             init = nn.initializers.normal(c.d_model**-0.5)
             self.table = parameter(self, "table", init, (self.vocab_size, c.d_model))
         else:
-            self.table = self.get_variable("inference", "transposed")[: c.d_model].T
+            self.table = self.get_variable("inference", "table")[:, : c.d_model]
 
     def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         return embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)
@@ -229,14 +229,14 @@ class Embedding(nn.Module):
     def logits(
         self, x: Float[Array, "... D"], bias: Float[Array, " V"] | None = None
     ) -> Float[Array, "... V"]:
-        if not self.has_variable("inference", "transposed"):
+        if not self.has_variable("inference", "table"):
             return logits(x, self.table.astype(self.config.weights_dtype), bias)
-        table: Array = self.get_variable("inference", "transposed").T
+        table: Array = self.get_variable("inference", "table")
         if bias_columns := table.shape[1] - self.config.d_model:
             ones = jnp.ones((*x.shape[:-1], bias_columns), x.dtype)
             x = jnp.concatenate([x, ones], axis=-1)  # [..., D + 2]
             bias = None
-        return logits(x, table, bias)
+        return matmul_transposed(x, table, bias)
 
 
 class Dropout(nn.Module):

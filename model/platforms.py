@@ -35,7 +35,7 @@ class Choices(NamedTuple):
 # chunk: derived. Results are saved after as many lines, so a fast device writes few files a second.
 #   A chunk is never smaller than a batch (seq2seq/decoding/engine/sizes.py).
 # bias_in_table: derived for GPU and TPU. Products are fastest if D is a multiple of 8 (GPU) or 128
-#   (TPU), and two more rows prevent that.
+#   (TPU), and two more columns prevent that.
 # Figures of the CPU: benchmarks/decode_speed.md.
 CPU = Choices(
     sentences=32,  # measured: 16, 24, 40 and 48 are not faster

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seq2seq.model.layers import FeedForwardParams
-from seq2seq.model.matmul import cast_weights, matmul
+from seq2seq.model.matmul import cast_weights, matmul, matmul_transposed
 
 B, T, D, H, K = 2, 5, 13, 3, 7
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -44,6 +44,35 @@ def test_products_have_the_weights_dtype_sums_float32_and_the_result_the_dtype_o
             assert got.shape == (*rows, H, K) and got.dtype == values
             got = np.asarray(got).astype(F32)
             np.testing.assert_allclose(got, expected + more, tolerance, tolerance, err_msg=rows)
+
+
+@pytest.mark.parametrize("values", [F32, BF16])
+@pytest.mark.parametrize("weights", [F32, BF16])
+def test_a_transposed_weight_gives_the_same_product(values, weights):
+    shapes = (B, T), (1, 1), (1,), (), (1, 0), (4, 32)
+    inputs = [jnp.asarray(normal(*rows, 64), values) for rows in shapes]
+    weight, bias = jnp.asarray(normal(64, 300, seed=1), weights), jnp.asarray(normal(300, seed=2))
+
+    def run(multiply, x, weight):
+        return multiply(x, weight), multiply(x, weight, bias)
+
+    run, tolerance = jax.jit(run, static_argnums=0), 1e-5 if values == F32 else 2**-7
+    for x in inputs:
+        expected = run(matmul, x, weight)
+        for got, same in zip(run(matmul_transposed, x, weight.T), expected, strict=True):
+            assert got.dtype == same.dtype and got.shape == same.shape
+            got, same = got.astype(F32), same.astype(F32)
+            np.testing.assert_allclose(got, same, tolerance, tolerance, err_msg=x.shape)
+
+
+@pytest.mark.parametrize("weights", [F32, BF16])
+def test_a_loop_does_not_copy_a_transposed_weight(weights):
+    def run(x, weight):
+        return jax.lax.fori_loop(0, 9, lambda _, x: matmul_transposed(x, weight)[..., :64], x)
+
+    arguments = jnp.zeros((4, 32, 64)), jnp.zeros((300, 64), weights)
+    program = jax.jit(run).lower(*arguments).compile().as_text()
+    assert "[300,64]" in program and "[64,300]" not in program
 
 
 @pytest.mark.parametrize("rows", [(B, T), (1, 1)])

@@ -38,7 +38,7 @@ class Choices(NamedTuple):
 #   (TPU), and two more columns prevent that.
 # Figures of the CPU: benchmarks/decode_speed.md.
 CPU = Choices(
-    sentences=32,  # measured: 16, 24, 40 and 48 are not faster
+    sentences=32,  # measured: 16 to 48 are not faster; 64 are with D = 768, not with D = 256
     call_per_core=True,  # measured: as fast as a device for each core, with one copy of the weights
     hypotheses=0,  # the number of sentences decides, whatever the beam size
     encoder_tokens=512,  # measured: 1,024 exceed a core's cache and take twice as long per token

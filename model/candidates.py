@@ -5,6 +5,7 @@ Axes: B lanes · N beams · V vocabulary · K candidates · C chunks · c values
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -56,14 +57,24 @@ def chunk_of(size: int) -> int:
     return 1 << max(1, math.isqrt(size) // 2).bit_length() - 1
 
 
-def logsumexp(x: Float[Array, "... V"]) -> Float[Array, "..."]:
+def by_lane(run: Callable[..., Array], *arrays: Shaped[Array, "B ..."]) -> Shaped[Array, "B ..."]:
+    """run(*arrays), on a CPU for one lane after the other: what it computes in between then stays
+    in a core's cache. `run` must treat lanes alike and allow that the axis B is missing."""
+    return by_platform(
+        lambda choices: choices.lanes_in_turn,
+        lambda in_turn: jax.lax.map(lambda lane: run(*lane), arrays) if in_turn else run(*arrays),
+    )
+
+
+def logsumexp(x: Float[Array, "B N V"]) -> Float[Array, "B N"]:
     """`jax.nn.logsumexp` over the last axis; the largest value is that of the chunks' maxima, which
     `top_k_of_rows` of the same values computes too."""
     # Without the barrier XLA computes the largest value in a pass of its own.
     maxima = jax.lax.optimization_barrier(chunk_maxima(x, chunk_of(x.shape[-1])))
     largest = maxima.max(axis=-1, keepdims=True)
     largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
-    return jnp.log(jnp.exp(x - largest).sum(axis=-1)) + largest[..., 0]
+    sums = by_lane(lambda x, largest: jnp.exp(x - largest).sum(axis=-1), x, largest)
+    return jnp.log(sums) + largest[..., 0]
 
 
 def chunk_maxima(x: Float[Array, "... V"], chunk: int) -> Float[Array, "... C"]:
@@ -72,6 +83,13 @@ def chunk_maxima(x: Float[Array, "... V"], chunk: int) -> Float[Array, "... C"]:
     padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % chunk)]
     # Not `max` of a reshaped array: on a CPU, XLA copies x for that, and takes longer.
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, padding)
+
+
+def maxima_of_allowed(
+    x: Float[Array, "... V"], allowed: Bool[Array, "... #V"], chunk: int
+) -> Float[Array, "... C"]:
+    """`chunk_maxima` of the allowed values."""
+    return chunk_maxima(jnp.where(allowed, x, -jnp.inf), chunk)
 
 
 def top_k_of_chunks(
@@ -85,12 +103,15 @@ def top_k_of_chunks(
 
     The k largest values lie in the k chunks with the largest maxima. The chunks are kept in the
     order of rows and columns, so ties are resolved as in `lax.top_k`. The maxima are computed in
-    one pass, which writes no array of the size of x if all values are allowed; then only the chosen
-    chunks are read.
+    one pass over x; then only the chosen chunks are read.
     """
     (rows, size), chunks = x.shape[1:], -(-x.shape[-1] // chunk)
-    masked = x if allowed is True else jnp.where(allowed, x, -jnp.inf)
-    maxima = log_probs(chunk_maxima(masked, chunk), jnp.arange(rows)[None])  # [B, N, C]
+    if allowed is True:
+        maxima = chunk_maxima(x, chunk)
+    else:
+        allowed = jnp.broadcast_to(allowed, (len(x), *jnp.shape(allowed)[1:]))
+        maxima = by_lane(partial(maxima_of_allowed, chunk=chunk), x, allowed)
+    maxima = log_probs(maxima, jnp.arange(rows)[None])  # [B, N, C]
     _, best = jax.lax.top_k(maxima.reshape(len(x), -1), k)
     best = jnp.sort(best, axis=-1)  # [B, k]: numbers of chunks
     row, first = best // chunks, best % chunks * chunk  # [B, k]

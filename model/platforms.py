@@ -25,6 +25,7 @@ class Choices(NamedTuple):
     queue: int = 16  # batches in one call of a device
     call_per_core: bool = False  # each core of the host runs a call, not the devices together
     chunk: int = 4096  # the fewest lines that a process of a job takes in turn
+    lanes_in_turn: bool = False  # values between passes over logits exist for one lane at a time
     bias_in_table: bool = False  # the bias of the logits is part of their table in inference
     attention_kernels: bool = False  # attention by model/fused_attention.py
     cache_by_scatter: bool = True  # otherwise a step writes whole blocks of the cache
@@ -44,6 +45,7 @@ CPU = Choices(
     encoder_tokens=512,  # measured: 1,024 exceed a core's cache and take twice as long per token
     window=64,  # derived: four full calls, one for each of the usual length buckets
     two_stages=True,  # measured: lax.top_k of a whole vocabulary takes longer
+    lanes_in_turn=True,  # measured: these values exceed the cache, and two searches 40 to 80 MB
     bias_in_table=True,  # measured: a sum after the product takes another pass over the logits
     compilations=1,  # measured on two cores: 2 double the time to the first results, equal in total
 )

@@ -31,7 +31,8 @@ from table_models import (
     table_model,
 )
 
-from seq2seq.model.candidates import candidates, top_k
+from seq2seq.model import platforms
+from seq2seq.model.candidates import candidates, logsumexp, top_k
 from seq2seq.model.hypotheses import length_penalty
 
 # Top-k.
@@ -95,6 +96,17 @@ def test_candidates_are_the_first_of_all_continuations_in_sorted_order(vocab, be
         assert possible.any()
         np.testing.assert_array_equal(result[1][possible], (order // vocab)[possible])
         np.testing.assert_array_equal(result[2][possible], (order % vocab)[possible])
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_the_normalizer_is_the_log_of_the_summed_exponentials(monkeypatch, in_turn):
+    monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(lanes_in_turn=in_turn))
+    x = 50 * np.random.default_rng(0).normal(size=(3, 2, 1021))
+    x[0, 0], x[1, 0, 7], x[1, 1, 3], x[2, 0, 5:] = -np.inf, np.inf, np.nan, -np.inf
+    normalizer = jax.jit(logsumexp)(x.astype(np.float32))
+    with np.errstate(invalid="ignore"):
+        expected = np.logaddexp.reduce(x, axis=-1)
+    np.testing.assert_allclose(normalizer, expected, rtol=1e-6)
 
 
 # Exhaustive enumeration.

@@ -59,10 +59,10 @@ def test_a_transposed_weight_gives_the_same_product(values, weights):
     run, tolerance = jax.jit(run, static_argnums=0), 1e-5 if values == F32 else 2**-7
     for x in inputs:
         expected = run(matmul, x, weight)
-        for got, same in zip(run(matmul_transposed, x, weight.T), expected, strict=True):
-            assert got.dtype == same.dtype and got.shape == same.shape
-            got, same = got.astype(F32), same.astype(F32)
-            np.testing.assert_allclose(got, same, tolerance, tolerance, err_msg=x.shape)
+        for result, same in zip(run(matmul_transposed, x, weight.T), expected, strict=True):
+            assert result.dtype == same.dtype and result.shape == same.shape
+            result, same = result.astype(F32), same.astype(F32)
+            np.testing.assert_allclose(result, same, tolerance, tolerance, err_msg=x.shape)
 
 
 @pytest.mark.parametrize("weights", [F32, BF16])

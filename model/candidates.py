@@ -5,7 +5,6 @@ Axes: B lanes · N beams · V vocabulary · K candidates · C chunks · c values
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -85,13 +84,6 @@ def chunk_maxima(x: Float[Array, "... V"], chunk: int) -> Float[Array, "... C"]:
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, padding)
 
 
-def maxima_of_allowed(
-    x: Float[Array, "... V"], allowed: Bool[Array, "... #V"], chunk: int
-) -> Float[Array, "... C"]:
-    """`chunk_maxima` of the allowed values."""
-    return chunk_maxima(jnp.where(allowed, x, -jnp.inf), chunk)
-
-
 def top_k_of_chunks(
     x: Float[Array, "B N V"],
     k: int,
@@ -110,7 +102,9 @@ def top_k_of_chunks(
         maxima = chunk_maxima(x, chunk)
     else:
         allowed = jnp.broadcast_to(allowed, (len(x), *jnp.shape(allowed)[1:]))
-        maxima = by_lane(partial(maxima_of_allowed, chunk=chunk), x, allowed)
+        maxima = by_lane(
+            lambda x, allowed: chunk_maxima(jnp.where(allowed, x, -jnp.inf), chunk), x, allowed
+        )
     maxima = log_probs(maxima, jnp.arange(rows)[None])  # [B, N, C]
     _, best = jax.lax.top_k(maxima.reshape(len(x), -1), k)
     best = jnp.sort(best, axis=-1)  # [B, k]: numbers of chunks

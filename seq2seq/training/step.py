@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.platforms import by_platform
 from seq2seq.runtime.devices import AXIS, replicated
 from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.loss import LossSums, blockwise_cross_entropy, zero_sums
@@ -162,8 +163,14 @@ def make_train_step(
             return state._replace(params=params, optimizer=optimizer_state, ema=ema)
 
         is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
-        # Not `where`, which would hold two copies of the state.
-        state = jax.lax.cond(is_finite, updated, lambda _: state, gradients)
+
+        def next_state(in_branch: bool) -> TrainState:
+            if in_branch:
+                return jax.lax.cond(is_finite, updated, lambda _: state, gradients)
+            new = updated(gradients)
+            return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), new, state)
+
+        state = by_platform(lambda choices: choices.update_in_branch, next_state)
         return state._replace(step=state.step + 1), metrics
 
     return train_step

@@ -1,9 +1,10 @@
 """Platforms: one table of the choices that depend on the device, with the reason for each value.
 
-Those of the CPU are measured where the comment says so. Those of GPU and TPU are derived, and none
-is measured yet (docs/SCALING.md). The layout of a cache (model/cache.py) is the same
-on all platforms, because the programs of several platforms can share one file (scripts/export.py).
-A CPU reads it as it is stored; on GPU and TPU, XLA chooses the order of the axes in memory.
+Those of the CPU are measured where the comment says so. Those of GPU and TPU are derived or judged
+by their compilers (docs/SCALING.md, benchmarks/accelerator.md). The layout of a cache
+(model/cache.py) is the same on all platforms, because the programs of several platforms can share
+one file (scripts/export.py). A CPU reads it as it is stored; on GPU and TPU, XLA chooses the order
+of the axes in memory.
 """
 
 from collections.abc import Callable

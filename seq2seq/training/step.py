@@ -164,13 +164,14 @@ def make_train_step(
 
         is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
 
-        def next_state(in_branch: bool) -> TrainState:
+        def updated_if_finite(in_branch: bool) -> TrainState:
             if in_branch:
                 return jax.lax.cond(is_finite, updated, lambda _: state, gradients)
-            new = updated(gradients)
-            return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), new, state)
+            return jax.tree.map(
+                lambda new, old: jnp.where(is_finite, new, old), updated(gradients), state
+            )
 
-        state = by_platform(lambda choices: choices.update_in_branch, next_state)
+        state = by_platform(lambda choices: choices.update_in_branch, updated_if_finite)
         return state._replace(step=state.step + 1), metrics
 
     return train_step

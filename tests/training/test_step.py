@@ -29,6 +29,7 @@ from small_steps import (
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokens.pairs import Pairs, ragged
+from seq2seq.model import platforms
 from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.devices import replicated
 from seq2seq.storage.config import Config, TrainingConfig
@@ -98,7 +99,8 @@ def test_a_schedule_ends_at_num_steps_even_if_steps_were_skipped():
     assert int(adam.count) == 2  # applied updates
 
 
-def test_any_optimizer_is_applied_only_if_both_loss_and_gradient_are_finite(monkeypatch):
+@pytest.mark.parametrize("in_branch", [True, False])
+def test_any_optimizer_is_applied_only_if_both_loss_and_gradient_are_finite(monkeypatch, in_branch):
     """Gradient descent with a rate of 1 and momentum, whose first update is the gradient of the
     mean loss. The first label of the batch selects what is not finite."""
 
@@ -111,6 +113,7 @@ def test_any_optimizer_is_applied_only_if_both_loss_and_gradient_are_finite(monk
         return sums._replace(loss=sums.loss + jnp.where(case == 1, jnp.inf, root))
 
     monkeypatch.setattr("seq2seq.training.step.loss_sums", spoilt)
+    monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(update_in_branch=in_branch))
     descent = optax.chain(optax.trace(0.5), optax.scale(-1.0))
     step = spread_over(make_train_step(model(), descent, TRAINING), 1)
     before = host_state()._replace(optimizer=jax.device_get(descent.init(host_state().params)))

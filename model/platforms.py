@@ -33,7 +33,7 @@ class Choices(NamedTuple):
     update_in_branch: bool = False  # otherwise old and new state are computed, and one is selected
 
 
-# Equal on all platforms:
+# Equal on all platforms, or on GPU and TPU:
 # queue: derived. Lanes idle at the end of a call only, for about one sentence of 16.
 # chunk: derived. Results are saved after as many lines, so a fast device writes few files a second.
 #   A chunk is never smaller than a batch (seq2seq/decoding/engine/sizes.py).

@@ -146,7 +146,10 @@ def test_each_core_is_a_device_up_to_eight(monkeypatch, cores, asked, devices):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     prepare_jax("off", asked)
-    assert settings["jax_num_cpu_devices"] == devices
+    assert settings == {
+        "jax_num_cpu_devices": devices,
+        "jax_threefry_gpu_kernel_lowering": True,
+    }
 
 
 def test_the_compilation_cache_keeps_the_most_recently_used_programs(tmp_path):

@@ -52,9 +52,9 @@ class Queue(NamedTuple):
     """Lets Q sentences share fewer `lanes`: a lane that is done takes the next sentence.
 
     `load(state, lanes, sentences)` returns the step's state with each of the sentences at the start
-    in its lane. The lanes are distinct. It must ignore lanes beyond the last one, as
-    `x.at[lanes].set` does. The first sentences are loaded in the same way, so the initial state
-    needs no sentence.
+    in its lane. The sentences are the next ones of the queue, in its order; the lanes are distinct.
+    It must ignore lanes beyond the last one, as `x.at[lanes].set` does. The first sentences are
+    loaded in the same way, so the initial state needs no sentence.
     """
 
     lanes: int

@@ -29,7 +29,7 @@ class EncoderDecoder(nn.Module):
 
     A subclass defines `encode` and `hidden` for teacher forcing; `step` and `empty_caches` for a
     search; and `encoder_values` and `step_values`, from which batch sizes follow. A search calls
-    1. `encode_for_search` for batches of sources: the queue holds the results,
+    1. `encode_for_search` for the next sources of the queue, a batch at a time,
     2. `memory` when a sentence enters a lane: each step reads it,
     3. `step` for the newest token of all hypotheses.
     The methods `empty_…` allocate what these write. They read the config only, so they need no
@@ -102,8 +102,7 @@ class EncoderDecoder(nn.Module):
     # Search.
 
     def encode_for_search(self, source: Int[Array, "B S"], segments: Int[Array, "B S"]) -> Any:
-        """What the queue holds of each source: arrays that begin with B. The smaller, the better:
-        a queue has many more sentences than there are lanes."""
+        """What is kept of a source until a lane takes it: arrays that begin with B."""
         return self.encode(source, segments)
 
     def memory(self, encoded: Any) -> Any:

@@ -252,8 +252,7 @@ class Transformer(EncoderDecoder):
         return x
 
     def memory(self, encoded: Float[Array, "B S D"]) -> tuple[StoredKeysValues, ...]:
-        """Cross-attention keys and values of every decoder layer, computed once per sentence. They
-        are larger than the encoder's output, which the queue holds."""
+        """Cross-attention keys and values of every decoder layer, computed once per sentence."""
         return tuple(map(stored, self.decoder.memory_keys_values(encoded)))
 
     def step(

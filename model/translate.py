@@ -1,4 +1,4 @@
-"""Encode once, then search: the whole decoding as one function for one compiled graph.
+"""Encode and search: the whole decoding as one function for one compiled graph.
 
 Axes: B sentences · S source · N beams · V vocabulary · T steps · P prefix · M models · Q queued
 sentences · R sentences that are loaded together.
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .beam_search import Queue, Step, beam_search
 from .checks import check_array, check_shape
@@ -61,32 +61,22 @@ class Request(NamedTuple):
     keys: Array | None = None  # [B] PRNG keys of samples
 
 
-def encode_batches(model: EncoderDecoder, variables: Any, request: Request, batch: int) -> Any:
-    """`EncoderDecoder.encode_for_search` of all sources, `batch` sentences at a time."""
-    sentences, length = request.source.shape
+class Encoded(NamedTuple):
+    """The sentences of a queue that B lanes take next, encoded B at a time.
 
-    def encode(i: Array, encoded: Any) -> Any:
-        start = jnp.minimum(i * batch, sentences - batch)
-        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
-        segments = jnp.arange(length) < cut(request.lengths)[:, None]  # [batch, S]
-        new = model.apply(
-            variables, cut(request.source), segments.astype(jnp.int32), method="encode_for_search"
-        )
-        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
-        return jax.tree.map(write, encoded, new)
+    Few are kept, so that they take little memory: sentence q is row q modulo 2B (modulo B if the
+    queue has at most B).
+    """
 
-    batches = -(-(request.lengths > 0).sum() // batch)
-    empty = model.empty_encoded(sentences, length)
-    return jax.lax.fori_loop(0, batches, encode, empty)
+    models: tuple[Any, ...]  # `EncoderDecoder.encode_for_search` of each model
+    sentences: Int[Array, ""]  # number of those encoded until now
 
 
-def encode_sources(model: EncoderDecoder, variables: Any, request: Request, lanes: int) -> Any:
-    """`encode_batches` with `lanes` sentences in a batch, or fewer (`Choices.encoder_tokens`)."""
+class QueueState(NamedTuple):
+    """The state of a search in which lanes take the sentences of a queue."""
 
-    def batch(choices: Choices) -> int:
-        return max(1, min(lanes, choices.encoder_tokens // request.source.shape[1]))
-
-    return by_platform(batch, partial(encode_batches, model, variables, request))
+    decoders: tuple[DecoderState, ...]  # of the models
+    encoded: Encoded
 
 
 def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
@@ -141,8 +131,14 @@ def translate(
     beams = search.samples or search.beam_size
     lanes = sentences if search.samples else min(lanes, sentences)
     steps = [partial(model.apply, variables, method="step") for model, variables in models]
-    step = ensemble(steps, search.weights)
-    encoded = [encode_sources(model, variables, request, lanes) for model, variables in models]
+    decoder_step = ensemble(steps, search.weights)
+
+    def step(
+        tokens: Array, state: QueueState, t: Array, parents: Array, ancestry: Array
+    ) -> tuple[Array, QueueState]:
+        logits, decoders = decoder_step(tokens, state.decoders, t, parents, ancestry)
+        return logits, state._replace(decoders=decoders)
+
     start = jnp.full(sentences, config.start_id)
     limits = jnp.where(request.lengths > 0, request.limits, 0)
     rules = make_rules(
@@ -152,15 +148,8 @@ def translate(
         prefix=request.prefix,
         free_ends=jnp.minimum(limits, max_length) if search.forced_end else None,
     )
-    state = tuple(
-        DecoderState(
-            model.empty_memory(lanes, source_length),
-            jnp.zeros(lanes, request.lengths.dtype),
-            model.empty_caches(lanes, max_length, beams),
-        )
-        for model, _ in models
-    )
-    load = partial(load_sentences, models, encoded, request.lengths)
+    state = empty_queue(models, sentences, lanes, source_length, max_length, beams)
+    load = partial(load_sentences, models, request.source, request.lengths)
     if search.samples:
         assert request.keys is not None  # `check_request`
         state = load(state, jnp.arange(lanes), jnp.arange(lanes))
@@ -178,38 +167,129 @@ def translate(
     )  # fmt: skip
 
 
+def empty_queue(
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    sentences: int,
+    lanes: int,
+    source_length: int,
+    max_length: int,
+    beams: int,
+) -> QueueState:
+    """The state before the first sentence is encoded."""
+    rows = lanes * min(2, -(-sentences // lanes))
+    decoders = tuple(
+        DecoderState(
+            model.empty_memory(lanes, source_length),
+            jnp.zeros(lanes, jnp.int32),
+            model.empty_caches(lanes, max_length, beams),
+        )
+        for model, _ in models
+    )
+    encoded = tuple(model.empty_encoded(rows, source_length) for model, _ in models)
+    return QueueState(decoders, Encoded(encoded, jnp.int32(0)))
+
+
 def load_sentences(
     models: Sequence[tuple[EncoderDecoder, Any]],
-    encoded: Sequence[Any],
+    source: Int[Array, "Q S"],
     lengths: Int[Array, " Q"],
-    states: tuple[DecoderState, ...],
+    state: QueueState,
     lanes: Int[Array, " R"],
     sentences: Int[Array, " R"],
-) -> tuple[DecoderState, ...]:
-    """Compute the memory of sentences and write it to lanes, where all steps read it.
+) -> QueueState:
+    """Compute the memory of R ≤ B sentences and write it to lanes, where all steps read it.
 
     The caches keep their values: stale entries are in no ancestry, so they stay masked, and an RNN
     does not read its state at t = 0.
     """
 
+    def needed(encoded: Encoded) -> Bool[Array, ""]:
+        return encoded.sentences < jnp.minimum(sentences[-1] + 1, len(source))
+
+    encode = partial(encode_next, models, source, lengths, len(state.decoders[0].lengths))
+    encoded = jax.lax.while_loop(needed, encode, state.encoded)
+
     def put(old: Array, new: Array) -> Array:
         return old.at[lanes].set(new, unique_indices=True)
 
     def loaded(
-        model: EncoderDecoder, variables: Any, encoded: Any, state: DecoderState
+        model: EncoderDecoder, variables: Any, encoded: Any, decoder: DecoderState
     ) -> DecoderState:
-        rows = jax.tree.map(lambda x: x[sentences], encoded)  # begin with R
+        rows = jax.tree.map(lambda x: x[sentences % len(x)], encoded)  # begin with R
         memory = model.apply(variables, rows, method="memory")
         return DecoderState(
-            jax.tree.map(put, state.memory, memory),
-            put(state.lengths, lengths[sentences]),
-            state.caches,
+            jax.tree.map(put, decoder.memory, memory),
+            put(decoder.lengths, lengths[sentences]),
+            decoder.caches,
         )
 
-    return tuple(
-        loaded(model, variables, model_encoded, state)
-        for (model, variables), model_encoded, state in zip(models, encoded, states, strict=True)
+    decoders = tuple(
+        loaded(*model, model_encoded, decoder)
+        for model, model_encoded, decoder in zip(
+            models, encoded.models, state.decoders, strict=True
+        )
     )
+    return QueueState(decoders, encoded)
+
+
+def encode_next(
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    source: Int[Array, "Q S"],
+    lengths: Int[Array, " Q"],
+    lanes: int,
+    encoded: Encoded,
+) -> Encoded:
+    """Encode the next sentences of the queue, as many as there are lanes."""
+
+    def cut(x: Array) -> Array:  # [B, …], with padding after the last sentence
+        padded = jnp.pad(x, ((0, -len(x) % lanes), *[(0, 0)] * (x.ndim - 1)))
+        return jax.lax.dynamic_slice_in_dim(padded, encoded.sentences, lanes)
+
+    def put(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new, encoded.sentences % len(old), axis=0)
+
+    rows = tuple(
+        jax.tree.map(put, old, encode_sources(*model, cut(source), cut(lengths)))
+        for model, old in zip(models, encoded.models, strict=True)
+    )
+    return Encoded(rows, encoded.sentences + lanes)
+
+
+def encode_sources(
+    model: EncoderDecoder, variables: Any, source: Int[Array, "B S"], lengths: Int[Array, " B"]
+) -> Any:
+    """`EncoderDecoder.encode_for_search`, for as many sentences at a time as the platform suits."""
+    lanes, length = source.shape
+
+    def batch(choices: Choices) -> int:
+        return max(1, min(lanes, choices.encoder_tokens // length))
+
+    return by_platform(batch, partial(encode_batches, model, variables, source, lengths))
+
+
+def encode_batches(
+    model: EncoderDecoder,
+    variables: Any,
+    source: Int[Array, "B S"],
+    lengths: Int[Array, " B"],
+    batch: int,
+) -> Any:
+    """`EncoderDecoder.encode_for_search`, for `batch` sentences at a time."""
+    sentences, length = source.shape
+
+    def encode(i: Array, encoded: Any) -> Any:
+        start = jnp.minimum(i * batch, sentences - batch)
+        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
+        segments = jnp.arange(length) < cut(lengths)[:, None]  # [batch, S]
+        new = model.apply(
+            variables, cut(source), segments.astype(jnp.int32), method="encode_for_search"
+        )
+        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
+        return jax.tree.map(write, encoded, new)
+
+    batches = -(-(lengths > 0).sum() // batch)
+    empty = model.empty_encoded(sentences, length)
+    return jax.lax.fori_loop(0, batches, encode, empty)
 
 
 def check_request(

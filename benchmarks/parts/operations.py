@@ -18,7 +18,7 @@ from seq2seq.model.translate import Request
 from seq2seq.training.parameters import parameter_shapes
 
 NO_WORK = {"constant", "return", "iota", "reshape", "broadcast_in_dim"}
-BRANCHES = {"case", "if"}
+BRANCHES = {"case", "if", "while"}  # a loop in a step encodes and loads sentences
 MOVES = {"gather", "scatter", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad"}
 
 
@@ -26,7 +26,7 @@ class Operations(NamedTuple):
     """Operations of a region, each with its name and the bytes of its operands."""
 
     always: list[tuple[str, int]]
-    branches: list[tuple[str, int]]  # within conditionals
+    branches: list[tuple[str, int]]  # within conditionals and loops
 
 
 def operations_rows(
@@ -56,10 +56,7 @@ def operations_rows(
 
 
 def search_loop(lowered: jax.stages.Lowered) -> Operations:
-    """The operations of the body of the loop with the most operations: that of the search.
-
-    A loop inside it counts once.
-    """
+    """The operations of the body of the loop with the most operations: that of the search."""
     module = lowered.compiler_ir("stablehlo")
     functions = {str(function.name).strip('"'): function for function in module.body.operations}
     loops = [body for function in functions.values() for body in loop_bodies(function.operation)]
@@ -87,7 +84,7 @@ def counted_operations(region: Any, functions: dict[str, Any]) -> Operations:
         for statement in block:
             operation = statement.operation
             name = operation.name.rpartition(".")[2]
-            regions = list(operation.regions) if name in BRANCHES | {"while"} else []
+            regions = list(operation.regions) if name in BRANCHES else []
             if name == "call":
                 callee = str(operation.attributes["callee"]).strip('@"')
                 regions = list(functions[callee].operation.regions)

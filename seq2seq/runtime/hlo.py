@@ -59,18 +59,22 @@ class Program:
         for name, lines in computations.items():
             self._computations[name] = _operations(lines, computations)
 
-    def accessed(self, name: str = "") -> int:
+    def accessed(self, name: str = "", unknown_trips: int = 1) -> int:
         """The bytes that the operations of a computation (by default all) read and write. Of the
-        branches of a conditional the largest counts."""
+        branches of a conditional the largest counts. A loop whose number of iterations is not a
+        constant counts `unknown_trips` times."""
         total = 0
         for operation in self._computations.get(name or self._entry, ()):
-            inner = [self.accessed(called) for called in operation.called]
-            total += operation.bytes + (operation.trips or 1) * max(inner, default=0)
+            inner = [self.accessed(called, unknown_trips) for called in operation.called]
+            trips = operation.trips if operation.kind == "while" else 1
+            trips = unknown_trips if trips is None else trips
+            total += operation.bytes + trips * max(inner, default=0)
         return total
 
     def step(self) -> int:
         """`accessed` of one iteration of the loop with the most operations among those whose number
-        of iterations is not a constant: the steps of a search. 0 without such a loop."""
+        of iterations is not a constant: the steps of a search. 0 without such a loop. The loops in
+        it that encode and load sentences do not count, because most steps do not run them."""
         loops = [
             operation.called[0]
             for operations in self._computations.values()
@@ -78,7 +82,7 @@ class Program:
             if operation.kind == "while" and operation.trips is None
         ]
         longest = max(loops, key=lambda name: len(self.operations_of(name)), default=None)
-        return self.accessed(longest) if longest else 0
+        return self.accessed(longest, unknown_trips=0) if longest else 0
 
     def all_reduced(self) -> int:
         """The bytes that all devices add up, of one iteration of each loop."""

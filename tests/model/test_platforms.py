@@ -10,7 +10,6 @@ from seq2seq.model import candidates, platforms, translate
 from seq2seq.model.cache import StoredKeysValues
 from seq2seq.model.platforms import CPU, GPU, TPU, by_platform, choices_of
 from seq2seq.model.transformer import Transformer
-from seq2seq.model.translate import Request
 
 NAMES = ("cpu", "cuda", "rocm", "tpu")
 
@@ -48,10 +47,10 @@ def test_equal_values_give_a_program_without_branches():
 def test_the_encoder_takes_as_many_sentences_as_fit_into_its_tokens(monkeypatch, lanes, length):
     taken, memory = [], (StoredKeysValues(jnp.zeros(1), jnp.zeros(1)),)
     monkeypatch.setattr(translate, "encode_batches", lambda *a: taken.append(a[-1]) or memory)
-    request = Request(*(np.zeros(shape, np.int32) for shape in ((lanes, length), lanes, lanes)))
+    source, lengths = (jnp.zeros(shape, jnp.int32) for shape in ((lanes, length), lanes))
     model, variables = Transformer(SMALL), {"params": {}}
     # A trace holds the branches of all platforms; outside of jit only one of them is run.
-    jax.eval_shape(lambda: translate.encode_sources(model, variables, request, lanes))
+    jax.eval_shape(lambda: translate.encode_sources(model, variables, source, lengths))
     expected = set()
     for choices in (CPU, GPU, TPU):
         fitting = [n for n in range(1, lanes + 1) if n * length <= choices.encoder_tokens]

@@ -196,18 +196,18 @@ def test_results_do_not_depend_on_the_place_in_the_batch_in_any_bit():
         assert_same_bits([x[order] for x in usual], again)
 
 
-def test_sentences_that_share_lanes_have_the_same_results_in_any_order():
-    """Every bit is equal for the same number of lanes; for another, scores differ by rounding."""
-    model = tiny_model()
-    source, usual = random_source(), translator(model)(random_source(), LENGTHS, LIMITS)
-    search = translator(model, lanes=2)
-    shared = search(source, LENGTHS, LIMITS)
-    np.testing.assert_array_equal(shared.tokens, usual.tokens)
-    np.testing.assert_allclose(shared.scores, usual.scores, rtol=1e-5, atol=1e-5)
-    for shift in range(1, B):
-        order = (np.arange(B) + shift) % B
-        again = search(source[order], LENGTHS[order], LIMITS[order])
-        assert_same_bits([x[order] for x in shared], again)
+def test_sentences_that_share_lanes_have_the_same_results_in_any_place_of_the_queue():
+    """Every bit is equal for the same number of lanes; for another, scores differ by rounding.
+
+    Up to two of eleven lanes take sentences together, also the last that is encoded and the next.
+    """
+    model, source, places = tiny_model(), random_source(), np.arange(23) % B
+    usual = translator(model)(source, LENGTHS, LIMITS)
+    search = translator(model, lanes=11)
+    shared = search(source[places], LENGTHS[places], LIMITS[places])
+    np.testing.assert_array_equal(shared.tokens, usual.tokens[places])
+    np.testing.assert_allclose(shared.scores, usual.scores[places], rtol=1e-5, atol=1e-5)
+    assert_same_bits(shared, [x[places] for x in shared])
 
 
 @pytest.mark.parametrize("lanes", [2, B])
@@ -267,7 +267,7 @@ def equations(jaxpr, stop=()):
                 yield from equations(inner, stop)
 
 
-def test_the_graph_encodes_before_the_search_loop_and_projects_the_memory_of_loaded_sentences():
+def test_the_graph_encodes_and_projects_sentences_when_lanes_take_them():
     layers = 2
     model = tiny_model(num_layers=layers)
     graph = jax.make_jaxpr(partial(search_once, model, B))(
@@ -278,9 +278,14 @@ def test_the_graph_encodes_before_the_search_loop_and_projects_the_memory_of_loa
     def dots(jaxpr):
         return sum(e.primitive.name == "dot_general" for e in equations(jaxpr))
 
+    def loops(jaxpr):
+        whiles = (e for e in equations(jaxpr, stop=("while",)) if e.primitive.name == "while")
+        return [e.params["body_jaxpr"].jaxpr for e in whiles]
+
     outside = list(equations(graph, stop=("while",)))
-    loops = [e.params["body_jaxpr"].jaxpr for e in outside if e.primitive.name == "while"]
-    encode, search = loops
+    (search,) = loops(graph)
+    (fill,) = loops(search)
+    (encode,) = loops(fill)
     assert sum(e.primitive.name == "dot_general" for e in outside) == 0
     assert sum(e.primitive.name == "scan" for e in outside) == 1  # the walk back
 
@@ -290,9 +295,8 @@ def test_the_graph_encodes_before_the_search_loop_and_projects_the_memory_of_loa
     blocks = 1 + 2 + 3 + 4  # one branch for each number of blocks of the cache
     self_attention, cross_attention, feed_forward, logits = 4 + 2 * blocks, 2 + 2, 2, 1
     step = layers * (self_attention + cross_attention + feed_forward) + logits
-    assert dots(search) == step + memory
-    (fill,) = (e for e in equations(search) if e.primitive.name == "while")
-    assert dots(fill.params["body_jaxpr"].jaxpr) == memory
+    assert dots(search) == step + memory + encoder
+    assert dots(fill) == memory + encoder
     branches = [
         [dots(branch.jaxpr) for branch in e.params["branches"]]
         for e in equations(search)

@@ -31,6 +31,16 @@ TEXT = """HloModule jit_f, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
   %x = bf16[16]{0} get-tuple-element(%s), index=1
   %i = s32[] get-tuple-element(%s), index=0
   %y = bf16[16]{0} negate(%x)
+  %w = (s32[], bf16[16]{0}) while(%s), condition=%active, body=%refill
+  %k = f32[8]{0} conditional(%p, %g, %g), branch_computations={%small, %large}
+  ROOT %t = (s32[], bf16[16]{0}) tuple(%i, %y)
+}
+
+%refill (s: (s32[], bf16[16])) -> (s32[], bf16[16]) {
+  %s = (s32[], bf16[16]{0}) parameter(0)
+  %x = bf16[16]{0} get-tuple-element(%s), index=1
+  %i = s32[] get-tuple-element(%s), index=0
+  %y = bf16[16]{0} add(%x, %x)
   ROOT %t = (s32[], bf16[16]{0}) tuple(%i, %y)
 }
 
@@ -73,11 +83,12 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 def test_bytes_are_those_of_all_operations_outside_fusions_as_often_as_they_run():
     program = Program(TEXT)
-    body, search, branch = 2 * 32 + 3 * 4, 2 * 32, 4 * 32
-    assert program.accessed() == (4 + 3) * body + search + branch + 2 * 32
-    assert program.step() == search and program.all_reduced() == 32
+    body, branch, refill = 2 * 32 + 3 * 4, 4 * 32, 3 * 32
+    step = 2 * 32 + branch
+    assert program.accessed() == (4 + 3) * body + step + refill + branch + 2 * 32
+    assert program.step() == step and program.all_reduced() == 32
     kinds = [operation.kind for operation in program.operations_of("main")]
-    assert [kinds.count(kind) for kind in ("negate", "fusion", "all-reduce")] == [4, 2, 1]
+    assert [kinds.count(kind) for kind in ("negate", "fusion", "all-reduce")] == [7, 2, 1]
     assert shape_bytes("(pred[3,5]{1,0}, bf16[2]{0}, s32[], f64[2]{0})") == 15 + 4 + 4 + 16
 
 

@@ -62,35 +62,29 @@ def automatic_batch_size(
         return choices.sentences
     most = max(1, choices.hypotheses // (options.samples or options.beam_size))
     if memory is not None:
-        most = min(most, sentences_in(memory, models, options, choices.queue))
+        most = min(most, sentences_in(memory, models, options))
     # A power of two: devices of slightly different memory get the same programs, so the same bytes.
     return min(choices.sentences, 1 << most.bit_length() - 1)
 
 
-def sentences_in(
-    memory: int, models: Sequence[ModelConfig], options: DecodingConfig, queue: int
-) -> int:
+def sentences_in(memory: int, models: Sequence[ModelConfig], options: DecodingConfig) -> int:
     """The largest batch size whose searches fit into `memory` bytes of a device; at least 1."""
     longest = min(model.max_length for model in models)
     # In the order of a batch size: a bucket of twice the length has half as many lanes.
     lane = max(
-        sum(lane_bytes(model, options, bucket, longest, queue) for model in models)
-        * 32
-        / max(32, bucket)
+        sum(lane_bytes(model, options, bucket, longest) for model in models) * 32 / max(32, bucket)
         for bucket in length_buckets(longest)
     )
     parameters = 4 * sum(map(num_parameters, models))
     return max(1, int(USABLE * max(0, memory - parameters) / lane))
 
 
-def lane_bytes(
-    model: ModelConfig, options: DecodingConfig, source: int, longest: int, queue: int
-) -> int:
+def lane_bytes(model: ModelConfig, options: DecodingConfig, source: int, longest: int) -> int:
     """The bytes of a model in a lane that searches a bucket of `source` tokens.
 
-    The sum of the caches of the decoder, the memory of the sentences in the lane and in its part of
-    the queue, and the largest intermediate values: of a step of the search, of the encoder, or of
-    teacher forcing.
+    The sum of the caches of the decoder, the memory of the sentence in the lane, two sentences that
+    are encoded (`Encoded`), and the largest intermediate values: of a step of the search, of the
+    encoder, or of teacher forcing.
     """
     target = int(max_lengths(options, np.array(source), longest))
     beams, module = options.samples or options.beam_size, make_model(model)
@@ -98,7 +92,7 @@ def lane_bytes(
         lambda: (
             module.empty_caches(1, target, beams),
             module.empty_memory(1, source),
-            module.empty_encoded(queue, source),
+            module.empty_encoded(2, source),
         )
     )
     stored = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))

@@ -23,7 +23,7 @@ def sizes(platform="gpu", memory=None, devices=1, cores=1, models=(MODEL,), **op
     return sizes_of(models, DecodingConfig(**options), platform, memory, devices, cores)
 
 
-def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
+def cache_bytes(batch_size, bucket, beam_size, model=MODEL):
     """The bytes of the caches and of the encoded sentences in a search, from the real arrays."""
     lanes = lanes_of(batch_size, bucket)
     target = int(max_lengths(DecodingConfig(), jax.numpy.array(bucket), model.max_length))
@@ -32,7 +32,7 @@ def cache_bytes(batch_size, bucket, beam_size, queue, model=MODEL):
         for shape in ((lanes, target * beam_size), (lanes, bucket))
     ]
     caches = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))
-    return caches + 4 * lanes * queue * bucket * model.d_model
+    return caches + 4 * 2 * lanes * bucket * model.d_model
 
 
 @pytest.mark.parametrize("beam_size", [1, 4, 100])
@@ -64,7 +64,7 @@ def test_an_accelerator_of_large_memory_extends_thousands_of_hypotheses(platform
 def test_the_caches_of_all_buckets_fit_into_half_of_the_memory(memory, beam_size):
     chosen = sizes(memory=memory * GB, beam_size=beam_size)
     used = [
-        cache_bytes(chosen.batch_size, bucket, beam_size, chosen.queue)
+        cache_bytes(chosen.batch_size, bucket, beam_size)
         for bucket in length_buckets(MODEL.max_length)
     ]
     assert memory * GB / 16 < max(used) < memory * GB / 2 or chosen.batch_size * beam_size == 4096

@@ -149,7 +149,8 @@ def translate(
         free_ends=jnp.minimum(limits, max_length) if search.forced_end else None,
     )
     state = empty_queue(models, sentences, lanes, source_length, max_length, beams)
-    load = partial(load_sentences, models, request.source, request.lengths)
+    lengths = jnp.asarray(request.lengths, jnp.int32)
+    load = partial(load_sentences, models, request.source, lengths)
     if search.samples:
         assert request.keys is not None  # `check_request`
         state = load(state, jnp.arange(lanes), jnp.arange(lanes))

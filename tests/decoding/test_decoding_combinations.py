@@ -10,6 +10,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from marks import slow_except
 from pairwise import pairwise_rows
 from random_parameters import random_params
 from slow_translator import CustomRule, SlowTranslator
@@ -162,6 +163,7 @@ def assert_same_translations(row):
     assert np.median(errors) < USUAL[dtype] and max(errors) < LARGEST[dtype], row
 
 
-@pytest.mark.parametrize("number", range(len(ROWS)))
+# The first rows have most of the pairs.
+@pytest.mark.parametrize("number", slow_except(range(8), range(len(ROWS))))
 def test_a_translator_equals_the_slow_one(number):
     assert_same_translations(ROWS[number])

@@ -68,7 +68,7 @@ class Encoded(NamedTuple):
     queue has at most B).
     """
 
-    models: tuple[Any, ...]  # `EncoderDecoder.encode_for_search` of each model
+    outputs: tuple[Any, ...]  # `EncoderDecoder.encode_for_search` of each model
     sentences: Int[Array, ""]  # number of those encoded until now
 
 
@@ -186,8 +186,8 @@ def empty_queue(
         )
         for model, _ in models
     )
-    encoded = tuple(model.empty_encoded(rows, source_length) for model, _ in models)
-    return QueueState(decoders, Encoded(encoded, jnp.int32(0)))
+    outputs = tuple(model.empty_encoded(rows, source_length) for model, _ in models)
+    return QueueState(decoders, Encoded(outputs, jnp.int32(0)))
 
 
 def load_sentences(
@@ -214,9 +214,9 @@ def load_sentences(
         return old.at[lanes].set(new, unique_indices=True)
 
     def loaded(
-        model: EncoderDecoder, variables: Any, encoded: Any, decoder: DecoderState
+        model: EncoderDecoder, variables: Any, output: Any, decoder: DecoderState
     ) -> DecoderState:
-        rows = jax.tree.map(lambda x: x[sentences % len(x)], encoded)  # begin with R
+        rows = jax.tree.map(lambda x: x[sentences % len(x)], output)  # begin with R
         memory = model.apply(variables, rows, method="memory")
         return DecoderState(
             jax.tree.map(put, decoder.memory, memory),
@@ -225,10 +225,8 @@ def load_sentences(
         )
 
     decoders = tuple(
-        loaded(*model, model_encoded, decoder)
-        for model, model_encoded, decoder in zip(
-            models, encoded.models, state.decoders, strict=True
-        )
+        loaded(*model, output, decoder)
+        for model, output, decoder in zip(models, encoded.outputs, state.decoders, strict=True)
     )
     return QueueState(decoders, encoded)
 
@@ -249,11 +247,11 @@ def encode_next(
     def put(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new, encoded.sentences % len(old), axis=0)
 
-    rows = tuple(
+    outputs = tuple(
         jax.tree.map(put, old, encode_sources(*model, cut(source), cut(lengths)))
-        for model, old in zip(models, encoded.models, strict=True)
+        for model, old in zip(models, encoded.outputs, strict=True)
     )
-    return Encoded(rows, encoded.sentences + lanes)
+    return Encoded(outputs, encoded.sentences + lanes)
 
 
 def encode_sources(

@@ -42,7 +42,7 @@ def test_the_option_takes_effect_in_this_process():
     [
         test_translate.test_results_do_not_depend_on_neighbours_in_any_bit,
         test_translate.test_results_do_not_depend_on_the_place_in_the_batch_in_any_bit,
-        test_translate.test_sentences_that_share_lanes_have_the_same_results_in_any_order,
+        test_translate.test_sentences_that_share_lanes_have_the_same_results_in_any_place_of_the_queue,
         test_translate.test_results_do_not_depend_on_ids_beyond_the_length_of_a_source_in_any_bit,
         test_sampling.test_samples_do_not_depend_on_neighbours,
     ],

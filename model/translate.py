@@ -149,8 +149,10 @@ def translate(
         free_ends=jnp.minimum(limits, max_length) if search.forced_end else None,
     )
     state = empty_queue(models, sentences, lanes, source_length, max_length, beams)
-    lengths = jnp.asarray(request.lengths, jnp.int32)
-    load = partial(load_sentences, models, request.source, lengths)
+    padding = -sentences % lanes  # after the last sentence, because `lanes` are encoded together
+    source = jnp.pad(request.source, ((0, padding), (0, 0)))
+    lengths = jnp.pad(jnp.asarray(request.lengths, jnp.int32), (0, padding))
+    load = partial(load_sentences, models, source, lengths)
     if search.samples:
         assert request.keys is not None  # `check_request`
         state = load(state, jnp.arange(lanes), jnp.arange(lanes))
@@ -238,11 +240,10 @@ def encode_next(
     lanes: int,
     encoded: Encoded,
 ) -> Encoded:
-    """Encode the next sentences of the queue, as many as there are lanes."""
+    """Encode the next sentences of the queue, as many as there are lanes; these divide Q."""
 
-    def cut(x: Array) -> Array:  # [B, …], with padding after the last sentence
-        padded = jnp.pad(x, ((0, -len(x) % lanes), *[(0, 0)] * (x.ndim - 1)))
-        return jax.lax.dynamic_slice_in_dim(padded, encoded.sentences, lanes)
+    def cut(x: Array) -> Array:  # [B, …]
+        return jax.lax.dynamic_slice_in_dim(x, encoded.sentences, lanes)
 
     def put(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new, encoded.sentences % len(old), axis=0)

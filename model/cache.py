@@ -23,6 +23,7 @@ from .matmul import FULL
 from .platforms import by_platform
 
 BLOCKS = 4  # of a cache: with more, fewer entries are read, but the program has a branch for each
+SHORTEST = 16  # steps of a block but the last: smaller ones save less time than their branches need
 
 
 class StoredKeysValues(NamedTuple):
@@ -61,7 +62,7 @@ def empty_memory(config: ModelConfig, rows: int, entries: int) -> tuple[StoredKe
 
 def empty_caches(config: ModelConfig, rows: int, steps: int, beams: int = 1) -> tuple[Cache, ...]:
     """Space for `beams` keys and values of each step in every decoder layer."""
-    size = -(-steps // BLOCKS)
+    size = max(-(-steps // BLOCKS), SHORTEST)
     sizes = [min(size, steps - start) for start in range(0, steps, size)]
     blocks = [empty_memory(config, rows, size * beams) for size in sizes]
     return tuple(Cache(layer, jnp.array(0)) for layer in zip(*blocks, strict=True))

@@ -89,6 +89,12 @@ def pytest_xdist_auto_num_workers():
     return usable_cores() + 1
 
 
+@pytest.fixture
+def short_cache_blocks(monkeypatch):
+    """The caches of short searches have several blocks too."""
+    monkeypatch.setattr("seq2seq.model.cache.SHORTEST", 1)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def limited_memory():
     """Release the compiled programs of earlier modules if this process holds too much memory."""

@@ -112,9 +112,9 @@ def test_the_paper_s_model_has_no_operation_of_a_choice_that_it_does_not_make():
     assert count["dot_general"] == 6 * attentions + 2 * feed_forwards + 1
     assert count["gather"] == 2 * embeddings
 
-    caches = model.empty_caches(1, 8, 2)
+    caches = model.empty_caches(1, 64, 2)
     memory = tuple(layer.blocks[0] for layer in caches)
-    ones, ancestry = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 2, 8), jnp.int32)
+    ones, ancestry = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 2, 64), jnp.int32)
     state = DecoderState(memory, ones[0, :1], caches)
     step = partial(model.apply, method="step")
     arguments = ones, state, ones[0, :1], ones, ancestry

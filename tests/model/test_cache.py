@@ -15,7 +15,6 @@ from test_attention import normal
 from seq2seq.model import platforms
 from seq2seq.model.attention import KeysValues, dot_product_attention
 from seq2seq.model.cache import (
-    BLOCKS,
     Cache,
     attend_to_cache,
     blockwise_attention,
@@ -121,17 +120,17 @@ def test_a_sentence_whose_values_are_nan_does_not_change_the_next_one_in_its_row
 
 
 @pytest.mark.parametrize(
-    "steps, dtype, stored_as",
+    "steps, number, dtype, stored_as",
     [
-        (1, "float32", "float32"),
-        (3, "mixed", "float32"),
-        (4, "bfloat16", "bfloat16"),
-        (5, "bfloat16", "bfloat16"),
-        (23, "float32", "float32"),
+        (1, 1, "float32", "float32"),
+        (16, 1, "mixed", "float32"),
+        (17, 2, "bfloat16", "bfloat16"),
+        (48, 3, "float32", "float32"),
+        (70, 4, "bfloat16", "bfloat16"),
     ],
 )
 def test_an_empty_cache_has_whole_steps_in_its_blocks_and_a_slot_for_each_hypothesis(
-    steps, dtype, stored_as
+    steps, number, dtype, stored_as
 ):
     config = replace(SMALL, dtype=dtype)
     caches = jax.eval_shape(lambda: empty_caches(config, 2, steps, beams=3))
@@ -144,6 +143,6 @@ def test_an_empty_cache_has_whole_steps_in_its_blocks_and_a_slot_for_each_hypoth
         assert {(rows, heads, width) for rows, heads, _, width in shapes} == {
             (2, SMALL.num_heads, SMALL.head_size)
         }
-        assert sum(sizes) == 3 * steps and len(sizes) <= BLOCKS
+        assert sum(sizes) == 3 * steps and len(sizes) == number
         assert all(size % 3 == 0 for size in sizes) and len(set(sizes[:-1])) <= 1
         assert sizes[-1] <= sizes[0]

@@ -19,6 +19,8 @@ from seq2seq.model.config import CHOICES
 from seq2seq.model.encoder_decoder import DecoderState
 from seq2seq.model.transformer import Stack, Transformer
 
+pytestmark = pytest.mark.usefixtures("short_cache_blocks")
+
 # Random histories: each slot continues a random slot with a random token.
 
 STEPS, BEAMS, SENTENCES = 7, 3, 2

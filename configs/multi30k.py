@@ -5,7 +5,8 @@ DIRECTORY contains train, val and test_2016_flickr, .en.gz and .de.gz.
 
 test_2016_flickr, sacreBLEU (cased, 13a, 2.6.0), dtype mixed, beam 5, the checkpoint that is best on
 val: 39.73 ± 0.18 (39.54, 39.89 and 39.75 with seeds 0, 1 and 2; val 40.26, 40.31, 40.01); the three
-as an ensemble 40.99 (val 41.81). Two cores of an Intel Xeon with AMX, jax 0.10.2: 33 min beside
+as an ensemble 40.99 (val 41.81); with the options that are best on val, the last checkpoints, beam
+10 and alpha 1.4 (val 42.48), 40.81. Two cores of an Intel Xeon with AMX, jax 0.10.2: 33 min beside
 other work (seed 0), 27 min of steps at the 11,450 target tokens/s without it; commits 777f88e
 (seeds 0 and 1) and 14d772d. The options were chosen on val (benchmarks/recipes.md). 4,200 steps of
 4,096 tokens, as before: 38.62 (val 39.60).

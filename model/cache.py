@@ -23,7 +23,7 @@ from .matmul import FULL
 from .platforms import by_platform
 
 BLOCKS = 4  # of a cache: with more, fewer entries are read, but the program has a branch for each
-SHORTEST = 16  # steps of a block but the last: smaller ones save less time than their branches need
+SHORTEST = 16  # steps of a block but the last: branches for shorter ones cost more than they save
 
 
 class StoredKeysValues(NamedTuple):

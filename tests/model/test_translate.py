@@ -21,9 +21,9 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.model.translate import Request, Search, translate
 from seq2seq.training.parameters import parameter_shapes
 
-B, S, T, V = 5, 7, 11, 17
 pytestmark = pytest.mark.usefixtures("short_cache_blocks")
 
+B, S, T, V = 5, 7, 11, 17
 PAD, START, END = 0, 1, 2
 SEARCH = dict(beam_size=3, alpha=0.6, nbest=2)
 LENGTHS, LIMITS = np.array([7, 3, 5, 1, 6]), np.array([11, 7, 2, 5, 11])

@@ -17,6 +17,8 @@ from tiny import tiny_config, write_corpus, write_run
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.signals import Stopped
 
+pytestmark = pytest.mark.usefixtures("short_cache_blocks")
+
 FLAG = "jax_disable_most_optimizations"
 
 

@@ -26,6 +26,8 @@ is_old = version("jaxlib").startswith("0.10.")
 # forked.py adds these flags to those of a command.
 os.environ["TESTS_XLA_FLAGS"] = FAST if is_old and not optimised else ""
 os.environ["XLA_FLAGS"] += " " + os.environ["TESTS_XLA_FLAGS"]
+# Without the stack of each operation, tracing and compiling take 5 % less time.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # All workers, their child processes (whose default is XDG_CACHE_HOME/jax-transformer) and later
 # runs share compiled programs, keyed by program, options and versions. TESTS_COMPILED is another
 # directory for them.

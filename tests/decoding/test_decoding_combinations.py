@@ -164,6 +164,6 @@ def assert_same_translations(row):
 
 
 # The first rows have most of the pairs.
-@pytest.mark.parametrize("number", slow_except(range(8), range(len(ROWS))))
+@pytest.mark.parametrize("number", slow_except(range(5), range(len(ROWS))))
 def test_a_translator_equals_the_slow_one(number):
     assert_same_translations(ROWS[number])

@@ -1,7 +1,6 @@
 """MarianMT directories: logits and searches equal those of transformers."""
 
 import json
-from itertools import product
 from pathlib import Path
 
 import jax
@@ -20,7 +19,7 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import DecodingConfig
 
 N, LIMIT, PAD = 4, 11, CONFIG["pad_token_id"]
-BOTH = [*product(SHARING, ("swish", "relu", "gelu"))]
+EACH = [*zip(SHARING, ("swish", "relu", "gelu"), strict=True)]
 
 
 def inputs(random, torch):
@@ -33,7 +32,7 @@ def inputs(random, torch):
     return sources, {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
 
 
-@pytest.mark.parametrize("sharing, activation", BOTH)
+@pytest.mark.parametrize("sharing, activation", EACH)
 def test_logits_equal_those_of_transformers_also_with_padding(tmp_path, sharing, activation):
     fields = SHARING[sharing] | {
         "activation_function": activation,
@@ -107,6 +106,7 @@ def searched(tmp_path_factory):
     return ours, hf
 
 
+@pytest.mark.slow
 def test_greedy_ids_equal_those_of_transformers(searched):
     ours, hf = searched
     results, expected = ours(beam_size=1), hf(num_beams=1)
@@ -143,6 +143,7 @@ def test_beams_equal_those_of_transformers_without_early_stopping(searched):
     assert len({len(nbest[0][0]) for nbest in results.values()}) > 1
 
 
+@pytest.mark.slow
 def test_beams_with_a_repetition_penalty_equal_those_of_transformers(searched):
     """The penalty multiplies log-probabilities there; in its greedy search, which this does not
     test, it acts on logits. Where the best hypotheses differ, ours has the higher score, for the

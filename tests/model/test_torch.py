@@ -102,8 +102,7 @@ def torch_transformer(config, params):
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("norm, activation", [("post", "relu"), ("pre", "gelu")])
 def test_logits_equal_those_of_torch_with_the_same_weights(norm, activation):
     config = replace(CONFIG, norm=norm, activation=activation)
     params = random_params(config, deviation=0.3, mean_scale=1.0)

@@ -8,8 +8,6 @@ import numpy as np
 import optax
 import pytest
 from small_steps import (
-    D_MODEL,
-    DROPOUT,
     ROWS,
     TRAINING,
     S,
@@ -22,7 +20,6 @@ from small_steps import (
     model,
     norm,
     one_step,
-    sharded_step,
     spread_over,
     step_on,
 )
@@ -35,7 +32,6 @@ from seq2seq.runtime.devices import replicated
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.loss import LossSums, cross_entropy
-from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import split_rows
 from seq2seq.training.step import loss_sums, make_train_step
 
@@ -50,22 +46,6 @@ def test_the_update_is_independent_of_devices_and_micro_batches():
         results = [one_step(states[n], batch(), n, micro) for n, micro in ((1, 1), (4, MICRO))]
         assert_close(results[1], results[0])
         states = dict(zip(states, (state for state, _ in results), strict=True))
-
-
-def test_the_step_also_runs_under_shard_map_and_dropout_depends_on_the_rows_only():
-    """Four devices against the gradient of the whole batch on one."""
-    before = host_state()
-    key = jax.random.fold_in(before.key, 0)
-    sums, gradient = gradient_function(DROPOUT)(before.params, key)
-    state, metrics = jax.device_get(sharded_step()(before, split_rows(batch(), 4, 1)))
-    np.testing.assert_allclose(metrics["loss"], sums.loss / sums.tokens, rtol=1e-5)
-    np.testing.assert_allclose(metrics["gradient_norm"], norm(gradient), rtol=1e-5)
-    update = jax.jit(make_optimizer(TRAINING, D_MODEL).update)
-    updates, optimizer = update(gradient, before.optimizer, before.params, step=0)
-    assert_close(state.params, optax.apply_updates(before.params, updates))
-    assert_close(state.optimizer, optimizer)
-    plain, _ = gradient_function()(before.params)
-    assert not np.allclose(plain.loss, sums.loss, rtol=1e-3)  # dropout is on
 
 
 def test_a_batch_of_padding_changes_no_parameter():

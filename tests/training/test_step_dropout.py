@@ -1,20 +1,25 @@
-"""The dropout of a step is a function of the key of the run and the step number."""
+"""Dropout in the step: a function of the key of the run, the step number and the row."""
 
 from functools import cache
 
 import jax
 import numpy as np
+import optax
 import pytest
 from small_steps import (
+    D_MODEL,
     DROPOUT,
     TRAINING,
+    assert_close,
     batch,
     gradient_function,
     host_state,
     model,
+    norm,
     sharded_step,
 )
 
+from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_eval_step, split_rows
 
 
@@ -45,3 +50,19 @@ def test_an_evaluation_has_no_dropout():
     expected, _ = gradient_function()(host_state().params)
     np.testing.assert_allclose(sums, expected, rtol=1e-5)
     assert loss_of_step(0) != pytest.approx(float(expected.loss / expected.tokens), rel=1e-3)
+
+
+def test_the_step_also_runs_under_shard_map_and_dropout_depends_on_the_rows_only():
+    """Four devices against the gradient of the whole batch on one."""
+    before = host_state()
+    key = jax.random.fold_in(before.key, 0)
+    sums, gradient = gradient_function(DROPOUT)(before.params, key)
+    state, metrics = jax.device_get(sharded_step()(before, split_rows(batch(), 4, 1)))
+    np.testing.assert_allclose(metrics["loss"], sums.loss / sums.tokens, rtol=1e-5)
+    np.testing.assert_allclose(metrics["gradient_norm"], norm(gradient), rtol=1e-5)
+    update = jax.jit(make_optimizer(TRAINING, D_MODEL).update)
+    updates, optimizer = update(gradient, before.optimizer, before.params, step=0)
+    assert_close(state.params, optax.apply_updates(before.params, updates))
+    assert_close(state.optimizer, optimizer)
+    plain, _ = gradient_function()(before.params)
+    assert not np.allclose(plain.loss, sums.loss, rtol=1e-3)  # dropout is on

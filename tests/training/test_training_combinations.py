@@ -41,7 +41,7 @@ from seq2seq.training.parameters import init_params
 
 
 # The first rows have most of the pairs.
-@pytest.mark.parametrize("number", slow_except(range(8), range(COUNT)))
+@pytest.mark.parametrize("number", slow_except(range(5), range(COUNT)))
 def test_a_training_equals_a_resumed_one_and_one_in_numpy(tmp_path, number):
     row = rows()[number]
     config = config_of(row)

@@ -19,7 +19,7 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import DecodingConfig
 
 N, LIMIT, PAD = 4, 11, CONFIG["pad_token_id"]
-EACH = [*zip(SHARING, ("swish", "relu", "gelu"), strict=True)]  # values of both
+EACH = [*zip(SHARING, ("swish", "relu", "gelu"), strict=True)]  # each value once
 
 
 def inputs(random, torch):

@@ -1,23 +1,29 @@
-"""Commands of scripts/ in the process of a test: flags, results and errors, without a new process.
+"""Commands in the process of a test: flags, results and errors, without a new process.
 
-For commands that use no device. That a script runs as a process, and its exit, are tested with
+Trainings share their programs with those of other tests and run on the devices of the tests. What a
+process has of its own (its exit, signals, environment, number of devices) is tested with
 tests/forked.py.
 """
 
 import contextlib
 import io
+import os
 import sys
+import tempfile
 from types import ModuleType
 from unittest.mock import patch
 
 from absl import app, flags
 from forked import Done
+from traced import shared_steps
 
 from seq2seq.runtime.command import code_and_message, parse_flags
+from seq2seq.runtime.signals import StopFlag
+from seq2seq.training import dry_run
 
 
-def call_in_process(script: ModuleType, *arguments) -> Done:
-    """The result of `run` of a script; an error is its line on stderr."""
+def call_in_process(script: ModuleType, *arguments, stdin: bytes = b"", cwd=os.curdir) -> Done:
+    """The result of `run` of a command's module; an error is its line on stderr."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     app.define_help_flags()  # once in a process
     known = set(flags.FLAGS)
@@ -25,12 +31,15 @@ def call_in_process(script: ModuleType, *arguments) -> Done:
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
+        contextlib.chdir(cwd),
+        standard_input(stdin),
         patch.object(sys, "argv", command),
-        patch(f"{script.__name__}.run_command", call_main),
+        replaced_settings(script),
+        shared_steps(),
     ):
         try:
             script.run()
-        except SystemExit as end:  # --help was printed
+        except SystemExit as end:  # --help was printed, or a training was stopped
             code = end.code
         except Exception as error:
             code, message = code_and_message(error)
@@ -40,6 +49,32 @@ def call_in_process(script: ModuleType, *arguments) -> Done:
                 delattr(flags.FLAGS, name)
             flags.FLAGS.unparse_flags()
     return Done(code, out.getvalue(), err.getvalue().splitlines(), 0)
+
+
+@contextlib.contextmanager
+def standard_input(content: bytes):
+    """A context in which sys.stdin is a file with this content."""
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        with open(file.fileno(), encoding="utf-8", closefd=False) as text:
+            with patch.object(sys, "stdin", text):
+                yield
+
+
+@contextlib.contextmanager
+def replaced_settings(script: ModuleType):
+    """A context in which a command keeps the signal handlers and the JAX of its process."""
+    replacements = {
+        "run_command": call_main,
+        "handle_signals": StopFlag,
+        "prepare_jax": lambda *arguments, **options: None,
+    }
+    with contextlib.ExitStack() as stack:
+        for module in (script, dry_run):
+            for name in set(replacements) & set(vars(module)):
+                stack.enter_context(patch.object(module, name, replacements[name]))
+        yield
 
 
 def call_main(define_flags, main, explain=lambda error: None) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from forked import call_forked, environment_of, start_with_stderr
+from in_process import call_in_process
 from runs import state_bytes
 from tiny import write_corpus
+
+import seq2seq.train
 
 ROOT = Path(__file__).parent.parent
 KOREAN_ENGLISH = ROOT / "configs" / "korean_english.py"
@@ -33,18 +36,19 @@ def train(*arguments):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run directory, trained by the command line, with its stdout and stderr."""
+    """A run directory, trained by the command line in this process, with its stdout and stderr."""
     path = tmp_path_factory.mktemp("command")
     corpus = write_corpus(path / "pairs.tsv", 113)
     valid = write_corpus(path / "valid.tsv", 13, seed=1)
-    code, out, err = train(
+    done = call_in_process(
+        seq2seq.train,
         *TINY,
         f"--config.data.corpus={corpus}",
         f"--config.data.valid={valid}",
         f"--workdir={path / 'run'}",
     )
-    assert code == 0, err
-    return path, out, err
+    assert done.code == 0, done.err
+    return path, done.out, done.err
 
 
 def decode(trained, *arguments, stdin=b"", devices=True):

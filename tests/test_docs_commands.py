@@ -1,12 +1,16 @@
 """The commands of README.md and the guides run, with a tiny model; those of the guides are slow."""
 
 import json
+import os
 import re
+from importlib import import_module
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from documents import ROOT, TEXTS, Command, commands, fenced
 from forked import call_forked
+from in_process import call_in_process
 from object_storage import object_storage
 from tiny import WORDS, tiny_flags
 from tiny_marian import sentencepiece, write_marian
@@ -47,7 +51,9 @@ def write_inputs(path: Path) -> None:
             file.write_bytes((path / f"{split}.{language}").read_bytes())
 
 
-def run_command_in(path: Path, command: Command, tokenizer: str, *flags: str) -> None:
+def run_command_in(
+    path: Path, command: Command, tokenizer: str, in_process: bool, *flags: str
+) -> None:
     """Run a Python command in a directory, a training with the sizes of a tiny run."""
     script, *arguments = *command.words[1:], *flags
     arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
@@ -69,10 +75,15 @@ def run_command_in(path: Path, command: Command, tokenizer: str, *flags: str) ->
             (path / word.removeprefix("--output=")).unlink(missing_ok=True)
     stdin = (path / command.stdin).read_bytes() if command.stdin else b""
     stdin = command.echoed.encode() if command.echoed else stdin
-    place = path if (path / script).exists() else ROOT
-    done = call_forked(
-        [place / script, *arguments], stdin=stdin, cwd=path, environment=command.environment
-    )
+    if in_process and (ROOT / script).exists():
+        module = import_module("seq2seq." + script.removesuffix(".py").replace("/", "."))
+        with patch.dict(os.environ, command.environment):
+            done = call_in_process(module, *arguments, stdin=stdin, cwd=path)
+    else:
+        place = path if (path / script).exists() else ROOT
+        done = call_forked(
+            [place / script, *arguments], stdin=stdin, cwd=path, environment=command.environment
+        )
     assert done.code == 0, (str(command), done.err[-3:])
     if command.stdout:
         (path / command.stdout).write_text(done.out, encoding="utf-8")
@@ -103,9 +114,9 @@ def commands_of(name: str) -> list[Command]:
     return [command for command in commands(blocks) if is_quick(command)]
 
 
-def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
+def run_document(path: Path, name: str, tokenizer: str = "bpe", in_process: bool = True) -> int:
     """Run the quick commands of a document, without the translations that are in README.md too, and
-    return their number."""
+    return their number. Those of the project run in this process, or each in one of its own."""
     write_inputs(path)
     tested = set(map(str, commands_of("README.md"))) if name != "README.md" else set()
     run = [
@@ -127,7 +138,7 @@ def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
                 directory.symlink_to(path / "runs" / "mine")
         other_commands = run[:number] + run[number + 1 :]
         flags = ["--dry_run"] if is_training_of_unused_run(command, other_commands) else []
-        run_command_in(path, command, tokenizer, *flags)
+        run_command_in(path, command, tokenizer, in_process, *flags)
     return len(run)
 
 
@@ -141,7 +152,7 @@ def is_training_of_unused_run(command: Command, other_commands: list[Command]) -
 
 
 def test_the_commands_of_the_readme_run(tmp_path):
-    assert run_document(tmp_path, "README.md", "words") >= 7
+    assert run_document(tmp_path, "README.md", "words", in_process=False) >= 7
     assert (tmp_path / "news.en").read_text(encoding="utf-8").count("\n") == 64
     assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 4
     (code,) = (block for block in fenced(TEXTS["README.md"], "python") if "Translator" in block)

@@ -1,4 +1,8 @@
-"""train.py and decode.py as processes, with a tiny model: for rows 22 to 36."""
+"""train.py and decode.py with a tiny model: for rows 22 to 36.
+
+A command is a process of its own, except with `here`: then it runs in that of the test, on its
+devices, which is faster and shows the same results, messages and exit code.
+"""
 
 import os
 import tempfile
@@ -7,10 +11,15 @@ from pathlib import Path
 
 import forked
 from forked import call_forked
+from in_process import call_in_process
 from tiny import write_corpus
+
+import seq2seq.decode
+import seq2seq.train
 
 ROOT = Path(__file__).parent.parent.parent
 TRAIN, DECODE = str(ROOT / "train.py"), str(ROOT / "decode.py")
+MODULES = {TRAIN: seq2seq.train, DECODE: seq2seq.decode}
 TINY = (
     "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
     "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
@@ -34,9 +43,11 @@ class Done(forked.Done):
         return self.err[-1].removeprefix("error: ")
 
 
-def call(*arguments, stdin=b"", devices=1, cwd=ROOT, environment=()) -> Done:
+def call(script, *flags, stdin=b"", devices=1, cwd=ROOT, environment=(), here=False) -> Done:
     """Run a Python script; with 0 `devices`, any use of a device is an error."""
-    return Done(*call_forked(arguments, stdin, cwd, devices, environment))
+    if here:
+        return Done(*call_in_process(MODULES[script], *flags, stdin=stdin, cwd=cwd))
+    return Done(*call_forked([script, *flags], stdin, cwd, devices, environment))
 
 
 @cache
@@ -81,6 +92,7 @@ def trained() -> Path:
         "--config.training.num_steps=200",
         "--config.training.eval_every=200",
         "--config.training.checkpoint_every=100",
+        here=True,
     )
     assert done.code == 0, done.err
     return path / "run"

@@ -108,6 +108,7 @@ def test_bytes_that_are_not_utf8(tmp_path, record_property):
             f"--config.data.on_bad_utf8={choice}",
             "--dry_run",
             cwd=tmp_path,
+            here=True,
         )
         assert done.code == 0 and kept in report(done)
         assert any(line.endswith(": train.de:777") for line in done.err)
@@ -128,7 +129,7 @@ def test_unusual_characters_in_lines(tmp_path, record_property):
         "\ufeff".encode() + "\r\n".join(source).encode(),
         "\n".join(target).encode() + b"\n",
     )
-    done = train(corpus, tmp_path / "run", "--dry_run", cwd=tmp_path)
+    done = train(corpus, tmp_path / "run", "--dry_run", cwd=tmp_path, here=True)
     assert done.code == 0 and report(done).startswith("train: 1,000 pairs kept, 0 dropped")
     paths = ",".join(str(tmp_path / name) for name in ("train.de", "train.en"))
     loaded = read_corpus(f"text:{paths}", "train", DataConfig())
@@ -195,7 +196,7 @@ def test_few_or_no_pairs(tmp_path, record_property):
     assert done.code == 3 and message in done.error
     for pairs in (1, 3):
         corpus = write_corpus(tmp_path / f"{pairs}.tsv", pairs)
-        done = train(corpus, tmp_path / f"run{pairs}")
+        done = train(corpus, tmp_path / f"run{pairs}", here=True)
         assert done.code == 0 and f"train: {pairs} pairs kept" in report(done), done.err
     record_property("seen", f"“{message}”; 1 and 3 pairs train")
 

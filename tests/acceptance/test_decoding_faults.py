@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from io import BytesIO
 from itertools import groupby
 
@@ -77,7 +78,7 @@ def test_every_input_line_gives_one_output_line(record_property):
     assert len(out) == len(lines)
     assert all(not line for line, is_blank in zip(out, blank, strict=True) if is_blank)
     few = mixed_lines(400, seed=1)
-    rows = moses_fields(translated(few, "--format=moses", "--nbest=2"))
+    rows = moses_fields(translated(few, "--format=moses", "--nbest=2", here=True))
     assert all(len(row) == 4 for row in rows)
     numbers = [int(number) for number, _ in groupby(rows, lambda row: row[0])]
     assert numbers == list(range(len(few)))
@@ -98,24 +99,25 @@ def test_translations_do_not_depend_on_batches_or_devices(record_property):
     expected = translated(lines)
     assert len(set(expected)) > 100  # the model does not give one translation for all lines
     assert translated(lines, devices=4) == expected
+    translated_here = partial(translated, here=True)  # on 4 devices
     order = random.Random(3).sample(range(len(lines)), len(lines))
-    assert translated([lines[i] for i in order]) == [expected[i] for i in order]
-    parts = [translated(lines[start : start + 100]) for start in (0, 100, 200)]
+    assert translated_here([lines[i] for i in order]) == [expected[i] for i in order]
+    parts = [translated_here(lines[start : start + 100]) for start in (0, 100, 200)]
     assert sum(parts, []) == expected
-    best = moses_fields(translated(lines, "--format=moses"))
+    best = moses_fields(translated_here(lines, "--format=moses"))
     assert [text.replace("&#124;" * 3, "|||") for _, text, *_ in best] == expected
     scores, ties = [float(score) for *_, score in best], 0
     for size in (1, 7, 64):
-        batch_rows = moses_fields(translated(lines, "--format=moses", f"--batch_size={size}"))
+        batch_rows = moses_fields(translated_here(lines, "--format=moses", f"--batch_size={size}"))
         assert [float(row[3]) for row in batch_rows] == pytest.approx(scores, abs=1e-4)
         ties += sum(row[1] != best_row[1] for row, best_row in zip(batch_rows, best, strict=True))
     assert ties <= 9
-    rows = moses_fields(translated(lines, "--format=moses", "--nbest=2"))
+    rows = moses_fields(translated_here(lines, "--format=moses", "--nbest=2"))
     first = [next(group)[1] for _, group in groupby(rows, lambda row: row[0])]
     assert first == [row[1] for row in best]
-    greedy = translated(lines, "--beam_size=1")
-    assert greedy == translated(lines, "--samples=1", "--top_k=1")  # the most probable token
-    wide = moses_fields(translated(lines, "--format=moses", "--beam_size=40"))
+    greedy = translated_here(lines, "--beam_size=1")
+    assert greedy == translated_here(lines, "--samples=1", "--top_k=1")  # the most probable token
+    wide = moses_fields(translated_here(lines, "--format=moses", "--beam_size=40"))
     assert all(float(row[3]) >= score - 1e-4 for row, score in zip(wide, scores, strict=True))
     record_property(
         "seen",
@@ -131,7 +133,7 @@ def test_translations_do_not_depend_on_batches_or_devices(record_property):
 )
 def test_an_over_long_line_is_truncated_and_reported(tmp_path, record_property):
     (tmp_path / "in.txt").write_text("zwei\n" + "eins " * 200 + "\n" + "z" * 3_000_000 + "\ndrei\n")
-    done = decode(trained(), f"--input={tmp_path / 'in.txt'}")
+    done = decode(trained(), f"--input={tmp_path / 'in.txt'}", here=True)
     message = f"{tmp_path / 'in.txt'}:2: 201 tokens > 32, truncated"
     assert done.code == 0 and done.out.count("\n") == 4
     assert message in done.err and done.err[-1].startswith("4 lines, 0 blank, 1 truncated, ")
@@ -190,7 +192,7 @@ ROW_33 = pytest.mark.row(
 
 @ROW_33
 def test_bytes_that_are_not_utf8_are_replaced_and_reported(record_property):
-    done = decode(trained(), stdin=b"eins\nzwei \xff\n\ndrei\n")
+    done = decode(trained(), stdin=b"eins\nzwei \xff\n\ndrei\n", here=True)
     assert done.code == 0 and done.out.count("\n") == 4
     message = "-:2: not UTF-8, bytes replaced"
     assert message in done.err
@@ -249,6 +251,7 @@ def test_a_generated_line_feed_becomes_a_space(tmp_path, record_property):
         f"--flagfile={tmp_path / 'flags'}",
         "--min_length=6",
         stdin=b"eins\n\nzwei\n",
+        here=True,
     )
     assert done.code == 0, done.err
     lines = done.out.split("\n")[:-1]

@@ -57,6 +57,7 @@ def measured(run):
     ]
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one_with_two_devices_bit_for_bit(of_two, of_one):
     (two, job), (one, single) = of_two, of_one
     assert state_bytes(two) == state_bytes(one)

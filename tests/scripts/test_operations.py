@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import struct
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 from forked import call_forked
 from in_process import call_in_process
-from tiny import tiny_config, write_corpus, write_run
+from tiny import tiny_config, tiny_flags, write_corpus, write_run
 
+import seq2seq.decode
+import seq2seq.train
 from seq2seq.interop.models import load_params, open_model
 from seq2seq.scripts import checkpoints
 from seq2seq.storage import run_files
@@ -23,21 +26,18 @@ from seq2seq.training.memory_check import failed_allocation, out_of_memory_messa
 from seq2seq.training.step import TrainState
 
 ROOT = Path(__file__).parents[2]
-TINY = (  # flags of a training that takes seconds
-    "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
-    "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
-    "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
-    "--config.training.tokens_per_batch=128 --config.training.log_every=1 "
-    "--config.training.eval_every=8 --config.training.checkpoint_every=4 "
-    "--config.decoding.max_extra_length=5"
-).split()
+TINY = [  # flags of a training with the programs of those in other tests
+    *tiny_flags("model", "data", "training", "decoding"),
+    "--config.training.eval_every=8",
+    "--config.training.checkpoint_every=4",
+]
 # A config file that kills its process at the next step after the checkpoint of step 4.
 KILLED_CONFIG = """
 import os
 import signal
 import sys
 
-from seq2seq.configs import korean_english
+from seq2seq.storage.config import Config
 
 def get_config():
     write, saved = sys.stderr.write, []
@@ -47,7 +47,7 @@ def get_config():
             os.kill(os.getpid(), signal.SIGKILL)
         return write(text)
     sys.stderr.write = write_or_kill
-    return korean_english.get_config()
+    return Config()
 """
 # A config file whose training step raises an out-of-memory error.
 BAD_CONFIG = """
@@ -68,9 +68,14 @@ def get_config():
 """
 
 
-def call(*arguments, devices=True):
-    """(exit code, stdout, lines of stderr) of a command."""
-    return call_forked(arguments, devices=devices, environment={"XLA_FLAGS": ""})[:3]
+def call(script, *flags, devices=True):
+    """(exit code, stdout, lines of stderr) of a command in a process of its own."""
+    return call_forked([ROOT / script, *flags], devices=devices, environment={"XLA_FLAGS": ""})[:3]
+
+
+def train(*flags):
+    """The same of train.py in this process."""
+    return call_in_process(seq2seq.train, *flags)[:3]
 
 
 @pytest.fixture(scope="module")
@@ -81,24 +86,21 @@ def directory(tmp_path_factory):
     return path
 
 
-def training(directory, *flags):
-    """The arguments of a tiny training on the corpus in the directory."""
-    return [
-        str(ROOT / "train.py"),
-        *TINY,
-        f"--config.data.corpus=tsv:{directory / 'pairs.tsv'}",
-        *flags,
-    ]
+def training(directory, *flags, config=ROOT / "tests" / "tiny.py"):
+    """The flags of a tiny training on the corpus in the directory."""
+    corpus = f"--config.data.corpus=tsv:{directory / 'pairs.tsv'}"
+    return [f"--config={config}", *TINY, corpus, *flags]
 
 
 @pytest.fixture(scope="module")
 def resumed(directory):
     """A run that was killed after its checkpoint of step 4 and resumed up to step 12."""
-    command = training(directory, f"--workdir={directory / 'run'}", "--config.training.profile=2:3")
-    (directory / "killed.py").write_text(KILLED_CONFIG)
-    code, _, err = call(command[0], f"--config={directory / 'killed.py'}", *command[1:])
+    flags = f"--workdir={directory / 'run'}", "--config.training.profile=2:3"
+    killed = directory / "killed.py"
+    killed.write_text(KILLED_CONFIG)
+    code, _, err = call("train.py", *training(directory, *flags, config=killed))
     assert code == -signal.SIGKILL and any(line.startswith("saved step 4") for line in err), err
-    code, _, err = call(*command, "--config.training.num_steps=12")
+    code, _, err = train(*training(directory, *flags))
     assert code == 0, err
     assert any(line.startswith("resumed at step ") for line in err)
     return directory / "run"
@@ -107,7 +109,7 @@ def resumed(directory):
 def test_a_dry_run_logs_the_same_as_the_run_and_leaves_no_file(directory, resumed):
     before = sorted(directory.rglob("*"))
     workdir = directory / "new" / "run"
-    code, out, err = call(*training(directory, f"--workdir={workdir}", "--dry_run"))
+    code, out, err = train(*training(directory, f"--workdir={workdir}", "--dry_run"))
     assert (code, out) == (0, ""), err
     assert sorted(directory.rglob("*")) == before
     log = (resumed / "train.log").read_text().splitlines()
@@ -125,9 +127,9 @@ def test_a_dry_run_logs_the_same_as_the_run_and_leaves_no_file(directory, resume
 
 def test_a_dry_run_of_an_existing_run_makes_the_checks_of_a_resume(directory, resumed):
     flags = f"--workdir={resumed}", "--dry_run", "--config.model.d_ff=32"
-    code, _, err = call(*training(directory, *flags), devices=False)
+    code, _, err = call("train.py", *training(directory, *flags), devices=False)
     assert code == 2 and f"{resumed} was trained with" in err[-1] and "d_ff 16 → 32" in err[-1]
-    code, _, err = call(*training(directory, *flags[:2], "--config.training.keep=1000000000"))
+    code, _, err = train(*training(directory, *flags[:2], "--config.training.keep=1000000000"))
     assert code == 6 and "lower training.keep" in err[-1]
 
 
@@ -194,8 +196,8 @@ def test_a_run_records_its_commands_versions_and_hosts(resumed):
 
 def test_an_out_of_memory_error_gives_advice_and_logs_the_traceback(directory):
     (directory / "bad.py").write_text(BAD_CONFIG)
-    script, *flags = training(directory, f"--workdir={directory / 'short'}")
-    code, _, err = call(script, f"--config={directory / 'bad.py'}", *flags)
+    workdir = f"--workdir={directory / 'short'}"
+    code, _, err = call("train.py", *training(directory, workdir, config=directory / "bad.py"))
     assert code == 2
     assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be allocated")
     for part in (
@@ -279,9 +281,11 @@ def test_chosen_steps_are_averaged_into_a_checkpoint_that_is_decoded(resumed, tm
     """decode.py writes the same as for a run whose parameters are the mean in NumPy."""
     run, expected = tmp_path / "run", tmp_path / "expected"
     shutil.copytree(resumed, run)
-    flags = [ROOT / "scripts" / "checkpoints.py", "average", f"--workdir={run}", "--output=mean-2"]
-    code, out, err = call(*flags, "--steps=4,12")
-    assert (code, err) == (0, []) and "--checkpoint=mean-2" in out
+    average = partial(
+        call_in_process, checkpoints, "average", f"--workdir={run}", "--output=mean-2"
+    )
+    done = average("--steps=4,12")
+    assert (done.code, done.err) == (0, []) and "--checkpoint=mean-2" in done.out
     kept = [load_params(run, step) for step in ("4", "12")]
     mean = jax.tree.map(lambda *x: np.mean(x, axis=0, dtype=np.float64).astype(np.float32), *kept)
     assert jax.tree.map(np.array_equal, load_params(run, "mean-2"), mean) == jax.tree.map(
@@ -290,19 +294,20 @@ def test_chosen_steps_are_averaged_into_a_checkpoint_that_is_decoded(resumed, tm
     expected.mkdir()
     run_files.write_run(expected, *open_model(run, "best"), mean)
     (tmp_path / "in").write_text("eins zwei drei\nelf\nvier vier fünf\n")
-    translate = ROOT / "decode.py", f"--input={tmp_path / 'in'}"
-    translated = call(*translate, f"--workdir={run}", "--checkpoint=mean-2")
-    assert translated[0] == 0 and translated[1] == call(*translate, f"--workdir={expected}")[1]
+    translate = partial(call_in_process, seq2seq.decode, f"--input={tmp_path / 'in'}")
+    flags = f"--workdir={run}", "--checkpoint=mean-2"
+    translated = translate(*flags)
+    assert translated.code == 0 and translated.out == translate(f"--workdir={expected}").out
     # It stays when steps are pruned, training is resumed and the steps of the run are listed.
     assert call_in_process(checkpoints, "prune", f"--workdir={run}", "--keep=1").code == 0
     out = call_in_process(checkpoints, "list", f"--workdir={run}").out
     assert [line.split()[0] for line in out.splitlines()] == ["12", "mean-2", "average"]
     corrupted = max((run / "checkpoints" / "mean-2").rglob("*"), key=lambda p: p.stat().st_size)
     corrupted.write_bytes(corrupted.read_bytes()[:-1] + b"\0")
-    code, _, err = call(*translate, f"--workdir={run}", "--checkpoint=mean-2", devices=False)
+    code, _, err = call("decode.py", *flags, devices=False)
     assert code == 4 and "mean-2 is damaged" in err[0] and "--checkpoint=12" in err[0]
-    code, _, err = call(*flags, "--steps=12", "--overwrite")
-    assert (code, err) == (0, []) and load_params(run, "mean-2")
+    done = average("--steps=12", "--overwrite")
+    assert (done.code, done.err) == (0, []) and load_params(run, "mean-2")
 
 
 def test_the_average_of_steps_with_a_moving_average_is_that_of_the_moving_averages(tmp_path):
@@ -314,7 +319,7 @@ def test_the_average_of_steps_with_a_moving_average_is_that_of_the_moving_averag
         stored.wait()
     stored.close()
     flags = f"--workdir={tmp_path / 'run'}", "--steps=1,2", "--output=tmp"
-    assert call(ROOT / "scripts" / "checkpoints.py", "average", *flags)[0] == 0
+    assert call("scripts/checkpoints.py", "average", *flags)[0] == 0
     again = Checkpoints(tmp_path / "run", keep=2, every=1, log=print)  # deletes what saves left
     again.close()
     assert load_params(tmp_path / "run", "tmp")["w"].tolist() == [4.0, 4.0, 4.0]

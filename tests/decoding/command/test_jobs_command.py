@@ -5,15 +5,13 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from forked import call_forked
+from forked import Process, call_forked
 from in_process import call_in_process
 from tiny import WORDS, write_run
 
@@ -42,11 +40,12 @@ def run(tmp_path_factory):
 
 
 def command(path, *flags):
-    return [sys.executable, str(ROOT / "decode.py"), f"--workdir={path / 'run'}", *flags]
+    """decode.py and its flags."""
+    return [ROOT / "decode.py", f"--workdir={path / 'run'}", *flags]
 
 
 def decode(path, *flags, stdin=b""):
-    return call_forked(command(path, *flags)[1:], stdin, environment={"XLA_FLAGS": ""})[:3]
+    return call_forked(command(path, *flags), stdin, environment={"XLA_FLAGS": ""})[:3]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +114,7 @@ def test_annotations_do_not_depend_on_devices_or_shards(run, tmp_path):
     path, lines = run
     flags = f"--input={path / 'in.txt'}", "--output_format=jsonl", "--annotate", "--nbest=2"
     flags += "--suppress=<pad> <s> <unk>", "--min_length=3"
-    call = command(path, *flags)[1:]
+    call = command(path, *flags)
     outs = [call_forked(call, devices=devices).out for devices in (1, 4)]
     assert outs[0] == outs[1]
     objects = [json.loads(line) for line in outs[0].splitlines()]
@@ -133,15 +132,14 @@ def test_annotations_do_not_depend_on_devices_or_shards(run, tmp_path):
 
 def job_with_saved_results(path, output, *flags):
     """A running job that has saved the results of some lines."""
-    process = subprocess.Popen(
-        command(path, *flags, f"--output={output}"), env=ENVIRONMENT, stderr=subprocess.DEVNULL
-    )
+    process = Process(command(path, *flags, f"--output={output}"), ENVIRONMENT)
     while process.poll() is None and not [*Path(f"{output}.parts").glob("0*[!p]")]:
         time.sleep(0.01)
     assert process.poll() is None
     return process
 
 
+@pytest.mark.slow
 def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     """A line is corrected before the job resumes; another job is refused while the first runs. The
     lines repeat, so their outputs are those of a job without interruption."""
@@ -198,27 +196,27 @@ def test_a_stopped_job_that_saves_its_results_says_how_to_resume(
     assert err[0] == f"error: stopped by SIGINT{advice}" and "exit 130" in err[1]
 
 
-def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run, whole):
+def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run, whole, tmp_path):
     path, lines = run
+    pipes = [tmp_path / name for name in ("stdin", "stdout", "stderr")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
     for number in (signal.SIGINT, signal.SIGTERM):
-        process = subprocess.Popen(
-            command(path),
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for line, expected in zip(lines[:5], whole.split("\n"), strict=False):
-            process.stdin.write(f"{line}\n".encode())
-            process.stdin.flush()
-            assert process.stdout.readline().decode() == f"{expected}\n"
-        process.send_signal(number)
-        assert process.wait(timeout=60) == 128 + number
-        err = process.stderr.read().decode().splitlines()
+        process = Process(command(path), ENVIRONMENT, pipes)
+        # In the order in which the command opens them.
+        with (
+            open(pipes[0], "wb", buffering=0) as stdin,
+            open(pipes[1]) as stdout,
+            open(pipes[2]) as stderr,
+        ):
+            for line, expected in zip(lines[:5], whole.split("\n"), strict=False):
+                stdin.write(f"{line}\n".encode())
+                assert stdout.readline() == f"{expected}\n"
+            process.send_signal(number)
+            assert process.wait(timeout=60) == 128 + number
+            err = stderr.read().splitlines()
         assert err[-1] == f"error: stopped by {number.name}"
         assert not any("Tr" in line for line in err)
-        for stream in (process.stdin, process.stdout, process.stderr):
-            stream.close()
 
 
 def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
@@ -227,16 +225,12 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
     (tmp_path / "in.jsonl").write_text(good * 9_999 + '{"text": "eins"\n' + good)
     (tmp_path / "target").write_text("eins\n" * 9_999)
     flags = f"--input={tmp_path / 'in.jsonl'}", f"--output={tmp_path / 'out'}"
-    environment = ENVIRONMENT | {"JAX_PLATFORMS": "none_may_be_initialised"}
     for more, part in (
         (("--format=jsonl",), "in.jsonl:10000: not JSON"),
         ((f"--target={tmp_path / 'target'}", "--mode=score"), "target ends after line 9999"),
     ):
-        done = subprocess.run(
-            command(path, *flags, *more), capture_output=True, env=environment, check=False
-        )
-        assert done.returncode == 3
-        assert part in done.stderr.decode() and done.stderr.count(b"\n") == 1
+        done = call_forked(command(path, *flags, *more), devices=0)
+        assert done.code == 3 and len(done.err) == 1 and part in done.err[0]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "target"]
 
 
@@ -350,7 +344,7 @@ def test_a_file_with_the_name_of_stdin_is_not_read(run, whole, tmp_path):
     path, _ = run
     (tmp_path / "-").write_text("eins\n")
     content = (path / "in.txt").read_bytes()
-    done = call_forked(command(path, "--input=-")[1:], content, tmp_path)
+    done = call_forked(command(path, "--input=-"), content, tmp_path)
     assert (done.code, done.out) == (0, whole), done.err
 
 
@@ -401,7 +395,7 @@ def test_references_and_a_baseline_that_are_not_parallel_are_refused_before_any_
     flags += [f"--input={path / 'in.txt'}", f"--output={tmp_path / 'out'}"]
     if short == "reference":
         flags.pop(1)
-    code, out, err = call_forked(command(path, *flags)[1:], devices=0)[:3]
+    code, out, err = call_forked(command(path, *flags), devices=0)[:3]
     other_flag = "--input" if short == "reference" else "--reference"
     assert (code, out, len(err)) == (3, "", 1), err
     assert f"--{short} is not parallel to {other_flag}: expected 13 lines, got 9" in err[0]

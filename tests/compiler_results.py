@@ -60,6 +60,7 @@ SEARCHES = {
     "sampling": ("post", DecodingConfig(samples=2, top_k=5, top_p=0.9, batch_size=8)),
 }
 FUSED = re.compile(r"fusion\([^\n]*calls=%?([\w.-]+)[^\n]*__ynn_fusion")
+COMPUTATION = re.compile(r"^%?([\w.-]+) \([^\n]*\{\n(.*?)\n\}", re.DOTALL | re.MULTILINE)
 SCALAR = re.compile(r"%([\w.-]+) = \S+ broadcast\([^\n]*dimensions=\{\}")
 ELEMENTWISE = r"%([\w.-]+) = \S+ (?:convert|copy|bitcast|reshape|transpose|negate)\(%{}\)"
 
@@ -67,9 +68,9 @@ ELEMENTWISE = r"%([\w.-]+) = \S+ (?:convert|copy|bitcast|reshape|transpose|negat
 def wrong_fusions(hlo: str) -> list[str]:
     """The names of fusions of optimised HLO that XLA computes wrongly on a CPU: products by the
     broadcast of a scalar that are reduced in the same fusion."""
-    names = []
+    names, bodies = [], dict(COMPUTATION.findall(hlo))
     for name in FUSED.findall(hlo):
-        (body,) = re.findall(r"%?" + re.escape(name) + r" \([^\n]*\{\n(.*?)\n\}", hlo, re.DOTALL)
+        body = bodies[name]
         scalars = SCALAR.findall(body)
         for scalar in scalars:  # grows
             scalars += re.findall(ELEMENTWISE.format(re.escape(scalar)), body)

@@ -113,8 +113,11 @@ def test_translations_do_not_depend_on_batches_or_devices(record_property):
         ties += sum(row[1] != best_row[1] for row, best_row in zip(batch_rows, best, strict=True))
     assert ties <= 9
     rows = moses_fields(translated_here(lines, "--format=moses", "--nbest=2"))
-    first = [next(group)[1] for _, group in groupby(rows, lambda row: row[0])]
-    assert first == [row[1] for row in best]
+    nbest = [list(group) for _, group in groupby(rows, lambda row: row[0])]
+    assert [group[0][1] for group in nbest] == [row[1] for row in best]
+    for group, line in zip(nbest, lines, strict=True):
+        assert len(group) == (2 if line.strip() else 1)
+        assert float(group[0][3]) >= float(group[-1][3])
     greedy = translated_here(lines, "--beam_size=1")
     assert greedy == translated_here(lines, "--samples=1", "--top_k=1")  # the most probable token
     wide = moses_fields(translated_here(lines, "--format=moses", "--beam_size=40"))

@@ -1,10 +1,6 @@
 """Batch decoding from the command line: unusual lines; neighbours and devices do not matter."""
 
-import os
 import random
-import subprocess
-import sys
-from itertools import groupby
 from pathlib import Path
 
 import jax
@@ -52,7 +48,8 @@ def decoded(run):
 
 
 def test_two_thousand_lines_of_all_kinds_give_one_output_line_each(decoded):
-    """tests/acceptance translates ten thousand."""
+    """tests/acceptance/test_decoding_faults.py translates ten thousand; it also has n-best lists,
+    batch sizes and closed pipes."""
     lines, out, err = decoded
     assert len(out) == len(lines)
     blank = [not line.strip() for line in lines]
@@ -72,25 +69,6 @@ def test_mixed_is_recommended_on_a_cpu_with_bfloat16_instructions(run, dtype, ca
     assert len(hints) == (dtype == "float32" and has_bfloat16_instructions())
 
 
-@pytest.mark.slow
-def test_nbest_lists_are_numbered_by_line(run):
-    lines = mixed_lines(500, seed=1)
-    text = "".join(f"{line}\n" for line in lines).encode()
-    out, _ = decode(run, "--format=moses", "--nbest=2", stdin=text)
-    fields = [line.split(" ||| ") for line in out]
-    assert all(len(columns) == 4 for columns in fields)
-    groups = {
-        int(number): list(group) for number, group in groupby(fields, lambda columns: columns[0])
-    }
-    assert list(groups) == list(range(len(lines)))
-    best, _ = decode(run, stdin=text)
-    for number, line in enumerate(lines):
-        scores = [float(score) for *_, score in groups[number]]
-        assert len(scores) == (2 if line.strip() else 1)
-        assert scores == sorted(scores, reverse=True)
-        assert groups[number][0][1].replace("&#124;&#124;&#124;", "|||") == best[number]
-
-
 def test_neighbours_parts_and_devices_do_not_change_a_translation(run, decoded):
     """One device of another process, and four of this one."""
     lines, usual = (texts[:150] for texts in decoded[:2])
@@ -104,21 +82,6 @@ def test_neighbours_parts_and_devices_do_not_change_a_translation(run, decoded):
     assert sum(parts, []) == usual
 
 
-@pytest.mark.slow
-def test_the_batch_size_changes_only_rounding(run):
-    lines = mixed_lines(300, seed=4)
-    usual = list(Translator.load(run / "run").stream(lines))
-    for size in (1, 7, 64):
-        translations = list(Translator.load(run / "run", batch_size=size).stream(lines))
-        ties = 0
-        for line, translation in zip(usual, translations, strict=True):
-            assert line.hypotheses[0].score == pytest.approx(
-                translation.hypotheses[0].score, abs=1e-4
-            )
-            ties += line.text != translation.text
-        assert ties <= 3, f"{ties} of {len(lines)} lines differ at batch size {size}"
-
-
 def test_a_beam_larger_than_the_vocabulary_finds_the_best_scores(run):
     translator = Translator.load(run / "run")
     lines = [line for line in mixed_lines(50, seed=5) if len(line.split()) < 15]
@@ -128,23 +91,3 @@ def test_a_beam_larger_than_the_vocabulary_finds_the_best_scores(run):
     for line, *results in zip(lines, greedy, usual, wide, strict=True):
         scores = [result.hypotheses[0].score for result in results]
         assert line.strip() == "" or scores[2] >= max(scores) - 1e-5
-
-
-@pytest.mark.slow
-def test_a_closed_output_pipe_is_not_an_error(run):
-    lines = "".join(f"{line}\n" for line in mixed_lines(200, seed=6))
-    done = subprocess.run(
-        [
-            "bash",
-            "-c",
-            f'"$0" {ROOT / "decode.py"} --workdir={run / "run"} | head -1; '
-            'echo "${PIPESTATUS[0]}"',
-            sys.executable,
-        ],
-        input=lines.encode(),
-        capture_output=True,
-        check=True,
-        env={**os.environ, "NPROC": "16", "XLA_FLAGS": os.environ["TESTS_XLA_FLAGS"]},
-    )
-    assert done.stdout.decode().split("\n")[-2] == "0"
-    assert b"Traceback" not in done.stderr and b"Broken" not in done.stderr

@@ -64,7 +64,8 @@ def standard_input(content: bytes):
 
 @contextlib.contextmanager
 def replaced_settings(script: ModuleType):
-    """A context in which a command keeps the signal handlers and the JAX of its process."""
+    """A context in which a command keeps the signal handlers of its process, and the XLA flags,
+    which change the rounding of later tests."""
     replacements = {
         "run_command": call_main,
         "handle_signals": StopFlag,

@@ -15,12 +15,6 @@ from seq2seq.scripts.checks import reference
 NAMES = ["files", "fields", "parameters", "tokenizer", "token ids", "logits", "hypotheses"]
 
 
-@pytest.fixture(autouse=True)
-def devices_of_the_tests(monkeypatch):
-    """The command would set XLA flags that change the rounding of later tests in this process."""
-    monkeypatch.setattr(check_model, "prepare_jax", lambda *arguments, **options: None)
-
-
 def verdicts(out):
     """The verdict of each row, and the last line."""
     *table, last = out.splitlines()

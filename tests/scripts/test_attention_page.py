@@ -114,7 +114,6 @@ def shared(run, translator, monkeypatch):
         return translator
 
     monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr(attention_page, "prepare_jax", lambda *arguments, **options: None)
 
 
 @pytest.mark.usefixtures("shared")

@@ -21,7 +21,7 @@ from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.lines import LONGEST
-from seq2seq.runtime.signals import StopFlag, Stopped
+from seq2seq.runtime.signals import Stopped
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": os.environ["TESTS_XLA_FLAGS"]}
@@ -186,7 +186,6 @@ def test_a_stopped_job_that_saves_its_results_says_how_to_resume(
     def end(code):
         raise SystemError(f"exit {code}")
 
-    monkeypatch.setattr(seq2seq.decode, "handle_signals", StopFlag)
     monkeypatch.setattr(seq2seq.decode, "decode", stop)
     monkeypatch.setattr(seq2seq.decode.os, "_exit", end)
     output = f"--output={tmp_path / 'out'}" if resumable else "--output=-"

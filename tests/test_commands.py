@@ -1,5 +1,6 @@
-"""train.py and decode.py end to end, as processes except for the training that the tests share; each
-invalid input ends in one line.
+"""train.py and decode.py end to end; each invalid input ends in one line.
+
+All commands are processes except for the training that the tests share.
 """
 
 import json

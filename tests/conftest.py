@@ -49,7 +49,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 MOST_BYTES = 3_000_000_000  # of a worker, before it releases compiled programs
 LONGEST = (  # files of a minute or near the end of the collection
     "test_trained", "test_compiler_results", "test_docs_commands", "test_installed",
-    "test_optimised", "test_training_",
+    "test_optimised", "test_resume", "test_training_",
 )  # fmt: skip
 
 sys.path.insert(0, str(ROOT))

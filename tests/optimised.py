@@ -12,7 +12,7 @@ import test_sampling
 import test_stepping
 import test_translate
 from runs import run_training, state_bytes
-from tiny import tiny_config, write_corpus, write_run
+from tiny import mixed_lines, tiny_config, write_corpus, write_run
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.signals import Stopped
@@ -62,7 +62,7 @@ def test_stepping_with_the_cache_equals_teacher_forcing(case):
 def test_translations_do_not_depend_on_devices_batches_and_parts_of_the_input(tmp_path):
     """Compares one device of another process with four of this one: whole, shuffled, in parts."""
     write_run(tmp_path / "run")
-    lines = test_batch_decoding.mixed_lines(90, seed=2)
+    lines = mixed_lines(90, seed=2)
     expected, _ = test_batch_decoding.decode(tmp_path, stdin="\n".join(lines).encode())
     translator = Translator.load(tmp_path / "run")
     assert jax.local_device_count() == 4

@@ -6,10 +6,11 @@ All commands are processes except for the training that the tests share.
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
-from forked import call_forked
+from forked import call_forked, environment_of, start_with_stderr
 from in_process import call_in_process
 from runs import state_bytes
 from tiny import write_corpus
@@ -161,6 +162,31 @@ def test_the_config_of_a_misspelled_run_is_not_listed(tmp_path):
     workdir = f"--workdir={tmp_path / 'rnu'}"
     code, out, err = run(ROOT / "train.py", workdir, "--help_config", devices=False)
     assert (code, out, len(err)) == (2, "", 1) and "holds no run" in err[0]
+
+
+@pytest.mark.slow
+def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
+    path = trained[0]
+    flags = (
+        *TINY,
+        f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
+        f"--workdir={tmp_path / 'run'}",
+        "--config.training.num_steps=100000",
+        "--config.training.log_every=1",
+    )
+    process = start_with_stderr([ROOT / "train.py", *flags], environment_of(4))
+    with process.stderr:
+        for line in process.stderr:
+            if line.startswith("step 3/"):
+                process.send_signal(signal.SIGTERM)
+                break
+        *_, saved, last = process.stderr.read().splitlines()
+    assert process.wait() == 143
+    assert last == "stopped by SIGTERM; run the same command to resume"
+    step = int(re.fullmatch(r"saved step (\d+)", saved)[1])
+    assert (tmp_path / "run" / "checkpoints" / str(step) / "params").is_dir()
+    code, _, err = train(*flags, f"--config.training.num_steps={step + 2}")
+    assert code == 0 and f"resumed at step {step}" in err
 
 
 def test_each_input_line_gives_one_output_line_in_order(trained):

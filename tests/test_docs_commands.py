@@ -114,11 +114,12 @@ def commands_of(name: str) -> list[Command]:
     return [command for command in commands(blocks) if is_quick(command)]
 
 
-def run_document(path: Path, name: str, tokenizer: str = "bpe", in_process: bool = True) -> int:
+def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
     """Run the quick commands of a document, without the translations that are in README.md too, and
-    return their number. Those of the project run in this process, or each in one of its own."""
+    return their number. Those of README.md are processes, the others run in this one."""
     write_inputs(path)
-    tested = set(map(str, commands_of("README.md"))) if name != "README.md" else set()
+    in_process = name != "README.md"
+    tested = set(map(str, commands_of("README.md"))) if in_process else set()
     run = [
         command
         for command in commands_of(name)
@@ -152,7 +153,7 @@ def is_training_of_unused_run(command: Command, other_commands: list[Command]) -
 
 
 def test_the_commands_of_the_readme_run(tmp_path):
-    assert run_document(tmp_path, "README.md", "words", in_process=False) >= 7
+    assert run_document(tmp_path, "README.md", "words") >= 7
     assert (tmp_path / "news.en").read_text(encoding="utf-8").count("\n") == 64
     assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 4
     (code,) = (block for block in fenced(TEXTS["README.md"], "python") if "Translator" in block)

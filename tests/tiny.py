@@ -32,6 +32,17 @@ UNUSUAL_LINES = [
 ]
 
 
+def mixed_lines(count: int, seed: int = 0) -> list[str]:
+    """Random lines of words, a tenth of them unusual: blank, very long, other scripts."""
+    choose = random.Random(seed)
+    return [
+        choose.choice(UNUSUAL_LINES)
+        if choose.random() < 0.1
+        else " ".join(choose.choices(WORDS, k=choose.randint(1, 9)))
+        for _ in range(count)
+    ]
+
+
 def write_corpus(path: Path, pairs: int, seed: int = 0) -> str:
     """Write pairs of words and the same words reversed, in upper case, as TSV; returns the spec."""
     choose = random.Random(seed)

@@ -13,7 +13,7 @@ import pytest
 from command_line import DECODE, ENVIRONMENT, decode, trained
 from forked import Process
 from sentencepiece import SentencePieceTrainer
-from tiny import UNUSUAL_LINES, WORDS, write_run
+from tiny import WORDS, mixed_lines, write_run
 
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 
@@ -33,17 +33,6 @@ Engine._search = search_or_fail
 sys.argv[0] = {decode!r}
 runpy.run_path({decode!r}, run_name="__main__")
 """
-
-
-def mixed_lines(count, seed=0):
-    """Random lines of words, a tenth of them unusual: blank, very long, other scripts."""
-    choose = random.Random(seed)
-    return [
-        choose.choice(UNUSUAL_LINES)
-        if choose.random() < 0.1
-        else " ".join(choose.choices(WORDS, k=choose.randint(1, 9)))
-        for _ in range(count)
-    ]
 
 
 def text_of(lines):
@@ -110,8 +99,9 @@ def test_translations_do_not_depend_on_batches_or_devices(record_property):
     for size in (1, 7, 64):
         batch_rows = moses_fields(translated_here(lines, "--format=moses", f"--batch_size={size}"))
         assert [float(row[3]) for row in batch_rows] == pytest.approx(scores, abs=1e-4)
-        ties += sum(row[1] != best_row[1] for row, best_row in zip(batch_rows, best, strict=True))
-    assert ties <= 9
+        more = sum(row[1] != best_row[1] for row, best_row in zip(batch_rows, best, strict=True))
+        assert more <= 3, f"{more} of {len(lines)} lines differ at batch size {size}"
+        ties += more
     rows = moses_fields(translated_here(lines, "--format=moses", "--nbest=2"))
     nbest = [list(group) for _, group in groupby(rows, lambda row: row[0])]
     assert [group[0][1] for group in nbest] == [row[1] for row in best]

@@ -9,7 +9,8 @@ from command_line import DECODE, ENVIRONMENT, decode, trained
 from forked import Process
 from object_storage import object_storage
 from processes import KILLED, ended, error_of, final_state, last_step, wait_for
-from test_decoding_faults import mixed_lines, text_of
+from test_decoding_faults import text_of
+from tiny import mixed_lines
 
 from seq2seq.runtime import remote
 from seq2seq.runtime.paths import working_copy

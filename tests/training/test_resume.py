@@ -43,12 +43,25 @@ def test_twelve_steps_are_three_epochs():
     assert (data["epoch"], data["index"]) == (3, 0)
 
 
-def test_one_interruption_is_bit_exact(tmp_path):
-    """tests/acceptance/test_kill_faults.py interrupts a run after each step."""
-    with pytest.raises(Stopped) as stopped:
-        run_training(tmp_path / "run", run_config(), stop_after=3)
-    assert stopped.value.signal == signal.SIGTERM
-    assert steps(tmp_path / "run")[-1] == 3
+@pytest.mark.slow
+def test_resume_after_every_step_is_bit_exact(tmp_path):
+    for _ in range(11):
+        with pytest.raises(Stopped) as stopped:
+            run_training(tmp_path / "run", run_config(), stop_after=1)
+        assert stopped.value.signal == signal.SIGTERM
+    run_training(tmp_path / "run", run_config())
+    assert state_bytes(tmp_path / "run") == state_bytes(whole_run())
+    assert steps(tmp_path / "run") == steps(whole_run())
+
+
+@pytest.mark.parametrize(
+    "stop_after", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 5, 7))]
+)
+def test_one_interruption_is_bit_exact(tmp_path, stop_after):
+    """The shared run stopped after step 4, which ends an epoch, evaluates and saves."""
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "run", run_config(), stop_after=stop_after)
+    assert steps(tmp_path / "run")[-1] == stop_after
     run_training(tmp_path / "run", run_config())
     assert_equal_to_the_whole_run(tmp_path / "run")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import pytest
 from forked import call_forked
-from tiny import UNUSUAL_LINES, WORDS, write_run
+from tiny import mixed_lines, write_run
 
 from seq2seq.decode import describe
 from seq2seq.decoding.translator import Translator
@@ -20,16 +20,6 @@ def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("batch")
     write_run(path / "run")
     return path
-
-
-def mixed_lines(count, seed=0):
-    choose = random.Random(seed)
-    return [
-        choose.choice(UNUSUAL_LINES)
-        if choose.random() < 0.1
-        else " ".join(choose.choices(WORDS, k=choose.randint(1, 9)))
-        for _ in range(count)
-    ]
 
 
 def decode(path, *flags, devices=1, stdin=b"", check=True):

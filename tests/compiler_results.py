@@ -8,6 +8,7 @@ which XLA computes fused products and reductions on a CPU.
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -56,8 +57,8 @@ TRAINING = {
     "rnn_attention": TrainingConfig(**ADAM, freeze="encoder/*", warmup_steps=1),
 }
 SEARCHES = {
-    "beam": ("post", DecodingConfig(beam_size=4, batch_size=8)),
-    "sampling": ("post", DecodingConfig(samples=2, top_k=5, top_p=0.9, batch_size=8)),
+    "beam": DecodingConfig(beam_size=4, batch_size=8),
+    "sampling": DecodingConfig(samples=2, top_k=5, top_p=0.9, batch_size=8),
 }
 FUSED = re.compile(r"fusion\([^\n]*calls=%?([\w.-]+)[^\n]*__ynn_fusion")
 COMPUTATION = re.compile(r"^%?([\w.-]+) \([^\n]*\{\n(.*?)\n\}", re.DOTALL | re.MULTILINE)
@@ -129,27 +130,33 @@ def train(name: str) -> dict[str, np.ndarray]:
     micro = jax.tree.map(lambda x: x.reshape(1, 2, B // 2, *x.shape[2:]), rows)
     after, metrics = run(pmap_train_step(make_train_step(model, optimizer, training)), state, micro)
     updates = jax.tree.map(np.subtract, after.params, before)
-    leaves = jax.tree_util.tree_leaves_with_path((updates, metrics))
-    return {f"{name} {jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+    return named(name, (updates, metrics))
 
 
-def decode(name: str) -> dict[str, np.ndarray]:
+def decode() -> dict[str, np.ndarray]:
     """Hypotheses and scores of sources in one bucket, and the scores of given targets."""
-    kind, options = SEARCHES[name]
-    config, random = MODELS[kind], np.random.default_rng(1)
-    variables = {"params": jax.tree.map(jnp.asarray, random_state(kind).params)}
+    config, random = MODELS["post"], np.random.default_rng(1)
+    variables = {"params": jax.tree.map(jnp.asarray, random_state("post").params)}
     sources = random.integers(4, V, (1, 16, 32)).astype(np.int32)
     lengths = random.integers(9, 33, (1, 16)).astype(np.int32)
-    engine = Engine([config], options, ())
     request = Request(sources, lengths, limits=lengths)
     numbers = np.arange(16, dtype=np.int32)[None]
-    hypotheses = run(compiled(engine._program(32)), [variables], request, numbers, engine._values)
+    results = {}
+    for name, options in SEARCHES.items():
+        engine = Engine([config], options, ())
+        program = compiled(engine._program(32))
+        hypotheses = run(program, [variables], request, numbers, engine._values)
+        results |= named(name, (hypotheses,))
     program = scoring_program((make_model(config),), RuleOptions())
-    scores = run(
-        program, (variables,), None, sources, lengths, sources[..., :24], lengths - 8, None
-    )
-    leaves = jax.tree_util.tree_leaves_with_path((hypotheses, scores))
-    return {f"{name} {jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+    targets = sources[..., :24], lengths - 8
+    scores = run(program, (variables,), None, sources, lengths, *targets, None)
+    return results | named("scoring", (scores,))
+
+
+def named(program: str, results: Any) -> dict[str, np.ndarray]:
+    """The arrays of the results, by names that begin with that of the program."""
+    leaves = jax.tree_util.tree_leaves_with_path(results)
+    return {f"{program} {jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 
 
 def control() -> int:
@@ -165,6 +172,4 @@ if __name__ == "__main__":
     results = {"control": np.array(control())}
     for name in MODELS:
         results |= train(name)
-    for name in SEARCHES:
-        results |= decode(name)
-    np.savez(sys.argv[1], **results)
+    np.savez(sys.argv[1], **results, **decode())

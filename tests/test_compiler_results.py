@@ -15,7 +15,7 @@ import pytest
 SCRIPT = Path(__file__).parent / "compiler_results.py"
 WITHOUT_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type=-reduce"
 # Of the largest value of a program. Results in bfloat16 may be rounded to a neighbour.
-TOLERANCES = {"post": 1e-4, "beam": 1e-4, "sampling": 1e-4, "rnn_attention": 1e-4}
+TOLERANCES = dict.fromkeys(("post", "rnn_attention", "beam", "sampling", "scoring"), 1e-4)
 NARROW = 0.02
 
 

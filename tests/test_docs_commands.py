@@ -3,10 +3,12 @@
 import json
 import os
 import re
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
+import jax
 import pytest
 from documents import ROOT, TEXTS, Command, commands, fenced
 from forked import call_forked
@@ -17,8 +19,16 @@ from tiny_marian import sentencepiece, write_marian
 from tiny_pretrained import write_fairseq, write_t5
 from tiny_tokenizers import model, write, write_multilingual_run
 
+from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.model.kinds import make_model
 from seq2seq.runtime import remote
+from seq2seq.storage.config import Config
+from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps
+from seq2seq.training import dry_run
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import pmap_train_step, split_rows
+from seq2seq.training.step import init_state, make_train_step
 
 
 def write_inputs(path: Path) -> None:
@@ -52,10 +62,11 @@ def write_inputs(path: Path) -> None:
 
 
 def run_command_in(
-    path: Path, command: Command, tokenizer: str, in_process: bool, *flags: str
+    path: Path, command: Command, tokenizer: str, in_process: bool, is_dry: bool
 ) -> None:
-    """Run a Python command in a directory, a training with the sizes of a tiny run."""
-    script, *arguments = *command.words[1:], *flags
+    """Run a Python command in a directory, a training with the sizes of a tiny run; with `is_dry`,
+    a dry run of it, which in this process traces a step."""
+    script, *arguments = *command.words[1:], *["--dry_run"] * is_dry
     arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
     if script == "train.py":
         parts = ["model"] if "init_from" not in str(command) else []
@@ -77,7 +88,11 @@ def run_command_in(
     stdin = command.echoed.encode() if command.echoed else stdin
     if in_process and (ROOT / script).exists():
         module = import_module("seq2seq." + script.removesuffix(".py").replace("/", "."))
-        with patch.dict(os.environ, command.environment):
+        step = trace_one_step if is_dry else dry_run.do_one_step
+        with (
+            patch.dict(os.environ, command.environment),
+            patch.object(dry_run, "do_one_step", step),
+        ):
             done = call_in_process(module, *arguments, stdin=stdin, cwd=path)
     else:
         place = path if (path / script).exists() else ROOT
@@ -87,6 +102,18 @@ def run_command_in(
     assert done.code == 0, (str(command), done.err[-3:])
     if command.stdout:
         (path / command.stdout).write_text(done.out, encoding="utf-8")
+
+
+def trace_one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
+    """What a dry run does at its end, but the state and the step are traced, not compiled."""
+    model = make_model(config.model)
+    optimizer = make_optimizer(config.training, config.model.d_model)
+    state = jax.eval_shape(partial(init_state, model, optimizer, config.training))
+    batch = split_rows(
+        batches[DataPosition()], jax.local_device_count(), config.training.accumulate
+    )
+    step = pmap_train_step(make_train_step(model, optimizer, config.training))
+    jax.eval_shape(step, state, batch)
 
 
 def is_quick(command: Command) -> bool:
@@ -138,13 +165,13 @@ def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
             if re.search(rf"runs/{run_name}\b", str(command)) and not directory.exists():
                 directory.symlink_to(path / "runs" / "mine")
         other_commands = run[:number] + run[number + 1 :]
-        flags = ["--dry_run"] if is_training_of_unused_run(command, other_commands) else []
-        run_command_in(path, command, tokenizer, in_process, *flags)
+        is_dry = is_training_of_unused_run(command, other_commands)
+        run_command_in(path, command, tokenizer, in_process, is_dry)
     return len(run)
 
 
 def is_training_of_unused_run(command: Command, other_commands: list[Command]) -> bool:
-    """Whether no other command needs the run: one step of its training is enough."""
+    """Whether no other command needs the run."""
     directory = re.search(r"train\.py .*--workdir=(\S+)", str(command))
     if directory is None:
         return False

@@ -48,6 +48,22 @@ def of_one(path):
     return trained(path, 1, 2, "one", f"--config.data.valid=tsv:{path / 'valid.tsv'}")
 
 
+@pytest.fixture(scope="module")
+def continued(path, of_one, tmp_path_factory):
+    """The run of one process, continued by two, and their lines on stderr."""
+    run = tmp_path_factory.mktemp("continued") / "one in two"
+    shutil.copytree(of_one[0], run)
+    return run, continue_run(path, run, 2, 1)
+
+
+def continue_run(path, run, processes, devices):
+    """Train two more steps; returns the lines of the first process on stderr."""
+    more = f"--workdir={run}", "--config.training.num_steps=6"
+    job = Job(path, processes, devices, ROOT / "train.py", *more)
+    assert job.codes() == [0] * processes, job.texts(1)
+    return job.texts(1)[0].splitlines()
+
+
 def measured(run):
     """metrics.jsonl without times."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
@@ -77,25 +93,24 @@ def test_four_devices_add_in_another_order_and_agree_to_1e_6(path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_two_processes_resumes_in_one_and_the_reverse(of_two, of_one, tmp_path):
+def test_a_checkpoint_of_two_processes_resumes_in_one_and_the_reverse(
+    path, of_two, of_one, continued, tmp_path
+):
     """They get --workdir and one change, and agree on all other fields."""
-    (two, _), (one, _) = of_two, of_one
-    shutil.copytree(two, tmp_path / "two in one")
-    shutil.copytree(one, tmp_path / "one in two")
-    more = "--config.training.num_steps=6"
-    for name, shape in (("two in one", (1, 2)), ("one in two", (2, 1))):
-        job = Job(tmp_path, *shape, ROOT / "train.py", f"--workdir={tmp_path / name}", more)
-        assert job.codes() == [0] * shape[0], job.texts(1)
-        log = job.texts(1)[0].splitlines()
-        assert "resumed at step 4" in log
-        assert [x for x in log if "changed:" in x] == ["changed: training.num_steps 4 → 6"]
-    assert steps(tmp_path / "two in one")[-1] == 6
-    assert state_bytes(tmp_path / "two in one") == state_bytes(tmp_path / "one in two")
-    assert state_bytes(tmp_path / "two in one") != state_bytes(one)
+    shutil.copytree(of_two[0], tmp_path / "two in one")
+    run, log = continued
+    for lines in (log, continue_run(path, tmp_path / "two in one", 1, 2)):
+        assert "resumed at step 4" in lines
+        assert [x for x in lines if "changed:" in x] == ["changed: training.num_steps 4 → 6"]
+    assert steps(run)[-1] == 6
+    assert state_bytes(tmp_path / "two in one") == state_bytes(run)
+    assert state_bytes(run) != state_bytes(of_one[0])
 
 
 @pytest.mark.slow
-def test_two_processes_on_two_disks_share_a_run_in_object_storage(path, of_two, tmp_path):
+def test_two_processes_on_two_disks_share_a_run_in_object_storage(
+    path, of_two, continued, tmp_path
+):
     """Each has a working copy of its own; both are deleted before the run is continued."""
     valid = f"--config.data.valid=tsv:{path / 'valid.tsv'}"
     with object_storage("s3") as storage:
@@ -112,10 +127,7 @@ def test_two_processes_on_two_disks_share_a_run_in_object_storage(path, of_two, 
                 assert state_bytes(first) == state_bytes(of_two[0])
         assert "resumed at step 4" in job.texts(1)[0]
         assert not list_files(f"{url}/LOCK")
-    shutil.copytree(of_two[0], tmp_path / "local")
-    job = training(path, 2, 1, tmp_path / "local", valid, num_steps=6)
-    assert job.codes() == [0, 0], job.texts(1)
-    assert state_bytes(first) == state_bytes(tmp_path / "local")
+    assert state_bytes(first) == state_bytes(continued[0])
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@ The control is the same rule on results in which a model without the effect take
 one with it. Some rules need the full size; here only those are tested that a small one decides.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ import optax
 import pytest
 from tiny_claims import held, measured, one_compilation  # noqa: F401
 
+from seq2seq.data.korean import corpus
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.search_rules import RuleOptions
 from seq2seq.scripts.experiments import (
@@ -27,6 +30,7 @@ from seq2seq.scripts.experiments.small_model import (
     forced_pass,
     padded,
     token_accuracy,
+    train_model,
 )
 
 pytestmark = pytest.mark.slow
@@ -35,6 +39,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def shorter_training(monkeypatch):
     monkeypatch.setitem(korean_model.STEPS, "tiny", 300)
+    monkeypatch.setattr(korean_model, "train_model", partial(train_model, rows=32))
+    monkeypatch.setattr(corpus, "TRAIN_SIZE", 10_000)
 
 
 def test_vectors_of_a_word_differ_between_contexts_only_with_attention():

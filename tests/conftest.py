@@ -74,7 +74,8 @@ if find_spec("beartype"):
     )
     checked = [f"seq2seq.data.{name}" for name in arrays]
     checked += ["seq2seq.training.step", "seq2seq.training.loss"]
-    names = {path.stem for path in (ROOT / "model").glob("*.py")} - {"config", "options"}
+    without_shapes = {"checks", "config", "kinds", "options", "parameters", "platforms"}
+    names = {path.stem for path in (ROOT / "model").glob("*.py")} - without_shapes
     checked += [f"seq2seq.model.{name}" for name in names]
     install_import_hook(checked, "beartype.beartype")
 

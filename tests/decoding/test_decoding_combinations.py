@@ -83,7 +83,7 @@ def valid(row):
     return not (of_samples and not samples or of_beams and beams < 3)
 
 
-ROWS = pairwise_rows(FACTORS, valid, seed=3)
+ROWS = pairwise_rows(FACTORS, valid, seed=1500)  # of the seeds up to it, the fewest rows
 BIAS = -np.abs(np.random.default_rng(7).normal(0, 1, V)).astype(np.float32)  # no reward
 FORBIDDEN = [(4,), (5, 6), (7, 7), (8, 9, 8)]
 

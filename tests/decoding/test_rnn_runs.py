@@ -99,9 +99,9 @@ def test_the_commands_train_and_translate_with_an_rnn(tmp_path):
     config.model = ModelConfig(
         kind="rnn_attention", d_model=64, num_layers=1, max_length=32, dropout=0.0
     )
-    config.training.num_steps, config.training.tokens_per_batch = 400, 512
-    config.training.eval_every = config.training.checkpoint_every = 400
-    config.training.log_every, config.training.warmup_steps = 100, 50
+    config.training.num_steps, config.training.tokens_per_batch = 200, 512
+    config.training.eval_every = config.training.checkpoint_every = 200
+    config.training.log_every, config.training.warmup_steps = 50, 50
     default = type(config)()
     arguments = [
         f"--config.{part}.{name}={value}"

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_claims import held
+from tiny_claims import held, short_corpus  # noqa: F401
 
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments import (

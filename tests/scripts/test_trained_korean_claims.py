@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tiny_claims import held, measured, one_compilation  # noqa: F401
+from tiny_claims import held, measured, one_compilation, short_corpus  # noqa: F401
 
-from seq2seq.data.korean import corpus
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.search_rules import RuleOptions
 from seq2seq.scripts.experiments import (
@@ -40,7 +39,6 @@ pytestmark = pytest.mark.slow
 def shorter_training(monkeypatch):
     monkeypatch.setitem(korean_model.STEPS, "tiny", 300)
     monkeypatch.setattr(korean_model, "train_model", partial(train_model, rows=32))
-    monkeypatch.setattr(corpus, "TRAIN_SIZE", 10_000)
 
 
 def test_vectors_of_a_word_differ_between_contexts_only_with_attention():

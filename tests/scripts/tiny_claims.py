@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from seq2seq.data.korean import corpus
 from seq2seq.runtime.devices import AXIS
 from seq2seq.scripts.experiments import parallel_training, small_model
 from seq2seq.scripts.experiments.outcome import rounded
@@ -16,6 +17,12 @@ def one_compilation(monkeypatch):
     """Only the step is compiled, once: `fresh_state` in place of `init_state`."""
     for module in (small_model, parallel_training):
         monkeypatch.setattr(module, "init_state", fresh_state)
+
+
+@pytest.fixture(autouse=True)
+def short_corpus(monkeypatch):
+    """A part of the built-in corpus, which takes seconds to generate."""
+    monkeypatch.setattr(corpus, "TRAIN_SIZE", 10_000)
 
 
 def fresh_state(model, optimizer, config):

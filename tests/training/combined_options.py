@@ -43,13 +43,13 @@ OPTIONS = {
     "seed": (0, 5),
 }
 LIMITS = {"num_steps": STEPS, "patience": 1, "max_epochs": 2}
-COUNT = 19
+COUNT = 18
 
 
 @cache
 def rows():
     """Rows of OPTIONS in which every pair of values occurs."""
-    return pairwise_rows(OPTIONS, seed=26)  # of the first 60 seeds, the fewest rows
+    return pairwise_rows(OPTIONS, seed=2246)  # of the seeds up to it, the fewest rows
 
 
 @cache

@@ -44,8 +44,8 @@ class Done(forked.Done):
 
 
 def call(script, *flags, stdin=b"", devices=1, cwd=ROOT, environment=(), here=False) -> Done:
-    """Run a Python script; with 0 `devices`, any use of a device is an error. `here` has neither a
-    number of devices nor an environment of its own."""
+    """Run a Python script; with 0 `devices`, any use of a device is an error. With `here`,
+    `devices` and `environment` cannot be set."""
     if here:
         assert devices == 1 and not environment
         return Done(*call_in_process(MODULES[script], *flags, stdin=stdin, cwd=cwd))

@@ -111,7 +111,7 @@ def test_no_english_sentence_has_a_wrong_article_or_agreement(pairs):
 
 @pytest.mark.slow
 def test_a_process_with_another_hash_seed_generates_the_same_corpus(monkeypatch):
-    """A smaller one."""
+    """Of 4,000 training pairs, which take less time."""
     monkeypatch.setattr(korean_english, "TRAIN_SIZE", 4000)
     program = (
         "import hashlib; from seq2seq.data.korean import corpus; corpus.TRAIN_SIZE = 4000; "

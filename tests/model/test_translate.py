@@ -135,11 +135,12 @@ def test_every_option_reaches_the_search(monkeypatch):
     slow_except(
         [("post", "sinusoidal", "float32"), ("pre", "rotary", "mixed")],
         [
-            ("post", "sinusoidal", "float32"),
-            ("post", "sinusoidal", "bfloat16"),
-            ("pre", "rotary", "float32"),
-            ("pre", "rotary", "mixed"),
             ("pre", "relative", "float32"),
+            *(
+                (*kind, dtype)
+                for kind in (("post", "sinusoidal"), ("pre", "rotary"))
+                for dtype in ("float32", "mixed", "bfloat16")
+            ),
         ],
     ),
 )

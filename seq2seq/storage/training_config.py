@@ -42,10 +42,10 @@ class TrainingConfig(Options):
     )
     optimizer: str = option(
         "adam",
-        "adam (AdamW with weight_decay), or adafactor: sums of rows and columns instead of "
-        "Adam's moments, so much less memory; learning_rate is then relative to the root mean "
-        "square of each parameter",
-        choices=("adam", "adafactor"),
+        "adam (AdamW with weight_decay); adafactor: sums of rows and columns instead of Adam's "
+        "moments, so much less memory, and learning_rate is relative to the root mean square of "
+        "each parameter; muon: orthogonal updates of the weight matrices, Adam for the rest",
+        choices=("adam", "adafactor", "muon"),
     )
     schedule: str = option(
         "paper",

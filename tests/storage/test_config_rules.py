@@ -54,7 +54,7 @@ BOUNDS = [
         ("paper", "inverse_sqrt", "cosine", "linear", "constant"),
         ("", "step"),
     ),
-    ("training", "optimizer", ("adam", "adafactor"), ("", "sgd")),
+    ("training", "optimizer", ("adam", "adafactor", "muon"), ("", "sgd")),
     ("training", "best_metric", ("bleu", "chrf", "loss"), ("", "nll")),
     ("training", "bleu_tokenizer", ("13a", "zh", "ja-mecab", "ko-mecab", "char"), ("", "ja")),
     (

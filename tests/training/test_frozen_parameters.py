@@ -70,8 +70,11 @@ def test_the_shapes_of_parameters_need_no_vocabulary():
 
 
 @pytest.mark.slow
-def test_fine_tuning_keeps_frozen_parameters_and_resumes_bit_exactly(tmp_path, monkeypatch):
-    """With Adafactor, whose state is factored at these sizes and of the trained part only."""
+@pytest.mark.parametrize("name", ["adafactor", "muon"])
+def test_fine_tuning_keeps_frozen_parameters_and_resumes_bit_exactly(tmp_path, monkeypatch, name):
+    """With optimizers whose state depends on the shape of a parameter; Adafactor's is factored at
+    these sizes.
+    """
     monkeypatch.setattr(optimizer, "SMALLEST_FACTORED", 8)
     write_run(tmp_path / "start")
     config = tiny_config(
@@ -79,7 +82,7 @@ def test_fine_tuning_keeps_frozen_parameters_and_resumes_bit_exactly(tmp_path, m
         training__num_steps=4,
         training__init_from=str(tmp_path / "start"),
         training__freeze="*_attention/*",
-        training__optimizer="adafactor",
+        training__optimizer=name,
         training__learning_rate=0.1,
     )
     run_training(tmp_path / "whole", config)

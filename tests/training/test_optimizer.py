@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import flatten_dict
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
@@ -228,6 +229,74 @@ def test_the_state_of_adafactor_has_rows_and_columns_only():
         factored = second >= 32
         expected += x.size // first + x.size // second + 1 if factored else x.size + 2
     assert sizes["adafactor"] == expected < 0.06 * sizes["adam"]
+
+
+def matrices_of(path, x):
+    """The matrices, of inputs times outputs, that a parameter of a layer consists of."""
+    name = path.split("/")[-1]
+    if name in ("query", "key", "value", "output"):
+        if x.ndim == 2:  # of recurrent models
+            return [x]
+        return [x.reshape(len(x), -1) if name != "output" else x.reshape(-1, x.shape[-1])]
+    if name in ("input", "recurrent", "context", "initial"):  # a matrix for each gate or layer
+        return [x[:, i] for i in range(x.shape[1])]
+    return [x] if name in ("inner", "gate", "outer") else []
+
+
+@pytest.mark.parametrize("kind", ["transformer", "rnn_attention"])
+def test_muon_makes_the_momentum_of_matrices_orthogonal_and_updates_the_rest_by_adam(kind):
+    """Against singular value decompositions, for the parameters of a model, in two updates."""
+    transformer = kind == "transformer"
+    config = ModelConfig(
+        kind=kind, source_vocab_size=7, target_vocab_size=7, d_model=8, d_ff=20, num_heads=2,
+        num_layers=1, attention_bias=transformer, gated_feed_forward=transformer,
+    )  # fmt: skip
+    training = TrainingConfig(
+        optimizer="muon", schedule="constant", learning_rate=0.03, warmup_steps=1, clip_norm=0.0,
+        weight_decay=0.5,
+    )  # fmt: skip
+    random = np.random.default_rng(0)
+
+    def drawn(scale):
+        return jax.tree.map(
+            lambda x: (scale * random.normal(size=x.shape)).astype(np.float32),
+            parameter_shapes(config),
+        )
+
+    params, gradients = drawn(1.0), [drawn(1.0), drawn(2.0)]
+    adam, optimizer = optax.nadam(0.03, b2=0.98), make_optimizer(training, 8)
+
+    @jax.jit
+    def two_updates(params, gradients):
+        state, adam_state = optimizer.init(params), adam.init(params)
+        for step, gradient in enumerate(gradients):
+            changes, state = optimizer.update(gradient, state, params, step=step)
+            by_adam, adam_state = adam.update(gradient, adam_state)
+        return changes, by_adam, state
+
+    changes, by_adam, state = two_updates(params, gradients)
+    changes, by_adam, params, first, second = (
+        flatten_dict(tree, sep="/") for tree in (changes, by_adam, params, *gradients)
+    )
+    for path, change in changes.items():
+        name = path.split("/")[-1]
+        decay = 0.0 if name.endswith("bias") or name == "scale" else 0.5 * 0.03 * params[path]
+        momentum = 0.95 * 0.05 * first[path] + 0.05 * second[path]
+        momentum = 0.95 * momentum / (1 - 0.95**3) + 0.05 * second[path] / (1 - 0.95**2)
+        pairs = zip(*(matrices_of(path, x) for x in (change + decay, momentum)), strict=True)
+        if not (pairs := list(pairs)):
+            np.testing.assert_allclose(change + decay, by_adam[path], rtol=1e-4, atol=1e-7)
+        for matrix, moment in pairs:
+            u, values, v = np.linalg.svd(moment.astype(np.float64), full_matrices=False)
+            values /= np.sqrt((values**2).sum())
+            for _ in range(5):
+                values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+            expected = -0.03 * 0.2 * np.sqrt(max(moment.shape)) * (u * values) @ v
+            np.testing.assert_allclose(matrix, expected, rtol=1e-3, atol=1e-5)
+    moments = sum(x.size for path, x in params.items() if matrices_of(path, x))
+    rest = sum(x.size for x in params.values()) - moments
+    sizes = sum(x.size for x in jax.tree.leaves(state))
+    assert moments + 2 * rest < sizes < moments + 2 * rest + 30  # and counts and coefficients
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])

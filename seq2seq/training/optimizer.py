@@ -5,6 +5,7 @@ does not count in the optimizer, whose state it leaves unchanged: Adam's bias co
 decay of Adafactor's moments count the applied updates.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -116,9 +117,7 @@ def muon_scaling(config: TrainingConfig) -> list[optax.GradientTransformation]:
         muon(
             learning_rate=-1.0,  # optax multiplies by −learning_rate, as the caller does later
             ns_coeffs=(NEWTON_SCHULZ,) * 5,
-            muon_weight_dimension_numbers=lambda params: jax.tree_util.tree_map_with_path(
-                matrix_axes, params
-            ),
+            muon_weight_dimension_numbers=partial(jax.tree_util.tree_map_with_path, matrix_axes),
             consistent_rms=0.2,
             adam_b1=config.adam_b1,
             adam_b2=config.adam_b2,

@@ -283,8 +283,8 @@ def test_muon_makes_the_momentum_of_matrices_orthogonal_and_updates_the_rest_by_
         decay = 0.0 if name.endswith("bias") or name == "scale" else 0.5 * 0.03 * params[path]
         momentum = 0.95 * 0.05 * first[path] + 0.05 * second[path]
         momentum = 0.95 * momentum / (1 - 0.95**3) + 0.05 * second[path] / (1 - 0.95**2)
-        pairs = zip(*(matrices_of(path, x) for x in (change + decay, momentum)), strict=True)
-        if not (pairs := list(pairs)):
+        pairs = list(zip(*(matrices_of(path, x) for x in (change + decay, momentum)), strict=True))
+        if not pairs:
             np.testing.assert_allclose(change + decay, by_adam[path], rtol=1e-4, atol=1e-7)
         for matrix, moment in pairs:
             u, values, v = np.linalg.svd(moment.astype(np.float64), full_matrices=False)

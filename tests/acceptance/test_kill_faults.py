@@ -7,7 +7,9 @@ import time
 
 import pytest
 from processes import KILLED, at, ended, final_state, last_step, wait_for
+from runs import run_config, run_training, whole_run
 
+from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.run_files import steps
 
 STEP = "step"
@@ -99,16 +101,16 @@ def test_differing_states_are_detected(whole, tmp_path):
 
 
 @EVERY_STEP
-def test_stopped_after_each_step(bench, whole, tmp_path, record_property):
-    """Each process but the last is stopped after one step."""
-    run, expected = tmp_path / "run", final_state(whole)
+def test_stopped_after_each_step(tmp_path, record_property):
+    """In the process of the test, with validation data: each training but the last is stopped after
+    one step."""
+    run, expected = tmp_path / "run", final_state(whole_run())
     for step in range(1, 12):
-        code, lines = bench.train(run, fault=at(STEP, 1, "TERM"))
-        assert code == 143 and last_step(lines, "saved step ") == step, lines
-        assert last_step(lines, "resumed at step ") == step - 1, lines
-    code, lines = bench.train(run)
-    assert code == 0 and last_step(lines, "resumed at step ") == 11, lines
-    assert final_state(run) == expected
+        with pytest.raises(Stopped) as stopped:
+            run_training(run, run_config(), stop_after=1)
+        assert stopped.value.signal == signal.SIGTERM and steps(run)[-1] == step
+    run_training(run, run_config())
+    assert final_state(run) == expected and steps(run) == steps(whole_run())
     record_property("seen", f"after steps 1 to 11 of one run: {len(expected)} facts equal")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -41,17 +40,6 @@ ONE_STEP = {f"training__{name}": 1 for name in ("num_steps", "eval_every", "chec
 def test_twelve_steps_are_three_epochs():
     _, data = state_bytes(whole_run())
     assert (data["epoch"], data["index"]) == (3, 0)
-
-
-@pytest.mark.slow
-def test_resume_after_every_step_is_bit_exact(tmp_path):
-    for _ in range(11):
-        with pytest.raises(Stopped) as stopped:
-            run_training(tmp_path / "run", run_config(), stop_after=1)
-        assert stopped.value.signal == signal.SIGTERM
-    run_training(tmp_path / "run", run_config())
-    assert state_bytes(tmp_path / "run") == state_bytes(whole_run())
-    assert steps(tmp_path / "run") == steps(whole_run())
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,12 @@
 """Shared programs: trainings with equal settings in a process trace and compile once."""
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from unittest import mock
 
-import jax
-
-from seq2seq.runtime.devices import replicated
 from seq2seq.storage.config import TrainingConfig
-from seq2seq.training import trainer
+from seq2seq.training import step, trainer
 from seq2seq.training.optimizer import learning_rate_schedule
 
 SHARED = {}
@@ -24,17 +20,18 @@ OTHER_FIELDS = (
 
 @contextmanager
 def shared_steps():
-    """A context in which a Trainer reuses the first states and the steps of earlier ones."""
+    """A context in which a Trainer reuses the programs of earlier ones."""
     with ExitStack() as stack:
         replacements = {
             "make_train_step": shared(trainer.make_train_step),
             "parallel_train_step": compiled_once(trainer.parallel_train_step),
             "pmap_eval_step": shared(trainer.pmap_eval_step),
             "learning_rate_schedule": shared_schedule,
-            "init_state": copied(shared(trainer.init_state, "seed")),
         }
         for name, replacement in replacements.items():
             stack.enter_context(mock.patch.object(trainer, name, replacement))
+        init_function = shared(step.init_function, "seed")
+        stack.enter_context(mock.patch.object(step, "init_function", init_function))
         yield
 
 
@@ -49,9 +46,7 @@ def shared(make, *fields):
         values = [getattr(training, name) for name in fields]
         key = make, repr(model.config), settings(training), *values
         if key not in SHARED:
-            # In a thread of its own, because the first call is in the trace of a state's shapes.
-            with ThreadPoolExecutor(1) as thread:
-                SHARED[key] = thread.submit(make, model, *rest).result()
+            SHARED[key] = make(model, *rest)
         return SHARED[key]
 
     return make_once
@@ -61,11 +56,6 @@ def shared_schedule(training, d_model):
     """A schedule for all equal settings, so that `jax.jit` of it compiles once."""
     key = settings(training), d_model
     return SHARED.setdefault(key, learning_rate_schedule(training, d_model))
-
-
-def copied(make):
-    """`make` with copies of its arrays for each call, because the training step overwrites them."""
-    return lambda *arguments: jax.device_put(jax.device_get(make(*arguments)), replicated())
 
 
 def settings(training: TrainingConfig) -> str:

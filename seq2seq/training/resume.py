@@ -19,14 +19,15 @@ from seq2seq.storage.remote_model import model_directory
 from seq2seq.storage.run import Run, data_change_message
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.inputs import Data
-from seq2seq.training.step import TrainState, start_from
+from seq2seq.training.step import TrainState
 
 
 def restore_state(
-    fresh_state: Callable[[], TrainState], checkpoints: Checkpoints, config: Config, run: Run
+    fresh_state: Callable[..., TrainState], checkpoints: Checkpoints, config: Config, run: Run
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """The state of the newest intact checkpoint and the data that it stores; in a new run a fresh
-    state, or one with the parameters of training.init_from, and None.
+    state, with the parameters of training.init_from if that is set, and None. `fresh_state` takes
+    parameters as an optional argument.
 
     Raises UserError(CHECKPOINT) if no checkpoint can be used, and UserError(CONFIGURATION) if the
     processes have different states.
@@ -36,11 +37,11 @@ def restore_state(
     stored: dict[str, Any] | None = None
     if restored is not None:
         state, stored = restored
+    elif init_from := config.training.init_from:
+        state = fresh_state(load_params(model_directory(init_from), "best"))
+        run.log(f"started from the parameters of {init_from}")
     else:
         state = fresh_state()
-        if init_from := config.training.init_from:
-            state = start_from(state, load_params(model_directory(init_from), "best"))
-            run.log(f"started from the parameters of {init_from}")
     check_processes_agree(state)
     return state, stored
 

@@ -49,35 +49,33 @@ TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 def init_state(
-    model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
+    model: EncoderDecoder,
+    optimizer: optax.GradientTransformation,
+    config: TrainingConfig,
+    params: Any = None,
 ) -> TrainState:
-    """A fresh state, replicated on all local devices; otherwise the step would compile twice."""
-    return _init_function(model, optimizer, config)()
+    """A fresh state, replicated on all local devices; otherwise the step would compile twice.
+
+    Its parameters are random, or `params`, given as NumPy arrays.
+    """
+    return init_function(model, optimizer, config)(params)
 
 
 @cache  # a training asks for the shapes of its state twice and then for a state: one trace
-def _init_function(
+def init_function(
     model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
-) -> Callable[[], TrainState]:
+) -> Callable[[Any], TrainState]:
     """The compiled function of `init_state`."""
 
-    def init() -> TrainState:
+    def init(params: Any) -> TrainState:
         init_key, key = jax.random.split(jax.random.PRNGKey(config.seed))
-        params = init_params(model, init_key)
+        if params is None:
+            params = init_params(model, init_key)
         trained, _ = split_params(params, config.freeze)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         return TrainState(jnp.array(0), params, optimizer.init(trained), key, ema)
 
     return jax.jit(init, out_shardings=replicated())
-
-
-def start_from(state: TrainState, params: Any) -> TrainState:
-    """The state with other parameters, given as NumPy arrays."""
-
-    def on_devices() -> Any:  # a copy for each use: the state is donated, so no array is shared
-        return jax.device_put(params, replicated())
-
-    return state._replace(params=on_devices(), ema=None if state.ema is None else on_devices())
 
 
 def loss_sums(

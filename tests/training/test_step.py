@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from small_steps import (
+    D_MODEL,
     ROWS,
     TRAINING,
     S,
@@ -32,8 +33,9 @@ from seq2seq.runtime.devices import replicated
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.loss import LossSums, cross_entropy
+from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import split_rows
-from seq2seq.training.step import loss_sums, make_train_step
+from seq2seq.training.step import init_state, loss_sums, make_train_step
 
 MICRO = 3
 
@@ -119,6 +121,18 @@ def test_any_optimizer_is_applied_only_if_both_loss_and_gradient_are_finite(monk
             strict=True,
         ):
             np.testing.assert_array_equal(old, new)
+
+
+def test_given_parameters_replace_the_random_ones():
+    """Their average is a copy: a step donates both."""
+    random = host_state()
+    params = jax.tree.map(lambda x: x + 1, random.params)
+    state = init_state(model(), make_optimizer(TRAINING, D_MODEL), TRAINING, params)
+    expected = random._replace(params=params, ema=params)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), expected)
+    spread = split_rows(batch(), jax.device_count(), MICRO)
+    _, metrics = step_on(jax.device_count())(state, spread)
+    assert np.isfinite(metrics["loss"]) and jax.tree.leaves(state.ema)[0].is_deleted()
 
 
 def test_the_step_learns_and_donates():

@@ -5,7 +5,6 @@ does not count in the optimizer, whose state it leaves unchanged: Adam's bias co
 decay of Adafactor's moments count the applied updates.
 """
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,17 +12,14 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from optax.contrib import MuonDimensionNumbers, muon
 
 from seq2seq.storage.config import TrainingConfig
+from seq2seq.training.muon import muon_scaling
+from seq2seq.training.parameters import is_decayed
 
 # Matrices whose second largest axis is shorter have full second moments. optax's default, 128,
 # would exclude the attention, whose weights are [d_model, heads, 64] in the paper's models.
 SMALLEST_FACTORED = 32
-
-# Of the polynomial 3.4445 x − 4.775 x³ + 2.0315 x⁵, which brings singular values close to 1 in five
-# iterations (Jordan et al. 2024).
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedule:
@@ -105,44 +101,6 @@ def adafactor_scaling(config: TrainingConfig) -> list[optax.GradientTransformati
     ]
 
 
-def muon_scaling(config: TrainingConfig) -> list[optax.GradientTransformation]:
-    """The update of Muon (Jordan et al. 2024) without learning rate and decay: the momentum of
-    each weight matrix made nearly orthogonal by five Newton-Schulz iterations, and Adam for all
-    other parameters, with Nesterov momentum.
-
-    Updates of matrices are scaled to Adam's usual root mean square, 0.2 (Liu et al. 2025, section
-    2.2), so learning rates for Adam apply.
-    """
-    return [
-        muon(
-            learning_rate=-1.0,  # optax multiplies by −learning_rate, as the caller does later
-            ns_coeffs=(NEWTON_SCHULZ,) * 5,
-            muon_weight_dimension_numbers=partial(jax.tree_util.tree_map_with_path, matrix_axes),
-            consistent_rms=0.2,
-            adam_b1=config.adam_b1,
-            adam_b2=config.adam_b2,
-        )
-    ]
-
-
-def matrix_axes(path: tuple[Any, ...], parameter: Array) -> MuonDimensionNumbers | None:
-    """The input and output axes of the weight matrix at this path; None for any other parameter.
-
-    Tables of embeddings and positions are no matrices in this sense: their rows are used one at a
-    time. The weights of all heads of an attention are one matrix, those of each gate of a GRU too.
-    """
-    name, rank = path[-1].key, parameter.ndim
-    if rank < 2 or name == "table" or not is_decayed(path):
-        return None
-    if rank == 2:
-        return MuonDimensionNumbers(0, 1)
-    if name == "output":  # [heads, d_k, d_model]
-        return MuonDimensionNumbers((0, 1), 2)
-    if name in ("query", "key", "value"):  # [d_model, heads, d_k]
-        return MuonDimensionNumbers(0, (1, 2))
-    return MuonDimensionNumbers(0, 2)  # [width, gates, width]
-
-
 SCALINGS = {"adam": adam_scaling, "adafactor": adafactor_scaling, "muon": muon_scaling}
 
 
@@ -171,17 +129,7 @@ def decay_weights(rate: float) -> optax.GradientTransformation:
 
     def update(updates: Any, params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(
-            lambda path, u, p: u + rate * p if is_decayed(path) else u, updates, params
+            lambda path, u, p: u + rate * p if is_decayed(path[-1].key) else u, updates, params
         )
 
     return optax.stateless(update)
-
-
-def is_decayed(path: tuple[Any, ...]) -> bool:
-    """Whether weight decay applies to the parameter at this path.
-
-    By convention it applies to weight matrices and embeddings, not to biases and not to the scales
-    of layer norms. The name decides, not the rank: attention biases have rank 2.
-    """
-    name = path[-1].key
-    return name != "scale" and name != "bias" and not name.endswith("_bias")

@@ -50,6 +50,15 @@ def merge_params(trained: Any, frozen: Any) -> Any:
     return unflatten_dict(flatten_dict(trained) | flatten_dict(frozen))
 
 
+def is_decayed(name: str) -> bool:
+    """Whether weight decay applies to a parameter with this name, the last part of its path.
+
+    By convention it applies to weight matrices and embeddings, not to biases and not to the scales
+    of layer norms. The name decides, not the rank: attention biases have rank 2.
+    """
+    return name != "scale" and name != "bias" and not name.endswith("_bias")
+
+
 def frozen_paths(paths: list[str], freeze: str) -> set[str]:
     """The paths that match a pattern. Raises UserError(CONFIGURATION), see `split_params`."""
     frozen: set[str] = set()

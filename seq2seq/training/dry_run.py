@@ -28,7 +28,7 @@ from seq2seq.training.memory_check import check_state, check_step, explain_failu
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.progress import announce
-from seq2seq.training.resume import restored_progress
+from seq2seq.training.resume import initial_params, restored_progress
 from seq2seq.training.step import TrainState, init_state, make_train_step
 from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
 
@@ -53,9 +53,10 @@ def dry_run(
         run.check_clearable()
     config = with_vocabulary(config, tokenizers)
     data = encode_corpora(config, run, corpora, tokenizers, cache)
+    resumes = False
     if not overwrite:
         run.check_and_record(config, data.file_hashes)
-        check_checkpoint(config, run, data)
+        resumes = check_checkpoint(config, run, data)
     prepare_jax(compilation_cache, deterministic=config.training.deterministic)
     with (
         closing(training_batches(config, data)) as batches,
@@ -63,7 +64,7 @@ def dry_run(
         deleting_damaged_stores(),
     ):
         announce(config, run, batches, DataPosition())
-        do_one_step(config, run, batches, path)
+        do_one_step(config, run, batches, resumes)
     run.log("dry run: successful, nothing was kept but caches")
 
 
@@ -79,21 +80,24 @@ class DryRun(ReadOnlyRun):
             check_same_data(parsed_facts(self.path / "run.json"), data, config)
 
 
-def check_checkpoint(config: Config, run: DryRun, data: Data) -> None:
-    """Raise the UserErrors of a training that resumes from the newest intact checkpoint."""
+def check_checkpoint(config: Config, run: DryRun, data: Data) -> bool:
+    """Whether there is an intact checkpoint. Raises the UserErrors of a training that resumes from
+    the newest one."""
     step, _ = newest_intact_step(run.path)
     if step is not None:
         restored_progress(stored_data(run.path, step), config, run, data)
+    return step is not None
 
 
-def do_one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
-    """Make the state, check memory and disk space, and do one step."""
+def do_one_step(config: Config, run: Run, batches: Batches, resumes: bool) -> None:
+    """Make the state, check memory and disk space, and do one step. `resumes`: the parameters of
+    training.init_from, which may not exist any more, are not used."""
     model = make_model(config.model)
     optimizer = make_optimizer(config.training, config.model.d_model)
     fresh_state = partial(init_state, model, optimizer, config.training)
-    check_state(jax.eval_shape(fresh_state), config)
-    state = fresh_state()
-    message, fits = disk_forecast(path, state, config.training.keep)
+    check_state(jax.eval_shape(fresh_state, None), config)
+    state = fresh_state(None if resumes else initial_params(config, run))
+    message, fits = disk_forecast(run.path, state, config.training.keep)
     if not fits:
         raise UserError(OUTPUT, f"{message}; lower training.keep or choose another --workdir")
     run.log(message)

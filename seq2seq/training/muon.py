@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024): nearly orthogonal updates of the weight matrices of layers.
 
-Matrices with the same name and shape are updated as one array, a stack: a program with a few large
-products compiles and runs faster than one with hundreds of small ones.
+Matrices with the same name and shape are updated as one array, a stack: a few large products
+instead of hundreds of small ones.
 """
 
 from collections import defaultdict
@@ -47,61 +47,63 @@ def muon_scaling(config: TrainingConfig) -> list[optax.GradientTransformation]:
 def in_stacks(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """An optimizer that updates the stacks of the parameters by `optimizer`."""
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
         stacks, state = optimizer.update(stacked(updates), state, stacked(params))
         return unstacked(stacks, updates), state
 
     return optax.GradientTransformation(lambda params: optimizer.init(stacked(params)), update)
 
 
-def stacked(params: Any) -> dict[str, Array]:
+def stacked(tree: Any) -> dict[str, Array]:
     """Name of a stack → array [N, …]."""
     stacks = defaultdict(list)
-    for path, x in sorted(flatten_dict(params, sep="/").items()):
+    for path, x in sorted_leaves(tree):
         stacks[name_of_stack(path, x)].append(x)
     return {name: jnp.stack(arrays) for name, arrays in stacks.items()}
 
 
-def unstacked(stacks: dict[str, Array], params: Any) -> Any:
-    """The arrays of stacks, in the structure of `params`."""
-    stacks_left = {name: iter(stack) for name, stack in stacks.items()}
-    arrays = {
-        path: next(stacks_left[name_of_stack(path, x)])
-        for path, x in sorted(flatten_dict(params, sep="/").items())
-    }
+def unstacked(stacks: dict[str, Array], tree: Any) -> Any:
+    """The arrays of stacks, in the structure of `tree`."""
+    left = {name: iter(stack) for name, stack in stacks.items()}
+    arrays = {path: next(left[name_of_stack(path, x)]) for path, x in sorted_leaves(tree)}
     return unflatten_dict(arrays, sep="/")
 
 
+def sorted_leaves(tree: Any) -> list[tuple[str, Array]]:
+    """The paths and arrays of a tree; the stored momentum has this order."""
+    return sorted(flatten_dict(tree, sep="/").items())
+
+
 def name_of_stack(path: str, x: Array) -> str:
-    """Name and shape of a weight matrix; the path of any other parameter, whose N is 1."""
+    """Shape and name of a weight matrix; the path of any other parameter, whose N is 1."""
     name = path.split("/")[-1]
-    return f"{name} {'x'.join(map(str, x.shape))}" if matrix_axes(name, x.ndim) else path
+    return f"{'x'.join(map(str, x.shape))}/{name}" if matrix_axes(name, x.ndim) else path
 
 
 def axes_of_stacks(stacks: Any) -> Any:
-    """Name of a stack → its input and output axes; None if it has no matrices. optax masks some."""
+    """Name of a stack → its input and output axes; None if it has no matrices. optax also calls
+    this with some stacks masked."""
 
     def axes(path: tuple[Any, ...], x: Array) -> MuonDimensionNumbers | None:
-        name = path[0].key.split("/")[-1].split()[0]
-        return matrix_axes(name, x.ndim - 1, first_axis=1)
+        return matrix_axes(path[0].key.split("/")[-1], x.ndim - 1)
 
     return jax.tree_util.tree_map_with_path(axes, stacks)
 
 
-def matrix_axes(name: str, rank: int, first_axis: int = 0) -> MuonDimensionNumbers | None:
-    """The input and output axes of a weight matrix with this name, numbered from `first_axis`; None
+def matrix_axes(name: str, rank: int) -> MuonDimensionNumbers | None:
+    """The input and output axes of a weight matrix with this name, counted from the last one; None
     for any other parameter.
 
     Tables of embeddings and positions are no matrices in this sense: their rows are used one at a
-    time. The weights of all heads of an attention are one matrix, those of each gate of a GRU too.
+    time. The weights of all heads of an attention are one matrix; those of each gate of a GRU and
+    of the initial state of each layer are one each.
     """
-    a, b, c = range(first_axis, first_axis + 3)
     if rank < 2 or name == "table" or not is_decayed(name):
         return None
     if rank == 2:
-        return MuonDimensionNumbers(a, b)
+        return MuonDimensionNumbers(-2, -1)
     if name == "output":  # [heads, d_k, d_model]
-        return MuonDimensionNumbers((a, b), c)
+        return MuonDimensionNumbers((-3, -2), -1)
     if name in ("query", "key", "value"):  # [d_model, heads, d_k]
-        return MuonDimensionNumbers(a, (b, c))
-    return MuonDimensionNumbers(a, c)  # [width, gates, width]
+        return MuonDimensionNumbers(-3, (-2, -1))
+    return MuonDimensionNumbers(-3, -1)  # [width, gates or layers, width]

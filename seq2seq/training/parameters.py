@@ -1,4 +1,4 @@
-"""The tree of parameters: its initial values, and its trained and frozen parts.
+"""The tree of parameters: its initial values, its trained, frozen and decayed parts.
 
 training.freeze names frozen parameters by patterns of their paths, as in encoder/*. The gradient
 and the optimizer are given the trained part only, so nothing is computed or stored for the other.

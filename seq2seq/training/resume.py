@@ -23,27 +23,28 @@ from seq2seq.training.step import TrainState
 
 
 def restore_state(
-    fresh_state: Callable[..., TrainState], checkpoints: Checkpoints, config: Config, run: Run
+    fresh_state: Callable[[Any], TrainState], checkpoints: Checkpoints, config: Config, run: Run
 ) -> tuple[TrainState, dict[str, Any] | None]:
-    """The state of the newest intact checkpoint and the data that it stores; in a new run a fresh
-    state, with the parameters of training.init_from if that is set, and None. `fresh_state` takes
-    parameters as an optional argument.
+    """(state, stored data) of the newest intact checkpoint; in a new run (`fresh_state` of
+    `initial_params`, None).
 
     Raises UserError(CHECKPOINT) if no checkpoint can be used, and UserError(CONFIGURATION) if the
     processes have different states.
     """
     with processes.first_process_first("the checkpoint"):
-        restored = checkpoints.restore(jax.eval_shape(fresh_state))
-    stored: dict[str, Any] | None = None
-    if restored is not None:
-        state, stored = restored
-    elif init_from := config.training.init_from:
-        state = fresh_state(load_params(model_directory(init_from), "best"))
-        run.log(f"started from the parameters of {init_from}")
-    else:
-        state = fresh_state()
+        restored = checkpoints.restore(jax.eval_shape(fresh_state, None))
+    state, stored = restored or (fresh_state(initial_params(config, run)), None)
     check_processes_agree(state)
     return state, stored
+
+
+def initial_params(config: Config, run: Run) -> Any:
+    """The parameters of training.init_from as NumPy arrays; None without it, for random ones."""
+    if not (init_from := config.training.init_from):
+        return None
+    params = load_params(model_directory(init_from), "best")
+    run.log(f"started from the parameters of {init_from}")
+    return params
 
 
 def restore_best(best: BestCheckpoint, stored: dict[str, Any], run: Run, data: Data) -> None:

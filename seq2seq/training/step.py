@@ -56,12 +56,12 @@ def init_state(
 ) -> TrainState:
     """A fresh state, replicated on all local devices; otherwise the step would compile twice.
 
-    Its parameters are random, or `params`, given as NumPy arrays.
+    Its parameters are random without `params`, NumPy arrays that are copied to the devices.
     """
     return init_function(model, optimizer, config)(params)
 
 
-@cache  # a training asks for the shapes of its state twice and then for a state: one trace
+@cache  # a training asks for the shapes of its state twice and then for a state
 def init_function(
     model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> Callable[[Any], TrainState]:

@@ -72,7 +72,7 @@ class Trainer:
             run.path, training.keep, training.checkpoint_every, run.log, run.replica
         )
         self.fresh_state = partial(init_state, self.model, self.optimizer, training)
-        check_state(jax.eval_shape(self.fresh_state), config)
+        check_state(jax.eval_shape(self.fresh_state, None), config)
 
     def begin(self, state: TrainState, position: DataPosition, seconds: float) -> None:
         """Set the state, the position in the data and the seconds of training so far. Call this

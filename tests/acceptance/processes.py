@@ -102,8 +102,8 @@ def arrays(directory):
 
 def final_state(run):
     """The final state: each array of the last checkpoint (parameters, optimizer, key) and of the
-    average, step, data position, best, and the loss of each step; fails if a step was recorded
-    twice or never."""
+    average, step, data position, best, the loss of each step, and the results of evaluations; fails
+    if a step was recorded twice or never."""
     last = run / "checkpoints" / str(steps(run)[-1])
     state = {"step": last.name, **arrays(last / "params"), **arrays(last / "rest")}
     state |= arrays(run / "average" / "params")
@@ -113,7 +113,10 @@ def final_state(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [(line["step"], line["train_loss"]) for line in lines if "train_loss" in line]
     assert [step for step, _ in losses] == list(range(1, int(last.name) + 1))
-    return state | {"losses": losses}
+    evaluations = [line for line in lines if "valid_loss" in line]
+    for line in evaluations:
+        del line["time"]
+    return state | {"losses": losses, "evaluations": evaluations}
 
 
 def contents(run):

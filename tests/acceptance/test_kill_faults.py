@@ -1,4 +1,4 @@
-"""Rows 1–3: a training process that is killed or stopped at any time, and resumed."""
+"""Rows 1–3: a training that is killed or stopped at any time, and resumed."""
 
 import random
 import shutil
@@ -19,7 +19,11 @@ KILLS = row(
     "kill -9 at random times, the same command again",
     "resumes at or after the last announced step; all bits and metrics as in an uninterrupted run",
 )
-EVERY_STEP = row(2, "stopped at every step of three epochs", "all bits as in an uninterrupted run")
+EVERY_STEP = row(
+    2,
+    "stopped after every step of three epochs, by the flag that a signal sets",
+    "all bits as in an uninterrupted run",
+)
 STOPS = row(
     3,
     "stopped three times in two epochs, once without a step to save",

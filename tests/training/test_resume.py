@@ -1,4 +1,4 @@
-"""Resuming: bit-exact at every step; which checkpoints are kept and averaged; errors."""
+"""Resuming after an interruption is bit-exact; which checkpoints are kept and averaged; errors."""
 
 import json
 import shutil
@@ -279,6 +279,19 @@ def test_what_cannot_be_resumed_is_refused_by_a_dry_run_and_by_a_training(
         assert (again.value.code, str(again.value)) == (code, str(refused.value))
     finally:
         corpus.write_text(before, encoding="utf-8")
+
+
+def test_damaged_parameters_to_start_from_are_refused_by_a_dry_run_and_by_a_training(tmp_path):
+    start = tmp_path / "start"
+    shutil.copytree(whole_run(), start)
+    (find_params(start, "best") / "_METADATA").write_text("{}")
+    config = run_config(training__init_from=str(start))
+    with pytest.raises(UserError, match="params/_METADATA") as refused:
+        dry_run(config, tmp_path / "run", None, False, "off")
+    with pytest.raises(UserError) as again:
+        run_training(tmp_path / "run", config)
+    assert refused.value.code == again.value.code == CHECKPOINT
+    assert str(refused.value) == str(again.value)
 
 
 def test_a_dry_run_of_a_directory_that_overwrite_does_not_delete_is_refused(tmp_path):

@@ -123,9 +123,10 @@ def test_any_optimizer_is_applied_only_if_both_loss_and_gradient_are_finite(monk
             np.testing.assert_array_equal(old, new)
 
 
-def test_given_parameters_replace_the_random_ones():
-    """Their average is a copy: a step donates both."""
+def test_given_parameters_replace_the_random_ones(monkeypatch):
+    """The moving average starts as a copy of them, because a step donates both."""
     random = host_state()
+    monkeypatch.setattr("seq2seq.training.step.init_params", None)  # fails if it is called
     params = jax.tree.map(lambda x: x + 1, random.params)
     state = init_state(model(), make_optimizer(TRAINING, D_MODEL), TRAINING, params)
     expected = random._replace(params=params, ema=params)

@@ -104,7 +104,7 @@ def run_command_in(
         (path / command.stdout).write_text(done.out, encoding="utf-8")
 
 
-def trace_one_step(config: Config, run: Run, batches: Batches, path: Path) -> None:
+def trace_one_step(config: Config, run: Run, batches: Batches, resumes: bool) -> None:
     """What a dry run does at its end, but the state and the step are traced, not compiled."""
     model = make_model(config.model)
     optimizer = make_optimizer(config.training, config.model.d_model)

@@ -149,8 +149,16 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = answer
 
     def body(self) -> bytes:
+        """The body of a request. ConnectionError if its sender died before the end.
+
+        A storage drops such a request; the emulators would store what has arrived.
+        """
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            size = int(self.headers.get("Content-Length", 0))
+            content = self.rfile.read(size)
+            if len(content) < size:
+                raise ConnectionAbortedError
+            return content
         parts = []
         while size := int(self.rfile.readline().split(b";")[0], 16):
             parts.append(self.rfile.read(size))

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -174,6 +175,18 @@ def test_a_failed_upload_leaves_no_object(storage, url, large, action, error, mo
         remote.upload(large, f"{url}/large")
         assert remote.read(f"{url}/large") == large.read_bytes()
         remote.delete(f"{url}/large")
+
+
+def test_a_write_that_ends_early_changes_nothing(storage, url):
+    """A process can be killed while it sends a request."""
+    remote.write(f"{url}/x", b"0123456789")
+    request = [request for request in storage.requests if request.kind == "write"][-1]
+    head = f"{request.method} {request.target} HTTP/1.1\r\nContent-Length: {request.size}\r\n\r\n"
+    with socket.create_connection(storage.proxy.server_address) as connection:
+        connection.sendall(head.encode())
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""  # no response
+    assert remote.read(f"{url}/x") == b"0123456789"
 
 
 @pytest.mark.parametrize("action", [429, 503, "cut", "lose"])

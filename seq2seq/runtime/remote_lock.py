@@ -26,7 +26,8 @@ REFRESH = 60.0  # seconds between two refreshes
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STALE = 600.0  # seconds without a refresh after which a lock is taken over
 
-_held: dict[str, "RemoteLock"] = {}  # the locks of this process by their tokens
+# The locks of this process by their tokens; None while one is being acquired.
+_held: dict[str, "RemoteLock | None"] = {}
 
 
 class RemoteLock:
@@ -37,7 +38,12 @@ class RemoteLock:
         and OSError if the storage cannot be reached. `log` receives warnings."""
         self._url, self._held, self._log = url, held, log
         self._token = uuid4().hex
-        self._number = self._acquire(advice)
+        _held[self._token] = None  # before its object exists, which other threads would take over
+        try:
+            self._number = self._acquire(advice)
+        except BaseException:
+            del _held[self._token]
+            raise
         self._failure, self._refreshed = "", time.monotonic()
         _held[self._token] = self
         self._ended = threading.Event()
@@ -148,7 +154,7 @@ def release_all(seconds: float) -> None:
         return
 
     def release() -> None:
-        for lock in list(_held.values()):
+        for lock in filter(None, list(_held.values())):
             with suppress(OSError):
                 lock.release()
 

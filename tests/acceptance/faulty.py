@@ -50,9 +50,13 @@ def at_call(point, call, action):
 def send(point, call, names):
     def kill():
         print(f"now {names} at {point}", file=sys.stderr, flush=True)
-        for name in names.split():
-            os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
-            time.sleep(0.1)  # in a thread: two pending signals of a kind would be one
+        first, *others = (getattr(signal, f"SIG{name}") for name in names.split())
+        os.kill(os.getpid(), first)
+        time.sleep(0.1)
+        for number in others:  # each ends the process, which is inside this call
+            time.sleep(1)  # in a thread: two pending signals of a kind would be one
+            os.kill(os.getpid(), number)
+            time.sleep(30)
 
     at_call(point, call, kill)
 

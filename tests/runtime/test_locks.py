@@ -193,7 +193,7 @@ def test_a_second_signal_ends_a_process_that_is_inside_a_compiled_call(tmp_path)
 
 @pytest.mark.parametrize("mode", ["deferred", "at once"])
 def test_the_first_signal_takes_effect_when_the_call_ends(tmp_path, mode):
-    process, stdout = blocked(tmp_path, mode, 10**6)
+    process, stdout = blocked(tmp_path, mode, 2 * 10**6)
     process.send_signal(signal.SIGINT)
     with stdout:
         assert stdout.read() == "stopped by SIGINT\n"

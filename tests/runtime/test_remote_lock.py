@@ -159,6 +159,23 @@ def test_a_holder_notices_that_its_lock_was_deleted(url, locked):
     assert names(url) == []
 
 
+def test_a_thread_does_not_take_over_a_lock_that_another_thread_is_acquiring(
+    url, locked, monkeypatch
+):
+    acquire = RemoteLock._acquire
+
+    def acquire_and_try_again(lock, advice):
+        number = acquire(lock, advice)
+        monkeypatch.setattr(RemoteLock, "_acquire", acquire)
+        assert ME in refused(locked)
+        return number
+
+    monkeypatch.setattr(RemoteLock, "_acquire", acquire_and_try_again)
+    lock = locked()
+    lock.check()
+    assert len(names(url)) == 1
+
+
 @pytest.mark.parametrize("stale", [False, True], ids=["free", "stale"])
 def test_of_several_processes_at_once_one_gets_the_lock(storage, url, locked, stale):
     count = 8

@@ -211,7 +211,7 @@ def test_a_killed_preparation_is_continued(spec, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_processes_quickly_and_the_entry_is_continued(spec, tmp_path, number):
+def test_a_signal_ends_all_processes_and_the_entry_is_continued(spec, tmp_path, number):
     cache = tmp_path / "cache"
     process = start(spec, cache)
     wait_for(lambda: appended(cache) > 2, process)

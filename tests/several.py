@@ -65,7 +65,7 @@ class Job:
     def codes(self):
         """The exit codes of all processes, after their end."""
         try:
-            return [process.wait() for process in self.processes]
+            return [process.wait(timeout=240) for process in self.processes]
         finally:
             for process in self.processes:
                 process.kill()

@@ -210,7 +210,7 @@ def test_a_server_that_stops_to_respond_is_asked_again(storage, url, large, monk
     """Without a limit, a connection that was lost silently would block for ever."""
     monkeypatch.setattr(remote, "SILENCE", 0.5)
     if storage.scheme == "s3":
-        monkeypatch.setattr("s3fs.S3FileSystem.read_timeout", 2)
+        monkeypatch.setattr("s3fs.S3FileSystem.read_timeout", 0.5)
     forget_file_systems()
     ended = threading.Event()
     try:

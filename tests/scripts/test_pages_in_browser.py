@@ -61,7 +61,7 @@ def open_page(browser):
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri())
         opened.append(path.as_uri())
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(3000)
         return page
 
     yield open_page

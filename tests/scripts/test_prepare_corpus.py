@@ -196,7 +196,7 @@ def test_a_killed_preparation_is_continued(spec, tmp_path):
         process.communicate()
         assert done + 2 < appended(cache) < PAIRS // LINES
         done = appended(cache)
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 5
         while running(process.pid):  # the workers end when their parent has ended
             assert time.monotonic() < limit
             time.sleep(0.1)
@@ -211,20 +211,19 @@ def test_a_killed_preparation_is_continued(spec, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_processes_and_the_entry_is_continued(spec, tmp_path, number):
+def test_a_signal_ends_all_processes_quickly_and_the_entry_is_continued(spec, tmp_path, number):
     cache = tmp_path / "cache"
     process = start(spec, cache)
     wait_for(lambda: appended(cache) > 2, process)
     assert len(running(process.pid)) >= 3  # with two workers
     os.killpg(process.pid, number)  # as a terminal does
+    started = time.monotonic()
     out, err = process.communicate(timeout=60)
-    *progress, last = err.splitlines()
-    assert last == f"stopped by {number.name}; run the same command to continue"
-    assert all("pairs tokenized" in line for line in progress)  # one every five seconds
-    assert (process.returncode, out) == (128 + number, "")
-    limit = time.monotonic() + 30
+    assert time.monotonic() - started < 2
+    line = f"stopped by {number.name}; run the same command to continue\n"
+    assert (process.returncode, out, err) == (128 + number, "", line)
     while running(process.pid):
-        assert time.monotonic() < limit
+        assert time.monotonic() - started < 5
         time.sleep(0.1)
     assert 2 < appended(cache) < PAIRS // LINES
     assert "continues after" in finished(start(spec, cache, seconds=0))[1]

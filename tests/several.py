@@ -7,19 +7,9 @@ import time
 from pathlib import Path
 
 from forked import Process, environment_of
-from tiny import write_corpus
+from tiny import tiny_flags, write_corpus
 
 ROOT = Path(__file__).parent.parent
-TINY = (
-    "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
-    "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
-    "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
-    "--config.training.tokens_per_batch=128 --config.training.warmup_steps=3 "
-    "--config.training.schedule=constant --config.training.log_every=1 "
-    "--config.training.eval_every=4 --config.training.checkpoint_every=2 "
-    "--config.decoding.beam_size=2 --config.decoding.batch_size=3 "
-    "--config.decoding.max_extra_length=5"
-).split()
 
 
 class Job:
@@ -89,7 +79,7 @@ def training(path, processes, devices, run, *flags, config=None, num_steps=4, ap
         devices,
         ROOT / "train.py",
         *([f"--config={config}"] if config else []),
-        *TINY,
+        *tiny_flags(),
         f"--workdir={run}",
         f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
         f"--config.training.num_steps={num_steps}",

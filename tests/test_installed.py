@@ -132,7 +132,7 @@ def test_the_pages_and_the_commands_run_in_a_folder_with_modules_of_the_same_nam
     description = ast.get_docstring(module).split("\n")[0]
     assert run(commands / "seq2seq-checkpoints", "--help").startswith(description)
     corpus = write_corpus(folder / "pairs.tsv", 60)  # its specification
-    fields = tiny_flags("model", "data", "training", "decoding")
+    fields = tiny_flags()
     run(commands / "seq2seq-train", "--config=small", "--workdir=run", *fields,
         f"--config.data.corpus={corpus}", f"--config.data.valid={corpus}")  # fmt: skip
     assert run(commands / "seq2seq-decode", "--workdir=run", stdin="eins zwei\n\n").count("\n") == 2

@@ -14,6 +14,7 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.storage.config import Config, DecodingConfig, TrainingConfig
 
+PARTS = "model", "data", "training", "decoding"
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()
 # Blank lines, a very long one, and characters that formats or line splitting might interpret.
 UNUSUAL_LINES = [
@@ -95,13 +96,14 @@ def tiny_rnn(kind: str) -> ModelConfig:
 
 
 def tiny_flags(*parts: str, kind: str = "transformer") -> list[str]:
-    """The flags of train.py that set these parts of the config as `tiny_config` does."""
+    """The flags of train.py that set these parts of the config as `tiny_config` does; all parts
+    if none is given."""
     config, default = tiny_config(corpus=Config().data.corpus), Config()
     if kind != "transformer":
         config.model = tiny_rnn(kind)
     return [
         f"--config.{part}.{name}={value}"
-        for part in parts
+        for part in parts or PARTS
         for name, value in asdict(getattr(config, part)).items()
         if value != getattr(getattr(default, part), name)
     ]

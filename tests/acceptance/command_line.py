@@ -12,7 +12,7 @@ from pathlib import Path
 import forked
 from forked import call_forked
 from in_process import call_in_process
-from tiny import write_corpus
+from tiny import tiny_flags, write_corpus
 
 import seq2seq.decode
 import seq2seq.train
@@ -20,15 +20,7 @@ import seq2seq.train
 ROOT = Path(__file__).parent.parent.parent
 TRAIN, DECODE = str(ROOT / "train.py"), str(ROOT / "decode.py")
 MODULES = {TRAIN: seq2seq.train, DECODE: seq2seq.decode}
-TINY = (
-    "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
-    "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
-    "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
-    "--config.training.num_steps=4 --config.training.tokens_per_batch=128 "
-    "--config.training.eval_every=4 --config.training.checkpoint_every=2 "
-    "--config.decoding.beam_size=2 --config.decoding.max_extra_length=5 "
-    "--config.decoding.batch_size=3"
-).split()
+TINY = [*tiny_flags(), "--config.training.num_steps=4", "--config.training.log_every=100"]
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": ""}
 
 

@@ -10,23 +10,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 from forked import call_forked, environment_of, start_with_stderr
 from injection import POINTS
+from tiny import tiny_flags
 
 from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.storage.run_files import steps
 
 ROOT = Path(__file__).parent.parent.parent
 FAULTY = Path(__file__).parent / "faulty.py"
-TINY = (
-    "--config.model.d_model=8 --config.model.d_ff=16 --config.model.num_heads=2 "
-    "--config.model.num_layers=1 --config.model.max_length=32 --config.data.tokenizer=words "
-    "--config.data.vocab_size=64 --config.data.source_length=16 --config.data.target_length=16 "
-    "--config.training.schedule=constant --config.training.learning_rate=0.01 "
-    "--config.training.warmup_steps=3 --config.training.tokens_per_batch=128 "
-    "--config.training.num_steps=12 --config.training.log_every=1 --config.training.eval_every=4 "
-    "--config.training.checkpoint_every=2 --config.training.keep=3 "
-    "--config.decoding.beam_size=2 --config.decoding.batch_size=3 "
-    "--config.decoding.max_extra_length=5"
-).split()
 
 
 class Bench:
@@ -40,7 +30,7 @@ class Bench:
         script = [FAULTY, *fault, "--"] if fault else [ROOT / "train.py"]
         return [
             *script,
-            *TINY,
+            *tiny_flags(),
             f"--config.data.corpus={self.corpus}",
             f"--workdir={run}",
             *flags,

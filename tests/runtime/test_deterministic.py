@@ -3,8 +3,7 @@ operations if they are asked for, and no fused reductions in decode.py."""
 
 import pytest
 from forked import ROOT, call_forked
-from several import TINY
-from tiny import write_corpus
+from tiny import tiny_flags, write_corpus
 
 # The command with one small program in place of its work, so that XLA dumps its options.
 SCRIPT = """
@@ -25,7 +24,7 @@ run_command(COMMAND.define_flags, COMMAND.main)
 def train_flags(path, asked):
     corpus = write_corpus(path / "pairs.tsv", 61)
     return "Translator", [
-        *TINY,
+        *tiny_flags(),
         f"--config.data.corpus={corpus}",
         f"--config.training.deterministic={asked}",
     ]

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from several import ROOT, TINY, Job, training, write_data
-from tiny import StopAfter
+from several import ROOT, Job, training, write_data
+from tiny import StopAfter, tiny_flags
 
 from seq2seq.runtime import connection, processes
 from seq2seq.runtime.errors import UserError
@@ -101,7 +101,7 @@ def test_waiting_for_a_missing_process_has_a_limit(path, tmp_path):
         1,
         1,
         ROOT / "train.py",
-        *TINY,
+        *tiny_flags(),
         f"--workdir={tmp_path / 'run'}",
         f"--config.data.corpus=tsv:{path / 'pairs.tsv'}",
         "--coordinator=127.0.0.1:1",

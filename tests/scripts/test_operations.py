@@ -27,7 +27,7 @@ from seq2seq.training.step import TrainState
 
 ROOT = Path(__file__).parents[2]
 TINY = [  # flags of a training with the programs of those in other tests
-    *tiny_flags("model", "data", "training", "decoding"),
+    *tiny_flags(),
     "--config.training.eval_every=8",
     "--config.training.checkpoint_every=4",
 ]

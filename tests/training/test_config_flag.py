@@ -146,7 +146,7 @@ def test_a_given_config_replaces_the_config_of_the_run(run):
 
 def test_repeated_flags_and_no_flags_give_the_same_config(run):
     """A command with all flags, which was needed before, still resumes the run."""
-    all_flags = tiny_flags("model", "data", "training", "decoding")
+    all_flags = tiny_flags()
     _, config = parsed(
         f"--config={ROOT / 'configs' / 'base.py'}",
         f"--workdir={run}",

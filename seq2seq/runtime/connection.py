@@ -19,7 +19,6 @@ from absl import flags
 from seq2seq.runtime.errors import CONFIGURATION, INTERNAL, UserError
 from seq2seq.runtime.processes import count, index, is_first, set_timeout, store
 from seq2seq.runtime.remote_lock import release_all
-from seq2seq.runtime.workers import close_workers
 
 START_FACTOR = 5  # × --process_timeout: until all processes have started
 WAIT_FACTOR = 60  # × --process_timeout: until a live process arrives at a synchronisation point
@@ -136,7 +135,6 @@ def stop_all_processes(code: int, message: str) -> None:
 def _exit(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    close_workers()
     release_all(RELEASE_SECONDS)
     if is_first():
         time.sleep(1)  # the coordinator ends with this process: the others read the reason first

@@ -16,7 +16,6 @@ import jax
 import numpy as np
 
 from seq2seq.runtime import processes
-from seq2seq.runtime.workers import close_workers
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL_SECONDS = 0.1
@@ -171,5 +170,4 @@ def _exit_immediately(number: int) -> NoReturn:
     # One write with the line feed: two threads may print it at the same time.
     message = f"stopped immediately by a second signal, {signal.Signals(number).name}\n"
     print(message, end="", file=sys.stderr, flush=True)
-    close_workers()
     os._exit(128 + number)

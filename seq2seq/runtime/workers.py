@@ -7,6 +7,7 @@ nor the command. They end when the process that started them ends.
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -97,20 +98,26 @@ class Workers:
 _open: WeakSet[Workers] = WeakSet()
 
 
-def close_workers() -> None:
-    """Close all workers before an exit without exit handlers; waits for two seconds at most.
+@cache
+def _start_trackers() -> None:
+    """Start the two processes that delete the semaphores of this one if it is killed.
 
-    Workers would end without this, but loky would warn on stderr about unreleased resources.
+    That of loky would warn on stderr about each, also after an exit by a signal.
     """
-    thread = threading.Thread(target=_close_all, daemon=True)  # another thread may hold a lock
-    thread.start()
-    thread.join(2.0)
+    from loky.backend import resource_tracker as loky_tracker
+
+    sys.warnoptions.append("ignore::UserWarning")  # Python processes are started with these options
+    try:
+        loky_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove("ignore::UserWarning")
+    resource_tracker.ensure_running()
 
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Block SIGINT and SIGTERM in this thread; processes that it starts keep them blocked."""
-    resource_tracker.ensure_running()  # its start would unblock them
+    _start_trackers()  # their start would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

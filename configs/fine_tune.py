@@ -4,7 +4,8 @@
         --config.training.init_from=RUN
 DIRECTORY contains train.source, train.target, valid.source and valid.target; or set
 --config.data.corpus and --config.data.valid. The fields of config.model stay at their defaults, so
-they are taken from RUN. A small learning rate, and early stopping on validation data.
+they are taken from RUN, except the dropout rates, dtype, remat and attention_kernels. A small
+learning rate, and early stopping on validation data.
 """
 
 from seq2seq.data.config import DataConfig

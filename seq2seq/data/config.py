@@ -35,8 +35,8 @@ class DataConfig(Options):
         "",
         "validation pairs, as corpus but without weights, or several corpora with names, "
         "'news=text:a.de,a.en; web=tsv:b.tsv': each is evaluated, and the first one decides which "
-        "checkpoint is the best; empty: the split that a builtin or TFDS corpus provides, none for "
-        "text files",
+        "checkpoint is the best; empty: the validation split of the built-in corpus or of a TFDS "
+        "corpus without :SPLIT, otherwise none",
     )
     test: str = option("", "test pairs, as valid")
     data_dir: str = option(

@@ -9,8 +9,8 @@ CPU_INFO = Path("/proc/cpuinfo")  # of Linux
 # The option that the hint names, and how many times as fast it is on a CPU with AVX512-BF16
 # (benchmarks/train_speed.md, benchmarks/decode_speed.md).
 MIXED = {
-    "training": ("--config.model.dtype=mixed", "1.6 to 1.8"),
-    "decoding": ("--dtype=mixed", "1.4 to 1.5"),
+    "training": ("--config.model.dtype=mixed", "1.75 to 1.9"),
+    "decoding": ("--dtype=mixed", "1.4 to 1.6"),
 }
 NATIVE = re.compile(r"^flags\b.*\b(avx512_bf16|amx_bf16)\b", re.MULTILINE)
 

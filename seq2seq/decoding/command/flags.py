@@ -77,8 +77,8 @@ def define_flags() -> None:
     define_path(
         "workdir",
         None,
-        "The run directory that train.py wrote, local or a URL such as gs://bucket/run; several, "
-        "separated by commas, form an ensemble.",
+        "A run directory that train.py wrote, or a directory of transformers (docs/MODELS.md); a "
+        "path or a URL such as gs://bucket/run; several, separated by commas, form an ensemble.",
         remote=True,
     )
     define_local_dir()

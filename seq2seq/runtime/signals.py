@@ -3,23 +3,28 @@
 A command calls `handle_signals` once. Its loops poll the returned flag.
 """
 
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from seq2seq.runtime import processes
+from seq2seq.runtime.streams import write_stderr
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 0.01
+# Signals within so many seconds are one: `timeout` of coreutils signals the process and its group.
+SAME_SIGNAL = 0.2
 
 T = TypeVar("T")
 
@@ -117,15 +122,14 @@ class StopFlag:
 def handle_signals() -> StopFlag:
     """Handle SIGTERM and SIGINT from now on: the first one sets the returned flag.
 
-    A second signal ends the process immediately, also during a compilation or a compiled call;
-    everything saved before is kept. Called in the main thread.
+    A second signal, at least SAME_SIGNAL seconds later, ends the process immediately, also during
+    a compilation or a compiled call; everything saved before is kept. Called in the main thread.
     """
     stop = StopFlag()
 
     def receive(number: int, _frame: FrameType | None) -> None:
-        if stop.signal:
-            _exit_immediately(number)
-        stop.set(signal.Signals(number))
+        if not stop.signal:  # `_await_second_signal` handles a second one
+            stop.set(signal.Signals(number))
 
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -159,15 +163,13 @@ def _raise_again(stop: StopFlag, hook: Callable[[Any], object], dropped: Any) ->
 
 
 def _await_second_signal(reader: int) -> None:
-    arrived = 0
+    first = math.inf  # the time at which the first signal arrived
     while byte := os.read(reader, 1):
-        arrived += byte[0] in SIGNALS
-        if arrived == 2:
-            _exit_immediately(byte[0])
-
-
-def _exit_immediately(number: int) -> NoReturn:
-    # One write with the line feed: two threads may print it at the same time.
-    message = f"stopped immediately by a second signal, {signal.Signals(number).name}\n"
-    print(message, end="", file=sys.stderr, flush=True)
-    os._exit(128 + number)
+        if (number := byte[0]) not in SIGNALS:
+            continue
+        now = time.monotonic()
+        if now - first >= SAME_SIGNAL:
+            name = signal.Signals(number).name
+            write_stderr(f"stopped immediately by a second signal, {name}\n")
+            os._exit(128 + number)
+        first = min(first, now)

@@ -184,11 +184,21 @@ def test_a_second_signal_ends_a_process_that_is_inside_a_compiled_call(tmp_path)
         for number in (signal.SIGINT, signal.SIGTERM):
             assert process.poll() is None
             process.send_signal(number)
-            time.sleep(0.1)
+            time.sleep(0.5)
         assert stdout.read() == ""
     assert process.wait(60) == 128 + signal.SIGTERM
     error = (tmp_path / "stderr").read_text()
     assert error == "stopped immediately by a second signal, SIGTERM\n"
+
+
+def test_two_signals_at_the_same_time_are_one(tmp_path):
+    """`timeout` sends SIGTERM to the process and then to its group."""
+    process, stdout = blocked(tmp_path, "deferred", 2 * 10**6)
+    for number in (signal.SIGTERM, signal.SIGINT):  # two of the same could be merged
+        process.send_signal(number)
+    with stdout:
+        assert stdout.read() in ("stopped by SIGTERM\n", "stopped by SIGINT\n")
+    assert process.wait(60) in (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 @pytest.mark.parametrize("mode", ["deferred", "at once"])

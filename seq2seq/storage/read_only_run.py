@@ -27,6 +27,8 @@ class ReadOnlyRun(Run):
             self.replica = Replica(url, self.path, no_log)
 
     def open_replica(self, overwrite: bool) -> None:
+        if overwrite and self.replica is not None:
+            self.delete_files()
         if not overwrite:
             self.receive_files()
 

@@ -67,7 +67,8 @@ def _download_files(url: str, local: Path, objects: Objects) -> None:
         versions = json.loads(known.read_bytes())
     for name, version in objects.items():
         path = Path(name)
-        if path.suffix not in NEEDED or path.parent.name not in ("", "vocab"):
+        is_beside = len(path.parts) == 1 or path.parts[:-1] == ("vocab",)
+        if path.suffix not in NEEDED or not is_beside:
             continue
         if versions.get(name) != list(version) or not (local / name).exists():
             download_file(f"{url}/{name}", local / name)

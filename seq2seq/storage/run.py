@@ -118,6 +118,10 @@ class Run:
         self.check_clearable()
         if self.replica is not None:
             self.replica.clear()
+        self.delete_files()
+
+    def delete_files(self) -> None:
+        """Delete the files of the run in this directory."""
         for name in RUN_FILES:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():

@@ -22,6 +22,7 @@ from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import Log, throttled
 from seq2seq.runtime.paths import expand_path
 from seq2seq.runtime.processes import is_first
+from seq2seq.runtime.remote import is_remote
 from seq2seq.storage.config import Config, take_model
 from seq2seq.storage.remote_model import model_directory
 from seq2seq.storage.run import Run
@@ -43,12 +44,19 @@ def find_tokenizers(
         tokenizers = load_tokenizers(str(run.path / "vocab"))
         check_tags(config.data, tokenizers[0])
         return config, tokenizers
-    if init_from and Path(init_from).expanduser().resolve() == run.path.resolve():
+    if init_from and is_same_run(init_from, run):
         raise UserError(
             CONFIGURATION,
             f"training.init_from={init_from} is the run itself; choose another --workdir",
         )
     return first_tokenizers(config, readers, cache, throttled(run.log))
+
+
+def is_same_run(name: str, run: Run) -> bool:
+    """Whether a path or URL names the run."""
+    if is_remote(name):
+        return name.rstrip("/") == run.name.rstrip("/")
+    return Path(name).expanduser().resolve() == run.path.resolve()
 
 
 def first_tokenizers(

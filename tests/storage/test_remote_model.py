@@ -1,6 +1,7 @@
 """Models in object storage: what is downloaded, once, and what is refused."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,9 +12,10 @@ from seq2seq.interop.models import load_params, open_model
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.paths import working_copy
+from seq2seq.storage import remote_model as module
 from seq2seq.storage.manifest import write_manifest
-from seq2seq.storage.remote_model import local_model, model_directory
-from seq2seq.training.vocabulary import initial_tokenizers
+from seq2seq.storage.remote_model import _download_files, local_model, model_directory
+from seq2seq.training.vocabulary import initial_tokenizers, is_same_run
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,14 @@ def test_a_directory_of_another_project_is_downloaded_without_its_pickles(storag
     assert names == {"config.json", "model.safetensors", "spiece.model"}
 
 
+def test_an_object_whose_name_leaves_the_directory_is_not_downloaded(tmp_path, monkeypatch):
+    names = "config.json", "vocab/a.json", "../b.json", "vocab/../../c.json", "../vocab/d.json"
+    downloaded = []
+    monkeypatch.setattr(module, "download_file", lambda url, path: downloaded.append(url))
+    _download_files("gs://b/m", tmp_path, {name: (1, "v") for name in names})
+    assert downloaded == ["gs://b/m/config.json", "gs://b/m/vocab/a.json"]
+
+
 def test_training_starts_from_a_model_in_object_storage(run, storage, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     store(run, storage)
@@ -105,3 +115,10 @@ def test_training_starts_from_a_model_in_object_storage(run, storage, tmp_path, 
     config.validate()
     _, tokenizers = initial_tokenizers(config)
     assert tokenizers[0].size == open_model(run, "best")[1][0].size
+
+
+def test_a_run_is_recognised_by_its_path_or_url(tmp_path):
+    local = SimpleNamespace(name=str(tmp_path), path=tmp_path)
+    stored = SimpleNamespace(name="gs://b/run", path=tmp_path)
+    assert is_same_run(f"{tmp_path}/x/..", local) and is_same_run("gs://b/run/", stored)
+    assert not is_same_run("gs://b/other", stored) and not is_same_run("gs://b/run", local)

@@ -12,6 +12,7 @@ from seq2seq.runtime import remote, remote_lock
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage import replica as module
 from seq2seq.storage.manifest import write_manifest
+from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.replica import Replica
 from seq2seq.storage.replica_names import directories_of
 
@@ -84,6 +85,13 @@ def objects(url):
 def written(storage):
     names = [r.name.partition("/")[2] for r in storage.requests if r.kind == "write"]
     return [name for name in names if not name.startswith("LOCK/")]
+
+
+def test_another_process_deletes_its_copy_of_a_run_that_is_overwritten(tmp_path):
+    run = ReadOnlyRun(tmp_path / "run", "s3://bucket/run")
+    make_run(run.path, 1, 2)
+    run.open_replica(overwrite=True)
+    assert {path.name for path in run.path.iterdir()} == {"LOCK", "mine.txt"}
 
 
 @BOTH

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.data.config import TEMPLATES
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.interop.models import load_params, open_model
+from seq2seq.interop.models import current_checkpoint, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.config import Config
 from seq2seq.storage.remote_model import model_directory
@@ -18,7 +18,7 @@ class Member(NamedTuple):
     """One model of an ensemble."""
 
     directory: Path
-    checkpoint: str  # best, latest, average or a step
+    checkpoint: str  # a step, average or another name; best or latest of another project's model
 
     def load(self) -> Any:
         """The parameters. UserError(CHECKPOINT) if they cannot be read or are not finite."""
@@ -33,7 +33,8 @@ def members_of(
     """The members of an ensemble: one checkpoint of each run, or several checkpoints of one run.
 
     As many checkpoints as runs are taken in pairs. Commas separate the checkpoints of a string. A
-    model whose name is a URL is downloaded to `local_dir` (`model_directory`).
+    model whose name is a URL is downloaded to `local_dir` (`model_directory`). A run may be still
+    trained: its checkpoint is that of this call.
     UserError(CONFIGURATION) for another number of checkpoints, and for empty names of runs.
     """
     directories = [run] if isinstance(run, str | Path) else list(run)
@@ -57,9 +58,10 @@ def members_of(
             f"--checkpoint: expected one checkpoint, or one for each of {len(runs)} runs, got "
             f"{len(names)} ({', '.join(names)}); list a run once for each of its checkpoints",
         )
+    found = [model_directory(run, name, local_dir) for run, name in zip(runs, names, strict=True)]
     return [
-        Member(model_directory(run, name, local_dir), name)
-        for run, name in zip(runs, names, strict=True)
+        Member(directory, current_checkpoint(directory, name))
+        for directory, name in zip(found, names, strict=True)
     ]
 
 

@@ -21,7 +21,7 @@ from seq2seq.interop.weight_files import weights_path
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.config import Config
-from seq2seq.storage.run_files import params_directory, read_run, restore_params
+from seq2seq.storage.run_files import current_name, params_directory, read_run, restore_params
 
 
 def _of_type(name: str) -> Callable[[Path], bool]:
@@ -62,6 +62,12 @@ def find_params(directory: Path, checkpoint: str) -> Path:
     """
     family = _family(directory, checkpoint)
     return family.params_path(directory) if family else params_directory(directory, checkpoint)
+
+
+def current_checkpoint(directory: Path, checkpoint: str) -> str:
+    """What `checkpoint` of a run means now (`current_name`); unchanged for another directory."""
+    is_run = (directory / "checkpoints").is_dir() and family_of(directory) is None
+    return current_name(directory, checkpoint) if is_run else checkpoint
 
 
 def open_model(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:

@@ -118,17 +118,27 @@ def write_best(run: Path, best: dict[str, Any]) -> None:
     write_atomic(run / "best.json", json.dumps(best) + "\n")
 
 
+def current_name(run: Path, checkpoint: str) -> str:
+    """What `checkpoint` means now: best and latest are other steps later in a training.
+
+    "best" means the latest if nothing was evaluated. Raises UserError(CHECKPOINT) as `read_best`.
+    """
+    if checkpoint == "best":
+        checkpoint = str(read_best(run).get("checkpoint", "latest"))
+    if checkpoint == "latest" and (existing := steps(run)):
+        return str(existing[-1])
+    return checkpoint
+
+
 def params_directory(run: Path, checkpoint: str) -> Path:
     """The directory of the parameters of `checkpoint`: best, latest, average, a step or the name of
     an average.
 
-    "best" means the latest if nothing was evaluated. Raises UserError(CHECKPOINT) if the
-    checkpoint does not exist.
+    Raises UserError(CHECKPOINT) if the checkpoint does not exist.
     """
     existing, named = steps(run), named_averages(run)
     average = run / "average" / "params"
-    if checkpoint == "best":
-        checkpoint = str(read_best(run).get("checkpoint", "latest"))
+    checkpoint = current_name(run, checkpoint)
     if checkpoint == "average" and average.is_dir():
         return average
     if checkpoint in named:
@@ -137,8 +147,6 @@ def params_directory(run: Path, checkpoint: str) -> Path:
         raise UserError(
             CHECKPOINT, f"no checkpoint in {run}/checkpoints; train first: train.py --workdir={run}"
         )
-    if checkpoint == "latest":
-        checkpoint = str(existing[-1])
     names = list(map(str, existing))
     if checkpoint in names:
         directory = run / "checkpoints" / checkpoint

@@ -1,5 +1,6 @@
 """Ensembles of runs and checkpoints: members, their order, and what is refused."""
 
+import shutil
 from pathlib import Path
 
 import jax
@@ -12,7 +13,7 @@ from seq2seq.decoding.ensembles import members_of, normalized_weights
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.manifest import write_manifest
-from seq2seq.storage.run_files import restore_params
+from seq2seq.storage.run_files import restore_params, write_best
 
 
 def add_checkpoint(run: Path, step: int, params) -> None:
@@ -82,6 +83,18 @@ def test_the_checkpoints_of_an_ensemble_are_loaded_in_the_given_order(runs):
             lambda x, y, n=factor: np.testing.assert_array_equal(x, y * n), params, average
         )
     jax.tree.map(np.testing.assert_array_equal, third, restore_params(other_run, "best"))
+
+
+def test_the_checkpoint_of_a_run_that_is_trained_meanwhile_is_that_of_the_call(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs[0], run)
+    write_best(run, {"checkpoint": 2})
+    before = members_of(run, "best,latest,average")
+    write_best(run, {"checkpoint": "average"})
+    shutil.copytree(run / "checkpoints" / "4", run / "checkpoints" / "6")
+    assert [member.checkpoint for member in before] == ["2", "4", "average"]
+    now = members_of(run, "best,latest,average")
+    assert [member.checkpoint for member in now] == ["average", "6", "average"]
 
 
 def test_a_missing_checkpoint_of_an_ensemble_is_refused(runs):

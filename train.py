@@ -25,7 +25,7 @@ from seq2seq.interop.models import load_params
 from seq2seq.runtime import connection, processes
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
-from seq2seq.runtime.errors import UserError
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.path_flags import define_local_dir, define_path
 from seq2seq.runtime.remote import is_remote
@@ -53,6 +53,13 @@ def main() -> None:
     check_new_run(f)
     if f.help_config:
         return print(field_list(config))
+    if (f.compile_for or f.dry_run) and (f.distributed or f.coordinator):
+        raise UserError(
+            CONFIGURATION,
+            f"--{'compile_for' if f.compile_for else 'dry_run'} runs in one process; remove "
+            "--distributed and --coordinator, and for the memory of one of N hosts divide "
+            "training.tokens_per_batch by N",
+        )
     if f.compile_for:
         target = target_of(f.compile_for)
         for line in training_lines(config, target):

@@ -54,7 +54,7 @@ def job_of(f: flags.FlagValues) -> Job:
 
 def is_interactive(f: flags.FlagValues) -> bool:
     """Whether sentences are read from a terminal."""
-    return f.input == "-" and sys.stdin.isatty()
+    return f.input == "-" and sys.stdin.isatty() and not f.compile_for
 
 
 def chosen_formats(f: flags.FlagValues) -> Formats:

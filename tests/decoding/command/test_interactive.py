@@ -39,11 +39,12 @@ def test_text_on_a_terminal_may_be_lists_and_other_outputs_keep_their_format(mon
     def output(terminal=True, **changes):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
         usual = dict(format="text", input_format=None, output_format=None, input="-", output="-")
-        return chosen_formats(SimpleNamespace(**(usual | changes))).output
+        return chosen_formats(SimpleNamespace(**(usual | dict(compile_for="") | changes))).output
 
     assert isinstance(output(), Terminal) and isinstance(output(input_format="tsv"), Terminal)
     assert output(format="jsonl") is FORMATS["jsonl"]
-    for changes in (dict(terminal=False), dict(input="in.txt"), dict(output="out.txt")):
+    others = dict(input="in.txt"), dict(output="out.txt"), dict(compile_for="v5e:1")
+    for changes in (dict(terminal=False), *others):
         assert output(**changes) is FORMATS["text"]
 
 

@@ -28,11 +28,13 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.runtime import connection
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.files import write_lines
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.precision import precision_hint
-from seq2seq.runtime.signals import Stopped, handle_signals
+from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
+from seq2seq.runtime.streams import write_stderr, write_stdout
 from seq2seq.runtime.targets import target_of
 
 CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its results
@@ -46,23 +48,23 @@ def main() -> None:
     job.check()
     stop = handle_signals()  # from now on a signal raises Stopped
     try:
-        decode(job, f, stop.poll)
+        decode(job, f, stop)
     except Stopped as stopped:
         sys.stdout.flush()
         advice = "; run the same command to resume" if job.resumable else ""
-        print(f"error: {stopped}{advice}", file=sys.stderr, flush=True)
+        write_stderr(f"error: {stopped}{advice}\n")
         connection.stop_all_processes(128 + stopped.signal, str(stopped))
         os._exit(128 + stopped.signal)  # a normal exit would wait for the calls in flight
 
 
-def decode(job: Job, f: flags.FlagValues, poll: Callable[[], None]) -> None:
+def decode(job: Job, f: flags.FlagValues, stop: StopFlag) -> None:
     """Run a job. Its input is checked before any device is used."""
     references = read_references(job.reference, job.metric, job.baseline)
     lines = job.lines(references)
     connection.connect(f)
     with job.output_lock() as check_lock:
         prepare_jax(f.compilation_cache, 1, f.deterministic, decoding_only=True)
-        translator = load_translator(job, poll)
+        translator = load_translator(job, stop.poll)
         job.check_with_run(translator)
         if job.mode == "translate" and not job.interactive:
             describe(translator)
@@ -76,7 +78,7 @@ def decode(job: Job, f: flags.FlagValues, poll: Callable[[], None]) -> None:
             annotate=job.annotate,
         )
         if job.resumable:
-            write_resumably(job, lines, translator, output_lines, check_lock)
+            write_resumably(job, lines, translator, output_lines, check_lock, stop)
         elif job.interactive:
             write_output(job, interactive_answers(job, translator, output_lines))
         else:
@@ -89,6 +91,11 @@ def decode(job: Job, f: flags.FlagValues, poll: Callable[[], None]) -> None:
 
 def compile_job(job: Job, name: str) -> None:
     """Print what the programs of a job need on a target that need not be present."""
+    if job.mode != "translate":
+        raise UserError(
+            CONFIGURATION,
+            f"--compile_for compiles the programs of a search, got --mode={job.mode}; remove one",
+        )
     target = target_of(name)
     prepare_jax("off", 1, decoding_only=True)
     for line in search_lines(load_translator(job, no_poll), target):
@@ -118,9 +125,9 @@ def load_translator(job: Job, poll: Callable[[], None]) -> Translator:
 
 def describe(translator: Translator) -> None:
     """Write the devices and the shapes of the programs to stderr, and a hint if one applies."""
-    print(translator.engine.description(), file=sys.stderr)
+    note(translator.engine.description())
     if hint := precision_hint(translator.engine.models[0].config.dtype, "decoding"):
-        print(hint, file=sys.stderr)
+        note(hint)
 
 
 def progress_of(job: Job, lines: range | None, chunk: int) -> DecodingProgress:
@@ -136,6 +143,7 @@ def write_resumably(
     translator: Translator,
     output_lines: OutputLines,
     check_lock: Callable[[], None],
+    stop: StopFlag,
 ) -> None:
     """Compute the results that an earlier run of the job has not saved, and write the output."""
     settings = [*output_lines.settings, *translator.affixes_of_line.languages]
@@ -145,7 +153,9 @@ def write_resumably(
     output = open_resumable_output(job.output, fingerprint, chunk, job.overwrite, check_lock)
     if saved := output.count_saved():
         note(f"{saved:,} lines are saved by an earlier run: unchanged ones are not computed again")
-    output.run(partial(job.input.items, lines), output_lines, output_lines.progress.add_reused)
+    items, reused = partial(job.input.items, lines), output_lines.progress.add_reused
+    # A signal does not end a job whose output is complete.
+    output.run(items, output_lines, reused, published=stop.defer)
 
 
 def interactive_answers(
@@ -170,8 +180,9 @@ def write_output(job: Job, texts: Iterable[str]) -> None:
 def print_scores(job: Job, references: References, output_lines: OutputLines) -> None:
     """Print the scores of the translations, to stderr if those are printed to stdout."""
     texts = [output_lines.texts[number] for number in sorted(output_lines.texts)]
+    write = write_stderr if job.output == "-" else write_stdout
     for result in references.results(texts):
-        print(result, file=sys.stderr if job.output == "-" else sys.stdout)
+        write(f"{result}\n")
 
 
 def run() -> None:

@@ -22,6 +22,7 @@ from seq2seq.runtime.command import run_command
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.logs import throttled
 from seq2seq.runtime.signals import Stopped, handle_signals
+from seq2seq.runtime.streams import write_stderr
 from seq2seq.storage.config import Config
 from seq2seq.storage.config_help import explain_config_error
 from seq2seq.training.config_flag import define_config, parsed_config
@@ -64,7 +65,7 @@ def prepare_corpus(config: Config, cache: CorpusCache) -> None:
 
 def log(line: str) -> None:
     """Print a line of progress on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    write_stderr(f"{line}\n")
 
 
 def define_flags() -> None:

@@ -13,23 +13,26 @@ class Item(NamedTuple):
 
     text: str
     line: str  # unchanged
-    prefix: str = ""
-    target: str = ""
+    prefix: str | None = None  # of the translation; None: that of the job
+    target: str | None = None
     source_language: str = ""  # empty: that of the job
     target_language: str = ""
-    source_prefix: str = ""  # text before that of the line
+    source_prefix: str | None = None  # text before that of the line; None: that of the job
 
 
 def source_text(item: Item) -> str:
     """The text of a line with its source prefix; empty for a blank line."""
     text = item.text.strip()
-    return f"{item.source_prefix}{text}".strip() if text else ""
+    return f"{item.source_prefix or ''}{text}".strip() if text else ""
 
 
 def as_item(line: tuple[int, str | Item]) -> tuple[int, Item]:
     """A numbered line as an item. Raises as `check_text` if it is neither a string nor an item."""
     number, item = line
-    texts = (item.text, item.prefix, item.source_prefix) if isinstance(item, Item) else (item,)
+    texts: list[object] = [item]
+    if isinstance(item, Item):
+        given = (text for text in (item.prefix, item.source_prefix) if text is not None)
+        texts = [item.text, *given]
     for text in texts:
         check_text(f"lines[{number}]", text)
     return number, Item(item, item) if isinstance(item, str) else item

@@ -25,7 +25,7 @@ R = TypeVar("R")
 def weight(line: tuple[int, Item]) -> int:
     """As how many lines a numbered line counts, so that long lines do not need more memory."""
     item = line[1]
-    return 1 + (len(item.text) + len(item.line) + len(item.target)) // LONG
+    return 1 + (len(item.text) + len(item.line) + len(item.target or "")) // LONG
 
 
 def windows(

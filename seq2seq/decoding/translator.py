@@ -243,10 +243,10 @@ class Translator:
         for name, text in (("source", source), ("target", target)):
             if text is not None or name == "source":
                 check_text(name, text)
-        item = self._with_prefix(Item(source, source, target=target or ""))
+        item = self._with_prefix(Item(source, source))
         ids = self.source_tokenizer.encode(source_text(item))
         pair = self.forcing.text_pair(
-            0, item, ids, self.target_tokenizer.encode(item.target.strip())
+            0, item, ids, self.target_tokenizer.encode((target or "").strip())
         )
         if target is None:
             (translation,) = self.stream([item])
@@ -291,7 +291,9 @@ class Translator:
             raise feed.error
 
     def _with_prefix(self, item: Item) -> Item:
-        return item._replace(source_prefix=item.source_prefix or self.source_prefix)
+        if item.source_prefix is not None:
+            return item
+        return item._replace(source_prefix=self.source_prefix)
 
     def _with_texts(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         decode = self.target_tokenizer.decode

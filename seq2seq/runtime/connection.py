@@ -17,8 +17,9 @@ import jax
 from absl import flags
 
 from seq2seq.runtime.errors import CONFIGURATION, INTERNAL, UserError
-from seq2seq.runtime.processes import count, index, is_first, set_timeout, store
+from seq2seq.runtime.processes import NO_LIMIT, count, index, is_first, set_timeout, store
 from seq2seq.runtime.remote_lock import release_all
+from seq2seq.runtime.streams import write_stderr
 
 START_FACTOR = 5  # × --process_timeout: until all processes have started
 WAIT_FACTOR = 60  # × --process_timeout: until a live process arrives at a synchronisation point
@@ -85,7 +86,7 @@ def connect(f: flags.FlagValues) -> None:
 
 
 def _exit_unconnected(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    write_stderr(f"error: {message}\n")
     os._exit(INTERNAL)
 
 
@@ -145,12 +146,12 @@ def _await_stop() -> None:
     """Exit when another process has called `stop_all_processes`."""
     this_process, client = index(), store()
     try:
-        text = client.blocking_key_value_get(f"stop/{this_process}", 2**31 - 1)
+        text = client.blocking_key_value_get(f"stop/{this_process}", NO_LIMIT)
     except jax.errors.JaxRuntimeError:
         return
     code, process, message = json.loads(text)
     if code is not None and process != this_process:
-        print(f"error: process {process} stopped: {message}", file=sys.stderr)
+        write_stderr(f"error: process {process} stopped: {message}\n")
         _exit(code)
 
 

@@ -26,6 +26,7 @@ from seq2seq.runtime.errors import CONFIGURATION, INTERNAL, UserError
 
 LOST = re.compile("gloo|nccl|connection|socket|unavailable|peer", re.IGNORECASE)
 _rounds = itertools.count()  # of all_gather: the same in all processes
+NO_LIMIT = 2**31 - 1  # milliseconds, 24 days: the longest time that jax's client accepts
 _timeout = 0  # milliseconds that `all_gather` waits for another process
 
 
@@ -55,18 +56,20 @@ def set_timeout(seconds: int) -> None:
     _timeout = seconds * 1000
 
 
-def all_gather(name: str, value: Any) -> list[Any]:
-    """The JSON `value` of every process, in their order; waits for all of them.
+def all_gather(name: str, value: Any, is_limited: bool = True) -> list[Any]:
+    """The JSON `value` of every process, in their order; waits for all of them, without a limit for
+    live processes unless `is_limited`.
 
     Raises UserError(INTERNAL) with the process that did not reach the synchronisation `name`.
     """
     if count() == 1:
         return [value]
     client, current, values = store(), next(_rounds), []
+    limit = _timeout if is_limited else NO_LIMIT
     client.key_value_set(f"{current}/{index()}", json.dumps(value))
     for process in range(count()):
         try:
-            text = client.blocking_key_value_get(f"{current}/{process}", _timeout)
+            text = client.blocking_key_value_get(f"{current}/{process}", limit)
         except jax.errors.JaxRuntimeError as error:
             raise UserError(
                 INTERNAL,
@@ -78,20 +81,23 @@ def all_gather(name: str, value: Any) -> list[Any]:
     return values
 
 
-def barrier(name: str) -> None:
-    """Wait until all processes have reached this call."""
-    all_gather(name, None)
+def barrier(name: str, is_limited: bool = True) -> None:
+    """Wait until all processes have reached this call (`all_gather`)."""
+    all_gather(name, None, is_limited)
 
 
-def run_on_first(name: str, function: Callable[..., None], *arguments: Any) -> None:
-    """Call `function` in process 0 while the others wait; a UserError of it is raised in all."""
+def run_on_first(
+    name: str, function: Callable[..., None], *arguments: Any, is_limited: bool = True
+) -> None:
+    """Call `function` in process 0 while the others wait (`all_gather`); a UserError of it is
+    raised in all."""
     failure = None
     if is_first():
         try:
             function(*arguments)
         except UserError as error:
             failure = error.code, str(error)
-    if failure := all_gather(name, failure)[0]:
+    if failure := all_gather(name, failure, is_limited)[0]:
         raise UserError(*failure)
 
 

@@ -4,7 +4,8 @@ import io
 import os
 import select
 import sys
-from typing import NoReturn
+from contextlib import suppress
+from typing import NoReturn, TextIO
 
 from seq2seq.runtime.errors import OUTPUT, UserError
 
@@ -40,12 +41,20 @@ def open_closed_streams() -> None:
 
 def write_stderr(text: str) -> None:
     """Write to stderr; what is lost is no error if it is a closed pipe or a file on a full disk."""
+    with suppress(OSError):
+        _write(sys.stderr, text)
+
+
+def write_stdout(text: str) -> None:
+    """Write what is stored elsewhere too to stdout; it is no error if its reader has ended."""
+    _write(sys.stdout, text)
+
+
+def _write(stream: TextIO, text: str) -> None:
     try:
-        print(text, end="", file=sys.stderr, flush=True)
+        print(text, end="", file=stream, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    except OSError:
-        pass
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def stdout_lost_its_reader() -> bool:

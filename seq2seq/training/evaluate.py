@@ -19,6 +19,7 @@ from seq2seq.data.corpora.held_out import qualified
 from seq2seq.data.metrics import BLEU_TOKENIZERS, Metric, Score, chrf, exact_match, tokenized_bleu
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.runtime import processes
+from seq2seq.runtime.streams import write_stdout
 from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import read_best
@@ -177,36 +178,31 @@ def samples(sources: list[str], texts: list[str], references: list[str], count: 
 
 
 def print_results(run: Run, data: Data, translator: EvaluationTranslator, bleu: Metric) -> None:
-    """Print samples and scores on the held-out data, and write scores.json; log the command for
-    translation."""
-    checkpoint, sets = read_best(run.path).get("checkpoint", "latest"), {}
+    """Write scores.json with the scores on the held-out data; print them and samples, and log the
+    command for translation."""
+    checkpoint, sets, lines = read_best(run.path).get("checkpoint", "latest"), {}, []
     for name, corpus in data.test.items():
         texts = translate_in_parallel(translator, corpus.source)
         if processes.is_first():
             if name:
-                print(f"{name}:")  # the set of the samples that follow
+                lines.append(f"{name}:")  # the set of the samples that follow
+            lines += samples(corpus.source, texts, corpus.target, PRINTED_SAMPLES)
+            sets[name], printed = scores_of(corpus, texts, bleu)
             title = qualified("held-out", name)
-            sets[name] = print_scores(title, corpus, texts, checkpoint, bleu)
+            lines += [f"{title} {score}" for score in printed]
+            lines[-1] += f" (checkpoint: {checkpoint})"
     run.write_scores({"checkpoint": checkpoint, "sets": sets})
+    if processes.is_first():
+        write_stdout("".join(f"{line}\n" for line in lines))
     run.log(f"translate with: python decode.py --workdir={run.name} --input=FILE")
 
 
-def print_scores(
-    title: str, corpus: Corpus, texts: list[str], checkpoint: int | str, bleu: Metric
-) -> dict[str, Any]:
-    """Print samples of the translations `texts` of a corpus, and their scores after `title`.
-
-    Returns the entry of the corpus in scores.json.
-    """
+def scores_of(corpus: Corpus, texts: list[str], bleu: Metric) -> tuple[dict[str, Any], list[str]]:
+    """The entry in scores.json for the translations `texts` of a corpus, and its scores in lines of
+    text."""
     references = corpus.target
-    print("\n".join(samples(corpus.source, texts, references, PRINTED_SAMPLES)))
     scores = [metric(texts, references) for metric in (bleu, tokenized_bleu, chrf)]
-    for score in scores:
-        print(f"{title} {score}")
     exact = exact_match(texts, references)
-    print(
-        f"{title} exact match {exact:.1f} % of {len(texts):,} sentences (checkpoint: {checkpoint})",
-        flush=True,
-    )
+    lines = [*map(str, scores), f"exact match {exact:.1f} % of {len(texts):,} sentences"]
     scores.append(Score("exact match", exact, f"{len(texts):,} sentences, in percent"))
-    return {"sentences": len(texts), "scores": [score._asdict() for score in scores]}
+    return {"sentences": len(texts), "scores": [score._asdict() for score in scores]}, lines

@@ -115,7 +115,7 @@ def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
          ("a", "", "", "x", "p ")),
         ("a\ttarget_language=x\tb\tsource_prefix=p ", ("a", "b", "", "x", "p ")),
         ("source_language=y\tlanguage=x\tsource_language=z", ("source_language=y", "language=x",
-         "z", "", "")),
+         "z", "", None)),
     ],
 )  # fmt: skip
 def test_a_line_names_its_languages_and_its_source_prefix(line, values):
@@ -135,6 +135,7 @@ def test_a_source_prefix_is_before_each_source_that_has_none_of_its_own(run):
     )
     texts = ["Hunde ein Hund", "", "ein in"]
     items = ["ein Hund", "", Item("in", "", source_prefix="ein ")]
+    texts, items = [*texts, "ein"], [*items, Item("ein", "", source_prefix="")]
     assert plain.translate(texts)[0] != plain.translate(["ein Hund"])[0]
     for translator in (prefixed, prefixed.with_options(nbest=2).with_options(nbest=1)):
         results = [line.hypotheses[0] for line in translator.stream(items)]

@@ -39,8 +39,8 @@ def test_a_compressed_stream_is_read_from_stdin(monkeypatch):
 
 def test_the_prefix_of_a_job_applies_to_the_lines_without_a_prefix(tmp_path):
     path = tmp_path / "in.jsonl"
-    path.write_text('{"text": "a"}\n{"text": "b", "prefix": "own"}\n')
-    for prefix, expected in (("the", ["the", "own"]), ("", ["", "own"])):
+    path.write_text('{"text": "a"}\n{"text": "b", "prefix": "own"}\n{"text": "c", "prefix": ""}\n')
+    for prefix, expected in (("the", ["the", "own", ""]), ("", [None, "own", ""])):
         items = Input(str(path), "", FORMATS["jsonl"], False, prefix).items()
         assert [item.prefix for _, item in items] == expected
 

@@ -156,6 +156,23 @@ def test_the_timeout_of_missing_processes_names_the_coordinator(monkeypatch, coo
     ]
 
 
+def test_a_process_waits_for_others_that_decode_longer_than_the_limit(monkeypatch):
+    limits = []
+
+    def get(key, limit):
+        limits.append(limit)
+        return "null"
+
+    client = SimpleNamespace(blocking_key_value_get=get)
+    client.key_value_set = client.key_value_delete = lambda *_: None
+    monkeypatch.setattr(processes, "store", lambda: client)
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "_timeout", 7000)
+    processes.barrier("the config")
+    processes.barrier("the last chunk", is_limited=False)
+    assert limits == [7000] * 2 + [processes.NO_LIMIT] * 2
+
+
 def test_all_processes_receive_the_largest_value_of_any(monkeypatch):
     def device_max(local_values):
         return np.maximum(local_values.max(axis=0), [9, 0, 1])  # the values of another process

@@ -155,15 +155,17 @@ def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkey
     Run(tmp_path).close()  # the directory is unlocked
 
 
-def test_training_continues_if_stderr_is_a_closed_pipe(tmp_path):
+def test_a_command_continues_if_stdout_and_stderr_are_closed_pipes(tmp_path):
     code = (
-        "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
-        "from seq2seq.runtime.streams import write_stderr\n"
-        "write_stderr('one\\n'); write_stderr('two\\n'); print('on')"
+        "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 1); os.dup2(write, 2)\n"
+        "from seq2seq.decoding.command.progress import note\n"
+        "from seq2seq.runtime.streams import write_stdout\n"
+        "for _ in range(2):\n    note('message')\n    write_stdout('score\\n')\n"
+        "open('end', 'w')"
     )
     (tmp_path / "closed.py").write_text(code)
-    done = call_forked([tmp_path / "closed.py"], devices=0)
-    assert (done.code, done.out) == (0, "on\n")
+    done = call_forked([tmp_path / "closed.py"], devices=0, cwd=tmp_path)
+    assert done.code == 0 and (tmp_path / "end").exists()
 
 
 def test_links_in_a_run_directory_change_nothing_outside_it(tmp_path, capsys):

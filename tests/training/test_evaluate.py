@@ -17,6 +17,7 @@ from seq2seq.data.metrics import bleu
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run import Run
+from seq2seq.training import evaluate
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.evaluate import (
     Evaluator,
@@ -268,12 +269,18 @@ def test_samples_are_at_equal_distances_from_the_first_to_the_last():
     assert len(samples(["a"], ["b"], ["c"], 5)) == 4
 
 
-def test_the_results_of_each_set_have_its_name(tmp_path, capsys):
+def test_the_results_of_each_set_have_its_name(tmp_path, capsys, monkeypatch):
     corpus, _ = held_out()
     translator, written = SecondSetWrong(), []
     run = SimpleNamespace(
         path=tmp_path, name="run", log=lambda line: None, write_scores=written.append
     )
+    translator.use((0.0, REFERENCES))
+    with monkeypatch.context() as patch:  # the scores are written before they are printed
+        patch.setattr(evaluate, "write_stdout", written.append)
+        print_results(run, SimpleNamespace(test={"": corpus}), translator, bleu)
+    assert list(map(type, written)) == [dict, str]
+    written.clear()
     translator.use((0.0, REFERENCES))
     print_results(run, SimpleNamespace(test={"news": corpus, "": corpus}), translator, bleu)
     printed = capsys.readouterr().out.splitlines()

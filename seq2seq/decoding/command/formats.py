@@ -98,10 +98,11 @@ class Tsv(Format):
                 f"{place}: no second column: expected a translation to score in it; add it, or "
                 "give --target=FILE",
             )
-        return Item(text, line, target="".join(targets[:1]), **settings)
+        return Item(text, line, target=targets[0] if targets else None, **settings)
 
     def line_of(self, item: Item) -> str:
-        return "\t".join(map(one_column, [item.text, *filter(None, [item.target])]))
+        texts = [item.text] if item.target is None else [item.text, item.target]
+        return "\t".join(map(one_column, texts))
 
     def render(self, number: int, item: Item, translation: Translation, nbest: bool) -> str:
         if not item.line.strip():
@@ -140,7 +141,7 @@ class Jsonl(Format):
             ) from None
         if not isinstance(fields, dict):
             raise UserError(DATA, f"{place}: expected a JSON object, got {type_name(fields)}")
-        text, target = string_field(fields, place, "text"), ""
+        text, target = string_field(fields, place, "text"), None
         settings = {
             name: string_field(fields, place, name)
             for name in ("prefix", *SETTINGS)
@@ -151,7 +152,7 @@ class Jsonl(Format):
         return Item(text, line, target=target, **settings)
 
     def line_of(self, item: Item) -> str:
-        target = {"target": item.target} if item.target else {}
+        target = {} if item.target is None else {"target": item.target}
         return with_fields("", {"text": item.text} | target)
 
     def render(self, number: int, item: Item, translation: Translation, nbest: bool) -> str:

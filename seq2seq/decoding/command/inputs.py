@@ -59,7 +59,9 @@ class Input:
         if self.target:
             items = with_targets(items, text_lines(self.target, log), self.path, self.target)
         if self.prefix:
-            items = (item._replace(prefix=item.prefix or self.prefix) for item in items)
+            items = (
+                item._replace(prefix=self.prefix) if item.prefix is None else item for item in items
+            )
         numbered = enumerate(items)
         return numbered if lines is None else self._part(numbered, lines)
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 
 from seq2seq.runtime.logs import format_duration
+from seq2seq.runtime.streams import write_stderr
 
 LOG_INTERVAL = 5.0  # seconds between two lines in a log
 REFRESH = 0.2  # seconds between two updates on a terminal
@@ -80,4 +81,4 @@ class DecodingProgress:
 def note(text: str, end: str = "\n") -> None:
     """Write a line to stderr. On a terminal it replaces the line that is updated."""
     clear = "\r\033[K" if sys.stderr.isatty() else ""
-    print(f"{clear}{text}", end=end, file=sys.stderr, flush=True)
+    write_stderr(f"{clear}{text}{end}")

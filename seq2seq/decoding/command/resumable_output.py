@@ -10,7 +10,6 @@ import hashlib
 import json
 import platform
 import re
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ import jax
 
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.decoding.command.inputs import NumberedItems
+from seq2seq.decoding.command.progress import note
 from seq2seq.decoding.command.results_folder import MARK, results_folder
 from seq2seq.decoding.ensembles import Member
 from seq2seq.decoding.results import Item
@@ -86,9 +86,7 @@ def model_files(run: Path, checkpoint: str) -> list[Path]:
 def hash_of(item: Item) -> str:
     """A hash of an item's line, target and prefixes."""
     parts = item.line, item.target, item.prefix, item.source_prefix
-    text = " ".join(str(len(part)) for part in parts) + "\n" + "".join(parts)
-    content = text.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(content, digest_size=12).hexdigest()
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
 
 
 def open_resumable_output(
@@ -156,11 +154,13 @@ class ResumableOutput:
         items: Callable[[], NumberedItems],
         compute: Callable[[NumberedItems], Iterable[Mapping[int, str]]],
         reused: Callable[[int], None] = lambda count: None,
+        published: Callable[[], None] = lambda: None,
     ) -> None:
         """Compute the missing results with `compute`, then write the whole output file.
 
         `items` returns a new iterator over the input. Several processes compute chunks in
-        turn. `reused` is called with a count of results of an earlier run, as they are found.
+        turn. `reused` is called with a count of results of an earlier run, as they are found;
+        `published` when the output file is complete, before the saved results are deleted.
         """
         hashes: dict[int, str] = {}
         unsaved: dict[int, tuple[str, str]] = {}
@@ -186,8 +186,9 @@ class ResumableOutput:
                     unsaved, saved = {}, time.monotonic()
         finally:  # also after a signal
             self._save(unsaved)
-        processes.barrier("the last chunk")
-        processes.run_on_first("the whole file", self._join, items)
+        # Other processes may have more lines left, so no limit fits.
+        processes.barrier("the last chunk", is_limited=False)
+        processes.run_on_first("the whole file", self._join, items, published, is_limited=False)
 
     def _save(self, results: dict[int, tuple[str, str]]) -> None:
         """Write a file of lines [number, hash, text], named by its first number and a hash of its
@@ -225,13 +226,10 @@ class ResumableOutput:
             lines = self._folder.read(name).decode("ascii").splitlines()
             return {(number, key): text for number, key, text in map(json.loads, lines)}
         except (ValueError, TypeError):
-            print(
-                f"{self._folder.path}/{name} is damaged: its lines are computed again",
-                file=sys.stderr,
-            )
+            note(f"{self._folder.path}/{name} is damaged: its lines are computed again")
             return {}
 
-    def _join(self, items: Callable[[], NumberedItems]) -> None:
+    def _join(self, items: Callable[[], NumberedItems], published: Callable[[], None]) -> None:
         """Write the output file from the saved results and delete them. UserError(DATA) if a line
         has changed since its result was saved."""
         self._check_lock()
@@ -246,7 +244,11 @@ class ResumableOutput:
                         "started; run the same command again",
                     )
                 whole.write(f"{text}\n".encode())
-        self._remove()
+        published()
+        try:
+            self._remove()
+        except (OSError, UserError) as error:  # the job is done
+            note(f"warning: the saved results in {self._folder.path} are not deleted: {error}")
 
     def _remove(self) -> None:
         if self._folder.exists():

@@ -1,6 +1,5 @@
 """The number of lanes of each length bucket. It is halved when the devices run out of memory."""
 
-import sys
 from collections.abc import Callable
 from threading import Lock
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import jax
 
 from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.streams import write_stderr
 
 HALVINGS = 3  # of the batch size when a device runs out of memory
 
@@ -53,4 +53,4 @@ class Lanes:
                 CONFIGURATION, f"{message}; lower decoding.batch_size or decoding.beam_size"
             )
         self._halvings += 1
-        print(f"{message}: trying half as many", file=sys.stderr)
+        write_stderr(f"{message}: trying half as many\n")

@@ -120,7 +120,7 @@ class TeacherForcing:
     def pairs(self, lines: Sequence[tuple[int, Item]]) -> list[EncodedPair | None]:
         """The pairs of these numbered lines and their targets; None if both sides are blank."""
         sources = [source_text(item) for _, item in lines]
-        targets = [item.target.strip() for _, item in lines]
+        targets = [(item.target or "").strip() for _, item in lines]
         sides = map(encode_truncated, self._tokenizers, (sources, targets), (self._room,) * 2)
         pairs: list[EncodedPair | None] = []
         for (number, item), source_side, target_side in zip(lines, *sides, strict=True):
@@ -139,7 +139,7 @@ class TeacherForcing:
         yield {index: blank_translation() for index, pair in enumerate(pairs) if pair is None}
         for scores in self.scores(pairs):
             yield {
-                index: scored_translation(lines[index][1].target, pair, scored)
+                index: scored_translation(lines[index][1].target or "", pair, scored)
                 for index, scored in scores.items()
                 if (pair := pairs[index])
             }

@@ -44,7 +44,7 @@ def test_columns_are_copied_and_the_second_is_a_translation():
     item = parse("tsv", "ein Satz\ta sentence\tmore")
     assert (item.text, item.target) == ("ein Satz", "a sentence")
     assert render("tsv", 0, item, HYPOTHESES[1:], False, False) == "ein Satz\ta sentence\tmore\tz"
-    assert parse("tsv", "single").target == ""
+    assert parse("tsv", "single").target is None
     with_tab = [Hypothesis("b\tc", 0.0)]
     assert render("tsv", 0, parse("tsv", "a"), with_tab, False, False).split("\t") == ["a", "b c"]
 
@@ -100,7 +100,7 @@ def test_a_line_without_a_translation_is_refused_and_not_scored_as_empty():
     with pytest.raises(UserError, match="^file:7: no second column"):
         parse("tsv", "single", True)
     assert parse("tsv", "two\tcolumns", True).target == "columns"
-    assert parse("tsv", "", True).target == parse("jsonl", " ", True).target == ""
+    assert parse("tsv", "", True).target is parse("jsonl", " ", True).target is None
 
 
 def test_lone_surrogates_are_replaced_in_texts_and_copied_in_other_fields():
@@ -228,7 +228,7 @@ def test_the_error_for_a_value_that_is_not_a_string_names_its_type():
             ):
                 parse("jsonl", line, True)
         if value == "null":
-            assert parse("jsonl", '{"text": "a", "prefix": null}').prefix == ""
+            assert parse("jsonl", '{"text": "a", "prefix": null}').prefix is None
         else:
             with pytest.raises(UserError, match=f'"prefix": expected a string, got {kind}$'):
                 parse("jsonl", f'{{"text": "a", "prefix": {value}}}')
@@ -284,6 +284,13 @@ def test_any_input_format_can_be_written_in_any_output_format(input_format, outp
     if formats.output.can_score and needs_target:
         links = formats.output.render_alignment(output_item, result(links=[(2, 1)]))
         assert links.endswith({"jsonl": '"alignment": [[2, 1]]}'}.get(output_format, "2-1"))
+
+
+def test_a_blank_translation_is_a_column_of_its_own():
+    for name in ("tsv", "jsonl"):
+        item = FORMATS["text"].parse("a", "file:7")._replace(target="")
+        line = Formats(FORMATS["text"], FORMATS[name]).output_item(item).line
+        assert line == {"tsv": "a\t", "jsonl": '{"text": "a", "target": ""}'}[name]
 
 
 def test_separators_in_a_text_become_spaces_in_columns():

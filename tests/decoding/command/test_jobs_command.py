@@ -262,6 +262,7 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
         (("--mode=score", "--target={d}/in.txt", "--prefix=x"), "--prefix has no effect on --mode"),
         (("--shard=3/2", "--input={d}/in.txt"), "PART/PARTS"),
         (("--shard=1/2",), "--input file"),
+        (("--compile_for=h100", "--mode=align"), "of a search, got --mode=align; remove one"),
         (("--target={d}/in.txt",), "--target has no effect on a beam search"),
         (("--baseline={d}/in.txt",), "--baseline has no effect without --reference"),
         (("--metric=bleu,x", "--reference={d}/in.txt"), "--metric: unknown metric 'x': expected"),

@@ -129,6 +129,23 @@ def test_the_hash_of_an_item_includes_its_target_and_prefix():
     assert hash_of(Item("a", "ab", target="c")) != hash_of(Item("a", "a", target="bc"))
     both = Item("a", "a", prefix="b", source_prefix="c")
     assert hash_of(both) != hash_of(Item("a", "a", prefix="bc"))
+    assert hash_of(Item("a", "a", source_prefix="")) != hash_of(Item("a", "a"))
+
+
+def test_results_that_cannot_be_deleted_do_not_fail_a_complete_job(tmp_path, monkeypatch, capsys):
+    output = tmp_path / "out.txt"
+
+    def published():
+        assert output.read_bytes() == WHOLE and Path(f"{output}.parts").is_dir()
+        monkeypatch.setattr(results_folder, "delete_directory", fail)
+
+    def fail(_):
+        raise OSError("read-only")
+
+    job(output).run(source(), Worker(), published=published)
+    assert capsys.readouterr().err == (
+        f"warning: the saved results in {output}.parts are not deleted: read-only\n"
+    )
 
 
 def test_an_input_that_changes_while_the_job_runs_is_refused(tmp_path):

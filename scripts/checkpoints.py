@@ -58,6 +58,8 @@ def verify(run: Path, _: flags.FlagValues) -> None:
     Raises UserError(CHECKPOINT) if one is damaged.
     """
     damages = {path.name: damage(path) for path in checkpoints(run)}
+    # A training that goes on has deleted the others meanwhile.
+    damages = {path.name: damages[path.name] for path in checkpoints(run) if path.name in damages}
     for name, description in damages.items():
         print(f"{name:>10}  {description or 'intact'}")
     if damaged := [name for name, description in damages.items() if description]:
@@ -79,7 +81,7 @@ def prune(run: Path, f: flags.FlagValues) -> None:
         directory = run / "checkpoints"
         intact = [step for step in steps(run) if not damage(directory / str(step))]
         old = set(intact[:-keep]) - {read_best(run).get("checkpoint")}
-        corrupt = [path for path in directory.iterdir() if CORRUPT.fullmatch(path.name)]
+        corrupt = [path for path in directory.glob("*") if CORRUPT.fullmatch(path.name)]
         leftovers = sorted([*corrupt, *temporaries(directory)])
         unneeded = [*(directory / str(step) for step in sorted(old)), *leftovers]
         for path in unneeded:

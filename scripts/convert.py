@@ -15,7 +15,13 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.interop.models import export_of, family_of, load_params, open_model
+from seq2seq.interop.models import (
+    current_checkpoint,
+    export_of,
+    family_of,
+    load_params,
+    open_model,
+)
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
@@ -54,6 +60,7 @@ def import_model(directory: Path, run: Path) -> None:
 
 def export_run(run: Path, checkpoint: str, directory: Path, model_type: str = "") -> None:
     """Write a checkpoint of a run as a directory of transformers."""
+    checkpoint = current_checkpoint(run, checkpoint)  # the run may be still trained
     config, tokenizers = open_model(run, checkpoint)
     export = export_of(config.model, run, model_type)
     check_new(directory)

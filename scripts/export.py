@@ -39,7 +39,7 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.sizes import sizes_of
 from seq2seq.decoding.search_options import EXPORT, check_effect
 from seq2seq.decoding.translator import Translator
-from seq2seq.interop.models import find_params, load_params, open_model
+from seq2seq.interop.models import current_checkpoint, find_params, load_params, open_model
 from seq2seq.model.inference import inference_variables
 from seq2seq.model.platforms import choices_of
 from seq2seq.runtime.command import run_command
@@ -157,7 +157,8 @@ def zip_bytes(contents: dict[str, bytes]) -> bytes:
 def main() -> None:
     f = flags.FLAGS
     run = Path(f.workdir).expanduser()
-    config, tokenizers = open_model(run, f.checkpoint)
+    checkpoint = current_checkpoint(run, f.checkpoint)  # the run may be still trained
+    config, tokenizers = open_model(run, checkpoint)
     config = replace(config, decoding=replace(config.decoding, **options_of(f)))
     config.validate()
     check_export_flags(f, config, tokenizers)
@@ -170,7 +171,7 @@ def main() -> None:
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1, decoding_only=True)
-    params, programs, table = require_finite(load_params(run, f.checkpoint), run), {}, []
+    params, programs, table = require_finite(load_params(run, checkpoint), run), {}, []
     for bucket in buckets:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)
@@ -189,7 +190,7 @@ def main() -> None:
     sides = map(tokenizer_files, ("source", "target"), tokenizers)
     entries, models = zip(*sides, strict=True)
     card = card_of(config, f.platforms, table, list(entries), list(arrays))
-    card["checkpoint"] = str(find_params(run, f.checkpoint).relative_to(run))
+    card["checkpoint"] = str(find_params(run, checkpoint).relative_to(run))
     loader = Path(__file__).with_name("load_exported.py").read_bytes()
     files = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
     archive = zip_bytes({**files, **models[0], **models[1], **programs, **arrays})

@@ -284,7 +284,7 @@ class Checkpoints:
 
 def temporaries(directory: Path) -> list[Path]:
     """The files and directories in checkpoints/ that an unfinished save or deletion has left."""
-    return sorted(path for path in directory.iterdir() if is_temporary(path.name))
+    return sorted(path for path in directory.glob("*") if is_temporary(path.name))
 
 
 def host_copy(state: Any) -> Any:

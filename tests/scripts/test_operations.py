@@ -7,6 +7,7 @@ import signal
 import struct
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
@@ -275,6 +276,16 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
     code, out, err, _ = call_in_process(checkpoints, "prune", f"--workdir={run}", "--keep=1")
     assert (code, out, err) == (0, "nothing to delete (intact checkpoints: 1, --keep=1)\n", [])
     assert (elsewhere / "deep").is_dir()
+
+    def deleted(path):  # by a training, while the next one is read
+        shutil.rmtree(path)
+        return "no such file"
+
+    with mock.patch.object(checkpoints, "damage", deleted):
+        assert call_in_process(checkpoints, "verify", f"--workdir={run}")[:2] == (0, "")
+    shutil.rmtree(run / "checkpoints")
+    code, out, err, _ = call_in_process(checkpoints, "prune", f"--workdir={run}")
+    assert (code, out.partition(",")[0], err) == (0, "nothing to delete (intact checkpoints: 0", [])
 
 
 def test_chosen_steps_are_averaged_into_a_checkpoint_that_is_decoded(resumed, tmp_path):

@@ -40,7 +40,8 @@ def write_tokenizer(path: Path, family: str) -> int:
         numbers = {**{p: i for i, p in enumerate(FAIRSEQ)},
                    **{code: pieces + 1 + i for i, code in enumerate(codes)}}  # fmt: skip
         added = {str(i): {"content": p, "special": True} for p, i in numbers.items()}
-        config = {"tokenizer_class": "NllbTokenizer", "added_tokens_decoder": added}
+        kind = {"mbart": "MBart", "mbart_50": "MBart50"}.get(family, "Nllb")
+        config = {"tokenizer_class": f"{kind}Tokenizer", "added_tokens_decoder": added}
         write(path, sentencepiece__bpe__model=content, tokenizer_config__json=config)
         return pieces + 1 + len(codes) + 2
     if family == "bart":

@@ -12,7 +12,7 @@ import numpy as np
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.common_fields import common_choices, common_fields
-from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.json_fields import JsonFields
 from seq2seq.interop.language_codes import MBART_25
 from seq2seq.interop.pretrained import Pretrained, Template
 from seq2seq.interop.tensors import Redundant, Tensor, attention_layers, norm
@@ -29,6 +29,7 @@ from seq2seq.interop.tokenizer_files import (
     load_mbart_tokenizer,
     load_nllb_tokenizer,
     load_pegasus_tokenizer,
+    tokenizer_fields,
 )
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.positions import sinusoidal_positions
@@ -140,20 +141,21 @@ def _no_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) ->
 
 
 def _m2m_tokenizer(directory: Path, rows: int) -> Tokenizer:
-    fields = _tokenizer_fields(directory)
+    fields = tokenizer_fields(directory)
     is_nllb = "Nllb" in str(fields.get("tokenizer_class", ""))
     is_m2m = (directory / "vocab.json").exists() and (directory / FAIRSEQ_MODEL).exists()
     return (load_m2m_tokenizer if is_m2m and not is_nllb else load_nllb_tokenizer)(directory, rows)
 
 
 def _m2m_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
-    if _tokenizer_fields(directory).boolean("legacy_behaviour", False):
+    if tokenizer_fields(directory).boolean("legacy_behaviour", False):
         return Template(source_end="{source}", target_begin="{target}")
     return Template(source_begin="{source}", target_begin="{target}")
 
 
 def _mbart_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
-    if len(tokenizer.languages) > len(MBART_25):
+    name = str(tokenizer_fields(directory).get("tokenizer_class", ""))
+    if "MBart50" in name or ("MBart" not in name and len(tokenizer.languages) > len(MBART_25)):
         return Template(source_begin="{source}", target_begin="{target}")
     return Template(source_end="{source}", target_start="{target}")
 
@@ -164,11 +166,6 @@ def _bart_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) 
     return Template(source_begin="<s>", target_begin="<s>" if forced else "")
 
 
-def _tokenizer_fields(directory: Path) -> JsonFields:
-    path = directory / "tokenizer_config.json"
-    return JsonFields(path, read_json(path) if path.exists() else {})
-
-
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 _M2M = Choices("pre", False, "sinusoidal", "fairseq", False)
 _MBART = Choices("pre", True, "learned", "interleaved", True, (True, True, True, False, False))
@@ -177,25 +174,26 @@ _PEGASUS = Choices("pre", False, "sinusoidal", "halves", True, (True, False, Tru
 M2M_100 = Pretrained(
     "m2m_100", "M2M-100 or NLLB", "M2M100ForConditionalGeneration",
     partial(_config, _M2M), partial(_fields, _M2M), _tensors, _redundant,
-    _m2m_tokenizer, m2m_files, _m2m_template,
+    ("M2M100Tokenizer", "NllbTokenizer"), _m2m_tokenizer, m2m_files, _m2m_template,
     IDS | {"decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True},
 )  # fmt: skip
 MBART = Pretrained(
     "mbart", "mBART", "MBartForConditionalGeneration",
     partial(_config, _MBART), partial(_fields, _MBART), _tensors, _redundant,
-    load_mbart_tokenizer, mbart_files, _mbart_template,
+    ("MBartTokenizer", "MBart50Tokenizer"), load_mbart_tokenizer, mbart_files, _mbart_template,
     IDS | {"activation_function": "gelu", "forced_eos_token_id": 2},
 )  # fmt: skip
 BART = Pretrained(
     "bart", "BART", "BartForConditionalGeneration",
     partial(_config, _BART), partial(_fields, _BART), _tensors, _redundant,
-    load_byte_level_tokenizer, byte_level_files, _bart_template,
+    ("BartTokenizer", "RobertaTokenizer"), load_byte_level_tokenizer, byte_level_files,
+    _bart_template,
     IDS | {"decoder_start_token_id": 2, "activation_function": "gelu", "forced_eos_token_id": 2},
 )  # fmt: skip
 PEGASUS = Pretrained(
     "pegasus", "Pegasus", "PegasusForConditionalGeneration",
     partial(_config, _PEGASUS), partial(_fields, _PEGASUS), _tensors, _redundant,
-    load_pegasus_tokenizer, pegasus_files, _no_template,
+    ("PegasusTokenizer",), load_pegasus_tokenizer, pegasus_files, _no_template,
     {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
      "activation_function": "gelu", "forced_eos_token_id": 1},
 )  # fmt: skip

@@ -16,11 +16,14 @@ from seq2seq.interop.generation import decoding_of, generation_fields
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.tensors import Redundant, Tensor, places_in, read_params
 from seq2seq.interop.tokenizer_export import Files
+from seq2seq.interop.tokenizer_files import tokenizer_fields
 from seq2seq.interop.weight_files import WeightFiles
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.json_objects import json_object
 from seq2seq.storage.config import Config, DecodingConfig
+
+ANY_FAMILY = "PreTrainedTokenizer", "TokenizersBackend"  # classes that name no family
 
 
 class Template(NamedTuple):
@@ -43,6 +46,8 @@ class Pretrained(NamedTuple):
     fields: Callable[[ModelConfig], Mapping[str, Any]]  # the inverse of `config`
     tensors: Callable[[ModelConfig], Iterable[Tensor]]
     redundant: Callable[[ModelConfig], Redundant]
+    # The classes of transformers, without "Fast", that add the same pieces to a text.
+    tokenizer_classes: tuple[str, ...]
     # The tokenizer of a directory whose embedding has this many rows.
     tokenizer: Callable[[Path, int], Tokenizer]
     # The inverse: the contents of files by name. UserError(CHECKPOINT) for another kind of
@@ -113,6 +118,7 @@ def described(
     UserError(CHECKPOINT).
     """
     model = model_of(row, fields, names)
+    check_tokenizer_class(row, directory)
     tokenizer = row.tokenizer(directory, model.target_vocab_size)
     unknown = tokenizer.id_of("<unk>")
     model = replace(model, unknown_id=model.unknown_id if unknown is None else unknown)
@@ -129,6 +135,15 @@ def described(
     config = Config(model=model, data=data, decoding=decoding)
     config.validate()
     return config, (tokenizer, tokenizer)
+
+
+def check_tokenizer_class(row: Pretrained, directory: Path) -> None:
+    """UserError(CHECKPOINT) if tokenizer_config.json names a class of another family, which adds
+    other pieces to a text."""
+    fields = tokenizer_fields(directory)
+    name = str(fields.get("tokenizer_class") or ANY_FAMILY[0]).removesuffix("Fast")
+    if name not in (*row.tokenizer_classes, *ANY_FAMILY):
+        fields.refuse("tokenizer_class", " or ".join(row.tokenizer_classes))
 
 
 def with_template(

@@ -7,7 +7,7 @@ from typing import Any
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.common_fields import name_of
-from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.json_fields import JsonFields
 from seq2seq.interop.pretrained import Pretrained, Template
 from seq2seq.interop.tensors import Redundant, Tensor
 from seq2seq.interop.tokenizer_export import t5_files
@@ -16,6 +16,7 @@ from seq2seq.interop.tokenizer_files import (
     T5_MODEL,
     load_byte_tokenizer,
     load_t5_tokenizer,
+    tokenizer_fields,
 )
 from seq2seq.model.config import ModelConfig
 
@@ -35,6 +36,9 @@ def _config(may_scale: bool, tables: str, fields: JsonFields, names: Iterable[st
     activations = GATED if projection != name else ACTIVATIONS
     if name not in activations:
         fields.refuse("feed_forward_proj", f"{', '.join(ACTIVATIONS)}, or gated- and one of them")
+    # transformers prefers these two, which state the same again.
+    fields.require("is_gated_act", projection != name)
+    fields.require("dense_act_fn", "gelu_new" if projection == "gated-gelu" else name)
     tied = fields.boolean("tie_word_embeddings", True)
     layers = fields.integer("num_layers", "model.num_layers")
     has_decoder_layers = "num_decoder_layers" in fields
@@ -148,8 +152,7 @@ def _redundant(config: ModelConfig) -> Redundant:
 
 
 def _tokenizer(directory: Path, rows: int) -> Tokenizer:
-    path = directory / "tokenizer_config.json"
-    kind = read_json(path).get("tokenizer_class") if path.exists() else None
+    kind = tokenizer_fields(directory).get("tokenizer_class")
     without_files = not any((directory / name).exists() for name in (T5_MODEL, JSON))
     is_byte = kind == "ByT5Tokenizer" or (kind is None and without_files and rows == 384)
     return (load_byte_tokenizer if is_byte else load_t5_tokenizer)(directory, rows)
@@ -164,19 +167,20 @@ DEFAULTS = {
     "pad_token_id": 0, "eos_token_id": 1, "feed_forward_proj": "relu",
     "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
 }  # fmt: skip
+CLASSES = "T5Tokenizer", "MT5Tokenizer", "ByT5Tokenizer"
 LATER = DEFAULTS | {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
 T5 = Pretrained(
     "t5", "T5", "T5ForConditionalGeneration",
     partial(_config, True, "stack"), _fields, _tensors, _redundant,
-    _tokenizer, t5_files, _template, DEFAULTS,
+    CLASSES, _tokenizer, t5_files, _template, DEFAULTS,
 )  # fmt: skip
 MT5 = Pretrained(
     "mt5", "mT5", "MT5ForConditionalGeneration",
     partial(_config, False, "stack"), _fields, _tensors, _redundant,
-    _tokenizer, t5_files, _template, LATER,
+    CLASSES, _tokenizer, t5_files, _template, LATER,
 )  # fmt: skip
 UMT5 = Pretrained(
     "umt5", "umT5", "UMT5ForConditionalGeneration",
     partial(_config, True, "layer"), _fields, _tensors, _redundant,
-    _tokenizer, t5_files, _template, LATER,
+    CLASSES, _tokenizer, t5_files, _template, LATER,
 )  # fmt: skip

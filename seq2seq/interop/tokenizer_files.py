@@ -22,6 +22,7 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 T5_MODEL, FAIRSEQ_MODEL = "spiece.model", "sentencepiece.bpe.model"
 CONFIG, JSON, SPECIAL_MAP = "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json"
+ADDED = "added_tokens.json"  # of transformers before 4.34
 FAIRSEQ = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
 T5_SENTINELS, MOST_SENTINELS = 100, 1000
 PEGASUS_OFFSET = 103
@@ -42,9 +43,9 @@ def load_t5_tokenizer(directory: Path, rows: int) -> Tokenizer:
     model, pieces, unknown = _read_model(directory / T5_MODEL, rows)
     special = {p: i for i, (p, text) in enumerate(pieces) if not text or IN_MODEL.fullmatch(p)}
     special["<unk>"] = unknown
-    count = _fields(directory).get("extra_ids", T5_SENTINELS)
+    count = tokenizer_fields(directory).get("extra_ids", T5_SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
-        _fields(directory).refuse("extra_ids", f"an integer from 0 to {MOST_SENTINELS}")
+        tokenizer_fields(directory).refuse("extra_ids", f"an integer from 0 to {MOST_SENTINELS}")
     declared = _declared(directory)
     if not any(map(IN_MODEL.fullmatch, (*special, *declared))):
         last = len(pieces) + count - 1
@@ -59,7 +60,7 @@ def load_nllb_tokenizer(directory: Path, rows: int) -> Tokenizer:
 
 def load_mbart_tokenizer(directory: Path, rows: int) -> Tokenizer:
     """mBART and mBART-50: fairseq's ids, then 25 or 52 codes, then <mask>."""
-    fifty = "MBart50" in str(_fields(directory).get("tokenizer_class", ""))
+    fifty = "MBart50" in str(tokenizer_fields(directory).get("tokenizer_class", ""))
     return _load_fairseq(directory, rows, MBART_50 if fifty else MBART_25, MBART_50)
 
 
@@ -67,7 +68,7 @@ def load_pegasus_tokenizer(directory: Path, rows: int) -> Tokenizer:
     """Pegasus: two special tokens, two masks, 101 reserved pieces, then those of spiece.model."""
     if _only_json(directory, T5_MODEL):
         return load_json_tokenizer(directory, rows)
-    _fields(directory).require("offset", PEGASUS_OFFSET)
+    tokenizer_fields(directory).require("offset", PEGASUS_OFFSET)
     model, _, unknown = _read_model(directory / T5_MODEL, rows, PEGASUS_OFFSET)
     special = PEGASUS | {"<unk>": unknown + PEGASUS_OFFSET} | _declared(directory)
     return _offset_tokenizer(directory / T5_MODEL, model, PEGASUS_OFFSET, special, rows)
@@ -79,7 +80,7 @@ def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
     vocabulary = read_json(path)
     declared = _declared(directory)
     if not languages_of(declared):
-        fields = _fields(directory)
+        fields = tokenizer_fields(directory)
         name = fields.get("language_codes", "m2m100")
         if not isinstance(name, str) or name not in M2M_CODES:
             fields.refuse("language_codes", " or ".join(M2M_CODES))
@@ -92,7 +93,7 @@ def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
 
 def load_byte_tokenizer(directory: Path, rows: int) -> ByteTokenizer:
     """ByT5, which has no file of a vocabulary."""
-    _fields(directory).require("extra_ids", SENTINELS)
+    tokenizer_fields(directory).require("extra_ids", SENTINELS)
     tokenizer = ByteTokenizer()
     if rows < tokenizer.size:
         raise _too_small(directory, tokenizer.size, rows)
@@ -106,7 +107,7 @@ def load_byte_level_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
         return load_json_tokenizer(directory, rows)
     vocabulary = read_json(path)
     merges = read_bytes(directory / "merges.txt")
-    prefix_space = _fields(directory).boolean("add_prefix_space", False)
+    prefix_space = tokenizer_fields(directory).boolean("add_prefix_space", False)
     declared = _declared(directory)
     with _damage(path):
         text = merges.decode("utf-8")
@@ -134,7 +135,8 @@ def load_json_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
 def _load_fairseq(
     directory: Path, rows: int, codes: Sequence[str], longer: Sequence[str] = ()
 ) -> Tokenizer:
-    """NLLB and mBART. `codes` are used where no file lists any; `longer` if they fit the rows."""
+    """NLLB and mBART. Where no file has the ids of codes, `codes` begin the languages, or `longer`
+    if they fit the rows; without `codes` those of a file without ids."""
     if _only_json(directory, FAIRSEQ_MODEL):
         tokenizer: Tokenizer = load_json_tokenizer(directory, rows)
         languages = tokenizer.languages
@@ -144,8 +146,11 @@ def _load_fairseq(
         declared = _declared(directory)
         if not (languages := languages_of(declared)):
             fits = rows == len(pieces) + len(longer) + 2
-            codes = _listed(directory) or (longer if fits else codes)
-            names = [*codes, "<mask>"] if codes else []
+            named = [name for name in _named(directory) if languages_of({name: 0})]
+            codes = longer if fits or (longer and set(longer) <= set(named)) else codes
+            # Codes that a family does not have were added to it, behind <mask>.
+            names = [*(codes or named), "<mask>"] if codes or named else []
+            names += [name for name in named if name not in names]
             languages = {code: len(pieces) + 1 + i for i, code in enumerate(names)}
             declared = languages
         tokenizer = _offset_tokenizer(path, model, 1, FAIRSEQ | declared, rows)
@@ -160,12 +165,15 @@ def _load_fairseq(
 
 def _declared(directory: Path) -> dict[str, int]:
     """The special tokens with the ids that the files state; empty without such a file."""
-    path, entries = directory / CONFIG, _fields(directory).get("added_tokens_decoder")
+    path, entries = directory / CONFIG, tokenizer_fields(directory).get("added_tokens_decoder")
     if isinstance(entries, dict) and entries:
         tokens = [(i, token) for i, token in entries.items()]
     elif (path := directory / JSON).exists():
         entries = read_json(path).get("added_tokens") or []
         tokens = [(token.get("id"), token) for token in entries if isinstance(token, dict)]
+    elif (path := directory / ADDED).exists():
+        known = _named(directory)
+        tokens = [(i, {"content": p, "special": p in known}) for p, i in read_json(path).items()]
     else:
         return {}
     special = {}
@@ -182,13 +190,13 @@ def _declared(directory: Path) -> dict[str, int]:
     return special
 
 
-def _listed(directory: Path) -> list[str]:
-    """The codes that special_tokens_map.json lists without ids, in their order."""
+def _named(directory: Path) -> list[str]:
+    """The special tokens that special_tokens_map.json names without ids, in their order."""
     path = directory / SPECIAL_MAP
-    listed = read_json(path).get("additional_special_tokens") if path.exists() else None
+    fields = read_json(path) if path.exists() else {}
     with _damage(path):
-        names = [t["content"] if isinstance(t, dict) else str(t) for t in listed or []]
-        return [name for name in names if languages_of({name: 0})]
+        values = [v for x in fields.values() for v in (x if isinstance(x, list) else [x])]
+        return [str(v["content"]) if isinstance(v, dict) else str(v) for v in values]
 
 
 def _offset_tokenizer(
@@ -220,7 +228,7 @@ def _only_json(directory: Path, name: str) -> bool:
     return not (directory / name).exists() and (directory / JSON).exists()
 
 
-def _fields(directory: Path) -> JsonFields:
+def tokenizer_fields(directory: Path) -> JsonFields:
     """tokenizer_config.json, which may be missing."""
     path = directory / CONFIG
     return JsonFields(path, read_json(path) if path.exists() else {})

@@ -42,6 +42,7 @@ FIELDS = {
         ("feed_forward_proj", "gated-tanh"), ("feed_forward_proj", 3), ("d_kv", None),
         ("num_layers", 10**9), ("relative_attention_num_buckets", 0), ("layer_norm_epsilon", 0),
         ("decoder_start_token_id", None), ("tie_word_embeddings", "no"),
+        ("dense_act_fn", "silu"), ("is_gated_act", True),
     ],
     "both": [
         ("eos_token_id", [1, 2]), ("is_encoder_decoder", False), ("pad_token_id", -1),
@@ -70,6 +71,11 @@ def test_an_unsupported_field_is_refused_by_name(copied):
         with pytest.raises(UserError, match=message) as caught:
             open_model(copied, "best")
         assert caught.value.code == CHECKPOINT, field
+    config.write_bytes(original)
+    generation.unlink(missing_ok=True)
+    (copied / "tokenizer_config.json").write_text('{"tokenizer_class": "SMALL100Tokenizer"}')
+    with pytest.raises(UserError, match="tokenizer_class='SMALL100Tokenizer' is not supported"):
+        open_model(copied, "best")
 
 
 def test_generation_settings_are_read_from_one_file_only(copied):

@@ -1,6 +1,7 @@
 """Tokenizers of directories of transformers, compared with SentencePiece and arithmetic."""
 
 from itertools import cycle
+from types import SimpleNamespace
 
 import pytest
 from sentencepiece import SentencePieceProcessor
@@ -11,6 +12,7 @@ from seq2seq.data.tokenizers.languages import language_id
 from seq2seq.data.tokenizers.sentencepiece_model import packed
 from seq2seq.data.tokenizers.tokenizer import ids_without_piece
 from seq2seq.data.tokenizers.vocabulary import make_tokenizer
+from seq2seq.interop.bart import MBART
 from seq2seq.interop.language_codes import M2M, MBART_25, MBART_50, WMT21
 from seq2seq.interop.tokenizer_files import (
     load_byte_tokenizer,
@@ -152,6 +154,31 @@ def test_mbart_has_25_or_52_codes(tmp_path):
     assert len(tokenizer.languages) == 52
     languages = list(tokenizer.languages.values())
     check_texts(tokenizer, processor_of(content), 1, 3, [0, 1, 2, *languages])
+
+
+def test_a_code_that_was_added_to_mbart_is_behind_its_mask(tmp_path):
+    content = model()
+    first = processor_of(content).get_piece_size() + 1
+    write(tmp_path, **{FAIRSEQ: content})
+    write(tmp_path, special_tokens_map__json={"additional_special_tokens": ["uk_UA", *MBART_25]})
+    languages = load_mbart_tokenizer(tmp_path, first + 30).languages
+    assert languages == {c: first + i for i, c in enumerate(MBART_25)} | {"uk_UA": first + 26}
+    write(tmp_path, special_tokens_map__json={"additional_special_tokens": MBART_50[::-1]})
+    assert load_mbart_tokenizer(tmp_path, first + 60).languages["en_XX"] == first + 3
+    for kind, end in (("MBartTokenizer", "{source}"), ("MBart50Tokenizer", ""), ("", "")):
+        write(tmp_path, tokenizer_config__json={"tokenizer_class": kind} if kind else {})
+        tokenizer = SimpleNamespace(languages=range(26))
+        assert MBART.template(None, tmp_path, tokenizer).source_end == end
+
+
+def test_added_tokens_of_old_files_have_their_ids_or_are_refused(tmp_path):
+    content = model(**T5)
+    size = processor_of(content).get_piece_size() + 100
+    write(tmp_path, spiece__model=content, added_tokens__json={"<hl>": size})
+    with pytest.raises(UserError, match="added_tokens.json is malformed: the added token '<hl>'"):
+        load_t5_tokenizer(tmp_path, size + 1)
+    write(tmp_path, special_tokens_map__json={"additional_special_tokens": ["<hl>"]})
+    assert load_t5_tokenizer(tmp_path, size + 1).id_of("<hl>") == size
 
 
 def test_pegasus_has_103_ids_before_those_of_its_model(tmp_path):

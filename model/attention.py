@@ -112,7 +112,8 @@ def attention_scores(
 
 
 def masked_softmax(blocks: Sequence[Float[Array, "... _"]]) -> list[Float[Array, "... _"]]:
-    """The softmax over the keys of all blocks of scores, which are the last axes, in float32.
+    """exp(s − m) / Σ exp(s − m) for scores in blocks, where the sum and the maximum m are over the
+    last axes (the keys) of all blocks. One array of weights for each block; they are not joined.
 
     A score of −inf is masked: its weight is 0. If all scores of a query are masked, all its weights
     are 0; the plain softmax would be NaN. A block that is masked for a query adds exact zeros, so

@@ -247,7 +247,7 @@ def expand(
     options: Options,
 ) -> tuple[Continuations, Bool[Array, " B"]]:
     """The best continuations, and the lanes that fail: a live hypothesis has logits NaN or +inf, or
-    the rules reward a token."""
+    the rules reward a token or return NaN."""
     live_log_probs = search.live.log_probs  # [B, N]
     normalizer, at_limit = logsumexp(logits), search.t + 1 >= limit  # [B, N], [B]
     allowed: Array | bool = True
@@ -261,7 +261,8 @@ def expand(
     continuations, failed = Continuations(*best), failed.any(axis=1)
     if options.rules is not None:
         (before,) = take_slots(continuations.parents, live_log_probs)  # [B, K]
-        failed |= (continuations.log_probs - before > ROUNDING).any(axis=1)
+        is_valid = continuations.log_probs - before <= ROUNDING  # False also for NaN
+        failed |= (~is_valid & (before > -jnp.inf)).any(axis=1)
     return continuations, failed
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .attention import KeysValues, attention_scores, check_attention, masked_softmax
-from .checks import check_array, check_shape
+from .checks import check_array, check_bias, check_mask, check_shape
 from .config import ModelConfig
 from .matmul import FULL
 from .platforms import by_platform
@@ -77,7 +77,11 @@ def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cach
     """
     check_array("index", index, "integer", "B")
     check_shape("index", index, new.keys.shape[:1], "one for each row of the cache")
-    block_size = cache.blocks[0].values.shape[2]
+    entries, block_size = new.values.shape[2], cache.blocks[0].values.shape[2]
+    if entries > block_size:
+        raise ValueError(
+            f"at most {block_size} entries fit into a block of the cache; got {entries}"
+        )
     new = KeysValues(new.keys, jnp.where(jnp.isnan(new.values), 0, new.values))
     blocks = []
     for i, block in enumerate(cache.blocks):
@@ -135,6 +139,7 @@ def attend_to_cache(
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """`blockwise_attention` to a Cache; the blocks after entry `last` are not read."""
     ends = np.cumsum([block.values.shape[2] for block in blocks])
+    check_mask(mask, (*queries.shape[:3], int(ends[-1])))
 
     def attend(blocks_read: int) -> tuple[Array, Array]:
         # The keys are transposed inside the branch: outside, XLA would copy them.
@@ -166,6 +171,10 @@ def blockwise_attention(
     query has the same bits with and without further blocks that are hidden from it.
     """
     check_attention(queries, *blocks[0], None)
+    entries = sum(block.keys.shape[2] for block in blocks)
+    check_mask(mask, (*queries.shape[:3], entries))
+    if bias is not None:
+        check_bias(bias, (*queries.shape[:3], entries))
     ends = np.cumsum([block.keys.shape[2] for block in blocks])
     masks = jnp.split(mask, ends[:-1], axis=-1)
     biases = [None] * len(blocks) if bias is None else jnp.split(bias, ends[:-1], axis=-1)

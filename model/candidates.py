@@ -140,12 +140,14 @@ def candidates(
     end_id: int,
     allowed: Bool[Array, "#B #N #V"] | bool = True,
 ) -> tuple[Float[Array, "B K"], Int[Array, "B K"], Int[Array, "B K"]]:
-    """The best 2N continuations (N = 1: the best one): log-probabilities, live slots, tokens.
+    """The best K continuations of the N live hypotheses: log-probabilities, live slots, tokens.
 
-    The log-probability of a token is its logit − `normalizer`; `live` are the log-probabilities of
-    the live hypotheses. Only `allowed` tokens are candidates. At its limit a sentence can only end,
-    even if the end token is not allowed. Neither restriction renormalises probabilities. Ties are
-    those of the sums, which are rounded: they go to the lower slot, then to the lower token.
+    K = min(2N, N · V), so that N remain if N end; for N = 1, greedy search, K = 1: it ends at the
+    first step whose best token is the end token. The log-probability of a token is its logit −
+    `normalizer`; `live` are the log-probabilities of the live hypotheses. Only `allowed` tokens are
+    candidates. At its limit a sentence can only end, even if the end token is not allowed. Neither
+    restriction renormalises probabilities. Ties are those of the sums, which are rounded: they go
+    to the lower slot, then to the lower token.
     """
     beams, vocab = logits.shape[1:]
     number = 1 if beams == 1 else min(2 * beams, beams * vocab)

@@ -32,6 +32,14 @@ def check_shape(name: str, x: Any, shape: tuple[int, ...], description: str) -> 
         raise ValueError(f"{name} must have the shape {tuple(shape)}, {description}; got {x.shape}")
 
 
+def check_length(name: str, x: Any, longest: int) -> None:
+    """The tokens [B, T] must have positions: JAX would give those beyond a table its last row."""
+    if x.shape[1] > longest:
+        raise ValueError(
+            f"{name} must have at most max_length={longest} tokens in a row; got shape {x.shape}"
+        )
+
+
 def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
     """An attention mask must broadcast to [B, H, T, S], its last axis without broadcasting."""
     _check_for_scores("mask", mask, "boolean, True = may attend", shape)

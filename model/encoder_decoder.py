@@ -42,6 +42,9 @@ class EncoderDecoder(nn.Module):
 
     def setup(self) -> None:
         c = self.config
+        c.check_rules()
+        if not (c.source_vocab_size and c.target_vocab_size):
+            raise ValueError("model.source_vocab_size and target_vocab_size must be set, got 0")
         self.target_embedding = Embedding(c, c.target_vocab_size)
         if c.shares_inputs:
             self.source_embedding = self.target_embedding
@@ -95,9 +98,10 @@ class EncoderDecoder(nn.Module):
             hidden, self.output_bias if self.config.output_bias else None
         )
 
-    def __call__(self, *inputs: Any) -> Float[Array, "B T V"]:
-        """Logits for each target position; the inputs are those of `hidden`."""
-        return self.logits(self.hidden(*inputs))
+    def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
+        """`logits` of `hidden`, whose arguments these are: those at [b, t] predict the token after
+        target[b, t]."""
+        return self.logits(self.hidden(*inputs, **named))
 
     # Search.
 

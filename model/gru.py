@@ -32,8 +32,12 @@ class GruParams(NamedTuple):
 def gru_cell(
     params: GruParams, projected: Float[Array, "... 3 D"], state: Float[Array, "... D"]
 ) -> Float[Array, "... D"]:
-    """The next state (1 − z) n + z h of a GRU (Cho et al. 2014), as in cuDNN: with x W + b of the
-    three gates in `projected`, n = tanh(x W_n + b_n + r (h U_n + c))."""
+    """The next state (1 − z) n + z h of a GRU (Cho et al. 2014) for the state h.
+
+    `projected` is x W + b for the reset gate r, the update gate z and the candidate n:
+    r = σ(x W_r + b_r + h U_r), z = σ(x W_z + b_z + h U_z), n = tanh(x W_n + b_n + r (h U_n + c)).
+    As in cuDNN, r multiplies after the product with U_n; in the paper before.
+    """
     recurrent = matmul(state, params.recurrent)  # [..., 3, D]
     r, z = (jax.nn.sigmoid(projected[..., i, :] + recurrent[..., i, :]) for i in (0, 1))
     bias = params.recurrent_bias.astype(state.dtype)
@@ -52,6 +56,7 @@ def gru(
     (None: 0). With `reverse` inputs are read from the last to the first."""
     check_array("x", x, "floating", "B T I")
     check_shape("x", x, (*x.shape[:2], len(params.input)), "[B, T, I] with I of params")
+    check_array("starts", starts, "boolean, True = first of a segment", "B T")
     check_shape("starts", starts, x.shape[:2], "[B, T] of x")
     if initial is None:
         initial = jnp.zeros((*x.shape[:2], len(params.recurrent)), x.dtype)

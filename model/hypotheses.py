@@ -31,7 +31,7 @@ class Live(NamedTuple):
 
     tokens: Int[Array, "B N"]  # the newest token, which is fed to the next step
     parents: Int[Array, "B N"]  # the slot that each one continued
-    ancestry: Int[Array, "B N T"]  # the slot of its ancestor at each step; −1 at later steps
+    ancestry: Int[Array, "B N T"]  # s ≤ t: its ancestor's slot at step s; −1 at later steps
     log_probs: Float[Array, "B N"]
 
 

@@ -60,7 +60,9 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
 def relative_rows(
     distances: Int[np.ndarray, " L"], rows: int, longest: int, causal: bool
 ) -> Int[np.ndarray, " L"]:
-    """The row for each distance in a table of relative positions (Raffel et al. 2020, section 2.1).
+    """The row for each distance, key − query, in a table of relative positions (Raffel et al. 2020,
+    section 2.1): `relative_position_bucket` of T5 with num_buckets = `rows`, max_distance =
+    `longest` and bidirectional = not `causal`.
 
     The nearest keys have a row each. The others share rows for ranges that grow geometrically up to
     the distance `longest`; keys beyond it have the last of these rows. Keys after the query have

@@ -255,7 +255,8 @@ class RnnDecoder(nn.Module):
     def hidden(
         self, state: Float[Array, "B N D"], context: Float[Array, "B N D"] | None
     ) -> Float[Array, "B N D"]:
-        """tanh([s; c] W + b) with attention, else s."""
+        """What logits are computed from: the state s, or with attention tanh([s; c] W + b) with the
+        context c (Luong et al. 2015, equation 5; Bahdanau et al. have a maxout layer here)."""
         if context is None:
             return state
         weight = self.output.astype(self.config.weights_dtype)

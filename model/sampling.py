@@ -152,7 +152,7 @@ def apply_rules(
     at_limit: Bool[Array, " B"],
     end_id: int,
 ) -> Choice:
-    """Apply the rules. A sample must end at its limit, without an allowed token, or if failed."""
+    """Apply the rules. A sample must end at its limit, without a possible token, or if failed."""
     t, (max_length, batch, _) = sampling.t, sampling.tokens.shape
     normalizer, allowed = jax.nn.logsumexp(logits, axis=-1), jnp.ones((1, 1, 1), bool)
     failed = jnp.isnan(normalizer) | jnp.isposinf(normalizer)
@@ -162,7 +162,8 @@ def apply_rules(
         logits, normalizer, allowed = rules(
             logits, normalizer, history, jnp.full(batch, t), jnp.arange(batch)
         )
-    must_end = at_limit[:, None] | ~allowed.any(axis=-1) | failed  # [B, N]
+    possible = (allowed & (logits > -jnp.inf)).any(axis=-1)
+    must_end = at_limit[:, None] | ~possible | failed  # [B, N]
     ids = jnp.arange(logits.shape[-1])
     allowed = jnp.where(must_end[..., None], ids == end_id, allowed)
     return Choice(logits, normalizer, allowed, must_end, failed)

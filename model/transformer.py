@@ -29,7 +29,7 @@ from .cache import (
     extend_cache,
     stored,
 )
-from .checks import check_memory
+from .checks import check_length, check_memory
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .fused_attention import attend_on_platform
@@ -71,7 +71,7 @@ class Layer(nn.Module):
     """
 
     config: ModelConfig
-    causal: bool = False  # see `PositionBias`
+    causal: bool = False  # selects relative positions (`PositionBias`); it does not mask
 
     def setup(self) -> None:
         if bias_owner(self.config) == "layer":
@@ -135,7 +135,7 @@ class Stack(nn.Module):
 
     config: ModelConfig
     num_layers: int
-    causal: bool = False  # see `PositionBias`
+    causal: bool = False  # selects relative positions (`PositionBias`); it does not mask
 
     def setup(self) -> None:
         c, norm = self.config, NORMS[self.config.norm_function]
@@ -167,8 +167,12 @@ class Stack(nn.Module):
     ) -> tuple[Float[Array, "B T D"], tuple[Cache | None, ...]]:
         """The output of the last layer, and the caches with the new keys and values at `index`.
 
-        Memory and caches have one entry per layer: `memory` is `memory_keys_values(encoded)`.
-        Without caches, queries attend to the T positions of `x`. `row_ids` are those of `dropout`.
+        `mask` is True where a query may attend to a key of self-attention: the T positions of `x`,
+        or with caches all C entries of the cache. `memory_mask` is that of cross-attention.
+        `positions` are 0, 1, … of each token in its sequence. `index` is the first entry of the
+        cache that the keys and values of `x` are written to, t · N for N hypotheses at step t; with
+        caches, it and a mask are required. Memory and caches have one entry per layer: `memory` is
+        `memory_keys_values(encoded)`. `row_ids` are those of `dropout`.
         """
         if memory is not None:
             expected = "stack.memory_keys_values(memory), one entry per layer"
@@ -226,7 +230,9 @@ class Transformer(EncoderDecoder):
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
         """See EncoderDecoder."""
-        positions = default_positions(source) if positions is None else positions
+        if positions is None:
+            check_length("source", source, self.config.longest)
+            positions = default_positions(source)
         mask = segment_mask(segments, segments)  # [B, 1, S, S]
         x, _ = self.encoder(self.source_embedding(source), mask, positions, row_ids=row_ids)
         return x
@@ -243,7 +249,9 @@ class Transformer(EncoderDecoder):
     ) -> Float[Array, "B T D"]:
         """See EncoderDecoder."""
         encoded = self.encode(source, source_segments, source_positions, row_ids)  # [B, S, D]
-        positions = default_positions(target) if target_positions is None else target_positions
+        if (positions := target_positions) is None:
+            check_length("target", target, self.config.longest)
+            positions = default_positions(target)
         mask = segment_mask(target_segments, target_segments) & causal_mask(target.shape[1])
         x = self.target_embedding(target)  # [B, T, D]
         memory = self.decoder.memory_keys_values(encoded)

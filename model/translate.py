@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .beam_search import Queue, Step, beam_search
-from .checks import check_array, check_shape
+from .checks import check_array, check_length, check_shape
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .hypotheses import Hypotheses
 from .platforms import Choices, by_platform
@@ -304,6 +304,7 @@ def check_request(
             f"max_length must be from 1 to the models' max_length, {longest}; got {max_length}"
         )
     check_array("request.source", request.source, "integer", "B S")
+    check_length("request.source", request.source, longest)
     sentences = len(request.source)
     for name in ("lengths", "limits", "min_lengths"):
         if (x := getattr(request, name)) is not None:

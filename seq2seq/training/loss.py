@@ -37,9 +37,11 @@ def cross_entropy(
     `weights` is 0 for padding; for tokens it is 1 or the loss weight of the pair.
     """
     loss, nll, correct = token_losses(logits, labels, smoothing)
+    # Padding has a label too, whose loss is infinite with a bias of −inf: 0 · ∞ would be NaN.
+    counts = weights > 0
     return LossSums(
-        loss=(loss * weights).sum(),
-        nll=(nll * weights).sum(),
+        loss=(jnp.where(counts, loss, 0.0) * weights).sum(),
+        nll=(jnp.where(counts, nll, 0.0) * weights).sum(),
         correct=(correct * weights).sum(),
         tokens=weights.sum(),
     )

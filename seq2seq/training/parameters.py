@@ -90,8 +90,10 @@ def similar_patterns(pattern: str, paths: list[str]) -> list[str]:
 
 @cache
 def parameter_shapes(model: ModelConfig) -> Any:
-    """The shapes of all parameters; uses no device. An unset vocabulary size counts as 1."""
-    sizes = {name: max(1, getattr(model, name)) for name in VOCABULARY_SIZES}
+    """The shapes of all parameters; uses no device. An unset vocabulary size counts as that of the
+    special tokens alone."""
+    smallest = 1 + max(model.pad_id, model.start_id, model.end_id, model.unknown_id)
+    sizes: dict[str, Any] = {n: getattr(model, n) or smallest for n in VOCABULARY_SIZES}
     module = make_model(replace(model, **sizes))
     return jax.eval_shape(lambda: init_params(module, jax.random.PRNGKey(0)))
 

@@ -17,12 +17,14 @@ from seq2seq.model.attention import (
     segment_mask,
 )
 from seq2seq.model.beam_search import beam_search
+from seq2seq.model.cache import blockwise_attention, empty_caches, extend_cache
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.gru import GruParams, gru
 from seq2seq.model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
 from seq2seq.model.positions import rotate, sinusoidal_positions
 from seq2seq.model.sampling import SamplingOptions, sample
 from seq2seq.model.scoring import score_targets
-from seq2seq.model.transformer import Layer, Stack
+from seq2seq.model.transformer import Layer, Stack, Transformer
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +50,16 @@ def attend(queries=QUERIES, keys=KEYS, values=KEYS, mask=None, bias=None):
 
 def heads(x=X, mask=None, positions=None):
     return multi_head_attention(random_params(False), x, KeysValues(KEYS, KEYS), mask, positions)
+
+
+def cached(mask, bias=None):
+    return blockwise_attention(QUERIES, [KeysValues(KEYS, KEYS)], mask, bias=bias)
+
+
+def model(source=12, target=12, **changes):
+    sizes = dict(d_model=8, d_ff=8, num_heads=2, num_layers=1)
+    config = ModelConfig(source_vocab_size=source, target_vocab_size=target, **sizes | changes)
+    return Transformer(config).init(jax.random.key(0), INTS, INTS, INTS, INTS)
 
 
 def feed(x, activation):
@@ -102,6 +114,21 @@ def feed(x, activation):
      lambda: Layer(SMALL).init(jax.random.key(0), ENCODED, memory=ENCODED)),
     (TypeError, r"memory must be stack.memory_keys_values\(memory\), .*; got tuple",
      lambda: Stack(SMALL, 2).init(jax.random.key(0), ENCODED, None, INTS[:2, :3], (ENCODED,))),
+    (TypeError, "mask must be boolean", lambda: cached(ADDITIVE)),
+    (TypeError, r"mask must be an array \[B H T S\]; got NoneType", lambda: cached(None)),
+    (ValueError, "mask must broadcast", lambda: cached(ATTEND[..., :1])),
+    (ValueError, "bias must broadcast", lambda: cached(ATTEND, ADDITIVE[..., :1])),
+    (ValueError, "at most 16 entries fit into a block of the cache; got 17",
+     lambda: extend_cache(empty_caches(SMALL, 2, 40)[0], KeysValues(*[normal(2, 2, 17, 4)] * 2),
+                          INTS[0, :2])),
+    (TypeError, "starts must be boolean, True = first of a segment; got int32",
+     lambda: gru(GruParams(normal(D, 3, D), normal(D, 3, D), normal(3, D), normal(D)), X, INTS)),
+    (ValueError, "model.tied_embeddings=three-way needs one vocabulary", lambda: model(target=8)),
+    (ValueError, "d_model must be a multiple of num_heads", lambda: model(num_heads=3)),
+    (ValueError, "model.source_vocab_size and target_vocab_size must be set",
+     lambda: model(source=0, target=0)),
+    (ValueError, r"source must have at most max_length=2 tokens in a row; got shape \(",
+     lambda: model(max_length=2)),
 ])  # fmt: skip
 def test_an_error_names_the_wrong_argument(error, message, call):
     with pytest.raises(error, match=f"^{message}"):

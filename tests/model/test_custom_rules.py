@@ -43,10 +43,14 @@ def biased(logits, normalizer, history, t, sentences):
 
 
 def rewarding(logits, normalizer, history, t, sentences):
-    """Token 4 of sentence 2 · B has a log-probability of 1."""
+    """Token 4 of sentence 2 · B has a log-probability of 1. From the second step on, the normalizer
+    of the next sentence is NaN, and one logit of the one after it."""
     token = (jnp.arange(V) == 4) & (sentences == 2 * B)[:, None, None]
     changed = jnp.where(token, normalizer[..., None] + 1.0, logits)
-    return changed, normalizer, jnp.ones((1, 1, 1), bool)
+    is_nan = (t > 0) & (sentences == 2 * B + 1)
+    normalizer = jnp.where(is_nan[:, None], jnp.nan, normalizer)
+    is_nan = (jnp.arange(V) == 4) & ((t > 0) & (sentences == 2 * B + 2))[:, None, None]
+    return jnp.where(is_nan, jnp.nan, changed), normalizer, jnp.ones((1, 1, 1), bool)
 
 
 def completes(written, token):
@@ -241,11 +245,11 @@ def test_queue_rules_and_samples_have_the_same_dtypes_with_64_bit_types():
     assert usual == doubles
 
 
-def test_rules_that_reward_a_token_fail_because_the_bound_would_not_be_exact():
+def test_rules_that_reward_a_token_fail_because_the_bound_would_not_be_exact_and_with_nan():
     """The other sentences have the results of a search without these rules."""
     tables, limits = tables_and_limits(5)
-    assert limits[0] > 1 and np.isnan(results_with_all().scores[2 * B]).all()
-    for row, limit in enumerate(limits[1:], 1):
+    assert (limits[:3] > 1).all() and np.isnan(results_with_all().scores[2 * B : 2 * B + 3]).all()
+    for row, limit in enumerate(limits[3:], 3):
         model = defined_model({}, tables[row], None, None, None)[0]
         assert_slow_search_agrees(results_with_all(), 2 * B + row, model, limit, 3)
 

@@ -193,3 +193,16 @@ def test_the_history_for_rules_holds_only_drawn_tokens_and_a_sample_without_a_to
     drawn = run(keys_of(2))
     assert drawn.lengths.tolist() == [[1] * 4, [2] * 4]
     assert (drawn.tokens[1, :, 0] != END).all() and (drawn.tokens[1, :, 1] == END).all()
+
+
+def test_a_sample_ends_if_all_tokens_have_probability_zero():
+    logits = np.zeros((1, V, V), np.float32)
+    logits[0, :, END] = -50.0
+    logits[0, V - 1] = -np.inf  # no token is possible after the last one
+    options = SamplingOptions(samples=32, max_length=LIMIT, end_id=END)
+    start, limits = jnp.full(1, START), jnp.full(1, LIMIT)
+    drawn = sample(step_of(jnp.asarray(logits)), None, start, limits, keys_of(1), options)
+    tokens, lengths = np.asarray(drawn.tokens[0]), np.asarray(drawn.lengths[0])
+    is_last = tokens[:, 0] == V - 1
+    assert 0 < is_last.sum() < 32 and (lengths[is_last] == 2).all()
+    assert (lengths[~is_last] == LIMIT).all() and (tokens[is_last, 1] == END).all()

@@ -67,6 +67,17 @@ def test_padding_has_no_gradient():
     assert (np.abs(np.asarray(gradient)[weights == 1]).sum(-1) > 0).all()
 
 
+def test_a_label_without_probability_and_weight_changes_no_loss():
+    """A bias of −inf for padding, whose label it is."""
+    logits, labels = map(jnp.asarray, inputs(0)[:2])
+    weights = jnp.ones(labels.shape).at[:, -1].set(0.0)
+    sums = [
+        cross_entropy(logits.at[:, -1, 0].set(value), labels.at[:, -1].set(0), weights, 0.1)
+        for value in (0.0, -jnp.inf)
+    ]
+    assert float(sums[0].loss) == float(sums[1].loss) and float(sums[0].nll) == float(sums[1].nll)
+
+
 def test_blocks_give_the_same_loss_and_gradient():
     _, labels, weights = map(jnp.asarray, inputs(2))
     random = np.random.default_rng(3)

@@ -247,9 +247,10 @@ def matrices_of(path, x):
 def test_muon_makes_the_momentum_of_matrices_orthogonal_and_updates_the_rest_by_adam(kind):
     """Against singular value decompositions, for the parameters of a model, in two updates."""
     transformer = kind == "transformer"
+    options = dict(d_ff=20, num_heads=2, attention_bias=True, gated_feed_forward=True)
     config = ModelConfig(
-        kind=kind, source_vocab_size=7, target_vocab_size=7, d_model=8, d_ff=20, num_heads=2,
-        num_layers=1, attention_bias=transformer, gated_feed_forward=transformer,
+        kind=kind, source_vocab_size=7, target_vocab_size=7, d_model=8, num_layers=1,
+        **(options if transformer else {}),
     )  # fmt: skip
     training = TrainingConfig(
         optimizer="muon", schedule="constant", learning_rate=0.03, warmup_steps=1, clip_norm=0.0,

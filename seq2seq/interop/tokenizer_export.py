@@ -16,7 +16,7 @@ from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer
 from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.json_fields import write_json
-from seq2seq.interop.language_codes import M2M_CODES
+from seq2seq.interop.language_codes import M2M_CODES, MBART_25
 from seq2seq.interop.tokenizer_files import (
     CONFIG,
     FAIRSEQ_MODEL,
@@ -62,7 +62,8 @@ def pegasus_files(tokenizer: Tokenizer, data: DataConfig) -> Files:
 
 def mbart_files(tokenizer: Tokenizer, data: DataConfig) -> Files:
     """mBART and mBART-50."""
-    name = "MBartTokenizer" if data.target_start else "MBart50Tokenizer"
+    fifty = len(tokenizer.languages) > len(MBART_25) and not data.target_start
+    name = "MBart50Tokenizer" if fifty else "MBartTokenizer"
     return _fairseq_files(tokenizer, name, _languages(data))
 
 

@@ -171,11 +171,11 @@ def blockwise_attention(
     query has the same bits with and without further blocks that are hidden from it.
     """
     check_attention(queries, *blocks[0], None)
-    entries = sum(block.keys.shape[2] for block in blocks)
-    check_mask(mask, (*queries.shape[:3], entries))
-    if bias is not None:
-        check_bias(bias, (*queries.shape[:3], entries))
     ends = np.cumsum([block.keys.shape[2] for block in blocks])
+    shape = *queries.shape[:3], int(ends[-1])
+    check_mask(mask, shape)
+    if bias is not None:
+        check_bias(bias, shape)
     masks = jnp.split(mask, ends[:-1], axis=-1)
     biases = [None] * len(blocks) if bias is None else jnp.split(bias, ends[:-1], axis=-1)
     scores = [

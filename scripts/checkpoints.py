@@ -57,9 +57,11 @@ def verify(run: Path, _: flags.FlagValues) -> None:
 
     Raises UserError(CHECKPOINT) if one is damaged.
     """
-    damages = {path.name: damage(path) for path in checkpoints(run)}
-    # A training that goes on has deleted the others meanwhile.
-    damages = {path.name: damages[path.name] for path in checkpoints(run) if path.name in damages}
+    damages = {}
+    for path in checkpoints(run):
+        description = damage(path)
+        if path.exists():  # else a training has deleted it meanwhile
+            damages[path.name] = description
     for name, description in damages.items():
         print(f"{name:>10}  {description or 'intact'}")
     if damaged := [name for name, description in damages.items() if description]:

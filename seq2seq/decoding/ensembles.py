@@ -58,11 +58,11 @@ def members_of(
             f"--checkpoint: expected one checkpoint, or one for each of {len(runs)} runs, got "
             f"{len(names)} ({', '.join(names)}); list a run once for each of its checkpoints",
         )
-    found = [model_directory(run, name, local_dir) for run, name in zip(runs, names, strict=True)]
-    return [
-        Member(directory, current_checkpoint(directory, name))
-        for directory, name in zip(found, names, strict=True)
-    ]
+    members = []
+    for run, name in zip(runs, names, strict=True):
+        directory = model_directory(run, name, local_dir)
+        members.append(Member(directory, current_checkpoint(directory, name)))
+    return members
 
 
 def normalized_weights(weights: str | Sequence[float], count: int) -> tuple[float, ...]:

@@ -31,8 +31,8 @@ def as_item(line: tuple[int, str | Item]) -> tuple[int, Item]:
     number, item = line
     texts: list[object] = [item]
     if isinstance(item, Item):
-        given = (text for text in (item.prefix, item.source_prefix) if text is not None)
-        texts = [item.text, *given]
+        prefixes = (text for text in (item.prefix, item.source_prefix) if text is not None)
+        texts = [item.text, *prefixes]
     for text in texts:
         check_text(f"lines[{number}]", text)
     return number, Item(item, item) if isinstance(item, str) else item

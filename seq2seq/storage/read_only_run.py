@@ -27,10 +27,10 @@ class ReadOnlyRun(Run):
             self.replica = Replica(url, self.path, no_log)
 
     def open_replica(self, overwrite: bool) -> None:
-        if overwrite and self.replica is not None:
-            self.delete_files()
         if not overwrite:
             self.receive_files()
+        elif self.replica is not None:
+            self.delete_files()
 
     def send_files(self) -> None: ...
 

@@ -155,6 +155,17 @@ def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkey
     Run(tmp_path).close()  # the directory is unlocked
 
 
+def test_training_continues_if_stderr_is_a_closed_pipe(tmp_path):
+    code = (
+        "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
+        "from seq2seq.runtime.streams import write_stderr\n"
+        "write_stderr('one\\n'); write_stderr('two\\n'); print('on')"
+    )
+    (tmp_path / "closed.py").write_text(code)
+    done = call_forked([tmp_path / "closed.py"], devices=0)
+    assert (done.code, done.out) == (0, "on\n")
+
+
 def test_a_command_continues_if_stdout_and_stderr_are_closed_pipes(tmp_path):
     code = (
         "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 1); os.dup2(write, 2)\n"

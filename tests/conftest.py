@@ -55,6 +55,9 @@ LONGEST = (  # files of a minute or near the end of the collection
 ANNOTATED = ("data", "model", "training")  # packages with shapes in annotations
 
 sys.path.insert(0, str(ROOT))
+# pytest adds tests/data to sys.path, whose folder `tokenizers` would be imported as that library.
+if find_spec("tokenizers") is None:
+    sys.modules["tokenizers"] = None  # importing it raises ModuleNotFoundError
 
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402

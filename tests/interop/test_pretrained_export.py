@@ -13,6 +13,7 @@ from tiny_marian import SENTENCES
 from tiny_pretrained import (
     change_json,
     fairseq_options,
+    libraries,
     loaded,
     t5_options,
     write_fairseq,
@@ -174,7 +175,7 @@ FAMILIES_OF_TRANSFORMERS = {
 def test_transformers_has_the_same_logits_and_translations_with_a_written_directory(
     tmp_path, family
 ):
-    import torch
+    torch, _ = libraries()
 
     reference = write_pretrained(tmp_path / "first", family, **FAMILIES_OF_TRANSFORMERS[family])
     settings = SETTINGS | {"bad_words_ids": [[7], [reference.config.pad_token_id]]}
@@ -198,7 +199,7 @@ def test_transformers_has_the_same_logits_and_translations_with_a_written_direct
 
 @pytest.mark.slow
 def test_a_fine_tuned_model_is_written_with_its_shared_embeddings(tmp_path):
-    import torch
+    torch, _ = libraries()
 
     write_pretrained(tmp_path / "first", "t5_gated", **GATED)
     pairs = tmp_path / "pairs.tsv"

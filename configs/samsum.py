@@ -10,8 +10,16 @@
     cut -f1 $SAMSUM/test.tsv | python decode.py --workdir=runs/samsum --output=test.out \\
         --reference=test.summaries --metric=rouge
 The pairs are written to DIRECTORY. Rows of 512 tokens lose 1.5 % of the pairs and are as fast for
-each pair as rows of 256 (benchmarks/long_sources.md). Not trained to the end yet: no score is
-recorded.
+each pair as rows of 256 (benchmarks/long_sources.md).
+
+ROUGE-1, -2, -L and -Lsum (F1, stemmer, rouge-score 0.1.2) of the test set, 819 chats: 39.61, 15.22,
+31.13 and 35.52 with seed 0, 39.66, 15.89, 31.65 and 35.76 with seed 1. Published, from scratch:
+about 36.6, 11.2 and 33.1 (Transformer), 40.1, 15.3 and 36.6 (pointer-generator), with a ROUGE-L of
+whole summaries, as Lsum. Checkpoints that are best on the first 200 validation chats: steps 6,000
+and 4,000; alpha was chosen on all of them. One NVIDIA H100, jax 0.11.2, commit 600ac80, with
+training.checkpoint_every=2000 and training.keep=1: 2.5 minutes of steps. With sinusoidal
+positions and 4,000 steps validation has 35.90, 12.36, 28.86 and 32.20 with alpha 1, and 39.80,
+16.21, 31.52 and 35.65 with these settings and alpha 1.
 """
 
 from seq2seq.data.config import DataConfig
@@ -25,7 +33,7 @@ def get_config() -> Config:
     return Config(
         model=ModelConfig(
             d_model=256, d_ff=1024, num_heads=4, num_layers=3, dropout=0.3, norm="pre",
-            max_length=1024, dtype="mixed",
+            max_length=1024, positions="relative", dtype="mixed",
         ),
         data=DataConfig(
             corpus="tsv:$SAMSUM/train.tsv", valid="tsv:$SAMSUM/valid.tsv",
@@ -33,9 +41,9 @@ def get_config() -> Config:
             user_defined="<turn>", source_length=512, target_length=128,
         ),
         training=TrainingConfig(
-            num_steps=3000, tokens_per_batch=2048, schedule="cosine", learning_rate=1.5e-3,
-            warmup_steps=300, log_every=100, eval_every=300, checkpoint_every=100, keep=5,
-            eval_sentences=200,
+            optimizer="muon", num_steps=8000, tokens_per_batch=2048, schedule="cosine",
+            learning_rate=1.5e-3, warmup_steps=400, log_every=100, eval_every=2000,
+            checkpoint_every=100, keep=5, eval_sentences=200,
         ),
-        decoding=DecodingConfig(beam_size=4, alpha=1.0, no_repeat_ngram=3),
+        decoding=DecodingConfig(beam_size=4, alpha=1.2, no_repeat_ngram=3),
     )  # fmt: skip

@@ -14,12 +14,12 @@ each pair as rows of 256 (benchmarks/long_sources.md).
 
 ROUGE-1, -2, -L and -Lsum (F1, stemmer, rouge-score 0.1.2) of the test set, 819 chats: 39.61, 15.22,
 31.13 and 35.52 with seed 0, 39.66, 15.89, 31.65 and 35.76 with seed 1. Published, from scratch:
-about 36.6, 11.2 and 33.1 (Transformer), 40.1, 15.3 and 36.6 (pointer-generator), with a ROUGE-L of
-whole summaries, as Lsum. Checkpoints that are best on the first 200 validation chats: steps 6,000
-and 4,000; alpha was chosen on all of them. One NVIDIA H100, jax 0.11.2, commit 600ac80, with
-training.checkpoint_every=2000 and training.keep=1: 2.5 minutes of steps. With sinusoidal
-positions and 4,000 steps validation has 35.90, 12.36, 28.86 and 32.20 with alpha 1, and 39.80,
-16.21, 31.52 and 35.65 with these settings and alpha 1.
+about 36.6, 11.2 and 33.1 (Transformer), 40.1, 15.3 and 36.6 (pointer-generator); which of the two
+ROUGE-L these report was not checked. The checkpoints, steps 6,000 and 4,000, are the best on the
+first 200 validation chats, translated with alpha 1; alpha was then chosen on all validation chats
+(benchmarks/recipes.md). Trained on one NVIDIA H100 beside other runs, jax 0.11.2, commit 600ac80,
+with training.checkpoint_every=2000 and training.keep=1: 7 minutes each, 3 of them steps at their
+speed without other runs.
 """
 
 from seq2seq.data.config import DataConfig

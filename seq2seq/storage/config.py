@@ -56,6 +56,11 @@ class Config(Options):
                 "training.tokens_per_batch must be at least data.target_length (one row), got "
                 f"{self.training.tokens_per_batch} < {self.data.target_length}"
             )
+        if self.training.r_drop and not any(getattr(self.model, name) for name in DROPOUT_RATES):
+            raise ValueError(
+                f"training.r_drop={self.training.r_drop} has no effect without dropout; set "
+                "model.dropout above 0 or remove it"
+            )
         if self.data.vocab and self.training.init_from:
             raise ValueError(
                 "data.vocab is not supported with training.init_from, whose vocabulary is used; "

@@ -78,6 +78,13 @@ class TrainingConfig(Options):
         minimum=0,
         below=1,
     )
+    r_drop: float = option(
+        0.0,
+        "weight of R-Drop: each batch is passed twice, and the divergence of the two distributions "
+        "of each token, which differ by dropout, is added to the loss; a step takes about twice "
+        "the time and memory; 0: one pass",
+        minimum=0,
+    )
     loss_block: int = option(
         0,
         "target positions whose logits are in memory at once in the loss; 0: all",

@@ -31,20 +31,36 @@ def cross_entropy(
     labels: Int[Array, "B T"],
     weights: Float[Array, "B T"],
     smoothing: float,
+    r_drop: float = 0.0,
 ) -> LossSums:
     """Cross-entropy against (1 − ε) one-hot + ε / V (section 5.4), without building the targets.
 
-    `weights` is 0 for padding; for tokens it is 1 or the loss weight of the pair.
+    `weights` is 0 for padding; for tokens it is 1 or the loss weight of the pair. With `r_drop` α
+    the second half of the rows repeats the first half with other dropout, and the loss has in
+    addition α / 2 · `divergence` for each token of the first half (R-Drop, Liang et al. 2021,
+    equation 4).
     """
     loss, nll, correct = token_losses(logits, labels, smoothing)
     # Padding has a label too, whose loss is infinite with a bias of −inf: 0 · ∞ would be NaN.
     counts = weights > 0
-    return LossSums(
+    sums = LossSums(
         loss=(jnp.where(counts, loss, 0.0) * weights).sum(),
         nll=(jnp.where(counts, nll, 0.0) * weights).sum(),
         correct=(correct * weights).sum(),
         tokens=weights.sum(),
     )
+    if r_drop == 0.0:
+        return sums
+    divergences = divergence(*jnp.split(logits, 2)) * jnp.split(weights, 2)[0]
+    return sums._replace(loss=sums.loss + r_drop / 2 * divergences.sum())
+
+
+def divergence(logits: Float[Array, "B T V"], others: Float[Array, "B T V"]) -> Float[Array, "B T"]:
+    """KL(p ‖ q) + KL(q ‖ p) of the distributions p and q of the logits, in nats."""
+    log_p, log_q = (jax.nn.log_softmax(x.astype(jnp.float32)) for x in (logits, others))
+    # A bias of −inf makes both −inf.
+    difference = jnp.where(log_p == log_q, 0.0, log_p - log_q)
+    return ((jnp.exp(log_p) - jnp.exp(log_q)) * difference).sum(axis=-1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -97,6 +113,7 @@ def blockwise_cross_entropy(
     weights: Float[Array, "B T"],
     smoothing: float,
     block: int,
+    r_drop: float = 0.0,
 ) -> LossSums:
     """`cross_entropy(to_logits(hidden), …)` with the logits of only `block` positions in memory.
 
@@ -105,7 +122,7 @@ def blockwise_cross_entropy(
     """
     length = hidden.shape[1]
     if block == 0 or block >= length:
-        return cross_entropy(to_logits(hidden), labels, weights, smoothing)
+        return cross_entropy(to_logits(hidden), labels, weights, smoothing, r_drop)
     blocks = -(-length // block)
 
     def split(x: Array) -> Array:  # [B, T, …] → [blocks, B, t, …], padded with weights 0
@@ -118,7 +135,7 @@ def blockwise_cross_entropy(
 
     def loss(inputs: Any, labels: Array, weights: Array) -> tuple[Array, LossSums]:
         params, hidden = inputs  # hidden [B, t, D]
-        sums = cross_entropy(to_logits(hidden, *params), labels, weights, smoothing)
+        sums = cross_entropy(to_logits(hidden, *params), labels, weights, smoothing, r_drop)
         return sums.loss, sums
 
     @jax.custom_vjp

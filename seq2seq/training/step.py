@@ -81,7 +81,12 @@ def init_function(
 def loss_sums(
     model: EncoderDecoder, params: Any, batch: Batch, config: TrainingConfig, key: Array | None
 ) -> LossSums:
-    """The loss of one packed batch [B, …] as sums; `key` turns dropout on."""
+    """The loss of one packed batch [B, …] as sums; `key` turns dropout on, and R-Drop if the config
+    has it: then these are the means of the sums of two passes with different dropout."""
+    r_drop = 0.0 if key is None else config.r_drop
+    if r_drop:
+        ids = jnp.concatenate([batch.row_ids, ~batch.row_ids])
+        batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), batch)._replace(row_ids=ids)
     variables = {"params": params}
     hidden: Any = model.apply(  # [B, T, D]
         variables,
@@ -105,14 +110,16 @@ def loss_sums(
     weights = batch.loss_weights  # [B, T]
     if weights is None:
         weights = (batch.target_segments > 0).astype(jnp.float32)
-    return blockwise_cross_entropy(
+    sums = blockwise_cross_entropy(
         hidden,
         to_logits,
         jnp.asarray(batch.labels),
         jnp.asarray(weights),
         config.label_smoothing,
         config.loss_block,
+        r_drop,
     )
+    return jax.tree.map(lambda x: x / 2, sums) if r_drop else sums
 
 
 def make_train_step(

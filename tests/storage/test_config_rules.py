@@ -36,7 +36,7 @@ BOUNDS = [
     ("training", "checkpoint_every", (1, 2500, 5000), (0, -1, 3000, 10_000)),
     *(
         ("training", name, (0, 0.0, 1, 3), (-1, -TINY, NAN))
-        for name in ("learning_rate", "weight_decay", "clip_norm")
+        for name in ("learning_rate", "weight_decay", "clip_norm", "r_drop")
     ),
     *(
         ("training", name, (0, 1, 3), (-1,))
@@ -144,6 +144,7 @@ ACCEPTED = [
     {"data__joint_vocab": True, "data__target_tokenizer": "unigram"},
     {"data__joint_vocab": True, "data__target_vocab_size": DataConfig().vocab_size},
     {"training__optimizer": "adafactor", "training__weight_decay": 0.1},
+    {"training__r_drop": 2.0, "model__dropout": 0.0, "model__attention_dropout": 0.1},
     {"decoding__nbest": 7, "decoding__samples": 1},
 ]
 REFUSED = [
@@ -164,6 +165,7 @@ REFUSED = [
         )
         for name in ("adam_b1", "adam_b2", "adam_epsilon")
     ),
+    ({"training__r_drop": 2.0, "model__dropout": 0.0}, "training.r_drop=2.0 has no effect"),
     ({"decoding__beam_size": 0}, "beam_size"),
 ]
 
@@ -188,7 +190,8 @@ def test_the_defaults_are_those_of_the_paper():
     assert (t.adam_b1, t.adam_b2, t.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (t.schedule, t.learning_rate, t.label_smoothing) == ("paper", 1.0, 0.1)
     assert t.optimizer == "adam"
-    assert (t.weight_decay, t.ema_decay, t.loss_block, t.accumulate) == (0.0, 0.0, 0, 1)
+    assert (t.weight_decay, t.ema_decay, t.r_drop) == (0.0, 0.0, 0.0)
+    assert (t.loss_block, t.accumulate) == (0, 1)
     assert (t.patience, t.skip_nonfinite, t.deterministic) == (0, 0, False)
     assert (t.freeze, t.profile, t.init_from, t.best_metric, t.seed) == ("", "", "", "bleu", 0)
     assert (d.beam_size, d.alpha, d.max_extra_length, d.nbest) == (4, 0.6, 50, 1)

@@ -89,6 +89,23 @@ def pair_sums(logits, labels, smoothing):
     return np.array([loss, nll, correct, len(labels)]), np.exp(log_probs) - wanted
 
 
+def divergence_of(logits, others):
+    """KL(p ‖ q) + KL(q ‖ p), summed over the tokens of a pair, and its gradients [T, V] at the
+    logits of p and of q."""
+
+    def log_softmax(x):
+        x = x - x.max(-1, keepdims=True)
+        return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+    def gradient(p, q, log_ratio):
+        return p - q + p * (log_ratio - (p * log_ratio).sum(-1, keepdims=True))
+
+    log_p, log_q = log_softmax(logits), log_softmax(others)
+    p, q, log_ratio = np.exp(log_p), np.exp(log_q), log_p - log_q
+    value = ((p - q) * log_ratio).sum()
+    return value, gradient(p, q, log_ratio), gradient(q, p, -log_ratio)
+
+
 def add_gradient(total, params, source, inputs, at_logits, hidden, near, early, mask=1.0):
     """Add the gradient of a pair, from that at its logits, to `total`."""
     at_hidden = (at_logits @ params["output_embedding/table"]) * mask

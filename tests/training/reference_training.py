@@ -8,9 +8,8 @@ from functools import cache
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from bag_of_words import BROKEN, BagOfWords, add_gradient, logits_of, pair_sums
+from bag_of_words import BROKEN, BagOfWords, add_gradient, divergence_of, logits_of, pair_sums
 
 from seq2seq.data.special_tokens import END, START
 
@@ -71,11 +70,10 @@ def learning_rate(training, d_model, n):
 
 @cache
 def mask_function(config):
-    """(key of a step, ones [B, T, D]) → the factors of dropout."""
+    """(key of a step, ones [B, T, D], ids of the rows [B]) → the factors of dropout."""
     module = BagOfWords(config)
 
-    def masks(key, ones):
-        rows = jnp.arange(len(ones))
+    def masks(key, ones, rows):
         rngs = {"params": key, "dropout": key}
         return module.init_with_output(rngs, ones, rows, method="mask")[0]
 
@@ -111,15 +109,31 @@ class Reference:
         if any(BROKEN in pair.source for pair in pairs):
             return None
         sums, gradients, total = np.zeros(4), self.zeros(), 0.0
-        masks = self.masks(batch)
+        passes = self.passes(batch)
         for pair, weight in zip(pairs, weights, strict=True):
-            mask = masks[pair.row, pair.column : pair.column + len(pair.labels)]
-            forward = logits_of(self.params, pair.source, pair.inputs, mask)
-            of_pair, at_logits = pair_sums(forward[0], pair.labels, self.training.label_smoothing)
-            add_gradient(
-                gradients, self.params, pair.source, pair.inputs,
-                weight * at_logits, *forward[1:], mask,
-            )  # fmt: skip
+            columns = slice(pair.column, pair.column + len(pair.labels))
+            masks = [mask[pair.row, columns] for mask in passes]
+            forwards = [logits_of(self.params, pair.source, pair.inputs, mask) for mask in masks]
+            of_passes, at_logits = zip(
+                *(
+                    pair_sums(forward[0], pair.labels, self.training.label_smoothing)
+                    for forward in forwards
+                ),
+                strict=True,
+            )
+            of_pair = np.mean(of_passes, axis=0)
+            if self.training.r_drop:  # Liang et al. 2021, equation 4, divided by 2
+                factor = self.training.r_drop / 4
+                divergence, *at_divergence = divergence_of(*(forward[0] for forward in forwards))
+                of_pair[0] += factor * divergence
+                at_logits = [
+                    x / 2 + factor * y for x, y in zip(at_logits, at_divergence, strict=True)
+                ]
+            for mask, forward, at in zip(masks, forwards, at_logits, strict=True):
+                add_gradient(
+                    gradients, self.params, pair.source, pair.inputs,
+                    weight * at, *forward[1:], mask,
+                )  # fmt: skip
             sums += weight * of_pair
             total += len(pair.labels)
         loss, nll, accuracy = sums[:3] / sums[3]
@@ -132,12 +146,14 @@ class Reference:
             "train_gradient_norm": norm, "train_learning_rate": rate,
         }  # fmt: skip
 
-    def masks(self, batch):
+    def passes(self, batch):
+        """The factors of dropout [B, T, D] of each pass of the batch: two with R-Drop."""
         ones = np.ones((*batch.decoder_input.shape, self.model.d_model), np.float32)
         if not self.model.dropout:
-            return ones
+            return [ones]
         key = jax.random.fold_in(self.key, self.number - 1)
-        return np.asarray(mask_function(self.model)(key, ones), np.float64)
+        ids = [batch.row_ids, ~batch.row_ids] if self.training.r_drop else [batch.row_ids]
+        return [np.asarray(mask_function(self.model)(key, ones, x), np.float64) for x in ids]
 
     def zeros(self):
         return {name: np.zeros_like(x) for name, x in self.params.items()}

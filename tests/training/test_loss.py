@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.training.loss import blockwise_cross_entropy, cross_entropy
+from seq2seq.training.loss import blockwise_cross_entropy, cross_entropy, divergence
 
 B, T, V, D = 3, 7, 11, 5
 
@@ -78,18 +78,32 @@ def test_a_label_without_probability_and_weight_changes_no_loss():
     assert float(sums[0].loss) == float(sums[1].loss) and float(sums[0].nll) == float(sums[1].nll)
 
 
-def test_blocks_give_the_same_loss_and_gradient():
-    _, labels, weights = map(jnp.asarray, inputs(2))
+def test_a_token_without_probability_changes_no_divergence():
+    """A bias of −inf, compared with logits that lack the token."""
+    logits = jnp.asarray(inputs(5)[0])
+    others = logits[::-1]
+    gradient_of = jax.value_and_grad(lambda *xs: divergence(*xs).sum(), (0, 1))
+    value, gradients = gradient_of(*(x.at[:, :, 0].set(-jnp.inf) for x in (logits, others)))
+    expected, of_rest = gradient_of(logits[:, :, 1:], others[:, :, 1:])
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    for got, rest in zip(gradients, of_rest, strict=True):
+        np.testing.assert_allclose(got, np.pad(rest, ((0, 0), (0, 0), (1, 0))), atol=1e-6)
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 1.5])
+def test_blocks_give_the_same_loss_and_gradient(r_drop):
+    _, labels, weights = (jnp.concatenate([x, x]) for x in map(jnp.asarray, inputs(2)))
     random = np.random.default_rng(3)
-    hidden = jnp.asarray(random.normal(size=(B, T, D)), jnp.float32)
+    hidden = jnp.asarray(random.normal(size=(2 * B, T, D)), jnp.float32)
     table = jnp.asarray(random.normal(size=(V, D)), jnp.float32)
 
     def whole(hidden, table):
-        return 3.0 * cross_entropy(hidden @ table.T, labels, weights, 0.1).loss
+        return 3.0 * cross_entropy(hidden @ table.T, labels, weights, 0.1, r_drop).loss
 
     def blocks(hidden, table, block):
         to_logits = lambda x: x @ table.T  # noqa: E731
-        return 3.0 * blockwise_cross_entropy(hidden, to_logits, labels, weights, 0.1, block).loss
+        fixed = labels, weights, 0.1, block, r_drop
+        return 3.0 * blockwise_cross_entropy(hidden, to_logits, *fixed).loss
 
     sizes = (1, 2, 3, 7, 13)
 

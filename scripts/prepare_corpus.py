@@ -20,7 +20,6 @@ from seq2seq.data.tokens.corpus_cache import CorpusCache, corpus_cache, define_c
 from seq2seq.data.tokens.encoded_corpus import encode_parts
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.logs import throttled
 from seq2seq.runtime.signals import Stopped, handle_signals
 from seq2seq.runtime.streams import write_stderr
 from seq2seq.storage.config import Config
@@ -56,7 +55,7 @@ def prepare_corpus(config: Config, cache: CorpusCache) -> None:
                 f"{reader.title} is not a regular file: expected files that can be read "
                 "again; write the lines to a file",
             )
-    config, tokenizers = first_tokenizers(config, readers, cache, throttled(log))
+    config, tokenizers = first_tokenizers(config, readers, cache, log)
     pairs = encode_parts(readers, config.data, tokenizers, cache, log)
     for part in pairs.encoded:
         names = " ".join(dict.fromkeys(part.names))

@@ -68,7 +68,7 @@ class DataConfig(Options):
     )
     tokenizer: str = option(
         "unigram",
-        "unigram and bpe (SentencePiece), words (split at spaces) or characters",
+        "unigram and bpe (SentencePiece), words (split at white space) or characters",
         choices=TOKENIZERS,
     )
     target_tokenizer: str = option(
@@ -83,9 +83,13 @@ class DataConfig(Options):
         "give fewer",
         unit="entries",
         above=SPECIAL_TOKENS,
+        below=2**31,
     )
     target_vocab_size: int = option(
-        0, "maximum size of a separate target vocabulary; 0: as vocab_size", unit="entries"
+        0,
+        "maximum size of a separate target vocabulary; 0: as vocab_size",
+        unit="entries",
+        below=2**31,
     )
     user_defined: str = option(
         "",

@@ -3,6 +3,7 @@
 Axes: R resamples · L lines.
 """
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from seq2seq.data.metrics import Metric
 
-RESAMPLES, SEED = 1000, 12345  # as in sacreBLEU
+RESAMPLES = 1000  # as in sacreBLEU
 
 
 class GroupScore(NamedTuple):
@@ -29,7 +30,8 @@ class GroupScore(NamedTuple):
 
     def __str__(self) -> str:
         runs = ", ".join(f"{value:.2f}" for value in self.values)
-        return f"{self.mean:.2f} ± {self.deviation:.2f} ({runs})"
+        spread = f" ± {self.deviation:.2f} ({runs})" if len(self.values) > 1 else ""
+        return f"{self.mean:.2f}{spread}"
 
 
 class GroupComparison(NamedTuple):
@@ -52,7 +54,7 @@ def compare_groups(
 
     The paired bootstrap test (Koehn 2004) with the mean score of a group instead of the score of a
     system: each resample draws the same lines for all runs of both groups. With one run in each
-    group it is that of sacreBLEU.
+    group it is that of sacreBLEU, with the seed of the environment variable SACREBLEU_SEED.
     """
     groups = [group for group in (outputs, baseline) if group]
     scores = [[metric(texts, references) for texts in group] for group in groups]
@@ -60,7 +62,8 @@ def compare_groups(
     means = [GroupScore([score.value for score in group]) for group in scores]
     if not baseline:
         return GroupComparison(name, signature, means[0])
-    lines = np.random.default_rng(SEED).choice(len(references), (RESAMPLES, len(references)))
+    random = np.random.default_rng(bootstrap_seed())
+    lines = random.choice(len(references), (RESAMPLES, len(references)))
     drawn = [  # the mean score of each group, [R]
         np.mean([metric.resampled(texts, references, lines) for texts in group], axis=0)
         for group in groups
@@ -69,3 +72,9 @@ def compare_groups(
     larger = differences - differences.mean() > abs(means[0].mean - means[1].mean)
     p_value = (int(larger.sum()) + 1) / (RESAMPLES + 1)
     return GroupComparison(name, signature, means[0], means[1], p_value)
+
+
+def bootstrap_seed() -> int | None:
+    """The seed as sacreBLEU reads it: SACREBLEU_SEED, or 12345; None if it is "none"."""
+    seed = os.environ.get("SACREBLEU_SEED", "12345")
+    return None if seed.lower() == "none" else int(seed)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.data.config import DataConfig
-from seq2seq.data.corpora.held_out import held_out_specs
+from seq2seq.data.corpora.held_out import named_corpora
 from seq2seq.data.corpora.part_reader import PartReader
-from seq2seq.data.corpora.registry import corpus_tags
+from seq2seq.data.corpora.registry import corpus_tags, split_spec
 from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizers
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ def find_tokenizers(
             CONFIGURATION,
             f"training.init_from={init_from} is the run itself; choose another --workdir",
         )
-    return first_tokenizers(config, readers, cache, throttled(run.log))
+    return first_tokenizers(config, readers, cache, run.log)
 
 
 def is_same_run(name: str, run: Run) -> bool:
@@ -82,11 +82,20 @@ def first_tokenizers(
 def new_tokenizers(
     config: DataConfig, readers: Sequence[PartReader], cache: CorpusCache | None, log: Log
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Tokenizers trained on a sample of the training data, or those of the cache."""
+    """Tokenizers trained on a sample of the training data, or those of the cache.
+
+    `log` receives a warning about tags that occur in words, and at times the progress.
+    """
     tags = corpus_tags(config.corpus)
+    for tag in tags if config.tokenizer != "words" else ():
+        if tag.isalnum():
+            log(
+                f"warning: the tag {tag} is cut out of every word that contains it; a tag such as "
+                f">>{tag}<< is not"
+            )
 
     def train() -> tuple[Tokenizer, Tokenizer]:
-        return train_tokenizers(config, *sample_texts(readers, config, log), tags)
+        return train_tokenizers(config, *sample_texts(readers, config, throttled(log)), tags)
 
     identities = [identity for reader in readers if (identity := reader.identity())]
     if not cache or len(identities) < len(readers):
@@ -151,7 +160,7 @@ def check_tags(config: DataConfig, tokenizer: Tokenizer) -> None:
     held_out = [
         (split, spec)
         for split in ("valid", "test")
-        for spec in held_out_specs(config, split).values()
+        for spec in named_corpora(split_spec(config, split), f"config.data.{split}").values()
     ]
     for field, spec in [("corpus", config.corpus), *held_out]:
         for tag in corpus_tags(spec):

@@ -23,8 +23,10 @@ def outputs(share: float, seed: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
-def test_the_test_of_one_run_each_is_that_of_sacrebleu(name):
+@pytest.mark.parametrize("name, seed", [("bleu", "7"), ("chrf", None), ("ter", None)])
+def test_the_test_of_one_run_each_is_that_of_sacrebleu(name, seed, monkeypatch):
+    if seed:
+        monkeypatch.setenv("SACREBLEU_SEED", seed)
     texts, baseline = outputs(0.27, 1), outputs(0.3, 2)
     expected = METRICS[name].compare(texts, baseline, REFERENCES)
     result = compare_groups(METRICS[name], [texts], [baseline], REFERENCES)
@@ -33,6 +35,7 @@ def test_the_test_of_one_run_each_is_that_of_sacrebleu(name):
     assert result.baseline is not None
     assert result.baseline.mean == pytest.approx(expected.baseline.value)
     assert np.isnan(result.outputs.deviation)
+    assert str(result.outputs) == f"{result.outputs.mean:.2f}"
 
 
 @pytest.mark.parametrize("metric", [METRICS["bleu"], ROUGE["rouge"][2]], ids=["bleu", "rougeL"])

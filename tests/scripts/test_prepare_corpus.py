@@ -149,7 +149,9 @@ def test_a_corpus_is_prepared_once(spec, tmp_path):
 
 def test_all_parts_of_a_mixture_are_prepared(spec, tmp_path):
     other_spec = write_corpus(tmp_path / "b.tsv", 7, seed=1)
-    code, out, _ = call(f"2*{spec} + tag:>>x<<:{other_spec}", tmp_path / "cache")
+    mixture = f"2*{spec} + tag:>>x<<:{other_spec}"
+    missing = "--config.data.valid=tsv:missing.tsv", "--config.data.test=a=tsv:b; c=tsv:d"
+    code, out, _ = call(mixture, tmp_path / "cache", *missing)  # held-out data is not needed
     corpora = tmp_path / "cache" / "corpora"
     lines = [f"{spec[4:]}: {PAIRS} pairs in {corpora}", f"{other_spec[4:]}: 7 pairs in {corpora}"]
     assert (code, out.splitlines()) == (0, lines)

@@ -63,8 +63,8 @@ BOUNDS = [
         ("", "1:1", "1:20", "20:20"),
         ("0:1", "1:21", "2:1", "1", "1:", ":1", "a:b", "1:2:3", " 1:2", "-1:2"),
     ),
-    *(("data", name, (5, 100), (4, 3, -1)) for name in ("vocab_size",)),
-    ("data", "target_vocab_size", (0, 5, 100), (4, 1, -1)),
+    *(("data", name, (5, 100), (4, 3, -1, 2**31)) for name in ("vocab_size",)),
+    ("data", "target_vocab_size", (0, 5, 100), (4, 1, -1, 2**31)),
     *(("data", name, (2, 3), (1, 0, -1)) for name in ("source_length", "target_length")),
     ("data", "max_length_ratio", (0, 1, 1.5), (0.5, 1 - TINY, -1)),
     *(

@@ -47,6 +47,19 @@ def test_each_tag_of_the_training_corpus_is_one_piece_of_the_source_vocabulary(
         assert source.encode(f"{tag} eins").count(source.id_of(tag)) == 1
 
 
+@pytest.mark.parametrize("kind", ["unigram", "words"])
+def test_a_tag_that_occurs_in_words_is_a_warning(kind, config):
+    """Of a vocabulary of words a tag is only a whole word."""
+    config.data.tokenizer, logged = kind, []
+    for tag in TAGS[0], "de", "de2":
+        config.data.corpus = config.data.corpus.replace(TAGS[0], tag)
+        readers = open_parts(config.data.corpus, "train", config.data)
+        vocabulary.new_tokenizers(config.data, readers, None, logged.append)
+        config.data.corpus = config.data.corpus.replace(f":{tag}:", f":{TAGS[0]}:")
+    warnings = [line.partition(" is cut")[0] for line in logged]
+    assert warnings == [f"warning: the tag {tag}" for tag in ("de", "de2") if kind != "words"]
+
+
 @pytest.mark.parametrize("names", ["{}", "one={}; two={}"])
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_a_held_out_tag_without_training_data_is_refused(split, names, config, tmp_path):

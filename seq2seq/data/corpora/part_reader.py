@@ -35,7 +35,8 @@ def collect_block(
     part.corpus.add_pairs(block, pairs)
     collected = pairs.collected()
     if split != "train":
-        collected = collected._replace(loss_weights=None)
+        counts = collected.counts._replace(loss_weights=())
+        collected = collected._replace(loss_weights=None, counts=counts)
     if config.reverse:
         collected = collected.reversed()
     return collected.tagged(part.tag) if part.tag else collected

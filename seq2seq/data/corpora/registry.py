@@ -14,7 +14,7 @@ raw_corpus.py defines their interface. The checks need neither TFDS nor TensorFl
 
 import re
 
-from seq2seq.data.config import DataConfig
+from seq2seq.data.config import RESERVED, DataConfig
 from seq2seq.data.corpora.corpus import CollectedBlock, Corpus, Origin, corpus_of
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.raw_corpus import (
@@ -25,7 +25,6 @@ from seq2seq.data.corpora.raw_corpus import (
     WeightedTsvCorpus,
 )
 from seq2seq.data.corpora.tfds import BuiltinCorpus, TfdsCorpus
-from seq2seq.data.special_tokens import LIST_SPECIALS
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.logs import Log, no_log
 
@@ -127,11 +126,11 @@ def _parse_part(part: str) -> MixturePart:
             f"a corpus's weight must be a number above 0 and at most {MAX_WEIGHT:g}, as in "
             f"0.5*tsv:FILE; got {part!r}",
         )
-    if tag is not None and (not re.fullmatch(r"\S+", tag) or tag in LIST_SPECIALS):
+    if tag is not None and RESERVED.fullmatch(tag):
         raise UserError(
             CONFIGURATION,
-            f"a corpus's tag must be text without spaces and none of {', '.join(LIST_SPECIALS)}, "
-            f"as in tag:>>deu<<:tsv:FILE; got {part!r}",
+            "a corpus's tag must be text without ▁ or spaces that is neither a special token nor a "
+            f"byte, as in tag:>>deu<<:tsv:FILE; got {part!r}",
         )
     return MixturePart(weight, tag or "", parse_corpus(corpus))
 

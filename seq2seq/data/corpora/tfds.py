@@ -5,7 +5,6 @@ Data sets are stored as array_record, which needs no TensorFlow, and are never d
 """
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.blocks import Block, blocks_of
 from seq2seq.data.corpora.raw_corpus import RawCorpus
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from seq2seq.runtime.json_objects import json_object
 from seq2seq.runtime.lines import LONGEST
 from seq2seq.runtime.paths import check_local_path, expand_path
 
@@ -62,7 +62,10 @@ class TfdsCorpus(RawCorpus):
         import tensorflow_datasets as tfds
 
         directory, name = self._prepared(split, config)
-        builder = tfds.builder_from_directory(str(directory))
+        try:
+            builder = tfds.builder_from_directory(str(directory))
+        except (LookupError, TypeError, ValueError) as error:
+            raise _damaged(directory, error) from None
         languages = _languages(builder.info, self.spec)
         return builder_blocks(builder, name, languages, _title(self.spec, name), hashes)
 
@@ -138,8 +141,7 @@ def find_prepared(rest: str, split: str, config: DataConfig) -> PreparedDataSet:
     data_dir = _data_dir(config) or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets"
     root = Path(expand_path(data_dir)).absolute()
     directory = _version_directory(name, root)
-    info = _read_info(directory, name, root)
-    splits = [entry["name"] for entry in info.get("splits", [])]
+    splits = _read_splits(directory, name, root)
     if requested and requested.partition("[")[0] not in splits:
         requested = ""
     elif not requested:
@@ -169,12 +171,13 @@ def _version_directory(name: str, root: Path) -> Path:
     )
 
 
-def _read_info(directory: Path, name: str, root: Path) -> dict[str, Any]:
-    """The content of dataset_info.json. UserError(DATA) if the data set cannot be read."""
+def _read_splits(directory: Path, name: str, root: Path) -> list[str]:
+    """The splits in dataset_info.json. UserError(DATA) if the data set cannot be read."""
     path = directory / "dataset_info.json"
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        info = json_object(path.read_text(encoding="utf-8"))
+        splits = [entry["name"] for entry in info.get("splits", [])]
+    except (KeyError, TypeError, ValueError):
         raise UserError(
             DATA,
             f"{path} is damaged; prepare it again with: {_build_command(name, root)} --overwrite",
@@ -185,7 +188,11 @@ def _read_info(directory: Path, name: str, root: Path) -> dict[str, Any]:
             f"{directory} cannot be read without TensorFlow: expected the format array_record, got "
             f"{info.get('fileFormat')}; prepare it with: {_build_command(name, root)} --overwrite",
         )
-    return info
+    return splits
+
+
+def _damaged(directory: str | Path, error: Exception) -> UserError:
+    return UserError(DATA, f"{directory} is damaged: {error}; delete it and prepare it again")
 
 
 def _build_command(name: str, root: Path) -> str:
@@ -217,14 +224,24 @@ def builder_blocks(
 ) -> Iterator[Block]:
     """The examples of a prepared data set in the order of its files (TFDS sorts by a hash).
 
-    Sets the sha256 of all texts as `hashes[name]` at the end.
+    Sets the sha256 of all texts as `hashes[name]` at the end. UserError(CONFIGURATION) if the
+    slice of `split` is not one of the data set, and UserError(DATA) if its files are damaged.
     """
     digest = hashlib.sha256()
 
     def pairs() -> Iterator[tuple[bytes, bytes]]:
-        examples = builder.as_data_source(split)
-        for start in range(0, len(examples), READ_AT_ONCE):
-            indices = range(start, min(start + READ_AT_ONCE, len(examples)))
+        try:
+            examples = builder.as_data_source(split)
+            size = len(examples)
+        except ValueError as error:
+            reason = str(error).partition("\n")[0]
+            raise UserError(
+                CONFIGURATION,
+                f"{name} cannot be read: {reason}; expected examples of the split, as in "
+                "train[:50%] or train[1000:2000]",
+            ) from None
+        for start in range(0, size, READ_AT_ONCE):
+            indices = range(start, min(start + READ_AT_ONCE, size))
             for example in examples.__getitems__(list(indices)):
                 # Text files have one sentence per line: a line feed in a sentence becomes a space.
                 pair = [example[language].replace(b"\n", b" ") for language in languages]
@@ -232,5 +249,8 @@ def builder_blocks(
                     digest.update(text + b"\n")
                 yield pair[0][: LONGEST + 1], pair[1][: LONGEST + 1]  # detected as too long
 
-    yield from blocks_of(pairs())
+    try:
+        yield from blocks_of(pairs())
+    except RuntimeError as error:  # of array_record
+        raise _damaged(builder.data_path, error) from None
     hashes[name] = digest.hexdigest()

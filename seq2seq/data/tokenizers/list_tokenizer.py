@@ -1,4 +1,4 @@
-"""Tokenizers whose vocabulary is a list: words (separated by spaces) or characters."""
+"""Tokenizers whose vocabulary is a list: words (separated by white space) or characters."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from seq2seq.data.tokenizers.tokenizer import one_line
 
 
 class ListTokenizer:
-    """Words (separated by spaces) or characters from a list, whose first entry has id 4.
+    """Words (separated by white space) or characters from a list, whose first entry has id 4.
 
     Entries of several characters in a vocabulary of characters are user-defined pieces.
     """

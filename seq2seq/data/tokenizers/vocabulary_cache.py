@@ -20,7 +20,7 @@ from seq2seq.runtime.errors import UserError
 from seq2seq.runtime.files import new_directory, write_atomic
 from seq2seq.runtime.temporaries import delete_directory
 
-VERSION = 2  # of the sample and of the training; a change makes all entries unused
+VERSION = 3  # of the sample and of the training; a change makes all entries unused
 KEY = "key.json"
 FIELDS = (
     "tokenizer",

@@ -123,8 +123,8 @@ def sample_texts(
             places = np.array(collected.numbers, np.int64) - block.first
             sample.add(part, positions[places], collected.source, collected.target)
             counts.append(collected.counts)
-        if counts and sample.is_whole:
-            reduce(Counts.merged, counts).check(reader.names)
+        if sample.is_whole:
+            reduce(Counts.merged, counts, Counts()).check(reader.names)
     source, target = sample.texts(config.deduplicate)
     if not sample.is_whole:
         log(f"vocabulary sample: {len(source):,} pairs from {sample.lines:,} lines")

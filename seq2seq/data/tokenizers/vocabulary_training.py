@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from seq2seq.data.config import SUBWORD_TOKENIZERS, DataConfig
-from seq2seq.data.special_tokens import END, PAD, SPECIALS, START, UNKNOWN
+from seq2seq.data.special_tokens import END, LIST_SPECIALS, PAD, SPECIALS, START, UNKNOWN
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer, split_tokens
 from seq2seq.data.tokenizers.sentencepiece_model import NORMAL, overlaps, read_pieces, with_pieces
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -97,7 +97,8 @@ def _train(
             f"config.data.{field} must be at least {size + 1 - room} for {len(user_defined)} "
             f"user-defined pieces, got {size}",
         )
-    ranked = sorted(counts.keys() - user_defined, key=lambda token: (-counts[token], token))
+    others = counts.keys() - {*user_defined, *LIST_SPECIALS}
+    ranked = sorted(others, key=lambda token: (-counts[token], token))
     return ListTokenizer(kind, "\n".join([*user_defined, *ranked[:room]]).encode("utf-8"))
 
 

@@ -16,14 +16,14 @@ from jaxtyping import Int64
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.blocks import Block
 from seq2seq.data.corpora.corpus import CollectedBlock
-from seq2seq.data.corpora.counts import EXAMPLES, Counts, none_left
+from seq2seq.data.corpora.counts import EXAMPLES, Counts, none_left, value_range
 from seq2seq.data.corpora.part_reader import PartReader, collect_block
 from seq2seq.data.corpora.raw_corpus import MixturePart
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import make_tokenizer
 from seq2seq.data.tokens.affixes import Affixes, affixes_of
 from seq2seq.data.tokens.pairs import Pairs, Ragged, concatenate_sequences, ragged
-from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import Log
 from seq2seq.runtime.workers import Workers
 
@@ -58,12 +58,13 @@ def encode_pairs(
     piece or language around the texts is unknown (affixes.py)."""
     tokenizers = source_tokenizer, target_tokenizer
     affixes = affixes_of(config, tokenizers)
+    limits = text_limits(config, affixes)
     dropped: dict[str, list[int]] = {}
     ranges: list[tuple[Ragged, Ragged, np.ndarray]] = []
     total = len(texts.source)
     for start in range(0, total, ENCODE_AT_ONCE):
         indices = range(start, min(start + ENCODE_AT_ONCE, total))
-        ranges.append(_encode_range(texts, indices, tokenizers, config, affixes, dropped))
+        ranges.append(_encode_range(texts, indices, tokenizers, config, affixes, limits, dropped))
     kept = np.concatenate([np.zeros(0, np.int64), *(indices for _, _, indices in ranges)])
     loss_weights = None
     if texts.loss_weights is not None:
@@ -71,6 +72,25 @@ def encode_pairs(
     source = concatenate_sequences([source for source, _, _ in ranges])
     target = concatenate_sequences([target for _, target, _ in ranges])
     return Pairs(source, target, loss_weights), kept, dropped
+
+
+def text_limits(config: DataConfig, affixes: Affixes) -> tuple[int, int]:
+    """The largest numbers of tokens of a source and of a target, without the end token and what
+    else is around them. UserError(CONFIGURATION) if there is no room for a token."""
+    limits = []
+    for side, around in (
+        ("source", affixes.source_tokens),
+        ("target", len(affixes.target_begin)),
+    ):
+        length = getattr(config, f"{side}_length")
+        if length < around + 2:
+            raise UserError(
+                CONFIGURATION,
+                f"data.{side}_length must be at least {around + 2}: a token of the text, the end "
+                f"token and {around} tokens around each {side}, got {length}",
+            )
+        limits.append(length - 1 - around)
+    return limits[0], limits[1]
 
 
 def check_pairs_left(names: Sequence[str], kept: int, dropped: dict[str, int]) -> None:
@@ -92,14 +112,11 @@ def _encode_range(
     tokenizers: tuple[Tokenizer, Tokenizer],
     config: DataConfig,
     affixes: Affixes,
+    limits: tuple[int, int],
     dropped: dict[str, list[int]],
 ) -> tuple[Ragged, Ragged, Int64[np.ndarray, " P"]]:
     """Source and target of the pairs `indices` that fit, and their indices; adds the indices of the
     others to `dropped`."""
-    limits = (  # of the texts, without the end token and what else is around them
-        config.source_length - 1 - affixes.source_tokens,
-        config.target_length - 1 - len(affixes.target_begin),
-    )
     candidates = []
     for i in indices:
         if reason := _too_many_characters(len(texts.source[i]), len(texts.target[i]), limits):
@@ -180,7 +197,9 @@ def encode_block(
     pairs, kept, dropped = encode_pairs(block, source, target, config)
     counts = dropped_counts(dropped, lambda i: f"{names[0]}:{block.numbers[i]}")
     numbers = np.array(block.numbers, np.int64)[kept]
-    return EncodedBlock(pairs, numbers, block.counts.merged(counts))
+    weights = () if pairs.loss_weights is None else pairs.loss_weights.tolist()
+    of_block = block.counts._replace(loss_weights=value_range(weights))  # of the pairs that fit
+    return EncodedBlock(pairs, numbers, of_block.merged(counts))
 
 
 def dropped_counts(dropped: dict[str, list[int]], where: Callable[[int], str]) -> Counts:

@@ -150,3 +150,4 @@ def test_a_file_whose_weights_are_all_zero_is_refused(tmp_path):
     with pytest.raises(UserError, match="pairs.tsv: all loss weights are 0") as caught:
         read_corpus(f"weighted_tsv:{path}", "train", DataConfig())
     assert caught.value.code == DATA
+    assert len(read_corpus(f"weighted_tsv:{path}", "valid", DataConfig()).source) == 2

@@ -125,9 +125,11 @@ def test_the_parts_of_a_mixture_have_weights_and_tags():
     assert corpus_tags("tsv:a") == corpus_tags("") == ()
 
 
-@pytest.mark.parametrize("tag", ["", " ", "to German", "\u3000", "<s>", "<pad>", "</s>", "<unk>"])
+@pytest.mark.parametrize(
+    "tag", ["", " ", "to German", "\u3000", "▁de", "<s>", "<pad>", "</s>", "<unk>", "<0x41>"]
+)
 def test_a_tag_with_a_space_or_of_a_special_token_is_refused(tag):
-    with pytest.raises(UserError, match="tag must be text without spaces") as caught:
+    with pytest.raises(UserError, match="tag must be text without ▁ or spaces") as caught:
         mixture(f"tsv:a + tag:{tag}:tsv:b")
     assert caught.value.code == CONFIGURATION and repr(f"tag:{tag}:tsv:b") in str(caught.value)
 

@@ -1,6 +1,7 @@
 """Corpora: specifications in the configuration, their data, and the errors of invalid ones."""
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -192,6 +193,44 @@ def test_the_error_of_an_unreadable_data_set_tells_the_command_to_run(prepared):
         assert prepared in message or "toy_" in message
     message = refused(DATA, read_corpus, "tfds:toy_numbers", "train", config)
     assert "not pairs of sentences" in message
+
+
+def test_a_slice_of_a_split_has_its_examples_or_is_refused(prepared):
+    """The train split has 13."""
+    config = DataConfig(data_dir=prepared)
+    for part, size in (("[:5]", 5), ("[10:]", 3), ("[-2:]", 2), ("[:100%]", 13)):
+        spec = f"tfds:toy_translate:train{part}"
+        assert len(read_corpus(spec, "train", config).source) == size
+    for part in ("[:100000]", "[:0]", "[5]", "[5:2]", "[:200%]", "[]"):
+        spec = f"tfds:toy_translate:train{part}"
+        message = refused(CONFIGURATION, read_corpus, spec, "train", config)
+        assert message.startswith(f"{spec} cannot be read: ") and "train[:50%]" in message
+
+
+def test_a_damaged_data_set_is_one_line(prepared, tmp_path):
+    def truncate(path):
+        path.write_bytes(path.read_bytes()[:-9])
+
+    for pattern, change in (
+        ("toy_translate-train*", truncate),
+        ("toy_translate-train*", Path.unlink),
+        ("features.json", Path.unlink),
+        ("features.json", lambda path: path.write_text("{")),
+        ("dataset_info.json", lambda path: path.write_text("[]")),
+        ("dataset_info.json", lambda path: path.write_text('{"splits": [{}]}')),
+    ):
+        root = tmp_path / str(len(list(tmp_path.iterdir())))
+        shutil.copytree(Path(prepared) / "toy_translate", root / "toy_translate")
+        directory = root / "toy_translate/1.0.0"
+        (path,) = directory.glob(pattern)
+        change(path)
+        config = DataConfig(data_dir=str(root))
+        message = refused(DATA, read_corpus, "tfds:toy_translate", "train", config)
+        assert (
+            message.startswith(str(directory))
+            and " is damaged; prepare" in message
+            or (" is damaged: " in message and "delete it and prepare it again" in message)
+        )
 
 
 def test_the_builtin_corpus_has_all_splits_in_korean_and_english(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from seq2seq.data.config import TOKENIZERS, DataConfig
-from seq2seq.data.special_tokens import END, PAD, START, UNKNOWN, UNKNOWN_TEXT
+from seq2seq.data.special_tokens import END, LIST_SPECIALS, PAD, START, UNKNOWN, UNKNOWN_TEXT
 from seq2seq.data.tokenizers import tokenizer as tokenizer_module
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokenizers.tokenizer import encode_truncated
@@ -102,6 +102,13 @@ def test_words_are_ranked_by_frequency_then_alphabet():
     words = train_tokenizers(config, GERMAN, ENGLISH)[0].serialized().decode().split("\n")[:-1]
     counts = Counter(" ".join(GERMAN + ENGLISH).split(" "))
     assert words == sorted(counts, key=lambda word: (-counts[word], word))[:11]
+
+
+def test_special_tokens_in_the_text_are_no_words():
+    texts = [f"a {' '.join(LIST_SPECIALS)} b"] * 3
+    words, _ = train_tokenizers(DataConfig(tokenizer="words"), texts, texts)
+    assert words.serialized() == b"a\nb\n"
+    assert words.encode(texts[0]) == [4, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, 5]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "words"])

@@ -1,5 +1,6 @@
 """The sample for vocabularies: a small corpus whole, lines from all over a large one."""
 
+import gzip
 import random
 from fractions import Fraction
 
@@ -164,3 +165,10 @@ def test_invalid_lines_of_a_part_that_is_used_whole_are_reported(tmp_path, monke
     assert caught.value.code == DATA
     limits(monkeypatch, 4)
     assert len(texts_of(f"tsv:{tmp_path}/a.tsv")[0]) in (3, 4)
+
+
+def test_an_empty_compressed_file_is_reported(tmp_path):
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b""))
+    with pytest.raises(UserError, match="a.tsv.gz: no usable pairs: the corpus is empty") as caught:
+        texts_of(f"tsv:{tmp_path}/a.tsv.gz")
+    assert caught.value.code == DATA

@@ -74,6 +74,23 @@ def test_the_tokens_around_texts_count_in_the_lengths_of_rows():
         assert dropped == {"empty after tokenizing": [0, 1]}
 
 
+def test_rows_without_room_for_a_text_are_refused():
+    tokenizer, texts = multilingual(), a_corpus(SOURCES[:1], TARGETS[:1])
+    config = DataConfig(source_begin="<s> </s>", target_begin="<s>", target_length=3)
+    for source_length, target_length, message in (
+        (3, 3, "data.source_length must be at least 4: "),
+        (4, 2, "data.target_length must be at least 3: "),
+        (4, 3, ""),
+    ):
+        changed = replace(config, source_length=source_length, target_length=target_length)
+        if message:
+            with pytest.raises(UserError, match=message) as refused:
+                encode_pairs(texts, tokenizer, tokenizer, changed)
+            assert refused.value.code == CONFIGURATION
+        else:
+            encode_pairs(texts, tokenizer, tokenizer, changed)
+
+
 @pytest.mark.parametrize(
     "fields, code, message",
     [

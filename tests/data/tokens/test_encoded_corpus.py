@@ -554,7 +554,8 @@ def test_a_part_without_pairs_is_refused_with_the_counts(tmp_path, spec, cache, 
 
 def test_loss_weights_of_0_are_refused(tmp_path, cache):
     path = tmp_path / "w.tsv"
-    path.write_text("w1\tW1\t0\n" * 3)
+    long = " ".join(["w1"] * 1000)  # is dropped
+    path.write_text("w1\tW1\t0\n" * 3 + f"{long}\tW1\t1\n")
     for place in (cache, None):
         with pytest.raises(UserError, match="all loss weights are 0") as refused:
             encode(f"weighted_tsv:{path}", place)

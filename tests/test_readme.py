@@ -8,6 +8,8 @@ from documents import ROOT, fenced
 from forked import call_forked
 from tiny import write_run
 
+from seq2seq.runtime.devices import FUSIONS
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -49,19 +51,21 @@ def test_loading_a_translator_sets_up_a_device_and_the_cache(tmp_path):
     load = example.split("translator.translate")[0].replace("runs/mine", str(tmp_path / "run"))
     assert "prepare_jax" not in example
     script = (
-        f"{load}\nimport jax\nprint(jax.local_device_count())\n"
-        "print(jax.config.jax_compilation_cache_dir)"
+        f"{load}\nimport jax\nimport os\nprint(jax.local_device_count())\n"
+        "print(jax.config.jax_compilation_cache_dir, os.environ['XLA_FLAGS'].split()[-1])"
     )
     assert printed_words(tmp_path, script, XDG_CACHE_HOME=str(tmp_path)) == [
         "1",
         str(tmp_path / "jax-transformer"),
+        f"--{FUSIONS}=-reduce",  # as in decode.py
     ]
 
 
 def test_initialised_devices_are_not_changed(tmp_path):
     script = (
-        "import jax; jax.devices(); from seq2seq.runtime.devices import prepare_jax_by_default; "
+        "import jax, os; jax.devices(); "
+        "from seq2seq.runtime.devices import FUSIONS, prepare_jax_by_default; "
         "prepare_jax_by_default(); print(jax.local_device_count(), "
-        "jax.config.jax_compilation_cache_dir or None)"
+        "jax.config.jax_compilation_cache_dir or None, FUSIONS in os.environ['XLA_FLAGS'])"
     )
-    assert printed_words(tmp_path, script) == ["1", "None"]
+    assert printed_words(tmp_path, script) == ["1", "None", "False"]

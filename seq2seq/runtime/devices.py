@@ -39,17 +39,18 @@ def prepare_jax(
     `deterministic` makes GPUs add in a fixed order. `decoding_only` fuses no reductions on a CPU;
     without it such fusions make training faster (see FUSIONS).
     """
+    import jax
+
+    if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
+        # First, because it raises RuntimeError after a backend has started.
+        jax.config.update("jax_num_cpu_devices", devices or usable_cores())
     if deterministic:
         _add_xla_flag(DETERMINISTIC)
     if decoding_only and FUSIONS not in os.environ.get("XLA_FLAGS", ""):
         _add_xla_flag(f"--{FUSIONS}=-reduce")
-    import jax
-
     # On a GPU, jax's random numbers from a kernel instead of 20 unrolled rounds: the same bits. The
     # initialisation of configs/multi30k.py compiles in 1 instead of 15 s.
     jax.config.update("jax_threefry_gpu_kernel_lowering", True)
-    if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", devices or usable_cores())
     if compilation_cache != "off":
         path = Path(compilation_cache or cache_directory()).expanduser()
         shrink_cache(path)
@@ -68,7 +69,7 @@ def is_deterministic() -> bool:
 
 
 def prepare_jax_by_default() -> None:
-    """`prepare_jax` with one CPU device, for Python programs: only if the devices are not
+    """`prepare_jax` as in decode.py, for Python programs that decode: only if the devices are not
     configured yet and no backend has started. A configured compilation cache is kept."""
     import jax
 
@@ -77,8 +78,8 @@ def prepare_jax_by_default() -> None:
     if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or devices > 0:
         return
     try:
-        prepare_jax(cache or "", 1)
-    except RuntimeError:  # raised by jax, without any change, after a backend has started
+        prepare_jax(cache or "", 1, decoding_only=True)
+    except RuntimeError:  # before any change, after a backend has started
         pass
 
 

@@ -77,14 +77,17 @@ def test_every_nth_scan_pair_is_held_out(tmp_path, call):
 
 
 @pytest.mark.parametrize(
-    "options", [["--valid=v.tsv"], ["--valid_every=5"], ["--valid=a.tsv", "--valid_every=5"]]
+    ("code", "options"),
+    [
+        (CONFIGURATION, ["--valid=v.tsv"]),
+        (CONFIGURATION, ["--valid_every=5"]),
+        (OUTPUT, ["--valid=./a.tsv", "--valid_every=5", "--overwrite"]),
+    ],
 )
-def test_incomplete_flags_to_hold_out_pairs_are_refused(tmp_path, call, options):
+def test_wrong_flags_to_hold_out_pairs_are_refused(tmp_path, call, code, options):
     (tmp_path / "a.txt").write_text(scan_line(1))
-    message = refused(
-        CONFIGURATION, call(prepare_scan, "--input=a.txt", "--output=a.tsv", *options)
-    )
-    assert "--valid" in message
+    message = refused(code, call(prepare_scan, "--input=a.txt", "--output=a.tsv", *options))
+    assert ("two outputs are the same file" if code == OUTPUT else "--valid") in message
     assert not (tmp_path / "a.tsv").exists()
 
 

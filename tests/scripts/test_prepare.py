@@ -193,10 +193,11 @@ def write_samsum(path, **columns):
         archive.writestr("samsum/test/dataset.arrow", b"no Arrow stream")
 
 
-def test_chats_become_lines_and_empty_ones_are_omitted(tmp_path, call):
+def test_chats_become_lines_and_empty_ones_are_omitted(tmp_path, call, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     dialogues = ["A: hi\r\nB:  what's\tup?\r\n", "", "A: bye"]
     write_samsum(tmp_path / "a.zip", dialogue=dialogues, summary=["A greets\nB.", "x", "A leaves."])
-    code, out, err = call(prepare_samsum, "--input=a.zip", "--output=a.tsv")
+    code, out, err = call(prepare_samsum, "--input=~/a.zip", "--output=a.tsv")
     assert (code, out, err) == (0, "", "a.tsv: 2 pairs, 1 omitted\n")
     assert (tmp_path / "a.tsv").read_text() == (
         "A: hi <turn> B: what's up?\tA greets B.\nA: bye\tA leaves.\n"

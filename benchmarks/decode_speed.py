@@ -19,11 +19,13 @@ import time
 from functools import partial
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.variants import alternating, chosen, measured, peak_memory
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.path_flags import define_path
 
 # Variant → the function that makes it, and its arguments.
 VARIANTS = {
@@ -210,7 +212,7 @@ def print_table(f, results: dict[str, list[dict]]) -> None:
         )
 
 
-def main(_):
+def main() -> None:
     f = flags.FLAGS
     if f.variant:
         print(json.dumps(measure(f)))
@@ -220,9 +222,9 @@ def main(_):
     print_table(f, results)
 
 
-if __name__ == "__main__":
-    flags.DEFINE_string("model", "", "A MarianMT directory.")
-    flags.DEFINE_string("input", "", "A file with one sentence per line.")
+def define_flags() -> None:
+    define_path("model", None, "A MarianMT directory.", required=True)
+    define_path("input", None, "A file with one sentence per line.", required=True)
     flags.DEFINE_integer("beam_size", 4, "1 is greedy.")
     flags.DEFINE_integer("lines", 0, "Number of lines to translate; 0: all.")
     flags.DEFINE_integer("length", 0, "Forced number of tokens of every output; 0: not forced.")
@@ -231,4 +233,7 @@ if __name__ == "__main__":
         "variants", "", "Only variants whose name contains one of these strings, separated by ;."
     )
     flags.DEFINE_string("variant", "", "Measure this variant in this process (used internally).")
-    app.run(main)
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

@@ -10,13 +10,15 @@ import statistics
 import sys
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.data.metrics import bleu
 from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.path_flags import define_path
 
 
 def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
@@ -33,7 +35,7 @@ def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
     return texts
 
 
-def main(_) -> None:
+def main() -> None:
     f = flags.FLAGS
     prepare_jax("", decoding_only=True)
     lines, references = (
@@ -59,8 +61,11 @@ def main(_) -> None:
     )
 
 
+def define_flags() -> None:
+    define_path("model", None, "A MarianMT directory.", required=True)
+    define_path("input", None, "A file with one sentence per line.", required=True)
+    define_path("reference", None, "Their translations.", required=True)
+
+
 if __name__ == "__main__":
-    flags.DEFINE_string("model", "", "A MarianMT directory.")
-    flags.DEFINE_string("input", "", "A file with one sentence per line.")
-    flags.DEFINE_string("reference", "", "Their translations.")
-    app.run(main)
+    run_command(define_flags, main)

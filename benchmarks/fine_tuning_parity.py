@@ -27,6 +27,7 @@ from seq2seq.data.config import DataConfig
 from seq2seq.interop.models import open_model
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.command import run_command
+from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.storage.config import Config, TrainingConfig
@@ -127,7 +128,7 @@ def losses_of_transformers(
 
 def main() -> None:
     f = flags.FLAGS
-    sides = [Path(path).read_text("utf-8").split("\n")[:PAIRS] for path in (f.source, f.target)]
+    sides = [list(islice(text_lines(path), PAIRS)) for path in (f.source, f.target)]
     with tempfile.TemporaryDirectory() as temporary:
         directory, run, corpus = (Path(temporary) / name for name in ("model", "run", "pairs.tsv"))
         corpus.write_text("".join(f"{a}\t{b}\n" for a, b in zip(*sides, strict=True)), "utf-8")

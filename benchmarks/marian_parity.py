@@ -18,6 +18,7 @@ from seq2seq.data.metrics import bleu
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.path_flags import define_path
 
 
@@ -38,9 +39,7 @@ def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
 def main() -> None:
     f = flags.FLAGS
     prepare_jax("", decoding_only=True)
-    lines, references = (
-        Path(path).read_text(encoding="utf-8").split("\n")[:-1] for path in (f.input, f.reference)
-    )
+    lines, references = (list(text_lines(path)) for path in (f.input, f.reference))
     translator = Translator.load(f.model)
     outputs = {"transformers": hf(f.model, lines), "ours": translator.translate(lines)}
     same = sum(theirs == ours for theirs, ours in zip(*outputs.values(), strict=True))

@@ -1,11 +1,15 @@
-"""The commands of benchmarks/: their flags."""
+"""The commands of benchmarks/: their flags and input, and what their peers are asked for."""
 
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 from in_process import call_in_process, call_main
+from tiny_marian import SENTENCES, write_marian
+
+from benchmarks import decode_speed, marian_parity
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
@@ -28,3 +32,61 @@ def test_a_benchmark_is_a_command_whose_help_begins_with_its_docstring(name):
     done = call(benchmark, "--help")
     assert (done.code, done.err) == (0, [])
     assert done.out.startswith(benchmark.__doc__.splitlines()[0]) and "\n  --" in done.out
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A MarianMT directory whose outputs end only at their limit."""
+    from safetensors.numpy import load_file, save_file
+
+    path = tmp_path_factory.mktemp("endless")
+    write_marian(path, max_position_embeddings=90)
+    weights = load_file(path / "model.safetensors")
+    weights["final_logits_bias"][0, 0] = -1e4
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    return path
+
+
+def test_hf_translates_each_line_in_its_place(endless):
+    pytest.importorskip("transformers")
+    f = SimpleNamespace(model=endless, beam_size=2, length=7)
+    lines = SENTENCES[:5]
+    alone = [text for line in lines for text in decode_speed.hf(f, batch=1)([line])]
+    assert len(set(alone)) > 3
+    assert decode_speed.hf(f, batch=2)(lines) == alone
+
+
+@pytest.mark.parametrize("length", [7, 0])
+def test_hf_generates_as_many_tokens_as_the_limit(endless, monkeypatch, length):
+    """The token that starts the decoder is none of them."""
+    transformers = pytest.importorskip("transformers")
+    generate, shapes = transformers.MarianMTModel.generate, []
+
+    def watched(self, **options):
+        ids = generate(self, **options)
+        shapes.append(ids.shape)
+        return ids
+
+    monkeypatch.setattr(decode_speed, "EXTRA", 5)
+    monkeypatch.setattr(transformers.MarianMTModel, "generate", watched)
+    f = SimpleNamespace(model=endless, beam_size=2, length=length)
+    decode_speed.hf(f, batch=1)(SENTENCES[:1])
+    source = transformers.MarianTokenizer.from_pretrained(endless)(SENTENCES[0]).input_ids
+    assert shapes == [(1, 1 + (length or len(source) + 5))]
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_last_line_without_a_line_feed_is_read(tmp_path, monkeypatch, end):
+    (tmp_path / "in").write_text(f"a b c d\u2028e\nf g h i{end}")
+    f = SimpleNamespace(input=str(tmp_path / "in"), lines=0)
+    assert decode_speed.input_lines(f) == ["a b c d\u2028e", "f g h i"]
+    score = SimpleNamespace(hypotheses=[SimpleNamespace(score=-1.0)])
+    echo = SimpleNamespace(
+        decoding="", translate=lambda lines: lines, score=lambda pairs: [score for _ in pairs]
+    )
+    monkeypatch.setattr(marian_parity, "hf", lambda model, lines: lines)
+    monkeypatch.setattr(marian_parity, "Translator", SimpleNamespace(load=lambda model: echo))
+    paths = (f"--{name}={tmp_path / 'in'}" for name in ("input", "reference"))
+    done = call(marian_parity, "--model=none", *paths)
+    assert done.code == 0, done.err
+    assert "| ours | 100.00 | -1.0000 |\n2 of 2 translations are the same" in done.out

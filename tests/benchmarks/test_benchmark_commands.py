@@ -1,5 +1,6 @@
 """The commands of benchmarks/: their flags and input, and what their peers are asked for."""
 
+import time
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 from in_process import call_in_process, call_main
 from tiny_marian import SENTENCES, write_marian
 
-from benchmarks import decode_speed, marian_parity
+from benchmarks import decode_speed, marian_parity, window_planning
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
@@ -90,3 +91,14 @@ def test_a_last_line_without_a_line_feed_is_read(tmp_path, monkeypatch, end):
     done = call(marian_parity, "--model=none", *paths)
     assert done.code == 0, done.err
     assert "| ours | 100.00 | -1.0000 |\n2 of 2 translations are the same" in done.out
+
+
+@pytest.mark.parametrize("pairs", [1, 2000])
+def test_the_waits_of_a_small_store_are_measured(tmp_path, monkeypatch, pairs):
+    """Its windows have fewer than four batches."""
+    rest = iter(range(100))
+    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda seconds: next(rest))
+    monkeypatch.setattr(window_planning, "time", clock)
+    first, longest = window_planning.waits(window_planning.random_pairs(tmp_path, pairs))
+    assert 0 < first < 60 and 0 < longest < 60
+    assert next(rest) >= 3  # windows

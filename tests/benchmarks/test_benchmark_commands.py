@@ -10,7 +10,8 @@ import pytest
 from in_process import call_in_process, call_main
 from tiny_marian import SENTENCES, write_marian
 
-from benchmarks import decode_speed, marian_parity, window_planning
+from benchmarks import decode_speed, export, marian_parity, window_planning
+from seq2seq.runtime.errors import DATA
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
@@ -102,3 +103,45 @@ def test_the_waits_of_a_small_store_are_measured(tmp_path, monkeypatch, pairs):
     first, longest = window_planning.waits(window_planning.random_pairs(tmp_path, pairs))
     assert 0 < first < 60 and 0 < longest < 60
     assert next(rest) >= 3  # windows
+
+
+ECHO = "class model:\n    translate = staticmethod(lambda lines: lines)\n"
+EXPORT = """
+import os, sys
+run, to = (argument.partition("=")[2] for argument in sys.argv[1:])
+assert os.path.isdir(run), run
+open(to, "w").write("12345")
+"""
+
+
+@pytest.fixture
+def exporting(tmp_path, monkeypatch):
+    """A function that runs benchmarks/export.py with a fake export of the run `here/run`, started
+    in `here`; its models are made by `load`."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "export.py").write_text(EXPORT)
+    (tmp_path / "here" / "run").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(export, "ROOT", tmp_path)
+
+    def run(load, *arguments):
+        monkeypatch.setattr(export, "LOAD", dict.fromkeys(export.LOAD, load))
+        return call(export, "--workdir=run", "--rounds=1", *arguments)
+
+    return run
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_benchmark_of_an_export_takes_relative_paths_and_counts_the_lines(exporting, end):
+    Path("in").write_text(f"a\nb{end}")
+    done = exporting(ECHO, "--input=in")
+    assert done.code == 0, done.err
+    assert "\n5 bytes; 2 lines; byte-identical: yes\n" in done.out
+
+
+def test_the_benchmark_of_an_export_shows_why_a_process_failed(exporting, capfd):
+    Path("in").write_text("a\n")
+    done = exporting("raise ValueError('why')", "--input=in")
+    assert (done.code, done.out) == (1, "") and "ValueError: why" in capfd.readouterr().err
+    missing = exporting(ECHO, "--input=none")
+    assert (missing.code, len(missing.err)) == (DATA, 1) and "does not exist" in missing.err[0]

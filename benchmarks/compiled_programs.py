@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
-from absl import app, flags
+from absl import flags
 from jax.stages import Traced
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -22,6 +22,7 @@ from seq2seq.data.config import DataConfig
 from seq2seq.decoding.compile_for import search_program, set_sizes
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.command import run_command
 from seq2seq.runtime.compile_report import Report, compiled_report
 from seq2seq.runtime.targets import Target, target_of
 from seq2seq.storage.config import Config, DecodingConfig, TrainingConfig
@@ -77,7 +78,7 @@ def cells(report: Report | None, target: Target, work: float, steps: int) -> lis
     ]  # fmt: skip
 
 
-def main(_: list[str]) -> None:
+def main() -> None:
     f = flags.FLAGS
     jax.config.update("jax_enable_compilation_cache", False)
     print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}", flush=True)
@@ -99,10 +100,13 @@ def main(_: list[str]) -> None:
                     print(f"| {' | '.join(row)} |", flush=True)
 
 
-if __name__ == "__main__":
+def define_flags() -> None:
     flags.DEFINE_list("targets", ["v5e:1"], "Hardware, as --compile_for of train.py.")
     flags.DEFINE_list("sizes", ["small", "base", "big", "opus"], "Sizes of models.")
     flags.DEFINE_list("programs", ["training", "greedy", "beam4"], "Kinds of programs.")
     flags.DEFINE_integer("length", 0, "Tokens of a row in training; 0: that of the size.")
     flags.DEFINE_list("dtypes", ["mixed", "bfloat16"], "Values of model.dtype.")
-    app.run(main)
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

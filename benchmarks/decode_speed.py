@@ -17,13 +17,17 @@ import sys
 import tempfile
 import time
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.variants import alternating, chosen, measured, peak_memory
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.lines import text_lines
+from seq2seq.runtime.path_flags import define_path
 
 # Variant → the function that makes it, and its arguments.
 VARIANTS = {
@@ -142,15 +146,18 @@ def hf(f, batch: int):
         texts = [""] * len(lines)
         with torch.no_grad():
             for at in range(0, len(order), batch):
-                chosen = order[at : at + batch]
-                inputs = tokenizer([lines[i] for i in chosen], return_tensors="pt", padding=True)
-                longest = f.length or inputs["input_ids"].shape[1] + EXTRA
+                numbers = order[at : at + batch]
+                inputs = tokenizer([lines[i] for i in numbers], return_tensors="pt", padding=True)
+                # max_length and min_length would count the token that starts the decoder.
                 ids = network.generate(
-                    **inputs, num_beams=f.beam_size, max_length=longest, min_length=f.length or None
+                    **inputs,
+                    num_beams=f.beam_size,
+                    max_new_tokens=f.length or inputs["input_ids"].shape[1] + EXTRA,
+                    min_new_tokens=f.length or None,
                 )
-                texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-                for i, text in zip(chosen, texts, strict=True):
-                    texts[i] = text
+                outputs = tokenizer.batch_decode(ids, skip_special_tokens=True)
+                for i, output in zip(numbers, outputs, strict=True):
+                    texts[i] = output
         return texts
 
     return run
@@ -158,7 +165,7 @@ def hf(f, batch: int):
 
 def input_lines(f) -> list[str]:
     """The lines of --input, at most --lines."""
-    return Path(f.input).read_text(encoding="utf-8").split("\n")[:-1][: f.lines or None]
+    return list(islice(text_lines(f.input), f.lines or None))
 
 
 def measure(f) -> dict:
@@ -210,7 +217,7 @@ def print_table(f, results: dict[str, list[dict]]) -> None:
         )
 
 
-def main(_):
+def main() -> None:
     f = flags.FLAGS
     if f.variant:
         print(json.dumps(measure(f)))
@@ -220,9 +227,9 @@ def main(_):
     print_table(f, results)
 
 
-if __name__ == "__main__":
-    flags.DEFINE_string("model", "", "A MarianMT directory.")
-    flags.DEFINE_string("input", "", "A file with one sentence per line.")
+def define_flags() -> None:
+    define_path("model", None, "A MarianMT directory.", required=True)
+    define_path("input", None, "A file with one sentence per line.", required=True)
     flags.DEFINE_integer("beam_size", 4, "1 is greedy.")
     flags.DEFINE_integer("lines", 0, "Number of lines to translate; 0: all.")
     flags.DEFINE_integer("length", 0, "Forced number of tokens of every output; 0: not forced.")
@@ -231,4 +238,7 @@ if __name__ == "__main__":
         "variants", "", "Only variants whose name contains one of these strings, separated by ;."
     )
     flags.DEFINE_string("variant", "", "Measure this variant in this process (used internally).")
-    app.run(main)
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

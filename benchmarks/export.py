@@ -17,7 +17,9 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.runtime.command import run_command
+from seq2seq.runtime.lines import check_file
 from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.paths import expand_path
 
 ROOT = Path(__file__).parent.parent
 # Prints the seconds of loading, of the first line, of all lines (compiles the other buckets), and
@@ -27,7 +29,7 @@ import json, os, sys, time
 began = time.perf_counter()
 sys.path.insert(0, {scripts!r})
 {load}
-lines = open({input!r}, encoding="utf-8").read().split("\\n")
+lines = open({input!r}, encoding="utf-8", newline="\\n").read().removesuffix("\\n").split("\\n")
 seconds = [time.perf_counter() - began]
 for part in (lines[:1], lines, lines):
     began = time.perf_counter()
@@ -51,35 +53,30 @@ model = Exported({file!r})
 }
 
 
+def stdout_of(*command: str | Path) -> str:
+    """What a Python command prints. If it fails, this one exits too, after its messages."""
+    done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout
+
+
 def main() -> None:
     f = flags.FLAGS
+    check_file(f.input)
+    run, lines_file = (str(Path(expand_path(path)).absolute()) for path in (f.workdir, f.input))
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "exported.zip"
-        subprocess.run(
-            [
-                sys.executable,
-                ROOT / "scripts" / "export.py",
-                f"--workdir={f.workdir}",
-                f"--to={file}",
-            ],
-            check=True,
-        )
+        stdout_of(ROOT / "scripts" / "export.py", f"--workdir={run}", f"--to={file}")
         times, texts = {name: [] for name in LOAD}, {}
         for _ in range(f.rounds):
             for name, load in LOAD.items():
                 program = MEASURE.format(
                     scripts=str(ROOT / "scripts"),
-                    input=f.input,
-                    load=load.format(run=f.workdir, file=str(file)),
+                    input=lines_file,
+                    load=load.format(run=run, file=str(file)),
                 )
-                done = subprocess.run(
-                    [sys.executable, "-c", program],
-                    cwd=ROOT,
-                    check=True,
-                    capture_output=True,
-                    text=True,
-                )
-                seconds, texts[name] = json.loads(done.stdout)
+                seconds, texts[name] = json.loads(stdout_of("-c", program))
                 times[name].append(seconds)
         size = file.stat().st_size
     lines = len(texts["live"])

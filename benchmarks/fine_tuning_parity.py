@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags, logging
+from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -26,6 +26,9 @@ from seq2seq.data.batching.packing import Batch
 from seq2seq.data.config import DataConfig
 from seq2seq.interop.models import open_model
 from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.lines import text_lines
+from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run import Run
@@ -123,10 +126,9 @@ def losses_of_transformers(
     return losses
 
 
-def main(_) -> None:
+def main() -> None:
     f = flags.FLAGS
-    logging.set_verbosity(logging.WARNING)  # Orbax logs each checkpoint
-    sides = [Path(path).read_text("utf-8").split("\n")[:PAIRS] for path in (f.source, f.target)]
+    sides = [list(islice(text_lines(path), PAIRS)) for path in (f.source, f.target)]
     with tempfile.TemporaryDirectory() as temporary:
         directory, run, corpus = (Path(temporary) / name for name in ("model", "run", "pairs.tsv"))
         corpus.write_text("".join(f"{a}\t{b}\n" for a, b in zip(*sides, strict=True)), "utf-8")
@@ -144,8 +146,11 @@ def main(_) -> None:
     print(f"largest difference: {np.abs(np.subtract(ours, theirs)).max():.1e}")
 
 
-if __name__ == "__main__":
+def define_flags() -> None:
     flags.DEFINE_enum("shape", "t5-small", list(SHAPES), "The shape of the model.")
-    flags.DEFINE_string("source", "", "A file with one source per line.")
-    flags.DEFINE_string("target", "", "Their targets.")
-    app.run(main)
+    define_path("source", None, "A file with one source per line.", required=True)
+    define_path("target", None, "Their targets.", required=True)
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

@@ -10,13 +10,16 @@ import statistics
 import sys
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.data.metrics import bleu
 from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.lines import text_lines
+from seq2seq.runtime.path_flags import define_path
 
 
 def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
@@ -33,12 +36,10 @@ def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
     return texts
 
 
-def main(_) -> None:
+def main() -> None:
     f = flags.FLAGS
     prepare_jax("", decoding_only=True)
-    lines, references = (
-        Path(path).read_text(encoding="utf-8").split("\n")[:-1] for path in (f.input, f.reference)
-    )
+    lines, references = (list(text_lines(path)) for path in (f.input, f.reference))
     translator = Translator.load(f.model)
     outputs = {"transformers": hf(f.model, lines), "ours": translator.translate(lines)}
     same = sum(theirs == ours for theirs, ours in zip(*outputs.values(), strict=True))
@@ -59,8 +60,11 @@ def main(_) -> None:
     )
 
 
+def define_flags() -> None:
+    define_path("model", None, "A MarianMT directory.", required=True)
+    define_path("input", None, "A file with one sentence per line.", required=True)
+    define_path("reference", None, "Their translations.", required=True)
+
+
 if __name__ == "__main__":
-    flags.DEFINE_string("model", "", "A MarianMT directory.")
-    flags.DEFINE_string("input", "", "A file with one sentence per line.")
-    flags.DEFINE_string("reference", "", "Their translations.")
-    app.run(main)
+    run_command(define_flags, main)

@@ -21,13 +21,14 @@ from functools import partial
 from pathlib import Path
 
 import jax
-from absl import app, flags, logging
+from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.configs import base, big, small
 from seq2seq.model.kinds import make_model
 from seq2seq.runtime import remote
+from seq2seq.runtime.command import run_command
 from seq2seq.runtime.lines import raw_lines
 from seq2seq.runtime.paths import working_copy
 from seq2seq.storage.checkpoints import Checkpoints
@@ -227,9 +228,8 @@ def read_all(name: str) -> None:
         pass
 
 
-def main(_: list[str]) -> None:
+def main() -> None:
     f = flags.FLAGS
-    logging.set_verbosity(logging.ERROR)  # Orbax
     directory = Path(tempfile.mkdtemp())
     try:
         with emulator() as bucket:
@@ -240,7 +240,10 @@ def main(_: list[str]) -> None:
         shutil.rmtree(directory)
 
 
-if __name__ == "__main__":
+def define_flags() -> None:
     flags.DEFINE_enum("config", "base", sorted(CONFIGS), "The config whose state is resumed.")
     flags.DEFINE_float("delay", 5.0, "Seconds by which each upload is delayed.")
-    app.run(main)
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

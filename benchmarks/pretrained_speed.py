@@ -20,11 +20,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.variants import alternating, chosen, measured, peak_memory
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.path_flags import define_path
 
 
 def t5_fields(width: int, inner: int, layers: int, heads: int, **fields) -> dict:
@@ -204,7 +206,7 @@ def measured_in_process(f, directory: str, name: str) -> dict | None:
     return measured(__file__, name, [*options, f"--directory={directory}"])
 
 
-def main(_):
+def main() -> None:
     f = flags.FLAGS
     if f.variant:
         print(json.dumps(measure(f)))
@@ -232,7 +234,7 @@ def main(_):
             )
 
 
-if __name__ == "__main__":
+def define_flags() -> None:
     flags.DEFINE_enum("shape", "t5-small", list(SHAPES), "The shape of the model.")
     flags.DEFINE_integer("beam_size", 4, "1 is greedy.")
     flags.DEFINE_integer("length", 32, "Forced number of tokens of every output.")
@@ -241,5 +243,8 @@ if __name__ == "__main__":
         "variants", "", "Only variants whose name contains one of these strings, separated by ;."
     )
     flags.DEFINE_string("variant", "", "Measure this variant in this process (used internally).")
-    flags.DEFINE_string("directory", "", "The model of --variant (used internally).")
-    app.run(main)
+    define_path("directory", "", "The model of --variant (used internally).")
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

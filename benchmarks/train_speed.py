@@ -14,9 +14,11 @@ import sys
 import time
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from seq2seq.runtime.command import run_command
 
 # d_model, d_ff, heads, layers, vocabulary, rows of a step, tokens of a row on each side
 SIZES = {
@@ -187,7 +189,7 @@ def print_table(f, speeds: dict[str, list[float]]) -> None:
         )
 
 
-def main(_):
+def main() -> None:
     f = flags.FLAGS
     if f.variant:
         program, arguments = VARIANTS[f.variant]
@@ -206,11 +208,14 @@ def main(_):
     print_table(f, {name: rates for name, rates in speeds.items() if rates})
 
 
-if __name__ == "__main__":
+def define_flags() -> None:
     flags.DEFINE_enum("size", "small", SIZES, "Size of the model and the batch.")
     flags.DEFINE_integer("rounds", 3, "Measurements of each variant, alternating.", 1)
     flags.DEFINE_string(
         "variants", "", "Only variants whose name contains one of these strings, separated by ;."
     )
     flags.DEFINE_string("variant", "", "Measure this variant in this process (used internally).")
-    app.run(main)
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

@@ -16,11 +16,18 @@ input.
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from safetensors.numpy import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.paths import expand_path
 
 # For a weight [out, in]: whether each side is model features (True) or heads / hidden units.
 INNER = {
@@ -96,9 +103,9 @@ def write_random(source: Path, target: Path, vocab_size: int) -> None:
     path.write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
 
 
-def main(_) -> None:
+def main() -> None:
     f = flags.FLAGS
-    source, target = Path(f.input), Path(f.output)
+    source, target = Path(expand_path(f.input)), Path(expand_path(f.output))
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         if path.suffix != ".safetensors":
@@ -140,8 +147,11 @@ def write_widened(source: Path, target: Path) -> None:
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
 
 
-if __name__ == "__main__":
-    flags.DEFINE_string("input", "", "A MarianMT directory.")
-    flags.DEFINE_string("output", "", "The directory to write.")
+def define_flags() -> None:
+    define_path("input", None, "A MarianMT directory.", required=True)
+    define_path("output", None, "The directory to write.", required=True)
     flags.DEFINE_integer("vocab_size", 0, "The vocabulary of a random model; 0: widen.")
-    app.run(main)
+
+
+if __name__ == "__main__":
+    run_command(define_flags, main)

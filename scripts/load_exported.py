@@ -12,6 +12,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -61,27 +62,44 @@ class Tokenizer:
         return text.strip() if self.ids else text
 
 
+def devices_for(platforms: list[str], log: Callable[[str], None]) -> list[jax.Device]:
+    """The devices of this process for programs of these platforms: those that JAX uses by default,
+    or else those of the CPU; `log` is called with a line then. ValueError if there are none."""
+    present = jax.export.default_export_platform()
+    if present in platforms:
+        return jax.local_devices()
+    if "cpu" in platforms:
+        with suppress(RuntimeError):  # JAX_PLATFORMS excludes the CPU
+            devices = jax.local_devices(backend="cpu")
+            log(f"the file has no programs for {present}: it is run on the CPU")
+            return devices
+    raise ValueError(
+        f"the file has no programs for this machine: expected {' or '.join(platforms)}, got "
+        f"{present}; export it again with --platforms={present}"
+    )
+
+
 class Exported:
     """`translate(lines)` returns the translation of each line; that of a blank line is blank.
 
     `truncated` are the indices of the lines of the last call that were too long. `log` is called
-    with a line before each compilation.
+    with a line before each compilation and if the CPU replaces the devices that JAX would use.
+    ValueError if the file has no programs for any device.
     """
 
     def __init__(self, path: str, log: Callable[[str], None] = lambda line: None) -> None:
-        replicated = jax.NamedSharding(jax.sharding.Mesh(jax.local_devices(), "devices"), jax.P())
         self.log = log
         self.truncated: list[int] = []
         with zipfile.ZipFile(path) as file:
             self.card = json.loads(file.read("card.json"))
+            self.devices = devices_for(self.card["platforms"], log)
             self.source, self.target = (Tokenizer(file, x) for x in self.card["tokenizers"])
             parameters = [np.load(file.open(name)) for name in self.card["parameters"]]
             programs = [bytearray(file.read(bucket["program"])) for bucket in self.card["buckets"]]
+        replicated = jax.NamedSharding(jax.sharding.Mesh(self.devices, "devices"), jax.P())
         self.parameters = jax.device_put(parameters, replicated)
-        self.programs = [
-            jax.pmap(jax.export.deserialize(program).call, in_axes=(None, 0, 0))
-            for program in programs
-        ]
+        calls = [jax.export.deserialize(program).call for program in programs]
+        self.programs = [jax.pmap(x, in_axes=(None, 0, 0), devices=self.devices) for x in calls]
 
     def translate(self, lines: list[str]) -> list[str]:
         longest, texts = self.card["buckets"][-1]["tokens"], [""] * len(lines)
@@ -92,7 +110,7 @@ class Exported:
         for bucket, program in zip(self.card["buckets"], self.programs, strict=True):
             members = [i for i in remaining if len(ids[i]) < bucket["tokens"]]
             remaining = remaining[len(members) :]
-            size = bucket["batch_size"] * bucket["queue"] * jax.local_device_count()
+            size = bucket["batch_size"] * bucket["queue"] * len(self.devices)
             if members:
                 self.log(
                     f"{len(members):,} lines of at most {bucket['tokens']} source tokens: "
@@ -114,8 +132,7 @@ class Exported:
             source[row, : len(pieces) + 1] = [*pieces, self.card["end"]]
             lengths[row] = len(pieces) + 1
         distributed = [
-            x.reshape(-1, jax.local_device_count(), *x.shape[1:]).swapaxes(0, 1)
-            for x in (source, lengths)
+            x.reshape(-1, len(self.devices), *x.shape[1:]).swapaxes(0, 1) for x in (source, lengths)
         ]
         ids, id_counts, _ = (
             np.asarray(x).swapaxes(0, 1).reshape(size, *x.shape[2:])
@@ -140,13 +157,33 @@ def report(numbers: list[int], problem: str) -> None:
         note(f"warning: {len(numbers):,} lines {problem}: {str(numbers[:5])[1:-1]}{more}")
 
 
+def file_argument() -> str:
+    """FILE of the command line. Exits if it is missing or another file, or for --help."""
+    path, count = sys.argv[-1], len(sys.argv) - 1
+    if path in ("-h", "--help"):
+        print(__doc__)
+        sys.exit(0)
+    if count < 2 and zipfile.is_zipfile(path):
+        return path
+    problem = f"{path} is invalid: expected a file of scripts/export.py"
+    if count != 1:
+        problem = f"FILE is missing: expected one argument, got {count}"
+    note(f"{__doc__}\nerror: {problem}")
+    sys.exit(1)
+
+
+def write_result(lines: list[str]) -> None:
+    """Write lines to stdout; it is no error if its reader has ended, as that of `| head`."""
+    try:
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no message at exit
+
+
 def main() -> None:
     """Translate stdin."""
-    path = sys.argv[-1]
-    if len(sys.argv) > 2 or not zipfile.is_zipfile(path):
-        needs_help = path in ("-h", "--help")
-        print(__doc__, file=sys.stdout if needs_help else sys.stderr)
-        sys.exit(0 if needs_help else 1)
+    path = file_argument()
     macos = not hasattr(os, "sched_getaffinity")
     cores = os.cpu_count() or 1 if macos else len(os.sched_getaffinity(0))
     jax.config.update("jax_num_cpu_devices", min(cores, 8))
@@ -155,10 +192,14 @@ def main() -> None:
     texts = [line.decode(errors="replace") for line in lines]
     valid = [line.decode(errors="ignore") == text for line, text in zip(lines, texts, strict=True)]
     report([i for i, x in enumerate(valid, 1) if not x], "are not UTF-8, bytes replaced")
-    exported = Exported(path, note)
+    try:
+        exported = Exported(path, note)
+    except ValueError as error:
+        note(f"error: {error}")
+        sys.exit(2)
     translations = exported.translate(texts)
     report([i + 1 for i in exported.truncated], "are too long for the programs, truncated")
-    sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
+    write_result(translations)
 
 
 if __name__ == "__main__":

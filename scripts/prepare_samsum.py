@@ -20,6 +20,7 @@ from seq2seq.runtime.command import run_command
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.files import check_outputs, write_lines
 from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.paths import expand_path
 
 SPLITS = ("train", "validation", "test")
 TURN = " <turn> "
@@ -32,15 +33,16 @@ def read_samsum(path: str, split: str) -> Iterator[tuple[str, str]]:
     """
     import pyarrow
 
+    name = f"samsum/{split}/dataset.arrow"
     try:
-        with ZipFile(path) as archive, archive.open(f"samsum/{split}/dataset.arrow") as file:
+        with ZipFile(expand_path(path)) as archive, archive.open(name) as file:
             table = pyarrow.ipc.open_stream(file).read_all()
-        columns = [table[name].to_pylist() for name in ("dialogue", "summary")]
+        columns = [table[column].to_pylist() for column in ("dialogue", "summary")]
     except (OSError, BadZipFile, KeyError, ValueError) as error:  # of Arrow: ValueError
         raise UserError(
             DATA,
-            f"{path} cannot be read: expected samsum.zip with samsum/{split}/dataset.arrow and its "
-            f"columns dialogue and summary, got: {error}",
+            f"{path} cannot be read: expected samsum.zip with {name} and its columns dialogue and "
+            f"summary, got: {error}",
         ) from None
     for dialogue, summary in zip(*columns, strict=True):
         turns = (" ".join(turn.split()) for turn in re.split(r"[\r\n]+", dialogue))

@@ -43,8 +43,6 @@ def main() -> None:
             "expected --valid and --valid_every together, or neither, got "
             f"--valid={f.valid} --valid_every={f.valid_every}",
         )
-    if f.valid == f.output:
-        raise UserError(CONFIGURATION, f"expected different files, got --valid=--output={f.output}")
     check_outputs(filter(None, (f.output, f.valid)), f.overwrite, [f.input])
     lines = ["\t".join(pair) for pair in read_scan(f.input)]
     held_out = set(range(f.valid_every - 1, len(lines), f.valid_every)) if f.valid else set()

@@ -8,6 +8,7 @@ of the difference of the means is that of a paired bootstrap test: it draws line
 compare the difference with the spread too.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from seq2seq.runtime.command import run_command
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.paths import expand_path
 
 
 def read_group(flag: str, names: str, lines: int) -> list[list[str]]:
@@ -42,7 +44,7 @@ def read_group(flag: str, names: str, lines: int) -> list[list[str]]:
 def main() -> None:
     f = flags.FLAGS
     names = [*f.outputs.split(","), *(f.baseline.split(",") if f.baseline else ())]
-    if "" in names or len(set(names)) < len(names):
+    if "" in names or len({os.path.realpath(expand_path(name)) for name in names}) < len(names):
         raise UserError(
             CONFIGURATION,
             f"expected each file once, got --outputs={f.outputs} --baseline={f.baseline}; give the "

@@ -30,7 +30,11 @@ def peer_device(has_cuda: bool, platform: str) -> str:
 
 
 def torch_transformer(config: ModelConfig, length: int, device: str = "cpu"):
-    """(module, function of source and target [B, T] that gives logits) of nn.Transformer."""
+    """(module, function of source and target [B, T] that gives logits) of nn.Transformer.
+
+    By default its `dropout` is also the rate of the attention weights and of the activations inside
+    the feed-forward sub-layers, which have rates of their own in ModelConfig.
+    """
     import torch
     from torch import nn
 
@@ -39,6 +43,11 @@ def torch_transformer(config: ModelConfig, length: int, device: str = "cpu"):
         width, config.num_heads, config.num_layers, config.decoder_layers, config.d_ff,
         dropout=config.dropout, batch_first=True, device=device,
     )  # fmt: skip
+    for layer in (*transformer.encoder.layers, *transformer.decoder.layers):
+        layer.dropout.p = config.activation_dropout
+    for module in transformer.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = config.attention_dropout
     embedding = nn.Embedding(config.target_vocab_size, width, device=device)
     model = nn.ModuleDict({"embedding": embedding, "transformer": transformer})
     dropout = nn.Dropout(config.dropout)

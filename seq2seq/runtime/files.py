@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 from uuid import uuid4
@@ -29,8 +30,8 @@ T = TypeVar("T")
 
 
 def check_outputs(paths: Iterable[str], overwrite: bool, inputs: Iterable[str] = ()) -> None:
-    """Raise UserError(OUTPUT) for a file that cannot be written, exists without `overwrite`, or is
-    one of the input files under any name ("" and "-" are no files)."""
+    """Raise UserError(OUTPUT) for a file that cannot be written, exists without `overwrite`, is one
+    of the input files under any name ("" and "-" are no files), or is two of the outputs."""
     paths = list(paths)
     _check_no_input_is_replaced(paths, [path for path in inputs if path not in ("", "-")])
     for path in map(expand_path, paths):
@@ -41,6 +42,13 @@ def check_outputs(paths: Iterable[str], overwrite: bool, inputs: Iterable[str] =
                 OUTPUT,
                 f"cannot write {path or repr(path)}: expected a file in an existing, writable "
                 "directory",
+            )
+    for path, other in combinations(paths, 2):
+        if _is_same_output(expand_path(path), expand_path(other)):
+            raise UserError(
+                OUTPUT,
+                f"two outputs are the same file: expected a file for each, got {path} and {other}; "
+                "choose another one",
             )
 
 
@@ -93,6 +101,14 @@ def _is_same_file(path: str, other: str) -> bool:
         return os.path.isfile(path) and os.path.samefile(path, other)
     except OSError:
         return False
+
+
+def _is_same_output(path: str, other: str) -> bool:
+    """Whether what is written to one path replaces what was written to the other."""
+    if remote.is_remote(path) or remote.is_remote(other):
+        return _is_same_file(path, other)
+    full = os.path.realpath(path)
+    return is_replaceable(full) and full == os.path.realpath(other)
 
 
 def is_writable(path: str) -> bool:

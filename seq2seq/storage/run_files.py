@@ -144,6 +144,13 @@ def params_directory(run: Path, checkpoint: str) -> Path:
     if checkpoint in named:
         return run / "checkpoints" / checkpoint / "params"
     if not existing:
+        averages = ["average"] * average.is_dir() + named
+        if averages:
+            raise UserError(
+                CHECKPOINT,
+                f"no checkpoint {checkpoint!r} in {run}, which has no steps: expected "
+                f"{' or '.join(averages)}; set --checkpoint={averages[0]}",
+            )
         raise UserError(
             CHECKPOINT, f"no checkpoint in {run}/checkpoints; train first: train.py --workdir={run}"
         )

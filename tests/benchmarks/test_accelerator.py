@@ -18,7 +18,7 @@ from benchmarks.parts.catalog import PARTS, Part, chosen_parts
 from benchmarks.parts.counts import search_steps, step_bytes, training_flops
 from benchmarks.parts.measuring import doublings, growing_batches
 from benchmarks.parts.operations import search_loop, type_bytes
-from benchmarks.parts.peers import missing_packages
+from benchmarks.parts.peers import missing_packages, torch_transformer
 from benchmarks.parts.results import Results
 from seq2seq.model.beam_search import Queue, beam_search
 from seq2seq.model.cache import empty_memory
@@ -270,6 +270,23 @@ def test_a_missing_package_gives_a_line_in_the_table(monkeypatch, tmp_path):
     assert any(f"| {part.name} | not installed: torch, transformers, ctranslate2 |" in line
                for line in lines)  # fmt: skip
     assert not processes.can_run(part, results)
+
+
+def test_pytorch_drops_what_ours_drops():
+    """Without the dropout of the sub-layers' outputs two passes in training are equal."""
+    torch = pytest.importorskip("torch")
+    model, _ = torch_transformer(replace(PAPER, dropout=0.5), 4)
+    transformer = model["transformer"].train()
+    x = torch.randn(2, 4, PAPER.d_model)
+    assert not torch.equal(transformer(x, x), transformer(x, x))
+    outputs = [
+        module for name, module in transformer.named_modules() if name[:-1].endswith("dropout")
+    ]
+    assert len(outputs) == 2 * PAPER.num_layers + 3 * PAPER.decoder_layers
+    assert {module.p for module in outputs} == {0.5}
+    for module in outputs:
+        module.p = 0.0
+    assert torch.equal(transformer(x, x), transformer(x, x))
 
 
 def cells(lines, title):

@@ -13,7 +13,7 @@ from seq2seq.decoding.ensembles import members_of, normalized_weights
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.manifest import write_manifest
-from seq2seq.storage.run_files import restore_params, write_best
+from seq2seq.storage.run_files import params_directory, restore_params, write_best
 
 
 def add_checkpoint(run: Path, step: int, params) -> None:
@@ -101,6 +101,18 @@ def test_a_missing_checkpoint_of_an_ensemble_is_refused(runs):
     with pytest.raises(UserError, match="no checkpoint '3' in .*steps 2, 4 and the av") as caught:
         Translator.load(runs[0], checkpoint=[2, 3])
     assert caught.value.code == CHECKPOINT
+
+
+def test_a_run_without_steps_names_its_averages(runs, tmp_path):
+    _, run, _ = runs
+    with pytest.raises(UserError, match="'latest' in .* no steps: .* --checkpoint=average") as no:
+        Translator.load(run, checkpoint="latest")
+    assert no.value.code == CHECKPOINT
+    (tmp_path / "checkpoints" / "mean" / "params").mkdir(parents=True)
+    with pytest.raises(UserError, match="'average' in .*: expected mean; set --checkpoint=mean"):
+        params_directory(tmp_path, "average")
+    with pytest.raises(UserError, match="train first"):
+        params_directory(tmp_path / "none", "latest")
 
 
 def test_weights_are_divided_by_their_sum():

@@ -191,30 +191,32 @@ def test_the_loader_has_the_token_ids_and_the_texts_of_the_tokenizers(marian):
             assert loaded.decode(ids) == tokenizer.decode(ids)
 
 
-def loader_run(monkeypatch, capsys, *arguments, text=b""):
-    """(exit code, stdout, lines on stderr) of load_exported.py, whose model returns its lines and
-    truncates those of more than one word."""
+class Echo:
+    """A model that returns its lines and truncates those of more than one word."""
 
-    class Model:
-        def __init__(self, path, log):
-            pass
+    def __init__(self, path, log):
+        pass
 
-        def translate(self, lines):
-            self.truncated = [i for i, line in enumerate(lines) if " " in line]
-            return lines
+    def translate(self, lines):
+        self.truncated = [i for i, line in enumerate(lines) if " " in line]
+        return lines
 
-    monkeypatch.setattr(load_exported, "Exported", Model)
+
+def loader_run(monkeypatch, capsys, *arguments, text=b"", model=Echo, stdout=None):
+    """(exit code, stdout unless it is another stream, lines on stderr) of load_exported.py."""
+    monkeypatch.setattr(load_exported, "Exported", model)
     monkeypatch.setattr(sys, "argv", ["load_exported.py", *map(str, arguments)])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     monkeypatch.setattr(load_exported.jax.config, "update", lambda *_: None)
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sys, "stdout", stdout or io.TextIOWrapper(io.BytesIO()))
     code = 0
     try:
         load_exported.main()
     except SystemExit as exit:
         code = exit.code
-    sys.stdout.seek(0)
-    return code, sys.stdout.read(), capsys.readouterr().err.splitlines()
+    sys.stdout.flush()
+    out = "" if stdout else sys.stdout.buffer.getvalue().decode()
+    return code, out, capsys.readouterr().err.splitlines()
 
 
 def test_the_loader_counts_replaced_and_truncated_lines(monkeypatch, capsys, tmp_path):
@@ -235,9 +237,64 @@ def test_the_loader_prints_its_usage(monkeypatch, capsys, tmp_path):
     usage = load_exported.__doc__
     assert "python FILE < source.txt" in usage
     assert loader_run(monkeypatch, capsys, "--help") == (0, f"{usage}\n", [])
-    for arguments in ((), (tmp_path / "in.txt",), ("a.zip", "--help", "x")):
+    for arguments, problem in (
+        ((), "FILE is missing: expected one argument, got 0"),
+        ((tmp_path / "in.txt",), f"{tmp_path}/in.txt is invalid: expected a file of scripts/exp"),
+        (("a.zip", "--help", "x"), "FILE is missing: expected one argument, got 3"),
+    ):
         code, out, err = loader_run(monkeypatch, capsys, *arguments)
-        assert (code, out) == (1, "") and "\n".join(err) == usage
+        assert (code, out) == (1, "") and "\n".join(err[:-1]) == usage
+        assert err[-1].startswith(f"error: {problem}")
+
+
+def test_the_loader_ends_without_a_message_if_the_reader_of_stdout_has_ended(
+    monkeypatch, capsys, tmp_path
+):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("card.json", "{}")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stdout:  # flushed again when it is closed
+        done = loader_run(monkeypatch, capsys, tmp_path / "a.zip", text=b"a\n", stdout=stdout)
+    assert done == (0, "", [])
+
+
+@pytest.mark.parametrize(
+    "default, platforms, used",
+    [
+        ("cpu", ["cpu"], "default"),
+        ("cuda", ["cpu", "cuda"], "default"),
+        ("cuda", ["tpu", "cpu"], "cpu"),
+        ("cuda", ["rocm", "tpu"], None),
+        ("cpu", ["cuda"], None),
+        ("only cuda", ["cpu"], None),
+    ],
+)
+def test_the_loader_uses_the_cpu_if_the_file_is_not_for_the_default_platform(
+    monkeypatch, default, platforms, used
+):
+    def devices(backend="default"):
+        if default.startswith("only") and backend == "cpu":
+            raise RuntimeError("Unknown backend: 'cpu' requested")
+        return backend
+
+    monkeypatch.setattr(load_exported.jax, "local_devices", devices)
+    monkeypatch.setattr(load_exported.jax.export, "default_export_platform", lambda: default)
+    log = []
+    if used:
+        assert load_exported.devices_for(platforms, log.append) == used
+    else:
+        with pytest.raises(ValueError, match=f"got {default}; export .* --platforms={default}"):
+            load_exported.devices_for(platforms, log.append)
+    assert log == ["the file has no programs for cuda: it is run on the CPU"] * (used == "cpu")
+
+
+def test_the_loader_refuses_a_file_for_other_platforms(monkeypatch, capsys, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("card.json", '{"platforms": ["rocm", "tpu"]}')
+    done = loader_run(monkeypatch, capsys, tmp_path / "a.zip", model=load_exported.Exported)
+    message = "the file has no programs for this machine: expected rocm or tpu, got cpu; "
+    assert done == (2, "", [f"error: {message}export it again with --platforms=cpu"])
 
 
 def test_the_loader_does_not_import_this_project():

@@ -102,6 +102,9 @@ def test_an_input_object_is_not_replaced(storage, url):
         assert refused.value.code == OUTPUT
     check_outputs([url], True, ["-", "", "memory://bucket/in.txt", __file__])
     check_outputs(["$BUCKET/out.txt.x"], True, [url])
+    with pytest.raises(UserError, match="two outputs are the same file"):
+        check_outputs([url, "memory://bucket/out.txt"], True)
+    check_outputs([url, "memory://bucket/other.txt", "out.txt"], True)
 
 
 def test_a_directory_named_like_a_url_is_not_meant_by_it(tmp_path, monkeypatch):

@@ -165,3 +165,18 @@ def test_an_input_is_compared_with_all_names_that_are_written_for_an_output(tmp_
                 check_outputs([output], True, ["-", "", str(tmp_path / input_name)])
             assert caught.value.code == OUTPUT
     check_outputs([output], True, ["-", "", str(tmp_path / "none"), str(ROOT / "README.md")])
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_two_outputs_that_are_the_same_file_are_refused(tmp_path, monkeypatch, exists):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HERE", str(tmp_path))
+    (tmp_path / "link").symlink_to("out")
+    (tmp_path / "folder").symlink_to(".")
+    if exists:
+        (tmp_path / "out").write_text("mine")
+    for name in ("out", "./out", str(tmp_path / "out"), "$HERE/out", "link", "folder/out"):
+        with pytest.raises(UserError, match="two outputs are the same file: .* got out and ") as no:
+            check_outputs(["other", "out", name], True)
+        assert no.value.code == OUTPUT
+    check_outputs(["out", "other", "/dev/null", "/dev/null"], True)

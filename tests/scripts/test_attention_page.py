@@ -173,6 +173,7 @@ def test_the_command_takes_a_given_target_and_replaces_a_page(run, tmp_path):
         (["--source=a", "--target="], 3, "--target is invalid"),
         (["--source=\udcff"], 3, "--source is invalid: expected UTF-8, got '\\udcff'"),
         (["--source=a", "--npz=a.npy"], 2, "--npz is invalid: expected FILE.npz, got 'a.npy'"),
+        (["--source=a", "--output=./a.npz", "--npz=a.npz"], 6, "two outputs are the same file"),
         (["--source=a", "--output=/nowhere/a.html"], 6, "cannot write /nowhere/a.html"),
         (["--source=a", "--workdir=nowhere"], 4, "nowhere"),
     ],

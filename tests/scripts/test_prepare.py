@@ -77,14 +77,17 @@ def test_every_nth_scan_pair_is_held_out(tmp_path, call):
 
 
 @pytest.mark.parametrize(
-    "options", [["--valid=v.tsv"], ["--valid_every=5"], ["--valid=a.tsv", "--valid_every=5"]]
+    ("code", "options"),
+    [
+        (CONFIGURATION, ["--valid=v.tsv"]),
+        (CONFIGURATION, ["--valid_every=5"]),
+        (OUTPUT, ["--valid=./a.tsv", "--valid_every=5", "--overwrite"]),
+    ],
 )
-def test_incomplete_flags_to_hold_out_pairs_are_refused(tmp_path, call, options):
+def test_wrong_flags_to_hold_out_pairs_are_refused(tmp_path, call, code, options):
     (tmp_path / "a.txt").write_text(scan_line(1))
-    message = refused(
-        CONFIGURATION, call(prepare_scan, "--input=a.txt", "--output=a.tsv", *options)
-    )
-    assert "--valid" in message
+    message = refused(code, call(prepare_scan, "--input=a.txt", "--output=a.tsv", *options))
+    assert ("two outputs are the same file" if code == OUTPUT else "--valid") in message
     assert not (tmp_path / "a.tsv").exists()
 
 
@@ -190,10 +193,11 @@ def write_samsum(path, **columns):
         archive.writestr("samsum/test/dataset.arrow", b"no Arrow stream")
 
 
-def test_chats_become_lines_and_empty_ones_are_omitted(tmp_path, call):
+def test_chats_become_lines_and_empty_ones_are_omitted(tmp_path, call, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     dialogues = ["A: hi\r\nB:  what's\tup?\r\n", "", "A: bye"]
     write_samsum(tmp_path / "a.zip", dialogue=dialogues, summary=["A greets\nB.", "x", "A leaves."])
-    code, out, err = call(prepare_samsum, "--input=a.zip", "--output=a.tsv")
+    code, out, err = call(prepare_samsum, "--input=~/a.zip", "--output=a.tsv")
     assert (code, out, err) == (0, "", "a.tsv: 2 pairs, 1 omitted\n")
     assert (tmp_path / "a.tsv").read_text() == (
         "A: hi <turn> B: what's up?\tA greets B.\nA: bye\tA leaves.\n"

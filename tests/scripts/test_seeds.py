@@ -20,6 +20,7 @@ TEXTS = {
 def call(tmp_path):
     for name, lines in TEXTS.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "link").symlink_to("a0")
 
     def run(outputs, baseline="", *more):
         paths = {
@@ -56,6 +57,7 @@ def test_scores_of_a_group_and_the_difference_of_two_are_printed(call):
         ("a0,short", "", DATA, "is not parallel to --reference: expected 3 lines, got 1"),
         ("a0,a1", "a1", CONFIGURATION, "expected each file once"),
         ("a0,a0", "", CONFIGURATION, "expected each file once"),
+        ("a0", "link", CONFIGURATION, "expected each file once"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(call, outputs, baseline, code, part):

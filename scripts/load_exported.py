@@ -62,6 +62,16 @@ class Tokenizer:
         return text.strip() if self.ids else text
 
 
+def fuse_no_reductions(version: str) -> None:
+    """Let XLA compile for a CPU as decode.py does, if it has not started yet.
+
+    `version` is that of JAX at the export: another one may not have the flag, and would abort.
+    """
+    flag, flags = "xla_cpu_experimental_ynn_fusion_type", os.environ.get("XLA_FLAGS", "")
+    if version == jax.__version__ and flag not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --{flag}=-reduce"
+
+
 def devices_for(platforms: list[str], log: Callable[[str], None]) -> list[jax.Device]:
     """The devices of this process for programs of these platforms: those that JAX uses by default,
     or else those of the CPU; `log` is called with a line then. ValueError if there are none."""
@@ -92,6 +102,7 @@ class Exported:
         self.truncated: list[int] = []
         with zipfile.ZipFile(path) as file:
             self.card = json.loads(file.read("card.json"))
+            fuse_no_reductions(self.card["jax"])
             self.devices = devices_for(self.card["platforms"], log)
             self.source, self.target = (Tokenizer(file, x) for x in self.card["tokenizers"])
             parameters = [np.load(file.open(name)) for name in self.card["parameters"]]

@@ -26,6 +26,7 @@ from seq2seq.decoding.results import Source
 from seq2seq.decoding.translator import Translator
 from seq2seq.interop.models import open_model
 from seq2seq.model import platforms
+from seq2seq.runtime.devices import FUSIONS
 from seq2seq.scripts import load_exported
 from seq2seq.scripts.export import exported, tokenizer_files
 
@@ -291,10 +292,26 @@ def test_the_loader_uses_the_cpu_if_the_file_is_not_for_the_default_platform(
 
 def test_the_loader_refuses_a_file_for_other_platforms(monkeypatch, capsys, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("card.json", '{"platforms": ["rocm", "tpu"]}')
+        card = {"platforms": ["rocm", "tpu"], "jax": jax.__version__}
+        archive.writestr("card.json", json.dumps(card))
+    monkeypatch.setenv("XLA_FLAGS", "")
     done = loader_run(monkeypatch, capsys, tmp_path / "a.zip", model=load_exported.Exported)
+    assert os.environ["XLA_FLAGS"] == f" --{FUSIONS}=-reduce"
     message = "the file has no programs for this machine: expected rocm or tpu, got cpu; "
     assert done == (2, "", [f"error: {message}export it again with --platforms=cpu"])
+
+
+def test_the_loader_compiles_as_decode_with_the_same_version_of_jax(monkeypatch):
+    """XLA aborts the process for a flag that it does not know."""
+    set_flag = f"--{FUSIONS}=LIBRARY_FUSION_TYPE_DOT"
+    for version, flags, expected in (
+        (jax.__version__, "--a=1", f"--a=1 --{FUSIONS}=-reduce"),
+        (jax.__version__, set_flag, set_flag),
+        ("0.9.9", "", ""),
+    ):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        load_exported.fuse_no_reductions(version)
+        assert os.environ["XLA_FLAGS"] == expected
 
 
 def test_the_loader_does_not_import_this_project():

@@ -156,7 +156,9 @@ def candidates(
         of_rows = take_slots(rows, live, normalizer)  # 2 × [B, M]
         before, total = (jnp.expand_dims(x, range(2, values.ndim)) for x in of_rows)
         # If no token is possible, −inf − −inf is NaN, which top_k puts first or last by its sign.
-        return before + jnp.where(jnp.isneginf(values), -jnp.inf, values - total)
+        # The logits of a hypothesis that is not live may be NaN.
+        impossible = jnp.isneginf(values) | jnp.isneginf(before)
+        return before + jnp.where(impossible, -jnp.inf, values - total)
 
     values, slots, tokens = top_k_of_rows(logits, number, log_probs, allowed)  # 3 × [B, K]
     # The limit is applied to the logits of the end token only: a mask over the vocabulary would

@@ -93,7 +93,12 @@ def translate_isolated(file, text):
 
 
 @pytest.mark.parametrize(
-    "in_table, options", [(True, {}), (False, dict(min_length=9, forced_prefix="<s> <s>"))]
+    "in_table, options",
+    [
+        (True, {}),
+        (False, dict(min_length=9, forced_prefix="<s> <s>")),
+        (True, dict(max_length_ratio=0.2, forced_prefix="<s> <s>")),
+    ],
 )
 def test_an_exported_program_gives_the_bits_of_an_engine(trained, monkeypatch, in_table, options):
     """The bias is in the table, where mixed rounds it, or is added to the logits. The program

@@ -108,6 +108,14 @@ def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
     np.testing.assert_allclose(weights.cross.sum(-1), 1, atol=1e-5)
 
 
+def test_a_scored_source_is_truncated_as_that_of_a_search(translator):
+    item = Item("ein " * 100, "", target="Hund")
+    (source,), (pair,) = sources_of(translator, [item]), translator.forcing.pairs([(0, item)])
+    end = translator.engine.models[0].config.end_id
+    assert list(pair.source) == [*source.ids, end, *source.after]
+    assert pair.cut == source.cut > 0
+
+
 @pytest.mark.parametrize(
     "line, values",
     [

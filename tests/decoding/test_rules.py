@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from documents import ROOT, fenced
@@ -80,6 +81,16 @@ def test_translations_with_a_rule_have_the_scores_of_the_model(translator):
     expected = [hypothesis.score for i in (0, 3) for hypothesis in translations[i].hypotheses]
     scores = [pair.score for pair in scored(with_rules, pairs)]
     assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_rules_change_no_score_of_a_given_target(translator):
+    def forbid(logits, normalizer, history, t, sentences):
+        return logits, normalizer, jnp.ones((1, 1, logits.shape[-1]), bool).at[..., 7].set(False)
+
+    pairs = [("eins zwei", "vier elf acht"), ("drei", "eins zwei drei vier fünf")]
+    usual = scored(translator, pairs)
+    assert any(translator.target_tokenizer.piece(7) in score.tokens for score in usual)
+    assert scored(translator.with_options(rules=forbid), pairs) == usual
 
 
 def test_programs_are_kept_by_the_identity_of_the_rules(translator):

@@ -3,6 +3,7 @@
 import os
 import queue
 import threading
+import time
 
 import pytest
 from echo import in_time
@@ -10,7 +11,8 @@ from echo import in_time
 from seq2seq.decoding import streaming
 from seq2seq.decoding.command import progress as module
 from seq2seq.decoding.command.progress import DecodingProgress
-from seq2seq.decoding.streaming import in_order, windows
+from seq2seq.decoding.results import Item
+from seq2seq.decoding.streaming import in_order, in_order_with_room, weight, windows
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.prefetch import Prefetched
 
@@ -86,6 +88,43 @@ def test_results_in_any_order_are_yielded_in_order_as_soon_as_possible():
     assert [next(iterator) for _ in range(3)] == ["a", "b", "c"]
     assert list(groups) == [{3: "d"}]  # the last group was not read yet
     assert list(in_order([{7: "a"}, {8: "b"}], first=7)) == ["a", "b"]
+
+
+def wait_until(is_true):
+    while not is_true():
+        time.sleep(0.01)
+
+
+def test_a_reader_in_another_thread_has_room_for_the_items_ahead_and_ends_with_the_stream():
+    read, threads = [], []
+
+    def items():
+        for i in range(9):
+            read.append(i)
+            yield i
+
+    def compute(numbered):
+        held = []
+        threads.append(threading.Thread(target=lambda: held.extend(numbered), daemon=True))
+        threads[0].start()
+        in_time(lambda: wait_until(lambda: len(held) == 3))
+        time.sleep(0.3)  # time for an item too many
+        assert read == [0, 1, 2]
+        yield {0: "a"}
+        yield {1: "b"}
+
+    stream = in_order_with_room(compute, items(), 0, ahead=3)
+    assert next(stream) == "a"
+    in_time(lambda: wait_until(lambda: len(read) == 4))
+    time.sleep(0.1)  # the reader waits for room
+    stream.close()
+    threads[0].join(60)
+    assert not threads[0].is_alive()
+
+
+def test_a_long_target_counts_as_a_long_text():
+    long = "x" * 4096
+    assert weight((0, Item("", "", target=long))) == weight((0, Item(long, ""))) > 2
 
 
 @pytest.fixture

@@ -7,11 +7,14 @@ import jax
 import numpy as np
 import pytest
 from echo import echoing_translator
-from random_translator import translator_of
+from random_parameters import random_params
+from random_translator import scored, translator_of
 from tiny import WORDS
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.engine import engine
+from seq2seq.decoding.engine.lanes import Lanes
+from seq2seq.decoding.results import Item, as_item
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import CHOICES, ModelConfig
 from seq2seq.model.hypotheses import Hypotheses
@@ -43,6 +46,16 @@ def test_weights_that_are_cast_serve_no_translator_of_a_wider_dtype():
         for options in (dict(alpha=1.0), dict(dtype="mixed"))
     )
     assert shared == dtypes_of(wide) != cast == dtypes_of(narrow)
+
+
+def test_translators_of_shared_models_use_new_parameters():
+    """Also one whose parameters are cast, which needs a copy of its own."""
+    translator, options = translator_of(), dict(dtype="bfloat16")
+    pairs = [("eins zwei", "vier elf acht")]
+    before = scored(translator.with_options(**options), pairs)
+    translator.use(random_params(translator.engine.models[0].config, 7))
+    after = scored(translator.with_options(**options), pairs)
+    assert after == scored(translator_of(seeds=(7,)).with_options(**options), pairs) != before
 
 
 def dtypes_of(translator):
@@ -164,6 +177,21 @@ def test_a_sentence_that_does_not_fit_into_memory_is_refused_and_other_errors_ar
     translator.engine._search = broken
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         translator.translate(["eins"])
+
+
+def test_a_sentence_that_does_not_fit_is_refused_after_fewer_halvings_than_the_most():
+    def full():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
+
+    lanes = Lanes(2)
+    assert lanes.run_or_halve(2, 16, full) is None and lanes.of(16) == 1
+    with pytest.raises(UserError, match="1 sentences of up to 16 tokens do not fit"):
+        lanes.run_or_halve(1, 16, full)
+
+
+def test_a_source_prefix_that_is_no_string_is_refused():
+    with pytest.raises(TypeError, match=r"lines\[3\] must be a string"):
+        as_item((3, Item("a", "a", source_prefix=7)))
 
 
 def test_length_ratios_of_any_size_limit_the_length():

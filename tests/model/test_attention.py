@@ -79,6 +79,16 @@ def test_attention_equals_equation_1_for_every_broadcast_mask():
         np.testing.assert_allclose(weights, expected_weights, atol=1e-6, err_msg=case)
 
 
+def test_a_bias_of_the_scores_is_added_in_float32():
+    queries, keys, values = (x.astype(jnp.bfloat16) for x in queries_keys_values())
+    bias, function = normal(1, H, T, S), partial(dot_product_attention, scale=False)
+    _, weights = jax.jit(function)(queries, keys, values, bias=bias)
+    q, k = (np.asarray(x, np.float64) for x in (queries, keys))
+    expected = np.exp(q @ np.swapaxes(k, -1, -2) + np.asarray(bias, np.float64))
+    expected /= expected.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+
+
 def test_weights_sum_to_one_and_to_zero_for_fully_masked_queries():
     mask = random_mask(B, H, T, S)
     mask[0, 1, 3] = mask[1, :, 0] = False

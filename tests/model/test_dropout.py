@@ -46,6 +46,13 @@ def correlation(a, b):
     return abs(np.corrcoef(a, b)[0, 1]) * math.sqrt(a.size)
 
 
+def test_no_two_places_of_a_row_have_the_same_bits():
+    """The hash of a place is a bijection of its number."""
+    for shape in ((101, 103), (103, 101), (3, 61, 67)):
+        for row in np.asarray(bits_of(KEYS[0], jnp.arange(2), shape)):
+            assert len(np.unique(row)) == row.size
+
+
 def test_without_a_key_or_a_rate_there_is_no_dropout():
     x = normal(B, T, D)
     assert dropout(x, 0.5, None) is x

@@ -22,6 +22,7 @@ from seq2seq.model.layers import (
     feed_forward,
     layer_norm,
     logits,
+    rms_norm,
 )
 
 B, T, D, F, V = 2, 5, 13, 17, 23
@@ -57,14 +58,20 @@ def test_layer_norm_equals_the_formula(epsilon):
     )
 
 
-def test_layer_norm_of_bfloat16_has_float32_statistics():
+def test_a_norm_of_bfloat16_is_computed_in_float32_and_rounded_once():
     x = jnp.asarray(np.asarray(normal(B, T, 257)) + 3.0, jnp.bfloat16)
-    a = np.asarray(x, np.float64)
-    expected = (a - a.mean(-1, keepdims=True)) / a.std(-1, keepdims=True)
-    got = jax.jit(layer_norm, static_argnums=3)(x, jnp.ones(257), jnp.zeros(257), 1e-6)
-    assert got.dtype == jnp.bfloat16
-    got = np.asarray(got).astype(np.float32)
-    np.testing.assert_allclose(got, expected, rtol=2**-8, atol=1e-5)
+    scale, bias = normal(257, seed=1), normal(257, seed=2)
+    a, s, b = float64(x, scale, bias)
+    centred = (a - a.mean(-1, keepdims=True)) / a.std(-1, keepdims=True)
+    of_rms = a / np.sqrt((a**2).mean(-1, keepdims=True))
+    for norm, arguments, expected in (
+        (layer_norm, (scale, bias), centred * s + b),
+        (rms_norm, (scale,), of_rms * s),
+    ):
+        got = jax.jit(norm, static_argnums=1 + len(arguments))(x, *arguments, 1e-6)
+        assert got.dtype == jnp.bfloat16
+        got = np.asarray(got).astype(np.float32)
+        np.testing.assert_allclose(got, expected, rtol=2**-8, atol=1e-5)
 
 
 def test_every_choice_of_activation_is_implemented():

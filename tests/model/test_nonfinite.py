@@ -99,6 +99,18 @@ def test_a_sentence_with_nonfinite_logits_is_nan_and_changes_no_other(kind, wher
             assert array[~bad].tobytes() == usual_array[~bad].tobytes()
 
 
+def test_logits_of_a_hypothesis_that_is_not_live_may_be_nan():
+    """The first token is 4, so the second beam has no hypothesis. After 4, END or 4 follow, with
+    the logits 0 and 1."""
+    table = np.full((6, 6), np.nan, np.float32)
+    table[START], table[4] = -np.inf, -np.inf
+    table[START, 4], table[4, END], table[4, 4] = 0.0, 0.0, 1.0
+    step, start, limit = bigram_step(jnp.asarray(table)[None]), jnp.array([START]), jnp.array([4])
+    options = dict(beam_size=2, max_length=4, end_id=END, alpha=0.0)
+    hypotheses = beam_search(step, None, start, limit, **options)
+    np.testing.assert_allclose(hypotheses.log_probs[0, 0], -np.log(1 + np.e), rtol=1e-5)
+
+
 def test_no_row_makes_more_steps_than_its_limit_for_any_values():
     """Also if the penalty overflows: −inf / inf is NaN, which compares as false."""
     random = np.random.default_rng(0)

@@ -24,6 +24,13 @@ def sines_and_cosines(layout):
     return (table[:, ::2], table[:, 1::2]) if layout == "interleaved" else np.split(table, 2, 1)
 
 
+def test_a_rotation_of_bfloat16_is_that_of_float32_rounded_once():
+    x = jax.random.normal(jax.random.key(0), (B, H, T, K)).astype(jnp.bfloat16)
+    positions = jnp.asarray(np.random.default_rng(0).integers(0, 1021, (B, T)))
+    wide = rotate_jit(x.astype(jnp.float32), positions)
+    np.testing.assert_array_equal(rotate_jit(x, positions), wide.astype(jnp.bfloat16))
+
+
 def test_sinusoids_equal_the_formula_of_section_3_5():
     table = sinusoidal_positions(T, D)
     for pos in range(T):

@@ -115,6 +115,14 @@ def test_positions_start_at_zero_by_default():
     assert np.abs(shifted - usual).max() > 1e-2
 
 
+def test_rotary_positions_are_relative_within_each_side():
+    """The queries and keys of cross-attention are not rotated."""
+    logits, inputs, (source, target) = jitted(PRE_ROTARY), [*BATCH[:2], *ONES], POSITION_IDS
+    usual = logits(*inputs, source, target)
+    np.testing.assert_allclose(logits(*inputs, source, target + 5), usual, atol=2e-5)
+    np.testing.assert_allclose(logits(*inputs, source + 3, target), usual, atol=2e-5)
+
+
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_the_encoder_depends_on_order_only_through_positions(positions):
     encode, segments = jitted(with_positions(positions), "encode"), ONES[0]

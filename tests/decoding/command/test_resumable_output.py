@@ -315,6 +315,9 @@ def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run
         before = fingerprint_of(run)
         (run / name).write_text("changed")
         assert (fingerprint_of(run) != before) == matters, name
+    before = fingerprint_of(run, checkpoint="average")
+    (run / "best.json").write_text('{"checkpoint": 7}')
+    assert fingerprint_of(run, checkpoint="average") == before
 
 
 def test_a_fingerprint_depends_on_options_versions_and_device(run, monkeypatch):

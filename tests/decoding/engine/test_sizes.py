@@ -11,7 +11,7 @@ from seq2seq.decoding.engine.lanes import lanes_of
 from seq2seq.decoding.engine.requests import max_lengths
 from seq2seq.decoding.engine.sizes import sizes_of
 from seq2seq.model.cache import empty_memory
-from seq2seq.model.config import ModelConfig
+from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.platforms import CPU, GPU, TPU
 from seq2seq.storage.config import DecodingConfig
 
@@ -41,6 +41,12 @@ def test_on_a_cpu_a_device_searches_32_sentences(beam_size, memory):
     chosen = sizes("cpu", memory, devices=2, beam_size=beam_size)
     assert chosen.batch_size == 32 and chosen.window == 2 * 32 * CPU.window
     assert chosen == sizes("cpu", memory, devices=2, beam_size=beam_size, batch_size=32)
+
+
+def test_the_parameters_of_each_model_of_an_ensemble_need_memory():
+    memory = 10 * num_parameters(MODEL)
+    assert sizes(memory=memory).batch_size > 1
+    assert sizes(memory=memory, models=(MODEL,) * 3).batch_size == 1
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])

@@ -12,6 +12,7 @@ import pytest
 from random_translator import LINES, scored, translator_of
 
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
+from seq2seq.decoding.results import Item
 from seq2seq.model.scoring import score_targets
 
 
@@ -70,6 +71,15 @@ def test_a_score_records_how_much_of_its_pair_was_truncated(translator):
     short, long = translator.score([("eins", "zwei"), ("eins", "zwei " * 100)])
     assert (short.kept, short.tokens, short.truncated) == (2, 2, False)
     assert (long.kept, long.tokens, long.truncated) == (16, 101, True)
+
+
+def test_an_annotated_end_is_free_at_a_limit_that_a_prefix_sets():
+    translator = translator_of(forced_end=True, max_length_ratio=0.5)
+    item = Item("eins zwei drei", "", prefix="elf elf elf")
+    (translation,) = translator.stream([item], annotate=True)
+    best = translation.hypotheses[0]
+    assert best.length == 4 and best.scored.log_probs[-1] == 0.0
+    assert best.scored.log_prob == pytest.approx(best.log_prob, abs=1e-4)
 
 
 @pytest.mark.parametrize("renormalize", [False, True])

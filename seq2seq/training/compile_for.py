@@ -59,12 +59,13 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
 
 
 def with_vocabulary_sizes(config: Config) -> Config:
-    """The config of a run that has no vocabulary yet, with the size that it asks for."""
-    size = config.data.vocab_size
+    """The config of a run that has no vocabulary yet, with the sizes that it asks for."""
+    source = config.data.vocab_size
+    target = config.data.target_vocab_size or source
     model = replace(
         config.model,
-        source_vocab_size=config.model.source_vocab_size or size,
-        target_vocab_size=config.model.target_vocab_size or size,
+        source_vocab_size=config.model.source_vocab_size or source,
+        target_vocab_size=config.model.target_vocab_size or target,
     )
     return replace(config, model=model)
 

@@ -6,10 +6,13 @@ import jax
 import pytest
 from tiny import tiny_config, write_run
 
+from seq2seq.data.config import DataConfig
 from seq2seq.decoding import compile_for as decoding
 from seq2seq.decoding.translator import Translator
+from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.compile_report import Report
 from seq2seq.runtime.targets import TPUS, Target
+from seq2seq.storage.config import Config
 from seq2seq.training import compile_for as training
 
 LIMIT = TPUS["v5e"].memory
@@ -23,6 +26,17 @@ def compiler(rows_of, row_bytes):
         return Report(row_bytes * rows, 0, 1e9, 10**9, 10**6, 10**6, 1.0)
 
     return compiled_report
+
+
+def test_the_vocabularies_have_the_sizes_of_the_config():
+    for data, model, expected in (
+        ({"vocab_size": 70}, {}, (70, 70)),
+        ({"vocab_size": 70, "target_vocab_size": 90}, {}, (70, 90)),
+        ({"vocab_size": 70}, {"source_vocab_size": 50, "target_vocab_size": 60}, (50, 60)),
+    ):
+        config = Config(data=DataConfig(**data), model=ModelConfig(**model))
+        sizes = training.with_vocabulary_sizes(config).model
+        assert (sizes.source_vocab_size, sizes.target_vocab_size) == expected
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,14 @@ def test_attention_equals_equation_1_for_every_broadcast_mask():
         np.testing.assert_allclose(weights, expected_weights, atol=1e-6, err_msg=case)
 
 
+def test_scores_of_bfloat16_are_summed_in_float32():
+    """Which a CPU does in any case: the program says so."""
+    inputs = [x.astype(jnp.bfloat16) for x in queries_keys_values()]
+    text = attend.lower(*inputs).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert len(products) == 2 and products[0].endswith("xf32>")
+
+
 def test_a_bias_of_the_scores_is_added_in_float32():
     queries, keys, values = (x.astype(jnp.bfloat16) for x in queries_keys_values())
     bias, function = normal(1, H, T, S), partial(dot_product_attention, scale=False)

@@ -33,6 +33,7 @@ from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps
 from seq2seq.training import trainer
 from seq2seq.training.dry_run import dry_run
+from seq2seq.training.resume import changed_files
 
 ONE_STEP = {f"training__{name}": 1 for name in ("num_steps", "eval_every", "checkpoint_every")}
 
@@ -169,6 +170,12 @@ def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
     assert tuple(stored) == log
     assert "1 blank" in log[0] and "1 source longer than 15 tokens" in log[0]
     assert "duplicate" in log[0] and any("loss weights: 0.5 to 1.5" in line for line in log)
+
+
+def test_changed_files_are_those_that_were_added_removed_or_changed():
+    stored = {"train": {"same": "1", "changed": "2", "removed": "3"}}
+    current = {"train": {"same": "1", "changed": "4", "added": "5"}}
+    assert changed_files(stored, current) == ["changed", "removed", "added"]
 
 
 def test_a_different_configuration_is_refused_with_the_fields(tmp_path):

@@ -4,12 +4,12 @@
 DIRECTORY contains train, val and test_2016_flickr, .en.gz and .de.gz.
 
 test_2016_flickr, sacreBLEU (cased, 13a, 2.6.0), dtype mixed, beam 5, the checkpoint that is best on
-val: 40.55 ± 0.33 (40.40, 40.93, 40.33 with seeds 0, 1 and 2; val 41.14, 40.93, 41.06);
-the three as an ensemble 41.34 (val 42.20). Seed 0 took 25 min on two otherwise idle cores of an
-AMD EPYC (Zen 5) at 6,500 target tokens/s; seeds 1 and 2 took 37 min at the same time on one core
+val: 40.55 ± 0.33 (40.40, 40.93 and 40.33 with seeds 0, 1 and 2; val 41.14, 40.93 and 41.06); the
+three as an ensemble 41.34 (val 42.20). Seed 0 took 25 min on two otherwise idle cores of an AMD
+EPYC (Zen 5), at 6,500 target tokens/s; seeds 1 and 2 took 37 min at the same time, on one core
 each. jax 0.10.2, commit daba944, with these options as flags. The options were chosen on val
-(benchmarks/recipes.md). Before, with Adam, without R-Drop and 2,048 tokens a step: 39.73 ± 0.18,
-and 40.99 as an ensemble (commits 777f88e and 14d772d).
+(benchmarks/recipes.md). With Adam, without R-Drop, and 2,048 tokens a step: 39.73 ± 0.18, and 40.99
+as an ensemble (commits 777f88e and 14d772d).
 """
 
 from seq2seq.data.config import DataConfig

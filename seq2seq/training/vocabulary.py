@@ -87,8 +87,8 @@ def new_tokenizers(
     `log` receives a warning about tags that occur in words, and at times the progress.
     """
     tags = corpus_tags(config.corpus)
-    for tag in tags if config.tokenizer != "words" else ():
-        if tag.isalnum():
+    if config.tokenizer != "words":
+        for tag in filter(str.isalnum, tags):
             log(
                 f"warning: the tag {tag} is cut out of every word that contains it; a tag such as "
                 f">>{tag}<< is not"

@@ -76,26 +76,26 @@ def logits_of(params, source, inputs, mask=1.0):
     return hidden @ params["output_embedding/table"].T + params["output_bias"], hidden, near, early
 
 
+def log_softmax(x):
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
 def pair_sums(logits, labels, smoothing):
     """The sums of LossSums of a pair, and the gradient of its smoothed loss [T, V]."""
-    top = logits.max(-1, keepdims=True)
-    log_probs = logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
+    log_probs = log_softmax(logits)
     places = np.arange(len(labels)), labels
     nll = -log_probs[places].sum()
     loss = (1 - smoothing) * nll - smoothing * log_probs.mean(-1).sum()
     wanted = np.full(logits.shape, smoothing / logits.shape[1])
     wanted[places] += 1 - smoothing
-    correct = (logits[places] >= top[:, 0]).sum()
+    correct = (logits[places] >= logits.max(-1)).sum()
     return np.array([loss, nll, correct, len(labels)]), np.exp(log_probs) - wanted
 
 
 def divergence_of(logits, others):
     """KL(p ‖ q) + KL(q ‖ p), summed over the tokens of a pair, and its gradients [T, V] at the
     logits of p and of q."""
-
-    def log_softmax(x):
-        x = x - x.max(-1, keepdims=True)
-        return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
     def gradient(p, q, log_ratio):
         return p - q + p * (log_ratio - (p * log_ratio).sum(-1, keepdims=True))

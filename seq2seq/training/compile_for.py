@@ -73,7 +73,7 @@ def with_vocabulary_sizes(config: Config) -> Config:
 def step_program(config: Config, rows: int, target: Target) -> Traced:
     """The training step on `rows` rows of a micro-batch for each device."""
     model = make_model(config.model)
-    optimizer = make_optimizer(config.training, config.model.d_model)
+    optimizer = make_optimizer(config.training, config.model.d_model, config.model.weights_dtype)
     step = make_train_step(model, optimizer, config.training)
     state = jax.eval_shape(partial(init_state, model, optimizer, config.training))
     counts = len(target.devices), config.training.accumulate

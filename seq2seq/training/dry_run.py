@@ -93,7 +93,7 @@ def do_one_step(config: Config, run: Run, batches: Batches, resumes: bool) -> No
     """Make the state, check memory and disk space, and do one step. `resumes`: the parameters of
     training.init_from, which may not exist any more, are not used."""
     model = make_model(config.model)
-    optimizer = make_optimizer(config.training, config.model.d_model)
+    optimizer = make_optimizer(config.training, config.model.d_model, config.model.weights_dtype)
     fresh_state = partial(init_state, model, optimizer, config.training)
     check_state(jax.eval_shape(fresh_state, None), config)
     state = fresh_state(None if resumes else initial_params(config, run))

@@ -51,9 +51,11 @@ def learning_rate_schedule(config: TrainingConfig, d_model: int) -> optax.Schedu
     return warmup_and_decay
 
 
-def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformationExtraArgs:
+def make_optimizer(
+    config: TrainingConfig, d_model: int, dtype: str = "float32"
+) -> optax.GradientTransformationExtraArgs:
     """Clipping by global norm, then Adam(β1, β2, ε) (section 5.3), Adafactor or Muon, with
-    decoupled weight decay.
+    decoupled weight decay. `dtype` is that of the operands of Muon's products.
 
     `update` takes the step number (from 0) as the keyword argument `step`, which determines the
     learning rate.
@@ -64,7 +66,7 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
     return optax.chain(
         *clip,
         optax.chain(
-            *SCALINGS[config.optimizer](config),
+            *SCALINGS[config.optimizer](config, dtype),
             *decay,
             scale_by_learning_rate(learning_rate_schedule(config, d_model)),
         ),
@@ -85,12 +87,12 @@ def clip_by_norm(limit: float) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-def adam_scaling(config: TrainingConfig) -> list[optax.GradientTransformation]:
+def adam_scaling(config: TrainingConfig, _: str) -> list[optax.GradientTransformation]:
     """The update of Adam without learning rate and decay."""
     return [optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon)]
 
 
-def adafactor_scaling(config: TrainingConfig) -> list[optax.GradientTransformation]:
+def adafactor_scaling(config: TrainingConfig, _: str) -> list[optax.GradientTransformation]:
     """The update of Adafactor (Shazeer and Stern 2018, algorithms 4 and 5) without learning rate
     and decay: factored second moments, clipped updates, and steps relative to the parameter.
     """

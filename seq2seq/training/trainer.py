@@ -62,7 +62,7 @@ class Trainer:
         self.config, self.run, self.data, self.stop = config, run, data, stop
         self.translator = translator
         self.model = make_model(config.model)
-        self.optimizer = make_optimizer(training, config.model.d_model)
+        self.optimizer = make_optimizer(training, config.model.d_model, config.model.weights_dtype)
         parts = jax.device_count() * training.accumulate
         rows = own_rows(config.rows_per_batch, parts, processes.index(), processes.count())
         self.batches = training_batches(config, data, rows)

@@ -243,8 +243,10 @@ def matrices_of(path, x):
     return [x] if name in ("inner", "gate", "outer") else []
 
 
-@pytest.mark.parametrize("kind", ["transformer", "rnn_attention"])
-def test_muon_makes_the_momentum_of_matrices_orthogonal_and_updates_the_rest_by_adam(kind):
+@pytest.mark.parametrize(
+    "kind, dtype", [("transformer", "float32"), ("rnn_attention", "float32"), ("rnn", "bfloat16")]
+)
+def test_muon_makes_the_momentum_of_matrices_orthogonal_and_updates_the_rest_by_adam(kind, dtype):
     """Against singular value decompositions, for the parameters of a model, in two updates."""
     transformer = kind == "transformer"
     options = dict(d_ff=20, num_heads=2, attention_bias=True, gated_feed_forward=True)
@@ -265,7 +267,7 @@ def test_muon_makes_the_momentum_of_matrices_orthogonal_and_updates_the_rest_by_
         )
 
     params, gradients = drawn(1.0), [drawn(1.0), drawn(2.0)]
-    adam, optimizer = optax.nadam(0.03, b2=0.98), make_optimizer(training, 8)
+    adam, optimizer = optax.nadam(0.03, b2=0.98), make_optimizer(training, 8, dtype)
 
     @jax.jit
     def two_updates(params, gradients):
@@ -282,8 +284,7 @@ def test_muon_makes_the_momentum_of_matrices_orthogonal_and_updates_the_rest_by_
     for path, change in changes.items():
         name = path.split("/")[-1]
         decay = 0.0 if name.endswith("bias") or name == "scale" else 0.5 * 0.03 * params[path]
-        momentum = 0.95 * 0.05 * first[path] + 0.05 * second[path]
-        momentum = 0.95 * momentum / (1 - 0.95**3) + 0.05 * second[path] / (1 - 0.95**2)
+        momentum = 0.95 * (0.95 * first[path] + second[path]) + second[path]
         pairs = list(zip(*(matrices_of(path, x) for x in (change + decay, momentum)), strict=True))
         if not pairs:
             np.testing.assert_allclose(change + decay, by_adam[path], rtol=1e-4, atol=1e-7)
@@ -293,7 +294,8 @@ def test_muon_makes_the_momentum_of_matrices_orthogonal_and_updates_the_rest_by_
             for _ in range(5):
                 values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
             expected = -0.03 * 0.2 * np.sqrt(max(moment.shape)) * (u * values) @ v
-            np.testing.assert_allclose(matrix, expected, rtol=1e-3, atol=1e-5)
+            error = np.abs(matrix - expected).max()
+            assert error < 1e-6 if dtype == "float32" else 1e-5 < error < 2e-3, path
     moments = sum(x.size for path, x in params.items() if matrices_of(path, x))
     rest = sum(x.size for x in params.values()) - moments
     sizes = sum(x.size for x in jax.tree.leaves(state))

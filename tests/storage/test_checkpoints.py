@@ -15,7 +15,7 @@ from seq2seq.interop.models import find_params
 from seq2seq.runtime import temporaries
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
-from seq2seq.storage import checkpoints
+from seq2seq.storage import checkpoints, manifest
 from seq2seq.storage import run as run_module
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.run import Run
@@ -135,6 +135,41 @@ def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypa
             run_training(tmp_path / "run", config)
     assert read_best(tmp_path / "run")["checkpoint"] in steps(tmp_path / "run")
     assert find_params(tmp_path / "run", "best").is_dir()
+
+
+def test_a_save_of_the_last_step_that_failed_is_repeated(tmp_path, monkeypatch):
+    """Training is stopped while the disk is full."""
+    write, attempts = checkpoints.write_manifest, []
+
+    def full_once(directory):
+        if directory.name == "4":
+            attempts.append(directory)
+            if len(attempts) == 1:
+                raise OSError(28, "No space left on device")
+        write(directory)
+
+    monkeypatch.setattr(checkpoints, "write_manifest", full_once)
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "run", run_config(), stop_after=4)
+    assert max(steps(tmp_path / "run")) == 4 and len(attempts) == 2
+
+
+def test_the_files_of_a_checkpoint_are_synced_to_the_disk_before_its_manifest(
+    tmp_path, monkeypatch
+):
+    """And the directory after it: its name may appear on the disk before its content."""
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params" / "data").write_bytes(b"data")
+    synced = []
+    monkeypatch.setattr(manifest, "sync_to_disk", lambda path: synced.append(path))
+    write = manifest.write_atomic
+    monkeypatch.setattr(
+        manifest, "write_atomic", lambda path, text: (synced.append(path), write(path, text))
+    )
+    manifest.write_manifest(tmp_path)
+    *before, written, last = synced
+    assert set(before) == {tmp_path / "params", tmp_path / "params" / "data"}
+    assert (written, last) == (tmp_path / manifest.NAME, tmp_path)
 
 
 def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkeypatch, capsys):

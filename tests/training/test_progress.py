@@ -242,15 +242,21 @@ def test_the_expected_duration_is_that_of_the_remaining_steps(
     monkeypatch, log_every, start, max_epochs, bound
 ):
     """A step takes 2 s. The first one includes the compilation; an evaluation follows the third."""
-    clock, lines = [1000.0], []
+    clock, lines, shown = [1000.0], [], []
+
+    def log(line):
+        (shown if line.startswith("step ") else lines).append(line)
+
     monkeypatch.setattr("seq2seq.training.progress.perf_counter", lambda: clock[0])
-    run = SimpleNamespace(log=lines.append, record=lambda *_: None, progress=lambda _: None)
+    run = SimpleNamespace(log=log, record=lambda *_: None, progress=log)
     config = TrainingConfig(num_steps=100, log_every=log_every, max_epochs=max_epochs)
     progress = Progress(run, config, start, None, Stopwatch(0))
-    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=7.0, learning_rate=0.1)
+    metrics = dict(loss=1.0, gradient_norm=1.0, accuracy=0.5, tokens=6.0, learning_rate=0.1)
     for step in range(start + 1, start + 10):
         clock[0] += {start + 1: 60, start + 4: 50}.get(step, 2)
         progress.report(step, dict(metrics), DataPosition())
+        if step in (start + 2, start + 3):  # the compilation does not count
+            assert "  3 target tokens/s  " in shown[-1]
     (line,) = (line for line in lines if line.startswith("expected duration"))
     left = 100 - (start + 6)
     minutes, seconds = divmod(2 * left, 60)

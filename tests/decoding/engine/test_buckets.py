@@ -101,3 +101,11 @@ def test_threads_with_the_least_work_get_the_lines_of_small_groups():
     parts = divided([20, *[5] * 8], threads=3)
     assert [bool(part) for part in parts[32]] == [True, False, False]
     assert [len(part) for part in parts[8]] == [0, 4, 4]
+
+
+def test_a_thread_keeps_the_work_of_longer_buckets():
+    """Both have a batch of 30 tokens a line, the first also one of 20: the second is free first."""
+    groups = [(8, [9]), (24, [8]), (32, [*range(8)])]
+    lengths = [*[30] * 8, 20, 5]
+    shares = dict(divide(groups, lengths, 2, lambda bucket: 4))
+    assert shares == {32: [[0, 2, 4, 6], [1, 3, 5, 7]], 24: [[8], []], 8: [[], [9]]}

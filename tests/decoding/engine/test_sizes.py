@@ -9,7 +9,7 @@ import pytest
 from seq2seq.decoding.engine.buckets import length_buckets
 from seq2seq.decoding.engine.lanes import lanes_of
 from seq2seq.decoding.engine.requests import max_lengths
-from seq2seq.decoding.engine.sizes import sizes_of
+from seq2seq.decoding.engine.sizes import lane_bytes, sizes_of
 from seq2seq.model.cache import empty_memory
 from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.platforms import CPU, GPU, TPU
@@ -85,6 +85,19 @@ def test_more_memory_never_gives_a_smaller_batch_and_more_work_never_a_larger_on
     assert sizes(memory=16 * GB, max_extra_length=400).batch_size < usual
     large = ModelConfig(source_vocab_size=10**6, target_vocab_size=10**6, max_length=512)
     assert sizes(memory=16 * GB, models=(large,)).batch_size < usual
+
+
+@pytest.mark.parametrize("source, extra, beams", [(512, 0, 1), (16, 496, 8)])
+def test_attention_weights_need_memory(source, extra, beams):
+    """With 64 heads instead of 1, the caches are equal. The encoder has weights of all pairs of
+    source tokens; a step those of each hypothesis to the steps of all of its sentence."""
+    model = ModelConfig(source_vocab_size=9, target_vocab_size=9, d_model=64, max_length=512)
+    options = DecodingConfig(beam_size=beams, max_extra_length=extra)
+    few, many = (
+        lane_bytes(replace(model, num_heads=heads), options, source, 512) for heads in (1, 64)
+    )
+    weights = source**2 if beams == 1 else beams * 512 * beams
+    assert many - few >= 4 * 63 * weights
 
 
 @pytest.mark.parametrize("kind", ["rnn", "rnn_attention"])

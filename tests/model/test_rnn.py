@@ -10,14 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from marks import slow_except
 from small_transformer import BATCH, SOURCE_LENGTHS, TARGET_LENGTHS, V, ids, jitted, variables_of
 
 from seq2seq.model.config import TRANSFORMER_ONLY, ModelConfig, num_parameters
 from seq2seq.model.encoder_decoder import DecoderState
-from seq2seq.model.gru import GruParams, gru, gru_cell, segment_starts
+from seq2seq.model.gru import Gru, GruParams, gru, gru_cell, segment_starts
 from seq2seq.model.kinds import make_model
-from seq2seq.model.rnn import AdditiveAttentionParams, additive_attention, context_vectors
+from seq2seq.model.layers import Dropout
+from seq2seq.model.rnn import (
+    AdditiveAttentionParams,
+    DecoderLayer,
+    RnnDecoder,
+    RnnEncoder,
+    additive_attention,
+    context_vectors,
+)
 from seq2seq.model.scoring import score_targets
 from seq2seq.model.translate import Request, Search, translate
 
@@ -265,6 +274,32 @@ def test_dropout_depends_on_the_row_id_only(kind):
     again = np.asarray(run(np.array([0, 7, 5, 6]), *[x[[1, 0, 0, 1]] for x in batch]))
     np.testing.assert_allclose(hidden[[2, 0, 1]], again[[1, 2, 3]], rtol=1e-5)
     assert np.abs(hidden[0] - hidden[2]).max() > 1e-2  # equal pairs in rows 5 and 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_is_applied_to_the_inputs_of_all_layers_and_to_the_output_of_the_last(kind):
+    config, dropped, read = small(kind, dropout=0.3), [], []
+    variables = variables_of(config)
+
+    def record(call, args, kwargs, context):
+        result = call(*args, **kwargs)
+        match context.module, context.method_name:
+            case Dropout(), "__call__":
+                dropped.append(result)
+            case (Gru() | DecoderLayer(), "__call__") | (RnnDecoder(), "hidden"):
+                read.append(args[0])
+            case RnnEncoder(), "__call__":
+                read.append(result)
+        return result
+
+    with nn.intercept_methods(record):
+        apply = partial(make_model(config).apply, rngs={"dropout": jax.random.key(0)})
+        jax.eval_shape(partial(apply, method="hidden"), variables, *BATCH[:4])
+    directions = 2 if kind == "rnn_attention" else 1
+    assert len(read) == directions * 2 + 1 + 2 + 1  # two layers each
+    assert len(dropped) == 3 + 3
+    for x in read:
+        assert any(x is output for output in dropped)
 
 
 # Search.

@@ -277,6 +277,36 @@ def test_dropout_depends_on_the_row_id_only(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_in_mixed_all_weights_are_multiplied_in_bfloat16(kind):
+    """Only the weights of the attention are multiplied with values that are no weights."""
+    config = small(kind, dtype="mixed")
+    shapes = jax.eval_shape(lambda: variables_of(config))
+    text = jax.jit(make_model(config).apply).lower(shapes, *BATCH[:4]).as_text()
+    dots = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+    weights = [line.rpartition(" : ")[2] for line in dots if "batching_dims" not in line]
+    assert all(operands.count("xbf16>") == 2 for operands in weights)
+    # In each of 2 layers: inputs and states; initial states, logits. With attention: the backward
+    # direction; query, key, score and context; the output layer.
+    assert len(weights) == (8 + 2 + (4 + 4 + 1) * config.attends)
+
+
+def test_the_initial_states_equal_the_equation_in_numpy():
+    config = small("rnn")
+    variables = variables_of(config)
+    context = normal(2, 3, D)
+
+    def initial_states(model, context):
+        return model.decoder.initial_states(context)
+
+    states = make_model(config).apply(variables, jnp.asarray(context), method=initial_states)
+    weight = variables["params"]["decoder"]["initial"]
+    bias = variables["params"]["decoder"]["initial_bias"]
+    for layer in range(2):
+        expected = np.tanh(context @ np.asarray(weight[:, layer]) + np.asarray(bias[layer]))
+        np.testing.assert_allclose(states[:, :, layer], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_dropout_is_applied_to_the_inputs_of_all_layers_and_to_the_output_of_the_last(kind):
     config, dropped, read = small(kind, dropout=0.3), [], []
     variables = variables_of(config)

@@ -306,6 +306,26 @@ def test_the_initial_states_equal_the_equation_in_numpy():
         np.testing.assert_allclose(states[:, :, layer], expected, atol=1e-5)
 
 
+def test_initial_weights_of_each_gate_are_uniform_or_orthogonal():
+    """Uniform by Glorot and Bengio 2010 (equation 16) for inputs, orthogonal for states; those of
+    the attention's scores keep the variance of a sum of D values."""
+    width = 120
+    config = small("rnn_attention", d_model=width)
+    init = partial(make_model(config).init, jax.random.key(0))
+    params = jax.device_get(jax.jit(init)(*BATCH[:4]))["params"]
+    layer = params["decoder"]["layers_0"]
+    bound = (6 / (width + width)) ** 0.5
+    for weight in (layer["gru"]["input"], layer["context"], params["decoder"]["initial"]):
+        for gate in np.moveaxis(weight, 1, 0):
+            assert 0.99 * bound < np.abs(gate).max() <= bound
+            assert gate.std() == pytest.approx(bound / 3**0.5, rel=0.03)
+    gates = np.moveaxis(layer["gru"]["recurrent"], 1, 0)
+    for gate in gates:
+        np.testing.assert_allclose(gate.T @ gate, np.eye(width), atol=1e-5)
+    assert all(np.abs(gates[i] - gates[j]).max() > 0.1 for i, j in ((0, 1), (0, 2), (1, 2)))
+    assert layer["cross_attention"]["score"].std() == pytest.approx(width**-0.5, rel=0.25)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_is_applied_to_the_inputs_of_all_layers_and_to_the_output_of_the_last(kind):
     config, dropped, read = small(kind, dropout=0.3), [], []

@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024): nearly orthogonal updates of the weight matrices of layers.
 
-Matrices of the same shape are updated as one array, a stack: a few large products instead of
-hundreds of small ones.
+Matrices of the same shape are updated as one array, a stack: one loop over them, instead of
+operations for each.
 """
 
 from collections import defaultdict
@@ -85,8 +85,8 @@ def in_stacks(optimizer: optax.GradientTransformation) -> optax.GradientTransfor
 
 
 def stacked(tree: Any) -> dict[str, Array]:
-    """Name → stack [N, …]: "matrices/NxM" for all weight matrices of this shape, or its transpose;
-    the path of any other parameter, whose N is 1."""
+    """Name → stack [N, …]: "matrices/nxm" for all weight matrices n × m or m × n, n ≤ m; the path of
+    any other parameter, whose N is 1."""
     stacks = defaultdict(list)
     for path, x in sorted(flatten_dict(tree, sep="/").items()):
         matrices = as_matrices(path.split("/")[-1], x)

@@ -85,8 +85,8 @@ def in_stacks(optimizer: optax.GradientTransformation) -> optax.GradientTransfor
 
 
 def stacked(tree: Any) -> dict[str, Array]:
-    """Name → stack [N, …]: "matrices/nxm" for all weight matrices n × m or m × n, n ≤ m; the path of
-    any other parameter, whose N is 1."""
+    """Name → stack [N, …]: "matrices/nxm" for all weight matrices n × m and m × n, n ≤ m; for any
+    other parameter its path, with N = 1."""
     stacks = defaultdict(list)
     for path, x in sorted(flatten_dict(tree, sep="/").items()):
         matrices = as_matrices(path.split("/")[-1], x)

@@ -14,6 +14,7 @@ import optax
 from flax.traverse_util import flatten_dict
 from jax import Array
 
+from seq2seq.model.matmul import matmul
 from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.parameters import is_decayed
 
@@ -62,7 +63,7 @@ def orthogonal_update(x: Array, dtype: str) -> Array:
     a, b, c = NEWTON_SCHULZ
 
     def product(left: Array, right: Array) -> Array:
-        return jnp.matmul(left.astype(dtype), right.astype(dtype), preferred_element_type="float32")
+        return matmul(left, right.astype(dtype))
 
     def iteration(_: Any, x: Array) -> Array:
         square = product(x, x.T)

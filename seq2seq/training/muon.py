@@ -57,8 +57,7 @@ def muon_scaling(config: TrainingConfig, dtype: str) -> list[optax.GradientTrans
 def orthogonal_update(x: Array, dtype: str) -> Array:
     """The matrix x [n, m], n ≤ m, with singular values near 0.2 √m and the same singular vectors.
 
-    Five Newton-Schulz iterations of X = x / ‖x‖, with A = X Xᵀ:
-    X ← 3.4445 X + (−4.775 A + 2.0315 A²) X.
+    Five Newton-Schulz iterations X ← a X + (b A + c A²) X of X = x / ‖x‖, with A = X Xᵀ.
     """
     a, b, c = NEWTON_SCHULZ
 
@@ -74,10 +73,11 @@ def orthogonal_update(x: Array, dtype: str) -> Array:
 
 
 def in_stacks(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """An optimizer that updates the stacks of the parameters by `optimizer`."""
+    """An optimizer that updates the stacks of the parameters by `optimizer`, which does not read
+    their values."""
 
     def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        stacks, state = optimizer.update(stacked(updates), state, stacked(params))
+        stacks, state = optimizer.update(stacked(updates), state)
         # Stacking permutes elements, so its transpose is its inverse.
         (updates,) = jax.linear_transpose(stacked, updates)(stacks)
         return updates, state

@@ -51,7 +51,11 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
     half = x.shape[-1] // 2
     frequencies = 10000.0 ** (-np.arange(half, dtype=np.float32) / half)
     angles = positions[:, None, :, None].astype(jnp.float32) * frequencies  # [B, 1, T, K/2]
-    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    rotation = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+    # The product is exact. Without it, XLA on a CPU computes the sines in the loop that rotates,
+    # again for each head, query, key and gradient of each layer.
+    rotation = jnp.matmul(rotation, np.eye(2 * half, dtype=np.float32), precision="highest")
+    sin, cos = jnp.split(rotation, 2, axis=-1)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return rotated.astype(x.dtype)

@@ -100,6 +100,20 @@ def test_rotary_positions_preserve_norms_dtype_and_position_0():
     assert rotate_jit(x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
 
 
+def test_sines_of_rotary_positions_are_computed_once_for_all_layers():
+    def loss(weights, x, positions):
+        for weight in weights:
+            heads = jnp.swapaxes((x @ weight).reshape(B, T, H, K), 1, 2)
+            queries, keys = rotate(heads, positions), rotate(2 * heads, positions)
+            scores = jnp.einsum("bhtk,bhsk->bhts", queries, keys)
+            x += jnp.swapaxes(scores @ heads, 1, 2).reshape(B, T, H * K)
+        return x.sum()
+
+    arguments = jnp.zeros((2, H * K, H * K)), jnp.zeros((B, T, H * K)), jnp.zeros((B, T), int)
+    program = jax.jit(jax.grad(loss)).lower(*arguments).compile().as_text()
+    assert program.count(" sine(") == program.count(" cosine(") == 1
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_sinusoidal_module_equals_the_function_bit_for_bit_and_has_no_parameters(layout):
     config = ModelConfig(d_model=D, max_length=T, sinusoid_layout=layout)

@@ -35,7 +35,7 @@ from seq2seq.storage.config import Config
 from seq2seq.storage.config_help import explain_config_error, field_list
 from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.run import Run, flatten
-from seq2seq.training.compile_for import training_lines
+from seq2seq.training.compile_for import training_lines, with_sizes_of_run
 from seq2seq.training.config_flag import check_new_run, define_config, parsed_config, run_path
 from seq2seq.training.dry_run import dry_run
 from seq2seq.training.evaluate import print_results
@@ -62,7 +62,7 @@ def main() -> None:
         )
     if f.compile_for:
         target = target_of(f.compile_for)
-        for line in training_lines(config, target):
+        for line in training_lines(with_sizes_of_run(config, path), target):
             print(line, flush=True)
         return
     cache = corpus_cache(f.corpus_cache)
@@ -127,7 +127,8 @@ def resume_or_start(
     if not overwrite:
         config = run.resume_config(config)  # 1
     run.log(f"run: {run.name}")
-    config, data = prepare_data(config, run, cache, overwrite)  # 2
+    with explain_failure(config, run):
+        config, data = prepare_data(config, run, cache, overwrite)  # 2
     run.check_and_record(config, data.file_hashes)  # 3
     processes.check_agreement(flatten(asdict(config)) | data.file_hashes)  # 4
     prepare_jax(compilation_cache, deterministic=config.training.deterministic)
@@ -142,7 +143,7 @@ def resume_or_start(
         state, stored = restore_state(trainer.fresh_state, trainer.checkpoints, config, run)  # 5
         position, seconds = DataPosition(), 0.0
         if stored is not None:
-            restore_best(trainer.evaluator.best, stored, run, data)  # 6
+            restore_best(trainer.evaluator.best, stored, config, run, data)  # 6
             position, seconds = restored_progress(stored, config, run, data)  # 7
             run.log(f"resumed at step {int(state.step)}")
         trainer.begin(state, position, seconds)

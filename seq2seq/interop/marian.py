@@ -10,7 +10,7 @@ from typing import Any
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.marian_tokenizer import UNKNOWN, MarianTokenizer, without_appended_pad
-from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
+from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.interop.common_fields import common_choices
 from seq2seq.interop.generation import common_decoding
 from seq2seq.interop.json_fields import JsonFields, read_json
@@ -112,7 +112,7 @@ def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianT
         joint_vocab=source.vocabulary == target.vocabulary,
         source_length=length,
         target_length=length,
-        vocab_sha256="+".join(map(tokenizer_sha256, (source, target))),
+        vocab_sha256=vocabulary_sha256((source, target)),
     )
     decoding = marian_decoding(content, model, target, directory)
     config = Config(model=model, data=data, decoding=decoding)

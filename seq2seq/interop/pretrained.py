@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
+from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.interop.generation import decoding_of, generation_fields
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.tensors import Redundant, Tensor, places_in, read_params
@@ -128,7 +128,7 @@ def described(
     data = DataConfig(
         source_length=length,
         target_length=length,
-        vocab_sha256="+".join(2 * [tokenizer_sha256(tokenizer)]),
+        vocab_sha256=vocabulary_sha256((tokenizer, tokenizer)),
     )
     template = row.template(settings, directory, tokenizer)
     data, decoding = with_template(data, decoding, template, settings, tokenizer, model.start_id)

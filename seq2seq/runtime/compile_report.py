@@ -43,6 +43,13 @@ class Report(NamedTuple):
         return max(self.bounds(target).items(), key=lambda bound: bound[1])
 
 
+def total_memory(memory: Any) -> int:
+    """The bytes that a program needs of each device, from XLA's `memory_analysis`."""
+    total = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    # Outputs that overwrite inputs count twice.
+    return total + memory.temp_size_in_bytes - memory.alias_size_in_bytes
+
+
 def memory_line(report: Report | None, target: Target) -> str:
     """Whether a program fits; None: the compiler refuses it as too large."""
     limit = target.hardware.memory
@@ -88,10 +95,8 @@ def compiled_report(traced: Traced) -> Report | None:
         raise
     seconds = time.perf_counter() - started
     memory, optimised = compiled.memory_analysis(), Program(compiled.as_text())
-    total = memory.argument_size_in_bytes + memory.output_size_in_bytes
-    total += memory.temp_size_in_bytes - memory.alias_size_in_bytes
     return Report(
-        total,
+        total_memory(memory),
         memory.temp_size_in_bytes,
         product_flops(traced.jaxpr),
         optimised.accessed(),

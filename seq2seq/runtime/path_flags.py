@@ -14,7 +14,8 @@ def define_path(
 ) -> None:
     """Define a flag of a path, or of several separated by commas.
 
-    Parsing a URL raises UserError(CONFIGURATION), if `remote` only one that is not supported.
+    ~ and environment variables in its value are expanded. Parsing a URL raises
+    UserError(CONFIGURATION), if `remote` only one that is not supported.
     """
     serializer: flags.ArgumentSerializer[str] = flags.ArgumentSerializer()
     parser = PathParser(name, remote)
@@ -38,12 +39,13 @@ class PathParser(flags.ArgumentParser):
         self._flag, self._remote = flag, remote
 
     def parse(self, argument: str) -> str:
-        for path in map(expand_path, argument.split(",")):
+        paths = list(map(expand_path, argument.split(",")))
+        for path in paths:
             if not self._remote:
                 check_local_path(f"--{self._flag}", path)
             elif is_remote(path):
                 check_url(f"--{self._flag}", path)
-        return argument
+        return ",".join(paths)
 
     def flag_type(self) -> str:
         return "string"

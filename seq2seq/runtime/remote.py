@@ -69,7 +69,7 @@ def check_url(name: str, url: str) -> None:
         _file_system(url)
     except ImportError as error:
         extra = EXTRAS.get(scheme)
-        advice = f"pip install -e '.[{extra}]'" if extra else f"install what {error} asks for"
+        advice = f"pip install -e '.[{extra}]'" if extra else str(error)
         raise UserError(
             CONFIGURATION, f"{name}: {scheme}:// needs a package that is not installed: {advice}"
         ) from None

@@ -135,10 +135,11 @@ class Checkpoints:
             for _ in range(20):  # threads of Orbax may continue to write for a while
                 self._delete_temporaries()
                 time.sleep(0.1)
+            free = shutil.disk_usage(self._directory).free
             raise UserError(
                 OUTPUT,
                 f"{path} could not be saved: it needs {megabytes(num_bytes(tree))}, "
-                f"{megabytes(shutil.disk_usage(self.run).free)} are free ({str(error)[-200:]}); "
+                f"{megabytes(free)} are free ({str(error)[-200:]}); "
                 "earlier checkpoints are unchanged",
             ) from None
 

@@ -13,8 +13,6 @@ from seq2seq.model.options import Options
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.runtime.files import write_atomic
 from seq2seq.runtime.json_objects import json_object
-from seq2seq.runtime.paths import check_local_path
-from seq2seq.runtime.remote import check_url, is_remote
 from seq2seq.storage.decoding_config import DecodingConfig
 from seq2seq.storage.migration import FORMAT_VERSION, migrate
 from seq2seq.storage.training_config import TrainingConfig
@@ -34,10 +32,6 @@ class Config(Options):
 
         Raises UserError(CONFIGURATION) with the first rule that is broken: expected, got.
         """
-        if is_remote(self.training.init_from):
-            check_url("config.training.init_from", self.training.init_from)
-        for file in self.data.vocab_files:
-            check_local_path("config.data.vocab", file)
         try:
             super().validate()
         except ValueError as error:
@@ -46,7 +40,9 @@ class Config(Options):
     def check_rules(self) -> None:
         """The rules that concern several sections. Raises ValueError."""
         longest = max(self.data.source_length, self.data.target_length)
-        if longest > self.model.longest:
+        # Until the vocabulary is known, the positions of training.init_from are not.
+        unknown = self.training.init_from and not self.model.source_vocab_size
+        if longest > self.model.longest and not unknown:
             raise ValueError(
                 "data.source_length and data.target_length must be at most model.max_length with "
                 f"model.positions={self.model.positions}, got {longest} > {self.model.longest}"

@@ -112,8 +112,13 @@ def config_file_error(error: BaseException | None) -> BaseException | None:
 def _place(error: BaseException) -> str:
     """FILE:LINE of a config file in which an error was raised, in front of its message."""
     frames = traceback.extract_tb(error.__traceback__)
-    last = [frame for frame in frames if frame.name in ("get_config", "<module>")][-1]
-    return f"--config: {last.filename}:{last.lineno}: "
+    places = [
+        f"{frame.filename}:{frame.lineno}: "
+        for frame in frames
+        if frame.name in ("get_config", "<module>")
+    ]
+    # None if get_config cannot be called, or is a function of another name.
+    return "--config: " + (places[-1] if places else "")
 
 
 def _unknown_field(typed: str) -> str:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,6 @@ LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sen
 def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
     """The entry of run.json for this start: command, directory, time, host, versions, commit, seed,
     data."""
-    commit = (
-        subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.strip()
-        if shutil.which("git")
-        else ""
-    )
     return {
         "command": sys.argv,
         "directory": os.getcwd(),
@@ -37,10 +27,20 @@ def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
         "host": platform.node(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in LIBRARIES},
-        "commit": commit,
+        "commit": commit(Path(__file__)),
         "seed": seed,
         "data": data,
     }
+
+
+def commit(file: Path) -> str:
+    """The commit of the repository of which `file` is a tracked file; "" if there is none."""
+    if not shutil.which("git"):
+        return ""
+    command = partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, check=False)
+    if command(["git", "ls-files", "--error-unmatch", file.name]).returncode:
+        return ""
+    return command(["git", "rev-parse", "HEAD"]).stdout.strip()
 
 
 def read_facts(path: Path) -> tuple[dict[str, Any], str]:

@@ -122,8 +122,8 @@ class Run:
 
     def delete_files(self) -> None:
         """Delete the files of the run in this directory."""
-        for name in RUN_FILES:
-            path = self.path / name
+        more = self.path.glob("run.json.corrupt-*")  # quarantined after run.json.corrupt
+        for path in (*more, *(self.path / name for name in RUN_FILES)):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -189,7 +189,10 @@ class Run:
     def _check_changes(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         """Log the changed fields. UserError(CONFIGURATION) if one is not CHANGEABLE."""
         changes = {key: f"{key} {old[key]!r} → {new[key]!r}" for key in new if new[key] != old[key]}
-        if refused := [text for key, text in changes.items() if key not in CHANGEABLE]:
+        changeable, clip = CHANGEABLE, "training.clip_norm"
+        if bool(old[clip]) != bool(new[clip]):  # the optimizer has another state without clipping
+            changeable = CHANGEABLE - {clip}
+        if refused := [text for key, text in changes.items() if key not in changeable]:
             raise UserError(
                 CONFIGURATION,
                 f"{self.path} was trained with another configuration: {', '.join(refused)}; "

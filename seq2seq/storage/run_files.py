@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers, tokenizer_sha256
+from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers, vocabulary_sha256
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
 from seq2seq.runtime.files import write_atomic
@@ -188,7 +188,7 @@ def read_run(run: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Token
     tokenizers = load_tokenizers(str(run / "vocab"))
     expected = config.model.source_vocab_size, config.model.target_vocab_size
     sizes = tuple(tokenizer.size for tokenizer in tokenizers)
-    same_hash = "+".join(map(tokenizer_sha256, tokenizers)) == config.data.vocab_sha256
+    same_hash = vocabulary_sha256(tokenizers) == config.data.vocab_sha256
     # The model may have more rows than there are ids.
     fits = all(size <= rows for size, rows in zip(sizes, expected, strict=True))
     if not fits or not same_hash:

@@ -9,11 +9,12 @@ import jax
 
 def disk_forecast(run: Path, state: Any, keep: int) -> tuple[str, bool]:
     """A message with the disk space that checkpoints need, and whether it is free."""
-    existing = next(parent for parent in (run, *run.parents) if parent.exists())
+    checkpoints = run / "checkpoints"  # may be a link to another disk
+    existing = next(path for path in (checkpoints, *checkpoints.parents) if path.exists())
     size, free = num_bytes(state), shutil.disk_usage(existing).free
     # `keep` checkpoints, the best one, the one that is being written, and the average.
     needed = size * (keep + 2) + num_bytes(state.params)
-    used = sum(path.stat().st_size for path in run.glob("checkpoints/**/*") if path.is_file())
+    used = sum(path.stat().st_size for path in checkpoints.glob("**/*") if path.is_file())
     return (
         f"checkpoints: {megabytes(size)} each, {keep} kept, {megabytes(needed)} at most; "
         f"{megabytes(free)} free"

@@ -13,7 +13,9 @@ class TrainingConfig(Options):
 
     section = "training"
 
-    num_steps: int = option(100_000, "optimizer steps of the whole run", unit="steps", minimum=1)
+    num_steps: int = option(
+        100_000, "optimizer steps of the whole run", unit="steps", minimum=1, below=2**31
+    )
     max_epochs: int = option(
         0,
         "passes over the training data after which training ends before num_steps; 0: no limit",
@@ -58,7 +60,7 @@ class TrainingConfig(Options):
         1.0, "peak learning rate; with schedule=paper, a factor on equation 3", minimum=0
     )
     warmup_steps: int = option(
-        4000, "steps over which the learning rate rises", unit="steps", minimum=1
+        4000, "steps over which the learning rate rises", unit="steps", minimum=1, below=2**31
     )
     adam_b1: float = option(0.9, "decay of Adam's first moment", minimum=0, below=1)
     adam_b2: float = option(0.98, "decay of Adam's second moment", minimum=0, below=1)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,7 +21,7 @@ from seq2seq.runtime.compile_report import (
 )
 from seq2seq.runtime.devices import AXIS
 from seq2seq.runtime.targets import Target
-from seq2seq.storage.config import Config
+from seq2seq.storage.config import Config, is_foreign, load_config
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import make_eval_step, sharded_step, split_rows
 from seq2seq.training.parameters import parameter_shapes
@@ -56,6 +57,20 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
         yield f"  {largest} rows of a device fit: training.tokens_per_batch={tokens}"
     else:
         yield "  not even one row fits: lower data.source_length and data.target_length"
+
+
+def with_sizes_of_run(config: Config, run: Path) -> Config:
+    """The config with the sizes of the vocabulary of the run in the directory `run`, if there is
+    one."""
+    stored = run / "config.json"
+    if not stored.exists() or is_foreign(stored):
+        return config
+    model = load_config(stored).model
+    source, target = model.source_vocab_size, model.target_vocab_size
+    return replace(
+        config,
+        model=replace(config.model, source_vocab_size=source, target_vocab_size=target),
+    )
 
 
 def with_vocabulary_sizes(config: Config) -> Config:

@@ -12,7 +12,7 @@ from ml_collections import config_flags
 from seq2seq.data.metrics import BLEU_TOKENIZERS
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
-from seq2seq.runtime.paths import working_copy
+from seq2seq.runtime.paths import check_local_path, expand_path, working_copy
 from seq2seq.runtime.remote import is_remote
 from seq2seq.storage.config import Config, is_foreign
 
@@ -27,9 +27,12 @@ flags.disclaim_key_flags()  # --help attributes --config to the caller
 def define_config(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> None:
     """Define --config and a flag for each of its fields that `argv` sets.
 
-    The name of an installed config, --config=small, is replaced in `argv` by its path, which
-    ml_collections reads.
+    The name of an installed config, --config=small or --config small, is replaced in `argv` by its
+    path, which ml_collections reads.
     """
+    for place in reversed(range(1, len(argv) - 1)):
+        if argv[place] in ("--config", "-config"):
+            argv[place : place + 2] = [f"{argv[place]}={argv[place + 1]}"]
     argv[:] = map(with_path_of_config, argv)
     config_flags.DEFINE_config_file(
         "config",
@@ -43,11 +46,14 @@ def define_config(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> No
 
 
 def with_path_of_config(argument: str) -> str:
-    """--config=NAME with the path of the installed config NAME; any other argument unchanged."""
+    """--config=NAME with the path of the installed config NAME, and --config=FILE with ~ and
+    environment variables expanded; any other argument unchanged."""
     flag, _, name = argument.partition("=")
+    if flag not in ("--config", "-config"):
+        return argument
     path = CONFIGS / f"{name}.py"
-    known = flag in ("--config", "-config") and name.isidentifier() and path.exists()
-    return f"{flag}={path}" if known else argument
+    known = name.isidentifier() and path.exists()
+    return f"{flag}={path if known else expand_path(name)}"
 
 
 def default_config(argv: Sequence[str]) -> str:
@@ -61,6 +67,7 @@ def default_config(argv: Sequence[str]) -> str:
     flags.DEFINE_string("local_dir", "", "", flag_values=early)
     flags.DEFINE_string("config", BUILT_IN, "", flag_values=early)
     early(argv, known_only=True)
+    workdir = expand_path(early.workdir)
     if not Path(early.config.partition(":")[0]).is_file():  # FILE:ARGUMENT of get_config
         raise UserError(
             CONFIGURATION,
@@ -68,12 +75,12 @@ def default_config(argv: Sequence[str]) -> str:
         )
     if not early["config"].using_default_value:  # a default has no effect then
         return BUILT_IN
-    if is_remote(early.workdir):
-        run = directory_of_remote_config(early.workdir, early.local_dir)
+    if is_remote(workdir):
+        run = directory_of_remote_config(workdir, expand_path(early.local_dir))
     else:
-        run = Path(early.workdir).expanduser().absolute()
+        run = Path(workdir).absolute()
     config = run / "config.json"
-    if early.workdir and config.exists() and not is_foreign(config):
+    if workdir and config.exists() and not is_foreign(config):
         return f"{RUN_CONFIG}:{run}"
     return BUILT_IN
 
@@ -100,7 +107,8 @@ def directory_of_remote_config(url: str, local_dir: str) -> Path:
 def parsed_config(f: flags.FlagValues) -> Config:
     """The config of --config and its overrides, which does not change from here on.
 
-    Raises UserError(CONFIGURATION) if it is invalid, or its BLEU tokenizer is not installed.
+    Raises UserError(CONFIGURATION) if it is invalid, what it names cannot be read from this kind of
+    place, or its BLEU tokenizer is not installed.
     """
     config, file = f.config, config_flags.get_config_filename(f["config"])
     if not isinstance(config, Config):
@@ -110,6 +118,11 @@ def parsed_config(f: flags.FlagValues) -> Config:
             f"got {type(config).__name__}",
         )
     config.validate()
+    resumed = file.startswith(str(RUN_CONFIG))  # init_from is not read again
+    if is_remote(config.training.init_from) and not resumed:
+        remote.check_url("config.training.init_from", config.training.init_from)
+    for file in config.data.vocab_files:
+        check_local_path("config.data.vocab", file)
     BLEU_TOKENIZERS[config.training.bleu_tokenizer].check()
     return config
 
@@ -133,6 +146,5 @@ def run_path(f: flags.FlagValues) -> Path:
     """The run directory: --workdir or its working copy, or runs/NAME of the config file."""
     if is_remote(f.workdir):
         return working_copy(f.workdir, f.local_dir)
-    file = Path(config_flags.get_config_filename(f["config"]))
-    path = Path(f.workdir or f"runs/{file.stem}")
-    return path.expanduser().absolute()
+    file, _, _ = config_flags.get_config_filename(f["config"]).partition(":")  # FILE:ARGUMENT
+    return Path(f.workdir or f"runs/{Path(file).stem}").absolute()

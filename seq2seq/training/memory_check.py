@@ -6,8 +6,9 @@ of the host. A smaller model is also recommended for few pairs.
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jax.stages import Wrapped
 
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import num_parameters
+from seq2seq.runtime.compile_report import total_memory
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.memory import free_memory
 from seq2seq.storage.config import Config
@@ -33,7 +35,14 @@ NARROW = "a lower --config.model.d_model"  # makes an RNN smaller
 
 def check_state(state: TrainState, config: Config) -> None:
     """Raise UserError(CONFIGURATION) if the shapes of a TrainState do not fit into free memory."""
-    _require_free("the parameters and the optimizer need", num_bytes(state), config)
+
+    def message(detail: str) -> str:
+        less = (
+            "" if config.training.optimizer == "adafactor" else "training.optimizer=adafactor or "
+        )
+        return f"out of memory, {detail}: start over with {less}{smaller_model(config)}"
+
+    _require_free("the parameters and the optimizer need", num_bytes(state), message)
 
 
 def step_memory(train_step: Wrapped, state: Any, batch: Any) -> tuple[int, int] | None:
@@ -45,16 +54,16 @@ def step_memory(train_step: Wrapped, state: Any, batch: Any) -> tuple[int, int] 
     memory = train_step.lower(state, batch).compile().memory_analysis()
     if memory is None:
         return None
-    total = memory.argument_size_in_bytes + memory.output_size_in_bytes
-    total += memory.temp_size_in_bytes - memory.alias_size_in_bytes  # outputs that overwrite inputs
-    return total - num_bytes(state), memory.temp_size_in_bytes
+    return total_memory(memory) - num_bytes(state), memory.temp_size_in_bytes
 
 
 def check_step(memory: tuple[int, int] | None, config: Config) -> None:
     """Raise UserError(CONFIGURATION) if the result of `step_memory` exceeds the free memory."""
     if memory is not None:
         _require_free(
-            "in addition to the parameters and the optimizer a step needs", memory[0], config
+            "in addition to the parameters and the optimizer a step needs",
+            memory[0],
+            partial(out_of_memory_message, config=config),
         )
 
 
@@ -72,17 +81,14 @@ def with_memory_check(train_step: Wrapped, config: Config) -> TrainStep:
     return step
 
 
-def _require_free(message: str, needed: int, config: Config) -> None:
+def _require_free(what: str, needed: int, message: Callable[[str], str]) -> None:
     free = free_memory()
     if free is not None and needed > free:
-        raise UserError(
-            CONFIGURATION,
-            out_of_memory_message(
-                f"{message} {megabytes(needed)} on each of {jax.local_device_count()} devices, "
-                f"{megabytes(free)} are free for each",
-                config,
-            ),
+        detail = (
+            f"{what} {megabytes(needed)} on each of {jax.local_device_count()} devices, "
+            f"{megabytes(free)} are free for each"
         )
+        raise UserError(CONFIGURATION, message(detail))
 
 
 @contextmanager
@@ -107,9 +113,11 @@ def failed_allocation(error: str) -> str:
 
 
 def out_of_memory_message(detail: str, config: Config) -> str:
-    """The error message, with the settings to change; first those that do not change the result."""
+    """The error message for a step, with the settings to change; first those that do not change the
+    result."""
     training, rows = config.training, config.rows_at_a_time
-    options = [f"config.training.accumulate={2 * training.accumulate}"] * (rows > 1)
+    divisible = rows > jax.device_count()
+    options = [f"config.training.accumulate={2 * training.accumulate}"] * divisible
     options += ["config.training.loss_block=32"] * (not training.loss_block)
     options += ["config.model.remat=True"] * (not config.model.remat)
     return (

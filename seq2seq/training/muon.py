@@ -45,7 +45,9 @@ def muon_scaling(config: TrainingConfig, dtype: str) -> list[optax.GradientTrans
             "matrices": optax.chain(
                 optax.trace(MOMENTUM, nesterov=True), optax.stateless(orthogonal_updates)
             ),
-            "others": optax.scale_by_adam(config.adam_b1, config.adam_b2, nesterov=True),
+            "others": optax.scale_by_adam(
+                config.adam_b1, config.adam_b2, config.adam_epsilon, nesterov=True
+            ),
         },
         lambda stacks: {
             name: "matrices" if name.startswith("matrices/") else "others" for name in stacks

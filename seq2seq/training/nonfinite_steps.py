@@ -35,8 +35,8 @@ class NonfiniteSteps:
         message = (
             f"step {step}: loss {values['loss']}, gradient norm {values['gradient_norm']}, not "
             f"applied; batch {position.index} of window {position.window} of epoch "
-            f"{position.epoch}, {len(places)} pairs: {', '.join(places[:EXAMPLES])}, … (all in "
-            f"samples/{name}.txt)"
+            f"{position.epoch}, {len(places)} pairs: {', '.join(places[:EXAMPLES])}"
+            f"{', …' * (len(places) > EXAMPLES)} (all in samples/{name}.txt)"
         )
         if self.in_a_row > self._config.skip_nonfinite:
             raise UserError(

@@ -12,6 +12,7 @@ from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import num_parameters
 from seq2seq.runtime import processes
+from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.precision import precision_hint
 from seq2seq.storage.config import Config, TrainingConfig
@@ -194,10 +195,16 @@ def with_profile(train_step: TrainStep, steps: str, directory: Path, step: int) 
     """`train_step` that writes a trace of `steps` ("10:12", inclusive) to `directory`.
 
     `step` is the number of steps done before. Returns `train_step` itself if `steps` is "", and in
-    all processes but process 0.
+    all processes but process 0. Raises UserError(OUTPUT) if `directory` is a link.
     """
     if not steps or not processes.is_first():
         return train_step
+    if directory.is_symlink():
+        raise UserError(
+            OUTPUT,
+            f"{directory} is a symbolic link: expected a directory of this run; delete the link, "
+            "or set training.profile to nothing",
+        )
     first, last = profile_steps(steps)
     tracing = False
 

@@ -47,12 +47,25 @@ def initial_params(config: Config, run: Run) -> Any:
     return params
 
 
-def restore_best(best: BestCheckpoint, stored: dict[str, Any], run: Run, data: Data) -> None:
-    """Restore the best score and the evaluations since; changed validation data resets them."""
+def restore_best(
+    best: BestCheckpoint, stored: dict[str, Any], config: Config, run: Run, data: Data
+) -> None:
+    """Restore the best score and the evaluations since; they are reset if the validation data has
+    changed, or the number of its sentences that are translated for the best_metric."""
     best.restore(stored)
+    training = config.training
     if stored["files"].get("valid") != data.files.get("valid"):
-        run.log("warning: the validation data has changed: the best score is reset")
-        best.reset()
+        changed = "the validation data"
+    elif (
+        training.best_metric != "loss"
+        # Earlier versions did not store it.
+        and stored.get("eval_sentences", training.eval_sentences) != training.eval_sentences
+    ):
+        changed = "training.eval_sentences"
+    else:
+        return
+    run.log(f"warning: {changed} has changed: the best score is reset")
+    best.reset()
 
 
 def restored_progress(

@@ -234,6 +234,7 @@ class Trainer:
             **self.evaluator.best.to_json(),
             "seconds": self.stopwatch.seconds,
             "files": self.data.files,
+            "eval_sentences": self.config.training.eval_sentences,
         }
         state = local_copy(self.state)
         processes.run_on_first("the state", self._save, state, facts)

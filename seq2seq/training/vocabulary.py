@@ -11,7 +11,7 @@ from seq2seq.data.corpora.registry import corpus_tags, split_spec
 from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizers
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.data.tokenizers.vocabulary import load_tokenizers, tokenizer_sha256
+from seq2seq.data.tokenizers.vocabulary import load_tokenizers, vocabulary_sha256
 from seq2seq.data.tokenizers.vocabulary_cache import cached_tokenizers, vocabulary_key
 from seq2seq.data.tokenizers.vocabulary_sample import sample_texts
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
@@ -205,8 +205,3 @@ def with_vocabulary(config: Config, tokenizers: tuple[Tokenizer, Tokenizer]) -> 
     config = replace(config, model=model, data=data)
     config.validate()
     return config
-
-
-def vocabulary_sha256(tokenizers: tuple[Tokenizer, Tokenizer]) -> str:
-    """The sha256 of both sides, as in data.vocab_sha256."""
-    return "+".join(map(tokenizer_sha256, tokenizers))

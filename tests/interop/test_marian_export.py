@@ -16,7 +16,7 @@ from tiny_marian import SENTENCES, sentencepiece, write_marian
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
-from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
+from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.translator import Translator
 from seq2seq.interop.marian_export import (
@@ -74,7 +74,7 @@ def write_sentencepiece_run(path: Path, kind: str) -> None:
         activation_dropout=0.4,
     )
     config.model = replace(config.model, **(fields | sizes | KINDS[kind]))
-    config.data.vocab_sha256 = "+".join(map(tokenizer_sha256, tokenizers))
+    config.data.vocab_sha256 = vocabulary_sha256(tokenizers)
     config.decoding = DecodingConfig(
         beam_size=3,
         alpha=1.0,

@@ -23,14 +23,11 @@ GOOD = {
 BOUNDS = [
     *(
         ("training", name, (1, 2), (0, -1))
-        for name in (
-            "num_steps",
-            "tokens_per_batch",
-            "accumulate",
-            "warmup_steps",
-            "log_every",
-            "keep",
-        )
+        for name in ("tokens_per_batch", "accumulate", "log_every", "keep")
+    ),
+    *(
+        ("training", name, (1, 2, 2**31 - 1), (0, -1, 2**31))
+        for name in ("num_steps", "warmup_steps")
     ),
     ("training", "eval_every", (1000, 2000), (0, -1000, 1500, 999)),
     ("training", "checkpoint_every", (1, 2500, 5000), (0, -1, 3000, 10_000)),
@@ -140,6 +137,8 @@ ACCEPTED = [
     {},
     {"data__target_length": 300, "training__tokens_per_batch": 300},
     *({"model__max_length": 299, "model__positions": name} for name in ("relative", "rotary")),
+    # The limit of the model that is read is known with its vocabulary.
+    {"model__max_length": 299, "training__init_from": "model"},
     {"data__joint_vocab": True, "model__tied_embeddings": "three-way"},
     {"data__joint_vocab": True, "data__target_tokenizer": "unigram"},
     {"data__joint_vocab": True, "data__target_vocab_size": DataConfig().vocab_size},
@@ -149,6 +148,14 @@ ACCEPTED = [
 ]
 REFUSED = [
     ({"model__max_length": 299}, "300"),
+    (
+        {
+            "model__max_length": 299,
+            "model__source_vocab_size": 7,
+            "training__init_from": "model",
+        },
+        "300",
+    ),
     ({"model__max_length": 299, "model__positions": "learned"}, "model.positions=learned"),
     ({"data__target_length": 301, "training__tokens_per_batch": 301}, "301"),
     ({"training__tokens_per_batch": 199}, "tokens_per_batch"),

@@ -2,17 +2,21 @@
 
 import json
 import shutil
+import subprocess
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from runs import run_config, run_training, shared_corpus, stopped_run
 
 from seq2seq.runtime import processes
-from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
+from seq2seq.runtime.errors import CHECKPOINT, DATA, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.config import load_config
 from seq2seq.storage.manifest import has_part
-from seq2seq.storage.records import metrics_until, read_facts
+from seq2seq.storage.records import commit, metrics_until, read_facts
 from seq2seq.storage.run_files import read_best
+from seq2seq.storage.sizes import disk_forecast
 from seq2seq.training.progress import with_profile
 
 
@@ -135,3 +139,38 @@ def test_only_the_first_process_writes_a_trace(monkeypatch, tmp_path):
     assert with_profile(step, "1:2", tmp_path, 0) is not step
     monkeypatch.setattr(processes, "index", lambda: 1)
     assert with_profile(step, "1:2", tmp_path, 0) is step
+
+
+def test_a_trace_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "profile").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(UserError, match="profile is a symbolic link") as refused:
+        with_profile(lambda state, batch: (state, batch), "1:2", tmp_path / "profile", 0)
+    assert refused.value.code == OUTPUT
+
+
+def test_the_commit_is_that_of_the_repository_that_tracks_the_file(tmp_path):
+    def git(*arguments):
+        command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments]
+        return subprocess.check_output(command, cwd=tmp_path, text=True).strip()
+
+    git("init", "-q")
+    for name in ("tracked.py", "installed.py"):
+        (tmp_path / name).touch()
+    git("add", "tracked.py")
+    git("commit", "-qm", "One file")
+    assert commit(tmp_path / "tracked.py") == git("rev-parse", "HEAD")
+    assert commit(tmp_path / "installed.py") == ""
+
+
+def test_free_space_is_that_of_the_disk_to_which_checkpoints_are_written(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "other", target_is_directory=True)
+    free = {tmp_path / "other": 2e6, tmp_path / "run": 1e6}
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: SimpleNamespace(free=free[path.resolve()])
+    )
+    state = SimpleNamespace(params=np.zeros(1))
+    monkeypatch.setattr("seq2seq.storage.sizes.num_bytes", lambda _: 1)
+    assert disk_forecast(tmp_path / "run", state, 3)[0].endswith("2.0 MB free")
+    assert disk_forecast(tmp_path / "run" / "new", state, 3)[0].endswith("1.0 MB free")

@@ -12,7 +12,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.compile_report import Report
 from seq2seq.runtime.targets import TPUS, Target
-from seq2seq.storage.config import Config
+from seq2seq.storage.config import Config, load_config
 from seq2seq.training import compile_for as training
 
 LIMIT = TPUS["v5e"].memory
@@ -37,6 +37,19 @@ def test_the_vocabularies_have_the_sizes_of_the_config():
         config = Config(data=DataConfig(**data), model=ModelConfig(**model))
         sizes = training.with_vocabulary_sizes(config).model
         assert (sizes.source_vocab_size, sizes.target_vocab_size) == expected
+
+
+def test_the_vocabularies_of_a_run_have_its_sizes(tmp_path):
+    write_run(tmp_path / "run")
+    expected = load_config(tmp_path / "run" / "config.json").model
+    for run, model in ((tmp_path / "run", expected), (tmp_path / "new", ModelConfig())):
+        sizes = training.with_sizes_of_run(Config(), run).model
+        assert sizes == replace(
+            ModelConfig(),
+            source_vocab_size=model.source_vocab_size,
+            target_vocab_size=model.target_vocab_size,
+        )
+    assert expected.source_vocab_size > 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The flag --config: whose config a training has, and which flags change it. Compiles nothing."""
 
 import json
+import sys
 from dataclasses import FrozenInstanceError, asdict, fields, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tiny import tiny_config, tiny_flags, write_run
 
 from seq2seq import train
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.runtime.path_flags import PathParser
 from seq2seq.storage.config import Config, load_config, save_config
 from seq2seq.storage.config_help import explain_config_error
 from seq2seq.storage.run import Run, flatten
@@ -40,7 +42,7 @@ def run(tmp_path_factory):
 def parsed(*arguments):
     """The flags as train.py parses them, and the config that it trains with."""
     argv, values = ["train.py", *map(str, arguments)], flags.FlagValues()
-    flags.DEFINE_string("workdir", "", "", flag_values=values)
+    flags.DEFINE(PathParser("workdir", remote=True), "workdir", "", "", flag_values=values)
     define_config(argv, values)
     assert values(argv)[1:] == []
     config = parsed_config(values)
@@ -51,6 +53,8 @@ def parsed(*arguments):
 def test_the_name_of_an_installed_config_stands_for_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named, config = parsed("--config=small", "--config.model.num_layers=2")
+    separate, same = parsed("--config", "small", "--config.model.num_layers=2")
+    assert (same, run_path(separate)) == (config, run_path(named))
     assert (config, run_path(named)) == (
         parsed(SMALL, "--config.model.num_layers=2")[1],
         tmp_path / "runs" / "small",
@@ -115,6 +119,37 @@ def test_another_number_of_steps_is_a_warning_if_the_schedule_depends_on_it(tmp_
             assert [line.split(",")[0] for line in lines[1:]] == warned * [
                 "warning: the learning rate changes from the resumed step on"
             ]
+
+
+def test_clipping_changes_when_a_run_is_resumed_but_neither_begins_nor_ends(tmp_path):
+    """The optimizer has another state without clipping."""
+    for limit, changes in ((1.0, {2.0: True, 0.0: False}), (0.0, {1.0: False})):
+        path = tmp_path / str(limit)
+        path.mkdir()
+        config = Config(training=replace(Config().training, clip_norm=limit))
+        save_config(config, path / "config.json")
+        for new, is_allowed in changes.items():
+            changed = replace(config, training=replace(config.training, clip_norm=new))
+            if is_allowed:
+                assert resumed(path, changed)[1] == [f"changed: training.clip_norm {limit} → {new}"]
+                continue
+            with pytest.raises(UserError, match=f"clip_norm {limit} → {new}; keep") as refused:
+                resumed(path, changed)
+            assert refused.value.code == CONFIGURATION
+
+
+def test_a_run_does_not_need_the_package_with_which_its_first_parameters_were_read(
+    tmp_path, monkeypatch
+):
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    config = Config(training=replace(Config().training, init_from="s3://bucket/run"))
+    save_config(config, tmp_path / "config.json")
+    assert load_config(tmp_path / "config.json").training.init_from == "s3://bucket/run"
+    assert parsed(f"--workdir={tmp_path}")[1].training.init_from == "s3://bucket/run"
+    with pytest.raises(UserError, match="init_from: s3:// needs a package") as refused:
+        parsed(SMALL, "--config.training.init_from=s3://bucket/run")
+    assert refused.value.code == CONFIGURATION
 
 
 def test_the_flags_of_a_file_change_the_config_of_the_run(run, tmp_path):
@@ -236,9 +271,23 @@ def test_without_a_workdir_the_name_of_the_config_file_is_that_of_the_run(tmp_pa
 def test_a_relative_and_a_home_directory_are_found(run, monkeypatch):
     monkeypatch.chdir(run.parent)
     monkeypatch.setenv("HOME", str(run.parent))
-    for name in ("run", "./run", "~/run"):
+    monkeypatch.setenv("HERE", str(run.parent))
+    for name in ("run", "./run", "~/run", "$HERE/run"):
         values, config = parsed(f"--workdir={name}")
         assert run_path(values) == run and config.model.d_model == 8
+    monkeypatch.setenv("BUCKET", "memory://bucket")
+    assert parsed("--workdir=$BUCKET/run", SMALL)[0].workdir == "memory://bucket/run"
+
+
+def test_the_argument_of_a_config_file_is_not_part_of_the_name_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = (
+        "from seq2seq.configs import small\n\ndef get_config(_):\n    return small.get_config()\n"
+    )
+    (tmp_path / "mine.py").write_text(text)
+    for argument in ("lr0.1", "a/b"):
+        assert run_path(parsed(f"--config=~/mine.py:{argument}")[0]) == tmp_path / "runs" / "mine"
 
 
 CONFIG_FILE = """
@@ -279,6 +328,27 @@ def test_a_wrong_line_of_a_config_file_is_named(line, tmp_path):
         values(argv)
     message = explain_config_error(caught.value)
     assert message.startswith(f"--config: {path}:10: ") and WRONG_LINES[line] in message
+
+
+UNUSABLE = {
+    "def get_config(name): ...": "missing 1 required positional argument: 'name'",
+    "get_config = lambda: Config(model=ModelConfig(num_layer=3))": "model.num_layers?",
+}
+
+
+@pytest.mark.parametrize("line", UNUSABLE)
+def test_a_config_file_whose_function_cannot_be_used_is_an_error_with_its_reason(line, tmp_path):
+    path, values = tmp_path / "mine.py", flags.FlagValues()
+    path.write_text(
+        "from seq2seq.model.config import ModelConfig\n"
+        f"from seq2seq.storage.config import Config\n{line}\n"
+    )
+    argv = ["train.py", f"--config={path}"]
+    with pytest.raises((AttributeError, flags.IllegalFlagValueError)) as caught:
+        define_config(argv, values)
+        values(argv)
+    message = explain_config_error(caught.value)
+    assert message.startswith("--config: ") and UNUSABLE[line] in message
 
 
 def test_a_config_file_builds_on_another_and_flags_on_both(tmp_path):

@@ -16,9 +16,10 @@ from seq2seq.data.batching.batches import DataPosition
 from seq2seq.data.batching.order import EpochOrder
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.signals import StopFlag
 from seq2seq.storage.run import Run
 from seq2seq.training.evaluate import held_out_loss
-from seq2seq.training.inputs import training_batches
+from seq2seq.training.inputs import open_corpora, training_batches
 from seq2seq.training.loss import LossSums
 
 
@@ -39,6 +40,34 @@ def prepared(config, path):
         return train.prepare_data(config, run, None, overwrite=False)[1]
     finally:
         run.close()
+
+
+def test_corpora_that_cannot_be_read_leave_damaged_records_as_they_are(config, tmp_path):
+    """A dry run opens the corpora too, and changes nothing."""
+    run = Run(tmp_path / "run")
+    (run.path / "run.json").write_text("{")
+    run.resumed = True
+    config.data.corpus = f"tsv:{tmp_path}/absent.tsv"
+    with pytest.raises(UserError, match="absent.tsv") as refused:
+        open_corpora(config, run)
+    run.close()
+    assert refused.value.code == DATA
+    assert sorted(path.name for path in run.path.iterdir()) == ["LOCK", "run.json"]
+
+
+def test_the_log_has_the_traceback_of_an_error_while_data_is_prepared(
+    config, tmp_path, monkeypatch
+):
+    def fail(*_):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(train, "open_corpora", fail)
+    run = Run(tmp_path / "run")
+    with pytest.raises(RuntimeError):
+        train.resume_or_start(config, run, StopFlag(), None)
+    run.close()
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "Traceback" in log and log.endswith("RuntimeError: a defect\n\n")
 
 
 def epoch_pairs(config, data, epoch):

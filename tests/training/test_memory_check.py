@@ -136,8 +136,10 @@ def test_the_memory_of_the_optimizer_is_that_of_its_state(config, monkeypatch):
         if name == "adafactor":
             memory_check.check_state(state, config)
             continue
-        with pytest.raises(UserError, match="the parameters and the optimizer need"):
+        with pytest.raises(UserError, match="the parameters and the optimizer need") as refused:
             memory_check.check_state(state, config)
+        advice = str(refused.value).rpartition(": ")[2]
+        assert advice == "start over with training.optimizer=adafactor or a smaller model"
 
 
 def test_a_dry_run_reads_all_lines(tmp_path, capsys):
@@ -230,6 +232,14 @@ def test_a_fine_tuned_model_may_be_large():
     config = with_vocabulary("base", 37_000)
     config.training.init_from = "runs/other"
     assert size_hint(config, 1000) == ""
+
+
+def test_micro_batches_have_at_least_one_row_for_each_device():
+    config = tiny_config("x")
+    for rows in (jax.device_count(), jax.device_count() + 1):
+        config.training.tokens_per_batch = rows * config.data.target_length
+        advice = out_of_memory_message("", config)
+        assert ("accumulate=2" in advice) == (rows > jax.device_count())
 
 
 def test_the_recommended_model_is_never_large_itself():

@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -29,11 +30,13 @@ from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OU
 from seq2seq.runtime.signals import Stopped
 from seq2seq.scripts.pages.run_records import training_seconds
 from seq2seq.storage.config import load_config
+from seq2seq.storage.newest_step import stored_data
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps
 from seq2seq.training import trainer
+from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.dry_run import dry_run
-from seq2seq.training.resume import changed_files
+from seq2seq.training.resume import changed_files, restore_best
 
 ONE_STEP = {f"training__{name}": 1 for name in ("num_steps", "eval_every", "checkpoint_every")}
 
@@ -93,6 +96,28 @@ def test_the_best_checkpoint_is_kept_in_addition_to_the_last_and_patience_stops_
     assert [line["step"] for line in lines if "average_loss" in line] == [12]
     assert steps(run) == [4, 8, 10, 12]
     assert find_params(run, "best") == find_params(run, "4")
+
+
+def test_scores_of_other_sentences_are_not_compared():
+    """A checkpoint names the number of sentences that were translated for its best score."""
+    assert stored_data(whole_run(), 12)["eval_sentences"] == run_config().training.eval_sentences
+    valid, lines = {"valid": {"dev.tsv": "0123"}}, []
+    run, data = SimpleNamespace(log=lines.append), SimpleNamespace(files=valid)
+    entry = {"checkpoint": 4, "chrf": 14.0, "loss": 3.0}
+    stored = {"best": entry, "without_improvement": 1, "evaluated_step": 4, "files": valid}
+    for metric, before, is_reset in (
+        ("chrf", {"eval_sentences": 7}, True),
+        ("chrf", {"eval_sentences": 0}, False),
+        ("chrf", {}, False),  # of an earlier version
+        ("loss", {"eval_sentences": 7}, False),
+    ):
+        config = run_config(training__eval_sentences=0, training__best_metric=metric)
+        best = BestCheckpoint(metric)
+        restore_best(best, stored | before, config, run, data)
+        assert best.entry == ({} if is_reset else entry)
+        warning = "warning: training.eval_sentences has changed: the best score is reset"
+        assert lines == [warning] * is_reset
+        lines.clear()
 
 
 def test_a_checkpoint_of_a_version_with_another_order_is_refused(tmp_path):
@@ -217,7 +242,8 @@ def test_overwrite_starts_over_and_keeps_other_files(tmp_path):
 def test_overwrite_deletes_all_files_that_a_run_writes(tmp_path):
     shutil.copytree(whole_run(), tmp_path / "run")
     (tmp_path / "run" / "profile").mkdir()
-    (tmp_path / "run" / "run.json.corrupt").touch()
+    for name in ("run.json.corrupt", "run.json.corrupt-2"):
+        (tmp_path / "run" / name).touch()
     run = Run(tmp_path / "run")
     run.clear()
     run.close()

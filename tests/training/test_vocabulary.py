@@ -11,6 +11,7 @@ from tiny_tokenizers import multilingual
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import open_parts
 from seq2seq.data.special_tokens import OUR_IDS
+from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import no_log
@@ -118,9 +119,7 @@ def test_a_small_corpus_uses_a_vocabulary_that_was_prepared_but_stores_none(
 
     def vocabulary_of(cache):
         readers = open_parts(config.data.corpus, "train", config.data)
-        return vocabulary.vocabulary_sha256(
-            vocabulary.new_tokenizers(config.data, readers, cache, no_log)
-        )
+        return vocabulary_sha256(vocabulary.new_tokenizers(config.data, readers, cache, no_log))
 
     trained = vocabulary_of(small_only)
     assert not prepared.directory.exists()

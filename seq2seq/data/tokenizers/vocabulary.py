@@ -45,6 +45,11 @@ def tokenizer_sha256(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.kind.encode() + b"\n" + tokenizer.serialized()).hexdigest()
 
 
+def vocabulary_sha256(tokenizers: tuple[Tokenizer, Tokenizer]) -> str:
+    """The sha256 of both sides, as in data.vocab_sha256."""
+    return "+".join(map(tokenizer_sha256, tokenizers))
+
+
 def make_tokenizer(kind: str, serialized: bytes) -> Tokenizer:
     """The tokenizer with this kind and `serialized()`."""
     return KINDS[kind].load(serialized)

@@ -175,7 +175,8 @@ M2M_100 = Pretrained(
     "m2m_100", "M2M-100 or NLLB", "M2M100ForConditionalGeneration",
     partial(_config, _M2M), partial(_fields, _M2M), _tensors, _redundant,
     ("M2M100Tokenizer", "NllbTokenizer"), _m2m_tokenizer, m2m_files, _m2m_template,
-    IDS | {"decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True},
+    IDS | {"decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True,
+           "attention_dropout": 0.1},
 )  # fmt: skip
 MBART = Pretrained(
     "mbart", "mBART", "MBartForConditionalGeneration",

@@ -20,6 +20,7 @@ OFF = {
     "encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0,
     "suppress_tokens": [], "begin_suppress_tokens": [], "force_words_ids": [], "constraints": [],
     "sequence_bias": {}, "exponential_decay_length_penalty": None,
+    "stop_strings": None, "watermarking_config": None, "token_healing": False,
 }  # fmt: skip
 # decoding.stop for each value of early_stopping.
 STOPS: dict[str | bool, str] = {"never": "bound", False: "full", True: "now"}
@@ -72,7 +73,7 @@ def common_decoding(
             fields.refuse(field, f"{off!r} or no such field")
     if fields.get("forced_eos_token_id") not in (None, model.end_id):
         fields.refuse("forced_eos_token_id", f"eos_token_id, {model.end_id}, or no such field")
-    beam_size, penalty, ngram = 1, 0.0, 0
+    beam_size, penalty, ngram = 1, 1.0, 0
     if fields.get("num_beams") is not None:
         beam_size = fields.integer("num_beams", "decoding.beam_size")
     if fields.get("no_repeat_ngram_size") is not None:
@@ -80,7 +81,7 @@ def common_decoding(
     if ngram == 1:  # there the start token counts too, here it does not
         fields.refuse("no_repeat_ngram_size", "0, at least 2, or no such field")
     min_length, max_length = _lengths(fields)
-    if fields.get("length_penalty", 1.0) is not None:
+    if fields.get("length_penalty") is not None:
         penalty = fields.number("length_penalty", "decoding.alpha", 1.0)
     return DecodingConfig(
         beam_size=beam_size,
@@ -107,8 +108,9 @@ def _lengths(fields: JsonFields) -> tuple[int, int]:
         longest = fields.integer("max_new_tokens", "decoding.max_length")
     elif fields.get("max_length") is not None:
         longest = fields.integer("max_length", "decoding.max_length", minimum=2) - 1
-    if fields.get("min_new_tokens"):  # takes precedence
-        shortest = fields.integer("min_new_tokens", "decoding.min_length", 0) + 1
+    if fields.get("min_new_tokens") is not None:  # takes precedence
+        fewest = fields.integer("min_new_tokens", "decoding.min_length", 0)
+        shortest = fewest + 1 if fewest else 0
     elif fields.get("min_length") is not None:
         shortest = fields.integer("min_length", "decoding.min_length", 0)
     return min(shortest, longest or shortest), longest

@@ -278,6 +278,7 @@ def test_dropout_rates_are_those_of_config_json(tmp_path):
         ("add_final_layer_norm", False),
         ("static_position_embeddings", True),
         ("is_encoder_decoder", True),
+        ("decoder_vocab_size", 9),  # without effect where the embeddings are shared
     ],
 )
 def test_required_fields_may_be_present_or_absent(tmp_path, field, value):
@@ -293,8 +294,38 @@ def test_required_fields_may_be_present_or_absent(tmp_path, field, value):
             open_model(tmp_path, "best")
 
 
-def test_generation_config_determines_the_decoding_defaults(tmp_path):
+def test_vocabularies_must_have_the_ids_of_config_json(tmp_path):
     write_marian(tmp_path)
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+    size, word = len(vocabulary), next(piece for piece, i in vocabulary.items() if i == 5)
+
+    def opened(source, target=vocabulary):
+        files = {
+            "vocab.json": source,
+            "target_vocab.json": target,
+            "tokenizer_config.json": {"separate_vocabs": True},
+        }
+        for name, content in files.items():
+            (tmp_path / name).write_text(json.dumps(content))
+        return open_model(tmp_path, "best")[0].model
+
+    exchanged = vocabulary | {"<unk>": 5, word: 1}
+    assert opened(exchanged, exchanged).unknown_id == 5
+    fewer = {piece: i for piece, i in vocabulary.items() if i < size - 1}
+    ends = vocabulary | {"</s>": 5, word: 0}
+    for source, target, message in (
+        (fewer, vocabulary, f"expected {size} and {size} entries, got {size - 1} and {size}"),
+        (vocabulary, fewer, f"expected {size} and {size} entries, got {size} and {size - 1}"),
+        (ends, vocabulary, "expected </s> with eos_token_id=0, got the ids 5 and 0"),
+        (vocabulary, ends, "expected </s> with eos_token_id=0, got the ids 0 and 5"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            opened(source, target)
+        assert caught.value.code == CHECKPOINT
+
+
+def test_generation_config_determines_the_decoding_defaults(tmp_path):
+    write_marian(tmp_path, num_beams=7)
     path = tmp_path / "generation_config.json"
     config, _ = open_model(tmp_path, "best")
     assert config.decoding == DecodingConfig(
@@ -320,14 +351,20 @@ def test_generation_config_determines_the_decoding_defaults(tmp_path):
     assert (decoding.min_length, decoding.no_repeat_ngram, decoding.stop) == (5, 3, "exact")
     assert (decoding.forced_prefix, decoding.forced_end) == (target.piece(7), False)
     for lengths, expected in (
-        (dict(min_new_tokens=4, min_length=7), (5, 9)),
-        (dict(min_new_tokens=0, min_length=0, no_repeat_ngram_size=0), (0, 9)),
+        (dict(min_new_tokens=4, min_length=7, renormalize_logits=None), (5, 9)),
+        (dict(max_length=5), (0, 9)),
+        (dict(min_new_tokens=0, min_length=6, no_repeat_ngram_size=0), (0, 9)),
         (dict(min_length=8, max_length=8, max_new_tokens=None), (7, 7)),
     ):
         path.write_text(json.dumps(content | lengths))
         decoding = open_model(tmp_path, "best")[0].decoding
         assert (decoding.min_length, decoding.max_length) == expected
         assert not decoding.no_repeat_ngram
+    path.write_text(json.dumps(content | {"length_penalty": None}))
+    assert open_model(tmp_path, "best")[0].decoding.alpha == 1.0  # as in transformers
+    path.unlink()
+    assert open_model(tmp_path, "best")[0].decoding.beam_size == 7  # of config.json
+    write_marian(tmp_path)
     path.unlink()
     assert open_model(tmp_path, "best")[0].decoding.beam_size == 1
     with pytest.raises(UserError, match="'7'"):

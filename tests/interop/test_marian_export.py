@@ -15,6 +15,7 @@ from tiny_marian import SENTENCES, sentencepiece, write_marian
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
@@ -115,6 +116,7 @@ def test_export_and_import_are_bit_exact(pair, tmp_path):
     if kind == "its own":
         assert config.model == open_model(run, "best")[0].model
         jax.tree.map(np.testing.assert_array_equal, back, before)
+    assert config.data.joint_vocab == open_model(run, "best")[0].data.joint_vocab
     # Converted parameters contain the same numbers, and another round trip changes nothing.
     bits = [
         np.sort(np.concatenate([x.view(np.int32).ravel() for x in jax.tree.leaves(tree)]))
@@ -274,6 +276,10 @@ def test_a_vocabulary_or_template_that_marian_cannot_express_is_refused_by_name(
     words = ListTokenizer("words", b"a\nb")
     with pytest.raises(UserError, match="a vocabulary of words is not supported by MarianMT"):
         check_vocabulary(DataConfig(), (words, words))
+    ids = {"</s>": 0, "<unk>": 1, "<old-pad>": 2}
+    reserved = MarianTokenizer(sentencepiece(SENTENCES, 60), ids)
+    with pytest.raises(UserError, match="the vocabulary has the piece '<old-pad>'"):
+        check_vocabulary(DataConfig(), (reserved, reserved))
     with pytest.raises(UserError, match="data.source_begin is not supported .* got '<2de>'"):
         check_vocabulary(DataConfig(source_begin="<2de>"), ())
 
@@ -288,6 +294,9 @@ def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
         for name in ("length penalty", "no_repeat_ngram")
         if not any(name in line for line in lost)
     ] == [] and len(lost) == 2
+    back = open_model(tmp_path, "best")[0].decoding
+    assert (back.alpha, back.no_repeat_ngram) == (1.0, 0)
+    assert back.max_length == config.model.max_length - 1
     carried = DecodingConfig(
         alpha=0.6,
         power_penalty=True,
@@ -322,6 +331,7 @@ def test_the_export_lists_decoding_options_that_are_lost(pair, tmp_path):
         fields = marian_settings(several, config.model, tokenizers[1])
         assert fields["early_stopping"] is early_stopping and "forced_bos_token_id" not in fields
         assert "forced_prefix='<unk> <s>'" in lost_settings(several)[0]
+        assert fields["length_penalty"] == 0
     forced = marian_settings(replace(carried, forced_prefix="<unk>"), config.model, tokenizers[1])
     assert forced["forced_bos_token_id"] == tokenizers[1].id_of("<unk>")
 

@@ -23,6 +23,8 @@ def test_a_registered_family_reads_its_directories(tmp_path, monkeypatch, checkp
     assert models.find_params(tmp_path, checkpoint) == tmp_path / "toy.bin"
     assert models.open_model(tmp_path, checkpoint) == ("config", ("source", "target"))
     assert models.load_params(tmp_path, checkpoint) is PARAMS
+    (tmp_path / "checkpoints").mkdir()  # not of a run
+    assert models.current_checkpoint(tmp_path, checkpoint) == checkpoint
 
 
 def test_a_family_has_no_other_checkpoints_than_best_and_latest(tmp_path, monkeypatch):

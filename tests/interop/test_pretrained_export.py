@@ -22,6 +22,7 @@ from tiny_pretrained import (
 )
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
+from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.interop.json_fields import JsonFields
 from seq2seq.interop.models import FAMILIES, PRETRAINED, export_of, load_params, open_model
 from seq2seq.model.config import ModelConfig
@@ -161,6 +162,17 @@ def test_settings_that_become_others_are_listed_and_the_rest_is_refused(tmp_path
         with pytest.raises(UserError, match=message) as caught:
             write(replace(tuned, data=changed), tokenizers, None, tmp_path / str(number))
         assert caught.value.code == CHECKPOINT
+
+
+def test_a_vocabulary_that_its_files_do_not_express_is_refused(tmp_path):
+    """One in which </s> is text."""
+    write_t5(tmp_path / "first")
+    config, (tokenizer, _) = open_model(tmp_path / "first", "best")
+    other = OffsetTokenizer(tokenizer.model, 0, {"<unk>": 2})
+    (tmp_path / "second").mkdir()
+    with pytest.raises(UserError, match="the vocabulary is not supported by T5") as caught:
+        export_of(config.model, tmp_path).write(config, (other,) * 2, None, tmp_path / "second")
+    assert caught.value.code == CHECKPOINT
 
 
 FAMILIES_OF_TRANSFORMERS = {

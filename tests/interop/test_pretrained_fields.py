@@ -1,17 +1,29 @@
 """Fields of config.json and generation_config.json of the BART and T5 families; no weights."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from tiny import write_run
-from tiny_pretrained import change_json, write_fairseq, write_t5
+from tiny_pretrained import (
+    change_json,
+    fairseq_options,
+    libraries,
+    t5_options,
+    write_fairseq,
+    write_t5,
+)
 from tiny_tokenizers import model, write
 
 from seq2seq.decode import load_translator
-from seq2seq.interop.models import FAMILIES, load_params, open_model
+from seq2seq.interop.bart import BART, LEGACY, MBART, PEGASUS
+from seq2seq.interop.generation import decoding_of
+from seq2seq.interop.json_fields import JsonFields
+from seq2seq.interop.models import FAMILIES, PRETRAINED, load_params, open_model
+from seq2seq.interop.pretrained import check_tokenizer_class, model_of, read_fields
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.scripts.convert import import_model
 
@@ -54,6 +66,12 @@ SETTINGS = [
     ("early_stopping", "sometimes"), ("early_stopping", 1), ("no_repeat_ngram_size", 1),
     ("bad_words_ids", [[3, 4]]), ("forced_bos_token_id", 10**6), ("forced_eos_token_id", 0),
     ("suppress_tokens", [4]), ("length_penalty", -1.0), ("max_length", 1), ("min_length", -1),
+    ("num_beams", True),
+    ("diversity_penalty", 0.5), ("penalty_alpha", 0.6), ("encoder_repetition_penalty", 1.2),
+    ("encoder_no_repeat_ngram_size", 3), ("guidance_scale", 2.0), ("begin_suppress_tokens", [4]),
+    ("force_words_ids", [[4]]), ("constraints", [[4]]), ("sequence_bias", [[[4], 1.0]]),
+    ("exponential_decay_length_penalty", [5, 1.1]), ("stop_strings", ["."]),
+    ("watermarking_config", {"bias": 2.0}), ("token_healing", True),
 ]  # fmt: skip
 
 
@@ -76,6 +94,73 @@ def test_an_unsupported_field_is_refused_by_name(copied):
     (copied / "tokenizer_config.json").write_text('{"tokenizer_class": "SMALL100Tokenizer"}')
     with pytest.raises(UserError, match="tokenizer_class='SMALL100Tokenizer' is not supported"):
         open_model(copied, "best")
+
+
+def sizes(row):
+    """Fields of config.json that a file must state."""
+    return (t5_options if "t5" in row.model_type else fairseq_options)(70)
+
+
+def test_absent_fields_have_the_values_of_transformers(tmp_path):
+    _, transformers = libraries()
+    for row in PRETRAINED:
+        kind = row.architecture.removesuffix("ForConditionalGeneration")
+        stated = sizes(row)
+        every = getattr(transformers, f"{kind}Config")(**stated).to_dict()
+        absent, present = (
+            read_fields(row, write(tmp_path / row.model_type, config__json=content))
+            for content in (stated, every)
+        )
+        assert model_of(row, absent, []) == model_of(row, present, [])
+        assert absent.get("forced_eos_token_id") == present.get("forced_eos_token_id")
+
+
+def test_one_value_of_each_field_of_transformers_3_is_refused(tmp_path):
+    def is_read(row, field, value):
+        try:
+            row.config(JsonFields(tmp_path, row.defaults | sizes(row) | {field: value}), [])
+        except UserError as error:
+            assert f"{field}={value} is not supported" in str(error)
+            return False
+        return True
+
+    for row in (MBART, BART, PEGASUS):
+        for field in LEGACY:
+            assert is_read(row, field, True) != is_read(row, field, False), (row.name, field)
+
+
+CLASSES = {  # of tokenizers that add the same pieces to a text
+    "m2m_100": ["M2M100Tokenizer", "NllbTokenizerFast"],
+    "mbart": ["MBartTokenizerFast", "MBart50Tokenizer"],
+    "bart": ["BartTokenizerFast", "RobertaTokenizer"], "pegasus": ["PegasusTokenizerFast"],
+    "t5": ["T5TokenizerFast", "ByT5Tokenizer"], "mt5": ["MT5TokenizerFast", "T5Tokenizer"],
+    "umt5": ["T5TokenizerFast"],
+}  # fmt: skip
+
+
+def test_a_tokenizer_of_a_class_of_the_family_or_of_no_family_is_read(tmp_path):
+    for row in PRETRAINED:
+        names = [*CLASSES[row.model_type], "PreTrainedTokenizerFast", "TokenizersBackend", None]
+        for name in names:
+            write(tmp_path, tokenizer_config__json={"tokenizer_class": name})
+            check_tokenizer_class(row, tmp_path)
+
+
+def test_a_token_without_a_name_of_its_own_is_refused(directory):
+    """Options list pieces by name: another token would be forced or suppressed."""
+    pieces = ["a", "a", "b c"]
+    names = {piece: i for i, piece in reversed([*enumerate(pieces)])}
+    target = SimpleNamespace(size=3, piece=pieces.__getitem__, id_of=names.get)
+    config = open_model(directory, "best")[0].model
+    for token in (1, 2):
+        for field, value in (("forced_bos_token_id", token), ("bad_words_ids", [[token]])):
+            fields = JsonFields(directory, {field: value})
+            with pytest.raises(UserError, match=f"{field}.* expected ids of pieces"):
+                decoding_of(fields, replace(config, pad_id=0, end_id=9), target)
+    nothing = JsonFields(directory, {})
+    for pad, suppress in ((0, "a"), (1, "")):
+        model = replace(config, pad_id=pad, end_id=9)
+        assert decoding_of(nothing, model, target).suppress == suppress
 
 
 def test_generation_settings_are_read_from_one_file_only(copied):
@@ -104,10 +189,13 @@ def test_generation_settings_are_read_from_one_file_only(copied):
     generation.write_text(json.dumps({"early_stopping": "never", "min_new_tokens": 3}))
     decoding = open_model(copied, "best")[0].decoding
     assert (decoding.stop, decoding.min_length) == ("bound", 4)
+    generation.write_text(json.dumps({"min_length": 30}))
+    assert open_model(copied, "best")[0].decoding.min_length == 20
 
 
 def test_a_forced_language_is_the_target_language(tmp_path):
     write_fairseq(tmp_path, "m2m_100")
+    write(tmp_path, vocab__json={})  # of M2M-100's tokenizer, which this directory does not name
     change_json(tmp_path / "generation_config.json", forced_bos_token_id=61)
     config, (tokenizer, _) = open_model(tmp_path, "best")
     data = config.data
@@ -127,6 +215,12 @@ def test_mbart_starts_with_the_target_language(tmp_path):
         config, _ = open_model(tmp_path, "best")
         assert (config.data.source_end, config.data.target_start) == ("{source}", "{target}")
         assert config.data.target_language == language and config.decoding.forced_end
+    change_json(
+        tmp_path / "generation_config.json", decoder_start_token_id=63, forced_bos_token_id=61
+    )
+    config, (tokenizer, _) = open_model(tmp_path, "best")
+    assert config.data.target_language == "kor_Hang"  # of the file that a search uses
+    assert config.decoding.forced_prefix == tokenizer.piece(61)  # the second token of a target
     change_json(tmp_path / "config.json", normalize_before=False)
     with pytest.raises(UserError, match="normalize_before=False is not supported: expected True"):
         open_model(tmp_path, "best")
@@ -135,11 +229,15 @@ def test_mbart_starts_with_the_target_language(tmp_path):
 def test_bart_has_its_begin_token_in_targets_if_it_is_forced(tmp_path):
     pytest.importorskip("tokenizers")
     write_fairseq(tmp_path, "bart")
-    for fields, begin in (({}, ""), ({"force_bos_token_to_be_generated": True}, "<s>")):
+    for fields, begin, prefix in (
+        ({}, "", ""),
+        ({"forced_bos_token_id": 4}, "", "a"),
+        ({"force_bos_token_to_be_generated": True}, "<s>", ""),
+    ):
         change_json(tmp_path / "config.json", **fields)
         config, _ = open_model(tmp_path, "best")
         assert (config.data.source_begin, config.data.target_begin) == ("<s>", begin)
-        assert not config.decoding.forced_prefix and config.decoding.forced_end
+        assert config.decoding.forced_prefix == prefix and config.decoding.forced_end
 
 
 def test_logits_are_scaled_as_both_fields_say(tmp_path):
@@ -170,6 +268,12 @@ def test_byt5_has_the_bytes_as_its_vocabulary(tmp_path):
     for content in ({"tokenizer_class": "ByT5Tokenizer"}, {}):
         write(tmp_path, tokenizer_config__json=content)
         assert open_model(tmp_path, "best")[1][0].kind == "bytes"
+    write(tmp_path, spiece__model=model(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    assert open_model(tmp_path, "best")[1][0].kind != "bytes"
+    write_t5(tmp_path, vocab_size=400)
+    (tmp_path / "spiece.model").unlink()
+    with pytest.raises(UserError, match="spiece.model cannot be read"):
+        open_model(tmp_path, "best")
 
 
 @pytest.mark.parametrize("kind", ["t5gemma", "longt5", "nllb-moe", "led", "gpt2"])

@@ -165,9 +165,12 @@ def test_a_code_that_was_added_to_mbart_is_behind_its_mask(tmp_path):
     assert languages == {c: first + i for i, c in enumerate(MBART_25)} | {"uk_UA": first + 26}
     write(tmp_path, special_tokens_map__json={"additional_special_tokens": MBART_50[::-1]})
     assert load_mbart_tokenizer(tmp_path, first + 60).languages["en_XX"] == first + 3
-    for kind, end in (("MBartTokenizer", "{source}"), ("MBart50Tokenizer", ""), ("", "")):
+    for kind, number, end in (
+        ("MBartTokenizer", 26, "{source}"), ("MBart50Tokenizer", 26, ""), ("", 26, ""),
+        ("", 25, "{source}"),
+    ):  # fmt: skip
         write(tmp_path, tokenizer_config__json={"tokenizer_class": kind} if kind else {})
-        tokenizer = SimpleNamespace(languages=range(26))
+        tokenizer = SimpleNamespace(languages=range(number))
         assert MBART.template(None, tmp_path, tokenizer).source_end == end
 
 
@@ -179,6 +182,9 @@ def test_added_tokens_of_old_files_have_their_ids_or_are_refused(tmp_path):
         load_t5_tokenizer(tmp_path, size + 1)
     write(tmp_path, special_tokens_map__json={"additional_special_tokens": ["<hl>"]})
     assert load_t5_tokenizer(tmp_path, size + 1).id_of("<hl>") == size
+    (tmp_path / "special_tokens_map.json").unlink()
+    write(tmp_path, tokenizer__json={"added_tokens": [{"id": size, "content": "<hl>"}]})
+    assert load_t5_tokenizer(tmp_path, size + 1).id_of("<hl>") == size  # of the newer file
 
 
 def test_pegasus_has_103_ids_before_those_of_its_model(tmp_path):
@@ -225,6 +231,8 @@ def test_m2m_has_the_ids_of_its_vocabulary_and_its_codes_behind_them(tmp_path):
     assert ids_without_piece(tokenizer, len(names) + 108) == [
         *range(len(names) + 100, len(names) + 108)
     ]
+    fewer = load_m2m_tokenizer(tmp_path, len(names) + 3)  # than codes
+    assert fewer.size == len(names) + 3 and [*fewer.languages] == M2M[:3]
     again = make_tokenizer(tokenizer.kind, tokenizer.serialized())
     assert again.encode_many(texts()) == tokenizer.encode_many(texts())
     assert again.languages == tokenizer.languages

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tiny_marian import write_marian
 from tiny_pretrained import change_json, write_fairseq, write_t5
 
 from seq2seq.interop.models import find_params, load_params, open_model
@@ -15,6 +16,7 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 SHARED, OUTPUT = "model.shared.weight", "lm_head.weight"
 ENCODER, DECODER = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
 OLD_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+POSITIONS = "model.decoder.embed_positions.weight"
 
 WITHOUT_EFFECT = "encoder.version", "model.encoder.embed_positions.weights"
 
@@ -30,6 +32,20 @@ def nllb(tmp_path_factory):
 def mbart(tmp_path_factory):
     path = tmp_path_factory.mktemp("mbart")
     write_fairseq(path, "mbart")
+    return path
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    path = tmp_path_factory.mktemp("marian")
+    write_marian(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pegasus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pegasus")
+    write_fairseq(path, "pegasus")
     return path
 
 
@@ -124,9 +140,9 @@ def test_without_tying_an_old_file_has_the_shared_table_for_both_sides(nllb, tmp
     assert source is target  # one array in memory
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_half_precision_is_read_as_float32(t5, tmp_path, dtype):
-    path = changed(t5, tmp_path / "half", lambda w: {n: x.astype(dtype) for n, x in w.items()})
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_precisions_are_read_as_float32(t5, tmp_path, dtype):
+    path = changed(t5, tmp_path / "other", lambda w: {n: x.astype(dtype) for n, x in w.items()})
     expected = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), load_params(t5, "best"))
     jax.tree.map(np.testing.assert_array_equal, load_params(path, "best"), expected)
 
@@ -163,6 +179,9 @@ def test_shards_are_read_and_checked_against_their_index(t5, tmp_path):
         with pytest.raises(UserError, match=message) as caught:
             open_model(tmp_path / "t5", "best")
         assert caught.value.code == CHECKPOINT
+    single = t5 / "model.safetensors"
+    (tmp_path / "t5" / single.name).write_bytes(single.read_bytes())
+    check_equal(tmp_path / "t5", t5)  # the index is ignored, as in transformers
 
 
 NOISE = np.float32(0.001)
@@ -178,6 +197,18 @@ REFUSED = {  # family, change, message
         "nllb",
         lambda w: w | {"final_logits_bias": np.ones((1, len(w[SHARED])), np.float32)},
         "final_logits_bias has other values",
+    ),
+    "a differing copy in MarianMT": (
+        "marian", lambda w: w | {ENCODER: w[SHARED] + 1}, f"{ENCODER} has other values",
+    ),
+    "a differing output matrix in MarianMT": (
+        "marian", lambda w: w | {OUTPUT: w[SHARED] + 1}, f"{OUTPUT} has other values",
+    ),
+    "a trained table of positions in MarianMT": (
+        "marian", lambda w: w | {POSITIONS: np.ones((31, 26), np.float32)}, POSITIONS,
+    ),
+    "a trained table of positions in Pegasus": (
+        "pegasus", lambda w: w | {POSITIONS: np.ones((40, 16), np.float32)}, POSITIONS,
     ),
     "a left-over tensor": (
         "nllb",

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 from small_transformer import SMALL
 
+from seq2seq.model import fused_attention as module
 from seq2seq.model.attention import causal_mask, dot_product_attention, segment_mask
-from seq2seq.model.fused_attention import Settings, fits_kernels, fused_attention
+from seq2seq.model.fused_attention import (
+    Settings,
+    attend_on_platform,
+    fits_kernels,
+    fused_attention,
+)
 from seq2seq.model.matmul import FULL
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.parameters import parameter_shapes
@@ -103,12 +109,37 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
         ("bfloat16", 4096, 2048, True),
         ("bfloat16", 128, 2176, False),
         ("bfloat16", 200, 256, False),
+        ("bfloat16", 256, 200, False),
     ],
 )
 def test_long_rows_have_kernels_while_their_keys_fit_on_the_chip(dtype, t, s, fits):
     """The largest of these were compiled for v4, v5e, v5p and v6e."""
     queries, keys = (jnp.zeros((1, 8, length, 64), dtype) for length in (t, s))
     assert fits_kernels(queries, keys, None) == fits
+
+
+def test_the_kernels_are_used_only_where_they_compute_the_same(monkeypatch):
+    """As in a program for a TPU, but interpreted."""
+    monkeypatch.setattr(module, "by_platform", lambda choose, run: run(True))
+    monkeypatch.setattr(module, "Settings", partial(Settings, interpret=True))
+    options = {"mask": causal_mask(128), "drop": None, "bias": None, "scale": True}
+    of_heads = options["mask"] & jnp.array([True, False]).reshape(1, 2, 1, 1)
+    for heads, width, change in (
+        (2, 64, {}),
+        (2, 64, {"scale": False}),
+        (2, 64, {"bias": jnp.arange(128.0).reshape(1, 1, 1, 128)}),
+        (2, 64, {"mask": of_heads}),
+        (2, 64, {"drop": lambda weights: 0.5 * weights}),
+        (3, 64, {}),  # one and a half times the lanes
+        (8, 48, {}),  # heads that two tiles share
+    ):
+        keys = jax.random.split(jax.random.PRNGKey(heads), 3)
+        arrays = [jax.random.normal(key, (1, heads, 128, width)) for key in keys]
+        ours, plain = (
+            attend(*arrays, precision=FULL, **options | change)[0]
+            for attend in (attend_on_platform, dot_product_attention)
+        )
+        np.testing.assert_allclose(ours, plain, atol=2e-6, err_msg=f"{heads} {width} {change}")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,13 @@ def test_ids_and_texts_are_those_of_transformers(directory):
         assert target.decode(ids) == reference.decode(ids, skip_special_tokens=True)
 
 
+def test_without_a_config_the_files_say_how_many_vocabularies_there_are(directory):
+    stated = load_marian_tokenizers(directory)
+    (directory / "tokenizer_config.json").unlink()
+    for tokenizer, expected in zip(load_marian_tokenizers(directory), stated, strict=True):
+        assert tokenizer.vocabulary == expected.vocabulary
+
+
 def test_saving_a_tokenizer_in_a_run_and_loading_it_change_nothing(directory, tmp_path):
     tokenizers = load_marian_tokenizers(directory)
     save_tokenizers(str(tmp_path / "vocab"), *tokenizers)

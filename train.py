@@ -127,7 +127,7 @@ def resume_or_start(
     if not overwrite:
         config = run.resume_config(config)  # 1
     run.log(f"run: {run.name}")
-    with explain_failure(config, run):
+    with run.log_traceback():
         config, data = prepare_data(config, run, cache, overwrite)  # 2
     run.check_and_record(config, data.file_hashes)  # 3
     processes.check_agreement(flatten(asdict(config)) | data.file_hashes)  # 4

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
@@ -248,6 +249,17 @@ class Run:
     def note(self, line: str) -> None:
         """Write a line to train.log only."""
         self._append("train.log", line)
+
+    @contextmanager
+    def log_traceback(self) -> Iterator[None]:
+        """Write the traceback of an error other than a UserError to train.log."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception:
+            self.note(traceback.format_exc())
+            raise
 
     def _append(self, name: str, line: str) -> None:
         path = self.path / name

@@ -5,7 +5,6 @@ of the host. A smaller model is also recommended for few pairs.
 """
 
 import re
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -95,11 +94,11 @@ def _require_free(what: str, needed: int, message: Callable[[str], str]) -> None
 def explain_failure(config: Config, run: Run) -> Iterator[None]:
     """Log the traceback of an error; raise UserError(CONFIGURATION) if it is out of memory."""
     try:
-        yield
+        with run.log_traceback():
+            yield
     except UserError:
         raise
     except Exception as error:
-        run.note(traceback.format_exc())
         if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
             message = out_of_memory_message(failed_allocation(str(error)), config)
             raise UserError(CONFIGURATION, message) from error

@@ -13,6 +13,7 @@ from seq2seq.model.options import Options
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.runtime.files import write_atomic
 from seq2seq.runtime.json_objects import json_object
+from seq2seq.runtime.paths import check_local_path
 from seq2seq.storage.decoding_config import DecodingConfig
 from seq2seq.storage.migration import FORMAT_VERSION, migrate
 from seq2seq.storage.training_config import TrainingConfig
@@ -32,6 +33,8 @@ class Config(Options):
 
         Raises UserError(CONFIGURATION) with the first rule that is broken: expected, got.
         """
+        for file in self.data.vocab_files:
+            check_local_path("config.data.vocab", file)
         try:
             super().validate()
         except ValueError as error:

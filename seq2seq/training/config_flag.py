@@ -12,7 +12,7 @@ from ml_collections import config_flags
 from seq2seq.data.metrics import BLEU_TOKENIZERS
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
-from seq2seq.runtime.paths import check_local_path, expand_path, working_copy
+from seq2seq.runtime.paths import expand_path, working_copy
 from seq2seq.runtime.remote import is_remote
 from seq2seq.storage.config import Config, is_foreign
 
@@ -107,8 +107,8 @@ def directory_of_remote_config(url: str, local_dir: str) -> Path:
 def parsed_config(f: flags.FlagValues) -> Config:
     """The config of --config and its overrides, which does not change from here on.
 
-    Raises UserError(CONFIGURATION) if it is invalid, what it names cannot be read from this kind of
-    place, or its BLEU tokenizer is not installed.
+    Raises UserError(CONFIGURATION) if it is invalid, or the package for its BLEU tokenizer or for
+    the URL of a new run's training.init_from is not installed.
     """
     config, file = f.config, config_flags.get_config_filename(f["config"])
     if not isinstance(config, Config):
@@ -121,8 +121,6 @@ def parsed_config(f: flags.FlagValues) -> Config:
     resumed = file.startswith(str(RUN_CONFIG))  # init_from is not read again
     if is_remote(config.training.init_from) and not resumed:
         remote.check_url("config.training.init_from", config.training.init_from)
-    for file in config.data.vocab_files:
-        check_local_path("config.data.vocab", file)
     BLEU_TOKENIZERS[config.training.bleu_tokenizer].check()
     return config
 

@@ -21,40 +21,24 @@ POSITIONS = "model.decoder.embed_positions.weight"
 WITHOUT_EFFECT = "encoder.version", "model.encoder.embed_positions.weights"
 
 
-@pytest.fixture(scope="module")
-def nllb(tmp_path_factory):
-    path = tmp_path_factory.mktemp("nllb")
-    write_fairseq(path, "m2m_100")
-    return path
+def model_fixture(name, write, *arguments, **options):
+    """A fixture: the directory that a function writes, once for all tests."""
+
+    @pytest.fixture(scope="module", name=name)
+    def directory(tmp_path_factory):
+        path = tmp_path_factory.mktemp(name)
+        write(path, *arguments, **options)
+        return path
+
+    return directory
 
 
-@pytest.fixture(scope="module")
-def mbart(tmp_path_factory):
-    path = tmp_path_factory.mktemp("mbart")
-    write_fairseq(path, "mbart")
-    return path
-
-
-@pytest.fixture(scope="module")
-def marian(tmp_path_factory):
-    path = tmp_path_factory.mktemp("marian")
-    write_marian(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def pegasus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("pegasus")
-    write_fairseq(path, "pegasus")
-    return path
-
-
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory):
-    """Gated, with an output matrix."""
-    path = tmp_path_factory.mktemp("t5")
-    write_t5(path, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
-    return path
+nllb = model_fixture("nllb", write_fairseq, "m2m_100")
+mbart = model_fixture("mbart", write_fairseq, "mbart")
+pegasus = model_fixture("pegasus", write_fairseq, "pegasus")
+marian = model_fixture("marian", write_marian)
+# Gated, with an output matrix.
+t5 = model_fixture("t5", write_t5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 
 
 def changed(source, target, change):

@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -71,6 +72,13 @@ def parsed_facts(path: Path) -> dict[str, Any]:
     ):
         raise ValueError("not the description of a run")
     return facts
+
+
+def intact_facts(path: Path) -> dict[str, Any]:
+    """The content of run.json, {} if there is none or it is damaged. Changes nothing."""
+    with suppress(ValueError, RecursionError):
+        return parsed_facts(path)
+    return {}
 
 
 def metrics_until(content: bytes, step: int) -> tuple[bytes, int]:

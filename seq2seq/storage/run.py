@@ -211,12 +211,7 @@ class Run:
 
     def save_vocabulary(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
         """Write vocab/. UserError(OUTPUT) if it is a link to another directory."""
-        if (self.path / "vocab").is_symlink():
-            raise UserError(
-                OUTPUT,
-                f"{self.path}/vocab is a symbolic link: expected a directory of this run; delete "
-                "the link, or choose another --workdir",
-            )
+        refuse_link(self.path / "vocab", "choose another --workdir")
         save_tokenizers(str(self.path / "vocab"), *tokenizers)
 
     def check_and_record(self, config: Config, data: dict[str, str]) -> None:
@@ -328,6 +323,16 @@ class Run:
         if self.replica is not None:
             self.replica.close()
         self._lock.close()
+
+
+def refuse_link(directory: Path, alternative: str) -> None:
+    """UserError(OUTPUT) if a directory that a run writes is a link to another directory."""
+    if directory.is_symlink():
+        raise UserError(
+            OUTPUT,
+            f"{directory} is a symbolic link: expected a directory of this run; delete the link, "
+            f"or {alternative}",
+        )
 
 
 def check_same_data(facts: dict[str, Any], data: dict[str, str], config: Config) -> None:

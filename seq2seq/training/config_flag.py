@@ -16,6 +16,7 @@ from seq2seq.runtime.paths import expand_path, working_copy
 from seq2seq.runtime.remote import is_remote
 from seq2seq.storage.config import Config, is_foreign
 
+FLAG = ("--config", "-config")
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 BUILT_IN = str(CONFIGS / "korean_english.py")  # without --config and without a run
@@ -31,7 +32,7 @@ def define_config(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> No
     path, which ml_collections reads.
     """
     for place in reversed(range(1, len(argv) - 1)):
-        if argv[place] in ("--config", "-config"):
+        if argv[place] in FLAG:
             argv[place : place + 2] = [f"{argv[place]}={argv[place + 1]}"]
     argv[:] = map(with_path_of_config, argv)
     config_flags.DEFINE_config_file(
@@ -49,7 +50,7 @@ def with_path_of_config(argument: str) -> str:
     """--config=NAME with the path of the installed config NAME, and --config=FILE with ~ and
     environment variables expanded; any other argument unchanged."""
     flag, _, name = argument.partition("=")
-    if flag not in ("--config", "-config"):
+    if flag not in FLAG:
         return argument
     path = CONFIGS / f"{name}.py"
     known = name.isidentifier() and path.exists()

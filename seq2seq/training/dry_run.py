@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from seq2seq.runtime.streams import write_stderr
 from seq2seq.storage.config import Config
 from seq2seq.storage.newest_step import newest_intact_step, stored_data
 from seq2seq.storage.read_only_run import ReadOnlyRun
-from seq2seq.storage.records import parsed_facts
+from seq2seq.storage.records import intact_facts
 from seq2seq.storage.run import Run, check_same_data
 from seq2seq.storage.sizes import disk_forecast, megabytes, num_bytes
 from seq2seq.training.inputs import Data, encode_corpora, open_corpora, training_batches
@@ -76,8 +76,8 @@ class DryRun(ReadOnlyRun):
 
     def check_and_record(self, config: Config, data: dict[str, str]) -> None:
         """UserError(DATA) if a resumed run had other data. Records nothing."""
-        with suppress(ValueError, RecursionError):  # damaged: the checkpoint's record is compared
-            check_same_data(parsed_facts(self.path / "run.json"), data, config)
+        # If run.json is damaged, the checkpoint's record is compared.
+        check_same_data(intact_facts(self.path / "run.json"), data, config)
 
 
 def check_checkpoint(config: Config, run: DryRun, data: Data) -> bool:

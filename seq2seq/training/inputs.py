@@ -1,8 +1,7 @@
 """The data of a run: corpora → token ids, with a report of what was dropped."""
 
 import os
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seq2seq.data.batching.batches import Batches
 from seq2seq.data.corpora.corpus import Corpus
@@ -19,7 +18,7 @@ from seq2seq.data.tokens.training_pairs import TrainingPairs
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import throttled
 from seq2seq.storage.config import Config
-from seq2seq.storage.records import parsed_facts
+from seq2seq.storage.records import intact_facts
 from seq2seq.storage.run import Run
 
 
@@ -58,9 +57,7 @@ def open_corpora(config: Config, run: Run) -> Corpora:
     try:
         return _open_corpora(config, run)
     except UserError as error:
-        facts: dict[str, Any] = {}
-        with suppress(ValueError, RecursionError):  # damaged
-            facts = parsed_facts(run.path / "run.json") if run.resumed else {}
+        facts = intact_facts(run.path / "run.json") if run.resumed else {}
         started = facts.get("directory", os.getcwd())
         if error.code != DATA or started == os.getcwd():
             raise

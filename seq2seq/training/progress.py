@@ -12,11 +12,10 @@ from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import num_parameters
 from seq2seq.runtime import processes
-from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.precision import precision_hint
 from seq2seq.storage.config import Config, TrainingConfig
-from seq2seq.storage.run import Run
+from seq2seq.storage.run import Run, refuse_link
 from seq2seq.storage.training_config import profile_steps
 from seq2seq.training.memory_check import size_hint
 from seq2seq.training.nonfinite_steps import NonfiniteSteps
@@ -199,12 +198,7 @@ def with_profile(train_step: TrainStep, steps: str, directory: Path, step: int) 
     """
     if not steps or not processes.is_first():
         return train_step
-    if directory.is_symlink():
-        raise UserError(
-            OUTPUT,
-            f"{directory} is a symbolic link: expected a directory of this run; delete the link, "
-            "or set training.profile to nothing",
-        )
+    refuse_link(directory, "set training.profile to nothing")
     first, last = profile_steps(steps)
     tracing = False
 

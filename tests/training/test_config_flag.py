@@ -318,15 +318,20 @@ WRONG_LINES = {
 }
 
 
-@pytest.mark.parametrize("line", WRONG_LINES)
-def test_a_wrong_line_of_a_config_file_is_named(line, tmp_path):
-    path, values = tmp_path / "mine.py", flags.FlagValues()
-    path.write_text(CONFIG_FILE.format(line=line))
-    argv = ["train.py", f"--config={path}"]
+def error_of(file):
+    """The message for a config file that cannot be used."""
+    argv, values = ["train.py", f"--config={file}"], flags.FlagValues()
     with pytest.raises((AttributeError, flags.IllegalFlagValueError)) as caught:
         define_config(argv, values)
         values(argv)
-    message = explain_config_error(caught.value)
+    return explain_config_error(caught.value)
+
+
+@pytest.mark.parametrize("line", WRONG_LINES)
+def test_a_wrong_line_of_a_config_file_is_named(line, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(CONFIG_FILE.format(line=line))
+    message = error_of(path)
     assert message.startswith(f"--config: {path}:10: ") and WRONG_LINES[line] in message
 
 
@@ -338,16 +343,12 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("line", UNUSABLE)
 def test_a_config_file_whose_function_cannot_be_used_is_an_error_with_its_reason(line, tmp_path):
-    path, values = tmp_path / "mine.py", flags.FlagValues()
+    path = tmp_path / "mine.py"
     path.write_text(
         "from seq2seq.model.config import ModelConfig\n"
         f"from seq2seq.storage.config import Config\n{line}\n"
     )
-    argv = ["train.py", f"--config={path}"]
-    with pytest.raises((AttributeError, flags.IllegalFlagValueError)) as caught:
-        define_config(argv, values)
-        values(argv)
-    message = explain_config_error(caught.value)
+    message = error_of(path)
     assert message.startswith("--config: ") and UNUSABLE[line] in message
 
 

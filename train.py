@@ -60,6 +60,7 @@ def main() -> None:
             "--distributed and --coordinator, and for the memory of one of N hosts divide "
             "training.tokens_per_batch by N",
         )
+    connection.check_process_flags(f)
     if f.compile_for:
         target = target_of(f.compile_for)
         for line in training_lines(with_sizes_of_run(config, path), target):

@@ -299,6 +299,7 @@ BAD_TRAINING = {
     "--config.data.corpus=tsv:{d}/long.tsv": (3, "0 of 2 pairs left"),
     "--workdir={d}/three/run": (6, "three/run"),
     "--dry_run --coordinator=a:1": (2, "--dry_run runs in one process; remove --distributed and"),
+    "--dry_run --num_processes=2": (2, "--num_processes and --process_id belong together"),
     "--compile_for=h100 --distributed": (2, "--compile_for runs in one process"),
 }
 

@@ -161,6 +161,12 @@ def is_foreign(path: Path) -> bool:
     )
 
 
+def has_config(run: Path) -> bool:
+    """Whether the directory `run` has the config.json of a run, intact or damaged."""
+    path = run / "config.json"
+    return path.exists() and not is_foreign(path)
+
+
 def take_model(config: Config, trained: Config) -> tuple[Config, list[str]]:
     """Copy from `trained`, the config of a trained model, the fields that its parameters and
     vocabulary fix and that still have their defaults in `config`.

@@ -21,7 +21,7 @@ from seq2seq.runtime.compile_report import (
 )
 from seq2seq.runtime.devices import AXIS
 from seq2seq.runtime.targets import Target
-from seq2seq.storage.config import Config, is_foreign, load_config
+from seq2seq.storage.config import Config, has_config, load_config
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import make_eval_step, sharded_step, split_rows
 from seq2seq.training.parameters import parameter_shapes
@@ -62,10 +62,9 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
 def with_sizes_of_run(config: Config, run: Path) -> Config:
     """The config with the sizes of the vocabulary of the run in the directory `run`, if there is
     one."""
-    stored = run / "config.json"
-    if not stored.exists() or is_foreign(stored):
+    if not has_config(run):
         return config
-    model = load_config(stored).model
+    model = load_config(run / "config.json").model
     source, target = model.source_vocab_size, model.target_vocab_size
     return replace(
         config,

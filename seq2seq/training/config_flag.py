@@ -14,7 +14,7 @@ from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.paths import expand_path, working_copy
 from seq2seq.runtime.remote import is_remote
-from seq2seq.storage.config import Config, is_foreign
+from seq2seq.storage.config import Config, has_config
 
 FLAG = ("--config", "-config")
 ROOT = Path(__file__).parent.parent
@@ -80,8 +80,7 @@ def default_config(argv: Sequence[str]) -> str:
         run = directory_of_remote_config(workdir, expand_path(early.local_dir))
     else:
         run = Path(workdir).absolute()
-    config = run / "config.json"
-    if workdir and config.exists() and not is_foreign(config):
+    if workdir and has_config(run):
         return f"{RUN_CONFIG}:{run}"
     return BUILT_IN
 

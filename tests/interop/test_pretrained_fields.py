@@ -284,10 +284,20 @@ def test_other_directories_of_transformers_are_refused_by_name(tmp_path, kind):
         open_model(tmp_path, "best")
 
 
-def test_a_pickle_is_never_opened_and_the_conversion_is_named(copied):
+def test_a_pickle_is_never_opened_and_what_is_not_safetensors_is_named(copied):
     (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
-    with pytest.raises(UserError, match="never opened.*AutoModelForSeq2SeqLM.from_pretrained"):
+    advice = "never opened.*AutoModelForSeq2SeqLM.from_pretrained"
+    with pytest.raises(UserError, match=advice):
         open_model(copied, "best")
+    for start, message in (
+        (b"PK\x03\x04", f"is a pickle, .*{advice}"),
+        (b"\x80\x02}", f"is a pickle, .*{advice}"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer.*git lfs pull"),
+        (b"\n<!DOCTYPE html>", "is an HTML page"),
+    ):
+        (copied / "model.safetensors").write_bytes(start)
+        with pytest.raises(UserError, match=f"model.safetensors {message}"):
+            open_model(copied, "best")
 
 
 def test_a_run_made_of_a_directory_has_its_config_tokenizer_and_parameters(copied, tmp_path):

@@ -18,8 +18,9 @@ Recorded scores of the best checkpoint, the average of the last six (nrefs:1|cas
 400 sentences of the first two sets selected the checkpoint; there is no test set. Their BLEU after
 500, 1000, 1500 and 2000 steps: 13.8, 21.7, 26.6, 27.3; of the average 27.9. This is a short
 training of 1.7 epochs: with five epochs, configs/tatoeba_en_de.py reaches 38.53 on the same German
-sentences. The tag is obeyed on data like that of its direction; 93 of the first 200 sentences of
-documentation, which training has with Korean only, contain Korean with >>deu<<.
+sentences. The output has the language of the tag on data like that of its direction; 93 of the
+first 200 sentences of documentation, which training has with Korean only, contain Korean with
+>>deu<<.
 
 48 minutes on one of two cores of an Intel Xeon with AMX, whose other core did other work, jax
 0.10.2, seed 0, commit 3f4f053. A training with an earlier order of the data, in which a tag was two

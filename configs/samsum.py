@@ -18,8 +18,8 @@ about 36.6, 11.2 and 33.1 (Transformer), 40.1, 15.3 and 36.6 (pointer-generator)
 ROUGE-L these report was not checked. The checkpoints, steps 6,000 and 4,000, are the best on the
 first 200 validation chats, translated with alpha 1; alpha was then chosen on all validation chats
 (benchmarks/recipes.md). Trained on one NVIDIA H100 beside other runs, jax 0.11.2, commit 600ac80,
-with training.checkpoint_every=2000 and training.keep=1: 7 minutes each, 3 of them steps at their
-speed without other runs.
+with training.checkpoint_every=2000 and training.keep=1: 7 minutes each; the steps alone take 3
+minutes without other runs.
 """
 
 from seq2seq.data.config import DataConfig

@@ -1,4 +1,4 @@
-"""Run the experiments on the textbook's claims about the Transformer: docs/CLAIMS.md.
+"""Run the experiments on published claims about the Transformer: docs/CLAIMS.md.
 
     python scripts/claims.py all
     python scripts/claims.py softmax_scaling --seeds=5 --output=/tmp/claims

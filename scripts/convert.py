@@ -52,8 +52,8 @@ def import_model(directory: Path, run: Path) -> None:
         write_run(new, config, tokenizers, load_params(directory, "best"))
     print(
         f"translate with: python decode.py --workdir={run} --input=FILE\n"
-        "fine-tune with: python train.py --config=configs/fine_tune.py --workdir=NEW "
-        f"--config.training.init_from={run}",
+        "fine-tune with: DATA=DIRECTORY python train.py --config=configs/fine_tune.py "
+        f"--workdir=NEW --config.training.init_from={run}",
         file=sys.stderr,
     )
 

@@ -2,7 +2,7 @@
 
     python scripts/export.py --workdir=RUN --to=FILE [--platforms=cpu,cuda,tpu] [--buckets=16,32]
     python FILE < source.txt > target.txt
-RUN is a run or a directory of another project. Every field of config.decoding is a flag, as in
+RUN is a run or a directory of a MarianMT model. Every field of config.decoding is a flag, as in
 decode.py; those of sampling are refused. Needs pip install -e '.[export]'.
 FILE is a zip archive without compression:
 

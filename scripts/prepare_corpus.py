@@ -1,7 +1,7 @@
 """Tokenize a corpus in advance, so that training starts immediately.
 
-    python scripts/prepare_corpus.py --config.data.corpus=text:train.de,train.en
-    python train.py --config.data.corpus=text:train.de,train.en --workdir=runs/de-en
+    python scripts/prepare_corpus.py --config=base --config.data.corpus=text:train.de,train.en
+    python train.py --config=base --config.data.corpus=text:train.de,train.en --workdir=runs/de-en
 It trains the vocabulary, or loads that of data.vocab or training.init_from, and writes the token
 ids to the corpus cache, where training with the same data.* fields finds them. It needs no
 accelerator. An interrupted preparation continues where it stopped.

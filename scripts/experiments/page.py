@@ -13,7 +13,7 @@ from seq2seq.scripts.experiments.outcome import (
 )
 
 INTRODUCTION = """\
-# The textbook's claims as experiments
+# Published claims about the Transformer as experiments
 
 Texts about the Transformer make claims about its parts. Here each claim is one experiment: a module
 of `scripts/experiments/` that measures it on a generated task or on the built-in corpus, with the

@@ -181,7 +181,8 @@ class Progress:
         if steps and len(self._durations) == MEASURED:
             self._run.log(
                 f"expected duration: {self._left(step, seconds)} for the remaining {steps:,} "
-                f"of {self._config.num_steps:,} steps at {seconds:.2g} s each, and the evaluations"
+                f"of {self._config.num_steps:,} steps at {seconds:.2g} s each, without the "
+                "evaluations"
             )
 
     def _left(self, step: int, seconds_per_step: float) -> str:

@@ -262,7 +262,7 @@ def test_the_expected_duration_is_that_of_the_remaining_steps(
     minutes, seconds = divmod(2 * left, 60)
     assert line == (
         f"expected duration: {bound}0:{minutes:02}:{seconds:02} for the remaining {left} of 100 "
-        "steps at 2 s each, and the evaluations"
+        "steps at 2 s each, without the evaluations"
     )
 
 

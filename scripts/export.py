@@ -47,6 +47,7 @@ from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.files import check_outputs, open_atomic
 from seq2seq.runtime.path_flags import define_path
+from seq2seq.scripts.load_exported import FORMAT
 from seq2seq.storage.config import Config
 from seq2seq.storage.run_files import require_finite
 
@@ -100,7 +101,15 @@ def chosen_buckets(numbers: list[str], engine: Engine) -> list[int]:
             f"--buckets must be numbers of source tokens from 2 to {longest}, got "
             f"{','.join(numbers)!r}",
         )
-    return sorted(set(map(int, numbers))) or engine.buckets
+    buckets = sorted(set(map(int, numbers))) or engine.buckets
+    if len(engine.forced) >= (limit := engine.limit(buckets[0], 0)):
+        raise UserError(
+            CONFIGURATION,
+            f"--buckets={buckets[0]}: expected more than {len(engine.forced)} tokens of a "
+            f"translation, for decoding.forced_prefix and the end, got {limit}; raise it, or "
+            "--max_extra_length",
+        )
+    return buckets
 
 
 def tokenizer_files(side: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -211,7 +220,7 @@ def card_of(
     """The content of card.json; `parameters` are names in the archive."""
     m = config.model
     return {
-        "format": 2, "jax": jax.__version__, "platforms": platforms,
+        "format": FORMAT, "jax": jax.__version__, "platforms": platforms,
         "vocab_sha256": config.data.vocab_sha256, "model": asdict(m),
         "decoding": asdict(config.decoding), "end": m.end_id,
         "special_ids": [m.pad_id, m.start_id, m.end_id], "tokenizers": tokenizers,

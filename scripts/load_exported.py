@@ -19,6 +19,9 @@ import jax
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 
+FORMAT = 2  # of card.json
+SPECIAL = "</s>", "<pad>", "<s>"  # of MarianMT: pieces that are no text
+
 
 class Tokenizer:
     """The tokenizer of a run or of a MarianMT directory, which maps pieces to ids with a
@@ -30,6 +33,8 @@ class Tokenizer:
         vocabulary = card.get("vocabulary")
         self.ids: dict[str, int] = json.loads(file.read(vocabulary)) if vocabulary else {}
         self.pieces = {i: piece for piece, i in self.ids.items()}
+        # SentencePiece returns unknown characters as they are, so a text may have any "piece".
+        self.in_text = {piece: i for piece, i in self.ids.items() if piece not in SPECIAL}
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The ids of texts. A tag such as >>de<< at the start has no boundary piece before it."""
@@ -42,7 +47,7 @@ class Tokenizer:
         rests = [text[sum(map(len, tag)) :] for text, tag in zip(texts, starts, strict=True)]
         pieces = self.processor.encode(rests, out_type=str)
         return [
-            [self.ids.get(piece, self.ids["<unk>"]) for piece in tag + line]
+            [self.in_text.get(piece, self.ids["<unk>"]) for piece in tag + line]
             for tag, line in zip(starts, pieces, strict=True)
         ]
 
@@ -53,7 +58,7 @@ class Tokenizer:
             for i in ids:
                 if i == self.ids["<unk>"]:
                     parts.append([])
-                elif self.pieces.get(i) not in ("</s>", "<pad>", "<s>"):
+                elif self.pieces.get(i) not in SPECIAL:
                     parts[-1].append(self.pieces.get(i, ""))
             text = "⁇ ".join(map(self.processor.decode_pieces, parts)).replace("▁", " ")
         else:
@@ -94,14 +99,21 @@ class Exported:
 
     `truncated` are the indices of the lines of the last call that were too long. `log` is called
     with a line before each compilation and if the CPU replaces the devices that JAX would use.
-    ValueError if the file has no programs for any device.
+    ValueError if the file is another one, or has no programs for any device, and from `translate`
+    if a score is not a number.
     """
 
     def __init__(self, path: str, log: Callable[[str], None] = lambda line: None) -> None:
         self.log = log
         self.truncated: list[int] = []
+        self.compiled: set[int] = set()  # buckets
         with zipfile.ZipFile(path) as file:
-            self.card = json.loads(file.read("card.json"))
+            has_card = "card.json" in file.namelist()
+            self.card = json.loads(file.read("card.json")) if has_card else {}
+            if self.card.get("format") != FORMAT:
+                raise ValueError(
+                    f"{path} is invalid: expected a file of scripts/export.py of format {FORMAT}"
+                )
             fuse_no_reductions(self.card["jax"])
             self.devices = devices_for(self.card["platforms"], log)
             self.source, self.target = (Tokenizer(file, x) for x in self.card["tokenizers"])
@@ -122,11 +134,12 @@ class Exported:
             members = [i for i in remaining if len(ids[i]) < bucket["tokens"]]
             remaining = remaining[len(members) :]
             size = bucket["batch_size"] * bucket["queue"] * len(self.devices)
-            if members:
+            if members and bucket["tokens"] not in self.compiled:
                 self.log(
                     f"{len(members):,} lines of at most {bucket['tokens']} source tokens: "
                     "compiling their program"
                 )
+                self.compiled.add(bucket["tokens"])
             for start in range(0, len(members), size):
                 part = members[::-1][start : start + size]  # the longest first
                 outputs = self.search(program, [ids[i] for i in part], size, bucket["tokens"])
@@ -137,7 +150,7 @@ class Exported:
     def search(
         self, program: Callable[..., Any], sources: list[list[int]], size: int, tokens: int
     ) -> list[list[int]]:
-        """The best translation of each source, as token ids."""
+        """The best translation of each source, as token ids. ValueError for a score of NaN."""
         source, lengths = np.zeros((size, tokens), np.int32), np.zeros(size, np.int32)
         for row, pieces in enumerate(sources):
             source[row, : len(pieces) + 1] = [*pieces, self.card["end"]]
@@ -145,10 +158,12 @@ class Exported:
         distributed = [
             x.reshape(-1, len(self.devices), *x.shape[1:]).swapaxes(0, 1) for x in (source, lengths)
         ]
-        ids, id_counts, _ = (
+        ids, id_counts, scores = (
             np.asarray(x).swapaxes(0, 1).reshape(size, *x.shape[2:])
             for x in program(self.parameters, *distributed)
         )
+        if np.isnan(scores[: len(sources)]).any():
+            raise ValueError("a score is NaN; export the model with --dtype=float32")
         special = self.card["special_ids"]
         return [
             [int(i) for i in ids[row, 0, : id_counts[row, 0] - 1] if i not in special]
@@ -205,10 +220,10 @@ def main() -> None:
     report([i for i, x in enumerate(valid, 1) if not x], "are not UTF-8, bytes replaced")
     try:
         exported = Exported(path, note)
+        translations = exported.translate(texts)
     except ValueError as error:
         note(f"error: {error}")
         sys.exit(2)
-    translations = exported.translate(texts)
     report([i + 1 for i in exported.truncated], "are too long for the programs, truncated")
     write_result(translations)
 

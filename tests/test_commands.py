@@ -336,6 +336,7 @@ def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
 
 
 BAD_DECODING = {
+    "--workdir=": (2, "--workdir=RUN is required"),
     "--workdir={d}": (4, "not a run directory"),
     "--checkpoint=5": (4, "2, 4, 6 and the average"),
     "--checkpoint=2,5": (4, "no checkpoint '5' in"),

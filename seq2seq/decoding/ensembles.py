@@ -94,7 +94,8 @@ def open_ensemble(
 ) -> tuple[list[Config], tuple[Tokenizer, Tokenizer]]:
     """The config of each member, and the tokenizers; touches no device.
 
-    Raises UserError(CHECKPOINT) if a checkpoint is missing or vocabularies differ.
+    Raises UserError(CHECKPOINT) if a checkpoint is missing, or vocabularies, special tokens or the
+    pieces around texts differ.
     """
     opened = [open_model(*member) for member in members]
     first, tokenizers = opened[0]
@@ -105,6 +106,13 @@ def open_ensemble(
                 f"{member.directory}: the vocabulary differs from that of {members[0].directory}: "
                 "an ensemble needs the same one; train the models on the same data, or with "
                 "init_from",
+            )
+        if config.special != first.special:
+            raise UserError(
+                CHECKPOINT,
+                f"{member.directory}: the ids of its special tokens, {config.special}, differ from "
+                f"those of {members[0].directory}, {first.special}: an ensemble needs the same "
+                "ones; use one of the models alone",
             )
         if different := [
             name for name in TEMPLATES if getattr(config.data, name) != getattr(first.data, name)

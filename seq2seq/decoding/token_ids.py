@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from seq2seq.data.config import DataConfig
-from seq2seq.data.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.languages import LineAffixes
@@ -20,16 +19,23 @@ def encoded_sources(
 ) -> list[Source]:
     """The token ids of numbered lines, truncated to the longest bucket.
 
-    UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one, and
-    for a language that is missing or unknown.
+    UserError(DATA) for a prefix that leaves no room for the end token or has an unknown or
+    suppressed one, and for a language that is missing or unknown.
     """
+    unknown_id = engine.models[0].config.unknown_id
     texts, room = [source_text(item) for _, item in window], engine.buckets[-1] - 1
     encoded, sources = encode_truncated(tokenizers[0], texts, room), []
     for (number, item), (ids, cut) in zip(window, encoded, strict=True):
         if not ids:
             sources.append(Source(number, ids))
             continue
-        prefix = prefix_ids(tokenizers[1], number, item.prefix) if item.prefix else []
+        prefix = prefix_ids(tokenizers[1], number, item.prefix or "", unknown_id)
+        if suppressed := {*prefix}.intersection(engine.rule_options.suppress):
+            raise UserError(
+                DATA,
+                f"line {number + 1}: its prefix has {tokenizers[1].piece(min(suppressed))!r}, "
+                "which --suppress excludes; change one of them",
+            )
         affixes = affixes_of_line(number, item)
         text_room = room - affixes.source_tokens
         cut += max(0, len(ids) - text_room)
@@ -48,16 +54,11 @@ def encoded_sources(
     return sources
 
 
-def prefix_ids(tokenizer: Tokenizer, number: int, prefix: str) -> list[int]:
-    """The token ids of the prefix of line `number`. UserError(DATA) if a part of its text would
-    become ⁇."""
+def prefix_ids(tokenizer: Tokenizer, number: int, prefix: str, unknown_id: int) -> list[int]:
+    """The token ids of the prefix of line `number`. UserError(DATA) if one is the unknown id."""
     ids = tokenizer.encode(prefix)
-    if UNKNOWN_TEXT in tokenizer.decode(ids):
-        unknown = (
-            word
-            for word in prefix.split()
-            if UNKNOWN_TEXT in tokenizer.decode(tokenizer.encode(word))
-        )
+    if unknown_id in ids:
+        unknown = (word for word in prefix.split() if unknown_id in tokenizer.encode(word))
         raise UserError(
             DATA,
             f"line {number + 1}: its prefix is not in the target vocabulary: expected known "

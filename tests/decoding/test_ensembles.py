@@ -1,6 +1,7 @@
 """Ensembles of runs and checkpoints: members, their order, and what is refused."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -12,6 +13,7 @@ from tiny import write_run
 from seq2seq.decoding.ensembles import members_of, normalized_weights
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.storage.config import load_config, save_config
 from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.run_files import params_directory, restore_params, write_best
 
@@ -113,6 +115,17 @@ def test_a_run_without_steps_names_its_averages(runs, tmp_path):
         params_directory(tmp_path, "average")
     with pytest.raises(UserError, match="train first"):
         params_directory(tmp_path / "none", "latest")
+
+
+def test_models_with_other_special_tokens_are_refused(runs, tmp_path):
+    """The search begins and ends the translations of all members with the tokens of the first."""
+    shutil.copytree(runs[1], tmp_path / "run")
+    config = load_config(tmp_path / "run" / "config.json")
+    config = replace(config, model=replace(config.model, start_id=5))
+    save_config(config, tmp_path / "run" / "config.json")
+    with pytest.raises(UserError, match="start=5.* differ from those of .*start=1") as caught:
+        Translator.load([runs[0], tmp_path / "run"])
+    assert caught.value.code == CHECKPOINT
 
 
 def test_weights_are_divided_by_their_sum():

@@ -20,6 +20,7 @@ from tiny_tokenizers import write_multilingual_run
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.special_tokens import END
+from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.results import Source
@@ -27,8 +28,9 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.interop.models import open_model
 from seq2seq.model import platforms
 from seq2seq.runtime.devices import FUSIONS
+from seq2seq.runtime.errors import UserError
 from seq2seq.scripts import load_exported
-from seq2seq.scripts.export import exported, tokenizer_files
+from seq2seq.scripts.export import chosen_buckets, exported, tokenizer_files
 
 ROOT = Path(__file__).parents[2]
 EXPORT = ROOT / "scripts" / "export.py"
@@ -181,12 +183,22 @@ def test_an_exported_marian_directory_gives_the_bytes_of_decode(marian):
     assert out.decode() == live
 
 
+def cyrillic_tokenizer():
+    """A vocabulary without Latin letters, for which </s> in a text is one unknown piece."""
+    config = DataConfig(tokenizer="bpe", vocab_size=12)
+    model = train_tokenizers(config, ["аб вг", "вг аб"], [])[0].serialized()
+    pieces = ["</s>", "<unk>", "<s>", "<pad>", "▁", "▁аб", "▁вг", "а", "б", "в", "г"]
+    return MarianTokenizer(model, {piece: i for i, piece in enumerate(pieces)})
+
+
 def test_the_loader_has_the_token_ids_and_the_texts_of_the_tokenizers(marian):
     sides = [
         train_tokenizers(DataConfig(tokenizer=kind, vocab_size=40), LINES[13:], [], [TAG])[0]
         for kind in ("bpe", "unigram")
-    ] + list(open_model(marian / "run", "best")[1])
+    ]
+    sides += [cyrillic_tokenizer(), *open_model(marian / "run", "best")[1]]
     lines, choose = [line.strip() for line in LINES + marian_lines()], random.Random(0)
+    lines += ["аб </s> вг", "</s> <pad> <s> <unk>"]
     for number, tokenizer in enumerate(sides):
         entry, files = tokenizer_files("side", tokenizer)
         loaded = load_exported.Tokenizer(SimpleNamespace(read=files.get), entry)
@@ -297,13 +309,50 @@ def test_the_loader_uses_the_cpu_if_the_file_is_not_for_the_default_platform(
 
 def test_the_loader_refuses_a_file_for_other_platforms(monkeypatch, capsys, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        card = {"platforms": ["rocm", "tpu"], "jax": jax.__version__}
+        card = {"format": 2, "platforms": ["rocm", "tpu"], "jax": jax.__version__}
         archive.writestr("card.json", json.dumps(card))
     monkeypatch.setenv("XLA_FLAGS", "")
     done = loader_run(monkeypatch, capsys, tmp_path / "a.zip", model=load_exported.Exported)
     assert os.environ["XLA_FLAGS"] == f" --{FUSIONS}=-reduce"
     message = "the file has no programs for this machine: expected rocm or tpu, got cpu; "
     assert done == (2, "", [f"error: {message}export it again with --platforms=cpu"])
+
+
+def test_a_bucket_leaves_room_for_forced_pieces(trained):
+    options = dict(forced_prefix="<s> <s>", max_extra_length=0)
+    engine = Translator.load(trained / "run", **options).engine
+    assert chosen_buckets(["16", "3"], engine) == [3, 16]
+    with pytest.raises(UserError, match="--buckets=2: expected more than 2 tokens .*, got 2"):
+        chosen_buckets(["16", "2"], engine)
+
+
+@pytest.mark.parametrize("card", [None, "{}", '{"format": 1}'])
+def test_the_loader_refuses_another_archive(monkeypatch, capsys, tmp_path, card):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("card.json" if card else "x", card or "")
+    done = loader_run(monkeypatch, capsys, tmp_path / "a.zip", model=load_exported.Exported)
+    message = f"{tmp_path}/a.zip is invalid: expected a file of scripts/export.py of format 2"
+    assert done == (2, "", [f"error: {message}"])
+
+
+def test_the_loader_reports_a_program_once_and_refuses_scores_of_nan():
+    def program(parameters, source, lengths):
+        scores = np.where(source[..., :1] == 6, np.nan, 0)  # [devices, lines, 1]
+        return source[:, :, None], lengths[..., None], scores
+
+    log = []
+    exported = object.__new__(load_exported.Exported)
+    exported.log, exported.compiled, exported.devices = log.append, set(), [None]
+    exported.parameters, exported.programs = None, [program]
+    bucket = {"tokens": 4, "batch_size": 2, "queue": 1}
+    exported.card = {"buckets": [bucket], "end": 2, "special_ids": [0, 1, 2]}
+    exported.source = SimpleNamespace(encode=lambda lines: [list(map(int, x)) for x in lines])
+    exported.target = SimpleNamespace(decode=lambda ids: "".join(map(str, ids)))
+    for _ in range(2):
+        assert exported.translate(["57", "", "5", "789"]) == ["57", "", "5", "789"]
+    assert len(log) == 1 and log[0].startswith("3 lines of at most 4 source tokens: compiling")
+    with pytest.raises(ValueError, match="a score is NaN; export .* --dtype=float32"):
+        exported.translate(["6"])
 
 
 def test_the_loader_compiles_as_decode_with_the_same_version_of_jax(monkeypatch):

@@ -8,6 +8,7 @@ from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.errors import UserError
 
 LINES = ["eins zwei drei", "", "elf", "sieben 鯨 acht", "vier fünf sechs zehn"]
 
@@ -64,6 +65,11 @@ def test_prefixes_are_pieces(text, pieces):
     ]
     for (line, prefix), translation in zip(pairs, translations, strict=True):
         assert not line or translation.text.startswith(prefix)
+
+
+def test_a_prefix_with_an_unknown_piece_is_refused(pieces):
+    with pytest.raises(UserError, match="line 1: its prefix is not in .*, got 'nowhere'; change"):
+        list(pieces.stream([Item("eins", "eins", prefix="nowhere")]))
 
 
 def test_given_targets_are_pieces(text, pieces):

@@ -18,7 +18,7 @@ from seq2seq.decoding.command.references import References
 from seq2seq.decoding.search_options import BEAM, check_effect
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime import processes
-from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.files import check_outputs
 from seq2seq.runtime.locks import check_nothing, locked_output
 from seq2seq.runtime.paths import expand_path, is_replaceable
@@ -69,7 +69,7 @@ class Job:
         """UserError for flags that are invalid for any run; nothing is loaded yet."""
         if self.runs == ("",):
             raise UserError(
-                CHECKPOINT, "--workdir=RUN is required: the directory that train.py wrote"
+                CONFIGURATION, "--workdir=RUN is required: the directory that train.py wrote"
             )
         files = (self.input.path, self.reference, self.baseline, self.input.target)
         for path in (self.input.path, *filter(None, files[1:])):

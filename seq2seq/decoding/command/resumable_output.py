@@ -34,6 +34,7 @@ from seq2seq.runtime.files import file_sha256, open_atomic
 from seq2seq.runtime.locks import check_nothing
 from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.runtime.version import __version__
+from seq2seq.storage.remote_model import VERSIONS
 
 SAVE_INTERVAL = 10.0  # seconds after which results are saved even if they are fewer
 
@@ -80,7 +81,8 @@ def model_files(run: Path, checkpoint: str) -> list[Path]:
     # A file of weights may be an index of others beside it.
     weights = params.rglob("*") if params.is_dir() else [params, *run.glob("*.safetensors")]
     files = {path for path in (*weights, *run.glob("*.json")) if path.is_file()}
-    return sorted(files - {run / name for name in ("run.json", "best.json")})
+    records = "run.json", "best.json", "scores.json", VERSIONS
+    return sorted(files - {run / name for name in records})
 
 
 def hash_of(item: Item) -> str:
@@ -129,13 +131,16 @@ class ResumableOutput:
         self._chunk, self._output, self._overwrite = chunk, output, overwrite
         self._check_lock = check_lock
         self._folder = results_folder(output)
-        same = False
         if self._folder.exists():
             self._check_folder()
-            same = self._folder.read(MARK) == fingerprint.encode("ascii")
-        if not same:
-            self._remove()
-            self._folder.create(fingerprint)
+            if self._folder.read(MARK) == fingerprint.encode("ascii"):
+                return
+            note(
+                f"the saved results in {self._folder.path} are deleted: they are of another model, "
+                "vocabulary, option, version or device"
+            )
+            self._folder.delete()
+        self._folder.create(fingerprint)
 
     def _check_folder(self) -> None:
         """UserError(OUTPUT) if the folder has other files than those of a job."""

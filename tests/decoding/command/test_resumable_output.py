@@ -228,13 +228,15 @@ def test_a_directory_with_a_file_of_a_user_is_not_changed(tmp_path, fingerprint)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", "½".encode()])
-def test_a_damaged_fingerprint_is_that_of_another_job(tmp_path, content):
+def test_a_damaged_fingerprint_is_that_of_another_job(tmp_path, capsys, content):
     output, worker = tmp_path / "out.txt", Worker()
     with pytest.raises(Killed):
         job(output).run(source(), Worker(16))
     (tmp_path / "out.txt.parts" / "fingerprint").write_bytes(content)
+    assert capsys.readouterr().err == ""
     job(output).run(source(), worker)
     assert worker.seen == list(range(31)) and output.read_bytes() == WHOLE
+    assert f"saved results in {tmp_path}/out.txt.parts are deleted" in capsys.readouterr().err
 
 
 def test_an_output_that_another_program_creates_is_kept_with_the_saved_results(tmp_path):
@@ -310,6 +312,8 @@ def test_a_fingerprint_depends_on_the_files_that_determine_translations_only(run
         ("average/params/weights", True),
         ("train.log", False),
         ("run.json", False),
+        ("scores.json", False),
+        (".objects.json", False),  # versions of downloaded files
         ("checkpoints/7/params/weights", False),
     ):
         before = fingerprint_of(run)

@@ -19,8 +19,8 @@ def encoded_sources(
 ) -> list[Source]:
     """The token ids of numbered lines, truncated to the longest bucket.
 
-    UserError(DATA) for a prefix that leaves no room for the end token or has an unknown or
-    suppressed one, and for a language that is missing or unknown.
+    UserError(DATA) for a prefix that leaves no room for the end token or has an unknown one, and
+    for a language that is missing or unknown.
     """
     unknown_id = engine.models[0].config.unknown_id
     texts, room = [source_text(item) for _, item in window], engine.buckets[-1] - 1
@@ -30,12 +30,6 @@ def encoded_sources(
             sources.append(Source(number, ids))
             continue
         prefix = prefix_ids(tokenizers[1], number, item.prefix or "", unknown_id)
-        if suppressed := {*prefix}.intersection(engine.rule_options.suppress):
-            raise UserError(
-                DATA,
-                f"line {number + 1}: its prefix has {tokenizers[1].piece(min(suppressed))!r}, "
-                "which --suppress excludes; change one of them",
-            )
         affixes = affixes_of_line(number, item)
         text_room = room - affixes.source_tokens
         cut += max(0, len(ids) - text_room)

@@ -165,13 +165,6 @@ def test_a_prefix_that_the_vocabulary_cannot_represent_is_refused(echo):
     assert error.value.code == DATA
 
 
-def test_a_prefix_with_a_suppressed_piece_is_refused(echo):
-    translator = echo[0].with_options(suppress="elf drei")
-    with pytest.raises(UserError, match="line 1: its prefix has 'drei', which --supp") as error:
-        list(translator.stream([Item("zwei", "zwei", prefix="eins drei")]))
-    assert error.value.code == DATA
-
-
 def test_a_pace_gives_a_call_the_batches_that_take_its_time():
     pace = Pace(10.0)
     assert not pace.measured and pace.batches(16, 160, 50) == Pace.FIRST

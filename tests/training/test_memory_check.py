@@ -161,7 +161,7 @@ RECORDED = {
     "multi30k": (29_000, 5000),
     "multi30k_published": (29_000, 10_000),
     "scan": (15_892, 60),
-    "cmudict": (108_699, 64),
+    "cmudict": (113_038, 64),
     "tatoeba_en_de": (156_867, 8000),
     "korean_english_docs": (82_895, 8000),
     "base": (4_500_000, 37_000),

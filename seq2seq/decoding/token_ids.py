@@ -29,7 +29,7 @@ def encoded_sources(
         if not ids:
             sources.append(Source(number, ids))
             continue
-        prefix = prefix_ids(tokenizers[1], number, item.prefix or "", unknown_id)
+        prefix = prefix_ids(tokenizers[1], number, item.prefix, unknown_id) if item.prefix else []
         affixes = affixes_of_line(number, item)
         text_room = room - affixes.source_tokens
         cut += max(0, len(ids) - text_room)

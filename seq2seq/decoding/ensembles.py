@@ -107,11 +107,14 @@ def open_ensemble(
                 "an ensemble needs the same one; train the models on the same data, or with "
                 "init_from",
             )
-        if config.special != first.special:
+        special, expected = config.special, first.special
+        if config.data.target_start:  # the language of the translation is the start token
+            special = special._replace(start=expected.start)
+        if special != expected:
             raise UserError(
                 CHECKPOINT,
-                f"{member.directory}: the ids of its special tokens, {config.special}, differ from "
-                f"those of {members[0].directory}, {first.special}: an ensemble needs the same "
+                f"{member.directory}: the ids of its special tokens, {special}, differ from "
+                f"those of {members[0].directory}, {expected}: an ensemble needs the same "
                 "ones; use one of the models alone",
             )
         if different := [

@@ -9,8 +9,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from tiny import write_run
+from tiny_tokenizers import write_multilingual_run
 
-from seq2seq.decoding.ensembles import members_of, normalized_weights
+from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.config import load_config, save_config
@@ -126,6 +127,21 @@ def test_models_with_other_special_tokens_are_refused(runs, tmp_path):
     with pytest.raises(UserError, match="start=5.* differ from those of .*start=1") as caught:
         Translator.load([runs[0], tmp_path / "run"])
     assert caught.value.code == CHECKPOINT
+
+
+def test_the_start_token_of_a_language_replaces_those_of_the_members(tmp_path):
+    """A run stores the start token of the language that it was trained with."""
+    directories = [tmp_path / name for name in "ab"]
+    for directory, start in zip(directories, (6, 7), strict=True):
+        write_multilingual_run(directory, target_start="{target}")
+        config = load_config(directory / "config.json")
+        config = replace(config, model=replace(config.model, start_id=start))
+        save_config(config, directory / "config.json")
+    configs, _ = open_ensemble(members_of(directories, "best"))
+    assert [config.model.start_id for config in configs] == [6, 7]
+    translator = Translator.load(directories, target_language="kor_Hang")
+    first, second = (model.config.start_id for model in translator.engine.models)
+    assert first == second == translator.target_tokenizer.languages["kor_Hang"]
 
 
 def test_weights_are_divided_by_their_sum():

@@ -36,7 +36,13 @@ from seq2seq.storage.config_help import explain_config_error, field_list
 from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.run import Run, flatten
 from seq2seq.training.compile_for import training_lines, with_sizes_of_run
-from seq2seq.training.config_flag import check_new_run, define_config, parsed_config, run_path
+from seq2seq.training.config_flag import (
+    check_new_run,
+    config_directory,
+    define_config,
+    parsed_config,
+    run_path,
+)
 from seq2seq.training.dry_run import dry_run
 from seq2seq.training.evaluate import print_results
 from seq2seq.training.inputs import Data, encode_corpora, open_corpora
@@ -63,7 +69,7 @@ def main() -> None:
     connection.check_process_flags(f)
     if f.compile_for:
         target = target_of(f.compile_for)
-        for line in training_lines(with_sizes_of_run(config, path), target):
+        for line in training_lines(with_sizes_of_run(config, config_directory(f)), target):
             print(line, flush=True)
         return
     cache = corpus_cache(f.corpus_cache)
@@ -81,7 +87,8 @@ def main() -> None:
         run.log(f"done in {format_duration(time.perf_counter() - started)}")
         processes.run_on_first("the last upload", run.finish_upload)
     except Stopped as stopped:
-        run.log(f"{stopped}; run the same command to resume")
+        exception = " without --overwrite" * f.overwrite
+        run.log(f"{stopped}; run the same command{exception} to resume")
         if stop.deferred:  # all processes stop here
             processes.run_on_first("the last upload", run.finish_upload)
         else:
@@ -118,7 +125,8 @@ def resume_or_start(
        are quarantined, and best.json is restored if it is damaged or names a lost checkpoint
     6. the best score, from the data of the checkpoint
     7. the position of the next batch in the data order, and the time of training so far
-    8. metrics.jsonl and tensorboard/, without the entries after that step
+    8. metrics.jsonl and tensorboard/, without the entries after that step, and without those of an
+       evaluation that is repeated
 
     An evaluation that was due at that step and is not stored precedes the next step (Trainer).
     A new run has none of these files: its vocabulary is made, its state is a fresh one or that of
@@ -148,7 +156,7 @@ def resume_or_start(
             position, seconds = restored_progress(stored, config, run, data)  # 7
             run.log(f"resumed at step {int(state.step)}")
         trainer.begin(state, position, seconds)
-        run.open_metrics(trainer.step)  # 8
+        run.open_metrics(trainer.step, trainer.evaluated_step)  # 8
     return trainer
 
 

@@ -6,8 +6,10 @@ import re
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from io import TextIOWrapper
 from logging import getLogger
 from typing import NoReturn
@@ -34,7 +36,7 @@ def run_command(
 ) -> None:
     """Define and parse the absl flags, call `main`, and exit with the exit code of its result.
 
-    A UserError is printed as one line on stderr; with --debug every error keeps its traceback.
+    An error is printed as one line on stderr; with --debug its traceback precedes that line.
     `explain` returns a message for an error of a config file or field or an unknown flag, or None.
     """
     open_closed_streams()
@@ -143,13 +145,14 @@ def describe_command(define_flags: Callable[[], None], main: Callable[[], None])
 def exit_with_error(code: int, message: str, error: Exception | None = None) -> NoReturn:
     """Print one line on stderr and exit; the other processes of the same job exit as well.
 
-    With --debug, `error` is raised instead, if there is one.
+    With --debug, the traceback of `error` precedes the line.
     """
     # Imports jax: not before flags are parsed.
     from seq2seq.runtime.connection import stop_all_processes
 
     if error is not None and not isinstance(error, flags.Error) and debugging():
-        raise error
+        with suppress(OSError):
+            traceback.print_exception(error)
     clear = "\r\033[K" if sys.stderr.isatty() else ""  # erase the live progress line
     write_stderr(f"{clear}error: {masked(' '.join(message.split()))[:2000]}\n")
     stop_all_processes(code, message)

@@ -46,15 +46,29 @@ def write_stderr(text: str) -> None:
 
 
 def write_stdout(text: str) -> None:
-    """Write what is stored elsewhere too to stdout; it is no error if its reader has ended."""
+    """Write to stdout; it is no error if its reader has ended."""
     _write(sys.stdout, text)
+
+
+def write_stored(text: str) -> None:
+    """Write what a file has as well to stdout; what is lost there is no error."""
+    try:
+        if not isinstance(sys.stdout, ClosedStdout):
+            _write(sys.stdout, text)
+    except OSError:
+        _drop_output(sys.stdout)
 
 
 def _write(stream: TextIO, text: str) -> None:
     try:
         print(text, end="", file=stream, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _drop_output(stream)
+
+
+def _drop_output(stream: TextIO) -> None:
+    """Write what the stream holds, and all further output, nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def stdout_lost_its_reader() -> bool:

@@ -120,12 +120,14 @@ def _read_sections(path: Path) -> dict[str, dict[str, Any]]:
     """The sections of a config.json, migrated to the current format."""
     try:
         tree = json_object(path.read_text(encoding="utf-8"))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             CHECKPOINT,
             f"{path.parent} is not a run directory: it has no {path.name}; "
             "set --workdir or training.init_from to a directory that train.py wrote",
         ) from None
+    except OSError as error:
+        raise UserError(CHECKPOINT, f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise _damaged(path, str(error)) from None
     sections = migrate(tree, path)

@@ -81,16 +81,21 @@ def intact_facts(path: Path) -> dict[str, Any]:
     return {}
 
 
-def metrics_until(content: bytes, step: int) -> tuple[bytes, int]:
-    """The lines of metrics.jsonl up to and including `step`, and the number of damaged lines."""
-    lines = [(line, step_of(line)) for line in content.split(b"\n") if line]
-    kept = b"".join(line + b"\n" for line, number in lines if number is not None and number <= step)
-    return kept, sum(number is None for _, number in lines)
+def metrics_until(content: bytes, step: int, evaluated_step: int) -> tuple[bytes, int]:
+    """The lines of metrics.jsonl up to and including `step`, those of evaluations up to and
+    including `evaluated_step`, and the number of damaged lines."""
+    last = {"train": step, "evaluation": evaluated_step}
+    lines = [(line, step_and_kind(line)) for line in content.split(b"\n") if line]
+    kept = [line for line, entry in lines if entry is not None and entry[0] <= last[entry[1]]]
+    return b"".join(line + b"\n" for line in kept), sum(entry is None for _, entry in lines)
 
 
-def step_of(line: bytes) -> float | None:
-    """The step of a metrics line; None for a damaged line, such as one truncated by a crash."""
+def step_and_kind(line: bytes) -> tuple[float, str] | None:
+    """The step of a metrics line, and "train" or "evaluation"; None for a damaged line, such as one
+    truncated by a crash."""
     try:
-        return float(json.loads(line)["step"])
+        entry = json.loads(line)
+        is_train = any(name.startswith("train_") for name in entry)
+        return float(entry["step"]), "train" if is_train else "evaluation"
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

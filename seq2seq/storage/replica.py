@@ -47,6 +47,7 @@ class Replica:
     def __init__(self, url: str, local: Path, log: Log):
         self.url, self.local, self._log = url.rstrip("/"), local, log
         self._lock: RemoteLock | None = None
+        self._accepted = False  # whether the replica may become equal to the working copy
         self._thread = ThreadPoolExecutor(1, "upload")  # joined at the exit of the process
         self._pending: list[tuple[Future[None], list[str]]] = []  # uploads, of these directories
         self._same: set[str] = set()  # checkpoints that are known to be those of the replica
@@ -74,6 +75,7 @@ class Replica:
                 self._check_clearable(objects)
             else:
                 self._fetch_if_newer(objects)
+                self._accepted = True
         except OSError as error:
             raise UserError(
                 OUTPUT,
@@ -152,6 +154,7 @@ class Replica:
         except OSError as error:
             raise UserError(OUTPUT, f"{self.url} could not be deleted: {error}") from error
         self._same.clear()
+        self._accepted = True
 
     def start_upload(self, kept: set[int] | None = None) -> None:
         """Upload what has changed, in a thread; of the steps, those that are `kept` (None: all).
@@ -183,13 +186,14 @@ class Replica:
         if self._failure:
             raise UserError(
                 OUTPUT,
-                f"{self.url} is not up to date: {self._failure}; {self.local} holds the run: run "
-                "the same command again on this machine",
+                f"{self.url} is not up to date: {self._failure}; {self.local} holds the run: "
+                "resume it on this machine, without --overwrite",
             )
 
     def try_upload(self) -> None:
-        """Upload what has changed, if the replica was started; a failure is ignored."""
-        if self._lock is not None:
+        """Upload what has changed; a failure is ignored. Does nothing if `start` failed, or before
+        `clear` if that follows: the replica may be another run, or the run to be deleted."""
+        if self._accepted:
             self.wait()
             with suppress(UserError, OSError):
                 self._mirror(complete_directories(self.local))

@@ -157,10 +157,16 @@ class Run:
 
         The vocabulary fields are those of the run, and with an unchanged training.init_from the
         fields that were taken from that model. Raises UserError(CONFIGURATION) with all fields that
-        differ but are not CHANGEABLE, and UserError(CHECKPOINT) for checkpoints without
-        config.json.
+        differ but are not CHANGEABLE, UserError(CHECKPOINT) for checkpoints without config.json,
+        and UserError(OUTPUT) for the config.json of another program.
         """
         path = self.path / "config.json"
+        if is_foreign(path):
+            raise UserError(
+                OUTPUT,
+                f"{path} is not the config of a run: choose another --workdir, or set "
+                "training.init_from to a model to start from",
+            )
         self.resumed = path.exists()
         if not self.resumed:
             if steps(self.path):
@@ -285,13 +291,14 @@ class Run:
                 self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
 
-    def open_metrics(self, step: int) -> None:
-        """Open metrics.jsonl and TensorBoard at `step`: later entries are dropped."""
+    def open_metrics(self, step: int, evaluated_step: int) -> None:
+        """Open metrics.jsonl and TensorBoard at `step`, of which `evaluated_step` was evaluated
+        last: later entries are dropped."""
         from tensorboardX import SummaryWriter
 
         path = self.path / "metrics.jsonl"
         content = path.read_bytes() if path.exists() else b""
-        kept, damaged = metrics_until(content, step)
+        kept, damaged = metrics_until(content, step, evaluated_step)
         if damaged:
             self.log(f"warning: {path.name}: {damaged:,} damaged lines are dropped")
         if kept != content:

@@ -14,7 +14,7 @@ from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.paths import expand_path, working_copy
 from seq2seq.runtime.remote import is_remote
-from seq2seq.storage.config import Config, has_config
+from seq2seq.storage.config import Config, has_config, load_config
 
 FLAG = ("--config", "-config")
 ROOT = Path(__file__).parent.parent
@@ -89,7 +89,7 @@ def directory_of_remote_config(url: str, local_dir: str) -> Path:
     """A directory with the config.json of a run in object storage; without one, its working copy.
 
     UserError(CONFIGURATION) for a URL that is not supported, UserError(OUTPUT) if the storage
-    cannot be read.
+    cannot be read, and UserError(CHECKPOINT) for a damaged file.
     """
     remote.check_url("--workdir", url)
     try:
@@ -100,8 +100,14 @@ def directory_of_remote_config(url: str, local_dir: str) -> Path:
         raise UserError(OUTPUT, f"{url} cannot be read: {error}") from error
     directory = tempfile.mkdtemp()  # ml_collections reads a file
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    (Path(directory) / "config.json").write_bytes(content)
-    return Path(directory)
+    run = Path(directory)
+    (run / "config.json").write_bytes(content)
+    if has_config(run):
+        try:
+            load_config(run / "config.json")
+        except UserError as error:
+            raise UserError(error.code, str(error).replace(directory, url)) from None
+    return run
 
 
 def parsed_config(f: flags.FlagValues) -> Config:
@@ -138,6 +144,14 @@ def check_new_run(f: flags.FlagValues) -> None:
             f"--workdir={f.workdir} holds no run to resume: expected its config.json; correct "
             "--workdir, or start a new run with --config=FILE or --config.data.corpus=SPEC",
         )
+
+
+def config_directory(f: flags.FlagValues) -> Path:
+    """The directory with the config.json of the run in --workdir, if there is one: the run
+    directory, or that of `directory_of_remote_config`."""
+    if is_remote(f.workdir):
+        return directory_of_remote_config(f.workdir, f.local_dir)
+    return run_path(f)
 
 
 def run_path(f: flags.FlagValues) -> Path:

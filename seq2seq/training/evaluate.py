@@ -19,7 +19,7 @@ from seq2seq.data.corpora.held_out import qualified
 from seq2seq.data.metrics import BLEU_TOKENIZERS, Metric, Score, chrf, exact_match, tokenized_bleu
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.runtime import processes
-from seq2seq.runtime.streams import write_stdout
+from seq2seq.runtime.streams import write_stored
 from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import read_best
@@ -193,7 +193,7 @@ def print_results(run: Run, data: Data, translator: EvaluationTranslator, bleu: 
             lines[-1] += f" (checkpoint: {checkpoint})"
     run.write_scores({"checkpoint": checkpoint, "sets": sets})
     if processes.is_first():
-        write_stdout("".join(f"{line}\n" for line in lines))
+        write_stored("".join(f"{line}\n" for line in lines))
     run.log(f"translate with: python decode.py --workdir={run.name} --input=FILE")
 
 

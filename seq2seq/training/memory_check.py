@@ -117,7 +117,8 @@ def out_of_memory_message(detail: str, config: Config) -> str:
     training, rows = config.training, config.rows_at_a_time
     divisible = rows > jax.device_count()
     options = [f"config.training.accumulate={2 * training.accumulate}"] * divisible
-    options += ["config.training.loss_block=32"] * (not training.loss_block)
+    blocks = not training.loss_block and config.data.target_length > 32
+    options += ["config.training.loss_block=32"] * blocks
     options += ["config.model.remat=True"] * (not config.model.remat)
     return (
         f"out of memory{f', {detail}' if detail else ''}: "

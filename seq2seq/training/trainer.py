@@ -200,6 +200,11 @@ class Trainer:
                 self._evaluate()
             self._progress.restart()
 
+    @property
+    def evaluated_step(self) -> int:
+        """The last step whose evaluation is recorded and not repeated."""
+        return self.step if self.checkpoints.complete else self.evaluator.best.evaluated_step
+
     def _evaluate(self) -> None:
         """Evaluate the parameters of this step, unless they have been evaluated."""
         if self.evaluator.best.evaluated_step < self.step:

@@ -59,6 +59,7 @@ def test_a_remote_data_dir_and_vocabulary_are_refused():
 STREAMS = """
 import os, sys, types
 from seq2seq.runtime.command import run_command
+from seq2seq.runtime.streams import write_stored
 
 NAMES = ["stdin", "stdout", "stderr"]
 connection = types.SimpleNamespace(stop_all_processes=lambda code, message: None)
@@ -72,6 +73,9 @@ def main():
         os.read(sys.stdin.fileno(), 9)
     if "write" in case:
         print("a result", flush=True)
+    if "store" in case:
+        write_stored("a result\\n")
+        write_stored("another\\n")
 
 for case in map(str.split, sys.argv[1:]):
     if child := os.fork():
@@ -84,6 +88,8 @@ for case in map(str.split, sys.argv[1:]):
         if f"no_{name}" in case:
             os.close(number)
             setattr(sys, name, None)  # as Python does at its start
+        if f"{name}_full" in case:
+            os.dup2(os.open("/dev/full", os.O_WRONLY), number)
         if f"{name}_lost" in case:
             reader, writer = os.pipe()
             os.close(reader)
@@ -103,6 +109,10 @@ def test_closed_standard_streams_and_pipes_whose_reader_ends(tmp_path):
         "no_stdout write": (6, "error: stdout is closed: expected a stream for the results"),
         "no_stdin read": (6, "error: OSError: [Errno 9] Bad file descriptor"),
         "stdout_lost write": (0, ""),
+        "stdout_full write": (6, "error: OSError: [Errno 28] No space left on device"),
+        "no_stdout store": (0, ""),  # a file has the results as well
+        "stdout_full store": (0, ""),
+        "stdout_lost store": (0, ""),
         "stderr_lost": (6, None),
         "stderr_lost write": (6, None),
     }
@@ -122,6 +132,35 @@ def test_closed_standard_streams_and_pipes_whose_reader_ends(tmp_path):
         assert out == "a result\n" * (case == "no_stderr read write"), case
         assert err == "" if error is None else err.startswith(f"a message\n{error}"), (case, err)
         assert error is None or len(err.splitlines()) == 1 + bool(error), (case, err)
+
+
+FAILURE = """
+import sys, types
+from seq2seq.runtime.command import run_command
+from seq2seq.runtime.errors import DATA, UserError
+
+connection = types.SimpleNamespace(stop_all_processes=lambda code, message: print(code, message))
+sys.modules["seq2seq.runtime.connection"] = connection  # imports jax, which takes long
+
+def main():
+    raise UserError(DATA, "no data")
+
+run_command(lambda: None, main)
+"""
+
+
+@pytest.mark.parametrize("flag", [[], ["--debug"]])
+def test_debug_prints_the_traceback_before_the_line_of_an_error_and_changes_nothing_else(flag):
+    done = subprocess.run(
+        [sys.executable, "-c", FAILURE, *flag],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    *traceback, line = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, line) == (3, "3 no data\n", "error: no data")
+    assert traceback[:1] == ["Traceback (most recent call last):"] * len(flag)
 
 
 def test_usable_cores_are_those_of_the_process_or_else_of_the_machine_up_to_eight(monkeypatch):

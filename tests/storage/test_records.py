@@ -71,7 +71,14 @@ def test_damaged_metrics_are_counted_and_the_other_lines_kept():
     lines = [json.dumps({"step": step, "train_loss": 1.5}).encode() for step in range(1, 6)]
     bad = [b'{"step": 3, "tr\xffain": 1}', b"\0\0\0", b"5", b'{"loss": 1}', b'{"step": [1]}', b"{"]
     content = b"\n".join([*lines[:2], *bad[:3], *lines[2:], *bad[3:]])
-    assert metrics_until(content, 4) == (b"".join(line + b"\n" for line in lines[:4]), len(bad))
+    assert metrics_until(content, 4, 4) == (b"".join(line + b"\n" for line in lines[:4]), len(bad))
+
+
+def test_metrics_of_evaluations_have_a_step_of_their_own():
+    names = ("train_loss", "valid_loss", "news/valid_loss", "average_loss")
+    lines = [json.dumps({"step": i, name: 1}).encode() for i in range(1, 5) for name in names]
+    kept, _ = metrics_until(b"\n".join(lines), 3, 2)
+    assert kept.splitlines() == [*lines[:8], lines[8]]
 
 
 def test_a_run_with_damaged_records_is_resumed(tmp_path):

@@ -189,18 +189,27 @@ def test_a_damaged_working_copy_is_replaced(url, tmp_path):
 
 def test_the_working_copy_of_another_run_is_refused(url, tmp_path):
     stored(url, make_run(tmp_path / "run", 1))
+    before = objects(url)
     other = make_run(tmp_path / "other", 5, started="yesterday")
     replica = Replica(url, other, print)
     with pytest.raises(UserError, match="is that of another run than .*--local_dir") as caught:
         replica.start(overwrite=False)
     assert caught.value.code == CONFIGURATION
+    replica.try_upload()  # as train.py does after an error
     replica.close()
     assert remote.list_files(f"{url}/LOCK") == {}
+    assert objects(url) == before
 
 
 def test_overwrite_deletes_a_run_and_no_other_directory(storage, url, tmp_path):
     stored(url, make_run(tmp_path / "run", 1))
     remote.write(f"{url}/notes.txt", b"of the user")
+    before = objects(url)
+    earlier = Replica(url, make_run(tmp_path / "earlier", 5), print)
+    earlier.start(overwrite=True)
+    earlier.try_upload()  # as train.py does if the new run has no data: nothing was deleted
+    earlier.close()
+    assert objects(url) == before
     (tmp_path / "new").mkdir()
     replica = Replica(url, tmp_path / "new", print)
     replica.start(overwrite=True)
@@ -210,6 +219,9 @@ def test_overwrite_deletes_a_run_and_no_other_directory(storage, url, tmp_path):
     deleted = [r.name.partition("/")[2] for r in storage.requests if r.kind == "delete"]
     assert deleted[0] == "checkpoints/1/MANIFEST.sha256" and deleted[-1] == "config.json"
     assert [name for name in objects(url) if not name.startswith("LOCK")] == ["notes.txt"]
+    (tmp_path / "new" / "train.log").write_text("error")
+    replica.try_upload()
+    assert remote.read(f"{url}/train.log") == b"error"
     replica.close()
     remote.write(f"{url}/samples/picture.png", b"of another program")
     replica = Replica(url, tmp_path / "new", print)

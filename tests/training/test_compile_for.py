@@ -1,6 +1,8 @@
 """The reports of --compile_for, with the memory of a made-up compiler."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -10,10 +12,14 @@ from seq2seq.data.config import DataConfig
 from seq2seq.decoding import compile_for as decoding
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
+from seq2seq.runtime import remote
 from seq2seq.runtime.compile_report import Report
+from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.targets import TPUS, Target
 from seq2seq.storage.config import Config, load_config
+from seq2seq.storage.migration import FORMAT_VERSION
 from seq2seq.training import compile_for as training
+from seq2seq.training.config_flag import config_directory
 
 LIMIT = TPUS["v5e"].memory
 
@@ -50,6 +56,29 @@ def test_the_vocabularies_of_a_run_have_its_sizes(tmp_path):
             target_vocab_size=model.target_vocab_size,
         )
     assert expected.source_vocab_size > 0
+
+
+def test_the_vocabularies_of_a_run_in_object_storage_have_its_sizes(tmp_path, monkeypatch):
+    """Without a working copy."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "run")
+    url = f"memory://{tmp_path.name}/run"
+    remote.upload(tmp_path / "run" / "config.json", f"{url}/config.json")
+    directory = config_directory(SimpleNamespace(workdir=url, local_dir=""))
+    expected = load_config(tmp_path / "run" / "config.json").model.source_vocab_size
+    assert training.with_sizes_of_run(Config(), directory).model.source_vocab_size == expected > 0
+
+
+def test_an_error_in_the_config_of_a_run_in_object_storage_names_its_url(tmp_path):
+    url = f"memory://{tmp_path.name}/other"
+    config = {"format_version": FORMAT_VERSION, **asdict(Config())}
+    for change, message in ({"model": {"nope": 1}}, "unknown field model.nope"), (
+        {"data": 3}, "is damaged: data must be a JSON object, got 3"
+    ):  # fmt: skip
+        remote.write(f"{url}/config.json", json.dumps(config | change).encode())
+        with pytest.raises(UserError, match=f"^{url}/config.json.* {message}") as caught:
+            config_directory(SimpleNamespace(workdir=url, local_dir=""))
+        assert caught.value.code == CHECKPOINT
 
 
 @pytest.mark.parametrize(

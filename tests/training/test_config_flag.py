@@ -13,7 +13,7 @@ from test_configs import config_of
 from tiny import tiny_config, tiny_flags, write_run
 
 from seq2seq import train
-from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.path_flags import PathParser
 from seq2seq.storage.config import Config, load_config, save_config
 from seq2seq.storage.config_help import explain_config_error
@@ -255,6 +255,10 @@ def test_a_directory_without_a_run_is_refused_unless_the_corpus_is_named(tmp_pat
     default = config_of("korean_english")
     _, config = parsed(f"--workdir={tmp_path}", "--config.data.corpus=tsv:a")
     assert differences(config, default) == {"data.corpus": "tsv:a"}
+    if content:
+        with pytest.raises(UserError, match="config.json is not the config of a run") as refused:
+            resumed(tmp_path, config)
+        assert refused.value.code == OUTPUT
     assert parsed(SMALL, f"--workdir={tmp_path}", *flag)[1].model == config_of("small").model
     assert parsed(f"--config={BUILT_IN}", f"--workdir={tmp_path}")[1] == default
 

@@ -242,6 +242,13 @@ def test_micro_batches_have_at_least_one_row_for_each_device():
         assert ("accumulate=2" in advice) == (rows > jax.device_count())
 
 
+def test_blocks_of_the_loss_are_shorter_than_the_rows():
+    config = tiny_config("x")
+    for length in (32, 33):
+        config.data.target_length = length
+        assert ("loss_block=32" in out_of_memory_message("", config)) == (length > 32)
+
+
 def test_the_recommended_model_is_never_large_itself():
     """Also with two vocabularies of its size."""
     config = with_vocabulary("small", 8000)

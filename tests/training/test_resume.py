@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.scripts.pages.run_records import training_seconds
+from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.config import load_config
 from seq2seq.storage.newest_step import stored_data
 from seq2seq.storage.run import Run
@@ -225,6 +227,31 @@ def test_more_steps_resume_from_the_end_and_the_first_one_deletes_its_results(tm
     assert steps(run)[-3:] == [10, 12, 14]
     assert training_seconds(run) > before > 0
     assert load_config(run / "config.json").training.num_steps == 14
+
+
+def test_an_evaluation_that_is_repeated_is_recorded_once(tmp_path, monkeypatch):
+    """The last step, 11, is evaluated after its checkpoint was saved."""
+    run, config = tmp_path / "run", run_config(training__num_steps=11)
+    shutil.copytree(stopped_run(), run)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Checkpoints, "average", raise_stopped)
+        run_training(run, config)
+    assert [line["step"] for line in metrics(run) if "valid_bleu" in line] == [4, 8, 11]
+    run_training(run, config)
+    expected = [(4, "valid_bleu"), (8, "valid_bleu"), (11, "valid_bleu"), (11, "average_bleu")]
+    for _ in range(2):
+        evaluations = [line for line in metrics(run) if not any(map(is_of_training, line))]
+        names = [(line["step"], name) for line in evaluations for name in line if "bleu" in name]
+        assert names == expected
+        run_training(run, config)  # complete: nothing changes
+
+
+def raise_stopped(checkpoints):
+    raise Stopped(signal.SIGTERM)
+
+
+def is_of_training(name):
+    return name.startswith("train_")
 
 
 def test_overwrite_starts_over_and_keeps_other_files(tmp_path):

@@ -10,7 +10,7 @@ three times the parameters in float32.
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 from absl import flags
@@ -20,7 +20,7 @@ if __name__ == "__main__":  # a clone need not be installed
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.stated_settings import stated_settings
-from seq2seq.interop.models import family_of, load_params, open_model
+from seq2seq.interop.models import check_family, load_params, open_model
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
@@ -92,12 +92,7 @@ def main(name: str) -> None:
     if not name:
         raise UserError(CONFIGURATION, "the directory is missing: expected check_model.py DIR")
     directory = Path(name).expanduser().absolute()
-    if family_of(directory) is None:
-        raise UserError(
-            CHECKPOINT,
-            f"{directory} is not a directory of transformers: expected a config.json with a "
-            "model_type; scripts/checkpoints.py verify checks a run",
-        )
+    check_family(directory, "; scripts/checkpoints.py verify checks a run")
     path = flags.FLAGS.input
     texts = [line.strip() for line in text_lines(path)] if path else SENTENCES
     texts = [*islice(filter(None, texts), len(SENTENCES))]
@@ -120,8 +115,18 @@ def define_flags() -> None:
 
 def run() -> None:
     """The command line."""
-    first = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else ""
-    run_command(define_flags, lambda: main(first))
+    name = positional_argument(sys.argv)
+    if name:
+        sys.argv.remove(name)
+    run_command(define_flags, lambda: main(name))
+
+
+def positional_argument(argv: list[str]) -> str:
+    """The first argument that is neither a flag nor follows one without a value, or ""."""
+    for before, argument in pairwise(argv):
+        if not argument.startswith("-") and ("=" in before or not before.startswith("-")):
+            return argument
+    return ""
 
 
 if __name__ == "__main__":

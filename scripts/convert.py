@@ -16,15 +16,15 @@ if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.interop.models import (
+    check_family,
     current_checkpoint,
     export_of,
-    family_of,
     load_params,
     open_model,
 )
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
-from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.files import new_directory
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.storage.run_files import write_run
@@ -39,12 +39,7 @@ def check_new(path: Path) -> None:
 
 def import_model(directory: Path, run: Path) -> None:
     """Write a run directory that translates as a directory of transformers does."""
-    if family_of(directory) is None:
-        raise UserError(
-            CHECKPOINT,
-            f"{directory} is not a directory of transformers: expected a config.json with a "
-            "model_type",
-        )
+    check_family(directory)
     config, tokenizers = open_model(directory, "best")
     check_new(run)
     with new_directory(run) as new:
@@ -78,6 +73,9 @@ def main() -> None:
         if (value := f[name].value)
     }
     if set(paths) == {"from_model", "to"}:
+        for name in ("model_type", "checkpoint"):
+            if f[name].present:
+                raise UserError(CONFIGURATION, f"--{name} has no effect with --from_model")
         import_model(paths["from_model"], paths["to"])
     elif set(paths) == {"from_run", "to_model"}:
         export_run(paths["from_run"], f.checkpoint, paths["to_model"], f.model_type)

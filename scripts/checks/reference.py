@@ -180,7 +180,8 @@ class Comparison:
                 decoder_start_token_id=self._begin[0], max_new_tokens=decoding.max_length,
                 forced_bos_token_id=forced[0] if forced else None,
                 bad_words_ids=[[token] for token in suppress] or None,
-                logits_processor=[end_at_limit],
+                logits_processor=[end_at_limit], num_return_sequences=1,
+                return_dict_in_generate=False,
             ).tolist()  # fmt: skip
         rows = [row[1:] for row in rows]  # the start token may be the end token
         return [row[: row.index(end)] if end in row else row for row in rows]

@@ -61,9 +61,6 @@ def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> Model
         fields.require(field, value)
     size = fields.integer("vocab_size", "model.source_vocab_size")
     common = common_choices(fields, ACTIVATIONS)
-    start = fields.get("decoder_start_token_id")
-    if start is not None:
-        start = fields.integer("decoder_start_token_id", "model.start_id", 0)
     return ModelConfig(
         source_vocab_size=size,
         target_vocab_size=size,
@@ -74,7 +71,11 @@ def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> Model
         sinusoid_layout=choices.sinusoid_layout,
         output_bias=choices.output_bias,
         # Without a start token the code of the target language starts.
-        start_id=common["end_id"] if start is None else start,
+        start_id=(
+            common["end_id"]
+            if fields.get("decoder_start_token_id") is None
+            else fields.integer("decoder_start_token_id", "model.start_id", 0)
+        ),
         unknown_id=3,
         **common,
     )

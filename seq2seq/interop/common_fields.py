@@ -7,6 +7,19 @@ from seq2seq.interop.json_fields import JsonFields
 from seq2seq.model.config import ModelConfig
 
 
+def supported_fields(fields: JsonFields) -> JsonFields:
+    """The fields with one id as eos_token_id. UserError(CHECKPOINT) for several, and for a
+    quantised model."""
+    if fields.get("quantization_config") is not None:
+        fields.refuse("quantization_config", "no such field; quantised models are not supported")
+    ends = fields.get("eos_token_id")
+    if not isinstance(ends, list):
+        return fields
+    if len(ends) != 1:
+        fields.refuse("eos_token_id", "one id")
+    return fields.updated({"eos_token_id": ends[0]})
+
+
 def common_choices(fields: JsonFields, activations: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of ModelConfig that these fields give; `activations` are their names there and
     here. UserError(CHECKPOINT) that names the field."""

@@ -11,7 +11,7 @@ from typing import Any
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.marian_tokenizer import UNKNOWN, MarianTokenizer, without_appended_pad
 from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
-from seq2seq.interop.common_fields import common_choices
+from seq2seq.interop.common_fields import common_choices, supported_fields
 from seq2seq.interop.generation import common_decoding
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.marian_files import load_marian_tokenizers
@@ -46,7 +46,7 @@ def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
     content = read_json(path)
     if (directory / "generation_config.json").exists():
         content |= read_json(directory / "generation_config.json")
-    fields = JsonFields(path, content)
+    fields = supported_fields(JsonFields(path, content))
     config = _model_config(fields)
     if NOTE in fields:
         try:

@@ -4,11 +4,13 @@ from pathlib import Path
 
 from seq2seq.data.tokenizers.marian_tokenizer import END, PAD, UNKNOWN, MarianTokenizer
 from seq2seq.interop.json_fields import JsonFields, read_bytes, read_json
+from seq2seq.interop.tokenizer_files import check_tokenizer_class
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 
 def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     """The tokenizers (source, target). UserError(CHECKPOINT) if a file is missing or damaged."""
+    check_tokenizer_class(directory, ("MarianTokenizer",))
     path = directory / "tokenizer_config.json"
     if path.exists():
         fields = JsonFields(path, read_json(path))

@@ -11,6 +11,7 @@ from typing import Any
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.bart import BART, M2M_100, MBART, PEGASUS
 from seq2seq.interop.family import Export, ModelFamily
+from seq2seq.interop.json_fields import read_json
 from seq2seq.interop.marian import load_marian, marian_config, open_marian
 from seq2seq.interop.marian_export import export_marian, marian_differences
 from seq2seq.interop.pretrained import Pretrained, load_pretrained, model_type, open_pretrained
@@ -91,6 +92,18 @@ def load_params(directory: Path, checkpoint: str) -> Any:
 def family_of(directory: Path) -> ModelFamily | None:
     """The family of a directory, None for a run."""
     return next((family for family in FAMILIES if family.matches(directory)), None)
+
+
+def check_family(directory: Path, advice: str = "") -> None:
+    """UserError(CHECKPOINT), with the `advice`, if this is no directory of a model family."""
+    if family_of(directory) is None:
+        if (directory / "config.json").exists():
+            read_json(directory / "config.json")  # UserError if it is damaged
+        raise UserError(
+            CHECKPOINT,
+            f"{directory} is not a directory of transformers: expected a config.json with a "
+            f"model_type{advice}",
+        )
 
 
 def export_of(model: ModelConfig, run: Path, kind: str = "") -> Export:

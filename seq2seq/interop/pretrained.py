@@ -12,18 +12,17 @@ from typing import Any, NamedTuple
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
+from seq2seq.interop.common_fields import supported_fields
 from seq2seq.interop.generation import decoding_of, generation_fields
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.tensors import Redundant, Tensor, places_in, read_params
 from seq2seq.interop.tokenizer_export import Files
-from seq2seq.interop.tokenizer_files import tokenizer_fields
+from seq2seq.interop.tokenizer_files import check_tokenizer_class
 from seq2seq.interop.weight_files import WeightFiles
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.json_objects import json_object
 from seq2seq.storage.config import Config, DecodingConfig
-
-ANY_FAMILY = "PreTrainedTokenizer", "TokenizersBackend"  # classes that name no family
 
 
 class Template(NamedTuple):
@@ -79,13 +78,7 @@ def read_fields(row: Pretrained, directory: Path) -> JsonFields:
         content |= {name: generation[name] for name in ids if generation.get(name) is not None}
     fields = JsonFields(path, {**row.defaults, **content})
     fields.require("is_encoder_decoder", True)
-    if "quantization_config" in fields:
-        fields.refuse("quantization_config", "no such field; quantised models are not supported")
-    if isinstance(ends := fields.get("eos_token_id"), list):
-        if len(ends) != 1:
-            fields.refuse("eos_token_id", "one id")
-        content["eos_token_id"] = ends[0]
-    return JsonFields(path, {**row.defaults, **content})
+    return supported_fields(fields)
 
 
 def model_of(row: Pretrained, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
@@ -118,7 +111,7 @@ def described(
     UserError(CHECKPOINT).
     """
     model = model_of(row, fields, names)
-    check_tokenizer_class(row, directory)
+    check_tokenizer_class(directory, row.tokenizer_classes)
     tokenizer = row.tokenizer(directory, model.target_vocab_size)
     unknown = tokenizer.id_of("<unk>")
     model = replace(model, unknown_id=model.unknown_id if unknown is None else unknown)
@@ -135,15 +128,6 @@ def described(
     config = Config(model=model, data=data, decoding=decoding)
     config.validate()
     return config, (tokenizer, tokenizer)
-
-
-def check_tokenizer_class(row: Pretrained, directory: Path) -> None:
-    """UserError(CHECKPOINT) if tokenizer_config.json names a class of another family, which adds
-    other pieces to a text."""
-    fields = tokenizer_fields(directory)
-    name = str(fields.get("tokenizer_class") or ANY_FAMILY[0]).removesuffix("Fast")
-    if name not in (*row.tokenizer_classes, *ANY_FAMILY):
-        fields.refuse("tokenizer_class", " or ".join(row.tokenizer_classes))
 
 
 def with_template(

@@ -40,6 +40,8 @@ def _config(may_scale: bool, tables: str, fields: JsonFields, names: Iterable[st
     fields.require("is_gated_act", projection != name)
     fields.require("dense_act_fn", "gelu_new" if projection == "gated-gelu" else name)
     tied = fields.boolean("tie_word_embeddings", True)
+    if tables == "layer" and OUTPUT in names:  # transformers 5 writes true for umT5 in any case
+        tied = False
     layers = fields.integer("num_layers", "model.num_layers")
     has_decoder_layers = "num_decoder_layers" in fields
     size = fields.integer("vocab_size", "model.source_vocab_size")
@@ -160,7 +162,8 @@ def _tokenizer(directory: Path, rows: int) -> Tokenizer:
 
 def _template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
     """MADLAD has the tag of the target language before the source, the others have nothing."""
-    return Template(source_begin="{target}" if tokenizer.languages else "")
+    has_tags = any(tokenizer.id_of(f"<2{code}>") is not None for code in tokenizer.languages)
+    return Template(source_begin="{target}" if has_tags else "")
 
 
 DEFAULTS = {

@@ -5,7 +5,7 @@ not generate; ids that the model does not have are dropped. A SentencePiece mode
 tokenizer.json. All functions raise UserError(CHECKPOINT) that names the file.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ PEGASUS = {"<pad>": 0, "</s>": 1, "<mask_1>": 2, "<mask_2>": 3} | {
     f"<unk_{k}>": k + 2 for k in range(2, PEGASUS_OFFSET)
 }
 BART_SPECIAL = (*FAIRSEQ, "<mask>")
+ANY_FAMILY = "PreTrainedTokenizer", "TokenizersBackend"  # classes that name no family
 
 
 def load_t5_tokenizer(directory: Path, rows: int) -> Tokenizer:
@@ -46,7 +47,7 @@ def load_t5_tokenizer(directory: Path, rows: int) -> Tokenizer:
     count = tokenizer_fields(directory).get("extra_ids", T5_SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         tokenizer_fields(directory).refuse("extra_ids", f"an integer from 0 to {MOST_SENTINELS}")
-    declared = _declared(directory)
+    declared = _declared(directory, {piece: i for i, (piece, _) in enumerate(pieces)})
     if not any(map(IN_MODEL.fullmatch, (*special, *declared))):
         last = len(pieces) + count - 1
         special |= {f"<extra_id_{k}>": last - k for k in range(count)}
@@ -69,8 +70,9 @@ def load_pegasus_tokenizer(directory: Path, rows: int) -> Tokenizer:
     if _only_json(directory, T5_MODEL):
         return load_json_tokenizer(directory, rows)
     tokenizer_fields(directory).require("offset", PEGASUS_OFFSET)
-    model, _, unknown = _read_model(directory / T5_MODEL, rows, PEGASUS_OFFSET)
-    special = PEGASUS | {"<unk>": unknown + PEGASUS_OFFSET} | _declared(directory)
+    model, pieces, unknown = _read_model(directory / T5_MODEL, rows, PEGASUS_OFFSET)
+    known = {piece: i for i, (piece, _) in enumerate(pieces, PEGASUS_OFFSET)}
+    special = PEGASUS | {"<unk>": unknown + PEGASUS_OFFSET} | _declared(directory, known)
     return _offset_tokenizer(directory / T5_MODEL, model, PEGASUS_OFFSET, special, rows)
 
 
@@ -78,7 +80,7 @@ def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
     """M2M-100 and WMT21: vocab.json, then the codes."""
     path = directory / "vocab.json"
     vocabulary = read_json(path)
-    declared = _declared(directory)
+    declared = _declared(directory, vocabulary)
     if not languages_of(declared):
         fields = tokenizer_fields(directory)
         name = fields.get("language_codes", "m2m100")
@@ -93,7 +95,9 @@ def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
 
 def load_byte_tokenizer(directory: Path, rows: int) -> ByteTokenizer:
     """ByT5, which has no file of a vocabulary."""
-    tokenizer_fields(directory).require("extra_ids", SENTINELS)
+    fields = tokenizer_fields(directory)
+    if fields.get("extra_ids", 0) not in (0, SENTINELS):  # transformers writes 0 for its 125
+        fields.refuse("extra_ids", f"0 or {SENTINELS}")
     tokenizer = ByteTokenizer()
     if rows < tokenizer.size:
         raise _too_small(directory, tokenizer.size, rows)
@@ -108,7 +112,7 @@ def load_byte_level_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
     vocabulary = read_json(path)
     merges = read_bytes(directory / "merges.txt")
     prefix_space = tokenizer_fields(directory).boolean("add_prefix_space", False)
-    declared = _declared(directory)
+    declared = _declared(directory, vocabulary)
     with _damage(path):
         text = merges.decode("utf-8")
         special = {*BART_SPECIAL, *declared}
@@ -143,7 +147,7 @@ def _load_fairseq(
     else:
         path = directory / FAIRSEQ_MODEL
         model, pieces, _ = _read_model(path, rows, 1)
-        declared = _declared(directory)
+        declared = _declared(directory, {piece: i for i, (piece, _) in enumerate(pieces, 1)})
         if not (languages := languages_of(declared)):
             fits = rows == len(pieces) + len(longer) + 2
             named = [name for name in _named(directory) if languages_of({name: 0})]
@@ -163,8 +167,12 @@ def _load_fairseq(
     return tokenizer
 
 
-def _declared(directory: Path) -> dict[str, int]:
-    """The special tokens with the ids that the files state; empty without such a file."""
+def _declared(directory: Path, vocabulary: Mapping[str, int]) -> dict[str, int]:
+    """The special tokens with the ids that the files state; empty without such a file.
+
+    A token that is not special is refused unless the `vocabulary` has it, which then splits a text
+    at it as transformers does.
+    """
     path, entries = directory / CONFIG, tokenizer_fields(directory).get("added_tokens_decoder")
     if isinstance(entries, dict) and entries:
         tokens = [(i, token) for i, token in entries.items()]
@@ -179,12 +187,15 @@ def _declared(directory: Path) -> dict[str, int]:
     special = {}
     with _damage(path):
         for i, token in tokens:
-            if not token.get("special", True):
-                raise ValueError(
-                    f"the added token {token['content']!r} is not special, which is not supported "
-                    f"with a SentencePiece model or vocab.json; delete these to use {JSON}"
+            if token.get("special", True):
+                special[str(token["content"])] = int(i)
+            elif vocabulary.get(token["content"]) != int(i):
+                advice = f"; delete these to use {JSON}" if (directory / JSON).exists() else ""
+                raise UserError(
+                    CHECKPOINT,
+                    f"{path}: the added token {token['content']!r} is not special, which is not "
+                    f"supported with a SentencePiece model or vocab.json{advice}",
                 )
-            special[str(token["content"])] = int(i)
         if min(special.values(), default=0) < 0:
             raise ValueError("an added token has a negative id")
     return special
@@ -229,9 +240,25 @@ def _only_json(directory: Path, name: str) -> bool:
 
 
 def tokenizer_fields(directory: Path) -> JsonFields:
-    """tokenizer_config.json, which may be missing."""
-    path = directory / CONFIG
-    return JsonFields(path, read_json(path) if path.exists() else {})
+    """tokenizer_config.json, which may be missing, with the tokenizer_class of config.json if it
+    names none."""
+    path, model = directory / CONFIG, directory / "config.json"
+    fields = read_json(path) if path.exists() else {}
+    if not fields.get("tokenizer_class") and model.exists():
+        fields["tokenizer_class"] = read_json(model).get("tokenizer_class")
+    return JsonFields(path, fields)
+
+
+def check_tokenizer_class(directory: Path, classes: Sequence[str]) -> None:
+    """UserError(CHECKPOINT) if tokenizer_config.json, or else config.json, names a class other than
+    these of the family, without "Fast": it adds other pieces to a text."""
+    name = str(tokenizer_fields(directory).get("tokenizer_class") or ANY_FAMILY[0])
+    if name.removesuffix("Fast") not in (*classes, *ANY_FAMILY):
+        raise UserError(
+            CHECKPOINT,
+            f"{directory}: tokenizer_class={name!r} is not supported: expected "
+            f"{' or '.join(classes)}",
+        )
 
 
 def _too_small(path: Path, pieces: int, rows: int) -> UserError:

@@ -20,6 +20,8 @@ from seq2seq.runtime.files import sync_to_disk
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them
+# Files beside the weights of a checkpoint of transformers' Trainer.
+OF_TRAINING = "training_args", "optimizer", "scheduler", "rng_state", "scaler"
 CONVERT = (
     "if you trust it, convert it with transformers: {}.from_pretrained(DIR).save_pretrained(DIR)"
 )
@@ -118,11 +120,12 @@ def check_dtype(path: Path, name: str, dtype: str) -> None:
 def unreadable(path: Path, error: Exception, advice: str) -> str:
     """Why a file of weights cannot be read, and what to do."""
     if not path.is_file():
-        pickles = sorted(
+        pickles = [
             file.name
-            for pattern in ("*.bin", "*.pt", "*.pth", "*.npz")
-            for file in path.parent.glob(pattern)
-        )
+            for pattern in ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.npz")
+            for file in sorted(path.parent.glob(pattern))
+            if not file.name.startswith(OF_TRAINING)
+        ]
         return "is missing" + (
             f"; {pickles[0]} is not safetensors and is never opened: {advice}" if pickles else ""
         )

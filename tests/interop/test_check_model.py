@@ -39,10 +39,14 @@ def test_what_cannot_be_read_is_a_failed_row_or_an_error(tmp_path):
     (tmp_path / "blank.txt").write_text("\n \n")
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     write_run(tmp_path / "run")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text("{bad")
     for arguments, code, error in (
         ([tmp_path / "run"], CHECKPOINT, "is not a directory of transformers: expected a config"),
+        ([tmp_path / "damaged"], CHECKPOINT, "config.json is malformed: Expecting property name"),
         ([], CONFIGURATION, "the directory is missing: expected check_model.py DIR"),
         ([tmp_path, f"--input={tmp_path / 'blank.txt'}"], DATA, "blank.txt has no text"),
+        (["--compilation_cache=off", tmp_path], CHECKPOINT, "1 checks failed"),
         ([tmp_path, "--compilation_cache=off"], CHECKPOINT, "1 checks failed"),
     ):
         done = call_in_process(check_model, *arguments)
@@ -56,7 +60,8 @@ def test_what_cannot_be_read_is_a_failed_row_or_an_error(tmp_path):
 def test_a_directory_is_compared_with_transformers(tmp_path, family):
     """Another reading of a field than that of transformers is found."""
     write_pretrained(tmp_path, family)
-    settings = {"num_beams": 3, "max_length": 9, "length_penalty": 2.0, "early_stopping": True}
+    settings = {"num_beams": 3, "max_length": 9, "length_penalty": 2.0, "early_stopping": True,
+                "num_return_sequences": 2, "return_dict_in_generate": True}  # fmt: skip
     change_json(tmp_path / "generation_config.json", **settings)
     (tmp_path / "lines.txt").write_text("".join(f"{word}\n" for word in WORDS))
     flags = f"--input={tmp_path / 'lines.txt'}", "--compilation_cache=off"

@@ -69,6 +69,7 @@ def test_a_run_is_exported_and_existing_directories_are_not_overwritten(converte
     for flags, expected, message in (
         (arguments, OUTPUT, "exists already"),
         ((f"--from_run={converted[1]}", "--to=x"), CONFIGURATION, "--to_model=DIR"),
+        (("--from_model=x", "--to=y", "--checkpoint=7"), CONFIGURATION, "--checkpoint has no"),
         ((f"--from_model={converted[1]}", f"--to={tmp_path / 'x'}"), CHECKPOINT, "model_type"),
     ):
         code, out, err = call("scripts/convert.py", *flags)

@@ -213,16 +213,27 @@ def test_the_best_hypothesis_equals_that_of_transformers_in_its_settings(
     ("num_beams", 10**9), ("bad_words_ids", 7), ("bad_words_ids", [3]), ("bad_words_ids", [[-1]]),
     ("bad_words_ids", [["a"]]), ("activation_function", ["swish"]), ("scale_embedding", "no"),
     ("max_length", 1), ("length_penalty", 5), ("jax_transformer", {"validate": 1}),
+    ("quantization_config", {"load_in_8bit": True}), ("tokenizer_class", "FooTokenizer"),
 ])  # fmt: skip
 def test_an_unsupported_field_is_refused_by_name(tmp_path: Path, field, value):
     write_marian(tmp_path)
     open_model(tmp_path, "best")
-    for name in ("config.json", "generation_config.json"):  # the second one takes precedence
+    # The second one takes precedence; the last one names the class of the tokenizer.
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         content = json.loads((tmp_path / name).read_text()) | {field: value}
         (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(UserError, match=field) as caught:
         open_model(tmp_path, "best")
     assert caught.value.code == CHECKPOINT
+
+
+def test_a_list_of_one_end_token_is_that_token(tmp_path):
+    write_marian(tmp_path)
+    expected = open_model(tmp_path, "best")[0]
+    path = tmp_path / "generation_config.json"
+    content = json.loads(path.read_text()) | {"eos_token_id": [expected.model.end_id]}
+    path.write_text(json.dumps(content))
+    assert open_model(tmp_path, "best")[0] == expected
 
 
 def test_malformed_files_are_refused_by_name(tmp_path):

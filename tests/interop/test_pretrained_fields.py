@@ -23,7 +23,9 @@ from seq2seq.interop.bart import BART, LEGACY, MBART, PEGASUS
 from seq2seq.interop.generation import decoding_of
 from seq2seq.interop.json_fields import JsonFields
 from seq2seq.interop.models import FAMILIES, PRETRAINED, load_params, open_model
-from seq2seq.interop.pretrained import check_tokenizer_class, model_of, read_fields
+from seq2seq.interop.pretrained import model_of, read_fields
+from seq2seq.interop.t5 import UMT5
+from seq2seq.interop.tokenizer_files import check_tokenizer_class
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.scripts.convert import import_model
 
@@ -92,8 +94,14 @@ def test_an_unsupported_field_is_refused_by_name(copied):
     config.write_bytes(original)
     generation.unlink(missing_ok=True)
     (copied / "tokenizer_config.json").write_text('{"tokenizer_class": "SMALL100Tokenizer"}')
-    with pytest.raises(UserError, match="tokenizer_class='SMALL100Tokenizer' is not supported"):
+    refused = pytest.raises(UserError, match="tokenizer_class='SMALL100Tokenizer' is not supported")
+    with refused:
         open_model(copied, "best")
+    change_json(config, tokenizer_class="SMALL100Tokenizer")
+    for stated in ({}, {"tokenizer_class": None}):  # config.json names the class
+        write(copied, tokenizer_config__json=stated)
+        with refused:
+            open_model(copied, "best")
 
 
 def sizes(row):
@@ -143,7 +151,7 @@ def test_a_tokenizer_of_a_class_of_the_family_or_of_no_family_is_read(tmp_path):
         names = [*CLASSES[row.model_type], "PreTrainedTokenizerFast", "TokenizersBackend", None]
         for name in names:
             write(tmp_path, tokenizer_config__json={"tokenizer_class": name})
-            check_tokenizer_class(row, tmp_path)
+            check_tokenizer_class(tmp_path, row.tokenizer_classes)
 
 
 def test_a_token_without_a_name_of_its_own_is_refused(directory):
@@ -253,11 +261,28 @@ def test_logits_are_scaled_as_both_fields_say(tmp_path):
         assert open_model(tmp_path, "best")[0].model.scale_logits == scaled
 
 
+def test_the_logits_of_umt5_are_scaled_only_without_an_output_matrix(tmp_path):
+    """transformers 5 writes tie_word_embeddings=true for a model that has one."""
+    for stated, names, scaled in (
+        ({}, [], True), ({}, ["lm_head.weight"], False),
+        ({"tie_word_embeddings": False}, ["lm_head.weight"], False),
+        ({"scale_decoder_outputs": True}, ["lm_head.weight"], True),
+    ):  # fmt: skip
+        fields = JsonFields(tmp_path, UMT5.defaults | t5_options(70) | stated)
+        assert UMT5.config(fields, names).scale_logits == scaled
+
+
 def test_the_target_language_of_madlad_is_a_tag_before_the_source(tmp_path):
     write_t5(tmp_path)
     assert open_model(tmp_path, "best")[0].data.source_begin == ""
+    size = json.loads((tmp_path / "config.json").read_text())["vocab_size"]
+    change_json(  # a special token of a fine-tuned model, which is no tag
+        tmp_path / "tokenizer_config.json",
+        added_tokens_decoder={str(size - 1): {"content": "QUERY:", "special": True}},
+    )
+    assert open_model(tmp_path, "best")[0].data.source_begin == ""
     tagged = model(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, user_defined_symbols="<2de>,<2ko>")
-    write(tmp_path, spiece__model=tagged)
+    write(tmp_path, spiece__model=tagged, tokenizer_config__json={"extra_ids": 0})
     config, (tokenizer, _) = open_model(tmp_path, "best")
     assert config.data.source_begin == "{target}" and {*tokenizer.languages} == {"de", "ko"}
 
@@ -265,9 +290,14 @@ def test_the_target_language_of_madlad_is_a_tag_before_the_source(tmp_path):
 def test_byt5_has_the_bytes_as_its_vocabulary(tmp_path):
     write_t5(tmp_path, vocab_size=384)
     (tmp_path / "spiece.model").unlink()
-    for content in ({"tokenizer_class": "ByT5Tokenizer"}, {}):
+    by_class = {"tokenizer_class": "ByT5Tokenizer"}
+    for content in (by_class, {}, {"extra_ids": 125}, by_class | {"extra_ids": 0}):
         write(tmp_path, tokenizer_config__json=content)
         assert open_model(tmp_path, "best")[1][0].kind == "bytes"
+    write(tmp_path, tokenizer_config__json=by_class | {"extra_ids": 7})
+    with pytest.raises(UserError, match="extra_ids=7 is not supported: expected 0 or 125"):
+        open_model(tmp_path, "best")
+    write(tmp_path, tokenizer_config__json={})
     write(tmp_path, spiece__model=model(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
     assert open_model(tmp_path, "best")[1][0].kind != "bytes"
     write_t5(tmp_path, vocab_size=400)
@@ -287,7 +317,13 @@ def test_other_directories_of_transformers_are_refused_by_name(tmp_path, kind):
 def test_a_pickle_is_never_opened_and_what_is_not_safetensors_is_named(copied):
     (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
     advice = "never opened.*AutoModelForSeq2SeqLM.from_pretrained"
-    with pytest.raises(UserError, match=advice):
+    for name in ("optimizer.pt", "a.bin", "training_args.bin"):
+        (copied / name).touch()
+    with pytest.raises(UserError, match=f"; pytorch_model.bin is not safetensors and is {advice}"):
+        open_model(copied, "best")
+    for name in ("a.bin", "pytorch_model.bin"):
+        (copied / name).unlink()
+    with pytest.raises(UserError, match="model.safetensors is missing$"):
         open_model(copied, "best")
     for start, message in (
         (b"PK\x03\x04", f"is a pickle, .*{advice}"),

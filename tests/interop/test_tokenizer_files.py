@@ -178,13 +178,32 @@ def test_added_tokens_of_old_files_have_their_ids_or_are_refused(tmp_path):
     content = model(**T5)
     size = processor_of(content).get_piece_size() + 100
     write(tmp_path, spiece__model=content, added_tokens__json={"<hl>": size})
-    with pytest.raises(UserError, match="added_tokens.json is malformed: the added token '<hl>'"):
+    message = "added_tokens.json: the added token '<hl>' is not special.* or vocab.json$"
+    with pytest.raises(UserError, match=message):
         load_t5_tokenizer(tmp_path, size + 1)
     write(tmp_path, special_tokens_map__json={"additional_special_tokens": ["<hl>"]})
     assert load_t5_tokenizer(tmp_path, size + 1).id_of("<hl>") == size
     (tmp_path / "special_tokens_map.json").unlink()
     write(tmp_path, tokenizer__json={"added_tokens": [{"id": size, "content": "<hl>"}]})
     assert load_t5_tokenizer(tmp_path, size + 1).id_of("<hl>") == size  # of the newer file
+
+
+def test_an_added_token_that_is_a_piece_of_the_model_with_the_same_id_is_accepted(tmp_path):
+    """transformers lists user-defined pieces, such as the sentinels of mT5, as added tokens."""
+    content = model(**T5, user_defined_symbols="<x>")
+    processor = processor_of(content)
+    write(tmp_path, spiece__model=content)
+    rows, number = processor.get_piece_size() + 100, processor.piece_to_id("<x>")
+    expected = load_t5_tokenizer(tmp_path, rows).encode("a<x>b")
+    assert number in expected
+    for i in (number, number + 1):
+        added = [{"id": i, "content": "<x>", "special": False}]
+        write(tmp_path, tokenizer__json={"added_tokens": added})
+        if i == number:
+            assert load_t5_tokenizer(tmp_path, rows).encode("a<x>b") == expected
+            continue
+        with pytest.raises(UserError, match="'<x>' is not special.*; delete these to use token"):
+            load_t5_tokenizer(tmp_path, rows)
 
 
 def test_pegasus_has_103_ids_before_those_of_its_model(tmp_path):

@@ -119,7 +119,9 @@ def masked_softmax(blocks: Sequence[Float[Array, "... _"]]) -> list[Float[Array,
     are 0; the plain softmax would be NaN. A block that is masked for a query adds exact zeros, so
     the other weights have the same bits without it.
     """
-    largest = reduce(jnp.maximum, [scores.max(axis=-1, keepdims=True) for scores in blocks])
+    largest = reduce(
+        jnp.maximum, [scores.max(axis=-1, keepdims=True, initial=-jnp.inf) for scores in blocks]
+    )
     largest = jax.lax.stop_gradient(largest)  # [..., 1]
     largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
     exponentials = [jnp.exp(scores - largest) for scores in blocks]

@@ -111,8 +111,10 @@ def beam_search(
     s ≤ t (n itself at t, −1 at later steps), and `parents[b, n]` is the slot that n continued.
 
     `limits` count the end token and are capped at the static `max_length`. At its limit a
-    hypothesis can only end. A sentence of limit 0 is padding and has no hypotheses; padding comes
-    last. alpha ≥ 0. `rules` (model/search_rules.py) forbid tokens or change log-probabilities.
+    hypothesis can only end. `beam_size` 1 is greedy search, which ends with the first step whose
+    best token is the end token. A sentence of limit 0 is padding and has no hypotheses; padding
+    comes last. alpha ≥ 0. `rules` (model/search_rules.py) forbid tokens or change log-
+    probabilities.
 
     A sentence is done at its limit, when no live hypothesis remains, or when the best live
     hypothesis could not beat the nbest-th finished one if it ended at its limit at no cost. This
@@ -188,14 +190,14 @@ def refill(
 
     The first `present` sentences are not padding.
     """
-    order = jnp.cumsum(search.done, dtype=jnp.int32)  # [B]: 1, 2, … at the lanes that are done
-    number = jnp.minimum(jnp.minimum(order[-1], group_size), present - search.next_sentence)
-    refilled = search.done & (order <= number)  # [B]
-    sentences = jnp.where(refilled, search.next_sentence + order - 1, search.sentences)  # [B]
+    place = jnp.cumsum(search.done, dtype=jnp.int32)  # [B]: 1, 2, … at the lanes that are done
+    number = jnp.minimum(jnp.minimum(place[-1], group_size), present - search.next_sentence)
+    refilled = search.done & (place <= number)  # [B]
+    sentences = jnp.where(refilled, search.next_sentence + place - 1, search.sentences)  # [B]
     index = jnp.arange(group_size, dtype=jnp.int32)  # [R]
-    lanes = jnp.searchsorted(order, index + 1, method="compare_all")  # [R]
+    lanes = jnp.searchsorted(place, index + 1, method="compare_all")  # [R]
     # Beyond the last lane, where `load` ignores them, if fewer than R are refilled.
-    lanes = jnp.where(index < number, lanes, len(order) + index)
+    lanes = jnp.where(index < number, lanes, len(place) + index)
     beam_size, max_length = search.live.ancestry.shape[1:]
     start = first_live(start_tokens[sentences], beam_size, max_length)
     empty = no_finished(1, beam_size)

@@ -69,38 +69,37 @@ def empty_caches(config: ModelConfig, rows: int, steps: int, beams: int = 1) -> 
 
 
 def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cache:
-    """Write the N new entries at `index` of each row, inside one block. Entries after the last one
-    are ignored.
+    """Write the N new entries of each row from `index` ≥ 0 on, without those beyond the cache.
 
-    In values NaN is written as 0: the weight of a masked entry is 0, and 0 · NaN would be NaN for
-    the next sentence in this row.
+    Values that are not finite are written as 0, with keys of NaN: a query that may attend to them
+    gets NaN. For the others, such as those of the next sentence in this row, the mask replaces the
+    score, and the weight 0 · value is 0, which it would not be for NaN and infinity.
     """
     check_array("index", index, "integer", "B")
     check_shape("index", index, new.keys.shape[:1], "one for each row of the cache")
-    entries, block_size = new.values.shape[2], cache.blocks[0].values.shape[2]
-    if entries > block_size:
-        raise ValueError(
-            f"at most {block_size} entries fit into a block of the cache; got {entries}"
-        )
-    new = KeysValues(new.keys, jnp.where(jnp.isnan(new.values), 0, new.values))
-    blocks = []
-    for i, block in enumerate(cache.blocks):
-        # In all other blocks, out of range: nothing is written.
-        start = jnp.where(index // block_size == i, index % block_size, block_size)
-        write = partial(write_entries, block, new, start)
+    broken = ~jnp.isfinite(new.values).all(axis=-1, keepdims=True)  # [B, H, N, 1]
+    new = KeysValues(jnp.where(broken, jnp.nan, new.keys), jnp.where(broken, 0, new.values))
+    blocks, first = [], 0
+    for block in cache.blocks:
+        write = partial(write_entries, block, new, index - first)
         blocks.append(by_platform(lambda choices: choices.cache_by_scatter, write))
-    return Cache(tuple(blocks), index.max())
+        first += block.values.shape[2]
+    last = jnp.minimum(index.max() + new.values.shape[2], first) - 1
+    return Cache(tuple(blocks), last)
 
 
 @partial(jax.jit, static_argnums=3)  # one trace for all layers and blocks
 def write_entries(
     block: StoredKeysValues, new: KeysValues, start: Int[Array, " B"], scatter: bool
 ) -> StoredKeysValues:
-    """The block with the N new entries from `start` on, if they are inside; by a scatter, or by a
-    selection that reads and writes the whole block."""
-    hypotheses = new.values.shape[2]
+    """The block with those of the N new entries from `start` on that are inside; by a scatter, or
+    by a selection that reads and writes the whole block."""
+    size, number_of_entries = block.values.shape[2], new.values.shape[2]
     if scatter:
-        rows, entries = jnp.arange(len(start))[:, None], start[:, None] + jnp.arange(hypotheses)
+        number = jnp.arange(number_of_entries)
+        rows, entries = jnp.arange(len(start))[:, None], start[:, None] + number  # [B, N]
+        beyond = size + number_of_entries + number  # a negative index would count from the end
+        entries = jnp.where(entries < 0, beyond, entries)
         keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)  # [B, N, H, K]
         return StoredKeysValues(
             block.keys.at[rows, :, :, entries].set(keys, unique_indices=True, mode="drop"),
@@ -108,8 +107,8 @@ def write_entries(
         )
     keys, values = block
     new_keys = jnp.swapaxes(new.keys, 2, 3)  # [B, H, K, N]
-    number = jnp.arange(values.shape[2]) - start[:, None]  # [B, S]: which of the N belongs here
-    for n in range(hypotheses):
+    number = jnp.arange(size) - start[:, None]  # [B, S]: which of the N belongs here
+    for n in range(number_of_entries):
         here = (number == n)[:, None]  # [B, 1, S]
         keys = jnp.where(here[:, :, None], new_keys[..., n : n + 1], keys)
         values = jnp.where(here[..., None], new.values[:, :, n : n + 1], values)

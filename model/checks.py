@@ -75,6 +75,8 @@ def check_choice(name: str, got: Any, choices: Collection[str]) -> None:
 def check_sentences(start_tokens: Any, limits: Any) -> None:
     """The arguments of a search that have one entry for each sentence."""
     check_array("start_tokens", start_tokens, "integer", "B")
+    if not len(start_tokens):
+        raise ValueError("start_tokens must hold at least one sentence; got none")
     check_array("limits", limits, "integer", "B")
     check_shape("limits", limits, start_tokens.shape, "one for each of start_tokens")
 

@@ -259,6 +259,8 @@ class ModelConfig(Options):
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
+        if self.positions != "sinusoidal":
+            self._refuse(("sinusoid_layout",), f"positions={self.positions}")
         if self.sinusoid_layout == "fairseq" and self.d_model < 4:
             raise ValueError(
                 f"sinusoid_layout=fairseq needs d_model of 4 or more, got {self.d_model}"

@@ -13,11 +13,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class Hypotheses(NamedTuple):
-    """The n best hypotheses of each sentence, best first; missing ones have score −inf, length 0.
+    """The n best hypotheses of each sentence, best first, or its samples in the order drawn.
 
-    `tokens` is padded with end tokens; `lengths` counts the first end token. `log_probs` are
-    natural logarithms; `scores` are log_probs divided by the length penalty. Both are NaN for a
-    sentence whose logits were NaN or +inf.
+    Missing ones have score −inf and length 0. `tokens` is padded with end tokens; `lengths` counts
+    the first end token. `log_probs` are natural logarithms; `scores` are log_probs divided by the
+    length penalty. Both are NaN for a sentence whose logits were NaN or +inf.
     """
 
     tokens: Int[Array, "Q nbest T"]

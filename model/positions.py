@@ -34,6 +34,8 @@ def sinusoidal_positions(
     if d_model % 2:
         raise ValueError(f"d_model must be even; got {d_model}")
     fairseq = layout == "fairseq"
+    if fairseq and d_model < 4:
+        raise ValueError(f"d_model must be at least 4 for the layout of fairseq; got {d_model}")
     frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / (d_model - 2 * fairseq))
     angles = (np.arange(length) + 2 * fairseq)[:, None] * frequencies
     axis = -1 if layout == "interleaved" else 1
@@ -84,8 +86,9 @@ def relative_rows(
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " H"]:
-    """2^(−8i/H) for the heads i = 1 … H if H is a power of two; otherwise those of the power below
-    it, then every other one of the power above it (Press et al. 2022, section 3)."""
+    """2^(−8i/H) for the heads i = 1 … H if H is a power of two (Press et al. 2022, section 3);
+    otherwise those of the power below it, then every other one of the power above it (the authors'
+    code)."""
     below = 1 << heads.bit_length() - 1
     slopes = 2.0 ** (-8 / below * np.arange(1, below + 1))
     between = 2.0 ** (-4 / below * np.arange(1, 2 * below, 2))

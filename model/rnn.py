@@ -18,7 +18,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from .attention import masked_softmax, segment_mask
-from .checks import check_array
+from .checks import check_array, check_shape
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .gru import Gru, GruParams, gates_init, gru_cell, scan_segments, segment_starts
@@ -60,7 +60,13 @@ def additive_attention(
     the weights. Softmax in float32. A query that may attend to nothing has weights and output 0.
     """
     check_array("queries", queries, "floating", "B N D")
+    check_array("keys", keys, "floating", "B S D")
     check_array("mask", mask, "boolean, True = may attend", "B N S")
+    (b, n, d), s = queries.shape, keys.shape[1]
+    check_shape("keys", keys, (b, s, d), "[B, S, D] with B and D of queries")
+    check_shape("values", values, (b, s, values.shape[-1]), "[B, S, D] with B and S of keys")
+    if mask.shape[0] not in (1, b) or mask.shape[1] not in (1, n) or mask.shape[2] != s:
+        raise ValueError(f"mask must broadcast to [B, N, S] = {b, n, s}; got shape {mask.shape}")
     sums = matmul(queries, params.query)[:, :, None] + keys[:, None]  # [B, N, S, D]
     scores = matmul(jnp.tanh(sums), params.score).astype(jnp.float32)  # [B, N, S]
     (weights,) = masked_softmax([jnp.where(mask, scores, -jnp.inf)])
@@ -111,8 +117,10 @@ def decoder_cell(
 ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"] | None, Float[Array, "B N S"] | None]:
     """The next state of a decoder layer, the context and the attention weights. With attention the
     query is the state before the token, and the context is an input of the gates."""
-    if params.attention is None or params.context is None or keys_values is None or mask is None:
+    if params.attention is None or params.context is None:
         return gru_cell(params.gru, projected, state), None, None
+    if keys_values is None or mask is None:
+        raise TypeError("a decoder layer with attention needs keys_values and mask; got None")
     context, weights = additive_attention(params.attention, state, *keys_values, mask)
     projected = projected + matmul(context, params.context)
     return gru_cell(params.gru, projected, state), context, weights

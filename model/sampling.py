@@ -88,8 +88,8 @@ def sample(
     `top_p` leave, where p are the model's probabilities, after any repetition penalty. `log_probs`
     sum log p, without temperature, `top_k` and `top_p`. `keys` [B] are PRNG keys; the other
     arguments are those of `beam_search`. At its limit, or when no token is left, a sample can only
-    end. Samples with logits that are NaN or +inf have NaN scores. A traced `top_p` is applied for
-    any value.
+    end. A sentence of limit 0 is padding: its samples have length 0 and score −inf. Samples with
+    logits that are NaN or +inf have NaN scores. A traced `top_p` is applied for any value.
     """
     samples, max_length, end_id = options.samples, options.max_length, options.end_id
     if samples < 1 or max_length < 1:
@@ -98,6 +98,7 @@ def sample(
     check_shape("keys", keys, (len(start_tokens), *keys.shape[1:]), "one for each of start_tokens")
     step, rules = checked_step(step, end_id), None if rules is None else checked_rules(rules)
     start_tokens, limits = (jnp.asarray(x, jnp.int32) for x in (start_tokens, limits))
+    present = (limits > 0)[:, None]  # [B, 1]
     limits = jnp.clip(limits, 1, max_length)
 
     def unfinished(sampling: SamplingState) -> Array:
@@ -113,12 +114,13 @@ def sample(
 
     start = initial_state(len(start_tokens), samples, max_length, end_id, state)
     sampling = jax.lax.while_loop(unfinished, advance, start)
+    log_probs = jnp.where(present, sampling.log_probs, -jnp.inf)
     penalty = length_penalty(sampling.lengths, options.alpha, options.power_penalty)
     return Hypotheses(
-        jnp.moveaxis(sampling.tokens, 0, -1),
-        sampling.lengths,
-        sampling.log_probs / penalty,
-        sampling.log_probs,
+        jnp.where(present[..., None], jnp.moveaxis(sampling.tokens, 0, -1), end_id),
+        jnp.where(present, sampling.lengths, 0),
+        log_probs / penalty,
+        log_probs,
     )
 
 

@@ -96,11 +96,11 @@ def score_targets(
     """Score each target by teacher forcing. Source, target and lengths include the end tokens.
 
     Several models form an ensemble: the mean of their probabilities, with `weights` as in
-    `mixture_logits`. `rules` are the rules of a search that change scores: suppressed tokens
-    (−inf), renormalisation, repetition penalty. `free` are the tokens that a search forces at no
-    cost: their log-probability is 0. The attention is the mean over the heads of the
-    second to last layer (Garg et al. 2019, section 4.1) and, with the same weights, over the
-    models.
+    `mixture_logits`. `rules` are the rules of a search that change scores: suppressed tokens (−inf,
+    also for one that a prefix forced there), renormalisation, repetition penalty. `free` are the
+    tokens that a search forces at no cost: their log-probability is 0. The attention is the mean
+    over the heads of the second to last layer (Garg et al. 2019, section 4.1) and, with the same
+    weights, over the models.
     """
     check_pairs(source, lengths, target, target_lengths)
     logits: list[Array] = []  # M × [B, T, V]
@@ -134,7 +134,7 @@ def attended_tokens(
     attention: Float[Array, "B T S"], lengths: Int[Array, " B"]
 ) -> Int[Array, "B T"]:
     """The source token of the largest weight of each target token. The source's end token, which
-    `lengths` include, and the padding are excluded."""
+    `lengths` include, and the padding are excluded; 0 for a source without other tokens."""
     inside = jnp.arange(attention.shape[2]) < lengths[:, None] - 1
     return jnp.where(inside[:, None], attention, -1.0).argmax(axis=2)
 

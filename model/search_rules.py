@@ -170,7 +170,11 @@ def make_rules(
     cost nothing: their log-probability is 0, as if all other logits were −∞. With `free_ends`, the
     limits of the sentences, so is that of the end token at its limit. The limit of a search has
     precedence over all rules.
+
+    Raises ValueError for a suppressed end token with `renormalize`: no hypothesis could end.
     """
+    if options.renormalize and end_id in options.suppress:
+        raise ValueError(f"suppress must not contain end_id={end_id} with renormalize")
     penalty = options.repetition_penalty
     penalized = isinstance(penalty, jax.Array) or penalty != 1.0
     # renormalize alone has no effect.

@@ -104,8 +104,12 @@ class Layer(nn.Module):
         are rotated. `bias` is that of the stack on the scores of self-attention."""
         if memory is not None:
             check_memory(memory, 2, "layer.memory_keys_values(memory), keys and values")
+        if self.config.positions == "rotary" and rotary is None:
+            raise TypeError("rotary must be the positions [B, T] of x; got None")
         if bias_owner(self.config) == "layer":
             bias = bias_of(self.relative_bias, x, cache, index)
+        elif bias_owner(self.config) == "stack" and bias is None:
+            raise TypeError(f"bias must be that of {self.config.positions} positions; got None")
         # The kernels return no weights.
         kernels = self.config.attention_kernels and not self.is_mutable_collection("intermediates")
         attend = attend_on_platform if kernels else dot_product_attention
@@ -189,8 +193,9 @@ class Stack(nn.Module):
             self.layers, memory or absent, caches or absent, strict=True
         ):
             x, cache = layer(
-                x, mask, rotary, layer_memory, memory_mask, cache, index, row_ids, bias
-            )
+                x, mask=mask, rotary=rotary, memory=layer_memory, memory_mask=memory_mask,
+                cache=cache, index=index, row_ids=row_ids, bias=bias,
+            )  # fmt: skip
             new_caches.append(cache)
         if self.config.norm == "pre":
             x = self.norm(x)

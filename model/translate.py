@@ -30,16 +30,19 @@ class Search(NamedTuple):
     rules.repetition_penalty may be traced; the others are static.
     """
 
+    # Of a beam search only.
     beam_size: int = 4
     nbest: int = 1
-    alpha: float | Array = 0.6
-    power_penalty: bool = False
     horizon: int = 0
     stop: str = "exact"
+    # Of sampling only.
     samples: int = 0
     temperature: float | Array = 1.0
     top_k: int = 0
     top_p: float | Array = 1.0
+    # Of both.
+    alpha: float | Array = 0.6
+    power_penalty: bool = False
     weights: Float[Array, " M"] | None = None
     forced_end: bool = False
     rules: RuleOptions = NO_RULES
@@ -56,7 +59,7 @@ class Request(NamedTuple):
     lengths: Int[Array, " B"]
     limits: Int[Array, " B"]  # the most tokens of the target
     min_lengths: Int[Array, " B"] | None = None  # the fewest tokens of the target
-    # Forced first tokens, their number, and optionally how many of these cost nothing.
+    # Forced first tokens [B, P], their number ≤ P, and optionally how many of these cost nothing.
     prefix: Prefix | None = None
     keys: Array | None = None  # [B] PRNG keys of samples
 
@@ -126,7 +129,7 @@ def translate(
     `max_length` is the static cap of the limits, at most the `longest` of each model's config.
     `lanes` sentences are searched side by side; sampling draws for all sentences side by side.
     """
-    check_request(models, request, search, max_length)
+    check_request(models, request, search, max_length, lanes)
     (sentences, source_length), config = request.source.shape, models[0][0].config
     beams = search.samples or search.beam_size
     lanes = sentences if search.samples else min(lanes, sentences)
@@ -293,7 +296,11 @@ def encode_batches(
 
 
 def check_request(
-    models: Sequence[tuple[EncoderDecoder, Any]], request: Request, search: Search, max_length: int
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    request: Request,
+    search: Search,
+    max_length: int,
+    lanes: int,
 ) -> None:
     """Raises TypeError or ValueError that names an argument of `translate`."""
     if not models:
@@ -305,7 +312,18 @@ def check_request(
         )
     check_array("request.source", request.source, "integer", "B S")
     check_length("request.source", request.source, longest)
+    if not request.source.size:
+        raise ValueError(f"request.source must not be empty; got shape {request.source.shape}")
+    if lanes < 1:
+        raise ValueError(f"lanes must be at least 1; got {lanes}")
     sentences = len(request.source)
+    if request.prefix is not None:
+        tokens, *numbers = request.prefix
+        check_array("request.prefix[0]", tokens, "integer", "B P")
+        check_shape("request.prefix[0]", tokens, (sentences, tokens.shape[1]), "[B, P] of source")
+        for i, x in enumerate(numbers, 1):
+            check_array(f"request.prefix[{i}]", x, "integer", "B")
+            check_shape(f"request.prefix[{i}]", x, (sentences,), "one for each source")
     for name in ("lengths", "limits", "min_lengths"):
         if (x := getattr(request, name)) is not None:
             check_array(f"request.{name}", x, "integer", "B")

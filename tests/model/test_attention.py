@@ -105,6 +105,19 @@ def test_weights_sum_to_one_and_to_zero_for_fully_masked_queries():
     assert np.all(weights >= 0) and np.all(np.asarray(weights)[~mask] == 0.0)
 
 
+def test_attention_to_no_keys_is_0():
+    nothing = jnp.zeros((B, H, 0, K))
+
+    def summed(queries):
+        output, weights = dot_product_attention(queries, nothing, nothing)
+        return output.sum(), (output, weights)
+
+    queries = queries_keys_values()[0]
+    gradient, (output, weights) = jax.grad(summed, has_aux=True)(queries)
+    assert not gradient.any() and not output.any() and output.shape == queries.shape
+    assert weights.shape == (B, H, T, 0)
+
+
 def test_large_scores_do_not_overflow():
     queries, keys, values = map(np.asarray, queries_keys_values())
     large = queries * np.float32(1e3), keys * np.float32(1e3), values

@@ -95,28 +95,34 @@ def test_keys_and_values_are_written_at_the_slot_of_each_row_only(monkeypatch, s
         assert [block.values.shape[2] for block in extended.blocks] == sizes
         return joined([block.keys_values for block in extended.blocks]), extended.last
 
-    for shift in range(6):
-        index = (np.arange(B) + shift) % 6 * beams  # 10 is after the last slot
+    for shift in range(11):  # 3 and 7 are the last slots of blocks, 10 is after the last slot
+        index = (np.arange(B) + shift) % 11
         written, last = run(old, new, index)
         for before, part, got in zip(old, new, written, strict=True):
             expected = np.array(before)
             for row, at in enumerate(index):
                 expected[row, :, at : at + beams] = part[row][:, : 10 - at]
             assert np.array_equal(got, expected)
-        assert last == index.max()
+        assert last == min(index.max() + beams, 10) - 1
 
 
-def test_a_sentence_whose_values_are_nan_does_not_change_the_next_one_in_its_row():
-    """Its slots remain in the cache, masked."""
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_do_not_change_the_next_sentence_in_their_row(bad):
+    """Their slots remain in the cache, masked. A query that may attend to them gets NaN."""
     queries, blocks, mask = random_blocks([4, 4, 3])
     mask[..., :2] = False
     blocks = jax.device_get(stored_blocks(blocks))
     expected, _ = attend(queries, blocks, np.array(10), mask)
-    broken = KeysValues(*[np.full((B, H, 2, K), np.nan, np.float32)] * 2)
+    values = np.array(normal(B, H, 2, K, seed=4))
+    values[..., 3] = bad
+    broken = KeysValues(normal(B, H, 2, K, seed=5), values)
     cache = jax.jit(extend_cache)(Cache(blocks, np.array(0)), broken, np.zeros(B, int))
     output, _ = attend(queries, cache.blocks, np.array(10), mask)
-    assert np.isnan(cache.blocks[0].keys[..., :2]).all()
     assert output.tobytes() == expected.tobytes()
+    mask[1, :, 1, 0] = True
+    output, _ = attend(queries, cache.blocks, np.array(10), mask)
+    assert np.isnan(output[1, :, 1]).all()
+    assert np.isfinite(np.delete(np.asarray(output), 1, axis=0)).all()
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,15 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.model.gru import GruParams, gru
 from seq2seq.model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
 from seq2seq.model.positions import rotate, sinusoidal_positions
+from seq2seq.model.rnn import (
+    AdditiveAttentionParams,
+    DecoderLayerParams,
+    additive_attention,
+    decoder_cell,
+)
 from seq2seq.model.sampling import SamplingOptions, sample
 from seq2seq.model.scoring import score_targets
+from seq2seq.model.search_rules import RuleOptions, make_rules
 from seq2seq.model.transformer import Layer, Stack, Transformer
 
 
@@ -50,6 +57,21 @@ def attend(queries=QUERIES, keys=KEYS, values=KEYS, mask=None, bias=None):
 
 def heads(x=X, mask=None, positions=None):
     return multi_head_attention(random_params(False), x, KeysValues(KEYS, KEYS), mask, positions)
+
+
+def layer(**options):
+    config = ModelConfig(d_model=8, d_ff=8, num_heads=2, **options)
+    return Layer(config).init(jax.random.key(0), ENCODED)
+
+
+ADDITIVE_PARAMS = AdditiveAttentionParams(normal(D, D), normal(D, D), normal(D))
+
+
+STATES, OF_STATES = normal(B, 5, D), jnp.ones((B, 1, 5), bool)
+
+
+def additive(keys=STATES, values=STATES, mask=OF_STATES):
+    return additive_attention(ADDITIVE_PARAMS, X, keys, values, mask)
 
 
 def cached(mask, bias=None):
@@ -98,6 +120,10 @@ def feed(x, activation):
     (ValueError, "layout must be one of interleaved, halves, fairseq; got 'half'",
      lambda: sinusoidal_positions(3, 4, "half")),
     (ValueError, "d_model must be even; got 5", lambda: sinusoidal_positions(3, 5)),
+    (ValueError, "d_model must be at least 4 for the layout of fairseq; got 2",
+     lambda: sinusoidal_positions(3, 2, "fairseq")),
+    (ValueError, "suppress must not contain end_id=2 with renormalize",
+     lambda: make_rules(2, RuleOptions(suppress=(5, 2), renormalize=True))),
     (ValueError, "scale must have the shape", lambda: layer_norm(X, X[0, 0, :1], X[0, 0], 1e-6)),
     (ValueError, "activation must be one of relu, gelu, gelu_tanh, silu; got 'tanh'",
      lambda: feed(X, "tanh")),
@@ -118,9 +144,21 @@ def feed(x, activation):
     (TypeError, r"mask must be an array \[B H T S\]; got NoneType", lambda: cached(None)),
     (ValueError, "mask must broadcast", lambda: cached(ATTEND[..., :1])),
     (ValueError, "bias must broadcast", lambda: cached(ATTEND, ADDITIVE[..., :1])),
-    (ValueError, "at most 16 entries fit into a block of the cache; got 17",
-     lambda: extend_cache(empty_caches(SMALL, 2, 40)[0], KeysValues(*[normal(2, 2, 17, 4)] * 2),
-                          INTS[0, :2])),
+    (ValueError, "index must have the shape",
+     lambda: extend_cache(empty_caches(SMALL, 2, 40)[0], KeysValues(*[normal(2, 2, 1, 4)] * 2),
+                          INTS[0, :1])),
+    (TypeError, r"rotary must be the positions \[B, T\] of x; got None",
+     lambda: layer(positions="rotary")),
+    (TypeError, "bias must be that of alibi positions; got None", lambda: layer(positions="alibi")),
+    (TypeError, "bias must be that of relative positions; got None",
+     lambda: layer(positions="relative")),
+    (TypeError, "a decoder layer with attention needs keys_values and mask; got None",
+     lambda: decoder_cell(DecoderLayerParams(None, ADDITIVE_PARAMS, normal(D, 3, D)), None, X)),
+    (ValueError, r"keys must have the shape \(2, 5, .*\), \[B, S, D\] with B and D of queries",
+     lambda: additive(keys=normal(1, 5, D))),
+    (ValueError, "values must have the shape", lambda: additive(values=normal(B, 4, D))),
+    (ValueError, r"mask must broadcast to \[B, N, S\]",
+     lambda: additive(mask=jnp.ones((B, 1, 1), bool))),
     (TypeError, "starts must be boolean, True = first of a segment; got int32",
      lambda: gru(GruParams(normal(D, 3, D), normal(D, 3, D), normal(3, D), normal(D)), X, INTS)),
     (ValueError, "model.tied_embeddings=three-way needs one vocabulary", lambda: model(target=8)),
@@ -159,6 +197,8 @@ SEARCH = dict(
     (TypeError, "start_tokens must be integer; got float32", dict(start_tokens=jnp.ones(3))),
     (ValueError, r"start_tokens must have the axes \[B\]",
      dict(start_tokens=jnp.ones((3, 1), int))),
+    (ValueError, "start_tokens must hold at least one sentence; got none",
+     dict(start_tokens=jnp.ones(0, int), limits=jnp.ones(0, int))),
     (ValueError, "max_length must be at least 1|samples and max_length", dict(max_length=0)),
     (TypeError, r"step must return \(logits, state\); got",
      dict(step=lambda *a: step(*a)[0])),

@@ -62,6 +62,10 @@ REFUSED = [
         ({"layer_norm_epsilon": value}, ["model.layer_norm_epsilon must be above 0", str(value)])
         for value in (0.0, -1e-6, float("nan"))
     ),
+    *(
+        ({"positions": positions, "sinusoid_layout": layout}, ["model.sinusoid_layout", positions])
+        for positions, layout in (("rotary", "halves"), ("none", "fairseq"))
+    ),
     ({"target_vocab_size": 41}, ["three-way", "source_vocab_size=37", "target_vocab_size=41"]),
     *(
         ({name: value}, [f"model.{name} must be {rule}", str(value)])

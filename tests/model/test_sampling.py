@@ -145,6 +145,17 @@ def test_every_sample_ends_within_its_limit():
     assert ((drawn.tokens == END) == after).all()
 
 
+def test_a_sentence_of_limit_0_has_no_samples_and_does_not_change_others():
+    table, keys, present = tables(7), keys_of(7), np.arange(7) < 5
+    expected = jax.device_get(draw(table, LIMITS, keys, samples=31))
+    drawn = jax.device_get(draw(table, np.where(present, LIMITS, 0), keys, samples=31))
+    for array, before in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(array[present], before[present])
+    padding = [array[~present] for array in drawn]
+    for array, value in zip(padding, (END, 0, -np.inf, -np.inf), strict=True):
+        assert (array == value).all()
+
+
 def test_top_k_top_p_mask_is_the_nucleus_of_the_best_tokens():
     cases = list(product((0, 1, 3), (0.01, 0.5, 0.9, 1.0)))
     logits = np.random.default_rng(2).normal(0, 2, (len(cases), 13, V)).astype(np.float32)

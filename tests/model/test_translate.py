@@ -109,6 +109,25 @@ def test_max_length_is_at_most_that_of_every_model():
             translate(models, request, Search(**SEARCH), wrong, B)
 
 
+def test_wrong_requests_are_refused_by_the_name_of_the_argument():
+    """JAX would repeat the last row of a prefix that is too short."""
+    models = [(tiny_model(), None)]
+    request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)))
+    tokens, numbers = jnp.zeros((B, 2), int), jnp.ones(B, int)
+    for error, message, change, lanes in (
+        (ValueError, r"prefix\[0\] must have the shape", dict(prefix=(tokens[1:], numbers)), B),
+        (TypeError, r"prefix\[0\] must be integer", dict(prefix=(tokens * 1.0, numbers)), B),
+        (ValueError, r"prefix\[1\] must have the shape", dict(prefix=(tokens, numbers[1:])), B),
+        (ValueError, r"prefix\[2\] must have", dict(prefix=(tokens, numbers, numbers[1:])), B),
+        (ValueError, "source must not be empty", dict(source=request.source[:, :0]), B),
+        (ValueError, "source must not be empty", {k: x[:0] for k, x in request._asdict().items()
+                                                 if x is not None}, B),
+        (ValueError, "lanes must be at least 1; got 0", {}, 0),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            translate(models, request._replace(**change), Search(**SEARCH), 19, lanes)
+
+
 def test_every_option_reaches_the_search(monkeypatch):
     """Also those that seldom change a result."""
     options = dict(beam_size=5, nbest=3, alpha=0.3, power_penalty=True)

@@ -45,12 +45,10 @@ from seq2seq.training.config_flag import (
 )
 from seq2seq.training.dry_run import dry_run
 from seq2seq.training.evaluate import print_results
-from seq2seq.training.inputs import Data, encode_corpora, open_corpora
+from seq2seq.training.inputs import prepare_data
 from seq2seq.training.memory_check import explain_failure
-from seq2seq.training.parameters import check_freeze
 from seq2seq.training.resume import restore_best, restore_state, restored_progress
 from seq2seq.training.trainer import Trainer
-from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
 
 
 def main() -> None:
@@ -158,28 +156,6 @@ def resume_or_start(
         trainer.begin(state, position, seconds)
         run.open_metrics(trainer.step, trainer.evaluated_step)  # 8
     return trainer
-
-
-def prepare_data(
-    config: Config, run: Run, cache: CorpusCache | None, overwrite: bool
-) -> tuple[Config, Data]:
-    """Open the corpora, load or make the vocabulary, and encode; the config has its sizes.
-
-    `overwrite` deletes the previous run once there is a vocabulary: a misspelled path or an
-    unusable corpus deletes nothing.
-    """
-    corpora = open_corpora(config, run)
-    with processes.first_process_first("the vocabulary"):
-        run.receive_files()
-        config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
-        check_freeze(config)
-        if overwrite:
-            run.clear()
-        if not run.resumed:
-            run.save_vocabulary(tokenizers)
-        run.send_files()
-    config = with_vocabulary(config, tokenizers)
-    return config, encode_corpora(config, run, corpora, tokenizers, cache)
 
 
 def train(trainer: Trainer) -> None:

@@ -11,10 +11,10 @@ from seq2seq.runtime.files import publish_directory, write_atomic
 from seq2seq.runtime.locks import waiting_for_lock
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import working_copy
-from seq2seq.runtime.temporaries import temporary_directory
+from seq2seq.runtime.temporaries import delete_directory, temporary_directory
 from seq2seq.storage.manifest import NAME as MANIFEST
 from seq2seq.storage.manifest import damage
-from seq2seq.storage.replica_download import download_file, download_listed
+from seq2seq.storage.replica_download import download_file, download_listed, is_intact_copy
 from seq2seq.storage.replica_names import Objects, directories_of, steps_among
 from seq2seq.storage.run_files import read_best
 
@@ -99,12 +99,10 @@ def _download_params(url: str, local: Path, name: str) -> None:
     are there. UserError(CHECKPOINT) if they are damaged."""
     target = local / name
     manifest = remote.read(f"{url}/{name}/{MANIFEST}")
+    if is_intact_copy(target, manifest, PARTS):
+        return
     if target.exists():
-        if (target / MANIFEST).read_bytes() == manifest and not any(
-            damage(target, part) for part in PARTS
-        ):
-            return
-        shutil.rmtree(target)
+        delete_directory(target)
     target.parent.mkdir(exist_ok=True)
     with temporary_directory(target) as directory:
         new = directory / "new"

@@ -64,7 +64,7 @@ def _download_checkpoint(url: str, target: Path) -> str:
     for _ in range(2):  # the bytes may have changed on their way
         try:
             manifest = remote.read(f"{url}/{MANIFEST}")
-            if _is_intact_copy(target, manifest):
+            if is_intact_copy(target, manifest):
                 return ""
             with temporary_directory(target) as directory:
                 download_listed(url, manifest, directory / "new")
@@ -99,7 +99,8 @@ def download_file(url: str, path: Path) -> None:
         Path(temporary).replace(path)
 
 
-def _is_intact_copy(directory: Path, manifest: bytes) -> bool:
-    """Whether a local checkpoint has this manifest and no damage."""
+def is_intact_copy(directory: Path, manifest: bytes, parts: tuple[str, ...] = ("",)) -> bool:
+    """Whether a local checkpoint has this manifest, and no damage in these parts."""
     path = directory / MANIFEST
-    return path.exists() and path.read_bytes() == manifest and not damage(directory)
+    is_copy = path.exists() and path.read_bytes() == manifest
+    return is_copy and not any(damage(directory, part) for part in parts)

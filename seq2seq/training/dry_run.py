@@ -23,14 +23,13 @@ from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.records import intact_facts
 from seq2seq.storage.run import Run, check_same_data
 from seq2seq.storage.sizes import disk_forecast, megabytes, num_bytes
-from seq2seq.training.inputs import Data, encode_corpora, open_corpora, training_batches
+from seq2seq.training.inputs import Data, prepare_data, training_batches
 from seq2seq.training.memory_check import check_state, check_step, explain_failure, step_memory
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.progress import announce
 from seq2seq.training.resume import initial_params, restored_progress
 from seq2seq.training.step import TrainState, init_state, make_train_step
-from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
 
 
 def dry_run(
@@ -47,12 +46,7 @@ def dry_run(
     if not overwrite:
         config = run.resume_config(config)
     run.log(f"dry run of {path}: reads all data")
-    corpora = open_corpora(config, run)
-    config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
-    if overwrite:
-        run.check_clearable()
-    config = with_vocabulary(config, tokenizers)
-    data = encode_corpora(config, run, corpora, tokenizers, cache)
+    config, data = prepare_data(config, run, cache, overwrite)
     resumes = False
     if not overwrite:
         run.check_and_record(config, data.file_hashes)
@@ -73,6 +67,10 @@ class DryRun(ReadOnlyRun):
 
     def log(self, line: str) -> None:
         write_stderr(f"{line}\n")
+
+    def clear(self) -> None:
+        """UserError(OUTPUT) if --overwrite would delete nothing. Deletes nothing."""
+        self.check_clearable()
 
     def check_and_record(self, config: Config, data: dict[str, str]) -> None:
         """UserError(DATA) if a resumed run had other data. Records nothing."""

@@ -15,11 +15,14 @@ from seq2seq.data.tokens.encoded_corpus import encode_parts
 from seq2seq.data.tokens.encoding import check_pairs_left, dropped_counts, encode_pairs
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.data.tokens.training_pairs import TrainingPairs
+from seq2seq.runtime import processes
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import throttled
 from seq2seq.storage.config import Config
 from seq2seq.storage.records import intact_facts
 from seq2seq.storage.run import Run
+from seq2seq.training.parameters import check_freeze
+from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
 
 
 class Corpora(NamedTuple):
@@ -46,6 +49,28 @@ class Data(NamedTuple):
     def file_hashes(self) -> dict[str, str]:
         """File → sha256, of all splits."""
         return {name: sha for files in self.files.values() for name, sha in files.items()}
+
+
+def prepare_data(
+    config: Config, run: Run, cache: CorpusCache | None, overwrite: bool
+) -> tuple[Config, Data]:
+    """Open the corpora, load or make the vocabulary, and encode; the config has its sizes.
+
+    `overwrite` deletes the previous run once there is a vocabulary: a misspelled path or an
+    unusable corpus deletes nothing.
+    """
+    corpora = open_corpora(config, run)
+    with processes.first_process_first("the vocabulary"):
+        run.receive_files()
+        config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
+        check_freeze(config)
+        if overwrite:
+            run.clear()
+        if not run.resumed:
+            run.save_vocabulary(tokenizers)
+        run.send_files()
+    config = with_vocabulary(config, tokenizers)
+    return config, encode_corpora(config, run, corpora, tokenizers, cache)
 
 
 def open_corpora(config: Config, run: Run) -> Corpora:

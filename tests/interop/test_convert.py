@@ -22,8 +22,9 @@ from seq2seq.model.kinds import make_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage.config import load_config
 from seq2seq.storage.run import Run
-from seq2seq.train import prepare_data, resume_or_start
+from seq2seq.train import resume_or_start
 from seq2seq.training.evaluate import held_out_loss
+from seq2seq.training.inputs import prepare_data
 from seq2seq.training.parallel import pmap_eval_step
 from seq2seq.training.vocabulary import find_tokenizers
 

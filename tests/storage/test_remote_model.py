@@ -62,6 +62,9 @@ def test_a_checkpoint_is_downloaded_once_without_what_decoding_does_not_read(
     monkeypatch.setattr(remote, "download", lambda url, path: downloaded.append(url))
     assert model_directory(url, "5", str(tmp_path)) == local and not downloaded
     assert model_directory(str(run)) == run
+    monkeypatch.undo()
+    (local / "checkpoints" / "5" / "MANIFEST.sha256").unlink()  # its deletion was interrupted
+    assert same(load_params(local_model(url, "5", str(tmp_path)), "5"), load_params(run, "5"))
 
 
 def test_changes_and_damage_of_the_objects_are_noticed(run, storage, tmp_path):

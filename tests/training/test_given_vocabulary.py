@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tiny import WORDS, tiny_config, write_corpus
 
-from seq2seq import train
 from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.storage.run import Run
+from seq2seq.training.inputs import prepare_data
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def prepared(config, path):
     run = Run(path)
     try:
         config = run.resume_config(config)
-        config, data = train.prepare_data(config, run, None, overwrite=False)
+        config, data = prepare_data(config, run, None, overwrite=False)
         run.check_and_record(config, data.file_hashes)
         return config, data
     finally:

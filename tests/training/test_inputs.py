@@ -18,8 +18,9 @@ from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.storage.run import Run
+from seq2seq.training import inputs
 from seq2seq.training.evaluate import held_out_loss
-from seq2seq.training.inputs import open_corpora, training_batches
+from seq2seq.training.inputs import open_corpora, prepare_data, training_batches
 from seq2seq.training.loss import LossSums
 
 
@@ -37,7 +38,7 @@ def config(tmp_path):
 def prepared(config, path):
     run = Run(path)
     try:
-        return train.prepare_data(config, run, None, overwrite=False)[1]
+        return prepare_data(config, run, None, overwrite=False)[1]
     finally:
         run.close()
 
@@ -61,7 +62,7 @@ def test_the_log_has_the_traceback_of_an_error_while_data_is_prepared(
     def fail(*_):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(train, "open_corpora", fail)
+    monkeypatch.setattr(inputs, "open_corpora", fail)
     run = Run(tmp_path / "run")
     with pytest.raises(RuntimeError):
         train.resume_or_start(config, run, StopFlag(), None)
@@ -102,14 +103,14 @@ def test_an_epoch_has_the_pairs_of_the_mixture_by_weight(config, tmp_path):
 
 
 def test_the_text_of_the_training_data_is_released_after_encoding(config, tmp_path, monkeypatch):
-    references, read = [], train.open_corpora
+    references, read = [], inputs.open_corpora
 
     def watched(*arguments):
         corpora = read(*arguments)
         references.extend(weakref.ref(reader) for reader in corpora.train)
         return corpora
 
-    monkeypatch.setattr(train, "open_corpora", watched)
+    monkeypatch.setattr(inputs, "open_corpora", watched)
     data = prepared(config, tmp_path / "run")
     gc.collect()
     assert [reference() for reference in references] == [None, None]
@@ -207,13 +208,13 @@ def test_a_run_that_is_resumed_in_another_directory_names_its_own(tmp_path, monk
     config, run = tiny_config("tsv:pairs.tsv"), Run(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     try:
-        train.open_corpora(config, run)
+        inputs.open_corpora(config, run)
         run.check_and_record(config, {})
         for resumed, expected in ((True, f"run was started in {tmp_path}$"), (False, "directory$")):
             monkeypatch.chdir(tmp_path / "run")
             run.resumed = resumed
             with pytest.raises(UserError, match=f"pairs.tsv .* does not exist.*{expected}") as lost:
-                train.open_corpora(config, run)
+                inputs.open_corpora(config, run)
             assert lost.value.code == DATA
     finally:
         run.close()
@@ -234,7 +235,7 @@ def test_batches_of_training_and_of_held_out_pairs_have_the_tokens_around_texts(
     fields = {f"data__{name}": value for name, value in data.items()}
     with closing(Run(tmp_path / "run")) as run:
         config = tiny_config(spec, spec, **fields)
-        config, prepared_data = train.prepare_data(config, run, None, overwrite=False)
+        config, prepared_data = prepare_data(config, run, None, overwrite=False)
     source, target = (prepared_data.tokenizers[0].id_of(piece) for piece in (">>a<<", ">>b<<"))
     evaluated = []
 

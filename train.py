@@ -95,7 +95,7 @@ def main() -> None:
         sys.exit(128 + stopped.signal)
     except UserError as error:
         run.note(f"error: {error}")
-        run.upload_log()
+        run.try_upload()
         raise
     finally:
         run.close()

@@ -105,9 +105,9 @@ class Run:
         if self.replica is not None:
             self.replica.upload()
 
-    def upload_log(self) -> None:
-        """Upload the log of a run that ends with an error, if it has a replica and that is
-        possible."""
+    def try_upload(self) -> None:
+        """Upload a run that ends with an error, above all its log, if it has a replica and that is
+        possible (`Replica.try_upload`)."""
         if self.replica is not None:
             self.replica.try_upload()
 

@@ -13,6 +13,7 @@ outputs, computed by our model in float32.
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -100,19 +101,15 @@ def ours(f, **options):
 
 
 def ctranslate2(f, batch: int, inter: int = 1, threads: int = 0, kind: str = "float32"):
-    """A function that translates lines with `inter` translators of CTranslate2.
-
-    They share the cores if the number of threads of a translator is 0.
-    """
+    """A function that translates lines with `inter` translators of CTranslate2, which read the
+    model that `convert_model` wrote. They share the cores if the number of threads of a translator
+    is 0."""
     import ctranslate2
-    from ctranslate2.converters import TransformersConverter
     from sentencepiece import SentencePieceProcessor
 
-    target = tempfile.mkdtemp()
-    TransformersConverter(f.model).convert(target, force=True)
     threads = threads or max(1, os.cpu_count() // inter)
     translator = ctranslate2.Translator(
-        target, compute_type=kind, inter_threads=inter, intra_threads=threads
+        f.converted, compute_type=kind, inter_threads=inter, intra_threads=threads
     )
     pieces = SentencePieceProcessor(str(Path(f.model) / "source.spm"))
     back = SentencePieceProcessor(str(Path(f.model) / "target.spm"))
@@ -132,6 +129,16 @@ def ctranslate2(f, batch: int, inter: int = 1, threads: int = 0, kind: str = "fl
     return run
 
 
+def convert_model(model: str, directory: str) -> None:
+    """Write the model for CTranslate2, in a process of its own: this needs PyTorch and
+    transformers, whose memory is not that of CTranslate2."""
+    program = (
+        "import sys; from ctranslate2.converters import TransformersConverter as Converter; "
+        "Converter(sys.argv[1]).convert(sys.argv[2], force=True)"
+    )
+    subprocess.run([sys.executable, "-c", program, model, directory], check=True)
+
+
 def hf(f, batch: int):
     """A function that translates lines with transformers' generate, sorted by length."""
     import torch
@@ -139,7 +146,7 @@ def hf(f, batch: int):
 
     torch.set_num_threads(os.cpu_count())
     tokenizer = MarianTokenizer.from_pretrained(f.model)
-    network = MarianMTModel.from_pretrained(f.model).eval()
+    network = MarianMTModel.from_pretrained(f.model, dtype="float32").eval()
 
     def run(lines: list[str]):
         order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
@@ -193,10 +200,11 @@ def scores(f, texts: list[str], lines: list[str]) -> tuple[float, int]:
     return mean, sum(target.length for target in targets)
 
 
-def measured_in_process(f, name: str) -> dict | None:
+def measured_in_process(f, converted: str, name: str) -> dict | None:
     """What `measure` returns for a variant in a new process."""
     options = ("model", "input", "beam_size", "lines", "length")
-    return measured(__file__, name, [f"--{option}={f[option].value}" for option in options])
+    values = [f"--{option}={f[option].value}" for option in options]
+    return measured(__file__, name, [*values, f"--converted={converted}"])
 
 
 def print_table(f, results: dict[str, list[dict]]) -> None:
@@ -223,7 +231,10 @@ def main() -> None:
         print(json.dumps(measure(f)))
         return
     names = chosen(VARIANTS, f.variants)
-    results = alternating(names, f.rounds, partial(measured_in_process, f))
+    with tempfile.TemporaryDirectory() as directory:
+        if any(VARIANTS[name][0] == "ctranslate2" for name in names):
+            convert_model(f.model, directory)
+        results = alternating(names, f.rounds, partial(measured_in_process, f, directory))
     print_table(f, results)
 
 
@@ -238,6 +249,7 @@ def define_flags() -> None:
         "variants", "", "Only variants whose name contains one of these strings, separated by ;."
     )
     flags.DEFINE_string("variant", "", "Measure this variant in this process (used internally).")
+    define_path("converted", "", "The model for CTranslate2 (used internally).")
 
 
 if __name__ == "__main__":

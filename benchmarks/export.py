@@ -40,7 +40,7 @@ print(json.dumps([seconds, translations]))
 LOAD = {
     "live": """
 from seq2seq.runtime.devices import prepare_jax
-prepare_jax("off", 1)
+prepare_jax("off", 1, decoding_only=True)
 from seq2seq import Translator
 model = Translator.load({run!r})
 """,
@@ -93,7 +93,7 @@ def main() -> None:
 def define_flags() -> None:
     define_path("workdir", None, "The run directory.", required=True)
     define_path("input", None, "A file with one sentence per line.", required=True)
-    flags.DEFINE_integer("rounds", 2, "Measurements of each variant.")
+    flags.DEFINE_integer("rounds", 2, "Measurements of each variant.", 1)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def pairs_of(batch: Batch) -> Iterator[PairIds]:
 def losses_of_transformers(
     network, batches: Iterable[list[PairIds]], settings: TrainingConfig
 ) -> list[float]:
-    """The mean loss per target token of each step with torch's Adam; the last step is not taken."""
+    """The mean loss per target token of each step with torch's Adam."""
     import torch
 
     def padded(rows: list[list[int]], value: int) -> torch.Tensor:
@@ -147,7 +147,8 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_enum("shape", "t5-small", list(SHAPES), "The shape of the model.")
+    shapes = [name for name, shape in SHAPES.items() if shape[0] in ("T5", "Bart")]
+    flags.DEFINE_enum("shape", "t5-small", shapes, "The shape of the model.")
     define_path("source", None, "A file with one source per line.", required=True)
     define_path("target", None, "Their targets.", required=True)
 

@@ -28,7 +28,7 @@ def hf(directory: str, lines: list[str], batch: int = 32) -> list[str]:
     from transformers import MarianMTModel, MarianTokenizer
 
     tokenizer = MarianTokenizer.from_pretrained(directory)
-    network, texts = MarianMTModel.from_pretrained(directory).eval(), []
+    network, texts = MarianMTModel.from_pretrained(directory, dtype="float32").eval(), []
     with torch.no_grad():
         for at in range(0, len(lines), batch):
             inputs = tokenizer(lines[at : at + batch], return_tensors="pt", padding=True)

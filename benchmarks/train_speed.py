@@ -18,7 +18,9 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.parts.variants import chosen
 from seq2seq.runtime.command import run_command
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 # d_model, d_ff, heads, layers, vocabulary, rows of a step, tokens of a row on each side
 SIZES = {
@@ -197,15 +199,17 @@ def main() -> None:
         rows, length = SIZES[f.size][-2:]
         print(json.dumps(rows * length / seconds))
         return
-    parts = f.variants.split(";")
-    chosen = [name for name in VARIANTS if name == PEAK or any(part in name for part in parts)]
-    speeds = {name: [] for name in chosen}
+    names = chosen([name for name in VARIANTS if name != PEAK], f.variants)
+    speeds = {name: [] for name in (PEAK, *names)}
     for _ in range(f.rounds):
         for name, rates in speeds.items():
             rate = measured(f, name)
             if rate is not None:
                 rates.append(rate)
-    print_table(f, {name: rates for name, rates in speeds.items() if rates})
+    measured_speeds = {name: rates for name, rates in speeds.items() if rates}
+    if len(measured_speeds) < 2:
+        raise UserError(CONFIGURATION, f"no package of {'; '.join(names)} is installed")
+    print_table(f, measured_speeds)
 
 
 def define_flags() -> None:

@@ -10,7 +10,7 @@ three times the parameters in float32.
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 from absl import flags
@@ -88,7 +88,7 @@ def round_trips(tokenizers: tuple[Tokenizer, Tokenizer], texts: list[str]) -> Ou
     return not changed, result + "".join(f"; other ids again: {text!r}" for text in changed[:1])
 
 
-def main(name: str) -> None:
+def main(name: str = "") -> None:
     if not name:
         raise UserError(CONFIGURATION, "the directory is missing: expected check_model.py DIR")
     directory = Path(name).expanduser().absolute()
@@ -115,18 +115,7 @@ def define_flags() -> None:
 
 def run() -> None:
     """The command line."""
-    name = positional_argument(sys.argv)
-    if name:
-        sys.argv.remove(name)
-    run_command(define_flags, lambda: main(name))
-
-
-def positional_argument(argv: list[str]) -> str:
-    """The first argument that is neither a flag nor follows one without a value, or ""."""
-    for before, argument in pairwise(argv):
-        if not argument.startswith("-") and ("=" in before or not before.startswith("-")):
-            return argument
-    return ""
+    run_command(define_flags, main, arguments=1)
 
 
 if __name__ == "__main__":

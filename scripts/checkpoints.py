@@ -9,6 +9,7 @@ python scripts/checkpoints.py average --workdir=RUN --steps=1000,2000,3000 --out
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from absl import flags
@@ -47,9 +48,10 @@ def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
     for path in checkpoints(run):
         marks = ["best"] * (path.name == best)
         marks += ["latest"] * (path.name == latest)
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        print(f"{path.name:>10}  {when}  {size / 1e6:9,.1f} MB  {' '.join(marks)}".rstrip())
+        with suppress(FileNotFoundError):  # a training has deleted it meanwhile
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            print(f"{path.name:>10}  {when}  {size / 1e6:9,.1f} MB  {' '.join(marks)}".rstrip())
 
 
 def verify(run: Path, _: flags.FlagValues) -> None:
@@ -162,9 +164,10 @@ def delete(path: Path) -> None:
 
 
 COMMANDS = {"list": list_checkpoints, "verify": verify, "prune": prune, "average": average}
+FLAGS_OF = {"keep": "prune", "steps": "average", "output": "average", "overwrite": "average"}
 
 
-def main(command: str) -> None:
+def main(command: str = "") -> None:
     f = flags.FLAGS
     if command not in COMMANDS or not f.workdir:
         raise UserError(
@@ -172,6 +175,11 @@ def main(command: str) -> None:
             f"the command is incomplete: expected one of {', '.join(COMMANDS)} and --workdir, "
             f"got {command!r} and --workdir={f.workdir!r}",
         )
+    for name, used_by in FLAGS_OF.items():
+        if f[name].present and command != used_by:
+            raise UserError(
+                CONFIGURATION, f"--{name} has no effect on {command}: expected it with {used_by}"
+            )
     run = Path(f.workdir).expanduser().absolute()
     load_config(run / "config.json")  # raises UserError if this is not a run directory
     COMMANDS[command](run, f)
@@ -192,8 +200,7 @@ def define_flags() -> None:
 
 def run() -> None:
     """The command line."""
-    first = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else ""
-    run_command(define_flags, lambda: main(first))
+    run_command(define_flags, main, arguments=1)
 
 
 if __name__ == "__main__":

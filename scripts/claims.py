@@ -19,7 +19,7 @@ if __name__ == "__main__":  # a clone need not be installed
 
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
-from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.files import write_atomic
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.scripts import experiments
@@ -50,7 +50,7 @@ NUMBERS = {
 COMMANDS = {"all": list(NUMBERS)} | {name: [name] for name in NUMBERS}
 
 
-def main(command: str) -> None:
+def main(command: str = "") -> None:
     f = flags.FLAGS
     if command not in COMMANDS:
         raise UserError(
@@ -60,7 +60,7 @@ def main(command: str) -> None:
     try:
         import matplotlib  # noqa: F401 – before an hour of measurements
     except ImportError:
-        raise UserError(OUTPUT, "figures need matplotlib; pip install -e '.[viz]'") from None
+        raise UserError(CONFIGURATION, "figures need matplotlib; pip install -e '.[viz]'") from None
     output = Path(f.output).expanduser()
     if f.size != "full" and output.resolve() == DOCS.resolve():
         raise UserError(
@@ -123,8 +123,7 @@ def define_flags() -> None:
 def run() -> None:
     """The command line."""
     keep_freed_memory()
-    first = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else ""
-    run_command(define_flags, lambda: main(first))
+    run_command(define_flags, main, arguments=1)
 
 
 if __name__ == "__main__":

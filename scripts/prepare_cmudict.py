@@ -70,6 +70,9 @@ def main() -> None:
             "expected either --output=FILE, to prepare, or --score=FILE, "
             f"got --output={f.output} --score={f.score}",
         )
+    for name in ("distinct", "overwrite"):
+        if f.score and f[name].present:
+            raise UserError(CONFIGURATION, f"--{name} has no effect with --score")
     if f.output:
         check_outputs([f.output], f.overwrite, [f.input, f.without])
     words = read_dictionary(f.input)

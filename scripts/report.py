@@ -85,6 +85,8 @@ def main() -> None:
             f"--workdir is invalid: expected different run directories, got {f.workdir!r}; "
             "give each once, with one comma between two",
         )
+    if f.source is not None and not f.attention:
+        raise UserError(CONFIGURATION, "--source has no effect with --noattention")
     check_sentence("source", f.source)
     check_outputs([f.output], f.overwrite)
     runs = with_unique_names([read_records(Path(name)) for name in names])

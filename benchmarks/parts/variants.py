@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+
 Result = dict[str, object]
 
 
@@ -37,8 +39,16 @@ def peak_memory() -> int:
 
 
 def chosen(variants: Iterable[str], parts: str) -> list[str]:
-    """The variants whose name contains one of the parts, which are separated by semicolons."""
-    return [name for name in variants if any(part in name for part in parts.split(";"))]
+    """The variants whose name contains one of the parts, which are separated by semicolons.
+    UserError(CONFIGURATION) if there are none."""
+    variants = list(variants)
+    names = [name for name in variants if any(part in name for part in parts.split(";"))]
+    if not names:
+        raise UserError(
+            CONFIGURATION,
+            f"--variants={parts} is in no name: expected parts of {'; '.join(variants)}",
+        )
+    return names
 
 
 def alternating(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seq2seq.data.metrics import Metric
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 RESAMPLES = 1000  # as in sacreBLEU
 
@@ -51,6 +52,7 @@ def compare_groups(
     references: Sequence[str],
 ) -> GroupComparison:
     """Compare the texts of the runs of two groups; without a `baseline` only their scores.
+    UserError(CONFIGURATION) for a seed that cannot be read (`bootstrap_seed`).
 
     The paired bootstrap test (Koehn 2004) with the mean score of a group instead of the score of a
     system: each resample draws the same lines for all runs of both groups. With one run in each
@@ -75,6 +77,13 @@ def compare_groups(
 
 
 def bootstrap_seed() -> int | None:
-    """The seed as sacreBLEU reads it: SACREBLEU_SEED, or 12345; None if it is "none"."""
+    """The seed as sacreBLEU reads it: SACREBLEU_SEED, or 12345; None if it is "none".
+    UserError(CONFIGURATION) for any other text."""
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    return None if seed.lower() == "none" else int(seed)
+    if seed.lower() == "none":
+        return None
+    if not seed.isdecimal():
+        raise UserError(
+            CONFIGURATION, f"SACREBLEU_SEED is invalid: expected a number or none, got {seed!r}"
+        )
+    return int(seed)

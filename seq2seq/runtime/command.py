@@ -31,10 +31,12 @@ FLAX_ERRORS = ("ScopeParamShapeError", "ScopeParamNotFoundError")  # parameters 
 
 def run_command(
     define_flags: Callable[[], None],
-    main: Callable[[], None],
+    main: Callable[..., None],
     explain: Callable[[Exception], str | None] = lambda error: None,
+    arguments: int = 0,
 ) -> None:
-    """Define and parse the absl flags, call `main`, and exit with the exit code of its result.
+    """Define and parse the absl flags, call `main` with the at most `arguments` arguments that are
+    no flags, and exit with the exit code of its result.
 
     An error is printed as one line on stderr; with --debug its traceback precedes that line.
     `explain` returns a message for an error of a config file or field or an unknown flag, or None.
@@ -47,10 +49,10 @@ def run_command(
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     gc.freeze()  # collections need not visit the objects of the modules imported so far
     try:
-        parse_flags(define_flags, main, explain)
+        positional = parse_flags(define_flags, main, explain, arguments)
         if not flags.FLAGS.debug:
             silence_threads()
-        main()
+        main(*positional)
         sys.stdout.flush()
     except BrokenPipeError as error:
         if not stdout_lost_its_reader():
@@ -99,10 +101,12 @@ def silence_threads() -> None:
 
 def parse_flags(
     define_flags: Callable[[], None],
-    main: Callable[[], None],
+    main: Callable[..., None],
     explain: Callable[[Exception], str | None],
-) -> None:
-    """Define and parse the flags; --config executes its file. Raises flags.Error and UserError."""
+    arguments: int = 0,
+) -> list[str]:
+    """Define and parse the flags; --config executes its file. Returns the other arguments, at most
+    `arguments`. Raises flags.Error and UserError."""
     flags.DEFINE_bool("debug", False, "Print the traceback of every error.")
     define_path(
         "compilation_cache",
@@ -126,11 +130,13 @@ def parse_flags(
             raise
         hint = hint or f"--config: {type(error).__name__}: {error}"
         raise UserError(CONFIGURATION, hint) from error
-    if rest:
-        raise flags.Error(f"unexpected argument {rest[0]!r}; every option is a --flag=value")
+    if len(rest) > arguments:
+        unexpected = rest[arguments]
+        raise flags.Error(f"unexpected argument {unexpected!r}; every option is a --flag=value")
+    return rest
 
 
-def describe_command(define_flags: Callable[[], None], main: Callable[[], None]) -> None:
+def describe_command(define_flags: Callable[[], None], main: Callable[..., None]) -> None:
     """Make --help print the docstring of main's module and the flags of define_flags' module.
 
     By default absl prints those of the module that Python runs. The file of an installed console

@@ -8,6 +8,7 @@ import pytest
 
 from seq2seq.data.metrics import METRICS, ROUGE, Metric
 from seq2seq.data.seed_groups import compare_groups
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 WORDS = [f"word{i}" for i in range(40)]
 CHOOSE = random.Random(0)
@@ -36,6 +37,13 @@ def test_the_test_of_one_run_each_is_that_of_sacrebleu(name, seed, monkeypatch):
     assert result.baseline.mean == pytest.approx(expected.baseline.value)
     assert np.isnan(result.outputs.deviation)
     assert str(result.outputs) == f"{result.outputs.mean:.2f}"
+
+
+def test_a_seed_that_is_no_number_is_refused(monkeypatch):
+    monkeypatch.setenv("SACREBLEU_SEED", "7.5")
+    with pytest.raises(UserError, match="SACREBLEU_SEED is invalid: .* got '7.5'") as refused:
+        compare_groups(METRICS["bleu"], [outputs(0.2, 1)], [outputs(0.2, 2)], REFERENCES)
+    assert refused.value.code == CONFIGURATION
 
 
 @pytest.mark.parametrize("metric", [METRICS["bleu"], ROUGE["rouge"][2]], ids=["bleu", "rougeL"])

@@ -46,7 +46,7 @@ def test_what_cannot_be_read_is_a_failed_row_or_an_error(tmp_path):
         ([tmp_path / "damaged"], CHECKPOINT, "config.json is malformed: Expecting property name"),
         ([], CONFIGURATION, "the directory is missing: expected check_model.py DIR"),
         ([tmp_path, f"--input={tmp_path / 'blank.txt'}"], DATA, "blank.txt has no text"),
-        (["--compilation_cache=off", tmp_path], CHECKPOINT, "1 checks failed"),
+        (["--debug", "--compilation_cache", "off", tmp_path], CHECKPOINT, "1 checks failed"),
         ([tmp_path, "--compilation_cache=off"], CHECKPOINT, "1 checks failed"),
     ):
         done = call_in_process(check_model, *arguments)

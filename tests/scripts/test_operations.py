@@ -283,6 +283,8 @@ def test_checkpoints_are_listed_verified_and_pruned(resumed, tmp_path):
 
     with mock.patch.object(checkpoints, "damage", deleted):
         assert call_in_process(checkpoints, "verify", f"--workdir={run}")[:2] == (0, "")
+    with mock.patch.object(checkpoints, "checkpoints", lambda run: [run / "checkpoints" / "9"]):
+        assert call_in_process(checkpoints, "list", f"--workdir={run}")[:2] == (0, "")
     shutil.rmtree(run / "checkpoints")
     code, out, err, _ = call_in_process(checkpoints, "prune", f"--workdir={run}")
     assert (code, out.partition(",")[0], err) == (0, "nothing to delete (intact checkpoints: 0", [])
@@ -371,6 +373,9 @@ def test_wrong_flags_of_an_average_are_one_line(resumed, tmp_path, flags, code, 
         (["lst", "--workdir=x"], 2, "got 'lst'"),
         (["list", "--workdir=nowhere"], 4, "not a run directory"),
         (["prune", "--keep=0"], 1, "keep"),
+        (["prune", "--steps=4", "--workdir=x"], 2, "--steps has no effect on prune: expected it"),
+        (["--workdir=x", "list", "--keep=2"], 2, "--keep has no effect on list: expected it with"),
+        (["average", "list", "--workdir=x"], 1, "unexpected argument 'list'"),
     ],
     ids=str,
 )

@@ -158,6 +158,9 @@ def test_output_and_score_exclude_each_other(tmp_path, call):
     (tmp_path / "cmu").write_bytes(DICTIONARY)
     for options in ([], ["--output=a.tsv", "--score=out"]):
         assert "--score" in refused(CONFIGURATION, call(prepare_cmudict, "--input=cmu", *options))
+    for flag in ("--distinct", "--overwrite"):
+        done = call(prepare_cmudict, "--input=cmu", "--score=out", flag)
+        assert f"{flag} has no effect with --score" in refused(CONFIGURATION, done)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seq2seq.decoding.engine.attention_weights import Attention
+from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.scripts.pages.template import json_element, text, without_surrogates
@@ -100,16 +101,20 @@ def load_example(
         samples=0,
     )
     attention = translator.attention(source, target)
-    tokens = {"source": translator.source_tokenizer.encode(source.strip())}
+    # Of each side alone, with the tokens around its text.
+    item, forcing = Item(source, source), translator.forcing
+    ids = translator.source_tokenizer.encode(source.strip())
+    pairs = {"source": forcing.text_pair(0, item, ids, [])}
     if target is None:
-        ids = [translator.target_tokenizer.id_of(piece) for piece in attention.target[:-1]]
+        numbers = [translator.target_tokenizer.id_of(piece) for piece in attention.target[:-1]]
         target = translator.target_tokenizer.decode(
-            [number for number in ids if number is not None]
+            [number for number in numbers if number is not None]
         )
     else:
-        tokens["target"] = translator.target_tokenizer.encode(target.strip())
-    truncated = [side for side, ids in tokens.items() if len(ids) >= len(getattr(attention, side))]
-    return Example(attention, source, target, tuple(truncated))
+        ids = translator.target_tokenizer.encode(target.strip())
+        pairs["target"] = forcing.text_pair(0, item, [], ids)
+    truncated = tuple(side for side, pair in pairs.items() if pair.cut)
+    return Example(attention, source, target, truncated)
 
 
 def view_data(example: Example) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from seq2seq.scripts import attention_page
 from seq2seq.scripts.attention_page import attention_html
 from seq2seq.scripts.pages.attention_data import Example, attention_section, load_example, view_data
 from seq2seq.scripts.pages.template import json_element
+from seq2seq.storage.config import load_config, save_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,6 +154,19 @@ def test_a_page_states_which_texts_are_truncated(run):
     assert "<dt>target (truncated)</dt>" in attention_section(example)
     full = " ".join(["eins"] * (len(example.attention.target) - 1))  # with the end token
     assert load_example(run, "best", full, full).truncated == ()
+
+
+def test_the_tokens_around_a_text_count_when_it_is_truncated(run, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    shutil.copytree(run, path)
+    config = load_config(path / "config.json")
+    config = replace(config, data=replace(config.data, source_begin="<unk>"))
+    save_config(config, path / "config.json")
+    attention = made_attention(1, 1, SOURCE, TARGET)
+    monkeypatch.setattr(Translator, "attention", lambda *arguments: attention)
+    room = Translator.load(path).engine.buckets[-1] - 1  # without the end token
+    for words, truncated in ((room, ("source",)), (room - 1, ())):
+        assert load_example(path, "best", "eins " * words, "vier").truncated == truncated
 
 
 @pytest.mark.slow

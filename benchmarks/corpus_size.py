@@ -26,6 +26,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.parts.variants import peak_memory
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.lines import file_lines
 from seq2seq.runtime.path_flags import define_path
@@ -147,17 +148,6 @@ def descendants(pid: int) -> list[int]:
     except OSError:
         return []
     return children + [inner for child in children for inner in descendants(child)]
-
-
-def peak_memory(pid: int) -> int:
-    """The peak resident memory of a process in bytes; 0 if it has ended."""
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
 
 
 def megabytes(size: int) -> str:

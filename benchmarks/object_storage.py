@@ -25,6 +25,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.parts.variants import peak_memory
 from seq2seq.configs import base, big, small
 from seq2seq.model.kinds import make_model
 from seq2seq.runtime import remote
@@ -118,13 +119,8 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def peak_memory() -> int:
-    """The peak memory of this process in MB since the last `forget_peak`."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1000
-
-
 def forget_peak() -> None:
+    """Start the peak memory of this process anew."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -174,7 +170,7 @@ def resumption(bucket: str, directory: Path, name: str) -> None:
     forget_peak()
     before = peak_memory()
     uploading = seconds(replica.upload)
-    memory = peak_memory() - before
+    memory = (peak_memory() - before) // 10**6
     replica.close()
     copy = working_copy(url, str(directory / "copies"))
     copy.mkdir(parents=True)

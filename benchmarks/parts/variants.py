@@ -31,11 +31,14 @@ def measured(script: str, name: str, options: Iterable[str]) -> Result | None:
     return result
 
 
-def peak_memory() -> int:
-    """The most bytes that this process has occupied. (ru_maxrss would include those of the process
-    that has started it.)"""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+def peak_memory(process: int | str = "self") -> int:
+    """The most bytes that a process has occupied; 0 if it has ended. (ru_maxrss would include those
+    of the process that has started it.)"""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
 
 
 def chosen(variants: Iterable[str], parts: str) -> list[str]:

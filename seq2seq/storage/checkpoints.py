@@ -190,10 +190,11 @@ class Checkpoints:
             composite = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
             restored = self._orbax.restore(self._directory / str(step), args=composite)
         except (ValueError, KeyError, OSError) as error:
+            is_intact = isinstance(error, OSError)  # its hashes were right when they were checked
+            advice = "run the same command again" if is_intact else "start over with --overwrite"
             raise UserError(
                 CHECKPOINT,
-                f"{self.run}/checkpoints/{step} cannot be restored: "
-                f"{str(error)[:200]}; start over with --overwrite",
+                f"{self.run}/checkpoints/{step} cannot be restored: {str(error)[:200]}; {advice}",
             ) from None
         data = migrate(restored["data"], self._directory / str(step))
         self._repair_best(data)

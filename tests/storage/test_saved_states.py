@@ -59,6 +59,21 @@ def test_a_best_checkpoint_that_is_missing_is_reset(saved, tmp_path):
     assert data["best"] == {} == read_best(tmp_path) and "9, is missing" in lines[-1]
 
 
+def test_only_a_checkpoint_that_does_not_fit_is_a_reason_to_start_over(saved, monkeypatch):
+    """The storage may be readable again."""
+    for error, advice in (
+        (OSError(5, "Input/output error"), "run the same command again"),
+        (ValueError("another shape"), "start over with --overwrite"),
+    ):
+
+        def restore(*arguments, error=error, **options):
+            raise error
+
+        monkeypatch.setattr(saved[0]._orbax, "restore", restore)
+        with pytest.raises(UserError, match=f"checkpoints/3 cannot be restored: .*; {advice}$"):
+            saved[0].restore(state(0))
+
+
 def test_a_run_whose_checkpoints_are_all_quarantined_does_not_start_again(tmp_path):
     (tmp_path / "checkpoints" / "4.corrupt").mkdir(parents=True)
     with pytest.raises(UserError, match="4.corrupt: quarantined earlier") as refused:

@@ -22,8 +22,9 @@ from .config import ModelConfig
 from .matmul import FULL
 from .platforms import by_platform
 
-BLOCKS = 4  # of a cache: with more, fewer entries are read, but the program has a branch for each
-SHORTEST = 16  # steps of a block but the last: branches for shorter ones cost more than they save
+# With more blocks, fewer entries are read, but the program has a branch for each.
+MAX_BLOCKS = 4
+MIN_STEPS = 16  # of a block but the last: branches for shorter ones cost more than they save
 
 
 class StoredKeysValues(NamedTuple):
@@ -62,7 +63,7 @@ def empty_memory(config: ModelConfig, rows: int, entries: int) -> tuple[StoredKe
 
 def empty_caches(config: ModelConfig, rows: int, steps: int, beams: int = 1) -> tuple[Cache, ...]:
     """Space for `beams` keys and values of each step in every decoder layer."""
-    size = max(-(-steps // BLOCKS), SHORTEST)
+    size = max(-(-steps // MAX_BLOCKS), MIN_STEPS)
     sizes = [min(size, steps - start) for start in range(0, steps, size)]
     blocks = [empty_memory(config, rows, size * beams) for size in sizes]
     return tuple(Cache(layer, jnp.array(0)) for layer in zip(*blocks, strict=True))

@@ -22,9 +22,9 @@ from .attention import dot_product_attention, masked_softmax
 from .platforms import by_platform
 
 LANES = 128
-MOST = 512 * 512  # scores of a block: the backward kernel holds about five such arrays of float32
-BLOCKS = 512, 384, 256, 128  # queries of a block
-LONGEST = 4096  # bytes of all keys of a row in one lane; the values and both gradients fit too
+MAX_SCORES = 512 * 512  # of a block: the backward kernel holds about five such arrays of float32
+BLOCK_QUERIES = 512, 384, 256, 128  # sizes of a block, the largest first
+MAX_LANE_BYTES = 4096  # of all keys of a row in one lane; the values and both gradients fit too
 
 
 class Settings(NamedTuple):
@@ -70,13 +70,13 @@ def fits_kernels(
     """Whether the axes fill whole tiles, the scores fit, and all heads have the same mask."""
     (_, heads, t, k), s = queries.shape, keys.shape[2]
     tiles = t % LANES == s % LANES == LANES % k == heads * k % LANES == 0
-    fits = query_block(t, s) > 0 and s * keys.dtype.itemsize <= LONGEST
+    fits = query_block(t, s) > 0 and s * keys.dtype.itemsize <= MAX_LANE_BYTES
     return tiles and fits and (mask is None or mask.shape[1] == 1)
 
 
 def query_block(t: int, s: int) -> int:
     """The queries of a block; 0 if the scores of the smallest block and all keys do not fit."""
-    return next((size for size in BLOCKS if t % size == 0 and size * s <= MOST), 0)
+    return next((size for size in BLOCK_QUERIES if t % size == 0 and size * s <= MAX_SCORES), 0)
 
 
 def fused_attention(
@@ -94,12 +94,12 @@ def fused_attention(
     def join_heads(x: Float[Array, "B H _ K"]) -> Float[Array, "B _ W"]:
         return jnp.swapaxes(x, 1, 2).reshape(b, x.shape[2], -1)
 
-    output = attention(settings, allowed, *map(join_heads, (queries, keys, values)))
+    output = attention_by_kernels(settings, allowed, *map(join_heads, (queries, keys, values)))
     return jnp.swapaxes(output.reshape(b, t, -1, settings.head_width), 1, 2)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(
+def attention_by_kernels(
     settings: Settings,
     allowed: Int[Array, "B T S"],
     queries: Float[Array, "B T W"],
@@ -110,7 +110,7 @@ def attention(
 
 
 def attention_forward(settings: Settings, *arrays: Array) -> tuple[Array, tuple[Array, ...]]:
-    return attention(settings, *arrays), arrays
+    return attention_by_kernels(settings, *arrays), arrays
 
 
 def attention_backward(
@@ -119,7 +119,7 @@ def attention_backward(
     return None, *call_kernel(backward_kernel, settings, 3, *arrays, gradient)
 
 
-attention.defvjp(attention_forward, attention_backward)
+attention_by_kernels.defvjp(attention_forward, attention_backward)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

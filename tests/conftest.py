@@ -115,7 +115,7 @@ def pytest_xdist_auto_num_workers():
 @pytest.fixture
 def short_cache_blocks(monkeypatch):
     """The caches of short searches have several blocks too."""
-    monkeypatch.setattr("seq2seq.model.cache.SHORTEST", 1)
+    monkeypatch.setattr("seq2seq.model.cache.MIN_STEPS", 1)
 
 
 @pytest.fixture(scope="module", autouse=True)

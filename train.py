@@ -85,8 +85,9 @@ def main() -> None:
         run.log(f"done in {format_duration(time.perf_counter() - started)}")
         processes.run_on_first("the last upload", run.finish_upload)
     except Stopped as stopped:
-        exception = " without --overwrite" * f.overwrite
-        run.log(f"{stopped}; run the same command{exception} to resume")
+        # Before, the earlier run may not be deleted yet.
+        changed = " without --overwrite" * (f.overwrite and stop.deferred)
+        run.log(f"{stopped}; run the same command{changed} to resume")
         if stop.deferred:  # all processes stop here
             processes.run_on_first("the last upload", run.finish_upload)
         else:
@@ -123,8 +124,8 @@ def resume_or_start(
        are quarantined, and best.json is restored if it is damaged or names a lost checkpoint
     6. the best score, from the data of the checkpoint
     7. the position of the next batch in the data order, and the time of training so far
-    8. metrics.jsonl and tensorboard/, without the entries after that step, and without those of an
-       evaluation that is repeated
+    8. metrics.jsonl, without the entries after that step and those of an evaluation that is
+       repeated, and tensorboard/, without the points after that step
 
     An evaluation that was due at that step and is not stored precedes the next step (Trainer).
     A new run has none of these files: its vocabulary is made, its state is a fresh one or that of
@@ -154,7 +155,7 @@ def resume_or_start(
             position, seconds = restored_progress(stored, config, run, data)  # 7
             run.log(f"resumed at step {int(state.step)}")
         trainer.begin(state, position, seconds)
-        run.open_metrics(trainer.step, trainer.evaluated_step)  # 8
+        run.open_metrics(trainer.step, trainer.recorded_steps)  # 8
     return trainer
 
 

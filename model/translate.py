@@ -320,7 +320,9 @@ def check_request(
     if request.prefix is not None:
         tokens, *numbers = request.prefix
         check_array("request.prefix[0]", tokens, "integer", "B P")
-        check_shape("request.prefix[0]", tokens, (sentences, tokens.shape[1]), "[B, P] of source")
+        check_shape(
+            "request.prefix[0]", tokens, (sentences, tokens.shape[1]), "one row for each source"
+        )
         for i, x in enumerate(numbers, 1):
             check_array(f"request.prefix[{i}]", x, "integer", "B")
             check_shape(f"request.prefix[{i}]", x, (sentences,), "one for each source")

@@ -164,7 +164,7 @@ def delete(path: Path) -> None:
 
 
 COMMANDS = {"list": list_checkpoints, "verify": verify, "prune": prune, "average": average}
-FLAGS_OF = {"keep": "prune", "steps": "average", "output": "average", "overwrite": "average"}
+COMMAND_OF = {"keep": "prune", "steps": "average", "output": "average", "overwrite": "average"}
 
 
 def main(command: str = "") -> None:
@@ -175,7 +175,7 @@ def main(command: str = "") -> None:
             f"the command is incomplete: expected one of {', '.join(COMMANDS)} and --workdir, "
             f"got {command!r} and --workdir={f.workdir!r}",
         )
-    for name, used_by in FLAGS_OF.items():
+    for name, used_by in COMMAND_OF.items():
         if f[name].present and command != used_by:
             raise UserError(
                 CONFIGURATION, f"--{name} has no effect on {command}: expected it with {used_by}"

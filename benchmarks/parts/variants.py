@@ -49,7 +49,7 @@ def chosen(variants: Iterable[str], parts: str) -> list[str]:
     if not names:
         raise UserError(
             CONFIGURATION,
-            f"--variants={parts} is in no name: expected parts of {'; '.join(variants)}",
+            f"--variants={parts} matches no variant: expected parts of {'; '.join(variants)}",
         )
     return names
 

@@ -1,4 +1,4 @@
-"""Fields of config.json that MarianMT and the BART family have in common."""
+"""Fields of config.json that several families have in common."""
 
 from collections.abc import Mapping
 from typing import Any

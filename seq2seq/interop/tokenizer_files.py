@@ -5,7 +5,7 @@ not generate; ids that the model does not have are dropped. A SentencePiece mode
 tokenizer.json. All functions raise UserError(CHECKPOINT) that names the file.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from seq2seq.data.tokenizers.json_tokenizer import JsonTokenizer, byte_level_doc
 from seq2seq.data.tokenizers.languages import IN_MODEL, languages_of
 from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer
 from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
+from seq2seq.data.tokenizers.sentencepiece_model import USER_DEFINED, read_pieces
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.json_fields import JsonFields, read_bytes, read_json
 from seq2seq.interop.language_codes import M2M_CODES, MBART_25, MBART_50
@@ -47,7 +48,7 @@ def load_t5_tokenizer(directory: Path, rows: int) -> Tokenizer:
     count = tokenizer_fields(directory).get("extra_ids", T5_SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         tokenizer_fields(directory).refuse("extra_ids", f"an integer from 0 to {MOST_SENTINELS}")
-    declared = _declared(directory, {piece: i for i, (piece, _) in enumerate(pieces)})
+    declared = _declared(directory, model)
     if not any(map(IN_MODEL.fullmatch, (*special, *declared))):
         last = len(pieces) + count - 1
         special |= {f"<extra_id_{k}>": last - k for k in range(count)}
@@ -70,9 +71,9 @@ def load_pegasus_tokenizer(directory: Path, rows: int) -> Tokenizer:
     if _only_json(directory, T5_MODEL):
         return load_json_tokenizer(directory, rows)
     tokenizer_fields(directory).require("offset", PEGASUS_OFFSET)
-    model, pieces, unknown = _read_model(directory / T5_MODEL, rows, PEGASUS_OFFSET)
-    known = {piece: i for i, (piece, _) in enumerate(pieces, PEGASUS_OFFSET)}
-    special = PEGASUS | {"<unk>": unknown + PEGASUS_OFFSET} | _declared(directory, known)
+    model, _, unknown = _read_model(directory / T5_MODEL, rows, PEGASUS_OFFSET)
+    declared = _declared(directory, model, PEGASUS_OFFSET)
+    special = PEGASUS | {"<unk>": unknown + PEGASUS_OFFSET} | declared
     return _offset_tokenizer(directory / T5_MODEL, model, PEGASUS_OFFSET, special, rows)
 
 
@@ -80,7 +81,7 @@ def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
     """M2M-100 and WMT21: vocab.json, then the codes."""
     path = directory / "vocab.json"
     vocabulary = read_json(path)
-    declared = _declared(directory, vocabulary)
+    declared = _declared(directory)
     if not languages_of(declared):
         fields = tokenizer_fields(directory)
         name = fields.get("language_codes", "m2m100")
@@ -112,7 +113,7 @@ def load_byte_level_tokenizer(directory: Path, rows: int) -> JsonTokenizer:
     vocabulary = read_json(path)
     merges = read_bytes(directory / "merges.txt")
     prefix_space = tokenizer_fields(directory).boolean("add_prefix_space", False)
-    declared = _declared(directory, vocabulary)
+    declared = _declared(directory)
     with _damage(path):
         text = merges.decode("utf-8")
         special = {*BART_SPECIAL, *declared}
@@ -147,7 +148,7 @@ def _load_fairseq(
     else:
         path = directory / FAIRSEQ_MODEL
         model, pieces, _ = _read_model(path, rows, 1)
-        declared = _declared(directory, {piece: i for i, (piece, _) in enumerate(pieces, 1)})
+        declared = _declared(directory, model, 1)
         if not (languages := languages_of(declared)):
             fits = rows == len(pieces) + len(longer) + 2
             named = [name for name in _named(directory) if languages_of({name: 0})]
@@ -167,11 +168,12 @@ def _load_fairseq(
     return tokenizer
 
 
-def _declared(directory: Path, vocabulary: Mapping[str, int]) -> dict[str, int]:
+def _declared(directory: Path, model: bytes = b"", offset: int = 0) -> dict[str, int]:
     """The special tokens with the ids that the files state; empty without such a file.
 
-    A token that is not special is refused unless the `vocabulary` has it, which then splits a text
-    at it as transformers does.
+    A token that is not special is refused unless it is a user-defined piece of the SentencePiece
+    `model` with the same id, its own plus `offset`: the model splits a text at it, as transformers
+    does.
     """
     path, entries = directory / CONFIG, tokenizer_fields(directory).get("added_tokens_decoder")
     if isinstance(entries, dict) and entries:
@@ -184,20 +186,24 @@ def _declared(directory: Path, vocabulary: Mapping[str, int]) -> dict[str, int]:
         tokens = [(i, {"content": p, "special": p in known}) for p, i in read_json(path).items()]
     else:
         return {}
-    special = {}
+    special, plain = dict[str, int](), dict[str, int]()
     with _damage(path):
         for i, token in tokens:
-            if token.get("special", True):
-                special[str(token["content"])] = int(i)
-            elif vocabulary.get(token["content"]) != int(i):
+            kind = special if token.get("special", True) else plain
+            kind[str(token["content"])] = int(i)
+        if min(special.values(), default=0) < 0:
+            raise ValueError("an added token has a negative id")
+    if plain:
+        pieces = enumerate(read_pieces(model), offset)
+        user_defined = {piece.text: i for i, piece in pieces if piece.type == USER_DEFINED}
+        for text, i in plain.items():
+            if user_defined.get(text) != i:
                 advice = f"; delete these to use {JSON}" if (directory / JSON).exists() else ""
                 raise UserError(
                     CHECKPOINT,
-                    f"{path}: the added token {token['content']!r} is not special, which is not "
-                    f"supported with a SentencePiece model or vocab.json{advice}",
+                    f"{path}: the added token {text!r} is not special, which is not supported with "
+                    f"a SentencePiece model or vocab.json{advice}",
                 )
-        if min(special.values(), default=0) < 0:
-            raise ValueError("an added token has a negative id")
     return special
 
 

@@ -190,11 +190,10 @@ class Checkpoints:
             composite = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
             restored = self._orbax.restore(self._directory / str(step), args=composite)
         except (ValueError, KeyError, OSError) as error:
-            is_intact = isinstance(error, OSError)  # its hashes were right when they were checked
-            advice = "run the same command again" if is_intact else "start over with --overwrite"
             raise UserError(
                 CHECKPOINT,
-                f"{self.run}/checkpoints/{step} cannot be restored: {str(error)[:200]}; {advice}",
+                f"{self.run}/checkpoints/{step} cannot be restored: {str(error)[:200]}; run the "
+                "same command again; if it fails again, start over with --overwrite",
             ) from None
         data = migrate(restored["data"], self._directory / str(step))
         self._repair_best(data)

@@ -1,5 +1,6 @@
 """ReadOnlyRun: the run directory in all processes but process 0, which read it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class ReadOnlyRun(Run):
 
     def record(self, step: int, metrics: dict[str, float]) -> None: ...
 
-    def open_metrics(self, step: int, evaluated_step: int) -> None: ...
+    def open_metrics(self, step: int, last: Mapping[str, int]) -> None: ...
 
     def write_samples(self, name: int | str, lines: list[str]) -> None: ...
 

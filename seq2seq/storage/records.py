@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -81,21 +82,21 @@ def intact_facts(path: Path) -> dict[str, Any]:
     return {}
 
 
-def metrics_until(content: bytes, step: int, evaluated_step: int) -> tuple[bytes, int]:
-    """The lines of metrics.jsonl up to and including `step`, those of evaluations up to and
-    including `evaluated_step`, and the number of damaged lines."""
-    last = {"train": step, "evaluation": evaluated_step}
+def metrics_until(content: bytes, last: Mapping[str, int]) -> tuple[bytes, int]:
+    """The lines of metrics.jsonl up to the `last` step of their kind (`step_and_kind`), and the
+    number of damaged lines."""
     lines = [(line, step_and_kind(line)) for line in content.split(b"\n") if line]
     kept = [line for line, entry in lines if entry is not None and entry[0] <= last[entry[1]]]
     return b"".join(line + b"\n" for line in kept), sum(entry is None for _, entry in lines)
 
 
 def step_and_kind(line: bytes) -> tuple[float, str] | None:
-    """The step of a metrics line, and "train" or "evaluation"; None for a damaged line, such as one
-    truncated by a crash."""
+    """The step of a metrics line, and the start of the names of its metrics: train, average, or
+    else valid. None for a damaged line, such as one truncated by a crash."""
     try:
         entry = json.loads(line)
-        is_train = any(name.startswith("train_") for name in entry)
-        return float(entry["step"]), "train" if is_train else "evaluation"
-    except (ValueError, KeyError, TypeError, RecursionError):
+        starts = {name.rpartition("/")[2].partition("_")[0] for name in entry}  # NAME/valid_bleu
+        kinds = [kind for kind in ("train", "average") if kind in starts]
+        return float(entry["step"]), (*kinds, "valid")[0]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -291,14 +291,14 @@ class Run:
                 self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
 
-    def open_metrics(self, step: int, evaluated_step: int) -> None:
-        """Open metrics.jsonl and TensorBoard at `step`, of which `evaluated_step` was evaluated
-        last: later entries are dropped."""
+    def open_metrics(self, step: int, last: Mapping[str, int]) -> None:
+        """Open metrics.jsonl and TensorBoard at `step`. Entries after the `last` step of their kind
+        (`metrics_until`) and points after `step` are dropped."""
         from tensorboardX import SummaryWriter
 
         path = self.path / "metrics.jsonl"
         content = path.read_bytes() if path.exists() else b""
-        kept, damaged = metrics_until(content, step, evaluated_step)
+        kept, damaged = metrics_until(content, last)
         if damaged:
             self.log(f"warning: {path.name}: {damaged:,} damaged lines are dropped")
         if kept != content:

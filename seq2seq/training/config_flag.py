@@ -106,7 +106,7 @@ def directory_of_remote_config(url: str, local_dir: str) -> Path:
         try:
             load_config(run / "config.json")
         except UserError as error:
-            raise UserError(error.code, str(error).replace(directory, url)) from None
+            raise UserError(error.code, str(error).replace(directory, url.rstrip("/"))) from None
     return run
 
 
@@ -148,10 +148,11 @@ def check_new_run(f: flags.FlagValues) -> None:
 
 def config_directory(f: flags.FlagValues) -> Path:
     """The directory with the config.json of the run in --workdir, if there is one: the run
-    directory, or that of `directory_of_remote_config`."""
-    if is_remote(f.workdir):
+    directory or working copy, or else that of `directory_of_remote_config`."""
+    path = run_path(f)
+    if is_remote(f.workdir) and not has_config(path):
         return directory_of_remote_config(f.workdir, f.local_dir)
-    return run_path(f)
+    return path
 
 
 def run_path(f: flags.FlagValues) -> Path:

@@ -69,7 +69,7 @@ class DryRun(ReadOnlyRun):
         write_stderr(f"{line}\n")
 
     def clear(self) -> None:
-        """UserError(OUTPUT) if --overwrite would delete nothing. Deletes nothing."""
+        """UserError(OUTPUT) as `check_clearable`. Deletes nothing."""
         self.check_clearable()
 
     def check_and_record(self, config: Config, data: dict[str, str]) -> None:

@@ -201,9 +201,16 @@ class Trainer:
             self._progress.restart()
 
     @property
-    def evaluated_step(self) -> int:
-        """The last step whose evaluation is recorded and not repeated."""
-        return self.step if self.checkpoints.complete else self.evaluator.best.evaluated_step
+    def recorded_steps(self) -> dict[str, int]:
+        """For each kind of entry of metrics.jsonl the last step whose entry is not recorded again:
+        an evaluation that was interrupted is repeated, and so is that of the average unless the run
+        is complete."""
+        complete, evaluated = self.checkpoints.complete, self.evaluator.best.evaluated_step
+        return {
+            "train": self.step,
+            "valid": self.step if complete else evaluated,
+            "average": self.step if complete else self.step - 1,
+        }
 
     def _evaluate(self) -> None:
         """Evaluate the parameters of this step, unless they have been evaluated."""

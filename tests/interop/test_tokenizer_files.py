@@ -15,6 +15,7 @@ from seq2seq.data.tokenizers.vocabulary import make_tokenizer
 from seq2seq.interop.bart import MBART
 from seq2seq.interop.language_codes import M2M, MBART_25, MBART_50, WMT21
 from seq2seq.interop.tokenizer_files import (
+    load_byte_level_tokenizer,
     load_byte_tokenizer,
     load_m2m_tokenizer,
     load_mbart_tokenizer,
@@ -188,7 +189,7 @@ def test_added_tokens_of_old_files_have_their_ids_or_are_refused(tmp_path):
     assert load_t5_tokenizer(tmp_path, size + 1).id_of("<hl>") == size  # of the newer file
 
 
-def test_an_added_token_that_is_a_piece_of_the_model_with_the_same_id_is_accepted(tmp_path):
+def test_an_added_token_is_special_or_a_user_defined_piece_of_the_model(tmp_path):
     """transformers lists user-defined pieces, such as the sentinels of mT5, as added tokens."""
     content = model(**T5, user_defined_symbols="<x>")
     processor = processor_of(content)
@@ -204,6 +205,14 @@ def test_an_added_token_that_is_a_piece_of_the_model_with_the_same_id_is_accepte
             continue
         with pytest.raises(UserError, match="'<x>' is not special.*; delete these to use token"):
             load_t5_tokenizer(tmp_path, rows)
+    normal = processor.id_to_piece(9)  # at which the model does not split a text
+    added = [{"id": 9, "content": normal, "special": False}]
+    write(tmp_path, tokenizer__json={"added_tokens": added})
+    with pytest.raises(UserError, match=f"the added token '{normal}' is not special"):
+        load_t5_tokenizer(tmp_path, rows)
+    write(tmp_path, vocab__json={normal: 9}, merges__txt="")
+    with pytest.raises(UserError, match=f"the added token '{normal}' is not special"):
+        load_byte_level_tokenizer(tmp_path, rows)
 
 
 def test_pegasus_has_103_ids_before_those_of_its_model(tmp_path):

@@ -4,10 +4,12 @@ import signal
 import threading
 
 import pytest
+from in_process import call_in_process
 from runs import run_training
 from several import training, write_data
 from tiny import StopAfter, tiny_config, write_corpus
 
+from seq2seq import train
 from seq2seq.data.batching.planner import Planner
 from seq2seq.data.batching.windows import Windows
 from seq2seq.runtime.signals import Stopped
@@ -75,6 +77,23 @@ def test_a_signal_takes_effect_during_the_plan_of_an_epoch(tmp_path, monkeypatch
         assert steps(tmp_path / "run")[-1:] == ([4] if epoch else [])
     finally:
         finish.set()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_command_to_resume_has_overwrite_only_until_the_earlier_run_is_deleted(
+    tmp_path, monkeypatch, begun
+):
+    def stopped(config, run, stop, *arguments):
+        if begun:
+            stop.defer()
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(train, "resume_or_start", stopped)
+    flags = f"--workdir={tmp_path / 'run'}", "--config.data.corpus=tsv:x", "--overwrite"
+    done = call_in_process(train, *flags)
+    without = " without --overwrite" * begun
+    assert done.code == 143
+    assert done.err[-1] == f"stopped by SIGTERM; run the same command{without} to resume"
 
 
 @pytest.mark.slow

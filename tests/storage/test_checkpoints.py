@@ -177,7 +177,7 @@ def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkey
         raise OSError(28, "No space left on device")
 
     run = Run(tmp_path)
-    run.open_metrics(0, 0)
+    run.open_metrics(0, {})
     monkeypatch.setattr(run._tensorboard, "flush", full)
     monkeypatch.setattr(run._tensorboard, "close", full)
     monkeypatch.setattr(run_module, "write_atomic", full)

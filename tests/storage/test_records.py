@@ -71,14 +71,23 @@ def test_damaged_metrics_are_counted_and_the_other_lines_kept():
     lines = [json.dumps({"step": step, "train_loss": 1.5}).encode() for step in range(1, 6)]
     bad = [b'{"step": 3, "tr\xffain": 1}', b"\0\0\0", b"5", b'{"loss": 1}', b'{"step": [1]}', b"{"]
     content = b"\n".join([*lines[:2], *bad[:3], *lines[2:], *bad[3:]])
-    assert metrics_until(content, 4, 4) == (b"".join(line + b"\n" for line in lines[:4]), len(bad))
+    last = dict.fromkeys(("train", "valid", "average"), 4)
+    assert metrics_until(content, last) == (b"".join(line + b"\n" for line in lines[:4]), len(bad))
 
 
-def test_metrics_of_evaluations_have_a_step_of_their_own():
-    names = ("train_loss", "valid_loss", "news/valid_loss", "average_loss")
-    lines = [json.dumps({"step": i, name: 1}).encode() for i in range(1, 5) for name in names]
-    kept, _ = metrics_until(b"\n".join(lines), 3, 2)
-    assert kept.splitlines() == [*lines[:8], lines[8]]
+def test_metrics_are_kept_up_to_the_last_step_of_their_kind():
+    kinds = {
+        "train_loss": "train", "valid_loss": "valid", "train_dev/valid_loss": "valid",
+        "average_loss": "average", "a/b/average_loss": "average",
+    }  # fmt: skip
+    last = {"train": 3, "valid": 2, "average": 1}
+    lines = [
+        (json.dumps({"step": step, name: 1}).encode(), step <= last[kind])
+        for step in range(1, 5)
+        for name, kind in kinds.items()
+    ]
+    kept, damaged = metrics_until(b"\n".join(line for line, _ in lines), last)
+    assert kept.splitlines() == [line for line, is_kept in lines if is_kept] and damaged == 0
 
 
 def test_a_run_with_damaged_records_is_resumed(tmp_path):

@@ -77,7 +77,7 @@ def test_an_error_in_the_config_of_a_run_in_object_storage_names_its_url(tmp_pat
     ):  # fmt: skip
         remote.write(f"{url}/config.json", json.dumps(config | change).encode())
         with pytest.raises(UserError, match=f"^{url}/config.json.* {message}") as caught:
-            config_directory(SimpleNamespace(workdir=url, local_dir=""))
+            config_directory(SimpleNamespace(workdir=f"{url}/", local_dir=""))
         assert caught.value.code == CHECKPOINT
 
 

@@ -60,7 +60,7 @@ def make_evaluator(tmp_path):
     def make(**training):
         run = Run(tmp_path / "run")
         runs.append(run)
-        run.open_metrics(0, 0)
+        run.open_metrics(0, {})
         config = Config(training=TrainingConfig(**training))
         return Evaluator(config, run, {"": held_out()}, eval_step, TableTranslator())
 
@@ -132,7 +132,7 @@ def test_evaluations_use_the_tokenizer_of_bleu_and_log_its_signature(tmp_path, c
     corpus = corpus._replace(source=chinese, target=chinese)
     outputs = [text.replace("图书馆", "公园") for text in chinese]
     run = Run(tmp_path / "run")
-    run.open_metrics(0, 0)
+    run.open_metrics(0, {})
     config = Config(training=TrainingConfig(bleu_tokenizer="zh"))
     evaluator = Evaluator(config, run, {"": (corpus, pairs)}, eval_step, TableTranslator())
     evaluator.evaluate(1, 1, (2.0, outputs))
@@ -226,7 +226,7 @@ class SecondSetWrong:
 
 def test_each_named_set_is_recorded_and_the_first_one_decides(tmp_path):
     run = Run(tmp_path / "run")
-    run.open_metrics(0, 0)
+    run.open_metrics(0, {})
     sets = {"news": held_out(), "web": held_out()}
     evaluator = Evaluator(Config(), run, sets, eval_step, SecondSetWrong())
     evaluator.evaluate(1, 1, (2.0, texts(2)))

@@ -229,16 +229,18 @@ def test_more_steps_resume_from_the_end_and_the_first_one_deletes_its_results(tm
     assert load_config(run / "config.json").training.num_steps == 14
 
 
-def test_an_evaluation_that_is_repeated_is_recorded_once(tmp_path, monkeypatch):
-    """The last step, 11, is evaluated after its checkpoint was saved."""
-    run, config = tmp_path / "run", run_config(training__num_steps=11)
+@pytest.mark.parametrize("last, part", [(11, "average"), (12, "save_average")])
+def test_an_evaluation_that_is_repeated_is_recorded_once(tmp_path, monkeypatch, last, part):
+    """The training is stopped before or after the evaluation of its average. Step 11 is evaluated
+    after its checkpoint was saved, step 12 before."""
+    run, config = tmp_path / "run", run_config(training__num_steps=last)
     shutil.copytree(stopped_run(), run)
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Checkpoints, "average", raise_stopped)
+        patch.setattr(Checkpoints, part, raise_stopped)
         run_training(run, config)
-    assert [line["step"] for line in metrics(run) if "valid_bleu" in line] == [4, 8, 11]
+    assert [line["step"] for line in metrics(run) if "valid_bleu" in line] == [4, 8, last]
     run_training(run, config)
-    expected = [(4, "valid_bleu"), (8, "valid_bleu"), (11, "valid_bleu"), (11, "average_bleu")]
+    expected = [(4, "valid_bleu"), (8, "valid_bleu"), (last, "valid_bleu"), (last, "average_bleu")]
     for _ in range(2):
         evaluations = [line for line in metrics(run) if not any(map(is_of_training, line))]
         names = [(line["step"], name) for line in evaluations for name in line if "bleu" in name]
@@ -246,7 +248,7 @@ def test_an_evaluation_that_is_repeated_is_recorded_once(tmp_path, monkeypatch):
         run_training(run, config)  # complete: nothing changes
 
 
-def raise_stopped(checkpoints):
+def raise_stopped(*arguments):
     raise Stopped(signal.SIGTERM)
 
 

@@ -83,13 +83,13 @@ class DataConfig(Options):
         "give fewer",
         unit="entries",
         above=SPECIAL_TOKENS,
-        below=2**31,
+        below=1 << 24,
     )
     target_vocab_size: int = option(
         0,
         "maximum size of a separate target vocabulary; 0: as vocab_size",
         unit="entries",
-        below=2**31,
+        below=1 << 24,
     )
     user_defined: str = option(
         "",

@@ -126,7 +126,7 @@ def file_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             DATA,
-            f"{path} is damaged or cut off after line {number} ({error}); create "
+            f"{path} is damaged or cut off (the first {number:,} lines were read; {error}); create "
             "or download it again",
         ) from None
     except OSError as error:

@@ -60,7 +60,8 @@ class RawCorpus(ABC):
         return []
 
     def absolute_spec(self) -> str:
-        """The specification in a form that does not depend on the current directory."""
+        """The specification in a form that does not depend on the current directory. Another form
+        makes the entries of the corpus in the corpus cache unused."""
         return self.spec
 
     @property

@@ -58,6 +58,10 @@ class TfdsCorpus(RawCorpus):
     def files(self, split: str, config: DataConfig) -> list[str]:
         return _files_of(find_prepared(self.rest, split, config).directory)
 
+    def absolute_spec(self) -> str:
+        # Entries of earlier versions may have source and target swapped (`_languages`).
+        return f"{self.spec}, ordered features"
+
     def blocks(self, split: str, config: DataConfig, hashes: dict[str, str]) -> Iterator[Block]:
         import tensorflow_datasets as tfds
 
@@ -191,8 +195,8 @@ def _read_splits(directory: Path, name: str, root: Path) -> list[str]:
     return splits
 
 
-def _damaged(directory: str | Path, error: Exception) -> UserError:
-    return UserError(DATA, f"{directory} is damaged: {error}; delete it and prepare it again")
+def _damaged(directory: str | Path, reason: object) -> UserError:
+    return UserError(DATA, f"{directory} is damaged: {reason}; delete it and prepare it again")
 
 
 def _build_command(name: str, root: Path) -> str:
@@ -203,10 +207,11 @@ def _build_command(name: str, root: Path) -> str:
 
 
 def _languages(info: Any, spec: str) -> tuple[str, str]:
-    """The two text features, source first: the supervised keys, else the features in order."""
+    """The two text features, source first: the supervised keys, else in alphabetical order. (TFDS
+    reads the features of a prepared data set in another order in each process.)"""
     import tensorflow_datasets as tfds
 
-    keys = info.supervised_keys or tuple(info.features)
+    keys = info.supervised_keys or tuple(sorted(info.features))
     texts = [
         key for key, feature in info.features.items() if isinstance(feature, tfds.features.Text)
     ]
@@ -243,6 +248,8 @@ def builder_blocks(
         for start in range(0, size, READ_AT_ONCE):
             indices = range(start, min(start + READ_AT_ONCE, size))
             for example in examples.__getitems__(list(indices)):
+                if None in (example[language] for language in languages):
+                    raise _damaged(builder.data_path, "an example has no text")
                 # Text files have one sentence per line: a line feed in a sentence becomes a space.
                 pair = [example[language].replace(b"\n", b" ") for language in languages]
                 for text in pair:

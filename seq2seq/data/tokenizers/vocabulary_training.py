@@ -61,7 +61,8 @@ def _train_serialized(*arguments: Any) -> list[tuple[str, bytes]]:
 def _train_sides(
     config: DataConfig, source: Sequence[str], target: Sequence[str], user_defined: Sequence[str]
 ) -> tuple[Tokenizer, Tokenizer]:
-    kind, size, in_both = config.tokenizer, config.vocab_size, config.user_defined.split()
+    kind, size = config.tokenizer, config.vocab_size
+    in_both = list(dict.fromkeys(config.user_defined.split()))
     in_source = list(dict.fromkeys([*in_both, *user_defined]))
     train = partial(_train, byte_fallback=config.byte_fallback)
     if config.joint_vocab:

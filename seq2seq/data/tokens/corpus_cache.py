@@ -74,8 +74,8 @@ class CorpusCache:
             raise UserError(
                 OUTPUT,
                 f"the corpus cache {path} cannot be written: {error.strerror or error}; free disk "
-                "space, or choose another directory: --corpus_cache=DIR, or off to keep the corpus "
-                "in memory",
+                "space, or choose another directory: --corpus_cache=DIR, or, in a training, off to "
+                "keep the corpus in memory",
             ) from error
 
     def _entry(self, key: dict[str, Any]) -> Path:

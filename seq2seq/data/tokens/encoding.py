@@ -99,11 +99,9 @@ def check_pairs_left(names: Sequence[str], kept: int, dropped: dict[str, int]) -
     `names` are the files or data sets of the corpus.
     """
     if not kept:
-        raise UserError(
-            DATA,
-            f"{none_left(', '.join(dict.fromkeys(names)), dropped)}; "
-            "see config.data.source_length, target_length, max_length_ratio",
-        )
+        by_length = any("longer than" in reason or "ratio" in reason for reason in dropped)
+        advice = "; see config.data.source_length, target_length, max_length_ratio" * by_length
+        raise UserError(DATA, none_left(", ".join(dict.fromkeys(names)), dropped) + advice)
 
 
 def _encode_range(

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from seq2seq.data.corpora.registry import (
     read_corpus,
     split_spec,
 )
+from seq2seq.data.corpora.tfds import _languages, builder_blocks
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 
 
@@ -129,6 +132,24 @@ def test_a_prepared_data_set_is_read_in_the_order_of_its_supervised_keys(prepare
     assert len(read_split(config, "valid").source) == 7
     assert read_split(config, "test") is None
     assert read_corpus(config.corpus, "train", config) == corpus
+
+
+def test_without_supervised_keys_the_features_are_in_alphabetical_order():
+    """TFDS reads them from a map of protobuf, whose order differs between processes."""
+    text = pytest.importorskip("tensorflow_datasets").features.Text()
+    for names in ("ba", "ab"):
+        info = SimpleNamespace(supervised_keys=None, features=dict.fromkeys(names, text))
+        assert _languages(info, "tfds:toy") == ("a", "b")
+
+
+def test_an_example_without_a_text_is_damage():
+    """TFDS returns None for a text behind the end of a file that is cut off."""
+    examples = mock.MagicMock(__len__=lambda self: 2)
+    examples.__getitems__ = lambda numbers: [{"a": b"x", "b": b"y"}, {"a": b"x", "b": None}]
+    builder = SimpleNamespace(as_data_source=lambda split: examples, data_path="toy")
+    with pytest.raises(UserError, match="toy is damaged: an example has no text; delete") as caught:
+        list(builder_blocks(builder, "train", ("a", "b"), "tfds:toy", {}))
+    assert caught.value.code == DATA
 
 
 def test_a_prepared_data_set_is_the_same_in_blocks_of_any_size(prepared, monkeypatch):

@@ -73,11 +73,15 @@ def test_a_vocabulary_of_words_has_user_defined_pieces_that_are_not_in_the_corpu
 
 @pytest.mark.parametrize("kind", [*SUBWORDS, "words", "characters"])
 def test_pieces_of_the_config_are_in_both_vocabularies_those_of_the_call_in_the_source(kind):
-    config = DataConfig(vocab_size=90, joint_vocab=False, user_defined="<num>", tokenizer=kind)
+    """One that is named twice is there once."""
+    fields = dict(joint_vocab=False, user_defined="<num> <num>", tokenizer=kind)
+    config = DataConfig(vocab_size=90, **fields)
     tags = [">>x<<", "<num>"]
     source, target = train_tokenizers(config, sentences(WORDS), sentences("abc"), tags)
     assert [source.id_of("<num>"), source.id_of(">>x<<")] == [4, 5]
     assert [target.id_of("<num>"), target.id_of(">>x<<")] == [4, None]
+    for tokenizer in (source, target):
+        assert len({tokenizer.piece(i) for i in range(tokenizer.size)}) == tokenizer.size
     config.joint_vocab = True
     joint, _ = train_tokenizers(config, sentences(WORDS), sentences("abc"), tags)
     assert [joint.id_of("<num>"), joint.id_of(">>x<<")] == [4, 5]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from seq2seq.data.config import DataConfig
+from seq2seq.data.config import LANGUAGES, TEMPLATES, DataConfig
 from seq2seq.data.corpora.held_out import named_corpora
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.registry import corpus_tags, split_spec
@@ -66,8 +66,8 @@ def first_tokenizers(
     on the training data.
 
     With training.init_from, the model fields that have their defaults are those of that model.
-    Raises UserError(CONFIGURATION) if its other fields differ, or if its vocabulary lacks a tag of
-    the corpora or a piece of data.user_defined.
+    Raises UserError(CONFIGURATION) if its other fields differ, if its vocabulary lacks a tag of the
+    corpora or a piece of data.user_defined, or if a language has no effect.
     """
     if config.training.init_from:
         config, tokenizers = initial_tokenizers(config)
@@ -76,6 +76,7 @@ def first_tokenizers(
     else:
         tokenizers = new_tokenizers(config.data, readers, cache, log)
     check_tags(config.data, tokenizers[0])
+    check_languages(config.data)
     return config, tokenizers
 
 
@@ -153,6 +154,17 @@ def initial_tokenizers(config: Config) -> tuple[Config, tuple[Tokenizer, Tokeniz
                 f"expected one piece; remove it, because {path} determines the vocabulary",
             )
     return config, tokenizers
+
+
+def check_languages(config: DataConfig) -> None:
+    """UserError(CONFIGURATION) for a language of which no text has the code."""
+    for side in LANGUAGES:
+        if (code := getattr(config, f"{side}_language")) and side not in config.languages_used():
+            raise UserError(
+                CONFIGURATION,
+                f"data.{side}_language={code} has no effect: expected {{{side}}} in one of "
+                f"{', '.join(f'data.{name}' for name in TEMPLATES)}; remove it",
+            )
 
 
 def check_tags(config: DataConfig, tokenizer: Tokenizer) -> None:

@@ -128,6 +128,19 @@ def test_a_small_corpus_uses_a_vocabulary_that_was_prepared_but_stores_none(
     assert vocabulary_of(small_only) == trained
 
 
+def test_a_language_that_no_text_has_is_refused(config, tmp_path):
+    for side, other in (("source", "target"), ("target", "source")):
+        changed = deepcopy(config)
+        changed.data.source_begin = f"{{{other}}}"
+        setattr(changed.data, f"{side}_language", "de")
+        message = f"data.{side}_language=de has no effect: expected {{{side}}} in one of"
+        with pytest.raises(UserError, match=message) as refused:
+            tokenizers_of(changed, tmp_path / side)
+        assert refused.value.code == CONFIGURATION
+        changed.data.source_begin = f"{{{side}}}"
+        assert tokenizers_of(changed, tmp_path / side)
+
+
 def test_the_start_token_is_that_of_the_target_language():
     tokenizers = (multilingual(),) * 2
     data = DataConfig(target_start="{target}", target_language="kor_Hang")

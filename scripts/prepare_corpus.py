@@ -57,6 +57,8 @@ def prepare_corpus(config: Config, cache: CorpusCache) -> None:
             )
     config, tokenizers = first_tokenizers(config, readers, cache, log)
     pairs = encode_parts(readers, config.data, tokenizers, cache, log)
+    for line in pairs.counts.report("train"):
+        log(line)
     for part in pairs.encoded:
         names = " ".join(dict.fromkeys(part.names))
         print(f"{names}: {len(part.store):,} pairs in {cache.corpora}")

@@ -154,18 +154,8 @@ def report_training_data(run: Run, pairs: TrainingPairs) -> None:
 
 def report_counts(run: Run, title: str, counts: Counts) -> None:
     """Log the numbers of kept and dropped pairs, with examples for each reason."""
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.dropped.items())
-    run.log(
-        f"{title}: {counts.kept:,} pairs kept, {sum(counts.dropped.values()):,} dropped"
-        + (f" ({reasons})" if reasons else "")
-        + f", {counts.replaced:,} lines with replaced bytes" * (counts.replaced > 0)
-    )
-    if counts.loss_weights:
-        smallest, largest = counts.loss_weights
-        run.log(f"  loss weights: {smallest:g} to {largest:g}")
-    for reason, places in counts.examples.items():  # a line with replaced bytes is not dropped
-        more = ", …" * (counts.dropped.get(reason, counts.replaced) > len(places))
-        run.log(f"  {reason}: {', '.join(places)}{more}")
+    for line in counts.report(title):
+        run.log(line)
 
 
 def report_vocabulary(run: Run, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:

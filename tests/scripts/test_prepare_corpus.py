@@ -135,11 +135,12 @@ def test_a_corpus_is_prepared_once(spec, tmp_path):
     code, out, err = call(spec, cache)
     assert (code, out) == (0, f"{spec[4:]}: {PAIRS} pairs in {cache / 'corpora'}\n")
     (entry,) = entries(cache)
-    assert len(err) == 1
+    assert len(err) == 2
     assert err[0].startswith(f"{spec[4:]}: {PAIRS} pairs in {entry} after ")
+    assert err[1] == f"train: {PAIRS} pairs kept, 0 dropped"
     assert_is_prepared(spec, cache)
     before = {path: path.stat().st_mtime_ns for path in entry.iterdir()}
-    used = [f"{spec[4:]}: {PAIRS} pairs from the corpus cache {cache}"]
+    used = [f"{spec[4:]}: {PAIRS} pairs from the corpus cache {cache}", err[1]]
     assert call(spec, cache, "--config.training.seed=5") == (0, out, used)
     assert call("3*" + spec, cache) == (0, out, used)
     assert {path: path.stat().st_mtime_ns for path in entry.iterdir()} == before
@@ -247,7 +248,7 @@ def test_two_processes_that_prepare_the_same_corpus_share_the_work(spec, tmp_pat
     assert results[0][0] == results[1][0] == f"{spec[4:]}: {PAIRS} pairs in {cache / 'corpora'}\n"
     (entry,) = entries(cache)
     assert waiting == f"waiting for another process that writes {entry}\n"
-    assert results[1][1] == ""
+    assert results[1][1] == f"train: {PAIRS} pairs kept, 0 dropped\n"
     assert "waiting" not in results[0][1]
 
 

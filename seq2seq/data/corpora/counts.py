@@ -1,6 +1,6 @@
 """Counts of the pairs of a corpus: kept, dropped by reason, and the invalid lines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from seq2seq.runtime.errors import DATA, UserError
@@ -62,6 +62,21 @@ class Counts(NamedTuple):
             value_range([*self.loss_weights, *later.loss_weights]),
             _merged_invalid(self.invalid + later.invalid),
         )
+
+    def report(self, title: str) -> Iterator[str]:
+        """Lines with the numbers of kept and dropped pairs, with examples for each reason."""
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+        yield (
+            f"{title}: {self.kept:,} pairs kept, {sum(self.dropped.values()):,} dropped"
+            + (f" ({reasons})" if reasons else "")
+            + f", {self.replaced:,} lines with replaced bytes" * (self.replaced > 0)
+        )
+        if self.loss_weights:
+            smallest, largest = self.loss_weights
+            yield f"  loss weights: {smallest:g} to {largest:g}"
+        for reason, places in self.examples.items():  # a line with replaced bytes is not dropped
+            more = ", …" * (self.dropped.get(reason, self.replaced) > len(places))
+            yield f"  {reason}: {', '.join(places)}{more}"
 
     def check(self, names: Sequence[str]) -> None:
         """UserError(DATA) with all invalid lines, or if no pair is left to train on.

@@ -113,8 +113,8 @@ def beam_search(
     `limits` count the end token and are capped at the static `max_length`. At its limit a
     hypothesis can only end. `beam_size` 1 is greedy search, which ends with the first step whose
     best token is the end token. A sentence of limit 0 is padding and has no hypotheses; padding
-    comes last. alpha ≥ 0. `rules` (model/search_rules.py) forbid tokens or change log-
-    probabilities.
+    comes last. alpha ≥ 0. `rules` (model/search_rules.py) forbid tokens or change
+    log-probabilities.
 
     A sentence is done at its limit, when no live hypothesis remains, or when the best live
     hypothesis could not beat the nbest-th finished one if it ended at its limit at no cost. This

@@ -40,22 +40,23 @@ def check_length(name: str, x: Any, longest: int) -> None:
         )
 
 
-def check_mask(mask: Any, shape: tuple[int, ...]) -> None:
-    """An attention mask must broadcast to [B, H, T, S], its last axis without broadcasting."""
-    _check_for_scores("mask", mask, "boolean, True = may attend", shape)
+def check_mask(mask: Any, shape: tuple[int, ...], axes: str = "B H T S") -> None:
+    """An attention mask must broadcast to the axes of the scores, its last one without
+    broadcasting."""
+    _check_for_scores("mask", mask, "boolean, True = may attend", shape, axes)
 
 
 def check_bias(bias: Any, shape: tuple[int, ...]) -> None:
     """As `check_mask`, for a bias on attention scores."""
-    _check_for_scores("bias", bias, "floating", shape)
+    _check_for_scores("bias", bias, "floating", shape, "B H T S")
 
 
-def _check_for_scores(name: str, x: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    check_array(name, x, dtype, "B H T S")
-    sizes = zip(x.shape[:3], shape[:3], strict=True)
-    if x.shape[3] != shape[3] or any(size not in (1, full) for size, full in sizes):
+def _check_for_scores(name: str, x: Any, dtype: str, shape: tuple[int, ...], axes: str) -> None:
+    check_array(name, x, dtype, axes)
+    sizes = zip(x.shape[:-1], shape[:-1], strict=True)
+    if x.shape[-1] != shape[-1] or any(size not in (1, full) for size, full in sizes):
         raise ValueError(
-            f"{name} must broadcast to [B, H, T, S] = {shape} without its last axis "
+            f"{name} must broadcast to [{', '.join(axes.split())}] = {shape} without its last axis "
             f"being broadcast; got shape {x.shape}"
         )
 

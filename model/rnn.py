@@ -18,7 +18,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from .attention import masked_softmax, segment_mask
-from .checks import check_array, check_shape
+from .checks import check_array, check_mask, check_shape
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .gru import Gru, GruParams, gates_init, gru_cell, scan_segments, segment_starts
@@ -61,12 +61,10 @@ def additive_attention(
     """
     check_array("queries", queries, "floating", "B N D")
     check_array("keys", keys, "floating", "B S D")
-    check_array("mask", mask, "boolean, True = may attend", "B N S")
     (b, n, d), s = queries.shape, keys.shape[1]
     check_shape("keys", keys, (b, s, d), "[B, S, D] with B and D of queries")
     check_shape("values", values, (b, s, values.shape[-1]), "[B, S, D] with B and S of keys")
-    if mask.shape[0] not in (1, b) or mask.shape[1] not in (1, n) or mask.shape[2] != s:
-        raise ValueError(f"mask must broadcast to [B, N, S] = {b, n, s}; got shape {mask.shape}")
+    check_mask(mask, (b, n, s), "B N S")
     sums = matmul(queries, params.query)[:, :, None] + keys[:, None]  # [B, N, S, D]
     scores = matmul(jnp.tanh(sums), params.score).astype(jnp.float32)  # [B, N, S]
     (weights,) = masked_softmax([jnp.where(mask, scores, -jnp.inf)])

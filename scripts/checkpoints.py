@@ -17,7 +17,7 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import run_command
+from seq2seq.runtime.command import refuse_flags, run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.path_flags import define_path
@@ -176,10 +176,8 @@ def main(command: str = "") -> None:
             f"got {command!r} and --workdir={f.workdir!r}",
         )
     for name, used_by in COMMAND_OF.items():
-        if f[name].present and command != used_by:
-            raise UserError(
-                CONFIGURATION, f"--{name} has no effect on {command}: expected it with {used_by}"
-            )
+        if command != used_by:
+            refuse_flags([name], f"on {command}: expected it with {used_by}")
     run = Path(f.workdir).expanduser().absolute()
     load_config(run / "config.json")  # raises UserError if this is not a run directory
     COMMANDS[command](run, f)

@@ -22,7 +22,7 @@ from seq2seq.interop.models import (
     load_params,
     open_model,
 )
-from seq2seq.runtime.command import run_command
+from seq2seq.runtime.command import refuse_flags, run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.files import new_directory
@@ -73,9 +73,7 @@ def main() -> None:
         if (value := f[name].value)
     }
     if set(paths) == {"from_model", "to"}:
-        for name in ("model_type", "checkpoint"):
-            if f[name].present:
-                raise UserError(CONFIGURATION, f"--{name} has no effect with --from_model")
+        refuse_flags(["model_type", "checkpoint"], "with --from_model")
         import_model(paths["from_model"], paths["to"])
     elif set(paths) == {"from_run", "to_model"}:
         export_run(paths["from_run"], f.checkpoint, paths["to_model"], f.model_type)

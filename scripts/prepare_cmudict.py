@@ -18,7 +18,7 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import run_command
+from seq2seq.runtime.command import refuse_flags, run_command
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.files import check_outputs, write_lines
 from seq2seq.runtime.lines import numbered_lines
@@ -70,9 +70,8 @@ def main() -> None:
             "expected either --output=FILE, to prepare, or --score=FILE, "
             f"got --output={f.output} --score={f.score}",
         )
-    for name in ("distinct", "overwrite"):
-        if f.score and f[name].present:
-            raise UserError(CONFIGURATION, f"--{name} has no effect with --score")
+    if f.score:
+        refuse_flags(["distinct", "overwrite"], "with --score")
     if f.output:
         check_outputs([f.output], f.overwrite, [f.input, f.without])
     words = read_dictionary(f.input)

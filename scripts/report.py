@@ -16,7 +16,7 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import run_command
+from seq2seq.runtime.command import refuse_flags, run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.files import check_outputs, open_atomic
@@ -85,8 +85,8 @@ def main() -> None:
             f"--workdir is invalid: expected different run directories, got {f.workdir!r}; "
             "give each once, with one comma between two",
         )
-    if f.source is not None and not f.attention:
-        raise UserError(CONFIGURATION, "--source has no effect with --noattention")
+    if not f.attention:
+        refuse_flags(["source"], "with --noattention")
     check_sentence("source", f.source)
     check_outputs([f.output], f.overwrite)
     runs = with_unique_names([read_records(Path(name)) for name in names])

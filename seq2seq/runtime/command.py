@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from io import TextIOWrapper
 from logging import getLogger
@@ -134,6 +134,14 @@ def parse_flags(
         unexpected = rest[arguments]
         raise flags.Error(f"unexpected argument {unexpected!r}; every option is a --flag=value")
     return rest
+
+
+def refuse_flags(names: Iterable[str], reason: str) -> None:
+    """UserError(CONFIGURATION), with the reason, if one of these flags is given: it has no
+    effect."""
+    for name in names:
+        if flags.FLAGS[name].present:
+            raise UserError(CONFIGURATION, f"--{name} has no effect {reason}")
 
 
 def describe_command(define_flags: Callable[[], None], main: Callable[..., None]) -> None:

@@ -96,7 +96,7 @@ def step_and_kind(line: bytes) -> tuple[float, str] | None:
     try:
         entry = json.loads(line)
         starts = {name.rpartition("/")[2].partition("_")[0] for name in entry}  # NAME/valid_bleu
-        kinds = [kind for kind in ("train", "average") if kind in starts]
-        return float(entry["step"]), (*kinds, "valid")[0]
+        kind = next((kind for kind in ("train", "average") if kind in starts), "valid")
+        return float(entry["step"]), kind
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

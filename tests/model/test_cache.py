@@ -118,6 +118,7 @@ def test_values_that_are_not_finite_do_not_change_the_next_sentence_in_their_row
     broken = KeysValues(normal(B, H, 2, K, seed=5), values)
     cache = jax.jit(extend_cache)(Cache(blocks, np.array(0)), broken, np.zeros(B, int))
     output, _ = attend(queries, cache.blocks, np.array(10), mask)
+    assert np.isnan(cache.blocks[0].keys[..., :2]).all()
     assert output.tobytes() == expected.tobytes()
     mask[1, :, 1, 0] = True
     output, _ = attend(queries, cache.blocks, np.array(10), mask)

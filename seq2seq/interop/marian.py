@@ -16,11 +16,12 @@ from seq2seq.interop.generation import common_decoding
 from seq2seq.interop.json_fields import JsonFields, read_json
 from seq2seq.interop.marian_files import load_marian_tokenizers
 from seq2seq.interop.marian_tensors import (
-    check_shapes,
     config_with_start_row,
-    params_from_tensors,
-    remove_start_row,
+    read_with_start_row,
+    redundant_tensors,
+    tensors,
 )
+from seq2seq.interop.tensors import places_in, read_params
 from seq2seq.interop.weight_files import WeightFiles
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
@@ -106,7 +107,7 @@ def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianT
     model = replace(model, unknown_id=target.vocabulary[UNKNOWN])
     weights = WeightFiles(directory, "MarianMTModel")
     stored = config_with_start_row(model) if NOTE in content else model
-    check_shapes(weights.shapes, stored, str(weights.path))
+    places_in(tensors(stored), redundant_tensors(stored), weights)
     length = min(DataConfig().source_length, model.max_length)
     data = DataConfig(
         joint_vocab=source.vocabulary == target.vocabulary,
@@ -142,8 +143,6 @@ def _check_vocabularies(
 def load_marian(directory: Path, config: ModelConfig) -> dict[str, Any]:
     """The parameters of model.safetensors. UserError(CHECKPOINT) if it cannot be read."""
     weights = WeightFiles(directory, "MarianMTModel")
-    path = str(weights.path)
-    arrays = {name: weights.read(name) for name in weights.shapes}
     if NOTE in read_json(directory / "config.json"):
-        arrays = remove_start_row(arrays, config, path)
-    return params_from_tensors(arrays, config, path)
+        return read_with_start_row(weights, config)
+    return read_params(tensors(config), redundant_tensors(config), weights, config)

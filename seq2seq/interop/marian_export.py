@@ -2,7 +2,7 @@
 
 An error names what that layout cannot express. Three differences are converted exactly: absent
 biases become zeros, interleaved sinusoids become halves by a permutation of the features, and a
-start token with an embedding moves into the table of positions (`append_start_row`).
+start token with an embedding moves into the table of positions (`with_start_row`).
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,13 @@ from seq2seq.interop.generation_export import (
 )
 from seq2seq.interop.json_fields import write_json
 from seq2seq.interop.marian import ACTIVATIONS, NOTE, REQUIRED
-from seq2seq.interop.marian_tensors import append_start_row, config_with_start_row, tensors
+from seq2seq.interop.marian_tensors import (
+    POSITIONS,
+    config_with_start_row,
+    start_positions,
+    tensors,
+    with_start_row,
+)
 from seq2seq.interop.tensors import stored_tensors
 from seq2seq.interop.weight_files import write_weights
 from seq2seq.model.config import ModelConfig
@@ -124,8 +130,8 @@ def export_marian(
         even_first = np.argsort(np.arange(config.model.d_model) % 2, kind="stable")
         params = permute_features(params, even_first)
     model = replace(config.model, sinusoid_layout="halves", attention_bias=True, output_bias=True)
-    arrays = stored_tensors(tensors(model), params)
     note: dict[str, Any] = {}
+    tables: dict[str, np.ndarray] = {}  # of positions
     source, target = originals = (as_marian(tokenizers[0]), as_marian(tokenizers[1]))
     if not starts_with_zeros(params, model, originals):
         recorded = "source_vocab_size", "target_vocab_size", "pad_id", "start_id"
@@ -133,10 +139,11 @@ def export_marian(
             "bos_token_id": model.start_id,
             NOTE: {name: getattr(model, name) for name in recorded},
         }
-        arrays, model = append_start_row(arrays, model), config_with_start_row(model)
+        tables = {POSITIONS.format("decoder"): start_positions(params, model)}
+        params, model = with_start_row(params, model), config_with_start_row(model)
         source = with_appended_pad(source, model.source_vocab_size - 1)
         target = with_appended_pad(target, model.target_vocab_size - 1)
-    write_weights(directory, arrays)
+    write_weights(directory, stored_tensors(tensors(model), params) | tables)
     write_json(directory / "config.json", marian_fields(model) | note)
     write_json(
         directory / "generation_config.json", marian_settings(config.decoding, model, originals[1])

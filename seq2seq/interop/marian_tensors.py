@@ -1,16 +1,24 @@
 """The tensors of a MarianMT model and our parameters: the same numbers under other names.
 
-`tensors` is the one table of names, used in both directions. A run whose start token has an
-embedding is exported with one more row: `append_start_row`.
+A run whose start token has an embedding is exported with one more row: `with_start_row`.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from seq2seq.interop.tensors import Tensor, attention_layers, our_layout
+from seq2seq.interop.tensors import (
+    TOLERANCE,
+    Redundant,
+    Tensor,
+    attention_layers,
+    check_copy,
+    read_params,
+)
+from seq2seq.interop.weight_files import WeightFiles
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.positions import sinusoidal_positions
 from seq2seq.runtime.errors import CHECKPOINT, UserError
@@ -20,97 +28,31 @@ IMPOSSIBLE = -1e9  # the output bias of the appended row
 
 
 def tensors(config: ModelConfig) -> Iterator[Tensor]:
-    """Every tensor of a model. Ours is transposed and reshaped, except for embeddings."""
+    """Every tensor of a model: the one table of names, used in both directions."""
     d, target_size = config.d_model, config.target_vocab_size
+    shared, output = "model.shared.weight", "lm_head.weight"
+    source, target = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
     source_table, target_table = ("source_embedding", "table"), ("target_embedding", "table")
     if config.tied_embeddings == "three-way":
-        yield Tensor("model.shared.weight", target_table, (target_size, d))
+        yield Tensor(shared, target_table, (target_size, d), (source, target, output))
     else:
-        source_shape = config.source_vocab_size, d
-        yield Tensor("model.encoder.embed_tokens.weight", source_table, source_shape)
-        yield Tensor("model.decoder.embed_tokens.weight", target_table, (target_size, d))
-    if config.tied_embeddings == "none":
-        yield Tensor("lm_head.weight", ("output_embedding", "table"), (target_size, d))
+        is_tied = config.tied_embeddings == "two-way"
+        yield Tensor(source, source_table, (config.source_vocab_size, d), (shared,))
+        yield Tensor(target, target_table, (target_size, d), (output,) if is_tied else ())
+        if not is_tied:
+            yield Tensor(output, ("output_embedding", "table"), (target_size, d))
     yield Tensor("final_logits_bias", ("output_bias",), (1, target_size))
     yield from attention_layers(config)
 
 
-def redundant_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of tensors that transformers may store although others determine them."""
-    d = config.d_model
-    source, target = (config.source_vocab_size, d), (config.target_vocab_size, d)
-    shapes = {
-        "model.shared.weight": source,
-        "lm_head.weight": target,
-        "model.encoder.embed_tokens.weight": source,
-        "model.decoder.embed_tokens.weight": target,
-    }
-    shapes |= {POSITIONS.format(side): (config.max_length, d) for side in ("encoder", "decoder")}
-    names = {tensor.name for tensor in tensors(config)}
-    return {name: shape for name, shape in shapes.items() if name not in names}
-
-
-def check_shapes(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig, path: str) -> None:
-    """UserError(CHECKPOINT) that names a tensor that is missing, unexpected or misshapen."""
-    expected = {tensor.name: tensor.shape for tensor in tensors(config)}
-    if missing := [name for name in expected if name not in shapes]:
-        raise UserError(CHECKPOINT, f"{path}: the tensor {missing[0]} is missing")
-    allowed = expected | redundant_tensors(config)
-    for name, shape in shapes.items():
-        if name not in allowed:
-            raise UserError(
-                CHECKPOINT,
-                f"{path}: the tensor {name} is unexpected; a MarianMT model of this config.json "
-                "does not have it",
-            )
-        if tuple(shape) != allowed[name]:
-            raise UserError(
-                CHECKPOINT, f"{path}: {name} has shape {tuple(shape)}, expected {allowed[name]}"
-            )
-
-
-def params_from_tensors(
-    arrays: dict[str, np.ndarray], config: ModelConfig, path: str
-) -> dict[str, Any]:
-    """Our parameters, float32, from arrays by name. UserError(CHECKPOINT) that names the tensor.
-
-    Redundant tensors must equal what they duplicate. `path` is the file, for error messages.
-    """
-    check_shapes({name: array.shape for name, array in arrays.items()}, config, path)
-    redundant = dict(arrays)
-    params: dict[str, Any] = {}
-    for tensor in tensors(config):
-        array = np.asarray(redundant.pop(tensor.name), np.float32)
-        parent = params
-        for part in tensor.path[:-1]:
-            parent = parent.setdefault(part, {})
-        parent[tensor.path[-1]] = np.ascontiguousarray(our_layout(array, tensor.path, config))
-    target = params["target_embedding"]["table"]
-    source = params.get("source_embedding", params["target_embedding"])["table"]
-    output = params.get("output_embedding", params["target_embedding"])["table"]
-    originals = {
-        "model.shared.weight": source, "lm_head.weight": output,
-        "model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target,
-    }  # fmt: skip
-    for name, array in redundant.items():
-        if name in originals:
-            _check_copy(name, array, originals[name], path)
-        else:
-            table = sinusoidal_positions(config.max_length, config.d_model, "halves")
-            _check_copy(name, array, table, path)
-    return params
-
-
-def _check_copy(name: str, array: np.ndarray, original: np.ndarray, path: str) -> None:
-    if not np.allclose(array, original, rtol=2e-3, atol=2e-3):  # the copy may be half precision
-        raise UserError(
-            CHECKPOINT,
-            f"{path}: {name} has other values than the tensor or table that it must duplicate",
-        )
+def redundant_tensors(config: ModelConfig) -> Redundant:
+    """The tables of positions, which a formula determines."""
+    table = partial(sinusoidal_positions, config.max_length, config.d_model, "halves")
+    return {POSITIONS.format(side): table for side in ("encoder", "decoder")}
 
 
 def config_with_start_row(config: ModelConfig) -> ModelConfig:
-    """The configuration after `append_start_row`: one more row, which starts decoding and pads."""
+    """The configuration after `with_start_row`: one more row, which starts decoding and pads."""
     last = config.target_vocab_size
     return replace(
         config,
@@ -121,54 +63,54 @@ def config_with_start_row(config: ModelConfig) -> ModelConfig:
     )
 
 
-def append_start_row(arrays: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+def with_start_row(params: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
     """The same model for a decoder that starts with a last row of zeros, as Marian's does.
 
-    The embedding of our start token is added to row 0 of the decoder's table of positions, which
-    is read at the start token only. The new row is never predicted.
+    It needs `start_positions` as the decoder's table of positions. The new row is never predicted.
     """
-    result, positions = dict(arrays), start_positions(arrays, config)
-    for name, _, shape, *_ in tensors(config_with_start_row(config)):
-        rows = shape[0] - len(result[name])
-        if name == "final_logits_bias":
-            result[name] = np.append(result[name], np.array([[IMPOSSIBLE]], np.float32), 1)
-        elif rows:
-            result[name] = np.pad(result[name], ((0, rows), (0, 0)))
-    return result | {POSITIONS.format("decoder"): positions}
+    result = dict(params)
+    for name, rows in _table_rows(config_with_start_row(config), params).items():
+        table = np.asarray(params[name]["table"])
+        result[name] = {"table": np.pad(table, ((0, rows - len(table)), (0, 0)))}
+    bias = params.get("output_bias", np.zeros(config.target_vocab_size, np.float32))
+    result["output_bias"] = np.append(bias, np.float32(IMPOSSIBLE))
+    return result
 
 
-def remove_start_row(
-    arrays: dict[str, np.ndarray], config: ModelConfig, path: str
-) -> dict[str, np.ndarray]:
-    """The inverse of `append_start_row`; `config` is without that row.
+def read_with_start_row(weights: WeightFiles, config: ModelConfig) -> dict[str, Any]:
+    """The parameters whose `with_start_row` a file holds; `config` is without that row.
 
     UserError(CHECKPOINT) if the table of positions lacks the start token, because transformers
     does not save that table.
     """
-    result, name = dict(arrays), POSITIONS.format("decoder")
-    positions = result.pop(name, None)
-    if positions is None:
+    name, stored = POSITIONS.format("decoder"), config_with_start_row(config)
+    if name not in weights.shapes:
         raise UserError(
             CHECKPOINT,
-            f"{path}: the tensor {name} is missing, which holds the start token of this model; use "
-            "the directory as convert.py wrote it",
+            f"{weights.path}: the tensor {name} is missing, which holds the start token of this "
+            "model; use the directory as convert.py wrote it",
         )
-    shapes = {key: array.shape for key, array in result.items()}
-    check_shapes(shapes, config_with_start_row(config), path)
-    for key, _, shape, *_ in tensors(config):
-        if key == "final_logits_bias":
-            result[key] = result[key][:, : shape[1]]
-        else:
-            result[key] = result[key][: shape[0]]
-    _check_copy(name, positions, start_positions(result, config), path)
-    return result
+    redundant = {**redundant_tensors(stored), name: None}  # compared below
+    params = read_params(tensors(stored), redundant, weights, stored)
+    for table, rows in _table_rows(config, params).items():
+        params[table] = {"table": params[table]["table"][:rows]}
+    params["output_bias"] = params["output_bias"][: config.target_vocab_size]
+    check_copy(name, weights.read(name), start_positions(params, config), weights, TOLERANCE)
+    return params
 
 
-def start_positions(arrays: Mapping[str, np.ndarray], config: ModelConfig) -> np.ndarray:
-    """The decoder's table of positions [T, D] with the start token's embedding added to row 0."""
-    shared = config.tied_embeddings == "three-way"
-    table = arrays["model.shared.weight" if shared else "model.decoder.embed_tokens.weight"]
+def start_positions(params: Mapping[str, Any], config: ModelConfig) -> np.ndarray:
+    """The decoder's table of positions [T, D] with the start token's embedding added to row 0,
+    which is read at the start token only."""
     positions = sinusoidal_positions(config.max_length, config.d_model, "halves")
     scale = np.float32(config.d_model**0.5 if config.scale_embeddings else 1.0)
-    positions[0] += np.asarray(table[config.start_id], np.float32) * scale
+    start = params["target_embedding"]["table"][config.start_id]
+    positions[0] += np.asarray(start, np.float32) * scale
     return positions
+
+
+def _table_rows(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, int]:
+    """The number of rows of each table that the parameters have."""
+    source, target = config.source_vocab_size, config.target_vocab_size
+    rows = {"source_embedding": source, "target_embedding": target, "output_embedding": target}
+    return {name: size for name, size in rows.items() if name in params}

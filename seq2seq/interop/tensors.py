@@ -171,7 +171,7 @@ def read_params(
         else:
             stored = weights.read(name) if name else np.zeros(tensor.shape, np.float32)
             for copy in copies:
-                _check_copy(copy, weights.read(copy), stored, weights, 0)
+                check_copy(copy, weights.read(copy), stored, weights, 0)
             stored = our_layout(stored[tensor.first_row :], tensor.path, config)
             array = done[name] = aligned(stored)
         parent = params
@@ -180,7 +180,7 @@ def read_params(
         parent[tensor.path[-1]] = array
     for name, value in redundant.items():
         if name in weights.shapes and value is not None:
-            _check_copy(name, weights.read(name), value(), weights, TOLERANCE)
+            check_copy(name, weights.read(name), value(), weights, TOLERANCE)
     return params
 
 
@@ -193,9 +193,10 @@ def aligned(x: np.ndarray) -> np.ndarray:
     return copy
 
 
-def _check_copy(
+def check_copy(
     name: str, array: np.ndarray, original: np.ndarray, weights: WeightFiles, tolerance: float
 ) -> None:
+    """UserError(CHECKPOINT) unless a tensor equals what it must duplicate."""
     if array.shape != original.shape or not np.allclose(array, original, 0, tolerance, True):
         raise UserError(
             CHECKPOINT,

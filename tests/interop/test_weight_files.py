@@ -77,8 +77,10 @@ def with_copies(*names):
     ) for name in names}  # fmt: skip
 
 
-def test_a_table_under_any_of_its_names_is_read(nllb, t5, tmp_path):
+def test_a_table_under_any_of_its_names_is_read(marian, nllb, t5, tmp_path):
     forms = [
+        (marian, lambda w: {DECODER if n == SHARED else n: x for n, x in w.items()}),
+        (marian, with_copies(ENCODER, DECODER, OUTPUT)),
         (nllb, lambda w: {ENCODER if n == SHARED else n: x for n, x in w.items()}),
         (nllb, lambda w: {DECODER if n == SHARED else n: x for n, x in w.items()}),
         (nllb, lambda w: {OUTPUT if n == SHARED else n: x for n, x in w.items()}),

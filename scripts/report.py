@@ -86,7 +86,7 @@ def main() -> None:
             "give each once, with one comma between two",
         )
     if not f.attention:
-        refuse_flags(["source"], "with --noattention")
+        refuse_flags(["source"], "with --attention=false")
     check_sentence("source", f.source)
     check_outputs([f.output], f.overwrite)
     runs = with_unique_names([read_records(Path(name)) for name in names])

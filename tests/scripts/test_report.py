@@ -261,7 +261,7 @@ def test_the_command_writes_a_page_of_two_runs_without_a_model(tmp_path):
         (f"{paths[0]},{paths[0]}", 2, "--workdir is invalid: expected different run directories"),
         (f"{paths[0]},{paths[0]}/../one", 2, "--workdir is invalid"),
         (f"{paths[0]},", 2, "--workdir is invalid"),
-        (f"{paths[0]} --source=a", 2, "--source has no effect with --noattention"),
+        (f"{paths[0]} --source=a", 2, "--source has no effect with --attention=false"),
     ):
         done = call_in_process(report, *options, *f"--workdir={names}".split())
         assert done.code == code and len(done.err) == 1 and message in done.err[0], done.err

@@ -3,7 +3,6 @@
 In Python, `seq2seq.Translator.load("runs/NAME").translate(lines)` does the same.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -26,7 +25,7 @@ from seq2seq.decoding.engine.calls import Control, no_poll
 from seq2seq.decoding.streaming import in_order
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime import connection
-from seq2seq.runtime.command import run_command
+from seq2seq.runtime.command import exit_at_once, exit_with_error, run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.files import write_lines
@@ -50,11 +49,10 @@ def main() -> None:
     try:
         decode(job, f, stop)
     except Stopped as stopped:
-        sys.stdout.flush()
         advice = "; run the same command to resume" if job.resumable else ""
-        write_stderr(f"error: {stopped}{advice}\n")
-        connection.stop_all_processes(128 + stopped.signal, str(stopped))
-        os._exit(128 + stopped.signal)  # a normal exit would wait for the calls in flight
+        exit_with_error(128 + stopped.signal, f"{stopped}{advice}", leave=exit_at_once)
+    finally:
+        stop.defer()  # a signal during the exit raises nothing
 
 
 def decode(job: Job, f: flags.FlagValues, stop: StopFlag) -> None:
@@ -187,7 +185,7 @@ def print_scores(job: Job, references: References, output_lines: OutputLines) ->
 
 def run() -> None:
     """The command line."""
-    run_command(define_flags, main)
+    run_command(define_flags, main, leave=exit_at_once)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ def main() -> None:
         run.try_upload()
         raise
     finally:
+        stop.defer()  # a signal during the exit raises nothing
         run.close()
 
 

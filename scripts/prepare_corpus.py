@@ -37,12 +37,14 @@ def main() -> None:
             "--corpus_cache=off is not supported here: expected a directory; remove it",
         )
     config = parsed_config(f)
-    handle_signals()  # from now on a signal raises Stopped
+    stop = handle_signals()  # from now on a signal raises Stopped
     try:
         prepare_corpus(config, CorpusCache(cache.directory, smallest=0))
     except Stopped as stopped:
-        log(f"{stopped}; run the same command to continue")
+        log(f"{stopped}; run the same command to resume")
         sys.exit(128 + stopped.signal)
+    finally:
+        stop.defer()  # a signal during the exit raises nothing
 
 
 def prepare_corpus(config: Config, cache: CorpusCache) -> None:

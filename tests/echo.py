@@ -29,7 +29,9 @@ def echoing_translator(control=Control()):  # noqa: B008 – immutable
     translator.engine.sizes = translator.engine.sizes._replace(queue=2, window=window)
     seen = []
 
-    def search(bucket):
+    def search(program):
+        bucket = program.bucket
+
         def echoed(_, request, numbers):
             source, lengths, limits = request[:3]
             assert request.min_lengths is request.prefix is request.keys is None

@@ -78,6 +78,6 @@ def replaced_settings(script: ModuleType):
         yield
 
 
-def call_main(define_flags, main, explain=lambda error: None, arguments=0) -> None:
+def call_main(define_flags, main, explain=lambda error: None, arguments=0, leave=None) -> None:
     """What `run_command` does between the settings of the process and its exit."""
     main(*parse_flags(define_flags, main, explain, arguments))

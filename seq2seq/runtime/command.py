@@ -34,12 +34,14 @@ def run_command(
     main: Callable[..., None],
     explain: Callable[[Exception], str | None] = lambda error: None,
     arguments: int = 0,
+    leave: Callable[[int], NoReturn] = sys.exit,
 ) -> None:
     """Define and parse the absl flags, call `main` with the at most `arguments` arguments that are
     no flags, and exit with the exit code of its result.
 
     An error is printed as one line on stderr; with --debug its traceback precedes that line.
     `explain` returns a message for an error of a config file or field or an unknown flag, or None.
+    `leave` exits after an error, and if the reader of stdout has ended.
     """
     open_closed_streams()
     logging.set_verbosity(logging.ERROR)  # Orbax and TFDS log details at INFO and WARNING
@@ -56,13 +58,13 @@ def run_command(
         sys.stdout.flush()
     except BrokenPipeError as error:
         if not stdout_lost_its_reader():
-            exit_with_error(*code_and_message(error), error)
+            exit_with_error(*code_and_message(error), error, leave)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no message at exit
-        sys.exit(0)
+        leave(0)
     except KeyboardInterrupt:
-        exit_with_error(128 + signal.SIGINT, "interrupted")
+        exit_with_error(128 + signal.SIGINT, "interrupted", leave=leave)
     except Exception as error:  # noqa: BLE001 – every error is printed as one line
-        exit_with_error(*code_and_message(error), error)
+        exit_with_error(*code_and_message(error), error, leave)
 
 
 def code_and_message(error: Exception) -> tuple[int, str]:
@@ -156,8 +158,21 @@ def describe_command(define_flags: Callable[[], None], main: Callable[..., None]
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
 
-def exit_with_error(code: int, message: str, error: Exception | None = None) -> NoReturn:
-    """Print one line on stderr and exit; the other processes of the same job exit as well.
+def exit_at_once(code: int) -> NoReturn:
+    """Exit without waiting for threads, which may be in compiled calls that take minutes."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def exit_with_error(
+    code: int,
+    message: str,
+    error: Exception | None = None,
+    leave: Callable[[int], NoReturn] = sys.exit,
+) -> NoReturn:
+    """Print one line on stderr and exit with `leave`; the other processes of the same job exit as
+    well.
 
     With --debug, the traceback of `error` precedes the line.
     """
@@ -167,10 +182,9 @@ def exit_with_error(code: int, message: str, error: Exception | None = None) -> 
     if error is not None and not isinstance(error, flags.Error) and debugging():
         with suppress(OSError):
             traceback.print_exception(error)
-    clear = "\r\033[K" if sys.stderr.isatty() else ""  # erase the live progress line
-    write_stderr(f"{clear}error: {masked(' '.join(message.split()))[:2000]}\n")
+    write_stderr(f"error: {masked(' '.join(message.split()))[:2000]}\n")
     stop_all_processes(code, message)
-    sys.exit(code)
+    leave(code)
 
 
 def debugging() -> bool:

@@ -78,7 +78,7 @@ def text_lines(path: str, warn: Callable[[str], None] | None = None) -> Iterator
                     DATA, f"{place}: {TOO_LONG}: expected text with one sentence per line"
                 )
             warn(f"{place}: {TOO_LONG}, truncated")
-            line = line[:LONGEST].decode("utf-8", errors="ignore").encode("utf-8")
+            line = whole_characters(line)
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -95,6 +95,14 @@ def text_lines(path: str, warn: Callable[[str], None] | None = None) -> Iterator
         yield text
     if warn and replaced > SHOWN_PLACES:
         warn(f"{path}: bytes replaced in {replaced:,} lines that are not UTF-8")
+
+
+def whole_characters(line: bytes) -> bytes:
+    """The characters of a line above LONGEST bytes that end within the first LONGEST bytes."""
+    end = LONGEST
+    while end > LONGEST - 3 and line[end] & 0xC0 == 0x80:  # a later byte of a character
+        end -= 1
+    return line[:end]
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:

@@ -40,9 +40,11 @@ def open_closed_streams() -> None:
 
 
 def write_stderr(text: str) -> None:
-    """Write to stderr; what is lost is no error if it is a closed pipe or a file on a full disk."""
+    """Write to stderr, on a terminal in place of its last line if that has not ended, such as one
+    of progress. What is lost is no error if it is a closed pipe or a file on a full disk."""
+    clear = "\r\033[K" if sys.stderr.isatty() else ""
     with suppress(OSError):
-        _write(sys.stderr, text)
+        _write(sys.stderr, clear + text)
 
 
 def write_stdout(text: str) -> None:

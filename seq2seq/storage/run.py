@@ -243,7 +243,6 @@ class Run:
 
     def log(self, line: str) -> None:
         """Write a line to stderr and train.log."""
-        self.progress("")
         write_stderr(f"{line}\n")
         self.note(line)
 
@@ -280,7 +279,7 @@ class Run:
         """Replace the progress line if stderr is a terminal."""
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
-            write_stderr(f"\r\033[K{line[:width]}")
+            write_stderr(line[:width])
 
     def record(self, step: int, metrics: dict[str, float]) -> None:
         """Append a line to metrics.jsonl and points to TensorBoard."""

@@ -23,12 +23,12 @@ import runpy, sys
 import jax
 from seq2seq.decoding.engine.engine import Engine
 search = Engine._search
-def search_or_fail(self, bucket):
-    if self.lanes.of(bucket) > {capacity}:
+def search_or_fail(self, program):
+    if program.lanes > {capacity}:
         def fail(*_):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return fail
-    return search(self, bucket)
+    return search(self, program)
 Engine._search = search_or_fail
 sys.argv[0] = {decode!r}
 runpy.run_path({decode!r}, run_name="__main__")

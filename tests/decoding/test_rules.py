@@ -113,7 +113,7 @@ def test_the_error_of_scores_that_are_nan_mentions_the_rules_if_there_are_any():
 
     plain, _ = echoing_translator()
     for translator, mentioned in ((plain, False), (plain.with_options(rules_for([(4,)])), True)):
-        translator.engine._search = lambda bucket: nan
+        translator.engine._search = lambda program: nan
         with pytest.raises(UserError, match="line 1: the model's logits are not finite") as error:
             translator.translate(["eins"])
         assert ("rules give a token a log-probability above 0" in str(error.value)) is mentioned

@@ -2,6 +2,7 @@
 
 import os
 import queue
+import sys
 import threading
 import time
 
@@ -15,6 +16,7 @@ from seq2seq.decoding.results import Item
 from seq2seq.decoding.streaming import in_order, in_order_with_room, weight, windows
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.prefetch import Prefetched
+from seq2seq.runtime.streams import write_stderr
 
 
 @pytest.fixture
@@ -185,12 +187,16 @@ def test_progress_is_reported_every_few_seconds_while_lines_are_done(clock, caps
 
 
 def test_on_a_terminal_progress_is_one_line_that_is_updated(clock, capsys, monkeypatch):
-    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
-    progress = DecodingProgress(total=10)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    progress = DecodingProgress(total=10, live=True)
     for _ in range(3):
         clock[0] += 1.0
         progress.add_done(1)
     module.note("in.txt:7: truncated")
+    clock[0] += 1.0
+    progress.add_done(1)
+    write_stderr("stopped by SIGTERM\n")
     written = capsys.readouterr().err
-    assert written.count("\n") == 1 and written.endswith("\r\033[Kin.txt:7: truncated\n")
-    assert written.count("\r\033[K") == 4
+    assert "\r\033[Kin.txt:7: truncated\n\r" in written
+    assert written.count("\n") == 2 and written.endswith("\r\033[Kstopped by SIGTERM\n")
+    assert written.count("\r\033[K") == 6

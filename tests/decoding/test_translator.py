@@ -114,7 +114,7 @@ def small_memory(echo):
     new.sizes = new.sizes._replace(queue=2, window=2 * 8 * jax.local_device_count())
     tried, memory = [], {"room": 2}
 
-    def search(bucket):
+    def search(program):
         def run(variables, request, numbers):
             rows = request.source.shape[1] // new.sizes.queue
             tried.append(rows)
@@ -140,6 +140,22 @@ def test_batches_that_do_not_fit_into_memory_are_halved(small_memory, capsys):
     assert capsys.readouterr().err.count("trying half as many") == 2
     assert translator.translate(lines) == lines
     assert capsys.readouterr().err == ""  # the smaller size is kept
+
+
+def test_lanes_may_be_halved_between_the_choice_of_lines_and_their_call(small_memory):
+    """By another call, in its thread. The call has the lanes with which its lines were chosen."""
+    translator, tried, memory = small_memory
+    memory["room"], submit, lanes = 100, translator.engine._submit, translator.engine.lanes
+
+    def submit_later(program, sources):
+        if not tried:
+            lanes._halve(lanes.of(16), 16)
+        return submit(program, sources)
+
+    translator.engine._submit = submit_later
+    lines = [" ".join(WORDS[: 1 + i % 9]) for i in range(150)]
+    assert translator.translate(lines) == lines
+    assert tried[0] == 8 and tried[-1] == 4
 
 
 def test_memory_may_run_out_while_results_are_fetched(small_memory, capsys, monkeypatch):
@@ -171,7 +187,7 @@ def test_a_sentence_that_does_not_fit_into_memory_is_refused_and_other_errors_ar
     assert caught.value.code == CONFIGURATION
     assert tried == [8, 4, 2, 1]
 
-    def broken(bucket):
+    def broken(program):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
     translator.engine._search = broken

@@ -130,7 +130,7 @@ def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result():
 def test_a_prefix_longer_than_the_limit_leaves_room_for_the_end_token_only(echo):
     translator, requests = echo[0], []
 
-    def search(bucket):
+    def search(program):
         def run(_, request, numbers):
             requests.append(request)
             shape = (*request.lengths.shape, 1)
@@ -220,10 +220,10 @@ def test_calls_run_at_the_same_time_and_take_lines_in_turn(echo):
     engine.sizes = engine.sizes._replace(calls=2, window=4 * batch)
     echoed = engine._search
 
-    def search(bucket):
+    def search(program):
         def run(*arguments):
             together.wait()
-            return echoed(bucket)(*arguments)
+            return echoed(program)(*arguments)
 
         return run
 
@@ -237,9 +237,9 @@ def test_calls_run_at_the_same_time_and_take_lines_in_turn(echo):
 def test_an_error_in_a_call_is_raised_and_the_waiting_calls_are_cancelled(echo):
     translator, started = echo[0], []
 
-    def search(bucket):
+    def search(program):
         def run(*arguments):
-            started.append(bucket)
+            started.append(program)
             raise ZeroDivisionError
 
         return run

@@ -149,6 +149,44 @@ run_command(lambda: None, main)
 """
 
 
+ENDING = """
+import os, sys, threading, time, types
+from seq2seq.runtime.command import exit_at_once, run_command
+from seq2seq.runtime.errors import DATA, UserError
+
+connection = types.SimpleNamespace(stop_all_processes=lambda code, message: None)
+sys.modules["seq2seq.runtime.connection"] = connection  # imports jax, which takes long
+
+def main():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    if case == "lost":
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
+        print("a result", flush=True)
+    print("a result")
+    raise KeyboardInterrupt if case == "interrupted" else UserError(DATA, "no data")
+
+case = sys.argv.pop()
+run_command(lambda: None, main, leave=exit_at_once)
+"""
+
+
+@pytest.mark.parametrize("case, code", [("error", 3), ("interrupted", 130), ("lost", 0)])
+def test_a_command_that_exits_at_once_does_not_wait_for_its_threads(case, code):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, case],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,  # less than the thread takes
+    )
+    errors = {"error": "error: no data\n", "interrupted": "error: interrupted\n", "lost": ""}
+    out = "" if case == "lost" else "a result\n"
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, errors[case])
+
+
 @pytest.mark.parametrize("flag", [[], ["--debug"]])
 def test_debug_prints_the_traceback_before_the_line_of_an_error_and_changes_nothing_else(flag):
     done = subprocess.run(

@@ -7,8 +7,9 @@ import pytest
 
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input
+from seq2seq.decoding.command.progress import note
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.lines import text_lines
+from seq2seq.runtime.lines import LONGEST, text_lines
 
 
 def test_gzip_is_recognised_by_name_and_by_content(tmp_path):
@@ -43,6 +44,22 @@ def test_the_prefix_of_a_job_applies_to_the_lines_without_a_prefix(tmp_path):
     for prefix, expected in (("the", ["the", "own", ""]), ("", [None, "own", ""])):
         items = Input(str(path), "", FORMATS["jsonl"], False, prefix).items()
         assert [item.prefix for _, item in items] == expected
+
+
+@pytest.mark.parametrize("character", ["x", "é", "€", "😀"])
+@pytest.mark.parametrize("shift", range(4))
+def test_a_line_that_is_too_long_ends_with_a_whole_character_and_keeps_its_invalid_bytes(
+    tmp_path, capsys, character, shift
+):
+    path, start = tmp_path / "in.txt", b"\xff" + b"-" * shift
+    path.write_bytes(start + character.encode() * LONGEST + b"\nzwei\n")
+    long, short = text_lines(str(path), note)
+    characters = (LONGEST - len(start)) // len(character.encode())
+    assert long == f"\ufffd{'-' * shift}{character * characters}" and short == "zwei"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{path}:1: longer than {LONGEST:,} bytes, truncated",
+        f"{path}:1: not UTF-8, bytes replaced",
+    ]
 
 
 @pytest.mark.parametrize("bad", [0, 1, 5, 6, 1200])

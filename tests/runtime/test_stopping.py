@@ -83,7 +83,10 @@ def test_a_signal_takes_effect_during_the_plan_of_an_epoch(tmp_path, monkeypatch
 def test_the_command_to_resume_has_overwrite_only_until_the_earlier_run_is_deleted(
     tmp_path, monkeypatch, begun
 ):
+    flags_of_signals = []
+
     def stopped(config, run, stop, *arguments):
+        flags_of_signals.append(stop)
         if begun:
             stop.defer()
         raise Stopped(signal.SIGTERM)
@@ -94,6 +97,7 @@ def test_the_command_to_resume_has_overwrite_only_until_the_earlier_run_is_delet
     without = " without --overwrite" * begun
     assert done.code == 143
     assert done.err[-1] == f"stopped by SIGTERM; run the same command{without} to resume"
+    flags_of_signals[0].set(signal.SIGTERM)  # during the exit: ignored
 
 
 @pytest.mark.slow

@@ -223,7 +223,7 @@ def test_a_signal_ends_all_processes_quickly_and_the_entry_is_continued(spec, tm
     started = time.monotonic()
     out, err = process.communicate(timeout=60)
     assert time.monotonic() - started < 2
-    line = f"stopped by {number.name}; run the same command to continue\n"
+    line = f"stopped by {number.name}; run the same command to resume\n"
     assert (process.returncode, out, err) == (128 + number, "", line)
     while running(process.pid):
         assert time.monotonic() - started < 5

@@ -119,7 +119,9 @@ def check_input(path: str) -> None:
     if is_remote(full):
         remote_file(full)
         return
-    if path != "-" and (not path or not os.path.exists(full) or os.path.isdir(full)):
+    if path != "-" and (not path or not os.path.exists(full)):
         raise UserError(DATA, f"no such file: {os.path.abspath(full) if path else repr(path)}")
+    if os.path.isdir(full):
+        raise UserError(DATA, f"{os.path.abspath(full)} is a directory: expected a file")
     if path != "-" and not os.access(full, os.R_OK):
         raise UserError(DATA, f"cannot read {path}; check its permissions")

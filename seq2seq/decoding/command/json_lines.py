@@ -29,23 +29,23 @@ def type_name(value: Any) -> str:
 
 
 def string_field(fields: dict[str, Any], place: str, *names: str) -> str:
-    """The value of the first of these fields that an object has. UserError(DATA), which names the
-    fields found, if it has none of them or the value is not a string."""
-    name = next((name for name in names if name in fields), None)
-    if name is None:
+    """The value of the first of these fields that an object has; one that is null counts only if it
+    has no other. UserError(DATA), which names the fields found, if it has none of them or the value
+    is not a string."""
+    present = sorted((n for n in names if n in fields), key=lambda name: fields[name] is None)
+    if not present:
         wanted = " or ".join(f'"{name}"' for name in names)
         quoted = (json.dumps(without_surrogates(field), ensure_ascii=False) for field in fields)
-        present = ", ".join(islice(quoted, 10)) or "no fields"
+        found = ", ".join(islice(quoted, 10)) or "no fields"
         raise UserError(
             DATA,
-            f"{place}: no {wanted}: expected a field {wanted} with a string, got {present}; add or "
+            f"{place}: no {wanted}: expected a field {wanted} with a string, got {found}; add or "
             "rename a field",
         )
-    if not isinstance(fields[name], str):
-        raise UserError(
-            DATA, f'{place}: "{name}": expected a string, got {type_name(fields[name])}'
-        )
-    return without_surrogates(fields[name])
+    value = fields[present[0]]
+    if not isinstance(value, str):
+        raise UserError(DATA, f'{place}: "{present[0]}": expected a string, got {type_name(value)}')
+    return without_surrogates(value)
 
 
 def with_fields(line: str, fields: dict[str, Any]) -> str:

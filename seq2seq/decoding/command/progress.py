@@ -3,7 +3,6 @@
 On a terminal it is one line that is updated; in a log file, a new line every few seconds.
 """
 
-import sys
 import time
 from collections import deque
 
@@ -18,11 +17,10 @@ RECENT = 60.0  # seconds over which the throughput is measured
 class DecodingProgress:
     """Counts lines when their compiled call ends, which may be before they are written."""
 
-    def __init__(self, total: int = 0, shown: bool = True, live: bool | None = None):
-        """`total`: number of lines (0: unknown). `shown`: write to stderr. `live`: update one line;
-        by default if stderr is a terminal."""
-        self.total, self._shown = total, shown
-        self._live = sys.stderr.isatty() if live is None else live
+    def __init__(self, total: int = 0, shown: bool = True, live: bool = False):
+        """`total`: number of lines (0: unknown). `shown`: write to stderr. `live`: update one line
+        of a terminal."""
+        self.total, self._shown, self._live = total, shown, live
         self.done = self.reused = 0
         self.started = self._reported = time.perf_counter()
         self._recent: deque[tuple[float, int]] = (
@@ -79,6 +77,5 @@ class DecodingProgress:
 
 
 def note(text: str, end: str = "\n") -> None:
-    """Write a line to stderr. On a terminal it replaces the line that is updated."""
-    clear = "\r\033[K" if sys.stderr.isatty() else ""
-    write_stderr(f"{clear}{text}{end}")
+    """Write a line to stderr."""
+    write_stderr(f"{text}{end}")

@@ -220,6 +220,8 @@ class ResumableOutput:
 
         def find(number: int, key: str) -> str | None:
             while names and int(names[0].partition("-")[0]) <= number:
+                for passed in [place for place in loaded if place[0] < number]:
+                    del loaded[passed]  # of a line of another process, or of one that has changed
                 loaded.update(self._load(names.popleft()))
             return loaded.pop((number, key), None)
 
@@ -251,11 +253,7 @@ class ResumableOutput:
                 whole.write(f"{text}\n".encode())
         published()
         try:
-            self._remove()
-        except (OSError, UserError) as error:  # the job is done
-            note(f"warning: the saved results in {self._folder.path} are not deleted: {error}")
-
-    def _remove(self) -> None:
-        if self._folder.exists():
             self._check_folder()
             self._folder.delete()
+        except (OSError, UserError) as error:  # the job is done
+            note(f"warning: the saved results in {self._folder.path} are not deleted: {error}")

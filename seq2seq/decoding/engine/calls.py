@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seq2seq.decoding.engine.buckets import merge_devices
+from seq2seq.decoding.engine.programs import Program
 from seq2seq.decoding.results import Hypothesis, Source
 from seq2seq.model.hypotheses import Hypotheses
 from seq2seq.runtime.errors import DIVERGED, UserError
@@ -31,7 +32,7 @@ class Control(NamedTuple):
 class Call(NamedTuple):
     """A call of a compiled search that a thread runs or will run."""
 
-    bucket: int
+    program: Program
     sources: list[Source]
     # The hypotheses, None if the devices ran out of memory; and the seconds of the call.
     outcome: Future[tuple[Hypotheses | None, float]]

@@ -156,9 +156,9 @@ class Engine:
             lengths = [source.length for source in window]
             groups = [group for group in by_bucket(lengths, self.buckets) if group[1]]
             self._compile_ahead(window, groups)
-            for bucket, lines in self._split(groups, lengths):
+            for program, lines in self._split(groups, lengths):
                 self._poll()
-                calls.append(self._submit(bucket, [window[line] for line in lines]))
+                calls.append(self._submit(program, [window[line] for line in lines]))
                 # As many that run, and one that waits for a thread while results are read.
                 measured = self._pace is None or self._pace.measured
                 if len(calls) >= self.sizes.calls + 2 * measured:
@@ -179,7 +179,8 @@ class Engine:
     def export_program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
         """((variables, source [Q, bucket], lengths [Q]) → Hypotheses, Q): the program of one device
         with the length limits built in. Sampling also needs the numbers [Q] of the lines."""
-        run, lengths_to_bucket = graph(self._program(bucket)), np.arange(bucket + 1)
+        call = self._program(bucket)
+        run, lengths_to_bucket = graph(call), np.arange(bucket + 1)
         limits, fewest = self._max_lengths(lengths_to_bucket), self._min_lengths(lengths_to_bucket)
         if self.forced:
             limits = limits_with_prefix(limits, len(self.forced))
@@ -199,7 +200,7 @@ class Engine:
             )
             return run(variables, request, numbers, self._values)
 
-        return program, self._sentences(self.lanes.of(bucket))
+        return program, self._sentences(call.lanes)
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -220,12 +221,13 @@ class Engine:
         bucket = next(bucket for bucket in self.buckets if bucket >= source_length)
         return int(self._max_lengths(np.array(bucket))) - 1
 
-    def _search(self, bucket: int) -> Callable[..., Hypotheses]:
+    def _search(self, program: Program) -> Callable[..., Hypotheses]:
         """(variables, request, line numbers) → Hypotheses; arrays begin with an axis of devices."""
-        run = compiled(self._program(bucket))
+        run = compiled(program)
         return lambda *arguments: run(*arguments, self._values)
 
     def _program(self, bucket: int) -> Program:
+        """The program of a bucket, with the lanes of this moment: another thread may halve them."""
         length = int(self._max_lengths(np.array(bucket)))
         lanes = self.lanes.of(bucket)
         return Program(tuple(self.models), self._search_options, bucket, length, lanes)
@@ -242,72 +244,76 @@ class Engine:
         """Start to compile the program of the first call of each bucket, in the order of calls."""
         started, threads = [], self.sizes.compilations
         for bucket, lines in groups:
-            sources = [window[line] for line in lines[: self._call_size(bucket)]]
-            if (key := self._call_key(bucket, sources)) in self._ahead:
+            program = self._program(bucket)
+            sources = [window[line] for line in lines[: self._call_size(program)]]
+            if (key := self._call_key(program, sources)) in self._ahead:
                 continue
             # The source with the most arrays alone gives arrays of the same shapes.
             source = max(sources, key=lambda source: prefix_arrays([source]))
-            arguments = self.variables, *self._inputs(bucket, [source]), self._values
-            if self._ahead.start(key, partial(compiled(key[0]).lower, *arguments), threads):
-                started.append(f"{bucket} × {self.lanes.of(bucket)}")
+            arguments = self.variables, *self._inputs(program, [source]), self._values
+            if self._ahead.start(key, partial(compiled(program).lower, *arguments), threads):
+                started.append(f"{bucket} × {program.lanes}")
         if started:
             self._log(f"compiling the search, source tokens × sentences: {', '.join(started)}")
 
-    def _call_key(self, bucket: int, sources: list[Source]) -> tuple[Program, int]:
+    def _call_key(self, program: Program, sources: list[Source]) -> tuple[Program, int]:
         """Calls with equal keys run the same compiled program."""
-        return self._program(bucket), prefix_arrays(sources)
+        return program, prefix_arrays(sources)
 
     def _split(
         self, groups: Sequence[tuple[int, list[int]]], lengths: Sequence[int]
-    ) -> Iterator[tuple[int, list[int]]]:
-        """(bucket, lines) of each call. The size of a call is decided when it is needed, because
+    ) -> Iterator[tuple[Program, list[int]]]:
+        """(program, lines) of each call. The size of a call is decided when it is needed, because
         memory and pace may change it."""
-        for bucket, shares in divide(groups, lengths, self.sizes.calls, self._batch_size):
+        batch_size = lambda bucket: self._batch_size(self._program(bucket))  # noqa: E731
+        for bucket, shares in divide(groups, lengths, self.sizes.calls, batch_size):
             while shares := [share for share in shares if share]:
                 for thread, share in enumerate(shares):
-                    size = self._call_size(bucket)
-                    yield bucket, share[:size]
+                    program = self._program(bucket)
+                    size = self._call_size(program)
+                    yield program, share[:size]
                     shares[thread] = share[size:]
 
-    def _call_size(self, bucket: int) -> int:
+    def _call_size(self, program: Program) -> int:
         """The most lines of the next call: its capacity, or fewer because of the pace."""
-        capacity, batch = self._capacity(bucket), self._batch_size(bucket)
+        capacity, batch = self._capacity(program), self._batch_size(program)
         if self._pace is None:
             return capacity
-        return batch * self._pace.batches(bucket, batch * bucket, capacity // batch)
+        positions = batch * program.bucket
+        return batch * self._pace.batches(program.bucket, positions, capacity // batch)
 
-    def _capacity(self, bucket: int) -> int:
+    def _capacity(self, program: Program) -> int:
         """Sentences of a compiled call. Samples of all sentences are drawn at once: one batch."""
-        return self._sentences(self._batch_size(bucket))
+        return self._sentences(self._batch_size(program))
 
     def _sentences(self, lanes: int) -> int:
         """The sentences of a device in a call; sampling has no queue."""
         return lanes * (1 if self._decoding.samples else self.sizes.queue)
 
-    def _batch_size(self, bucket: int) -> int:
+    def _batch_size(self, program: Program) -> int:
         """Sentences that all devices search at once."""
-        return self.lanes.of(bucket) * jax.local_device_count()
+        return program.lanes * jax.local_device_count()
 
-    def _submit(self, bucket: int, sources: list[Source]) -> Call:
+    def _submit(self, program: Program, sources: list[Source]) -> Call:
         """Give a compiled call for these sources to the threads."""
-        lanes, arguments = self.lanes.of(bucket), (self.variables, *self._inputs(bucket, sources))
-        run = partial(self._run, lanes, bucket, self._search(bucket), arguments)
-        self._ahead.wait(self._call_key(bucket, sources), self._poll)
-        return Call(bucket, sources, self.threads.submit(run))
+        arguments = self.variables, *self._inputs(program, sources)
+        run = partial(self._run, program, self._search(program), arguments)
+        self._ahead.wait(self._call_key(program, sources), self._poll)
+        return Call(program, sources, self.threads.submit(run))
 
     def _run(
-        self, lanes: int, bucket: int, search: Callable[..., Hypotheses], arguments: Sequence[Any]
+        self, program: Program, search: Callable[..., Hypotheses], arguments: Sequence[Any]
     ) -> tuple[Hypotheses | None, float]:
         """The hypotheses of a call, None if the devices ran out of memory; and its seconds."""
         start = time.perf_counter()
         hypotheses = self.lanes.run_or_halve(
-            lanes, bucket, lambda: jax.device_get(search(*arguments))
+            program.lanes, program.bucket, lambda: jax.device_get(search(*arguments))
         )
         return hypotheses, time.perf_counter() - start
 
-    def _inputs(self, bucket: int, sources: Sequence[Source]) -> tuple[Request, np.ndarray]:
+    def _inputs(self, program: Program, sources: Sequence[Source]) -> tuple[Request, np.ndarray]:
         """The request for these sources and their numbers, distributed over the devices."""
-        config, shape = self.models[0].config, (self._capacity(bucket), bucket)
+        config, shape = self.models[0].config, (self._capacity(program), program.bucket)
         request = padded_request(sources, shape, config, self._decoding, self.buckets[-1])
         numbers = np.zeros(shape[0], np.int64)
         numbers[: len(sources)] = [source.number for source in sources]
@@ -326,14 +332,15 @@ class Engine:
                 sources = sources[len(call.sources) :]
             if not sources:
                 return results
-            call = self._submit(call.bucket, sources[: self._call_size(call.bucket)])
+            program = self._program(call.program.bucket)
+            call = self._submit(program, sources[: self._call_size(program)])
 
     def _fetch(self, call: Call) -> Hypotheses | None:
         """Wait for the hypotheses of a call; None if the devices ran out of memory."""
         wait_for(call.outcome, self._poll)
         hypotheses, seconds = call.outcome.result()
         if hypotheses is not None and self._pace:
-            batch = self._batch_size(call.bucket)
+            bucket, batch = call.program.bucket, self._batch_size(call.program)
             batches = -(-len(call.sources) // batch)
-            self._pace.measure(call.bucket, batches * batch * call.bucket, seconds)
+            self._pace.measure(bucket, batches * batch * bucket, seconds)
         return hypotheses

@@ -215,6 +215,11 @@ def test_the_error_for_an_object_without_a_text_names_its_fields():
         parse("jsonl", '{"text": "a", "prefix": "b"}', True)
 
 
+def test_a_target_that_is_null_is_absent_if_there_is_a_translation():
+    line = '{"target": null, "text": "a", "translation": "b"}'
+    assert parse("jsonl", line, True).target == "b"
+
+
 def test_the_error_for_a_value_that_is_not_a_string_names_its_type():
     values = {"null": "null", "true": "a boolean", "-1e9": "a number", "NaN": "a number",
               "[1]": "an array", "{}": "an object"}  # fmt: skip

@@ -121,6 +121,19 @@ def test_of_the_saved_lines_only_a_corrected_one_is_computed_again(tmp_path):
     assert output.read_text() == "".join(f"{line.upper()}\n" for line in corrected)
 
 
+def test_results_of_lines_that_were_passed_are_not_kept_in_memory(tmp_path):
+    """Such as those of other processes, whose lines are not looked up."""
+    output = job(tmp_path / "out.txt")
+    with pytest.raises(Killed):
+        output.run(source(), Worker(killed_at=27))
+    keys = [hash_of(Item(line, line)) for line in LINES]
+    find = output._finder()
+    assert (find(0, keys[0]), find(26, keys[26])) == ("LINE 0", "LINE 26")
+    assert find(1, keys[1]) is None
+    every = output._finder()
+    assert [every(number, keys[number]) for number in range(27)] == WHOLE.decode().split("\n")[:27]
+
+
 def test_the_hash_of_an_item_includes_its_target_and_prefix():
     """A line whose target has changed is scored again."""
     assert hash_of(Item("a", "a", prefix="b")) != hash_of(Item("a", "a", target="b"))

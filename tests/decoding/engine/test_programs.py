@@ -67,14 +67,14 @@ def test_new_values_compile_nothing_and_give_the_results_of_constants(traced, va
     engines = [translator_of(**options).engine for options in values]
     before, results = [], []
     for engine in engines:
-        assert engine._program(16) == engines[0]._program(16)
-        results.append(jax.device_get(engine._search(16)(engine.variables, *on_devices)))
+        program = engine._program(16)
+        assert program == engines[0]._program(16)
+        results.append(jax.device_get(engine._search(program)(engine.variables, *on_devices)))
         before.append(len(traced))
     assert before == [1, 1]
     assert not np.array_equal(results[0].scores, results[1].scores)
     constants = engine._values._asdict()
     del constants["seed"]
-    program = engine._program(16)
     rules = program.search.rules._replace(repetition_penalty=constants.pop("repetition_penalty"))
     fixed = program._replace(search=program.search._replace(rules=rules, **constants))
     run = jax.jit(partial(programs.graph(fixed), values=engine._values))

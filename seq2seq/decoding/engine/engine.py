@@ -179,8 +179,8 @@ class Engine:
     def export_program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
         """((variables, source [Q, bucket], lengths [Q]) → Hypotheses, Q): the program of one device
         with the length limits built in. Sampling also needs the numbers [Q] of the lines."""
-        call = self._program(bucket)
-        run, lengths_to_bucket = graph(call), np.arange(bucket + 1)
+        key = self._program(bucket)
+        run, lengths_to_bucket = graph(key), np.arange(bucket + 1)
         limits, fewest = self._max_lengths(lengths_to_bucket), self._min_lengths(lengths_to_bucket)
         if self.forced:
             limits = limits_with_prefix(limits, len(self.forced))
@@ -200,7 +200,7 @@ class Engine:
             )
             return run(variables, request, numbers, self._values)
 
-        return program, self._sentences(call.lanes)
+        return program, self._sentences(key.lanes)
 
     @cached_property
     def lanes(self) -> Lanes:

@@ -36,10 +36,10 @@ def string_field(fields: dict[str, Any], place: str, *names: str) -> str:
     if not present:
         wanted = " or ".join(f'"{name}"' for name in names)
         quoted = (json.dumps(without_surrogates(field), ensure_ascii=False) for field in fields)
-        found = ", ".join(islice(quoted, 10)) or "no fields"
+        listed = ", ".join(islice(quoted, 10)) or "no fields"
         raise UserError(
             DATA,
-            f"{place}: no {wanted}: expected a field {wanted} with a string, got {found}; add or "
+            f"{place}: no {wanted}: expected a field {wanted} with a string, got {listed}; add or "
             "rename a field",
         )
     value = fields[present[0]]

@@ -95,6 +95,7 @@ def main() -> None:
             connection.stop_all_processes(128 + stopped.signal, str(stopped))
         sys.exit(128 + stopped.signal)
     except UserError as error:
+        stop.defer()
         run.note(f"error: {error}")
         run.try_upload()
         raise

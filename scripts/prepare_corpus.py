@@ -4,7 +4,7 @@
     python train.py --config=base --config.data.corpus=text:train.de,train.en --workdir=runs/de-en
 It trains the vocabulary, or loads that of data.vocab or training.init_from, and writes the token
 ids to the corpus cache, where training with the same data.* fields finds them. It needs no
-accelerator. An interrupted preparation continues where it stopped.
+accelerator. An interrupted preparation resumes where it stopped.
 """
 
 import sys

@@ -114,6 +114,7 @@ def write_marian(path: Path, **fields) -> None:
         weights[name] = choose.normal(0, 0.4, shape).astype(np.float32)
         if name.endswith("norm.weight"):
             weights[name] += 1.0
-    weights["model.shared.weight"][-1] = 0.0
+        if name.endswith(("shared.weight", "embed_tokens.weight")):
+            weights[name][-1] = 0.0
     weights["final_logits_bias"][0, 0] += 1.0
     save_file(weights, path / "model.safetensors", {"format": "pt"})

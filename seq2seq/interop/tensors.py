@@ -197,7 +197,9 @@ def check_copy(
     name: str, array: np.ndarray, original: np.ndarray, weights: WeightFiles, tolerance: float
 ) -> None:
     """UserError(CHECKPOINT) unless a tensor equals what it must duplicate."""
-    if array.shape != original.shape or not np.allclose(array, original, 0, tolerance, True):
+    if array.shape != original.shape or not np.allclose(
+        array, original, tolerance, tolerance, True
+    ):
         raise UserError(
             CHECKPOINT,
             f"{weights.path}: {name} has other values than the tensor or table that it must "

@@ -37,6 +37,7 @@ nllb = model_fixture("nllb", write_fairseq, "m2m_100")
 mbart = model_fixture("mbart", write_fairseq, "mbart")
 pegasus = model_fixture("pegasus", write_fairseq, "pegasus")
 marian = model_fixture("marian", write_marian)
+two = model_fixture("two", write_marian, share_encoder_decoder_embeddings=False)
 # Gated, with an output matrix.
 t5 = model_fixture("t5", write_t5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 
@@ -77,10 +78,11 @@ def with_copies(*names):
     ) for name in names}  # fmt: skip
 
 
-def test_a_table_under_any_of_its_names_is_read(marian, nllb, t5, tmp_path):
+def test_a_table_under_any_of_its_names_is_read(marian, two, nllb, t5, tmp_path):
     forms = [
         (marian, lambda w: {DECODER if n == SHARED else n: x for n, x in w.items()}),
         (marian, with_copies(ENCODER, DECODER, OUTPUT)),
+        (two, lambda w: w | {SHARED: w[ENCODER].copy(), OUTPUT: w[DECODER].copy()}),
         (nllb, lambda w: {ENCODER if n == SHARED else n: x for n, x in w.items()}),
         (nllb, lambda w: {DECODER if n == SHARED else n: x for n, x in w.items()}),
         (nllb, lambda w: {OUTPUT if n == SHARED else n: x for n, x in w.items()}),
@@ -189,6 +191,9 @@ REFUSED = {  # family, change, message
     ),
     "a differing output matrix in MarianMT": (
         "marian", lambda w: w | {OUTPUT: w[SHARED] + 1}, f"{OUTPUT} has other values",
+    ),
+    "a differing output matrix in MarianMT with two tables": (
+        "two", lambda w: w | {OUTPUT: w[ENCODER].copy()}, f"{OUTPUT} has other values",
     ),
     "a trained table of positions in MarianMT": (
         "marian", lambda w: w | {POSITIONS: np.ones((31, 26), np.float32)}, POSITIONS,

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import in_process
 import numpy as np
 import pytest
 from forked import call_forked
@@ -19,6 +20,8 @@ from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.data.tokens.encoded_corpus import encode_parts
 from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT
 from seq2seq.runtime.logs import no_log
+from seq2seq.runtime.signals import StopFlag
+from seq2seq.scripts import prepare_corpus
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "prepare_corpus.py"
@@ -177,6 +180,14 @@ def test_wrong_use_is_refused_in_one_line(spec, tmp_path):
     message = refused(OUTPUT, call(spec, f"{spec[4:]}/cache"))
     assert "pairs.tsv/cache/corpora/" in message and "cannot be written: Not a dir" in message
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_signal_during_the_exit_is_ignored(tmp_path, monkeypatch):
+    stop = StopFlag()
+    monkeypatch.setattr(in_process, "StopFlag", lambda: stop)
+    done = in_process.call_in_process(prepare_corpus, *arguments("tsv:none", tmp_path / "cache"))
+    stop.set(signal.SIGTERM)
+    assert done.code == DATA
 
 
 def test_invalid_lines_leave_no_entry(tmp_path):

@@ -116,12 +116,18 @@ def shard_lines(lines: int, part: int, parts: int) -> range:
 def check_input(path: str) -> None:
     """UserError(DATA) unless `path` is readable: a file, a URL, a pipe, or "-" for stdin."""
     full = expand_path(path)
+    if path == "-":
+        return
     if is_remote(full):
         remote_file(full)
         return
-    if path != "-" and (not path or not os.path.exists(full)):
+    if not path or not os.path.exists(full):
         raise UserError(DATA, f"no such file: {os.path.abspath(full) if path else repr(path)}")
     if os.path.isdir(full):
-        raise UserError(DATA, f"{os.path.abspath(full)} is a directory: expected a file")
-    if path != "-" and not os.access(full, os.R_OK):
+        raise UserError(
+            DATA,
+            f"{os.path.abspath(full)} is a directory: expected a file; name a file of one text per "
+            "line",
+        )
+    if not os.access(full, os.R_OK):
         raise UserError(DATA, f"cannot read {path}; check its permissions")

@@ -19,6 +19,7 @@ import seq2seq.decode
 from seq2seq.data.metrics import bleu, ter
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input
+from seq2seq.runtime.command import exit_at_once
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.lines import LONGEST
 from seq2seq.runtime.signals import Stopped
@@ -195,6 +196,16 @@ def test_a_stopped_job_that_saves_its_results_says_how_to_resume(
     advice = "; run the same command to resume" if resumable else ""
     assert err[0] == f"error: stopped by SIGINT{advice}" and "exit 130" in err[1]
     flags_of_signals[0].set(signal.SIGTERM)  # during the exit: ignored
+
+
+def test_the_command_does_not_wait_for_its_calls_after_an_error(monkeypatch):
+    """tests/runtime/test_command.py tests what `exit_at_once` does."""
+    options = {}
+    monkeypatch.setattr(
+        seq2seq.decode, "run_command", lambda *_, **arguments: options.update(arguments)
+    )
+    seq2seq.decode.run()
+    assert options["leave"] is exit_at_once
 
 
 def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run, whole, tmp_path):

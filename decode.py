@@ -13,7 +13,7 @@ from seq2seq.decoding.command.flags import define_flags, job_of
 from seq2seq.decoding.command.interactive import Session, alignment_text
 from seq2seq.decoding.command.job import Job
 from seq2seq.decoding.command.output_lines import OutputLines
-from seq2seq.decoding.command.progress import DecodingProgress, note
+from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.command.references import References, read_references
 from seq2seq.decoding.command.resumable_output import (
     is_local,
@@ -33,7 +33,7 @@ from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.precision import precision_hint
 from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
-from seq2seq.runtime.streams import write_stderr, write_stdout
+from seq2seq.runtime.streams import note, write_stderr, write_stdout
 from seq2seq.runtime.targets import target_of
 
 CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its results

@@ -21,7 +21,7 @@ from seq2seq.data.tokens.encoded_corpus import encode_parts
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.signals import Stopped, handle_signals
-from seq2seq.runtime.streams import write_stderr
+from seq2seq.runtime.streams import note
 from seq2seq.storage.config import Config
 from seq2seq.storage.config_help import explain_config_error
 from seq2seq.training.config_flag import define_config, parsed_config
@@ -41,7 +41,7 @@ def main() -> None:
     try:
         prepare_corpus(config, CorpusCache(cache.directory, smallest=0))
     except Stopped as stopped:
-        log(f"{stopped}; run the same command to resume")
+        note(f"{stopped}; run the same command to resume")
         sys.exit(128 + stopped.signal)
     finally:
         stop.defer()  # a signal during the exit raises nothing
@@ -57,18 +57,13 @@ def prepare_corpus(config: Config, cache: CorpusCache) -> None:
                 f"{reader.title} is not a regular file: expected files that can be read "
                 "again; write the lines to a file",
             )
-    config, tokenizers = first_tokenizers(config, readers, cache, log)
-    pairs = encode_parts(readers, config.data, tokenizers, cache, log)
+    config, tokenizers = first_tokenizers(config, readers, cache, note)
+    pairs = encode_parts(readers, config.data, tokenizers, cache, note)
     for line in pairs.counts.report("train"):
-        log(line)
+        note(line)
     for part in pairs.encoded:
         names = " ".join(dict.fromkeys(part.names))
         print(f"{names}: {len(part.store):,} pairs in {cache.corpora}")
-
-
-def log(line: str) -> None:
-    """Print a line of progress on stderr."""
-    write_stderr(f"{line}\n")
 
 
 def define_flags() -> None:

@@ -47,6 +47,11 @@ def write_stderr(text: str) -> None:
         _write(sys.stderr, clear + text)
 
 
+def note(text: str, end: str = "\n") -> None:
+    """Write a line to stderr, as `write_stderr`."""
+    write_stderr(f"{text}{end}")
+
+
 def write_stdout(text: str) -> None:
     """Write to stdout; it is no error if its reader has ended."""
     _write(sys.stdout, text)

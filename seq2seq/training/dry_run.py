@@ -16,7 +16,7 @@ from seq2seq.model.kinds import make_model
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.memory import free_memory
-from seq2seq.runtime.streams import write_stderr
+from seq2seq.runtime.streams import note
 from seq2seq.storage.config import Config
 from seq2seq.storage.newest_step import newest_intact_step, stored_data
 from seq2seq.storage.read_only_run import ReadOnlyRun
@@ -66,7 +66,7 @@ class DryRun(ReadOnlyRun):
     """A run directory that is read and not changed; the log goes to stderr only."""
 
     def log(self, line: str) -> None:
-        write_stderr(f"{line}\n")
+        note(line)
 
     def clear(self) -> None:
         """UserError(OUTPUT) as `check_clearable`. Deletes nothing."""

@@ -16,7 +16,7 @@ from seq2seq.decoding.results import Item
 from seq2seq.decoding.streaming import in_order, in_order_with_room, weight, windows
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.prefetch import Prefetched
-from seq2seq.runtime.streams import write_stderr
+from seq2seq.runtime.streams import note, write_stderr
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_on_a_terminal_progress_is_one_line_that_is_updated(clock, capsys, monke
     for _ in range(3):
         clock[0] += 1.0
         progress.add_done(1)
-    module.note("in.txt:7: truncated")
+    note("in.txt:7: truncated")
     clock[0] += 1.0
     progress.add_done(1)
     write_stderr("stopped by SIGTERM\n")

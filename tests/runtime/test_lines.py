@@ -7,9 +7,9 @@ import pytest
 
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input
-from seq2seq.decoding.command.progress import note
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.lines import LONGEST, text_lines
+from seq2seq.runtime.streams import note
 
 
 def test_gzip_is_recognised_by_name_and_by_content(tmp_path):

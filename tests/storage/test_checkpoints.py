@@ -204,8 +204,7 @@ def test_training_continues_if_stderr_is_a_closed_pipe(tmp_path):
 def test_a_command_continues_if_stdout_and_stderr_are_closed_pipes(tmp_path):
     code = (
         "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 1); os.dup2(write, 2)\n"
-        "from seq2seq.decoding.command.progress import note\n"
-        "from seq2seq.runtime.streams import write_stdout\n"
+        "from seq2seq.runtime.streams import note, write_stdout\n"
         "for _ in range(2):\n    note('message')\n    write_stdout('score\\n')\n"
         "open('end', 'w')"
     )

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 
 from seq2seq.decoding.command.formats import Format
-from seq2seq.decoding.command.progress import note
 from seq2seq.decoding.results import Item
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.input_files import is_rereadable, remote_file
@@ -18,6 +17,7 @@ from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import expand_path
 from seq2seq.runtime.remote import is_remote
+from seq2seq.runtime.streams import note
 
 NumberedItems = Iterator[tuple[int, Item]]  # numbers from 0
 

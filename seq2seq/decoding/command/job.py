@@ -13,7 +13,6 @@ from seq2seq.decoding.command.inputs import (
     shard_lines,
     shard_of,
 )
-from seq2seq.decoding.command.progress import note
 from seq2seq.decoding.command.references import References
 from seq2seq.decoding.search_options import BEAM, check_effect
 from seq2seq.decoding.translator import Translator
@@ -22,6 +21,7 @@ from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.files import check_outputs
 from seq2seq.runtime.locks import check_nothing, locked_output
 from seq2seq.runtime.paths import expand_path, is_replaceable
+from seq2seq.runtime.streams import note
 from seq2seq.storage.config import DecodingConfig
 
 

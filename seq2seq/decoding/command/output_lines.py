@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from math import isnan
 
 from seq2seq.decoding.command.formats import Formats
-from seq2seq.decoding.command.progress import DecodingProgress, note
+from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine.calls import nonfinite_error
 from seq2seq.decoding.results import Item, Translation
 from seq2seq.decoding.translator import Translator
+from seq2seq.runtime.streams import note
 
 MODES = ("translate", "score", "align")
 

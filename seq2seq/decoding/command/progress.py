@@ -7,7 +7,7 @@ import time
 from collections import deque
 
 from seq2seq.runtime.logs import format_duration
-from seq2seq.runtime.streams import write_stderr
+from seq2seq.runtime.streams import note
 
 LOG_INTERVAL = 5.0  # seconds between two lines in a log
 REFRESH = 0.2  # seconds between two updates on a terminal
@@ -74,8 +74,3 @@ class DecodingProgress:
             f"{self.done} lines{reused}, {blank} blank, {truncated} truncated, "
             f"{seconds:.1f} s, {self.done / seconds:,.1f} lines/s"
         )
-
-
-def note(text: str, end: str = "\n") -> None:
-    """Write a line to stderr."""
-    write_stderr(f"{text}{end}")

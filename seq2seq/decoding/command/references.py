@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from seq2seq.data.metrics import METRIC_NAMES, METRICS, ROUGE, Comparison, Metric, Score
-from seq2seq.decoding.command.progress import note
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import text_lines
+from seq2seq.runtime.streams import note
 
 DEFAULT_METRICS = "bleu,tokenized_bleu,chrf"
 

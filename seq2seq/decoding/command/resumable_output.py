@@ -21,7 +21,6 @@ import jax
 
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.decoding.command.inputs import NumberedItems
-from seq2seq.decoding.command.progress import note
 from seq2seq.decoding.command.results_folder import MARK, results_folder
 from seq2seq.decoding.ensembles import Member
 from seq2seq.decoding.results import Item
@@ -32,6 +31,7 @@ from seq2seq.runtime.devices import is_deterministic
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
 from seq2seq.runtime.files import file_sha256, open_atomic
 from seq2seq.runtime.locks import check_nothing
+from seq2seq.runtime.streams import note
 from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.runtime.version import __version__
 from seq2seq.storage.remote_model import VERSIONS

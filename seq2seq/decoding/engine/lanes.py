@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.streams import write_stderr
+from seq2seq.runtime.streams import note
 
 HALVINGS = 3  # of the batch size when a device runs out of memory
 
@@ -53,4 +53,4 @@ class Lanes:
                 CONFIGURATION, f"{message}; lower decoding.batch_size or decoding.beam_size"
             )
         self._halvings += 1
-        write_stderr(f"{message}: trying half as many\n")
+        note(f"{message}: trying half as many")

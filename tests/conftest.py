@@ -43,7 +43,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # tensorboardX imports torch if it is installed: 1.3 s of CPU time in each child process. The test
 # processes themselves keep their path and can use torch as an oracle.
-path = str(Path(__file__).parent / "without_torch"), os.environ.get("PYTHONPATH", "")
+path = str(Path(__file__).parent / "support" / "without_torch"), os.environ.get("PYTHONPATH", "")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 
 MOST_BYTES = 3_000_000_000  # of a worker, before it releases compiled programs
@@ -54,17 +54,13 @@ LONGEST = (  # files of a minute or near the end of the collection
 
 ANNOTATED = ("data", "model", "training")  # packages with shapes in annotations
 
-sys.path.insert(0, str(ROOT))
-# pytest adds tests/data to sys.path, whose folder `tokenizers` would be imported as that library.
-if find_spec("tokenizers") is None:
-    sys.modules["tokenizers"] = None  # importing it raises ModuleNotFoundError
-
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
-pytest_plugins = ["acceptance_table", "memory_storage", "processor_time"]
+PLUGINS = "acceptance_table", "memory_storage", "processor_time"
+pytest_plugins = [f"tests.support.plugins.{name}" for name in PLUGINS]
 
 # Annotated functions of these modules check shapes and dtypes when they are called or traced.
 if find_spec("beartype"):

@@ -11,14 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from accelerator_programs import BUCKET, MODEL, QUEUES, SEARCHES
 
 from seq2seq.model.config import num_parameters
+from tests.support.programs.accelerator_programs import BUCKET, MODEL, QUEUES, SEARCHES
 
 # A folder with compilers that are not in the environment, where JAX would look for devices.
 COMPILERS = os.environ.get("ACCELERATOR_COMPILERS", "")
 ENVIRONMENT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": "", "PYTHONPATH": COMPILERS}
-SCRIPT = Path(__file__).parent / "accelerator_programs.py"
+SCRIPT = Path(__file__).parent / "support" / "programs" / "accelerator_programs.py"
 
 
 @pytest.mark.slow

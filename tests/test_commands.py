@@ -10,18 +10,18 @@ import signal
 from pathlib import Path
 
 import pytest
-from forked import call_forked, environment_of, start_with_stderr
-from in_process import call_in_process
-from runs import state_bytes
-from tiny import write_corpus
 
 import seq2seq.train
+from tests.support.forked import call_forked, environment_of, start_with_stderr
+from tests.support.in_process import call_in_process
+from tests.support.runs import state_bytes
+from tests.support.tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent
 KOREAN_ENGLISH = ROOT / "configs" / "korean_english.py"
 # A training on four devices has the programs of the trainings in other tests, except its search.
 TINY = (
-    f"--config={ROOT / 'tests' / 'tiny.py'} --config.training.num_steps=6 "
+    f"--config={ROOT / 'tests' / 'support' / 'tiny.py'} --config.training.num_steps=6 "
     "--config.training.log_every=100 --config.decoding.beam_size=4"
 ).split()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parent / "compiler_results.py"
+SCRIPT = Path(__file__).parent / "support" / "programs" / "compiler_results.py"
 WITHOUT_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type=-reduce"
 # Of the largest value of a program. Results in bfloat16 may be rounded to a neighbour.
 TOLERANCES = dict.fromkeys(("post", "rnn_attention", "beam", "sampling", "scoring"), 1e-4)

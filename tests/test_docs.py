@@ -14,7 +14,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from absl import flags
-from documents import (
+from ml_collections import config_flags
+
+from seq2seq.storage.config import Config
+from seq2seq.storage.run import CHANGEABLE
+from tests.support.documents import (
     ROOT,
     TEXTS,
     Command,
@@ -27,11 +31,7 @@ from documents import (
     sections,
     table_rows,
 )
-from forked import call_forked
-from ml_collections import config_flags
-
-from seq2seq.storage.config import Config
-from seq2seq.storage.run import CHANGEABLE
+from tests.support.forked import call_forked
 
 FOLDERS = (
     "seq2seq|runtime|model|data|storage|interop|training|decoding|configs|scripts|examples|"
@@ -63,7 +63,9 @@ def flags_of(script: str) -> set[str]:
 @cache
 def pytest_options() -> set[str]:
     """The options that the project's tests and pytest-testmon add to pytest."""
-    source = (ROOT / "tests" / "acceptance_table.py").read_text(encoding="utf-8")
+    source = (ROOT / "tests" / "support" / "plugins" / "acceptance_table.py").read_text(
+        encoding="utf-8"
+    )
     added = set(re.findall(r'addoption\(\s*"(--[\w-]+)"', source))
     return added | {"--testmon", "--testmon-forceselect"}
 

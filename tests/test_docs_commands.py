@@ -10,14 +10,6 @@ from unittest.mock import patch
 
 import jax
 import pytest
-from documents import ROOT, TEXTS, Command, commands, fenced
-from forked import call_forked
-from in_process import call_in_process
-from object_storage import object_storage
-from tiny import WORDS, tiny_flags
-from tiny_marian import sentencepiece, write_marian
-from tiny_pretrained import write_fairseq, write_t5
-from tiny_tokenizers import model, write, write_multilingual_run
 
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.model.kinds import make_model
@@ -29,6 +21,14 @@ from seq2seq.training import dry_run
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.step import init_state, make_train_step
+from tests.support.documents import ROOT, TEXTS, Command, commands, fenced
+from tests.support.forked import call_forked
+from tests.support.in_process import call_in_process
+from tests.support.models.tiny_marian import sentencepiece, write_marian
+from tests.support.models.tiny_pretrained import write_fairseq, write_t5
+from tests.support.models.tiny_tokenizers import model, write, write_multilingual_run
+from tests.support.object_storage import object_storage
+from tests.support.tiny import WORDS, tiny_flags
 
 
 def write_inputs(path: Path) -> None:

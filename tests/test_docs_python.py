@@ -6,12 +6,12 @@ import json
 import jax
 import numpy as np
 import pytest
-from documents import TEXTS, fenced
-from runs import run_training
-from tiny import tiny_config, write_corpus
 
 from seq2seq import Translator
 from seq2seq.storage.run_files import restore_params
+from tests.support.documents import TEXTS, fenced
+from tests.support.runs import run_training
+from tests.support.tiny import tiny_config, write_corpus
 
 BLOCKS = fenced(TEXTS["docs/PYTHON.md"], "python")
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from documents import ROOT, TEXTS, fenced
-from tiny import tiny_flags, write_corpus
+
+from tests.support.documents import ROOT, TEXTS, fenced
+from tests.support.tiny import tiny_flags, write_corpus
 
 COMMANDS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*", "build", "runs")
@@ -24,8 +25,8 @@ from pathlib import Path
 import pytest
 import seq2seq
 assert Path(seq2seq.__file__).is_relative_to(sys.prefix), seq2seq.__file__
-sys.path.append({str(ROOT / "tests")!r})
-from test_docs_python import run_page
+sys.path.append({str(ROOT)!r})
+from tests.test_docs_python import run_page
 with pytest.MonkeyPatch.context() as patch:
     run_page(Path.cwd(), patch)
 """

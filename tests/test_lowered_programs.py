@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_transformer import SMALL, S, T
 
 from seq2seq.data.batching.packing import Batch
 from seq2seq.decoding.engine.engine import Engine
@@ -26,6 +25,7 @@ from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_eval_step, pmap_train_step
 from seq2seq.training.parameters import parameter_shapes
 from seq2seq.training.step import init_state, make_train_step
+from tests.support.models.small_transformer import SMALL, S, T
 
 PLATFORMS = "cuda", "tpu"
 TRAINING = TrainingConfig(loss_block=5, ema_decay=0.9)

@@ -9,10 +9,10 @@ import re
 
 import pytest
 import yaml
-from documents import ROOT, TEXTS, Command
-from test_docs import check_command
 
 from seq2seq.runtime.errors import CONFIGURATION, DIVERGED
+from tests.support.documents import ROOT, TEXTS, Command
+from tests.test_docs import check_command
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 

@@ -4,10 +4,10 @@ from itertools import product
 from random import Random
 
 import pytest
-from runs import run_training
-from tiny import WORDS, tiny_config
 
 from seq2seq import Translator
+from tests.support.runs import run_training
+from tests.support.tiny import WORDS, tiny_config
 
 TARGETS = {  # tag → target of a source
     ">>upper<<": str.upper,

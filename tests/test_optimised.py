@@ -14,9 +14,6 @@ import pytest
 @pytest.mark.slow
 def test_results_are_bit_identical_with_optimisations():
     environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
-    names = ("decoding/command", "model", "training")
-    folders = [str(Path(__file__).parent / name) for name in names]
-    environment["PYTHONPATH"] = os.pathsep.join([*folders, environment.get("PYTHONPATH", "")])
     environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
     done = subprocess.run(
         [
@@ -28,7 +25,7 @@ def test_results_are_bit_identical_with_optimisations():
             "-q",
             "-p",
             "no:cacheprovider",
-            Path(__file__).parent / "optimised.py",
+            Path(__file__).parent / "support" / "programs" / "optimised.py",
         ],
         env=environment,
         capture_output=True,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from documents import ROOT, fenced
-from forked import call_forked
-from tiny import write_run
 
 from seq2seq.runtime.devices import FUSIONS
+from tests.support.documents import ROOT, fenced
+from tests.support.forked import call_forked
+from tests.support.tiny import write_run
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

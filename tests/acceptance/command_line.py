@@ -9,13 +9,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-import forked
-from forked import call_forked
-from in_process import call_in_process
-from tiny import tiny_flags, write_corpus
-
 import seq2seq.decode
 import seq2seq.train
+from tests.support import forked
+from tests.support.forked import call_forked
+from tests.support.in_process import call_in_process
+from tests.support.tiny import tiny_flags, write_corpus
 
 ROOT = Path(__file__).parent.parent.parent
 TRAIN, DECODE = str(ROOT / "train.py"), str(ROOT / "decode.py")

@@ -1,8 +1,9 @@
 """Fixtures of the acceptance tests: a corpus and an uninterrupted run."""
 
 import pytest
-from processes import Bench
-from tiny import write_corpus
+
+from tests.acceptance.processes import Bench
+from tests.support.tiny import write_corpus
 
 
 @pytest.fixture(scope="session")

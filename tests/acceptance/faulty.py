@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from injection import replace  # noqa: E402
 
 from seq2seq import train  # noqa: E402
 from seq2seq.runtime.command import run_command  # noqa: E402
+from tests.acceptance.injection import replace  # noqa: E402
 
 
 def at_call(point, call, action):
@@ -151,9 +151,9 @@ def watch():
 
 
 def hurry():
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     import pytest
-    from object_storage import shorten_pauses
+
+    from tests.support.object_storage import shorten_pauses
 
     patch = pytest.MonkeyPatch()
     shorten_pauses(patch)

@@ -8,12 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from forked import call_forked, environment_of, start_with_stderr
-from injection import POINTS
-from tiny import tiny_flags
 
 from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.storage.run_files import steps
+from tests.acceptance.injection import POINTS
+from tests.support.forked import call_forked, environment_of, start_with_stderr
+from tests.support.tiny import tiny_flags
 
 ROOT = Path(__file__).parent.parent.parent
 FAULTY = Path(__file__).parent / "faulty.py"

@@ -8,10 +8,10 @@ import shutil
 import subprocess
 
 import pytest
-from processes import contents, ended, error_of, final_state, last_step, wait_for
 
 from seq2seq.storage.manifest import NAME, damage
 from seq2seq.storage.run_files import steps
+from tests.acceptance.processes import contents, ended, error_of, final_state, last_step, wait_for
 
 row = pytest.mark.row
 FLIP = row(

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import DECODE, ROOT, TRAIN, call, decode, train, trained
-from tiny import write_corpus
+
+from tests.acceptance.command_line import DECODE, ROOT, TRAIN, call, decode, train, trained
+from tests.support.tiny import write_corpus
 
 SOURCES = [
     path

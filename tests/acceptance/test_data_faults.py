@@ -5,11 +5,11 @@ import random
 import re
 
 import pytest
-from command_line import train
-from tiny import WORDS, write_corpus
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
+from tests.acceptance.command_line import train
+from tests.support.tiny import WORDS, write_corpus
 
 LINES = 1000
 BROKEN_LOADER = """

@@ -10,12 +10,12 @@ from io import BytesIO
 from itertools import groupby
 
 import pytest
-from command_line import DECODE, ENVIRONMENT, decode, trained
-from forked import Process
 from sentencepiece import SentencePieceTrainer
-from tiny import WORDS, mixed_lines, write_run
 
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from tests.acceptance.command_line import DECODE, ENVIRONMENT, decode, trained
+from tests.support.forked import Process
+from tests.support.tiny import WORDS, mixed_lines, write_run
 
 # decode.py on devices that run out of memory with more than {capacity} sentences in a batch.
 OUT_OF_MEMORY = """

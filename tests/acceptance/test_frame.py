@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from acceptance_table import ROWS, missing, table, write_table
-from injection import POINTS, find, replace
-from processes import at
 from pytest import TestReport
+
+from tests.acceptance.injection import POINTS, find, replace
+from tests.acceptance.processes import at
+from tests.support.plugins.acceptance_table import ROWS, missing, table, write_table
 
 
 def report(number, outcome, seen="", when="call"):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import call_forked
 from safetensors.numpy import load_file, save_file
-from tiny_marian import write_marian
+
+from tests.support.forked import call_forked
+from tests.support.models.tiny_marian import write_marian
 
 ROOT = Path(__file__).parent.parent.parent
 NAME = "model.decoder.layers.1.fc1.weight"

@@ -6,11 +6,11 @@ import signal
 import time
 
 import pytest
-from processes import KILLED, at, ended, final_state, last_step, wait_for
-from runs import run_config, run_training, whole_run
 
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.run_files import steps
+from tests.acceptance.processes import KILLED, at, ended, final_state, last_step, wait_for
+from tests.support.runs import run_config, run_training, whole_run
 
 STEP = "step"
 row = pytest.mark.row

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from processes import Bench, arrays, error_of, final_state, last_step
-from tiny import WORDS
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.storage.run_files import steps
+from tests.acceptance.processes import Bench, arrays, error_of, final_state, last_step
+from tests.support.tiny import WORDS
 
 row = pytest.mark.row
 DIVERGED = row(

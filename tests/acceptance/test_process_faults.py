@@ -7,7 +7,9 @@ import shutil
 import signal
 
 import pytest
-from processes import (
+
+from seq2seq.storage.run_files import steps
+from tests.acceptance.processes import (
     KILLED,
     at,
     batches_of,
@@ -19,9 +21,7 @@ from processes import (
     unfinished,
     wait_for,
 )
-from tiny import write_corpus
-
-from seq2seq.storage.run_files import steps
+from tests.support.tiny import write_corpus
 
 STEP = "step"
 row = pytest.mark.row

@@ -5,16 +5,16 @@ import signal
 import time
 
 import pytest
-from command_line import DECODE, ENVIRONMENT, decode, trained
-from forked import Process
-from object_storage import object_storage
-from processes import KILLED, ended, error_of, final_state, last_step, wait_for
-from test_decoding_faults import text_of
-from tiny import mixed_lines
 
 from seq2seq.runtime import remote
 from seq2seq.runtime.paths import working_copy
 from seq2seq.storage.replica_names import directories_of, steps_among
+from tests.acceptance.command_line import DECODE, ENVIRONMENT, decode, trained
+from tests.acceptance.processes import KILLED, ended, error_of, final_state, last_step, wait_for
+from tests.acceptance.test_decoding_faults import text_of
+from tests.support.forked import Process
+from tests.support.object_storage import object_storage
+from tests.support.tiny import mixed_lines
 
 FLAGS = "--config.training.eval_every=10", "--config.training.checkpoint_every=5"
 ENDLESS = "--config.training.num_steps=1000000"

@@ -11,7 +11,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_transformer import SMALL
 
 from benchmarks.parts import processes, tables
 from benchmarks.parts.catalog import PARTS, Part, chosen_parts
@@ -26,6 +25,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.compile_report import product_flops
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.training.parameters import parameter_shapes
+from tests.support.models.small_transformer import SMALL
 
 ROOT = Path(__file__).parents[2]
 SETTING = {"platform": "cpu", "device": "cpu", "count": 1, "sizes": "tiny"}

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
-from in_process import call_in_process, call_main
-from tiny_marian import SENTENCES, write_marian
 
 from benchmarks import decode_speed, export, marian_parity, window_planning
 from seq2seq.runtime.errors import DATA
+from tests.support.in_process import call_in_process, call_main
+from tests.support.models.tiny_marian import SENTENCES, write_marian
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py"))

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from random_translator import ALL_RULES, LINES, scored, translator_of
-from tiny import WORDS
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.command.formats import formats_of
@@ -13,6 +11,8 @@ from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.results import Hypothesis, Item, Source, Translation
 from seq2seq.runtime.errors import CONFIGURATION, UserError
+from tests.support.models.random_translator import ALL_RULES, LINES, scored, translator_of
+from tests.support.tiny import WORDS
 
 ENDS = dict(forced_end=True, max_length=5, alpha=3.0)
 TEXTS = [*LINES, "zehn " * 60]  # one is blank, the last is truncated

@@ -10,10 +10,6 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from marks import slow_except
-from pairwise import pairwise_rows
-from random_parameters import random_params
-from slow_translator import CustomRule, SlowTranslator
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.results import Item
@@ -21,6 +17,10 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search_rules import forbid_sequences_mask
 from seq2seq.storage.config import DecodingConfig
+from tests.support.marks import slow_except
+from tests.support.models.random_parameters import random_params
+from tests.support.oracles.slow_translator import CustomRule, SlowTranslator
+from tests.support.pairwise import pairwise_rows
 
 SOURCE, TARGET = (
     ListTokenizer("words", "\n".join(words).encode()) for words in ("abcdefghi", "JKLMNOPQR")

@@ -8,8 +8,6 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from tiny import write_run
-from tiny_tokenizers import write_multilingual_run
 
 from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.translator import Translator
@@ -17,6 +15,8 @@ from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.config import load_config, save_config
 from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.run_files import params_directory, restore_params, write_best
+from tests.support.models.tiny_tokenizers import write_multilingual_run
+from tests.support.tiny import write_run
 
 
 def add_checkpoint(run: Path, step: int, params) -> None:

@@ -13,10 +13,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from test_commands import run
-from tiny import WORDS, write_run
-from tiny_marian import SENTENCES, TAGS, write_marian
-from tiny_tokenizers import write_multilingual_run
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.special_tokens import END
@@ -31,6 +27,10 @@ from seq2seq.runtime.devices import FUSIONS
 from seq2seq.runtime.errors import UserError
 from seq2seq.scripts import load_exported
 from seq2seq.scripts.export import chosen_buckets, exported, tokenizer_files
+from tests.support.models.tiny_marian import SENTENCES, TAGS, write_marian
+from tests.support.models.tiny_tokenizers import write_multilingual_run
+from tests.support.tiny import WORDS, write_run
+from tests.test_commands import run
 
 ROOT = Path(__file__).parents[2]
 EXPORT = ROOT / "scripts" / "export.py"

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import tiny_config
-from tiny_tokenizers import multilingual, write_multilingual_run
 
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.resumable_output import hash_of
@@ -13,6 +11,8 @@ from seq2seq.decoding.results import Item, Source
 from seq2seq.decoding.token_ids import encoded_sources
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from tests.support.models.tiny_tokenizers import multilingual, write_multilingual_run
+from tests.support.tiny import tiny_config
 
 ENG, KOR, CC = 61, 62, 63
 LINES = ["ein Hund", "", "Hunde und Hunde", "in"]

@@ -1,14 +1,14 @@
 """Pretokenised input and output: the results are those of text, on either side."""
 
 import pytest
-from random_translator import scored
-from tiny import WORDS, write_run
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import UserError
+from tests.support.models.random_translator import scored
+from tests.support.tiny import WORDS, write_run
 
 LINES = ["eins zwei drei", "", "elf", "sieben 鯨 acht", "vier fünf sechs zehn"]
 

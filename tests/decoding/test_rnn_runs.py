@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import call_forked
-from random_translator import scored
-from runs import run_training, state_bytes
-from tiny import WORDS, tiny_config, tiny_rnn, write_corpus, write_run
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.scripts.pages.attention_data import Example, view_data
+from tests.support.forked import call_forked
+from tests.support.models.random_translator import scored
+from tests.support.runs import run_training, state_bytes
+from tests.support.tiny import WORDS, tiny_config, tiny_rnn, write_corpus, write_run
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("rnn", "rnn_attention")

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from documents import ROOT, fenced
-from echo import echoing_translator
-from random_translator import LINES, scored, translator_of
-from tiny import write_run
-from tiny_marian import SENTENCES, sentencepiece
 
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.hypotheses import Hypotheses
 from seq2seq.model.search_rules import forbid_sequences_mask
 from seq2seq.runtime.errors import UserError
+from tests.support.documents import ROOT, fenced
+from tests.support.models.echo import echoing_translator
+from tests.support.models.random_translator import LINES, scored, translator_of
+from tests.support.models.tiny_marian import SENTENCES, sentencepiece
+from tests.support.tiny import write_run
 
 
 def rules_for(sequences):

@@ -4,8 +4,6 @@ import re
 from dataclasses import fields
 
 import pytest
-from echo import echoing_translator
-from random_translator import translator_of
 
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.search_options import (
@@ -19,6 +17,8 @@ from seq2seq.decoding.search_options import (
 )
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.storage.config import DecodingConfig
+from tests.support.models.echo import echoing_translator
+from tests.support.models.random_translator import translator_of
 
 DRAW = {"temperature", "top_k", "top_p", "seed"}
 SEARCH = {"beam_size", "nbest", "horizon", "stop"}

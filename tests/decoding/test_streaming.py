@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-from echo import in_time
 
 from seq2seq.decoding import streaming
 from seq2seq.decoding.command import progress as module
@@ -17,6 +16,7 @@ from seq2seq.decoding.streaming import in_order, in_order_with_room, weight, win
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.prefetch import Prefetched
 from seq2seq.runtime.streams import note, write_stderr
+from tests.support.models.echo import in_time
 
 
 @pytest.fixture

@@ -6,10 +6,6 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from echo import echoing_translator
-from random_parameters import random_params
-from random_translator import scored, translator_of
-from tiny import WORDS
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.engine import engine
@@ -20,6 +16,10 @@ from seq2seq.model.config import CHOICES, ModelConfig
 from seq2seq.model.hypotheses import Hypotheses
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.storage.config import DecodingConfig
+from tests.support.models.echo import echoing_translator
+from tests.support.models.random_parameters import random_params
+from tests.support.models.random_translator import scored, translator_of
+from tests.support.tiny import WORDS
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import threading
 import jax
 import numpy as np
 import pytest
-from echo import echoing_translator, in_time
-from tiny import WORDS
 
 from seq2seq.decoding.engine.calls import Control, Pace
 from seq2seq.decoding.results import Item
@@ -16,6 +14,8 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.model.hypotheses import Hypotheses
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import text_lines
+from tests.support.models.echo import echoing_translator, in_time
+from tests.support.tiny import WORDS
 
 
 @pytest.fixture

@@ -3,14 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from in_process import call_in_process
-from tiny import WORDS, write_run
-from tiny_pretrained import change_json, write_fairseq, write_pretrained, write_t5
 
 from seq2seq.interop.models import load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA
 from seq2seq.scripts import check_model
 from seq2seq.scripts.checks import reference
+from tests.support.in_process import call_in_process
+from tests.support.models.tiny_pretrained import (
+    change_json,
+    write_fairseq,
+    write_pretrained,
+    write_t5,
+)
+from tests.support.tiny import WORDS, write_run
 
 NAMES = ["files", "fields", "parameters", "tokenizer", "token ids", "logits", "hypotheses"]
 

@@ -8,11 +8,6 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from forked import call_forked
-from runs import run_training
-from tiny import StopAfter, tiny_config
-from tiny_marian import SENTENCES, write_marian
-from traced import shared_steps
 
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
@@ -27,6 +22,11 @@ from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.inputs import prepare_data
 from seq2seq.training.parallel import pmap_eval_step
 from seq2seq.training.vocabulary import find_tokenizers
+from tests.support.forked import call_forked
+from tests.support.models.tiny_marian import SENTENCES, write_marian
+from tests.support.runs import run_training
+from tests.support.tiny import StopAfter, tiny_config
+from tests.support.traced import shared_steps
 
 ROOT = Path(__file__).parents[2]
 

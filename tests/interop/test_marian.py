@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_marian import CONFIG, SHARING, random_model, write_marian
 
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.results import Source
@@ -17,6 +16,7 @@ from seq2seq.interop.models import open_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import DecodingConfig
+from tests.support.models.tiny_marian import CONFIG, SHARING, random_model, write_marian
 
 N, LIMIT, PAD = 4, 11, CONFIG["pad_token_id"]
 EACH = [*zip(SHARING, ("swish", "relu", "gelu"), strict=True)]  # each value once

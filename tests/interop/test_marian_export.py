@@ -7,11 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from marks import slow_except
-from random_parameters import random_params
 from safetensors.numpy import load_file
-from tiny import tiny_config
-from tiny_marian import SENTENCES, sentencepiece, write_marian
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
@@ -32,6 +28,10 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import DecodingConfig
 from seq2seq.storage.run_files import write_run
+from tests.support.marks import slow_except
+from tests.support.models.random_parameters import random_params
+from tests.support.models.tiny_marian import SENTENCES, sentencepiece, write_marian
+from tests.support.tiny import tiny_config
 
 LINES, LIMIT = SENTENCES[:6], 11
 END = 2

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-from marks import slow_except
 from safetensors.numpy import load_file, save_file
-from tiny_pretrained import POSITIONS, libraries, loaded, write_pretrained
 
 from seq2seq.data.tokenizers.tokenizer import ids_without_piece
 from seq2seq.decoding.translator import Translator
 from seq2seq.interop.models import load_params, open_model
 from seq2seq.model.config import num_parameters
 from seq2seq.model.transformer import Transformer
+from tests.support.marks import slow_except
+from tests.support.models.tiny_pretrained import POSITIONS, libraries, loaded, write_pretrained
 
 GATED = {"feed_forward_proj": "gated-gelu"}
 FAMILIES = {

@@ -6,20 +6,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from runs import run_training
 from safetensors.numpy import load_file
-from tiny import tiny_config
-from tiny_marian import SENTENCES
-from tiny_pretrained import (
-    change_json,
-    fairseq_options,
-    libraries,
-    loaded,
-    t5_options,
-    write_fairseq,
-    write_pretrained,
-    write_t5,
-)
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
@@ -29,6 +16,19 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.scripts.convert import export_run, import_model
+from tests.support.models.tiny_marian import SENTENCES
+from tests.support.models.tiny_pretrained import (
+    change_json,
+    fairseq_options,
+    libraries,
+    loaded,
+    t5_options,
+    write_fairseq,
+    write_pretrained,
+    write_t5,
+)
+from tests.support.runs import run_training
+from tests.support.tiny import tiny_config
 
 GATED = {"feed_forward_proj": "gated-gelu"}
 UNTIED = GATED | {"tie_word_embeddings": False}

@@ -7,16 +7,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from tiny import write_run
-from tiny_pretrained import (
-    change_json,
-    fairseq_options,
-    libraries,
-    t5_options,
-    write_fairseq,
-    write_t5,
-)
-from tiny_tokenizers import model, write
 
 from seq2seq.decode import load_translator
 from seq2seq.interop.bart import BART, LEGACY, MBART, PEGASUS
@@ -28,6 +18,16 @@ from seq2seq.interop.t5 import UMT5
 from seq2seq.interop.tokenizer_files import check_tokenizer_class
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.scripts.convert import import_model
+from tests.support.models.tiny_pretrained import (
+    change_json,
+    fairseq_options,
+    libraries,
+    t5_options,
+    write_fairseq,
+    write_t5,
+)
+from tests.support.models.tiny_tokenizers import model, write
+from tests.support.tiny import write_run
 
 
 @pytest.fixture(scope="module", params=["m2m_100", "t5"])

@@ -6,10 +6,6 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from in_process import call_in_process
-from runs import run_training
-from tiny import tiny_config
-from tiny_pretrained import change_json, libraries, loaded, write_pretrained
 
 from benchmarks.fine_tuning_parity import batches_of, losses_of_run, losses_of_transformers
 from seq2seq.decoding.command.formats import formats_of
@@ -19,6 +15,10 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.interop.models import open_model
 from seq2seq.model.config import ModelConfig
 from seq2seq.scripts import attention_page
+from tests.support.in_process import call_in_process
+from tests.support.models.tiny_pretrained import change_json, libraries, loaded, write_pretrained
+from tests.support.runs import run_training
+from tests.support.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
 BEGIN = {"bart": [0], "t5_gated": []}  # tokens at the beginning of each text

@@ -4,11 +4,11 @@ import json
 
 import pytest
 from sentencepiece import SentencePieceProcessor
-from tiny_marian import SENTENCES
-from tiny_tokenizers import CODES, T5, model, write
 
 from seq2seq.data.config import DataConfig
 from seq2seq.interop.models import PRETRAINED
+from tests.support.models.tiny_marian import SENTENCES
+from tests.support.models.tiny_tokenizers import CODES, T5, model, write
 
 ROWS = {row.model_type: row for row in PRETRAINED}
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 from sentencepiece import SentencePieceProcessor
-from tiny_marian import SENTENCES, sentencepiece
-from tiny_tokenizers import CODES, SPECIALS, T5, model, spelled, texts, write
 
 from seq2seq.data.tokenizers.languages import language_id
 from seq2seq.data.tokenizers.sentencepiece_model import packed
@@ -24,6 +22,8 @@ from seq2seq.interop.tokenizer_files import (
     load_t5_tokenizer,
 )
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
+from tests.support.models.tiny_marian import SENTENCES, sentencepiece
+from tests.support.models.tiny_tokenizers import CODES, SPECIALS, T5, model, spelled, texts, write
 
 FAIRSEQ = "sentencepiece__bpe__model"
 

@@ -7,11 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny_marian import write_marian
-from tiny_pretrained import change_json, write_fairseq, write_t5
 
 from seq2seq.interop.models import find_params, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from tests.support.models.tiny_marian import write_marian
+from tests.support.models.tiny_pretrained import change_json, write_fairseq, write_t5
 
 SHARED, OUTPUT = "model.shared.weight", "lm_head.weight"
 ENCODER, DECODER = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))

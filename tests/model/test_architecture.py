@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from numpy_transformer import bucket, numpy_logits, slopes
-from random_parameters import random_params
-from small_transformer import BATCH, SMALL
 
 from seq2seq.model.config import CHOICES, ModelConfig, num_parameters
 from seq2seq.model.encoder_decoder import DecoderState
 from seq2seq.model.positions import PositionBias, alibi_slopes, relative_rows
 from seq2seq.model.transformer import Stack, Transformer
 from seq2seq.training.parameters import parameter_shapes
+from tests.support.models.random_parameters import random_params
+from tests.support.models.small_transformer import BATCH, SMALL
+from tests.support.oracles.numpy_transformer import bucket, numpy_logits, slopes
 
 V = 29
 SIZES = dict(

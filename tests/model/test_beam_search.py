@@ -9,9 +9,12 @@ from itertools import product
 import jax
 import numpy as np
 import pytest
-from marks import slow_except
-from slow_beam_search import every_hypothesis, listed, penalty, rescored
-from table_models import (
+
+from seq2seq.model import platforms
+from seq2seq.model.candidates import candidates, logsumexp, top_k
+from seq2seq.model.hypotheses import length_penalty
+from tests.support.marks import slow_except
+from tests.support.models.table_models import (
     END,
     GREEDY,
     LIMIT,
@@ -30,10 +33,7 @@ from table_models import (
     searcher,
     table_model,
 )
-
-from seq2seq.model import platforms
-from seq2seq.model.candidates import candidates, logsumexp, top_k
-from seq2seq.model.hypotheses import length_penalty
+from tests.support.oracles.slow_beam_search import every_hypothesis, listed, penalty, rescored
 
 # Top-k.
 

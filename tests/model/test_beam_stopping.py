@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow_except
-from slow_beam_search import listed, slow_beam_search, transformers_search
-from table_models import (
+
+from seq2seq.model.beam_search import Options, Queue, beam_search, stopped
+from seq2seq.model.hypotheses import first_live, no_finished
+from tests.support.marks import slow_except
+from tests.support.models.table_models import (
     END,
     GREEDY,
     LIMIT,
@@ -27,9 +29,7 @@ from table_models import (
     table_model,
     trigram_step,
 )
-
-from seq2seq.model.beam_search import Options, Queue, beam_search, stopped
-from seq2seq.model.hypotheses import first_live, no_finished
+from tests.support.oracles.slow_beam_search import listed, slow_beam_search, transformers_search
 
 # Early stopping.
 

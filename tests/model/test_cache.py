@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_transformer import SMALL
-from test_attention import normal
 
 from seq2seq.model import platforms
 from seq2seq.model.attention import KeysValues, dot_product_attention
@@ -22,6 +20,8 @@ from seq2seq.model.cache import (
     extend_cache,
     stored,
 )
+from tests.model.test_attention import normal
+from tests.support.models.small_transformer import SMALL
 
 B, H, K = 3, 2, 11
 

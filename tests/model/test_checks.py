@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import pytest
-from test_attention import B, D, H, K, S, T, normal, random_params
 
 from seq2seq.model.attention import (
     KeysValues,
@@ -32,6 +31,7 @@ from seq2seq.model.sampling import SamplingOptions, sample
 from seq2seq.model.scoring import score_targets
 from seq2seq.model.search_rules import RuleOptions, make_rules
 from seq2seq.model.transformer import Layer, Stack, Transformer
+from tests.model.test_attention import B, D, H, K, S, T, normal, random_params
 
 
 @pytest.fixture(autouse=True)

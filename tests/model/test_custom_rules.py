@@ -6,7 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_search_rules import (
+
+from seq2seq.model.beam_search import Queue, beam_search
+from seq2seq.model.sampling import SamplingOptions, sample
+from seq2seq.model.scoring import target_log_probs
+from seq2seq.model.search_rules import RuleOptions, forbid_sequences_mask, make_rules
+from tests.model.test_search_rules import (
     END,
     LIMIT,
     START,
@@ -20,11 +25,6 @@ from test_search_rules import (
     step_of,
     tables_and_limits,
 )
-
-from seq2seq.model.beam_search import Queue, beam_search
-from seq2seq.model.sampling import SamplingOptions, sample
-from seq2seq.model.scoring import target_log_probs
-from seq2seq.model.search_rules import RuleOptions, forbid_sequences_mask, make_rules
 
 SEQUENCES = [(4,), (3, 5), (5, 5), (3, 3, 6), (6, 5, 3), (6, 6, 6, 6)]
 BIAS = np.random.default_rng(9).normal(0, 1, V).astype(np.float32)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from test_layers import normal
 
 from seq2seq.model.attention import dot_product_attention
 from seq2seq.model.layers import Dropout, FeedForwardParams, dropout, feed_forward, random_bits
+from tests.model.test_layers import normal
 
 B, T, D = 2, 5, 13
 

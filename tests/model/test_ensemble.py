@@ -9,8 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow_except
-from test_search_rules import (
+
+from seq2seq.model.beam_search import beam_search
+from seq2seq.model.sampling import SamplingOptions, sample
+from seq2seq.model.scoring import mean_over_models
+from seq2seq.model.search_rules import penalize_repetition
+from seq2seq.model.translate import ensemble, mixture_logits
+from tests.model.test_search_rules import (
     END,
     LIMIT,
     START,
@@ -25,12 +30,7 @@ from test_search_rules import (
     step_of,
     tables_and_limits,
 )
-
-from seq2seq.model.beam_search import beam_search
-from seq2seq.model.sampling import SamplingOptions, sample
-from seq2seq.model.scoring import mean_over_models
-from seq2seq.model.search_rules import penalize_repetition
-from seq2seq.model.translate import ensemble, mixture_logits
+from tests.support.marks import slow_except
 
 RULES = {
     "none": {},

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_transformer import SMALL
 
 from seq2seq.model import fused_attention as module
 from seq2seq.model.attention import causal_mask, dot_product_attention, segment_mask
@@ -20,6 +19,7 @@ from seq2seq.model.fused_attention import (
 from seq2seq.model.matmul import FULL
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.parameters import parameter_shapes
+from tests.support.models.small_transformer import SMALL
 
 
 def masks(t, s):

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow_except
-from small_transformer import variables_of
 
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.model import platforms
@@ -18,6 +16,8 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.model.inference import inference_variables, original_params
 from seq2seq.model.kinds import make_model
 from seq2seq.storage.config import DecodingConfig
+from tests.support.marks import slow_except
+from tests.support.models.small_transformer import variables_of
 
 # Sizes that tell weights from activations: [B, T] = [2, 3], widths of at least 6.
 SIZES = dict(d_model=8, d_ff=24, num_heads=2, num_layers=1, max_length=16)

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_transformer import SMALL, ids, variables_of
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.layers import LayerNorm
 from seq2seq.model.sampling import SamplingOptions, sample
 from seq2seq.model.scoring import score_targets
 from seq2seq.model.transformer import Transformer
+from tests.support.models.small_transformer import SMALL, ids, variables_of
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-1])

@@ -10,12 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from table_models import END, LIMIT, START, B, V, bigram_step, random_limits, random_tables
 
 from seq2seq.model.beam_search import Queue, beam_search
 from seq2seq.model.sampling import SamplingOptions, sample
 from seq2seq.model.search_rules import RuleOptions, make_rules
 from seq2seq.model.translate import ensemble
+from tests.support.models.table_models import (
+    END,
+    LIMIT,
+    START,
+    B,
+    V,
+    bigram_step,
+    random_limits,
+    random_tables,
+)
 
 NEGATIVE_NAN = np.array(0xFFC00000, np.uint32).view(np.float32)  # top_k sorts NaN by its sign
 BAD = {"nan": np.nan, "negative nan": NEGATIVE_NAN, "inf": np.inf}

@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax.errors import FlaxError
-from small_transformer import BATCH, ONES, POSITIONS, SMALL, V, jitted, variables_of
 
 from seq2seq.configs import base, big
 from seq2seq.model.config import CHOICES, num_parameters
 from seq2seq.model.parameters import parameter
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.parameters import parameter_shapes
+from tests.support.models.small_transformer import (
+    BATCH,
+    ONES,
+    POSITIONS,
+    SMALL,
+    V,
+    jitted,
+    variables_of,
+)
 
 
 def count(tree):

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_transformer import SMALL
 
 from seq2seq.model import candidates, platforms, translate
 from seq2seq.model.cache import StoredKeysValues
 from seq2seq.model.platforms import CPU, GPU, TPU, by_platform, choices_of
 from seq2seq.model.transformer import Transformer
+from tests.support.models.small_transformer import SMALL
 
 NAMES = ("cpu", "cuda", "rocm", "tpu")
 

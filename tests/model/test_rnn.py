@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from marks import slow_except
-from small_transformer import BATCH, SOURCE_LENGTHS, TARGET_LENGTHS, V, ids, jitted, variables_of
 
 from seq2seq.model.config import TRANSFORMER_ONLY, ModelConfig, num_parameters
 from seq2seq.model.encoder_decoder import DecoderState
@@ -29,6 +27,16 @@ from seq2seq.model.rnn import (
 )
 from seq2seq.model.scoring import score_targets
 from seq2seq.model.translate import Request, Search, translate
+from tests.support.marks import slow_except
+from tests.support.models.small_transformer import (
+    BATCH,
+    SOURCE_LENGTHS,
+    TARGET_LENGTHS,
+    V,
+    ids,
+    jitted,
+    variables_of,
+)
 
 D, STEPS, BEAMS, SENTENCES = 30, 5, 3, 2
 KINDS = ("rnn", "rnn_attention")

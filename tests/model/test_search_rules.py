@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_beam_search import listed, slow_beam_search
 
 from seq2seq.model.beam_search import beam_search
 from seq2seq.model.search_rules import RuleOptions, make_rules, no_repeat_ngram_mask
+from tests.support.oracles.slow_beam_search import listed, slow_beam_search
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
 # "free": all tokens of a prefix but the last one cost nothing.

@@ -10,12 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow_except
-from small_transformer import POSITIONS, SMALL, V, ids, variables_of, with_positions
 
 from seq2seq.model.cache import ancestry_mask, empty_caches
 from seq2seq.model.encoder_decoder import DecoderState
 from seq2seq.model.transformer import Stack, Transformer
+from tests.support.marks import slow_except
+from tests.support.models.small_transformer import (
+    POSITIONS,
+    SMALL,
+    V,
+    ids,
+    variables_of,
+    with_positions,
+)
 
 pytestmark = pytest.mark.usefixtures("short_cache_blocks")
 

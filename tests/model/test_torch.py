@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_parameters import random_params
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.positions import sinusoidal_positions
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import cross_entropy
+from tests.support.models.random_parameters import random_params
 
 torch = pytest.importorskip("torch")
 

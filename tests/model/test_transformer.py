@@ -12,8 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from marks import slow_except
-from small_transformer import (
+
+from seq2seq.model.config import CHOICES
+from seq2seq.model.layers import Dropout, Embedding
+from seq2seq.model.transformer import Stack, Transformer
+from tests.support.marks import slow_except
+from tests.support.models.small_transformer import (
     BATCH,
     ONES,
     POSITION_IDS,
@@ -31,10 +35,6 @@ from small_transformer import (
     variables_of,
     with_positions,
 )
-
-from seq2seq.model.config import CHOICES
-from seq2seq.model.layers import Dropout, Embedding
-from seq2seq.model.transformer import Stack, Transformer
 
 PRE_ROTARY = replace(SMALL, norm="pre", positions="rotary")
 

@@ -10,9 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from marks import slow_except
-from random_parameters import random_params
-from slow_beam_search import listed, penalty, rescored, slow_beam_search
 
 from seq2seq.model import translate as module
 from seq2seq.model.beam_search import beam_search
@@ -20,6 +17,9 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.model.translate import Request, Search, translate
 from seq2seq.training.parameters import parameter_shapes
+from tests.support.marks import slow_except
+from tests.support.models.random_parameters import random_params
+from tests.support.oracles.slow_beam_search import listed, penalty, rescored, slow_beam_search
 
 pytestmark = pytest.mark.usefixtures("short_cache_blocks")
 

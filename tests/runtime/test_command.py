@@ -5,14 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from test_commands import ROOT, run
-from tiny import tiny_config
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.devices import prepare_jax, shrink_cache, usable_cores
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.paths import check_local_path
+from tests.support.tiny import tiny_config
+from tests.test_commands import ROOT, run
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/run", "s3://b/a", "file:///tmp/a", "hdfs://a:1/b"])

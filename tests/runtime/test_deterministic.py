@@ -2,8 +2,9 @@
 operations if they are asked for, and no fused reductions in decode.py."""
 
 import pytest
-from forked import ROOT, call_forked
-from tiny import tiny_flags, write_corpus
+
+from tests.support.forked import ROOT, call_forked
+from tests.support.tiny import tiny_flags, write_corpus
 
 # The command with one small program in place of its work, so that XLA dumps its options.
 SCRIPT = """

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from forked import Process, call_forked, environment_of
 
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.files import check_outputs, write_lines
 from seq2seq.runtime.locks import lock_file, locked_output
+from tests.support.forked import Process, call_forked, environment_of
 
 ROOT = Path(__file__).parents[2]
 HOLD = """

@@ -12,10 +12,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from object_storage import object_storage
-from runs import state_bytes
-from several import ROOT, Job, training, write_data
-from tiny import WORDS, write_run
 
 from seq2seq.interop.models import load_params
 from seq2seq.runtime.connection import check_process_flags
@@ -23,6 +19,10 @@ from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.paths import working_copy
 from seq2seq.runtime.remote import list_files
 from seq2seq.storage.run_files import steps
+from tests.support.object_storage import object_storage
+from tests.support.runs import state_bytes
+from tests.support.several import ROOT, Job, training, write_data
+from tests.support.tiny import WORDS, write_run
 
 
 @pytest.fixture(scope="module")

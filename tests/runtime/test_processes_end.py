@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from several import ROOT, Job, training, write_data
-from tiny import StopAfter, tiny_flags
 
 from seq2seq.runtime import connection, processes
 from seq2seq.runtime.errors import UserError
 from seq2seq.storage.run_files import steps
+from tests.support.several import ROOT, Job, training, write_data
+from tests.support.tiny import StopAfter, tiny_flags
 
 
 @pytest.fixture(scope="module")

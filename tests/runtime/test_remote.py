@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from object_storage import forget_file_systems, object_storage, shorten_pauses
 
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.remote import RemoteError, RemoteStream
+from tests.support.object_storage import forget_file_systems, object_storage, shorten_pauses
 
 ROOT = Path(__file__).parents[2]
 PARTS = {"gs": 512 << 10, "s3": 5 << 20}  # the least part of S3

@@ -9,11 +9,11 @@ import threading
 import time
 
 import pytest
-from object_storage import object_storage, shorten_pauses
 
 from seq2seq.runtime import remote, remote_lock
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.remote_lock import RemoteLock
+from tests.support.object_storage import object_storage, shorten_pauses
 
 ME = f"process {os.getpid()} on {platform.node()}"
 NUMBERS = itertools.count()

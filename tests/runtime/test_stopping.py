@@ -4,16 +4,16 @@ import signal
 import threading
 
 import pytest
-from in_process import call_in_process
-from runs import run_training
-from several import training, write_data
-from tiny import StopAfter, tiny_config, write_corpus
 
 from seq2seq import train
 from seq2seq.data.batching.planner import Planner
 from seq2seq.data.batching.windows import Windows
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.run_files import steps
+from tests.support.in_process import call_in_process
+from tests.support.runs import run_training
+from tests.support.several import training, write_data
+from tests.support.tiny import StopAfter, tiny_config, write_corpus
 
 SLOW_PLANS = """
 import sys
@@ -68,7 +68,7 @@ def test_a_signal_takes_effect_during_the_plan_of_an_epoch(tmp_path, monkeypatch
 
     monkeypatch.setattr(Windows, "plan", slow_plan)
     monkeypatch.setattr(Planner, "lookup", needed)
-    monkeypatch.setattr("runs.StopAfter", lambda _: StopWhilePlanning(planning))
+    monkeypatch.setattr("tests.support.runs.StopAfter", lambda _: StopWhilePlanning(planning))
     config = tiny_config(write_corpus(tmp_path / "pairs.tsv", 132))
     try:
         with pytest.raises(Stopped) as stopped:

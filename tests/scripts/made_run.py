@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from tiny import tiny_config
-
 from seq2seq.storage.config import save_config
+from tests.support.tiny import tiny_config
 
 STEPS = (2, 4, 6)
 SOURCE, REFERENCE = "나는 <밥>을 먹었다", "I ate & rice"

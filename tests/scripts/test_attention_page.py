@@ -9,10 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import call_forked
-from in_process import call_in_process
-from made_attention import SOURCE, TARGET, made_attention
-from tiny import write_run
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.scripts import attention_page
@@ -20,6 +16,10 @@ from seq2seq.scripts.attention_page import attention_html
 from seq2seq.scripts.pages.attention_data import Example, attention_section, load_example, view_data
 from seq2seq.scripts.pages.template import json_element
 from seq2seq.storage.config import load_config, save_config
+from tests.scripts.made_attention import SOURCE, TARGET, made_attention
+from tests.support.forked import call_forked
+from tests.support.in_process import call_in_process
+from tests.support.tiny import write_run
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from in_process import call_in_process
 
 from seq2seq.data.korean.english import english
 from seq2seq.data.korean.grammar import Clause, Phrase, Sentence, korean
@@ -45,6 +44,7 @@ from seq2seq.scripts.experiments.source_digest import PACKAGE
 from seq2seq.scripts.experiments.tasks import copying, excluding, reversal
 from seq2seq.scripts.experiments.timing import crossing, growth, median_seconds
 from seq2seq.scripts.experiments.vectors import cosine_distance, found_share, projection
+from tests.support.in_process import call_in_process
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = [pytest.param(name, id=name) for name in claims.NUMBERS]

@@ -5,10 +5,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from forked import call_forked
-from in_process import call_in_process
 
 from seq2seq.scripts import report
+from tests.support.forked import call_forked
+from tests.support.in_process import call_in_process
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"

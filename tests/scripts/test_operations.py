@@ -12,9 +12,6 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from forked import call_forked
-from in_process import call_in_process
-from tiny import tiny_config, tiny_flags, write_corpus, write_run
 
 import seq2seq.decode
 import seq2seq.train
@@ -25,6 +22,9 @@ from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.training_config import TrainingConfig, profile_steps
 from seq2seq.training.memory_check import failed_allocation, out_of_memory_message
 from seq2seq.training.step import TrainState
+from tests.support.forked import call_forked
+from tests.support.in_process import call_in_process
+from tests.support.tiny import tiny_config, tiny_flags, write_corpus, write_run
 
 ROOT = Path(__file__).parents[2]
 TINY = [  # flags of a training with the programs of those in other tests
@@ -87,7 +87,7 @@ def directory(tmp_path_factory):
     return path
 
 
-def training(directory, *flags, config=ROOT / "tests" / "tiny.py"):
+def training(directory, *flags, config=ROOT / "tests" / "support" / "tiny.py"):
     """The flags of a tiny training on the corpus in the directory."""
     corpus = f"--config.data.corpus=tsv:{directory / 'pairs.tsv'}"
     return [f"--config={config}", *TINY, corpus, *flags]

@@ -7,8 +7,6 @@ import re
 
 import numpy as np
 import pytest
-from made_attention import SOURCE, TARGET, made_attention
-from made_run import REFERENCE, made_run
 
 from seq2seq.runtime.errors import UserError
 from seq2seq.scripts.attention_page import attention_html
@@ -17,6 +15,8 @@ from seq2seq.scripts.pages.browser import chromium
 from seq2seq.scripts.pages.run_records import read_records
 from seq2seq.scripts.report import report_html
 from seq2seq.scripts.screenshot import click, point_at
+from tests.scripts.made_attention import SOURCE, TARGET, made_attention
+from tests.scripts.made_run import REFERENCE, made_run
 
 pytestmark = pytest.mark.slow
 

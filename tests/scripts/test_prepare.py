@@ -6,7 +6,6 @@ import json
 import zipfile
 
 import pytest
-from in_process import call_in_process
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
@@ -17,6 +16,7 @@ from seq2seq.scripts import (
     prepare_samsum,
     prepare_scan,
 )
+from tests.support.in_process import call_in_process
 
 DICTIONARY = b"'EM  AH M\r\nREAD  R EH D\r\nREAD  R IY D\r\nREAD  R EH D\r\nA  AH\r\nA(1)  EY\r\n"
 

@@ -7,11 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-import in_process
 import numpy as np
 import pytest
-from forked import call_forked
-from tiny import tiny_flags, write_corpus
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import open_parts
@@ -22,6 +19,9 @@ from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.scripts import prepare_corpus
+from tests.support import in_process
+from tests.support.forked import call_forked
+from tests.support.tiny import tiny_flags, write_corpus
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "prepare_corpus.py"

@@ -8,9 +8,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from forked import call_forked
-from in_process import call_in_process
-from made_run import REFERENCE, SIGNATURE, SOURCE, STEPS, loss_at, made_run
 
 from seq2seq.runtime.errors import UserError
 from seq2seq.scripts import report
@@ -23,6 +20,9 @@ from seq2seq.scripts.pages.report_sections import (
 )
 from seq2seq.scripts.pages.run_records import read_records
 from seq2seq.scripts.report import attention_html, report_html, with_unique_names
+from tests.scripts.made_run import REFERENCE, SIGNATURE, SOURCE, STEPS, loss_at, made_run
+from tests.support.forked import call_forked
+from tests.support.in_process import call_in_process
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,9 +1,9 @@
 """screenshot.py: errors that need no browser. test_pages_in_browser.py has the others."""
 
 import pytest
-from in_process import call_in_process
 
 from seq2seq.scripts import screenshot
+from tests.support.in_process import call_in_process
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """scripts/seeds.py: its output, and what it refuses."""
 
 import pytest
-from in_process import call_in_process
 
 from seq2seq.data.metrics import METRICS
 from seq2seq.runtime.errors import CONFIGURATION, DATA
 from seq2seq.scripts import seeds
+from tests.support.in_process import call_in_process
 
 TEXTS = {
     "reference": ["a b c d e", "f g h i j", "k l m n o"],

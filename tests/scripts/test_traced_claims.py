@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_claims import held, short_corpus  # noqa: F401
 
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments import (
@@ -31,6 +30,7 @@ from seq2seq.scripts.experiments.outcome import rounded
 from seq2seq.scripts.experiments.small_model import Variant, small_config
 from seq2seq.scripts.experiments.tasks import copying
 from seq2seq.training.parameters import init_params
+from tests.scripts.tiny_claims import held, short_corpus  # noqa: F401
 
 # An arm of each module whose programs are not those of the trained claims.
 ARMS = {

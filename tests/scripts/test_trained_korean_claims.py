@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tiny_claims import held, measured, one_compilation, short_corpus  # noqa: F401
 
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.search_rules import RuleOptions
@@ -31,6 +30,7 @@ from seq2seq.scripts.experiments.small_model import (
     token_accuracy,
     train_model,
 )
+from tests.scripts.tiny_claims import held, measured, one_compilation, short_corpus  # noqa: F401
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,6 @@ one decides.
 import jax
 import numpy as np
 import pytest
-from tiny_claims import held, one_compilation  # noqa: F401
 
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments import (
@@ -23,6 +22,7 @@ from seq2seq.scripts.experiments.small_model import (
     small_config,
 )
 from seq2seq.training.parameters import init_params
+from tests.scripts.tiny_claims import held, one_compilation  # noqa: F401
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,6 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from forked import call_forked
-from runs import run_config, run_training, stopped_run, whole_run
-from tiny import write_run
 
 from seq2seq.interop.models import find_params
 from seq2seq.runtime import temporaries
@@ -22,6 +19,9 @@ from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import check_fits_host, read_best, steps, write_best
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.step import TrainState
+from tests.support.forked import call_forked
+from tests.support.runs import run_config, run_training, stopped_run, whole_run
+from tests.support.tiny import write_run
 
 
 def contents(path):

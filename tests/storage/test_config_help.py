@@ -7,10 +7,10 @@ from dataclasses import fields
 import pytest
 from absl import flags
 from ml_collections import config_flags
-from test_configs import NAMES, config_of
 
 from seq2seq.storage.config import Config
 from seq2seq.storage.config_help import OTHER_NAMES, closest_fields, field_list
+from tests.test_configs import NAMES, config_of
 
 FIELDS = {
     f"{part.name}.{field.name}": field for part in fields(Config) for field in fields(part.type)

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import change_metadata, run_config, run_training, stopped_run
 
 from seq2seq.data.config import DataConfig
 from seq2seq.model.config import ModelConfig
@@ -14,6 +13,7 @@ from seq2seq.storage.config import Config, load_config, save_config
 from seq2seq.storage.decoding_config import DecodingConfig
 from seq2seq.storage.migration import FORMAT_VERSION, migrate
 from seq2seq.storage.training_config import TrainingConfig
+from tests.support.runs import change_metadata, run_config, run_training, stopped_run
 
 # config.json as it was written before it had a format_version.
 WITHOUT_VERSION = Path(__file__).parent / "data" / "config_without_version.json"

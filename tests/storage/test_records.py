@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from runs import run_config, run_training, shared_corpus, stopped_run
 
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, OUTPUT, UserError
@@ -18,6 +17,7 @@ from seq2seq.storage.records import commit, metrics_until, read_facts
 from seq2seq.storage.run_files import read_best
 from seq2seq.storage.sizes import disk_forecast
 from seq2seq.training.progress import with_profile
+from tests.support.runs import run_config, run_training, shared_corpus, stopped_run
 
 
 def test_a_directory_without_a_readable_manifest_has_no_part(tmp_path):

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from tiny import tiny_config, write_run
 
 from seq2seq.interop.models import load_params, open_model
 from seq2seq.runtime import remote
@@ -16,6 +15,7 @@ from seq2seq.storage import remote_model as module
 from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.remote_model import _download_files, local_model, model_directory
 from seq2seq.training.vocabulary import initial_tokenizers, is_same_run
+from tests.support.tiny import tiny_config, write_run
 
 
 @pytest.fixture(scope="module")

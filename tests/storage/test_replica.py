@@ -6,7 +6,6 @@ import shutil
 import threading
 
 import pytest
-from object_storage import object_storage, shorten_pauses
 
 from seq2seq.runtime import remote, remote_lock
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
@@ -15,6 +14,7 @@ from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.replica import Replica
 from seq2seq.storage.replica_names import directories_of
+from tests.support.object_storage import object_storage, shorten_pauses
 
 BOTH = pytest.mark.parametrize(
     "storage", [pytest.param("gs", marks=pytest.mark.slow), "s3"], indirect=True

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from absl import flags
-from runs import run_training
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import UserError
 from seq2seq.storage.run_files import read_best, steps
 from seq2seq.training.config_flag import define_config, parsed_config
+from tests.support.runs import run_training
 
 DATA = Path(__file__).parent / "data"
 

@@ -10,15 +10,15 @@ from functools import cache
 from unittest import mock
 
 import jax
-from bag_of_words import MODEL, BagOfWords, RandomTranslator
-from pairwise import pairwise_rows
-from runs import run_training, scratch
-from tiny import WORDS
 
 from seq2seq.data.config import DataConfig
 from seq2seq.model import kinds
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run_files import read_best
+from tests.support.pairwise import pairwise_rows
+from tests.support.runs import run_training, scratch
+from tests.support.tiny import WORDS
+from tests.training.bag_of_words import MODEL, BagOfWords, RandomTranslator
 
 ROWS, STEPS, WARMUP, KEEP, EVERY, EVALUATED = 3, 9, 3, 3, 2, 7
 OPTIONS = {

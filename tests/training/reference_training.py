@@ -9,9 +9,16 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from bag_of_words import BROKEN, BagOfWords, add_gradient, divergence_of, logits_of, pair_sums
 
 from seq2seq.data.special_tokens import END, START
+from tests.training.bag_of_words import (
+    BROKEN,
+    BagOfWords,
+    add_gradient,
+    divergence_of,
+    logits_of,
+    pair_sums,
+)
 
 
 class Pair(NamedTuple):

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from several import training, write_data
-from tiny import StopAfter
 
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.runtime import processes
 from seq2seq.storage.config import TrainingConfig
 from seq2seq.storage.run_files import steps
 from seq2seq.training.trainer import Trainer
+from tests.support.several import training, write_data
+from tests.support.tiny import StopAfter
 
 HOUR = 3600.0
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from tiny import tiny_config, write_run
 
 from seq2seq.data.config import DataConfig
 from seq2seq.decoding import compile_for as decoding
@@ -20,6 +19,7 @@ from seq2seq.storage.config import Config, load_config
 from seq2seq.storage.migration import FORMAT_VERSION
 from seq2seq.training import compile_for as training
 from seq2seq.training.config_flag import config_directory
+from tests.support.tiny import tiny_config, write_run
 
 LIMIT = TPUS["v5e"].memory
 

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 from absl import flags
-from in_process import call_in_process
 from sacrebleu.tokenizers import tokenizer_ja_mecab
-from test_configs import config_of
-from tiny import tiny_config, tiny_flags, write_run
 
 from seq2seq import train
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
@@ -26,6 +23,9 @@ from seq2seq.training.config_flag import (
     run_path,
     with_path_of_config,
 )
+from tests.support.in_process import call_in_process
+from tests.support.tiny import tiny_config, tiny_flags, write_run
+from tests.test_configs import config_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = f"--config={ROOT / 'configs' / 'small.py'}"

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
-from runs import run_training, state_bytes
-from tiny import tiny_config, write_corpus
 
 from seq2seq.data.corpora.corpus import Corpus, Origin
 from seq2seq.data.corpora.counts import Counts
@@ -27,6 +25,8 @@ from seq2seq.training.evaluate import (
 )
 from seq2seq.training.loss import LossSums
 from seq2seq.training.progress import reached_limit
+from tests.support.runs import run_training, state_bytes
+from tests.support.tiny import tiny_config, write_corpus
 
 REFERENCES = [f"the {word} sees the small dog" for word in ("cat", "man", "bird", "king")]
 WRONG = ["no"] * 4

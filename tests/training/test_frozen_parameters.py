@@ -6,9 +6,6 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from runs import run_training, state_bytes
-from small_steps import model
-from tiny import tiny_config, write_corpus, write_run
 
 from seq2seq.interop.models import load_params
 from seq2seq.runtime.errors import CONFIGURATION, UserError
@@ -16,6 +13,9 @@ from seq2seq.runtime.signals import Stopped
 from seq2seq.training import optimizer
 from seq2seq.training.dry_run import dry_run
 from seq2seq.training.parameters import merge_params, parameter_shapes, split_params
+from tests.support.runs import run_training, state_bytes
+from tests.support.tiny import tiny_config, write_corpus, write_run
+from tests.training.small_steps import model
 
 TREE = {
     "encoder": {"layers_0": {"query": 1, "bias": 2}, "norm": {"bias": 3}},

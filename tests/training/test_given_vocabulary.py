@@ -4,13 +4,13 @@ import io
 
 import numpy as np
 import pytest
-from tiny import WORDS, tiny_config, write_corpus
 
 from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.storage.run import Run
 from seq2seq.training.inputs import prepare_data
+from tests.support.tiny import WORDS, tiny_config, write_corpus
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import tiny_config, write_corpus
 
 from seq2seq import train
 from seq2seq.data.batching.batches import DataPosition
@@ -22,6 +21,7 @@ from seq2seq.training import inputs
 from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.inputs import open_corpora, prepare_data, training_batches
 from seq2seq.training.loss import LossSums
+from tests.support.tiny import tiny_config, write_corpus
 
 
 @pytest.fixture

@@ -10,11 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from memory_pairs import MemoryPairs
-from runs import run_config, run_training
-from test_configs import config_of
-from tiny import changed, tiny_config, write_corpus
-from traced import shared_steps
 
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.tokens.pairs import Pairs, ragged
@@ -30,6 +25,11 @@ from seq2seq.training.memory_check import LARGE, out_of_memory_message, size_hin
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.progress import announce
 from seq2seq.training.step import init_state
+from tests.support.memory_pairs import MemoryPairs
+from tests.support.runs import run_config, run_training
+from tests.support.tiny import changed, tiny_config, write_corpus
+from tests.support.traced import shared_steps
+from tests.test_configs import config_of
 
 
 @pytest.fixture

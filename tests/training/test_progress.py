@@ -11,8 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from runs import run_config, run_training, state_bytes, stopped_run, whole_run
-from several import training, write_data
 
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.runtime import processes
@@ -22,6 +20,8 @@ from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run_files import steps
 from seq2seq.training.progress import Progress, Stopwatch, limits_text, reached_limit, seconds_left
 from seq2seq.training.resume import restored_progress
+from tests.support.runs import run_config, run_training, state_bytes, stopped_run, whole_run
+from tests.support.several import training, write_data
 
 HOUR = 3600.0
 

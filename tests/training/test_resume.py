@@ -12,16 +12,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from runs import (
-    change_metadata,
-    run_config,
-    run_training,
-    shared_corpus,
-    state_bytes,
-    stopped_run,
-    whole_run,
-)
-from tiny import WORDS, tiny_config, write_corpus
 
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.tokens.corpus_cache import CorpusCache
@@ -39,6 +29,16 @@ from seq2seq.training import trainer
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.dry_run import dry_run
 from seq2seq.training.resume import changed_files, restore_best
+from tests.support.runs import (
+    change_metadata,
+    run_config,
+    run_training,
+    shared_corpus,
+    state_bytes,
+    stopped_run,
+    whole_run,
+)
+from tests.support.tiny import WORDS, tiny_config, write_corpus
 
 ONE_STEP = {f"training__{name}": 1 for name in ("num_steps", "eval_every", "checkpoint_every")}
 

@@ -7,7 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_steps import (
+
+from seq2seq.data.config import DataConfig
+from seq2seq.data.tokens.pairs import Pairs, ragged
+from seq2seq.model import platforms
+from seq2seq.model.transformer import Transformer
+from seq2seq.runtime.devices import replicated
+from seq2seq.storage.config import Config, TrainingConfig
+from seq2seq.training.evaluate import held_out_loss
+from seq2seq.training.loss import LossSums, cross_entropy
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import split_rows
+from seq2seq.training.step import init_state, loss_sums, make_train_step
+from tests.training.small_steps import (
     D_MODEL,
     ROWS,
     TRAINING,
@@ -24,18 +36,6 @@ from small_steps import (
     spread_over,
     step_on,
 )
-
-from seq2seq.data.config import DataConfig
-from seq2seq.data.tokens.pairs import Pairs, ragged
-from seq2seq.model import platforms
-from seq2seq.model.transformer import Transformer
-from seq2seq.runtime.devices import replicated
-from seq2seq.storage.config import Config, TrainingConfig
-from seq2seq.training.evaluate import held_out_loss
-from seq2seq.training.loss import LossSums, cross_entropy
-from seq2seq.training.optimizer import make_optimizer
-from seq2seq.training.parallel import split_rows
-from seq2seq.training.step import init_state, loss_sums, make_train_step
 
 MICRO = 3
 

@@ -7,8 +7,13 @@ import jax
 import numpy as np
 import optax
 import pytest
-from bag_of_words import BROKEN, BagOfWords
-from small_steps import (
+
+from seq2seq.training.optimizer import make_optimizer
+from seq2seq.training.parallel import pmap_eval_step, split_rows
+from seq2seq.training.parameters import init_params
+from seq2seq.training.step import loss_sums
+from tests.training.bag_of_words import BROKEN, BagOfWords
+from tests.training.small_steps import (
     D_MODEL,
     DROPOUT,
     TRAINING,
@@ -20,11 +25,6 @@ from small_steps import (
     norm,
     sharded_step,
 )
-
-from seq2seq.training.optimizer import make_optimizer
-from seq2seq.training.parallel import pmap_eval_step, split_rows
-from seq2seq.training.parameters import init_params
-from seq2seq.training.step import loss_sums
 
 
 @cache

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
-from runs import run_config, run_training, stopped_run
 
 from seq2seq.storage import checkpoints
 from seq2seq.storage.run_files import restore_params, steps
 from seq2seq.training.trainer import Trainer
+from tests.support.runs import run_config, run_training, stopped_run
 
 
 def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_path, monkeypatch):

@@ -14,8 +14,15 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from bag_of_words import named
-from combined_options import (
+
+from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.runtime.signals import Stopped
+from seq2seq.storage.run_files import steps
+from seq2seq.training.parameters import init_params
+from tests.support.marks import slow_except
+from tests.support.runs import state_bytes
+from tests.training.bag_of_words import named
+from tests.training.combined_options import (
     COUNT,
     EVALUATED,
     EVERY,
@@ -30,14 +37,7 @@ from combined_options import (
     start_run,
     trained,
 )
-from marks import slow_except
-from reference_training import Reference, pairs_of
-from runs import state_bytes
-
-from seq2seq.data.batching.batches import Batches, DataPosition
-from seq2seq.runtime.signals import Stopped
-from seq2seq.storage.run_files import steps
-from seq2seq.training.parameters import init_params
+from tests.training.reference_training import Reference, pairs_of
 
 
 # The first rows have most of the pairs.

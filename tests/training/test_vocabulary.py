@@ -5,8 +5,6 @@ from contextlib import closing
 from copy import deepcopy
 
 import pytest
-from tiny import tiny_config, write_corpus, write_run
-from tiny_tokenizers import multilingual
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import open_parts
@@ -19,6 +17,8 @@ from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.training import vocabulary
 from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
+from tests.support.models.tiny_tokenizers import multilingual
+from tests.support.tiny import tiny_config, write_corpus, write_run
 
 TAGS = ">>rev<<", ">>sw<<"
 

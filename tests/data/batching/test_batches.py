@@ -5,7 +5,6 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-from memory_pairs import MemoryPairs, batches_in_windows
 
 from seq2seq.data.batching.batches import (
     Batches,
@@ -18,6 +17,7 @@ from seq2seq.data.batching.windows import WINDOW, Windows
 from seq2seq.data.special_tokens import END, PAD, START
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.data.tokens.training_pairs import Part
+from tests.support.memory_pairs import MemoryPairs, batches_in_windows
 
 ROWS, SOURCE, TARGET, SEED = 5, 23, 31, 7
 

@@ -6,12 +6,20 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from memory_pairs import MemoryPairs, batches_in_windows
-from test_batches import ROWS, SEED, SOURCE, TARGET, assert_same, batches_of, random_pairs
 
 from seq2seq.data.batching.batches import Batches, DataPosition, num_batches, pairs_left_out
 from seq2seq.data.batching.packing import pack_pairs
 from seq2seq.data.batching.windows import WINDOW
+from tests.data.batching.test_batches import (
+    ROWS,
+    SEED,
+    SOURCE,
+    TARGET,
+    assert_same,
+    batches_of,
+    random_pairs,
+)
+from tests.support.memory_pairs import MemoryPairs, batches_in_windows
 
 
 @pytest.mark.parametrize("count", [1, 3, 53, 211])

@@ -4,7 +4,6 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
-from memory_pairs import MemoryPairs, batches_in_windows
 
 from seq2seq.data.batching.batches import DataPosition, fixed_batches
 from seq2seq.data.batching.loss_weights import label_weights, loss_weight_scale
@@ -15,6 +14,7 @@ from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.data.tokens.encoding import encode_pairs
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.runtime.errors import DATA, UserError
+from tests.support.memory_pairs import MemoryPairs, batches_in_windows
 
 ROWS, SOURCE, TARGET = 5, 23, 31
 

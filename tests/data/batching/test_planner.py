@@ -6,8 +6,6 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from memory_pairs import MemoryPairs, batches_in_windows
-from test_batches import SEED, SOURCE, TARGET, assert_same, random_pairs
 
 from seq2seq.data.batching import planner
 from seq2seq.data.batching.batches import DataPosition
@@ -15,6 +13,8 @@ from seq2seq.data.batching.planner import Planner
 from seq2seq.data.batching.windows import Windows
 from seq2seq.runtime.errors import INTERNAL
 from seq2seq.runtime.workers import WorkerLost
+from tests.data.batching.test_batches import SEED, SOURCE, TARGET, assert_same, random_pairs
+from tests.support.memory_pairs import MemoryPairs, batches_in_windows
 
 
 class LocalPairs(MemoryPairs):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from memory_pairs import MemoryPairs
 
 from seq2seq.data.batching.order import EpochOrder
 from seq2seq.data.batching.windows import Windows, num_windows, row_lengths_in_order, window_slots
 from seq2seq.data.tokens.training_pairs import Part
+from tests.support.memory_pairs import MemoryPairs
 
 CAPACITIES = 32, 40
 

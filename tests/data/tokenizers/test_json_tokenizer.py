@@ -5,8 +5,6 @@ import random
 import sys
 
 import pytest
-from tiny_marian import SENTENCES
-from tiny_tokenizers import CODES, T5, model, spelled, texts, write
 
 from seq2seq.data.tokenizers.json_tokenizer import MARK, JsonTokenizer
 from seq2seq.data.tokenizers.tokenizer import ids_without_piece
@@ -19,6 +17,8 @@ from seq2seq.interop.tokenizer_files import (
     load_t5_tokenizer,
 )
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from tests.support.models.tiny_marian import SENTENCES
+from tests.support.models.tiny_tokenizers import CODES, T5, model, spelled, texts, write
 
 tokenizers = pytest.importorskip("tokenizers")
 

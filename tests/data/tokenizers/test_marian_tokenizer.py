@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from sentencepiece import SentencePieceProcessor
-from tiny_marian import SENTENCES, sentencepiece, write_vocabularies
 
 from seq2seq.data.special_tokens import UNKNOWN
 from seq2seq.data.tokenizers.marian_tokenizer import (
@@ -18,6 +17,7 @@ from seq2seq.data.tokenizers.tokenizer import ids_without_piece
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers
 from seq2seq.interop.marian_files import load_marian_tokenizers
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from tests.support.models.tiny_marian import SENTENCES, sentencepiece, write_vocabularies
 
 TEXTS = [
     *SENTENCES[:4], "", " ", "  two   spaces\tand a tab ",

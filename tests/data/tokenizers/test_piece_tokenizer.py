@@ -1,7 +1,6 @@
 """Lines of pieces: encoding and decoding are inverse, and agree with those of text."""
 
 import pytest
-from tiny_marian import SENTENCES
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.special_tokens import OUR_IDS, Special
@@ -9,6 +8,7 @@ from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.piece_tokenizer import PieceTokenizer, tokenizers_for_pieces
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.runtime.errors import CONFIGURATION, UserError
+from tests.support.models.tiny_marian import SENTENCES
 
 TEXTS = [*SENTENCES[:9], "", "鯨 😀 ▁ <num> <s> </s> <pad> <unk>", "  a  b  "]
 

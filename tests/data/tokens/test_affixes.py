@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_pairs import a_corpus
-from tiny_tokenizers import multilingual
 
 from seq2seq.data.batching.batches import fixed_batches
 from seq2seq.data.config import DataConfig
@@ -13,6 +11,8 @@ from seq2seq.data.special_tokens import Special
 from seq2seq.data.tokens.affixes import Affixes, affixes_of
 from seq2seq.data.tokens.encoding import encode_pairs
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from tests.data.tokens.test_pairs import a_corpus
+from tests.support.models.tiny_tokenizers import multilingual
 
 SOURCES, TARGETS = ["ein Hund", "Hunde"], ["ein Hund und", "ein"]
 ENG, KOR, CC = 61, 62, 63

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import jax
 import pytest
-from forked import call_forked
-from tiny import mixed_lines, write_run
 
 from seq2seq.decode import describe
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.precision import has_bfloat16_instructions
+from tests.support.forked import call_forked
+from tests.support.tiny import mixed_lines, write_run
 
 ROOT = Path(__file__).parents[3]
 

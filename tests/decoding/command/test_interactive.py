@@ -8,9 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from echo import echoing_translator
-from random_translator import LINES, scored, translator_of
-from tiny import write_run
 
 from seq2seq.decoding.command.flags import chosen_formats
 from seq2seq.decoding.command.formats import FORMATS, Formats
@@ -19,6 +16,9 @@ from seq2seq.decoding.command.interactive import Session, Terminal, alignment_te
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.results import Hypothesis, Item, Translation, blank_translation
+from tests.support.models.echo import echoing_translator
+from tests.support.models.random_translator import LINES, scored, translator_of
+from tests.support.tiny import write_run
 
 ROOT = Path(__file__).parents[3]
 HYPOTHESES = [Hypothesis("x y", -0.5), Hypothesis("z", -11.25)]

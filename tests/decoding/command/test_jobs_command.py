@@ -11,9 +11,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from forked import Process, call_forked
-from in_process import call_in_process
-from tiny import WORDS, write_run
 
 import seq2seq.decode
 from seq2seq.data.metrics import bleu, ter
@@ -23,6 +20,9 @@ from seq2seq.runtime.command import exit_at_once
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.lines import LONGEST
 from seq2seq.runtime.signals import Stopped
+from tests.support.forked import Process, call_forked
+from tests.support.in_process import call_in_process
+from tests.support.tiny import WORDS, write_run
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "NPROC": "16", "XLA_FLAGS": os.environ["TESTS_XLA_FLAGS"]}

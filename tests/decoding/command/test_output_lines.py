@@ -4,14 +4,14 @@ import json
 
 import jax
 import pytest
-from echo import echoing_translator
-from random_translator import translator_of
-from tiny import WORDS
 
 from seq2seq.decoding.command.formats import Item, formats_of
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
+from tests.support.models.echo import echoing_translator
+from tests.support.models.random_translator import translator_of
+from tests.support.tiny import WORDS
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ import contextlib
 import gzip
 
 import pytest
-from in_process import call_in_process
-from test_resumable_output import LINES, WHOLE, Killed, Worker, job, source
-from tiny import write_run
 
 import seq2seq.decode
 from seq2seq.decoding.command import job as job_module
@@ -16,6 +13,9 @@ from seq2seq.decoding.command.inputs import Input, check_input
 from seq2seq.decoding.command.results_folder import MARK, results_folder
 from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from seq2seq.runtime.locks import locked_output
+from tests.decoding.command.test_resumable_output import LINES, WHOLE, Killed, Worker, job, source
+from tests.support.in_process import call_in_process
+from tests.support.tiny import write_run
 
 OUTPUT_URL = "memory://bucket/out.txt"
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_translator import scored, texts_of, translator_of
 
 from seq2seq.model.encoder_decoder import DecoderState
+from tests.support.models.random_translator import scored, texts_of, translator_of
 
 SOURCE, TARGET = "eins zwei drei", "vier fünf sechs elf zehn"
 S, T = 4, 6  # tokens of them, with end tokens

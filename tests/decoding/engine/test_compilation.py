@@ -8,13 +8,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from echo import echoing_translator, in_time
-from random_translator import translator_of
-from tiny import WORDS
 
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.compilation import CompilationAhead
 from seq2seq.decoding.results import Item
+from tests.support.models.echo import echoing_translator, in_time
+from tests.support.models.random_translator import translator_of
+from tests.support.tiny import WORDS
 
 SHORT, LONG = "eins zwei", " ".join(["drei"] * 20)  # buckets 16 and 32
 COMPILATION = "/jax/core/compile/backend_compile_duration"

@@ -11,9 +11,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from random_parameters import random_params
-from random_translator import LINES, OPTIONS, translator_of
-from tiny import write_run
 
 from seq2seq.decoding import translator as module
 from seq2seq.decoding.command.formats import Item, formats_of
@@ -26,6 +23,9 @@ from seq2seq.model.translate import Request, Search
 from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, UserError
 from seq2seq.storage import run_files
 from seq2seq.storage.config import DecodingConfig
+from tests.support.models.random_parameters import random_params
+from tests.support.models.random_translator import LINES, OPTIONS, translator_of
+from tests.support.tiny import write_run
 
 
 def test_a_search_and_config_decoding_have_the_same_defaults():

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_translator import LINES, scored, translator_of
 
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.results import Item
 from seq2seq.model.scoring import score_targets
+from tests.support.models.random_translator import LINES, scored, translator_of
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import threading
 
 import jax
 import numpy as np
-from tiny import WORDS
 
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.engine.calls import Control
@@ -13,6 +12,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.hypotheses import Hypotheses
 from seq2seq.storage.config import DecodingConfig
+from tests.support.tiny import WORDS
 
 
 def echoing_translator(control=Control()):  # noqa: B008 – immutable

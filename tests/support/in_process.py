@@ -2,7 +2,7 @@
 
 Trainings share their programs with those of other tests and run on the devices of the tests. What a
 process has of its own (its exit, signals, environment, number of devices) is tested with
-tests/forked.py.
+tests/support/forked.py.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from types import ModuleType
 from unittest.mock import patch
 
 from absl import app, flags
-from forked import Done
-from traced import shared_steps
 
 from seq2seq.runtime.command import code_and_message, parse_flags
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.training import dry_run
+from tests.support.forked import Done
+from tests.support.traced import shared_steps
 
 
 def call_in_process(script: ModuleType, *arguments, stdin: bytes = b"", cwd=os.curdir) -> Done:

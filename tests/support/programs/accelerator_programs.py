@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import jax
 import numpy as np

@@ -4,8 +4,8 @@ import json
 import random
 from functools import cache
 
-from tiny import write_run
-from tiny_marian import SENTENCES, sentencepiece
+from tests.support.models.tiny_marian import SENTENCES, sentencepiece
+from tests.support.tiny import write_run
 
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # also those of Pegasus
 SPECIALS = ["</s>", "<pad>", "<unk>", "<s>", "<mask>", "<mask_1>", "<unk_7>", "<extra_id_3>"]

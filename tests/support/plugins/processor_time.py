@@ -2,8 +2,9 @@
 
 import resource
 
-import forked
 import pytest
+
+from tests.support import forked
 
 WORKERS = pytest.StashKey[list[float]]()  # the seconds of each worker
 

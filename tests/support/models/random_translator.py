@@ -3,14 +3,13 @@
 Each set of options is a program to compile; tests use the same sets where they can.
 """
 
-from random_parameters import random_params
-from tiny import WORDS
-
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
 from seq2seq.storage.config import DecodingConfig
+from tests.support.models.random_parameters import random_params
+from tests.support.tiny import WORDS
 
 LINES = ["eins zwei drei", "", "vier", "elf zehn neun acht sieben", "fünf fünf", "sechs"]
 OPTIONS = dict(beam_size=3, nbest=3, batch_size=3, max_extra_length=6, suppress="<pad> <s> <unk>")

@@ -6,10 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from forked import Process, environment_of
-from tiny import tiny_flags, write_corpus
+from tests.support.forked import Process, environment_of
+from tests.support.tiny import tiny_flags, write_corpus
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 class Job:

@@ -9,10 +9,10 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from slow_beam_search import listed, slow_beam_search
 
 from seq2seq.model.beam_search import beam_search
 from seq2seq.model.hypotheses import Hypotheses
+from tests.support.oracles.slow_beam_search import listed, slow_beam_search
 
 B, V, LIMIT = 23, 11, 7
 START, END = 1, 2

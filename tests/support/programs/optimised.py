@@ -7,15 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_batch_decoding
-import test_sampling
-import test_stepping
-import test_translate
-from runs import run_training, state_bytes
-from tiny import mixed_lines, tiny_config, write_corpus, write_run
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.signals import Stopped
+from tests.decoding.command import test_batch_decoding
+from tests.model import test_sampling, test_stepping, test_translate
+from tests.support.runs import run_training, state_bytes
+from tests.support.tiny import mixed_lines, tiny_config, write_corpus, write_run
 
 pytestmark = pytest.mark.usefixtures("short_cache_blocks")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from select import select
 from typing import NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LONGEST = 500  # seconds; then SIGALRM ends the command
 SERVERS: list[subprocess.Popen] = []
 

@@ -74,7 +74,7 @@ def tiny_config(corpus: str, valid: str = "", **changes: Any) -> Config:
 
 
 def get_config() -> Config:
-    """The config for --config=tests/tiny.py."""
+    """The config for --config=tests/support/tiny.py."""
     return tiny_config(Config().data.corpus)
 
 
@@ -120,9 +120,8 @@ def write_run(
 
     The tokenizer is of WORDS unless one is given. `kind` and `output_bias` are those of the model.
     """
-    from random_parameters import random_params
-
     from seq2seq.storage.run_files import write_run as write
+    from tests.support.models.random_parameters import random_params
 
     config = tiny_config("tsv:nowhere")
     if kind != "transformer":

@@ -9,14 +9,14 @@ from unittest import mock
 
 import jax
 import numpy as np
-from tiny import StopAfter, tiny_config, write_corpus
-from traced import shared_steps
 
 from seq2seq import train
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps
+from tests.support.tiny import StopAfter, tiny_config, write_corpus
+from tests.support.traced import shared_steps
 
 
 def run_training(path, config, stop_after=None, overwrite=False, cache=None):

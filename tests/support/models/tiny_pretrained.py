@@ -5,7 +5,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tiny_tokenizers import CODES, T5, model, write
+
+from tests.support.models.tiny_tokenizers import CODES, T5, model, write
 
 D, F, H, POSITIONS = 16, 23, 2, 40
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -13,11 +13,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from slow_beam_search import Hypothesis, Model, Prefix, penalty, slow_beam_search
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.kinds import make_model
 from seq2seq.storage.config import DecodingConfig
+from tests.support.oracles.slow_beam_search import (
+    Hypothesis,
+    Model,
+    Prefix,
+    penalty,
+    slow_beam_search,
+)
 
 
 class CustomRule(NamedTuple):

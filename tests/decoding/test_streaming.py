@@ -11,8 +11,15 @@ import pytest
 from seq2seq.decoding import streaming
 from seq2seq.decoding.command import progress as module
 from seq2seq.decoding.command.progress import DecodingProgress
-from seq2seq.decoding.results import Item
-from seq2seq.decoding.streaming import in_order, in_order_with_room, weight, windows
+from seq2seq.decoding.results import Item, Source
+from seq2seq.decoding.streaming import (
+    IDLE,
+    WindowFeed,
+    in_order,
+    in_order_with_room,
+    weight,
+    windows,
+)
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.prefetch import Prefetched
 from seq2seq.runtime.streams import note, write_stderr
@@ -122,6 +129,28 @@ def test_a_reader_in_another_thread_has_room_for_the_items_ahead_and_ends_with_t
     stream.close()
     threads[0].join(60)
     assert not threads[0].is_alive()
+
+
+def test_only_lines_that_are_searched_are_in_flight():
+    """Else a pipe that has answered all its lines would be polled without a pause."""
+    waits = []
+
+    class Feed(list):
+        def ready(self, seconds):
+            waits.append(seconds)
+            return bool(self)
+
+        def __next__(self):
+            return self.pop(0)
+
+    blank, text = Source(1, []), Source(2, [4])
+    feed = WindowFeed(Feed([[blank, blank], [text, blank, text]]))
+    results = iter(feed)
+    for lines, in_flight in (2, 0), (3, 2):
+        assert len(next(results)) == lines and feed.in_flight == in_flight
+        assert list(feed.take_blank()) == [1]
+    feed.in_flight -= 2
+    assert next(results) is None and waits == [IDLE, IDLE, IDLE]
 
 
 def test_a_long_target_counts_as_a_long_text():

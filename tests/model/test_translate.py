@@ -241,6 +241,31 @@ def test_padding_rows_have_no_translation_and_do_not_change_others(lanes):
     assert (again.lengths[3:] == 0).all() and np.isneginf(again.scores[3:]).all()
 
 
+def test_encoding_in_parts_equals_encoding_at_once():
+    """Also where the last part has fewer sentences, and before rows of padding."""
+
+    class Stub(Transformer):
+        def empty_encoded(self, sentences, length):
+            return jnp.zeros((sentences, length), int)
+
+        def apply(self, variables, source, segments, method):
+            assert method == "encode_for_search"
+            return 100 * source + segments
+
+    model, source = Stub(tiny_model().config), jnp.asarray(random_source())
+
+    @jax.jit
+    def encoded(lengths):
+        parts = range(1, B + 1)
+        return [module.encode_batches(model, {}, source, lengths, batch) for batch in parts]
+
+    for rows in (B, B - 2):
+        lengths = jnp.asarray(np.where(np.arange(B) < rows, LENGTHS, 0))
+        expected = 100 * source + (jnp.arange(S) < lengths[:, None])
+        for result in encoded(lengths):
+            np.testing.assert_array_equal(result[:rows], expected[:rows])
+
+
 def test_results_do_not_depend_on_ids_beyond_the_length_of_a_source_in_any_bit():
     search, source = translator(tiny_model()), random_source()
     changed = np.where(np.arange(S) < LENGTHS[:, None], source, random_source(1, [S] * B))

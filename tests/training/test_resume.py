@@ -101,24 +101,31 @@ def test_the_best_checkpoint_is_kept_in_addition_to_the_last_and_patience_stops_
 
 
 def test_scores_of_other_sentences_are_not_compared():
-    """A checkpoint names the number of sentences that were translated for its best score."""
+    """A checkpoint names the validation data, and the number of its sentences that were translated
+    for its best score. Other training data does not change the score of a checkpoint."""
     assert stored_data(whole_run(), 12)["eval_sentences"] == run_config().training.eval_sentences
-    valid, lines = {"valid": {"dev.tsv": "0123"}}, []
-    run, data = SimpleNamespace(log=lines.append), SimpleNamespace(files=valid)
+    files, lines = {"train": {"a.tsv": "45"}, "valid": {"dev.tsv": "0123"}}, []
+    run, data = SimpleNamespace(log=lines.append), SimpleNamespace(files=files)
+    other_valid, other_train = (files | {part: {"b.tsv": "67"}} for part in ("valid", "train"))
     entry = {"checkpoint": 4, "chrf": 14.0, "loss": 3.0}
-    stored = {"best": entry, "without_improvement": 1, "evaluated_step": 4, "files": valid}
-    for metric, before, is_reset in (
-        ("chrf", {"eval_sentences": 7}, True),
-        ("chrf", {"eval_sentences": 0}, False),
-        ("chrf", {}, False),  # of an earlier version
-        ("loss", {"eval_sentences": 7}, False),
+    stored = {"best": entry, "without_improvement": 1, "evaluated_step": 4, "files": files}
+    for metric, before, changed in (
+        ("chrf", {"eval_sentences": 7}, "training.eval_sentences"),
+        ("chrf", {"eval_sentences": 0}, ""),
+        ("chrf", {}, ""),  # of an earlier version
+        ("loss", {"eval_sentences": 7}, ""),
+        ("chrf", {"files": other_train, "eval_sentences": 0}, ""),
+        ("loss", {"files": other_train}, ""),
+        ("chrf", {"files": other_valid, "eval_sentences": 0}, "the validation data"),
+        ("loss", {"files": other_valid}, "the validation data"),
     ):
         config = run_config(training__eval_sentences=0, training__best_metric=metric)
         best = BestCheckpoint(metric)
         restore_best(best, stored | before, config, run, data)
-        assert best.entry == ({} if is_reset else entry)
-        warning = "warning: training.eval_sentences has changed: the best score is reset"
-        assert lines == [warning] * is_reset
+        assert best.entry == ({} if changed else entry)
+        assert (
+            lines == [f"warning: {changed} has changed: the best score is reset"][: bool(changed)]
+        )
         lines.clear()
 
 

@@ -3,6 +3,7 @@
 tests/test_docs_commands.py runs the commands.
 """
 
+import doctest
 import re
 import subprocess
 import sys
@@ -293,6 +294,18 @@ def test_the_readme_is_short():
 def test_python_code_compiles(name):
     for code in fenced(TEXTS[name], "python"):
         compile(code, name, "exec")
+
+
+@pytest.mark.slow
+def test_the_results_of_the_tour_are_those_that_it_shows():
+    """All blocks in one namespace; the tour links every claim."""
+    text = TEXTS["docs/TOUR.md"]
+    blocks = "\n".join(fenced(text, "pycon"))
+    example = doctest.DocTestParser().get_doctest(blocks, {}, "docs/TOUR.md", None, 0)
+    assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+    headings = re.findall(r"^## \d+\. .*$", TEXTS["docs/CLAIMS.md"], re.MULTILINE)
+    claims = {target for target in links(text) if target.startswith("CLAIMS.md#")}
+    assert len(claims) == len(headings) == 16
 
 
 def test_the_code_of_reuse_computes_a_decoder_layer_and_plots_its_attention(tmp_path, monkeypatch):

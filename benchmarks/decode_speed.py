@@ -1,13 +1,14 @@
 """Benchmark: decoding speed of one MarianMT model with ours, CTranslate2 and HF generate.
 
     python benchmarks/decode_speed.py --model=DIR --input=FILE [--rounds=2] [--beam_size=4]
-        [--lines=0] [--length=0] [--variants="ours;CTranslate2"]
-DIR is a MarianMT directory. Prints a Markdown table of sentences and output tokens per second,
-warm; recorded in benchmarks/decode_speed.md. Variants alternate; each measurement is a process of
-its own. All use the penalty length^1. The limit of ours and HF is the source length + 50 unless the
-variant sets another one; that of CTranslate2 is 150, which does not slow it down. --length forces
-the number of tokens of every output. The score is the mean of log-probability / length of the
-outputs, computed by our model in float32.
+        [--lines=0] [--length=0] [--shape=wide] [--variants="ours;CTranslate2"]
+DIR is a MarianMT directory; --shape measures a larger model that is made from it
+(benchmarks/parts/larger_marian.py). Prints a Markdown table of sentences and output tokens per
+second, warm; recorded in benchmarks/decode_speed.md. Variants alternate; each measurement is a
+process of its own. All use the penalty length^1. The limit of ours and HF is the source length + 50
+unless the variant sets another one; that of CTranslate2 is 150, which does not slow it down.
+--length forces the number of tokens of every output. The score is the mean of log-probability /
+length of the outputs, computed by our model in float32.
 """
 
 import json
@@ -25,6 +26,7 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.parts.larger_marian import SHAPES, write_larger
 from benchmarks.parts.variants import alternating, chosen, measured, peak_memory
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.lines import text_lines
@@ -231,11 +233,14 @@ def main() -> None:
         print(json.dumps(measure(f)))
         return
     names = chosen(VARIANTS, f.variants)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as larger:
+        if f.shape:
+            write_larger(f.shape, Path(f.model), Path(larger))
+            f.model = larger
         if any(VARIANTS[name][0] == "ctranslate2" for name in names):
             convert_model(f.model, directory)
         results = alternating(names, f.rounds, partial(measured_in_process, f, directory))
-    print_table(f, results)
+        print_table(f, results)
 
 
 def define_flags() -> None:
@@ -244,6 +249,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("beam_size", 4, "1 is greedy.")
     flags.DEFINE_integer("lines", 0, "Number of lines to translate; 0: all.")
     flags.DEFINE_integer("length", 0, "Forced number of tokens of every output; 0: not forced.")
+    flags.DEFINE_enum("shape", "", ["", *SHAPES], "A larger model made from --model.")
     flags.DEFINE_integer("rounds", 2, "Measurements of each variant, alternating.", 1)
     flags.DEFINE_string(
         "variants", "", "Only variants whose name contains one of these strings, separated by ;."

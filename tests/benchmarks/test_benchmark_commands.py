@@ -1,6 +1,5 @@
 """The commands of benchmarks/: their flags and input, and what their peers are asked for."""
 
-import time
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from benchmarks import decode_speed, export, marian_parity, window_planning
-from seq2seq.runtime.errors import DATA
+from benchmarks import decode_speed
 from tests.support.in_process import call_in_process, call_main
 from tests.support.models.tiny_marian import SENTENCES, write_marian
 
@@ -78,70 +76,7 @@ def test_hf_generates_as_many_tokens_as_the_limit(endless, monkeypatch, length):
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_a_last_line_without_a_line_feed_is_read(tmp_path, monkeypatch, end):
+def test_a_last_line_without_a_line_feed_is_read(tmp_path, end):
     (tmp_path / "in").write_text(f"a b c d\u2028e\nf g h i{end}")
     f = SimpleNamespace(input=str(tmp_path / "in"), lines=0)
     assert decode_speed.input_lines(f) == ["a b c d\u2028e", "f g h i"]
-    score = SimpleNamespace(hypotheses=[SimpleNamespace(score=-1.0)])
-    echo = SimpleNamespace(
-        decoding="", translate=lambda lines: lines, score=lambda pairs: [score for _ in pairs]
-    )
-    monkeypatch.setattr(marian_parity, "hf", lambda model, lines: lines)
-    monkeypatch.setattr(marian_parity, "Translator", SimpleNamespace(load=lambda model: echo))
-    paths = (f"--{name}={tmp_path / 'in'}" for name in ("input", "reference"))
-    done = call(marian_parity, "--model=none", *paths)
-    assert done.code == 0, done.err
-    assert "| ours | 100.00 | -1.0000 |\n2 of 2 translations are the same" in done.out
-
-
-@pytest.mark.parametrize("pairs", [1, 2000])
-def test_the_waits_of_a_small_store_are_measured(tmp_path, monkeypatch, pairs):
-    """Its windows have fewer than four batches."""
-    rest = iter(range(100))
-    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda seconds: next(rest))
-    monkeypatch.setattr(window_planning, "time", clock)
-    first, longest = window_planning.waits(window_planning.random_pairs(tmp_path, pairs))
-    assert 0 < first < 60 and 0 < longest < 60
-    assert next(rest) >= 3  # windows
-
-
-ECHO = "class model:\n    translate = staticmethod(lambda lines: lines)\n"
-EXPORT = """
-import os, sys
-run, to = (argument.partition("=")[2] for argument in sys.argv[1:])
-assert os.path.isdir(run), run
-open(to, "w").write("12345")
-"""
-
-
-@pytest.fixture
-def exporting(tmp_path, monkeypatch):
-    """A function that runs benchmarks/export.py with a fake export of the run `here/run`, started
-    in `here`; its models are made by `load`."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "export.py").write_text(EXPORT)
-    (tmp_path / "here" / "run").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(export, "ROOT", tmp_path)
-
-    def run(load, *arguments):
-        monkeypatch.setattr(export, "LOAD", dict.fromkeys(export.LOAD, load))
-        return call(export, "--workdir=run", "--rounds=1", *arguments)
-
-    return run
-
-
-@pytest.mark.parametrize("end", ["", "\n"])
-def test_the_benchmark_of_an_export_takes_relative_paths_and_counts_the_lines(exporting, end):
-    Path("in").write_text(f"a\nb{end}")
-    done = exporting(ECHO, "--input=in")
-    assert done.code == 0, done.err
-    assert "\n5 bytes; 2 lines; byte-identical: yes\n" in done.out
-
-
-def test_the_benchmark_of_an_export_shows_why_a_process_failed(exporting, capfd):
-    Path("in").write_text("a\n")
-    done = exporting("raise ValueError('why')", "--input=in")
-    assert (done.code, done.out) == (1, "") and "ValueError: why" in capfd.readouterr().err
-    missing = exporting(ECHO, "--input=none")
-    assert (missing.code, len(missing.err)) == (DATA, 1) and "does not exist" in missing.err[0]

@@ -7,7 +7,6 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from benchmarks.fine_tuning_parity import batches_of, losses_of_run, losses_of_transformers
 from seq2seq.decoding.command.formats import formats_of
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
@@ -17,6 +16,7 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.scripts import attention_page
 from tests.support.in_process import call_in_process
 from tests.support.models.tiny_pretrained import change_json, libraries, loaded, write_pretrained
+from tests.support.oracles.fine_tuning import batches_of, losses_of_run, losses_of_transformers
 from tests.support.runs import run_training
 from tests.support.tiny import tiny_config
 

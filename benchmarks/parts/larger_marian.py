@@ -1,34 +1,22 @@
-"""Make a large MarianMT model from a small one, for benchmarks, without training it.
+"""Larger MarianMT models made from a small one without training, for benchmarks at other sizes.
 
-    python benchmarks/widened_marian.py --input=DIR --output=DIR
-    python benchmarks/widened_marian.py --input=DIR --output=DIR --vocab_size=58101
-The first form gives twice the width and layers and nearly the same function, for benchmarks at
-realistic output lengths. The second form gives the sizes of most OPUS-MT models (6 + 6 layers,
-512/2048) with random weights written by transformers, and the vocabulary padded to that size with
-<pad> last. It is for benchmarks that force the length of every output.
-
-How the model is widened: every feature is
-duplicated (2j and 2j + 1, for which the sinusoids differ little) and only the first copy has input
-weights, so the function is the same except for positions. Copies of heads and hidden units follow
-the originals and have no output weights. The new layers add 0 to a nearly normalised
-input.
+"wide" has twice the width and layers and nearly the same function, for outputs of realistic
+lengths. Every feature is duplicated (2j and 2j + 1, for which the sinusoids differ little) and only
+the first copy has input weights. Copies of heads and hidden units follow the originals and have no
+output weights. The new layers add 0 to a nearly normalised input.
+"opus" has the sizes of most OPUS-MT models (6 + 6 layers, 512/2048) with random weights written by
+transformers, and a vocabulary padded to OPUS_PIECES with <pad> last, for outputs of forced length.
 """
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
-from absl import flags
 from safetensors.numpy import load_file, save_file
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from seq2seq.runtime.command import run_command
-from seq2seq.runtime.path_flags import define_path
-from seq2seq.runtime.paths import expand_path
-
+SHAPES = ("wide", "opus")
+OPUS_PIECES = 58_101
 # For a weight [out, in]: whether each side is model features (True) or heads / hidden units.
 INNER = {
     "q_proj": (False, True),
@@ -81,7 +69,7 @@ def idle_layer(layer: dict[str, np.ndarray], last: str) -> dict[str, np.ndarray]
     return idle
 
 
-def write_random(source: Path, target: Path, vocab_size: int) -> None:
+def write_opus(source: Path, target: Path, vocab_size: int = OPUS_PIECES) -> None:
     """Write a model of random weights with a padded vocabulary to a copy of `source`."""
     import torch
     from transformers import MarianConfig, MarianMTModel
@@ -103,17 +91,12 @@ def write_random(source: Path, target: Path, vocab_size: int) -> None:
     path.write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
 
 
-def main() -> None:
-    f = flags.FLAGS
-    source, target = Path(expand_path(f.input)), Path(expand_path(f.output))
-    target.mkdir(parents=True, exist_ok=True)
+def write_larger(shape: str, source: Path, target: Path) -> None:
+    """Write the model of a shape of SHAPES made from the directory `source`."""
     for path in source.iterdir():
         if path.suffix != ".safetensors":
             shutil.copyfile(path, target / path.name)
-    if f.vocab_size:
-        write_random(source, target, f.vocab_size)
-    else:
-        write_widened(source, target)
+    (write_opus if shape == "opus" else write_widened)(source, target)
 
 
 def write_widened(source: Path, target: Path) -> None:
@@ -145,13 +128,3 @@ def write_widened(source: Path, target: Path) -> None:
     (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     tensors = {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
-
-
-def define_flags() -> None:
-    define_path("input", None, "A MarianMT directory.", required=True)
-    define_path("output", None, "The directory to write.", required=True)
-    flags.DEFINE_integer("vocab_size", 0, "The vocabulary of a random model; 0: widen.")
-
-
-if __name__ == "__main__":
-    run_command(define_flags, main)

@@ -195,6 +195,7 @@ def refill(
     refilled = search.done & (place <= number)  # [B]
     sentences = jnp.where(refilled, search.next_sentence + place - 1, search.sentences)  # [B]
     index = jnp.arange(group_size, dtype=jnp.int32)  # [R]
+    # Comparisons with all lanes are one operation; the usual binary search is a loop on the device.
     lanes = jnp.searchsorted(place, index + 1, method="compare_all")  # [R]
     # Beyond the last lane, where `load` ignores them, if fewer than R are refilled.
     lanes = jnp.where(index < number, lanes, len(place) + index)

@@ -85,6 +85,7 @@ def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cach
         write = partial(write_entries, block, new, index - first)
         blocks.append(by_platform(lambda choices: choices.cache_by_scatter, write))
         first += block.values.shape[2]
+    # The last entry of any row: `attend_to_cache` reads the same blocks for all rows.
     last = jnp.minimum(index.max() + new.values.shape[2], first) - 1
     return Cache(tuple(blocks), last)
 

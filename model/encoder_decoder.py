@@ -27,8 +27,8 @@ class DecoderState(NamedTuple):
 class EncoderDecoder(nn.Module):
     """Owns the embeddings, shared as `tied_embeddings` says, and computes logits.
 
-    A subclass defines `encode` and `hidden` for teacher forcing; `step` and `empty_caches` for a
-    search; and `encoder_values` and `step_values`, from which batch sizes follow. A search calls
+    A subclass defines `encode` and `hidden` for teacher forcing, and `step` and `empty_caches` for
+    a search. A search calls
     1. `encode_for_search` for the next sources of the queue, a batch at a time,
     2. `memory` when a sentence enters a lane: each step reads it,
     3. `step` for the newest token of all hypotheses.
@@ -82,7 +82,8 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Array, "B T D"]:
         """The decoder's output for each target position, before `logits` (teacher forcing).
 
-        `target` is the decoder's input: the start token, then the target without its end token.
+        `target` is the decoder's input: the start token, then the target without its end token
+        (`shift_right` of model/target_shift.py).
         Segments are 1, 2, … for packed pairs and 0 for padding. Positions default to 0, 1, ….
         """
         raise NotImplementedError
@@ -98,10 +99,22 @@ class EncoderDecoder(nn.Module):
             hidden, self.output_bias if self.config.output_bias else None
         )
 
-    def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
-        """`logits` of `hidden`, whose arguments these are: those at [b, t] predict the token after
-        target[b, t]."""
-        return self.logits(self.hidden(*inputs, **named))
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        source_segments: Int[Array, "B S"],
+        target_segments: Int[Array, "B T"],
+        source_positions: Int[Array, "B S"] | None = None,
+        target_positions: Int[Array, "B T"] | None = None,
+        row_ids: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T V"]:
+        """`logits` of `hidden`: those at [b, t] predict the token after target[b, t]."""
+        segments, positions = (
+            (source_segments, target_segments),
+            (source_positions, target_positions),
+        )
+        return self.logits(self.hidden(source, target, *segments, *positions, row_ids))
 
     # Search.
 
@@ -143,15 +156,4 @@ class EncoderDecoder(nn.Module):
     @nn.nowrap
     def empty_caches(self, lanes: int, steps: int, beams: int) -> Any:
         """The caches of a search before the first step: arrays that begin with B."""
-        raise NotImplementedError
-
-    @nn.nowrap
-    def encoder_values(self, source_length: int) -> int:
-        """The largest number of values in intermediate arrays of `encode` at a time, per source."""
-        raise NotImplementedError
-
-    @nn.nowrap
-    def step_values(self, source_length: int, steps: int, beams: int) -> int:
-        """The largest number of values in intermediate arrays of `step` at a time, per hypothesis.
-        Those of the size of the vocabulary do not count."""
         raise NotImplementedError

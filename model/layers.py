@@ -90,7 +90,7 @@ def embed(
     return rows * jnp.asarray(table.shape[1] ** 0.5, dtype) if scale else rows
 
 
-def logits(
+def vocabulary_logits(
     x: Float[Array, "... D"], table: Float[Array, "V D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "... V"]:
     """x Eᵀ + b in the dtype of x: the linear map before the softmax (section 3.4)."""
@@ -230,7 +230,7 @@ class Embedding(nn.Module):
         self, x: Float[Array, "... D"], bias: Float[Array, " V"] | None = None
     ) -> Float[Array, "... V"]:
         if not self.has_variable("inference", "table"):
-            return logits(x, self.table.astype(self.config.weights_dtype), bias)
+            return vocabulary_logits(x, self.table.astype(self.config.weights_dtype), bias)
         table: Array = self.get_variable("inference", "table")
         if bias_columns := table.shape[1] - self.config.d_model:
             ones = jnp.ones((*x.shape[:-1], bias_columns), x.dtype)

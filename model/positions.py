@@ -64,17 +64,17 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
 
 
 def relative_rows(
-    distances: Int[np.ndarray, " L"], rows: int, longest: int, causal: bool
+    distances: Int[np.ndarray, " L"], rows: int, longest: int, past_only: bool
 ) -> Int[np.ndarray, " L"]:
     """The row for each distance, key − query, in a table of relative positions (Raffel et al. 2020,
     section 2.1): `relative_position_bucket` of T5 with num_buckets = `rows`, max_distance =
-    `longest` and bidirectional = not `causal`.
+    `longest` and bidirectional = not `past_only`.
 
     The nearest keys have a row each. The others share rows for ranges that grow geometrically up to
     the distance `longest`; keys beyond it have the last of these rows. Keys after the query have
-    the second half of the table, or, with `causal`, the row of distance 0.
+    the second half of the table, or, with `past_only`, the row of distance 0.
     """
-    if causal:
+    if past_only:
         first, distance = np.zeros_like(distances), np.maximum(-distances, 0)
     else:
         rows //= 2
@@ -155,7 +155,7 @@ class PositionBias(nn.Module):
     """The bias on scores of a kind of BIASES; owns its parameters."""
 
     config: ModelConfig
-    causal: bool = False  # of a stack whose queries do not attend to later keys
+    past_only: bool = False  # of a stack whose queries do not attend to later keys
 
     @nn.compact
     def __call__(
@@ -171,7 +171,7 @@ def relative_bias(module: PositionBias, distances: Int[np.ndarray, " L"]) -> Flo
     c = module.config
     init = nn.initializers.normal(c.d_model**-0.5)
     table = parameter(module, "table", init, (c.relative_buckets, c.num_heads))
-    rows = relative_rows(distances, c.relative_buckets, c.relative_distance, module.causal)
+    rows = relative_rows(distances, c.relative_buckets, c.relative_distance, module.past_only)
     return table[rows].T
 
 

@@ -400,13 +400,3 @@ class Rnn(EncoderDecoder):
         """Space for the states of every decoder layer, for any number of steps."""
         state = jnp.zeros((lanes, beams, self.config.d_model), self.config.values_dtype)
         return (state,) * self.config.decoder_layers
-
-    @nn.nowrap
-    def encoder_values(self, source_length: int) -> int:
-        """See EncoderDecoder: three gates of inputs and states."""
-        return 2 * source_length * 3 * self.config.d_model
-
-    @nn.nowrap
-    def step_values(self, source_length: int, steps: int, beams: int) -> int:
-        """See EncoderDecoder: the sums of queries and keys."""
-        return source_length * self.config.d_model

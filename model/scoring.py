@@ -15,6 +15,7 @@ from .checks import check_array, check_shape, checked_rules
 from .encoder_decoder import EncoderDecoder
 from .matmul import FULL
 from .search_rules import Rules
+from .target_shift import shift_right
 from .translate import mixture_logits
 
 
@@ -36,18 +37,6 @@ class AttentionWeights(NamedTuple):
     cross: tuple[Float[Array, "B H T S"], ...]
 
 
-def shift_right(target: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
-    """The target shift: decoder input = start token + target without its end; labels = target.
-
-        labels    7 8 e    9 e -      e is the end token, - is padding
-        inputs    s 7 8    s 9 e      s is the start token
-
-    The end token of a shorter target is beyond its length, so nothing attends to it.
-    """
-    start = jnp.full((len(target), 1), start_id, target.dtype)  # [B, 1]
-    return jnp.concatenate([start, target[:, :-1]], axis=1)
-
-
 def teacher_forcing(
     model: EncoderDecoder,
     variables: Any,
@@ -58,7 +47,8 @@ def teacher_forcing(
 ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
     """The logits and the attention weights of a model when each target token is predicted. Source,
     target and lengths include the end tokens. Under jit, unused weights cost nothing."""
-    inputs = shift_right(target, model.config.start_id)  # [B, T]
+    is_first = jnp.arange(target.shape[1]) == 0
+    inputs = shift_right(target, is_first, model.config.start_id)  # [B, T]
     source_segments = segments_of(lengths, source.shape[1])
     target_segments = segments_of(target_lengths, target.shape[1])
     logits, sown = model.apply(

@@ -8,6 +8,8 @@ once and without a cache, and in search, where the T axis holds the N beams and 
 appended to a cache.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
@@ -34,13 +36,13 @@ from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder
 from .fused_attention import attend_on_platform
 from .layers import NORMS, Dropout, FeedForward
-from .positions import BIASES, PositionBias, Positions, bias_owner
+from .positions import PositionBias, Positions, bias_owner
 
 
 class Sublayer(nn.Module):
     """The residual connection, dropout and norm around a sub-layer f (section 3.1).
 
-    post-norm: norm(x + f(x)); pre-norm: x + f(norm(x)). Use as leave(x, f(enter(x))).
+    post-norm: norm(x + f(x)); pre-norm: x + f(norm(x)).
     """
 
     config: ModelConfig
@@ -49,17 +51,15 @@ class Sublayer(nn.Module):
         self.norm = NORMS[self.config.norm_function](self.config)
         self.dropout = Dropout(self.config.dropout)
 
-    def enter(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return self.norm(x) if self.config.norm == "pre" else x
-
-    def leave(
+    def __call__(
         self,
         x: Float[Array, "B T D"],
-        y: Float[Array, "B T D"],
+        f: Callable[[Array], Array],
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        x = x + self.dropout(y, row_ids)
-        return x if self.config.norm == "pre" else self.norm(x)
+        if self.config.norm == "pre":
+            return x + self.dropout(f(self.norm(x)), row_ids)
+        return self.norm(x + self.dropout(f(x), row_ids))
 
 
 class Layer(nn.Module):
@@ -71,11 +71,11 @@ class Layer(nn.Module):
     """
 
     config: ModelConfig
-    causal: bool = False  # selects relative positions (`PositionBias`); it does not mask
+    past_only: bool = False  # relative positions are those of earlier keys (`PositionBias`)
 
     def setup(self) -> None:
         if bias_owner(self.config) == "layer":
-            self.relative_bias = PositionBias(self.config, self.causal)
+            self.relative_bias = PositionBias(self.config, self.past_only)
         self.self_attention = MultiHeadAttention(self.config)
         self.cross_attention = MultiHeadAttention(self.config)
         self.feed_forward = FeedForward(self.config)
@@ -113,24 +113,28 @@ class Layer(nn.Module):
         # The kernels return no weights.
         kernels = self.config.attention_kernels and not self.is_mutable_collection("intermediates")
         attend = attend_on_platform if kernels else dot_product_attention
-        # x and y are [B, T, D].
-        y = self.around_self.enter(x)
-        keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
-        if cache is None:
-            y = self.self_attention(y, keys_values, mask, rotary, row_ids, attend, bias)
-        else:
-            if index is None:
-                raise TypeError("index must be an array [B] with caches; got None")
+        if cache is not None and index is None:
+            raise TypeError("index must be an array [B] with caches; got None")
+
+        def self_attention(y: Array) -> Array:  # [B, T, D]
+            nonlocal cache
+            keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
+            if cache is None or index is None:
+                return self.self_attention(y, keys_values, mask, rotary, row_ids, attend, bias)
             cache = extend_cache(cache, keys_values, index)
-            y = self.self_attention(y, cache, mask, rotary, row_ids, attend_to_cache, bias)
-        x = self.around_self.leave(x, y, row_ids)
+            return self.self_attention(y, cache, mask, rotary, row_ids, attend_to_cache, bias)
+
+        def feed_forward(y: Array) -> Array:  # [B, T, D]
+            return self.feed_forward(y, row_ids)
+
+        x = self.around_self(x, self_attention, row_ids)  # [B, T, D]
         if memory is not None:
-            y = self.around_cross.enter(x)
-            y = self.cross_attention(y, memory, memory_mask, None, row_ids, attend)
-            x = self.around_cross.leave(x, y, row_ids)
-        y = self.around_feed_forward.enter(x)
-        y = self.feed_forward(y, row_ids)
-        return self.around_feed_forward.leave(x, y, row_ids), cache
+
+            def cross_attention(y: Array) -> Array:  # [B, T, D]
+                return self.cross_attention(y, memory, memory_mask, None, row_ids, attend)
+
+            x = self.around_cross(x, cross_attention, row_ids)  # [B, T, D]
+        return self.around_feed_forward(x, feed_forward, row_ids), cache
 
 
 class Stack(nn.Module):
@@ -139,18 +143,18 @@ class Stack(nn.Module):
 
     config: ModelConfig
     num_layers: int
-    causal: bool = False  # selects relative positions (`PositionBias`); it does not mask
+    past_only: bool = False  # relative positions are those of earlier keys (`PositionBias`)
 
     def setup(self) -> None:
         c, norm = self.config, NORMS[self.config.norm_function]
         self.dropout = Dropout(c.dropout)
         self.positions = Positions(c)
         if bias_owner(c) == "stack":
-            self.relative_bias = PositionBias(c, self.causal)
+            self.relative_bias = PositionBias(c, self.past_only)
         if c.embedding_norm:
             self.embedding_norm = norm(c)
         layer = nn.remat(Layer) if c.remat else Layer
-        self.layers = [layer(c, self.causal) for _ in range(self.num_layers)]
+        self.layers = [layer(c, self.past_only) for _ in range(self.num_layers)]
         if c.norm == "pre":
             self.norm = norm(c)
 
@@ -225,7 +229,7 @@ class Transformer(EncoderDecoder):
         super().setup()
         c = self.config
         self.encoder = Stack(c, c.num_layers)
-        self.decoder = Stack(c, c.decoder_layers, causal=True)
+        self.decoder = Stack(c, c.decoder_layers, past_only=True)
 
     def encode(
         self,
@@ -296,21 +300,6 @@ class Transformer(EncoderDecoder):
     def empty_caches(self, lanes: int, steps: int, beams: int) -> tuple[Cache, ...]:
         """See EncoderDecoder."""
         return empty_caches(self.config, lanes, steps, beams)
-
-    @nn.nowrap
-    def encoder_values(self, source_length: int) -> int:
-        """See EncoderDecoder: scores and weights, and the feed-forward activations twice; three
-        times each with a bias on scores and with a gate."""
-        c = self.config
-        attention = (2 + (c.positions in BIASES)) * c.num_heads * source_length
-        return source_length * (attention + (2 + c.gated_feed_forward) * c.d_ff)
-
-    @nn.nowrap
-    def step_values(self, source_length: int, steps: int, beams: int) -> int:
-        """See EncoderDecoder: scores and weights of the self-attention to the cache, and the bias
-        on scores."""
-        c = self.config
-        return (2 + (c.positions in BIASES)) * c.num_heads * steps * beams
 
 
 def default_positions(ids: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -215,7 +215,7 @@ def load_sentences(
     encode = partial(encode_next, models, source, lengths, len(state.decoders[0].lengths))
     encoded = jax.lax.while_loop(needed, encode, state.encoded)
 
-    def put(old: Array, new: Array) -> Array:
+    def write_to_lanes(old: Array, new: Array) -> Array:
         return old.at[lanes].set(new, unique_indices=True)
 
     def loaded(
@@ -224,8 +224,8 @@ def load_sentences(
         rows = jax.tree.map(lambda x: x[sentences % len(x)], output)  # begin with R
         memory = model.apply(variables, rows, method="memory")
         return DecoderState(
-            jax.tree.map(put, decoder.memory, memory),
-            put(decoder.lengths, lengths[sentences]),
+            jax.tree.map(write_to_lanes, decoder.memory, memory),
+            write_to_lanes(decoder.lengths, lengths[sentences]),
             decoder.caches,
         )
 
@@ -245,14 +245,14 @@ def encode_next(
 ) -> Encoded:
     """Encode the next sentences of the queue, as many as there are lanes; these divide Q."""
 
-    def cut(x: Array) -> Array:  # [B, …]
+    def next_rows(x: Array) -> Array:  # [B, …]
         return jax.lax.dynamic_slice_in_dim(x, encoded.sentences, lanes)
 
-    def put(old: Array, new: Array) -> Array:
+    def write_rows(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new, encoded.sentences % len(old), axis=0)
 
     outputs = tuple(
-        jax.tree.map(put, old, encode_sources(*model, cut(source), cut(lengths)))
+        jax.tree.map(write_rows, old, encode_sources(*model, next_rows(source), next_rows(lengths)))
         for model, old in zip(models, encoded.outputs, strict=True)
     )
     return Encoded(outputs, encoded.sentences + lanes)

@@ -85,6 +85,7 @@ def loss_sums(
     has it: then these are the means of the sums of two passes with different dropout."""
     r_drop = 0.0 if key is None else config.r_drop
     if r_drop:
+        # ~id = −1 − id: ids of no other row, so the second half has dropout of its own.
         ids = jnp.concatenate([batch.row_ids, ~batch.row_ids])
         batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), batch)._replace(row_ids=ids)
     variables = {"params": params}

@@ -19,7 +19,14 @@ from seq2seq.model.beam_search import beam_search
 from seq2seq.model.cache import blockwise_attention, empty_caches, extend_cache
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.gru import GruParams, gru
-from seq2seq.model.layers import FeedForwardParams, dropout, embed, feed_forward, layer_norm, logits
+from seq2seq.model.layers import (
+    FeedForwardParams,
+    dropout,
+    embed,
+    feed_forward,
+    layer_norm,
+    vocabulary_logits,
+)
 from seq2seq.model.positions import rotate, sinusoidal_positions
 from seq2seq.model.rnn import (
     AdditiveAttentionParams,
@@ -129,7 +136,7 @@ def feed(x, activation):
      lambda: feed(X, "tanh")),
     (ValueError, "x must have the axes", lambda: feed(X[0], "relu")),
     (TypeError, "ids must be integer; got float32", lambda: embed(X[0], X[..., 0], True)),
-    (ValueError, "x must have the shape", lambda: logits(X, normal(4, D + 1))),
+    (ValueError, "x must have the shape", lambda: vocabulary_logits(X, normal(4, D + 1))),
     (ValueError, r"rate must be in \[0, 1\); got 1.0",
      lambda: dropout(X, 1.0, jax.random.key(0))),
     (TypeError, "target must be integer",

@@ -21,8 +21,8 @@ from seq2seq.model.layers import (
     embed,
     feed_forward,
     layer_norm,
-    logits,
     rms_norm,
+    vocabulary_logits,
 )
 
 B, T, D, F, V = 2, 5, 13, 17, 23
@@ -102,13 +102,13 @@ def test_embeddings_are_rows_times_the_root_of_d_model(scale):
 def test_logits_are_products_with_the_embeddings_in_the_dtype_of_x():
     x, table, bias = normal(B, T, D), normal(V, D), normal(V)
     a, e, b = float64(x, table, bias)
-    np.testing.assert_allclose(jax.jit(logits)(x, table), a @ e.T, atol=1e-5)
-    np.testing.assert_allclose(jax.jit(logits)(x, table, bias), a @ e.T + b, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(vocabulary_logits)(x, table), a @ e.T, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(vocabulary_logits)(x, table, bias), a @ e.T + b, atol=1e-5)
     narrow = x.astype(jnp.bfloat16), table.astype(jnp.bfloat16)
     a, e = float64(*narrow)
-    wide = jax.jit(logits)(narrow[0].astype(jnp.float32), narrow[1])
+    wide = jax.jit(vocabulary_logits)(narrow[0].astype(jnp.float32), narrow[1])
     np.testing.assert_allclose(wide, a @ e.T, atol=1e-5)
-    got = jax.jit(logits)(*narrow)
+    got = jax.jit(vocabulary_logits)(*narrow)
     assert got.dtype == jnp.bfloat16
     np.testing.assert_allclose(got.astype(jnp.float32), a @ e.T, rtol=2**-8)
 
@@ -134,7 +134,13 @@ def test_modules_equal_their_functions_bit_for_bit():
             lambda x: feed_forward(params, x, "relu"),
         ),
         (embedding, {"table": table}, (ids,), "__call__", lambda ids: embed(table, ids, True)),
-        (embedding, {"table": table}, (x, bias), "logits", lambda x, bias: logits(x, table, bias)),
+        (
+            embedding,
+            {"table": table},
+            (x, bias),
+            "logits",
+            lambda x, bias: vocabulary_logits(x, table, bias),
+        ),
     ]
     for module, params_of, inputs, method, function in cases:
         variables = {"params": params_of}

@@ -13,6 +13,7 @@ from seq2seq.data.batching.loss_weights import label_weights
 from seq2seq.data.batching.order import ROWS, Permutation
 from seq2seq.data.special_tokens import Special
 from seq2seq.data.tokens.pairs import Pairs, Ragged, Sides, ragged
+from seq2seq.model.target_shift import shift_right
 
 OPEN_ROWS = 32  # more rows pack better, but slower
 SORTED_PAIRS = 256  # pairs sorted by length at a time: 1 to 2 % more useful tokens
@@ -142,23 +143,6 @@ def pack_rows(
     )
 
 
-def shift_right(labels: np.ndarray, starts: np.ndarray, start_id: int) -> np.ndarray:
-    """The decoder's input for targets that follow one another; `starts` are their first places.
-
-    The target shift: decoder input = start token + target without its end; labels = target. Thus
-    the decoder predicts each token from the tokens before it.
-
-        labels    7 8 e  9 e  5 6 4 e      e is the end token
-        inputs    s 7 8  s 9  s 5 6 4      s is the start token
-
-    `shift_right` of model/scoring.py does the same for one target per row, when given targets are
-    scored. There are two functions because `data` computes in NumPy.
-    """
-    inputs = np.roll(labels, 1)
-    inputs[starts] = start_id
-    return inputs
-
-
 def pack_side(
     side: Ragged,
     rows: np.ndarray,
@@ -208,7 +192,7 @@ def pack_side(
     is_text = np.ones(len(pair), bool)
     is_text[stops - 1 - after_end] = False
     labels[is_text] = side.ids
-    inputs = shift_right(labels, starts, special.start)
+    inputs = shift_right(labels, position == 0, special.start)
 
     packed = []
     pad = special.pad

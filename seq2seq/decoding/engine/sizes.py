@@ -14,6 +14,7 @@ from seq2seq.decoding.engine.requests import max_lengths
 from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.kinds import make_model
 from seq2seq.model.platforms import Choices, choices_of
+from seq2seq.model.positions import BIASES
 from seq2seq.storage.config import DecodingConfig
 
 USABLE = 0.5  # of the memory for a search; the rest is for copies that XLA makes
@@ -96,7 +97,30 @@ def lane_bytes(model: ModelConfig, options: DecodingConfig, source: int, longest
         )
     )
     stored = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
-    step_values = 3 * model.target_vocab_size + module.step_values(source, target, beams)
+    searched_values = 3 * model.target_vocab_size + step_values(model, source, target, beams)
     forced_values = 2 * source * model.target_vocab_size
-    values = max(beams * step_values, module.encoder_values(source), forced_values)
+    values = max(beams * searched_values, encoder_values(model, source), forced_values)
     return stored + 4 * values
+
+
+def encoder_values(model: ModelConfig, source: int) -> int:
+    """The largest number of values in intermediate arrays of the encoder at a time, per source.
+
+    Transformer: scores and weights, and the feed-forward activations twice; three times each with a
+    bias on scores and with a gate. RNN: three gates of inputs and states.
+    """
+    if model.kind != "transformer":
+        return 2 * source * 3 * model.d_model
+    attention = (3 if model.positions in BIASES else 2) * model.num_heads * source
+    return source * (attention + (3 if model.gated_feed_forward else 2) * model.d_ff)
+
+
+def step_values(model: ModelConfig, source: int, steps: int, beams: int) -> int:
+    """The same of a step of the search, per hypothesis, without those of the vocabulary's size.
+
+    Transformer: scores and weights of the self-attention to the cache, and the bias on scores. RNN:
+    the sums of queries and keys.
+    """
+    if model.kind != "transformer":
+        return source * model.d_model
+    return (3 if model.positions in BIASES else 2) * model.num_heads * steps * beams

@@ -9,7 +9,7 @@ import pytest
 from seq2seq.data.batching.packing import first_fit, pack_pairs, pack_side
 from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokens.pairs import ragged
-from seq2seq.model import scoring
+from seq2seq.model.target_shift import shift_right
 
 CAPACITIES = 23, 31
 
@@ -89,7 +89,7 @@ def test_the_decoder_input_of_training_is_that_of_scoring():
     targets = [[7, 8, 6], [9], []]
     starts = np.arange(4)
     inputs, labels, *_ = pack_side(ragged(targets), starts, (3, 5), OUR_IDS)
-    scored = np.asarray(scoring.shift_right(jnp.asarray(labels), OUR_IDS.start))
+    scored = np.asarray(shift_right(jnp.asarray(labels), jnp.arange(5) == 0, OUR_IDS.start))
     for row, target in enumerate(targets):
         tokens = len(target) + 1
         assert inputs[row, :tokens].tolist() == [OUR_IDS.start, *target]

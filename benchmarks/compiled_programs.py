@@ -52,7 +52,7 @@ def decoding(size: str, dtype: str, beams: int, target: Target) -> tuple[Traced,
     """(program of the bucket of 32 tokens, description of the work, sentences at once)."""
     model, options = FULL.decoding[size], DecodingConfig(beam_size=beams)
     config: ModelConfig = replace(model, dtype=dtype)
-    engine = Engine([config], options, ())
+    engine = Engine([config], options)
     set_sizes(engine, options, target)
     program = search_program(engine, [parameter_shapes(config)], BUCKET, target)
     lanes = engine.lanes.of(BUCKET)

@@ -97,7 +97,7 @@ def ours(directory: Path, beam_size: int, length: int, dtype: str) -> Translate:
     options = DecodingConfig(
         beam_size=beam_size, alpha=1.0, power_penalty=True, dtype=dtype, **forced
     )
-    engine = Engine([config], options, ())
+    engine = Engine([config], options)
     engine.use(load_pretrained(row, directory))
 
     def run(sources: list[list[int]]) -> int:

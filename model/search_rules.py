@@ -34,12 +34,14 @@ class RuleOptions(NamedTuple):
     """The rules with one value for all sentences; each default disables its rule.
 
     `suppress` are tokens that are never generated; `renormalize` shares their probability among the
-    others, after the repetition penalty. `custom` is a caller's function, which is applied first:
+    others, after the repetition penalty. `suppress_first` are not the first token after a prefix,
+    and their probability is not shared. `custom` is a caller's function, which is applied first:
     the other rules get its results. A traced `repetition_penalty` is applied for any value; the
     other fields are static.
     """
 
     suppress: tuple[int, ...] = ()
+    suppress_first: tuple[int, ...] = ()
     renormalize: bool = False
     repetition_penalty: float | Array = 1.0
     no_repeat_ngram: int = 0
@@ -47,9 +49,9 @@ class RuleOptions(NamedTuple):
 
     def for_scoring(self) -> "RuleOptions":
         """The rules that apply to a given target too: suppressed tokens and the changes of
-        log-probabilities. A ban of n-grams restricts only the choice of tokens in a search;
-        `custom` is assumed to be such a rule."""
-        return self._replace(no_repeat_ngram=0, custom=None)
+        log-probabilities. A ban of n-grams and one of first tokens restrict only the choice of
+        tokens in a search; `custom` is assumed to be such a rule."""
+        return self._replace(no_repeat_ngram=0, suppress_first=(), custom=None)
 
 
 NO_RULES = RuleOptions()
@@ -109,6 +111,13 @@ def forbid_sequences_mask(
         matches = (equal & (at >= 0)[:, None, None]).all(axis=-1)
         forbidden |= jnp.zeros_like(forbidden).at[..., tokens[:, -1]].max(matches)
     return ~forbidden
+
+
+def suppress_first_mask(
+    t: Int[Array, " B"], first: Int[Array, " B"] | int, tokens: Tokens, vocab: int
+) -> Bool[Array, "B 1 V"]:
+    """None of the `tokens` at step `first`."""
+    return (t != first)[:, None, None] | ~jnp.isin(jnp.arange(vocab), jnp.array(tokens))
 
 
 def min_length_mask(
@@ -202,6 +211,9 @@ def make_rules(
                 allowed &= no_repeat_ngram_mask(history, t, vocab, options.no_repeat_ngram)
             if min_lengths is not None:
                 allowed &= min_length_mask(t, min_lengths[sentences], vocab, end_id)
+            if options.suppress_first:
+                first = 0 if prefix is None else prefix[1][sentences]
+                allowed &= suppress_first_mask(t, first, options.suppress_first, vocab)
             if prefix is not None:
                 tokens, lengths = prefix[0][sentences], prefix[1][sentences]  # [B, P], [B]
                 wanted = prefix_mask(tokens, lengths, t, vocab)

@@ -52,8 +52,8 @@ def rows(directory: Path, texts: list[str]) -> Iterator[Row]:
     paths = [path for path in sorted(directory.iterdir()) if path.is_file()]
     sizes = (f"{path.name} ({path.stat().st_size / 1e6:,.1f} MB)" for path in paths)
     yield "files", PASSED, ", ".join(sizes)
-    (line,) = stated_settings(directory, config, config.decoding, config.data)
-    yield "fields", PASSED, line
+    lines = stated_settings(directory, config, config.decoding, config.data)
+    yield "fields", PASSED, "; ".join(lines)
     count = sum(array.size for array in jax.tree.leaves(params))
     yield "parameters", PASSED, f"{count:,}, all of them finite"
     comparison = Comparison(directory, config, tokenizers, params, texts)

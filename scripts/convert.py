@@ -15,6 +15,7 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from seq2seq.interop.generation import unknown_settings
 from seq2seq.interop.models import (
     check_family,
     current_checkpoint,
@@ -27,6 +28,7 @@ from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.files import new_directory
 from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.streams import note
 from seq2seq.storage.run_files import write_run
 
 
@@ -45,6 +47,8 @@ def import_model(directory: Path, run: Path) -> None:
     with new_directory(run) as new:
         prepare_jax("off", 1)
         write_run(new, config, tokenizers, load_params(directory, "best"))
+    for line in unknown_settings(directory):
+        note(line)
     print(
         f"translate with: python decode.py --workdir={run} --input=FILE\n"
         "fine-tune with: DATA=DIRECTORY python train.py --config=configs/fine_tune.py "

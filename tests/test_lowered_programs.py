@@ -87,7 +87,7 @@ def traced(program, dtype):
         weights = np.float32([0.3, 0.7])
         run = scoring_program((model, model), NO_RULES)
         return run.trace([variables] * 2, weights, *sources, *sources, None)
-    engine = Engine([model.config], SEARCHES[program], ())
+    engine = Engine([model.config], SEARCHES[program])
     request = Request(*sources, limits=integers(6))
     return compiled(engine._program(16)).trace([variables], request, integers(6), engine._values)
 

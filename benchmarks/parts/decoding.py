@@ -126,7 +126,7 @@ def engine_rows(sizes: Sizes, deadline: float, size: str, beams: int) -> Iterato
     length = sizes.output_length
     forced = dict(min_length=length, max_length=length, max_extra_length=length)
     config = sizes.decoding[size]
-    engine = Engine([config], DecodingConfig(beam_size=beams, dtype=DTYPE, **forced), ())
+    engine = Engine([config], DecodingConfig(beam_size=beams, dtype=DTYPE, **forced))
     engine.use(random_variables(config)["params"])
     bucket = next(bucket for bucket in engine.buckets if bucket >= sizes.source_length)
     hypotheses = sizes.hypotheses[len(sizes.hypotheses) // 2]

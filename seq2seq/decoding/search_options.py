@@ -32,6 +32,7 @@ EFFECTS: dict[str, tuple[str, ...]] = {
     "repetition_penalty": (*SEARCHES, SCORE),
     "no_repeat_ngram": SEARCHES,
     "suppress": (*SEARCHES, SCORE),
+    "suppress_first": SEARCHES,
     "forced_prefix": (*SEARCHES, SCORE, ALIGN),
     "forced_end": (*SEARCHES, SCORE),
     "renormalize": (*SEARCHES, SCORE),

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from seq2seq.data.config import LANGUAGES, TEMPLATES, DataConfig
+from seq2seq.interop.generation import unknown_settings
 from seq2seq.interop.models import family_of
 from seq2seq.storage.config import Config, DecodingConfig
 
@@ -15,8 +16,8 @@ def stated_settings(
     directory: Path, stored: Config, decoding: DecodingConfig, data: DataConfig
 ) -> Iterator[str]:
     """A line with the settings of `stored`, the config of the directory, that differ from the
-    defaults of this project, and one with those that `decoding` or `data` override. None for a run,
-    whose settings its user has chosen."""
+    defaults of this project, one with those that `decoding` or `data` override, and a warning about
+    unknown ones. None for a run, whose settings its user has chosen."""
     if (family := family_of(directory)) is None:
         return
     default, settings, overridden = Config(), [], []
@@ -33,3 +34,4 @@ def stated_settings(
     yield f"settings of {directory} ({family.name}): {', '.join(settings) or 'the defaults'}"
     if overridden:
         yield f"settings that are overridden: {', '.join(overridden)}"
+    yield from unknown_settings(directory)

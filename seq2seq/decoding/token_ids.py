@@ -64,13 +64,13 @@ def prefix_ids(tokenizer: Tokenizer, number: int, prefix: str, unknown_id: int) 
 def piece_ids(
     decoding: DecodingConfig, option: str, tokenizer: Tokenizer, end_id: int
 ) -> tuple[int, ...]:
-    """The ids of the pieces of `suppress` or `forced_prefix`. UserError(CONFIGURATION) for an
-    unknown piece."""
+    """The ids of the pieces of an option (`Pieces`). UserError(CONFIGURATION) for an unknown piece,
+    and for the end token unless it is only not the first one."""
     ids = []
     for piece in getattr(decoding, option).split():
         id_ = tokenizer.id_of(piece)
-        if id_ is None or id_ == end_id:
-            verb = "suppressed" if option == "suppress" else "forced"
+        if id_ is None or (id_ == end_id and option != "suppress_first"):
+            verb = "forced" if option == "forced_prefix" else "suppressed"
             raise UserError(
                 CONFIGURATION,
                 f"decoding.{option}: {piece!r} cannot be {verb}: expected pieces of the "

@@ -17,7 +17,7 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.engine.programs import check_rules
+from seq2seq.decoding.engine.programs import Pieces, check_rules
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.ensembles import Member, members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.languages import LineAffixes, with_languages
@@ -78,12 +78,15 @@ class Translator:
             models = [replace(model, start_id=start) for model in models]
         self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self._control = control
-        suppress, forced = (
-            piece_ids(decoding, option, self.target_tokenizer, models[0].end_id)
-            for option in ("suppress", "forced_prefix")
+        pieces = Pieces(
+            *(
+                piece_ids(decoding, option, self.target_tokenizer, models[0].end_id)
+                for option in Pieces._fields
+            )
         )
-        suppress += (*ids_without_piece(self.target_tokenizer, models[0].target_vocab_size),)
-        self.engine = Engine(models, decoding, suppress, weights, rules, control, forced)
+        without = ids_without_piece(self.target_tokenizer, models[0].target_vocab_size)
+        pieces = pieces._replace(suppress=(*pieces.suppress, *without))
+        self.engine = Engine(models, decoding, pieces, weights, rules, control)
         check_affixes(self.engine, data)
         self.forcing = TeacherForcing(self.engine, decoding, tokenizers, self.affixes_of_line)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)

@@ -1,24 +1,46 @@
 """Generation settings of transformers as a DecodingConfig.
 
-UserError(CHECKPOINT) that names the field if a setting is not supported.
+A field is applied (APPLIED), without influence on the best hypothesis (NO_INFLUENCE), or refused
+unless it is off (OFF): UserError(CHECKPOINT) that names it. All others are listed in a warning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.interop.json_fields import JsonFields, read_json
+from seq2seq.interop.json_fields import SHOWN, JsonFields, read_json
 from seq2seq.model.config import ModelConfig
 from seq2seq.storage.decoding_config import DecodingConfig
 
-# Unsupported fields of generation_config.json (or config.json, where older versions of transformers
-# put them): they must be absent, null, or have this value, which turns them off.
-OFF = {
+# Fields of generation_config.json (or config.json, where older versions of transformers put them).
+APPLIED = {
+    "num_beams", "early_stopping", "length_penalty", "renormalize_logits", "no_repeat_ngram_size",
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "bad_words_ids",
+    "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
+    "eos_token_id", "decoder_start_token_id", "pad_token_id", "bos_token_id",
+}  # fmt: skip
+NO_INFLUENCE = {
+    "_from_model_config", "_commit_hash", "transformers_version", "use_model_defaults",
+    # What is returned besides the best hypothesis.
+    "num_return_sequences", "return_dict_in_generate", "output_scores", "output_logits",
+    "output_attentions", "output_hidden_states",
+    # Of sampling, which do_sample turns on.
+    "temperature", "top_k", "top_p", "top_h", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    # How the same values are computed.
+    "use_cache", "cache_implementation", "cache_config", "return_legacy_cache", "low_memory",
+    "max_cache_len", "prefill_chunk_size", "compile_config", "disable_compile",
+    "remove_invalid_values", "continuous_batching_config",
+    # Drafts by a smaller model or from the source, which the model verifies.
+    "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind",
+    "target_lookbehind", "prompt_lookup_num_tokens", "max_matching_ngram_size",
+}  # fmt: skip
+OFF = {  # expected: absent, null, or this value
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0,
     "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0,
-    "suppress_tokens": [], "begin_suppress_tokens": [], "force_words_ids": [], "constraints": [],
+    "force_words_ids": [], "constraints": [],
     "sequence_bias": {}, "exponential_decay_length_penalty": None,
     "stop_strings": None, "watermarking_config": None, "token_healing": False,
 }  # fmt: skip
@@ -37,6 +59,23 @@ def generation_fields(directory: Path, config: JsonFields) -> JsonFields:
     if config.boolean("force_bos_token_to_be_generated", False):
         return config.updated({"forced_bos_token_id": config.get("bos_token_id")})
     return config
+
+
+def unknown_settings(directory: Path) -> Iterator[str]:
+    """A warning that names the fields of generation_config.json that have no meaning here."""
+    path = directory / "generation_config.json"
+    content = read_json(path) if path.exists() else {}
+    known = {*APPLIED, *NO_INFLUENCE, *OFF}
+    unknown = [
+        f"{name}={v!r}"[:SHOWN]
+        for name, v in content.items()
+        if name not in known and v is not None
+    ]
+    if unknown:
+        yield (
+            f"warning: {path}: {', '.join(unknown)} is unknown and not applied; translations can "
+            "differ from those of transformers"
+        )
 
 
 def decoding_of(fields: JsonFields, model: ModelConfig, target: Tokenizer) -> DecodingConfig:
@@ -92,7 +131,8 @@ def common_decoding(
         min_length=min_length,
         no_repeat_ngram=ngram,
         forced_prefix=_forced_piece(fields, target, model.end_id),
-        suppress=" ".join(_suppressed_pieces(fields, target)),
+        suppress=" ".join(_suppressed_pieces(fields, target, model.end_id)),
+        suppress_first=" ".join(_pieces(fields, "begin_suppress_tokens", target)),
         renormalize=fields.boolean("renormalize_logits", False),
     )
 
@@ -134,13 +174,23 @@ def _piece(fields: JsonFields, field: str, target: Tokenizer, token: int) -> str
     return piece
 
 
-def _suppressed_pieces(fields: JsonFields, target: Tokenizer) -> Iterator[str]:
-    """The pieces of bad_words_ids that the target vocabulary has."""
-    words = fields.get("bad_words_ids")
-    if not isinstance(words, list | None):
+def _pieces(fields: JsonFields, field: str, target: Tokenizer, never: int = -1) -> list[str]:
+    """The pieces of a list of ids that the target vocabulary has; the id `never` is refused."""
+    ids = fields.get(field) or []
+    if not isinstance(ids, list) or not all(type(i) is int and i >= 0 and i != never for i in ids):
+        fields.refuse(field, f"a list of ids{f' without eos_token_id, {never}' * (never >= 0)}")
+    return [_piece(fields, field, target, token) for token in ids if token < target.size]
+
+
+def _suppressed_pieces(fields: JsonFields, target: Tokenizer, end_id: int) -> Iterable[str]:
+    """The pieces of bad_words_ids and suppress_tokens that the target vocabulary has. The end token
+    as a bad word has no effect, as in transformers."""
+    words = fields.get("bad_words_ids") or []
+    if not isinstance(words, list) or not all(isinstance(ids, list) for ids in words):
         fields.refuse("bad_words_ids", "a list of lists of one id")
-    for ids in words or []:
-        if not isinstance(ids, list) or len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
+    for ids in words:
+        if len(ids) != 1 or type(ids[0]) is not int or ids[0] < 0:
             fields.refuse("bad_words_ids", "lists of one id each, at least 0")
-        if ids[0] < target.size:
-            yield _piece(fields, "bad_words_ids", target, ids[0])
+    tokens = [ids[0] for ids in words if ids[0] < target.size and ids[0] != end_id]
+    pieces = [_piece(fields, "bad_words_ids", target, token) for token in tokens]
+    return dict.fromkeys([*pieces, *_pieces(fields, "suppress_tokens", target, end_id)])

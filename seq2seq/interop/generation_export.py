@@ -36,6 +36,8 @@ def generation_settings(
     }
     if decoding.forced_end:
         settings["forced_eos_token_id"] = model.end_id
+    if first := ids_of(decoding.suppress_first, target):
+        settings["begin_suppress_tokens"] = first
     if decoding.min_length:
         settings["min_length"] = decoding.min_length  # the same number, see `_lengths`
     if decoding.no_repeat_ngram > 1:

@@ -77,7 +77,7 @@ FEATURES = {
 # written, and costs nothing there.
 CARRIED = {
     "beam_size", "alpha", "power_penalty", "max_length", "min_length", "no_repeat_ngram",
-    "suppress", "renormalize", "forced_prefix", "forced_end", "stop",
+    "suppress", "suppress_first", "renormalize", "forced_prefix", "forced_end", "stop",
 }  # fmt: skip
 
 

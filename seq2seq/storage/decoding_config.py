@@ -93,6 +93,10 @@ class DecodingConfig(Options):
         below=INT32_LIMIT,
     )
     suppress: str = option("", "target pieces that are never generated, separated by spaces")
+    suppress_first: str = option(
+        "",
+        "target pieces that are not generated first, after the forced ones, separated by spaces",
+    )
     forced_prefix: str = option(
         "",
         "target pieces with which every translation begins, separated by spaces; they cost nothing",

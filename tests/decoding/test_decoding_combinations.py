@@ -44,6 +44,7 @@ ENSEMBLES = {name: [name] for name in MODELS} | {"ensemble": ["post", "rnn_atten
 WEIGHTS = {"ensemble": (0.2, 0.8)}
 ALWAYS = dict(max_extra_length=3, temperature=1.3, seed=5)
 SUPPRESSED = "<pad> <s> <unk> J O"
+NOT_FIRST = dict(suppress=SUPPRESSED, renormalize=True, suppress_first="K L M </s>")
 # How a search that does not stop exactly stops, for each alpha.
 EARLY = {0.6: dict(stop="now"), 1.7: dict(stop="full"), 0.0: dict(horizon=2)}
 # The options that are set by each value of a factor.
@@ -55,7 +56,7 @@ OPTIONS = {
     "lanes": [dict(batch_size=n) for n in (1, 9)],  # of a device: fewer or more than sentences
     "limit": [{}, dict(max_length_ratio=1.4), dict(max_length=6)],
     "fewest": [{}, dict(min_length_ratio=0.9), dict(min_length=4)],
-    "suppress": [{}, dict(suppress=SUPPRESSED), dict(suppress=SUPPRESSED, renormalize=True)],
+    "suppress": [{}, dict(suppress=SUPPRESSED), NOT_FIRST],
     "forced": [{}, dict(forced_prefix="J"), dict(forced_prefix="J", forced_end=True)],
     "repetition": [{}, dict(repetition_penalty=1.6), dict(repetition_penalty=0.7)],
     "ngram": [{}, dict(no_repeat_ngram=2), dict(no_repeat_ngram=1)],
@@ -114,13 +115,13 @@ def translators(row):
     rules, definition = (custom, CustomRule(BIAS, custom_allowed)) if row["custom"] else (None,) * 2
     fast = Translator(configs, (SOURCE, TARGET), options, weights, rules)
     fast.use(*params)
-    suppress, free = (
+    suppress, first, free = (
         tuple(map(TARGET.id_of, pieces.split()))
-        for pieces in (options.suppress, options.forced_prefix)
+        for pieces in (options.suppress, options.suppress_first, options.forced_prefix)
     )
     same_dtype = [replace(config, dtype=options.dtype) for config in configs]
     models = list(zip(same_dtype, params, strict=True))
-    return fast, SlowTranslator(models, options, weights, suppress, definition, free)
+    return fast, SlowTranslator(models, options, weights, suppress, definition, free, first)
 
 
 # Rounding to bfloat16 differs where float32 sums of another order round differently: in few values

@@ -23,7 +23,9 @@ from tests.support.models.random_translator import translator_of
 DRAW = {"temperature", "top_k", "top_p", "seed"}
 SEARCH = {"beam_size", "nbest", "horizon", "stop"}
 LENGTHS = {f"{end}_length{ratio}" for end in ("min", "max") for ratio in ("", "_ratio")}
-CHOICE = SEARCH | DRAW | LENGTHS | {"max_extra_length", "no_repeat_ngram", "samples"}
+CHOICE = (
+    SEARCH | DRAW | LENGTHS | {"max_extra_length", "no_repeat_ngram", "suppress_first", "samples"}
+)
 SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize", "forced_end"}
 WITHOUT_EFFECT = {
     BEAM: DRAW | {"target"},

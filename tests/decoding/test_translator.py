@@ -109,7 +109,7 @@ def small_memory(echo):
     translator, _ = echo
     translator.decoding = replace(translator.decoding, batch_size=8)
     models = [model.config for model in translator.engine.models]
-    new = engine.Engine(models, translator.decoding, ())
+    new = engine.Engine(models, translator.decoding)
     new.variables = []  # `search` below reads none
     new.sizes = new.sizes._replace(queue=2, window=2 * 8 * jax.local_device_count())
     tried, memory = [], {"room": 2}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.engine.programs import Pieces
 from seq2seq.decoding.results import Source
 from seq2seq.interop.generation import STOPS
 from seq2seq.interop.marian import load_marian, marian_config
@@ -72,7 +73,7 @@ def searched(tmp_path_factory):
 
     def ours(forced=(), **options):
         usual = dict(alpha=1.0, power_penalty=True, max_length=LIMIT, max_extra_length=LIMIT - 1)
-        engine = Engine([config], DecodingConfig(**(usual | options)), (PAD,))
+        engine = Engine([config], DecodingConfig(**(usual | options)), Pieces((PAD,)))
         engine.use(params)
         window = [Source(number, ids, forced=forced) for number, ids in enumerate(sources)]
         calls = engine.search([window])

@@ -102,6 +102,7 @@ def test_a_wrong_epsilon_of_the_norms_changes_the_logits_of_small_activations(tm
 
 
 SHORT, LONG = (1, 12), (42, 60)  # letters of sources
+NOT_FIRST = [*range(20, 40)]
 SETTINGS = {  # the letters of sources, and generation_config.json
     "greedy, 20 new tokens": (SHORT, {}),
     "stops when 4 are finished": (SHORT, {
@@ -113,7 +114,7 @@ SETTINGS = {  # the letters of sources, and generation_config.json
     }),
     "never stops early": (SHORT, {
         "num_beams": 8, "early_stopping": "never", "max_new_tokens": 11, "min_new_tokens": 3,
-        "no_repeat_ngram_size": 2,
+        "no_repeat_ngram_size": 2, "suppress_tokens": [6, 9], "begin_suppress_tokens": NOT_FIRST,
     }),
 }  # fmt: skip
 GREEDY, NOW, FULL, NEVER = SETTINGS

@@ -35,6 +35,7 @@ UNTIED = GATED | {"tie_word_embeddings": False}
 SETTINGS = {  # of generation_config.json
     "num_beams": 3, "length_penalty": 2.0, "early_stopping": True, "max_length": 9,
     "min_length": 4, "no_repeat_ngram_size": 3, "bad_words_ids": [[7]], "renormalize_logits": True,
+    "begin_suppress_tokens": [8, 9],
 }  # fmt: skip
 
 

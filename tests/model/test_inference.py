@@ -157,7 +157,7 @@ def test_a_bias_in_the_table_is_added_with_16_bits(name, dtype):
 def test_the_platform_decides_where_an_engine_adds_the_bias(monkeypatch, in_table):
     monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(bias_in_table=in_table))
     model, _, variables, _ = prepared(MODELS["learned"], "float32")
-    engine = Engine([model.config], DecodingConfig(), ())
+    engine = Engine([model.config], DecodingConfig())
     engine.use(variables["params"])
     (table,) = jax.tree.leaves(engine.variables[0]["inference"])
     assert table.shape[1] == model.config.d_model + 2 * in_table

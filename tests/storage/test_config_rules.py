@@ -218,6 +218,7 @@ def test_decoding_options_are_off_by_default():
             d.min_length_ratio,
             d.no_repeat_ngram,
             d.suppress,
+            d.suppress_first,
             d.forced_prefix,
             d.forced_end,
             d.renormalize,

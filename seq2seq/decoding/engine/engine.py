@@ -28,6 +28,7 @@ from seq2seq.decoding.engine.calls import Call, Control, Pace, Results, read_res
 from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
 from seq2seq.decoding.engine.lanes import Lanes
 from seq2seq.decoding.engine.programs import (
+    Pieces,
     Program,
     compiled,
     graph,
@@ -63,21 +64,20 @@ class Engine:
         self,
         models: Sequence[ModelConfig],
         decoding: DecodingConfig,
-        suppress: tuple[int, ...],
+        pieces: Pieces = Pieces(),  # noqa: B008 – immutable
         weights: tuple[float, ...] | None = None,
         rules: Rules | None = None,
         control: Control = Control(),  # noqa: B008 – immutable
-        forced: tuple[int, ...] = (),
     ):
-        """`suppress` are the ids of tokens that no hypothesis may hold; `weights` sum to one;
-        `rules` are a caller's own. `forced` are the ids of config.decoding.forced_prefix, which
-        sources hold too (`Source.forced`), after those of config.data.target_begin."""
+        """`pieces.suppress` has also the ids that no hypothesis may hold for other reasons, and
+        sources hold `pieces.forced_prefix` too (`Source.forced`), after config.data.target_begin.
+        `weights` sum to one; `rules` are a caller's own."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         for model in models:
             model.validate()  # a key of compiled programs: it does not change any more
         self.models = [make_model(model) for model in models]
-        self._decoding, self.forced = decoding, forced
-        self._search_options = search_of(decoding, suppress, rules)
+        self._decoding, self.forced = decoding, pieces.forced_prefix
+        self._search_options = search_of(decoding, pieces, rules)
         self.weights = None if weights is None else np.array(weights, np.float32)
         self._values = values_of(decoding, self.weights)
         self.rule_options = with_values(self._search_options.rules, self._values)

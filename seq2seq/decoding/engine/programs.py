@@ -35,6 +35,14 @@ class Values(NamedTuple):
     weights: np.ndarray | None  # of an ensemble
 
 
+class Pieces(NamedTuple):
+    """The ids of the pieces that the options of these names list."""
+
+    suppress: tuple[int, ...] = ()
+    suppress_first: tuple[int, ...] = ()
+    forced_prefix: tuple[int, ...] = ()
+
+
 class Program(NamedTuple):
     """The key of a compiled program. Fields of `search` that are None come from `Values`."""
 
@@ -57,12 +65,13 @@ def values_of(options: DecodingConfig, weights: np.ndarray | None) -> Values:
     )
 
 
-def search_of(options: DecodingConfig, suppress: tuple[int, ...], custom: Rules | None) -> Search:
+def search_of(options: DecodingConfig, pieces: Pieces, custom: Rules | None) -> Search:
     """The search of these options. A rule that is disabled is not compiled."""
     rules = with_fields_of(
         options,
         RuleOptions,
-        suppress=suppress,
+        suppress=pieces.suppress,
+        suppress_first=pieces.suppress_first,
         custom=custom,
         repetition_penalty=1.0 if options.repetition_penalty == 1.0 else None,
     )

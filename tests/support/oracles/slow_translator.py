@@ -35,8 +35,8 @@ class CustomRule(NamedTuple):
 
 
 class SlowTranslator:
-    """Models with parameters, and the options of a Translator; `suppress` are token ids, and so
-    is `free`, the forced prefix that costs nothing."""
+    """Models with parameters, and the options of a Translator; `suppress` and `suppress_first` are
+    token ids, and so is `free`, the forced prefix that costs nothing."""
 
     def __init__(
         self,
@@ -46,9 +46,10 @@ class SlowTranslator:
         suppress: Sequence[int],
         custom: CustomRule | None,
         free: Prefix = (),
+        suppress_first: Sequence[int] = (),
     ):
         self.options, self.weights, self.suppress, self.custom = options, weights, suppress, custom
-        self.free = free
+        self.free, self.suppress_first = free, suppress_first
         self.start_id, self.end_id = models[0][0].start_id, models[0][0].end_id
         # Without a table of positions any length, here more than every limit of the tests.
         self.longest = min(
@@ -134,6 +135,8 @@ class SlowTranslator:
         """Whether a token may follow, before the limit."""
         if len(written) < len(prefix):
             return token == prefix[len(written)]
+        if len(written) == len(prefix) and token in self.suppress_first:
+            return False
         if self.custom and not self.custom.allowed(written, token):
             return False
         if token in self.suppress or (token == self.end_id and len(written) + 1 < fewest):

@@ -77,7 +77,7 @@ def facts(traced: Traced) -> dict:
 
 
 def search(options: DecodingConfig, target: Target, queue: int) -> Traced:
-    engine = Engine([MODEL], options, ())
+    engine = Engine([MODEL], options)
     set_sizes(engine, options, target)
     engine.sizes = engine.sizes._replace(queue=queue)
     return search_program(engine, [parameter_shapes(MODEL)], BUCKET, target)

@@ -143,7 +143,7 @@ def decode() -> dict[str, np.ndarray]:
     numbers = np.arange(16, dtype=np.int32)[None]
     results = {}
     for name, options in SEARCHES.items():
-        engine = Engine([config], options, ())
+        engine = Engine([config], options)
         program = compiled(engine._program(32))
         hypotheses = run(program, [variables], request, numbers, engine._values)
         results |= named(name, (hypotheses,))

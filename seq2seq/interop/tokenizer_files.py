@@ -23,7 +23,7 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 T5_MODEL, FAIRSEQ_MODEL = "spiece.model", "sentencepiece.bpe.model"
 CONFIG, JSON, SPECIAL_MAP = "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json"
-ADDED = "added_tokens.json"  # of transformers before 4.34
+ADDED = "added_tokens.json"  # of transformers before 4.34: only the tokens that were appended
 FAIRSEQ = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
 T5_SENTINELS, MOST_SENTINELS = 100, 1000
 PEGASUS_OFFSET = 103
@@ -49,7 +49,8 @@ def load_t5_tokenizer(directory: Path, rows: int) -> Tokenizer:
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         tokenizer_fields(directory).refuse("extra_ids", f"an integer from 0 to {MOST_SENTINELS}")
     declared = _declared(directory, model)
-    if not any(map(IN_MODEL.fullmatch, (*special, *declared))):
+    listed = declared if _lists_all(directory) else ()
+    if not any(map(IN_MODEL.fullmatch, (*special, *listed))):
         last = len(pieces) + count - 1
         special |= {f"<extra_id_{k}>": last - k for k in range(count)}
     return _offset_tokenizer(directory / T5_MODEL, model, 0, special | declared, rows)
@@ -82,13 +83,13 @@ def load_m2m_tokenizer(directory: Path, rows: int) -> M2MTokenizer:
     path = directory / "vocab.json"
     vocabulary = read_json(path)
     declared = _declared(directory)
-    if not languages_of(declared):
+    if not languages_of(declared) or not _lists_all(directory):
         fields = tokenizer_fields(directory)
         name = fields.get("language_codes", "m2m100")
         if not isinstance(name, str) or name not in M2M_CODES:
             fields.refuse("language_codes", " or ".join(M2M_CODES))
         codes = [f"__{code}__" for code in M2M_CODES[name]]
-        declared |= {code: len(vocabulary) + i for i, code in enumerate(codes)}
+        declared = {code: len(vocabulary) + i for i, code in enumerate(codes)} | declared
     with _damage(path):
         ids = {p: i for p, i in (vocabulary | declared).items() if type(i) is not int or i < rows}
         return M2MTokenizer(read_bytes(directory / FAIRSEQ_MODEL), ids)
@@ -149,15 +150,20 @@ def _load_fairseq(
         path = directory / FAIRSEQ_MODEL
         model, pieces, _ = _read_model(path, rows, 1)
         declared = _declared(directory, model, 1)
-        if not (languages := languages_of(declared)):
-            fits = rows == len(pieces) + len(longer) + 2
+        appended = {} if _lists_all(directory) else declared
+        if appended or not languages_of(declared):
+            end = min(appended.values(), default=rows)  # the first id behind <mask>
+            fits = end == len(pieces) + len(longer) + 2
             named = [name for name in _named(directory) if languages_of({name: 0})]
             codes = longer if fits or (longer and set(longer) <= set(named)) else codes
             # Codes that a family does not have were added to it, behind <mask>.
+            named = [name for name in named if name not in appended]
             names = [*(codes or named), "<mask>"] if codes or named else []
             names += [name for name in named if name not in names]
-            languages = {code: len(pieces) + 1 + i for i, code in enumerate(names)}
-            declared = languages
+            declared = {code: len(pieces) + 1 + i for i, code in enumerate(names)} | declared
+        languages = languages_of(declared)
+        if appended and min(languages.values(), default=0) > len(pieces) + 2:  # not the first ones
+            languages = {}
         tokenizer = _offset_tokenizer(path, model, 1, FAIRSEQ | declared, rows)
     if not languages:
         raise UserError(
@@ -169,7 +175,8 @@ def _load_fairseq(
 
 
 def _declared(directory: Path, model: bytes = b"", offset: int = 0) -> dict[str, int]:
-    """The special tokens with the ids that the files state; empty without such a file.
+    """The special tokens with the ids that the files state (`_lists_all`); empty without such a
+    file.
 
     A token that is not special is refused unless it is a user-defined piece of the SentencePiece
     `model` with the same id, its own plus `offset`: the model splits a text at it, as transformers
@@ -205,6 +212,12 @@ def _declared(directory: Path, model: bytes = b"", offset: int = 0) -> dict[str,
                     f"a SentencePiece model or vocab.json{advice}",
                 )
     return special
+
+
+def _lists_all(directory: Path) -> bool:
+    """Whether a file states the ids of all special tokens; ADDED states those of the last ones."""
+    entries = tokenizer_fields(directory).get("added_tokens_decoder")
+    return bool(isinstance(entries, dict) and entries) or (directory / JSON).exists()
 
 
 def _named(directory: Path) -> list[str]:

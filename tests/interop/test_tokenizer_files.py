@@ -183,10 +183,47 @@ def test_added_tokens_of_old_files_have_their_ids_or_are_refused(tmp_path):
     with pytest.raises(UserError, match=message):
         load_t5_tokenizer(tmp_path, size + 1)
     write(tmp_path, special_tokens_map__json={"additional_special_tokens": ["<hl>"]})
-    assert load_t5_tokenizer(tmp_path, size + 1).id_of("<hl>") == size
+    tokenizer = load_t5_tokenizer(tmp_path, size + 1)
+    assert tokenizer.id_of("<hl>") == size and tokenizer.id_of("<extra_id_0>") == size - 1
     (tmp_path / "special_tokens_map.json").unlink()
     write(tmp_path, tokenizer__json={"added_tokens": [{"id": size, "content": "<hl>"}]})
     assert load_t5_tokenizer(tmp_path, size + 1).id_of("<hl>") == size  # of the newer file
+
+
+@pytest.mark.parametrize("family", ["mbart", "mbart_50", "nllb", "m2m", "t5"])
+def test_old_files_of_appended_tokens_leave_the_others_of_the_family(tmp_path, family):
+    """added_tokens.json before transformers 4.34 has the tokens that were appended only."""
+    content = model(**(T5 if family == "t5" else {}))
+    pieces = processor_of(content).get_piece_size()
+    load, codes, tail = {
+        "mbart": (load_mbart_tokenizer, MBART_25, ["<mask>"]),
+        "mbart_50": (load_mbart_tokenizer, MBART_50, ["<mask>"]),
+        "nllb": (load_nllb_tokenizer, CODES, ["<mask>"]),
+        "m2m": (load_m2m_tokenizer, [f"__{code}__" for code in M2M], []),
+        "t5": (load_t5_tokenizer, [f"<extra_id_{k}>" for k in range(99, -1, -1)], []),
+    }[family]
+    first = pieces + (family not in ("m2m", "t5"))
+    expected = {piece: first + i for i, piece in enumerate([*codes, *tail])}
+    new = "<extra_id_100>" if family == "t5" else "__xxx__" if family == "m2m" else "xxx"
+    appended = {new: first + len(expected), "<hl>": first + len(expected) + 1}
+    if family == "m2m":
+        vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *map(str, range(pieces - 4))]
+        write(tmp_path, vocab__json={piece: i for i, piece in enumerate(vocabulary)})
+    write(tmp_path, added_tokens__json=appended, **{FAIRSEQ: content, "spiece__model": content})
+    rows = first + len(expected) + 2
+    if family == "nllb":  # no file has its codes
+        write(tmp_path, special_tokens_map__json={"additional_special_tokens": [*appended]})
+        with pytest.raises(UserError, match="lists no language codes"):
+            load(tmp_path, rows)
+    names = [*codes, *appended] if family == "nllb" else [*appended]
+    write(tmp_path, special_tokens_map__json={"additional_special_tokens": names})
+    for files in (appended, expected | appended):  # later versions list all in this file too
+        write(tmp_path, added_tokens__json=files)
+        write(tmp_path, special_tokens_map__json={"additional_special_tokens": [*names, *files]})
+        tokenizer = load(tmp_path, rows)
+        for piece, i in (expected | appended).items():
+            assert tokenizer.id_of(piece) == i, piece
+        assert tokenizer.size == rows
 
 
 def test_an_added_token_is_special_or_a_user_defined_piece_of_the_model(tmp_path):

@@ -17,7 +17,7 @@ from seq2seq.interop.marian_export import export_marian, marian_differences
 from seq2seq.interop.pretrained import Pretrained, load_pretrained, model_type, open_pretrained
 from seq2seq.interop.pretrained_export import differences, export_pretrained
 from seq2seq.interop.t5 import MT5, T5, UMT5
-from seq2seq.interop.unsupported import OTHERS
+from seq2seq.interop.unsupported import ADAPTERS, OTHERS
 from seq2seq.interop.weight_files import weights_path
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
@@ -52,7 +52,9 @@ MARIAN = ModelFamily(
 )
 PRETRAINED = (M2M_100, MBART, BART, PEGASUS, T5, MT5, UMT5)
 # The first that recognises a directory reads it. A run is written as the first that can express it.
-FAMILIES: tuple[ModelFamily, ...] = (MARIAN, *map(_family_of_row, PRETRAINED), OTHERS)
+FAMILIES: tuple[ModelFamily, ...] = (
+    ADAPTERS, MARIAN, *map(_family_of_row, PRETRAINED), OTHERS,
+)  # fmt: skip
 
 
 def find_params(directory: Path, checkpoint: str) -> Path:

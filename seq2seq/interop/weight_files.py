@@ -25,6 +25,18 @@ OF_TRAINING = "training_args", "optimizer", "scheduler", "rng_state", "scaler"
 CONVERT = (
     "if you trust it, convert it with transformers: {}.from_pretrained(DIR).save_pretrained(DIR)"
 )
+OLD_CONVERT = (
+    "convert it with transformers 4: {}.from_pretrained(DIR, {}=True).save_pretrained(DIR)"
+)
+DOWNLOAD = "download the safetensors files of the model, or its PyTorch files and convert them"
+PICKLES = "pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.npz"
+OTHERS = {  # other files of weights, and what to do; {} is a class of transformers
+    **dict.fromkeys(PICKLES, "is not safetensors and is never opened: " + CONVERT),
+    "flax_model*.msgpack": "has weights of Flax: " + OLD_CONVERT.format("{}", "from_flax"),
+    "tf_model*.h5": "has weights of TensorFlow: " + OLD_CONVERT.format("{}", "from_tf"),
+    **dict.fromkeys(("*.safetensors", "*.onnx", "onnx/*.onnx", "*.ot", "*.gguf", "*.tflite"),
+                    "is not the expected file: " + DOWNLOAD),
+}  # fmt: skip
 
 
 class WeightFiles:
@@ -36,7 +48,7 @@ class WeightFiles:
 
     def __init__(self, directory: Path, model_class: str):
         self.path = weights_path(directory)  # for error messages
-        self._advice = CONVERT.format(model_class)
+        self._model_class = model_class
         files = [self.path]
         stated: dict[str, Path] | None = None
         if self.path.name == INDEX:
@@ -76,7 +88,9 @@ class WeightFiles:
             with safe_open(path, framework="np") as file:
                 yield file
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-            raise UserError(CHECKPOINT, f"{path} {unreadable(path, error, self._advice)}") from None
+            raise UserError(
+                CHECKPOINT, f"{path} {unreadable(path, error, self._model_class)}"
+            ) from None
 
 
 def weights_path(directory: Path) -> Path:
@@ -117,18 +131,16 @@ def check_dtype(path: Path, name: str, dtype: str) -> None:
         )
 
 
-def unreadable(path: Path, error: Exception, advice: str) -> str:
+def unreadable(path: Path, error: Exception, model_class: str) -> str:
     """Why a file of weights cannot be read, and what to do."""
     if not path.is_file():
-        pickles = [
-            file.name
-            for pattern in ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.npz")
+        others = [
+            f"; {file.relative_to(path.parent)} {reason.format(model_class)}"
+            for pattern, reason in OTHERS.items()
             for file in sorted(path.parent.glob(pattern))
             if not file.name.startswith(OF_TRAINING)
         ]
-        return "is missing" + (
-            f"; {pickles[0]} is not safetensors and is never opened: {advice}" if pickles else ""
-        )
+        return f"is missing{others[0] if others else ''}"
     with open(path, "rb") as file:
         start = file.read(64)
     if start.startswith(b"version https://git-lfs"):
@@ -136,5 +148,5 @@ def unreadable(path: Path, error: Exception, advice: str) -> str:
     if start.lstrip().startswith(b"<"):
         return "is an HTML page, not the file; download it again"
     if start.startswith((b"PK", b"\x80")):
-        return f"is a pickle, not safetensors, and is never opened: {advice}"
+        return f"is a pickle, not safetensors, and is never opened: {CONVERT.format(model_class)}"
     return f"cannot be read: {error}"

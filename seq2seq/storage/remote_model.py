@@ -42,7 +42,7 @@ def local_model(url: str, checkpoint: str, local_dir: str) -> Path:
     url = url.rstrip("/")
     try:
         objects = remote.list_files(url)
-        if "config.json" not in objects:
+        if not {"config.json", "adapter_config.json"} & objects.keys():
             raise UserError(
                 CHECKPOINT, f"{url} holds no model: expected the config.json of a run or model"
             )

@@ -330,6 +330,26 @@ def test_other_directories_of_transformers_are_refused_by_name(tmp_path, kind):
         open_model(tmp_path, "best")
 
 
+def test_an_adapter_is_refused_by_name_with_its_base_model_or_without_it(copied):
+    """The base model alone would translate otherwise."""
+    original = {file.name: file.read_bytes() for file in copied.iterdir()}
+    fields = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
+    for name, content, message in (
+        ("adapter_config.json", fields, r"adapter_config.json\).* LORA for .* org/base; merge"),
+        ("adapter_model.safetensors", {}, r"adapter_model.safetensors\).* base model BASE;"),
+        ("adapter_config.json", [], "adapter_config.json is malformed"),
+    ):
+        write(copied, **original, **{name: content})
+        for _ in range(2):
+            for read in (open_model, load_params):
+                with pytest.raises(UserError, match=message) as caught:
+                    read(copied, "best")
+                assert caught.value.code == CHECKPOINT
+            for file in original:  # then the adapter alone
+                (copied / file).unlink(missing_ok=True)
+        (copied / name).unlink()
+
+
 def test_a_pickle_is_never_opened_and_what_is_not_safetensors_is_named(copied):
     (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
     advice = "never opened.*AutoModelForSeq2SeqLM.from_pretrained"
@@ -341,6 +361,17 @@ def test_a_pickle_is_never_opened_and_what_is_not_safetensors_is_named(copied):
         (copied / name).unlink()
     with pytest.raises(UserError, match="model.safetensors is missing$"):
         open_model(copied, "best")
+    (copied / "onnx").mkdir()
+    for name, message in (
+        ("rust_model.ot", "is not the expected file: download the safetensors files"),
+        ("onnx/model.onnx", "is not the expected file: download the safetensors files"),
+        ("model.fp16.safetensors", "is not the expected file: download the safetensors files"),
+        ("tf_model.h5", r"has weights of TensorFlow: .* AutoModel.*\(DIR, from_tf=True\)"),
+        ("flax_model-00001-of-00002.msgpack", r"has weights of Flax: .*\(DIR, from_flax=True\)"),
+    ):  # the later ones are named first: they can be converted
+        (copied / name).touch()
+        with pytest.raises(UserError, match=f"model.safetensors is missing; {name} {message}"):
+            open_model(copied, "best")
     for start, message in (
         (b"PK\x03\x04", f"is a pickle, .*{advice}"),
         (b"\x80\x02}", f"is a pickle, .*{advice}"),

@@ -91,6 +91,9 @@ def test_changes_and_damage_of_the_objects_are_noticed(run, storage, tmp_path):
     assert not (local / "average").exists()
     with pytest.raises(UserError, match="holds no model"):
         local_model(f"{storage.url}/other", "best", str(tmp_path))
+    storage["adapter/adapter_config.json"] = b"{}"  # refused by name when it is opened
+    adapter = local_model(f"{storage.url}/adapter", "best", str(tmp_path))
+    assert (adapter / "adapter_config.json").exists()
 
 
 def test_a_directory_of_another_project_is_downloaded_without_its_pickles(storage, tmp_path):

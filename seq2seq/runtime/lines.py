@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.runtime.file_formats import other_format
 from seq2seq.runtime.input_files import open_raw, remote_file
 from seq2seq.runtime.paths import expand_path
 from seq2seq.runtime.remote import check_url, is_remote
@@ -143,7 +144,8 @@ def file_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
 
 def open_binary(path: str) -> io.BufferedReader:
     """A buffered binary file to read, decompressed if its name ends with .gz or its content is that
-    of a gzip file; "-" is stdin, a URL an object, of which a part is in memory.
+    of a gzip file; "-" is stdin, a URL an object, of which a part is in memory. UserError(DATA) for
+    a content that is not text in UTF-8 (`other_format`).
 
     A read returns the bytes that a pipe holds; it does not wait until the buffer is full.
     """
@@ -152,7 +154,13 @@ def open_binary(path: str) -> io.BufferedReader:
     else:
         raw = open_raw(path)
     file: io.BufferedReader = io.BufferedReader(raw, CHUNK)
-    if path.endswith(".gz") or file.peek(len(GZIP)).startswith(GZIP):
+    is_gzip = file.peek(1).startswith(GZIP)
+    if is_gzip:
+        file = io.BufferedReader(gzip.GzipFile(fileobj=file), CHUNK)
+    if problem := other_format(file.peek(1)):
+        file.close()
+        raise UserError(DATA, f"{path} {problem}")
+    if path.endswith(".gz") and not is_gzip:
         return io.BufferedReader(gzip.GzipFile(fileobj=file), CHUNK)
     return file
 

@@ -1,14 +1,19 @@
 """Lines of text files: compressed ones, and bytes that are not UTF-8."""
 
+import bz2
 import gzip
+import io
+import lzma
 import os
+import tarfile
+import zipfile
 
 import pytest
 
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.lines import LONGEST, text_lines
+from seq2seq.runtime.lines import LONGEST, raw_lines, text_lines
 from seq2seq.runtime.streams import note
 
 
@@ -27,6 +32,69 @@ def test_gzip_is_recognised_by_name_and_by_content(tmp_path):
     with pytest.raises(UserError, match="damaged") as refused:
         list(text_lines(str(tmp_path / "d.gz")))
     assert refused.value.code == DATA
+
+
+def packed(tar: bool) -> bytes:
+    """An archive of one file, in memory."""
+    content, archive = io.BytesIO(), io.BytesIO(b"ein\nzwei\n")
+    if tar:
+        with tarfile.open(fileobj=content, mode="w") as file:
+            file.addfile(tarfile.TarInfo("a"), archive)
+    else:
+        with zipfile.ZipFile(content, "w") as file:
+            file.writestr("a", archive.read())
+    return content.getvalue()
+
+
+TEXTS = [
+    "A dog runs.\nIt barks at 5.\n",
+    "Собака лает.\n",
+    "一只狗在公园里跑\n一\n",
+    "કૂતરો દોડે છે\n",
+    "한국어",
+]
+OTHER_FORMATS = {
+    "compressed with xz: .* with xz -d": [lzma.compress(b"ein\n")],
+    "compressed with bzip2: .* with bzip2 -d": [bz2.compress(b"ein\n"), bz2.compress(b"")],
+    "compressed with zstd: .* with zstd -d": [b"\x28\xb5\x2f\xfd\x04\x00\x21\x00\x00ein\n"],
+    "compressed with gzip twice": [gzip.compress(gzip.compress(b"ein\n"))],
+    "a zip archive": [packed(False)],
+    "a tar archive": [packed(True), gzip.compress(packed(True))],
+    **{
+        f"text in {name}: .* iconv -f {name} -t UTF-8": [text.encode(name) for text in TEXTS[:4]]
+        for name in ("UTF-16LE", "UTF-16BE")
+    },
+    "text in UTF-16: ": [text.encode("utf-16") for text in TEXTS],
+    "text in UTF-32: ": [text.encode("utf-32") for text in TEXTS],
+    r"lines that end in \\r: expected \\n; .* tr '\\r' '\\n'": [b"ein\rzwei\r", b"ein\r\rzwei"],
+}
+
+
+@pytest.mark.parametrize("message", OTHER_FORMATS)
+def test_a_file_that_is_not_text_in_utf8_is_refused_by_its_content(tmp_path, message):
+    path = tmp_path / "a"
+    for content in OTHER_FORMATS[message]:
+        path.write_bytes(content)
+        for read in (lambda: text_lines(str(path), note), lambda: raw_lines(str(path))):
+            with pytest.raises(UserError, match=message) as refused:
+                list(read())
+            assert refused.value.code == DATA
+
+
+def test_text_with_bytes_of_other_formats_is_read(tmp_path):
+    """NULs, control characters, one carriage return, what an archive begins with in letters."""
+    path = tmp_path / "a"
+    for content in (
+        b"a\0\nb\0c\n", b"\0\n\n", b"\0\x01\x02a\n", b"a\rb", b"a\r\nb\r\n", b"BZh9 1AY\nPK\n",
+        b"Z\xfcrich\0 ab\n" * 10, "Ā一\0\n".encode(), b"abc\0\n", b"\0",
+    ):  # fmt: skip
+        path.write_bytes(content)
+        expected = [
+            line.removesuffix("\r") for line in content.decode(errors="replace").split("\n")
+        ]
+        assert list(text_lines(str(path), lambda _: None)) == expected[: content.count(b"\n")] + [
+            line for line in expected[content.count(b"\n") :] if line
+        ]
 
 
 def test_a_compressed_stream_is_read_from_stdin(monkeypatch):

@@ -267,6 +267,7 @@ def test_empty_input_gives_empty_output(trained):
 BAD_TRAINING = {
     "--confg=x": (1, "Did you mean: config"),
     "--config.model.num_heads=x": (1, "num_heads=x: expected an integer, got 'x' (--help"),
+    "--config.model.d_ff=8 --config.model.d_ff=x": (1, "d_ff=x: expected an integer, got 'x'"),
     "--config.model.dropout=x": (1, "dropout=x: expected a number, got 'x' (--help"),
     "--config.data.reverse=x": (1, "reverse=x: expected true or false, got 'x' (--help"),
     "--lr=1": (1, "unknown flag --lr; did you mean --config.training.learning_rate?"),

@@ -17,7 +17,7 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError, masked
-from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.path_flags import PathParser, define_path
 from seq2seq.runtime.streams import open_closed_streams, stdout_lost_its_reader, write_stderr
 
 # Messages of Python and absl for a value of another type than that of the flag, and what to print.
@@ -25,7 +25,10 @@ WRONG_TYPES = {
     r"invalid literal for int\(\) with base 10:": "expected an integer, got",
     r"could not convert string to float:": "expected a number, got",
     r"\('Non-boolean argument to boolean flag', (.*)\)": r"expected true or false, got \1",
+    r"flag (--\S+?)=(.*): already defined as (.*)": r"\1 is given twice: \3 and \2; remove one",
 }
+SURROGATE = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, see PEP 383
+RUNS = {"workdir", "to"}  # flags of run directories, whose path Orbax reads as UTF-8
 FLAX_ERRORS = ("ScopeParamShapeError", "ScopeParamNotFoundError")  # parameters do not fit
 
 
@@ -119,7 +122,10 @@ def parse_flags(
     try:
         define_flags()
         describe_command(define_flags, main)
+        for name in flags.FLAGS:  # fields of the config may be overridden again
+            flags.FLAGS[name].allow_overwrite = name.startswith("config.")
         rest = flags.FLAGS(sys.argv)[1:]
+        check_encoding(flags.FLAGS)
     except SystemExit:
         sys.exit(0)  # --help was printed, after which absl exits with 1
     except flags.UnrecognizedFlagError as error:
@@ -136,6 +142,27 @@ def parse_flags(
         unexpected = rest[arguments]
         raise flags.Error(f"unexpected argument {unexpected!r}; every option is a --flag=value")
     return rest
+
+
+def check_encoding(f: flags.FlagValues) -> None:
+    """UserError(CONFIGURATION) for a text that is not UTF-8, and for arguments beyond ASCII if
+    Python reads them in another encoding. The path of a file may have any bytes."""
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8" and not all(map(str.isascii, sys.argv)):
+        raise UserError(
+            CONFIGURATION,
+            f"the encoding of the locale is {encoding}: expected utf-8 for flags with characters "
+            "beyond ASCII; set PYTHONUTF8=1 in the environment",
+        )
+    for name in f:
+        value, is_path = f[name].value, isinstance(f[name].parser, PathParser)
+        if not isinstance(value, str) or (is_path and name not in RUNS):
+            continue
+        if SURROGATE.search(value):
+            raise UserError(
+                CONFIGURATION,
+                f"--{name} is not UTF-8: expected text in UTF-8, got {os.fsencode(value)!r}",
+            )
 
 
 def refuse_flags(names: Iterable[str], reason: str) -> None:

@@ -9,8 +9,10 @@ import pytest
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.devices import prepare_jax, shrink_cache, usable_cores
-from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, UserError
 from seq2seq.runtime.paths import check_local_path
+from seq2seq.scripts import convert
+from tests.support.in_process import call_in_process
 from tests.support.tiny import tiny_config
 from tests.test_commands import ROOT, run
 
@@ -54,6 +56,25 @@ def test_a_remote_data_dir_and_vocabulary_are_refused():
     config.data.vocab = "gs://bucket/joint.model"
     with pytest.raises(UserError, match="config.data.vocab is remote"):
         config.validate()
+
+
+def test_a_flag_is_given_once_and_as_text_in_utf8(monkeypatch, tmp_path):
+    """A path of a file may have other bytes: then only the directory is refused."""
+    twice, text = "is given twice: ", r"is not UTF-8: expected text in UTF-8, got b'Caf\xe9'"
+    locale = "the encoding of the locale is ascii: expected utf-8 for flags"
+    for arguments, code, message in (
+        (["--from_model=a", "--from_model", "b"], INTERNAL, f"--from_model {twice}a and b; remove"),
+        (["--debug", "--debug"], INTERNAL, f"--debug {twice}"),
+        (["--checkpoint=Caf\udce9"], CONFIGURATION, f"--checkpoint {text}"),
+        (["--to", "Caf\udce9"], CONFIGURATION, f"--to {text}"),
+        ([f"--from_model={tmp_path}/\udce9", "--to=a"], CHECKPOINT, "is not a directory of tran"),
+        (["--checkpoint=Café", "--debug"], CONFIGURATION, "the flags are incomplete"),
+        (["--checkpoint=Café"], CONFIGURATION, locale),
+    ):
+        if message is locale:
+            monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
+        done = call_in_process(convert, *arguments)
+        assert (done.code, len(done.err)) == (code, 1) and message in done.err[0], done.err
 
 
 STREAMS = """

@@ -21,7 +21,7 @@ from uuid import uuid4
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.locks import lock_path
-from seq2seq.runtime.paths import expand_path, is_replaceable
+from seq2seq.runtime.paths import descriptor_of, expand_path, is_replaceable
 from seq2seq.runtime.temporaries import StrPath, is_temporary, temporary_directory, temporary_file
 
 PAUSES = (0.1, 1.0)  # seconds before a read is tried again
@@ -35,7 +35,7 @@ def check_outputs(paths: Iterable[str], overwrite: bool, inputs: Iterable[str] =
     paths = list(paths)
     _check_no_input_is_replaced(paths, [path for path in inputs if path not in ("", "-")])
     for path in map(expand_path, paths):
-        if not overwrite and _is_file(path):
+        if not overwrite and is_replaceable(path) and _is_file(path):
             raise UserError(OUTPUT, f"{path} exists; set --overwrite to replace it")
         if not path or os.path.isdir(path) or not is_writable(path):
             raise UserError(
@@ -148,7 +148,8 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
     It is on the disk before. If `path` is a symbolic link, its target is replaced. A path that ends
     with .gz is compressed reproducibly. UserError(OUTPUT) if another program has created `path` in
     the meantime and it may not be replaced; the content then has a new name, which the error names.
-    A pipe or a device is written directly; UserError(OUTPUT) if its reader ends.
+    A pipe, a device or an open file (/dev/stdout) is written directly; UserError(OUTPUT) if its
+    reader ends, or it is full.
     An object is uploaded at the end; UserError(OUTPUT) if that fails.
     """
     compressed = expand_path(path).endswith(".gz")
@@ -160,16 +161,23 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
             # This name of an open file is valid although it has no other: a kill leaves nothing.
             _upload_output(f"/proc/self/fd/{file.fileno()}", expand_path(path), overwrite)
         return
-    full = os.path.realpath(expand_path(path))
+    full = expand_path(path)
     if not is_replaceable(full):
         try:
-            with open(full, "wb") as device, _compressing(device, compressed) as content:
+            with _open_device(full) as device, _compressing(device, compressed) as content:
                 yield content
         except BrokenPipeError:
             raise UserError(
                 OUTPUT, f"{path} was closed by its reader before the end; run the command again"
             ) from None
+        except OSError as error:
+            if error.filename is not None:  # of another file
+                raise
+            raise UserError(
+                OUTPUT, f"cannot write {path}: {error.strerror}; choose another output"
+            ) from None
         return
+    full = os.path.realpath(full)
     with temporary_file(full) as (temporary, file):
         with _compressing(file, compressed) as content:
             yield content
@@ -178,6 +186,12 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
             os.replace(temporary, full)
         else:
             _publish_new(temporary, full)
+
+
+def _open_device(path: str) -> BinaryIO:
+    """What is no file to replace, to write. An open file of this process keeps its position."""
+    descriptor = descriptor_of(path)
+    return open(path if descriptor is None else os.dup(descriptor), "wb")
 
 
 def _compressing(file: BinaryIO, compressed: bool) -> AbstractContextManager[BinaryIO]:

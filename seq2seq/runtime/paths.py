@@ -7,6 +7,10 @@ from pathlib import Path
 
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
+STANDARD = "stdin", "stdout", "stderr"
+DESCRIPTOR = re.compile(
+    rf"/dev/(?P<name>{'|'.join(STANDARD)})|(/dev|/proc/self)/fd/(?P<number>\d+)"
+)
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -16,9 +20,19 @@ def expand_path(path: str) -> str:
 
 
 def is_replaceable(path: str) -> bool:
-    """Whether `path` can be replaced by a file: False for a pipe, a device or a directory. A URL
-    can be replaced by an object."""
+    """Whether `path` can be replaced by a file: False for a pipe, a device, a directory or an open
+    file of this process. A URL can be replaced by an object."""
+    if descriptor_of(path) is not None:
+        return False
     return bool(REMOTE.match(path)) or os.path.isfile(path) or not os.path.exists(path)
+
+
+def descriptor_of(path: str) -> int | None:
+    """The number of the open file of this process that a path such as /dev/stdout or /dev/fd/63
+    names; None for another path."""
+    if match := DESCRIPTOR.fullmatch(path):
+        return STANDARD.index(match["name"]) if match["name"] else int(match["number"])
+    return None
 
 
 def cache_directory() -> Path:

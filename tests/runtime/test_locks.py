@@ -12,6 +12,7 @@ import pytest
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.files import check_outputs, write_lines
 from seq2seq.runtime.locks import lock_file, locked_output
+from seq2seq.runtime.paths import descriptor_of
 from tests.support.forked import Process, call_forked, environment_of
 
 ROOT = Path(__file__).parents[2]
@@ -109,6 +110,37 @@ def test_a_pipe_is_not_locked_and_receives_each_line_immediately(tmp_path):
         assert os.listdir(tmp_path) == ["out"]
         assert write_lines(str(tmp_path / "out"), lines(), True) == 2
     os.close(reader)
+
+
+def test_an_open_file_of_the_process_is_written_where_it_stands(tmp_path):
+    """bash names >(command) /dev/fd/63; the file that stdout is redirected to exists already."""
+    reader, writer = os.pipe()
+    file = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
+    os.write(file, b"before\n")
+    (tmp_path / "link").symlink_to(f"/proc/self/fd/{writer}")
+    for path in (f"/dev/fd/{writer}", f"/proc/self/fd/{file}", f"/dev/fd/{file}", "{d}/link"):
+        output = path.format(d=tmp_path)
+        check_outputs([output], overwrite=False)
+        with locked_output(output):
+            assert write_lines(output, ["one"], False) == 1
+    os.write(file, b"after\n")
+    assert (tmp_path / "log").read_bytes() == b"before\none\none\nafter\n"
+    assert os.read(reader, 100) == b"one\none\n"
+    assert sorted(os.listdir(tmp_path)) == ["link", "log"]
+    os.close(reader)
+    for path, message in (
+        (f"/dev/fd/{writer}", "was closed by its reader"),
+        ("/dev/full", "cannot write /dev/full: No space left on device; choose"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            write_lines(path, ["one"], False)
+        assert caught.value.code == OUTPUT
+    os.close(writer)
+    os.close(file)
+    for path in (f"/dev/fd/{file}", "/dev/fd/4000"):
+        with pytest.raises(UserError, match=f"cannot write {path}: expected a file"):
+            check_outputs([path], overwrite=True)
+    assert [*map(descriptor_of, ("/dev/stdin", "/dev/stdout", "/dev/stderr"))] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("path", ["", "/proc/x", "{d}", "{d}/none/x", "{d}/file/x"])

@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from absl import flags
 
@@ -112,7 +113,9 @@ def average(run: Path, f: flags.FlagValues) -> None:
         stored = Checkpoints(run, training.keep, training.checkpoint_every, print)
         stored.save_named_average(f.output, params)
         stored.close()
-        print(f"translate with: python decode.py --workdir={run} --checkpoint={f.output}")
+        print(
+            f"translate with: python decode.py --workdir={quote(str(run))} --checkpoint={f.output}"
+        )
     finally:
         lock.close()
 

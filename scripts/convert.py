@@ -9,6 +9,7 @@ decode.py translates with either without conversion. An error names what cannot 
 import sys
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from absl import flags
 
@@ -27,7 +28,7 @@ from seq2seq.runtime.command import refuse_flags, run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.files import new_directory
-from seq2seq.runtime.path_flags import define_path
+from seq2seq.runtime.path_flags import check_no_comma, define_path
 from seq2seq.runtime.streams import note
 from seq2seq.storage.run_files import write_run
 
@@ -50,9 +51,9 @@ def import_model(directory: Path, run: Path) -> None:
     for line in unknown_settings(directory):
         note(line)
     print(
-        f"translate with: python decode.py --workdir={run} --input=FILE\n"
+        f"translate with: python decode.py --workdir={quote(str(run))} --input=FILE\n"
         "fine-tune with: DATA=DIRECTORY python train.py --config=configs/fine_tune.py "
-        f"--workdir=NEW --config.training.init_from={run}",
+        f"--workdir=NEW --config.training.init_from={quote(str(run))}",
         file=sys.stderr,
     )
 
@@ -78,6 +79,7 @@ def main() -> None:
     }
     if set(paths) == {"from_model", "to"}:
         refuse_flags(["model_type", "checkpoint"], "with --from_model")
+        check_no_comma("--to", f.to)
         import_model(paths["from_model"], paths["to"])
     elif set(paths) == {"from_run", "to_model"}:
         export_run(paths["from_run"], f.checkpoint, paths["to_model"], f.model_type)

@@ -21,6 +21,7 @@ import zipfile
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import jax
@@ -206,7 +207,8 @@ def main() -> None:
     with open_atomic(f.to, f.overwrite) as file:
         file.write(archive)
     print(
-        f"{f.to}: {len(archive):,} bytes; python {f.to} < source.txt > target.txt", file=sys.stderr
+        f"{f.to}: {len(archive):,} bytes; python {quote(f.to)} < source.txt > target.txt",
+        file=sys.stderr,
     )
 
 

@@ -2,6 +2,7 @@
 
 from absl import flags
 
+from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.paths import check_local_path, expand_path
 from seq2seq.runtime.remote import check_url, is_remote
 
@@ -20,6 +21,16 @@ def define_path(
     serializer: flags.ArgumentSerializer[str] = flags.ArgumentSerializer()
     parser = PathParser(name, remote)
     flags.DEFINE(parser, name, default, help, serializer=serializer, required=required)
+
+
+def check_no_comma(flag: str, path: str) -> None:
+    """UserError(CONFIGURATION) for the path of a new run that other commands could not name."""
+    if "," in path:
+        raise UserError(
+            CONFIGURATION,
+            f"{flag} has a comma: expected a name without one, because commas separate the runs "
+            f"of a flag, got {path!r}; choose another name",
+        )
 
 
 def define_local_dir() -> None:

@@ -5,6 +5,7 @@ Nothing in the run directory is changed.
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from seq2seq.runtime.errors import CHECKPOINT, UserError
@@ -34,7 +35,7 @@ def newest_intact_step(run: Path) -> tuple[int | None, dict[int, str]]:
     if not reasons and (run / "average").is_dir():  # the only model, which --overwrite deletes
         alternative = (
             "start a new run from the parameters of this one: another --workdir and "
-            f"--config.training.init_from={run}"
+            f"--config.training.init_from={quote(str(run))}"
         )
     raise UserError(
         CHECKPOINT,

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -152,7 +153,9 @@ def params_directory(run: Path, checkpoint: str) -> Path:
                 f"{' or '.join(averages)}; set --checkpoint={averages[0]}",
             )
         raise UserError(
-            CHECKPOINT, f"no checkpoint in {run}/checkpoints; train first: train.py --workdir={run}"
+            CHECKPOINT,
+            f"no checkpoint in {run}/checkpoints; train first: train.py "
+            f"--workdir={quote(str(run))}",
         )
     names = list(map(str, existing))
     if checkpoint in names:

@@ -12,6 +12,7 @@ from ml_collections import config_flags
 from seq2seq.data.metrics import BLEU_TOKENIZERS
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
+from seq2seq.runtime.path_flags import check_no_comma
 from seq2seq.runtime.paths import expand_path, working_copy
 from seq2seq.runtime.remote import is_remote
 from seq2seq.storage.config import Config, has_config, load_config
@@ -132,10 +133,11 @@ def parsed_config(f: flags.FlagValues) -> Config:
 
 
 def check_new_run(f: flags.FlagValues) -> None:
-    """Raise UserError(CONFIGURATION) if --workdir has no run and no flag names a corpus.
-
-    Otherwise a misspelled path of a run would start a new one on the built-in corpus.
+    """Raise UserError(CONFIGURATION) if --workdir has no run, and a comma or no flag that names a
+    corpus. Otherwise a misspelled path of a run would start a new one on the built-in corpus.
     """
+    if "," in f.workdir and not has_config(config_directory(f)):
+        check_no_comma("--workdir", f.workdir)
     flag = f["config"]
     default = flag.using_default_value and config_flags.get_config_filename(flag) == BUILT_IN
     if f.workdir and default and "data.corpus" not in config_flags.get_override_values(flag):

@@ -7,6 +7,7 @@ average of the last checkpoints.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from shlex import quote
 from typing import Any, Protocol
 
 import jax
@@ -194,7 +195,7 @@ def print_results(run: Run, data: Data, translator: EvaluationTranslator, bleu: 
     run.write_scores({"checkpoint": checkpoint, "sets": sets})
     if processes.is_first():
         write_stored("".join(f"{line}\n" for line in lines))
-    run.log(f"translate with: python decode.py --workdir={run.name} --input=FILE")
+    run.log(f"translate with: python decode.py --workdir={quote(run.name)} --input=FILE")
 
 
 def scores_of(corpus: Corpus, texts: list[str], bleu: Metric) -> tuple[dict[str, Any], list[str]]:

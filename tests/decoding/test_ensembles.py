@@ -114,8 +114,8 @@ def test_a_run_without_steps_names_its_averages(runs, tmp_path):
     (tmp_path / "checkpoints" / "mean" / "params").mkdir(parents=True)
     with pytest.raises(UserError, match="'average' in .*: expected mean; set --checkpoint=mean"):
         params_directory(tmp_path, "average")
-    with pytest.raises(UserError, match="train first"):
-        params_directory(tmp_path / "none", "latest")
+    with pytest.raises(UserError, match="train first: train.py --workdir='.*/none yet'$"):
+        params_directory(tmp_path / "none yet", "latest")
 
 
 def test_models_with_other_special_tokens_are_refused(runs, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -383,9 +384,15 @@ def test_a_pickle_is_never_opened_and_what_is_not_safetensors_is_named(copied):
             open_model(copied, "best")
 
 
-def test_a_run_made_of_a_directory_has_its_config_tokenizer_and_parameters(copied, tmp_path):
-    run = tmp_path / "run"
+def test_a_run_made_of_a_directory_has_its_config_tokenizer_and_parameters(
+    copied, tmp_path, capsys
+):
+    run = tmp_path / "a run"
+    change_json(copied / "generation_config.json", max_time=5)
     import_model(copied, run)
+    warning, *commands = capsys.readouterr().err.splitlines()
+    assert "max_time=5 is unknown" in warning
+    assert [str(run) in shlex.split(line.replace("=", " ")) for line in commands] == [True] * 2
     (config, tokenizers), (expected, originals) = (
         open_model(run, "best"),
         open_model(copied, "best"),

@@ -208,10 +208,12 @@ def test_the_vocabulary_fields_of_a_run_are_not_settings(run):
 def test_changed_data_is_allowed_for_one_start_only(run, tmp_path):
     config = load_config(run / "config.json")
     training = replace(config.training, allow_data_change=True)
-    save_config(replace(config, training=training), tmp_path / "config.json")
-    assert not parsed(f"--workdir={tmp_path}")[1].training.allow_data_change
+    old = tmp_path / "a,b"  # a comma in the name of a run of an earlier version
+    old.mkdir()
+    save_config(replace(config, training=training), old / "config.json")
+    assert not parsed(f"--workdir={old}")[1].training.allow_data_change
     field = "--config.training.allow_data_change"
-    assert parsed(f"--workdir={tmp_path}", field)[1].training.allow_data_change
+    assert parsed(f"--workdir={old}", field)[1].training.allow_data_change
 
 
 def test_a_field_that_an_older_run_does_not_have_gets_its_default(run, tmp_path):
@@ -260,6 +262,9 @@ def test_a_directory_without_a_run_is_refused_unless_the_corpus_is_named(tmp_pat
             resumed(tmp_path, config)
         assert refused.value.code == OUTPUT
     assert parsed(SMALL, f"--workdir={tmp_path}", *flag)[1].model == config_of("small").model
+    for name in ("x, y", "x/a,b"):  # decode.py would read two runs
+        with pytest.raises(UserError, match=f"--workdir has a comma: .* got {name!r}; choose an"):
+            parsed(SMALL, f"--workdir={name}")
     assert parsed(f"--config={BUILT_IN}", f"--workdir={tmp_path}")[1] == default
 
 

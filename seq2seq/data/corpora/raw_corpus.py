@@ -93,7 +93,8 @@ class TextCorpus(RawCorpus):
         if [bool(path) for path in rest.split(",")] != [True, True]:
             raise UserError(
                 CONFIGURATION,
-                f"the corpus is malformed: expected {self.notation}, got {self.spec}",
+                f"the corpus is malformed: expected {self.notation}, got {self.spec}; rename files "
+                "that have a comma in their name",
             )
         self._source, self._target = rest.split(",")
 

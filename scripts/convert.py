@@ -16,7 +16,7 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.interop.generation import unknown_settings
+from seq2seq.decoding.stated_settings import directory_notes
 from seq2seq.interop.models import (
     check_family,
     current_checkpoint,
@@ -48,7 +48,7 @@ def import_model(directory: Path, run: Path) -> None:
     with new_directory(run) as new:
         prepare_jax("off", 1)
         write_run(new, config, tokenizers, load_params(directory, "best"))
-    for line in unknown_settings(directory):
+    for line in directory_notes(directory, config):
         note(line)
     print(
         f"translate with: python decode.py --workdir={quote(str(run))} --input=FILE\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from seq2seq.data.config import LANGUAGES, TEMPLATES, DataConfig
 from seq2seq.interop.generation import unknown_settings
 from seq2seq.interop.models import family_of
+from seq2seq.interop.pretrained import separate_output
 from seq2seq.storage.config import Config, DecodingConfig
 
 DATA_FIELDS = (*TEMPLATES, *(f"{side}_language" for side in LANGUAGES))
@@ -16,8 +17,8 @@ def stated_settings(
     directory: Path, stored: Config, decoding: DecodingConfig, data: DataConfig
 ) -> Iterator[str]:
     """A line with the settings of `stored`, the config of the directory, that differ from the
-    defaults of this project, one with those that `decoding` or `data` override, and a warning about
-    unknown ones. None for a run, whose settings its user has chosen."""
+    defaults of this project, one with those that `decoding` or `data` override, and what
+    `directory_notes` says. None for a run, whose settings its user has chosen."""
     if (family := family_of(directory)) is None:
         return
     default, settings, overridden = Config(), [], []
@@ -34,4 +35,10 @@ def stated_settings(
     yield f"settings of {directory} ({family.name}): {', '.join(settings) or 'the defaults'}"
     if overridden:
         yield f"settings that are overridden: {', '.join(overridden)}"
+    yield from directory_notes(directory, stored)
+
+
+def directory_notes(directory: Path, stored: Config) -> Iterator[str]:
+    """Lines about what a directory of another project states and this project does not follow."""
     yield from unknown_settings(directory)
+    yield from separate_output(directory, stored.model)

@@ -14,7 +14,7 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.common_fields import common_choices, common_fields
 from seq2seq.interop.json_fields import JsonFields
 from seq2seq.interop.language_codes import MBART_25
-from seq2seq.interop.pretrained import Pretrained, Template
+from seq2seq.interop.pretrained import OUTPUT, TIE, Pretrained, Template
 from seq2seq.interop.tensors import Redundant, Tensor, attention_layers, norm
 from seq2seq.interop.tokenizer_export import (
     byte_level_files,
@@ -64,7 +64,7 @@ def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> Model
     return ModelConfig(
         source_vocab_size=size,
         target_vocab_size=size,
-        tied_embeddings="three-way" if fields.boolean("tie_word_embeddings", True) else "none",
+        tied_embeddings="three-way" if fields.boolean(TIE, True) else "none",
         norm=choices.norm,
         embedding_norm=choices.embedding_norm,
         positions=choices.positions,
@@ -89,7 +89,7 @@ def _fields(choices: Choices, model: ModelConfig) -> dict[str, Any]:
         | legacy
         | {
             "vocab_size": model.source_vocab_size,
-            "tie_word_embeddings": model.tied_embeddings == "three-way",
+            TIE: model.tied_embeddings == "three-way",
             "decoder_start_token_id": model.start_id,
         }
     )
@@ -97,15 +97,15 @@ def _fields(choices: Choices, model: ModelConfig) -> dict[str, Any]:
 
 def _tensors(config: ModelConfig) -> Iterator[Tensor]:
     d, size = config.d_model, config.target_vocab_size
-    shared, output, table = "model.shared.weight", "lm_head.weight", (size, d)
+    shared, table = "model.shared.weight", (size, d)
     sides = [f"model.{side}.embed_tokens.weight" for side in SIDES]
     target = ("target_embedding", "table")
     if config.tied_embeddings == "three-way":
-        yield Tensor(shared, target, table, (*sides, output))
+        yield Tensor(shared, target, table, (*sides, OUTPUT))
     else:
         yield Tensor(sides[0], ("source_embedding", "table"), table, fallback=shared)
         yield Tensor(sides[1], target, table, fallback=shared)
-        yield Tensor(output, ("output_embedding", "table"), table)
+        yield Tensor(OUTPUT, ("output_embedding", "table"), table)
     if config.output_bias:
         yield Tensor("final_logits_bias", ("output_bias",), (1, size), zeros=True)
     yield from attention_layers(config)

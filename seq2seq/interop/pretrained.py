@@ -4,10 +4,12 @@ A row (`Pretrained`) says how config.json becomes a ModelConfig, which tensors a
 how the tokenizer is read, and which pieces surround a text. pretrained_export.py is the inverse.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
@@ -23,6 +25,8 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.json_objects import json_object
 from seq2seq.storage.config import Config, DecodingConfig
+
+OUTPUT, TIE = "lm_head.weight", "tie_word_embeddings"
 
 
 class Template(NamedTuple):
@@ -91,13 +95,34 @@ def model_of(row: Pretrained, fields: JsonFields, names: Iterable[str]) -> Model
     return model
 
 
+def with_stored_tying(row: Pretrained, fields: JsonFields, weights: WeightFiles) -> JsonFields:
+    """The fields without tied embeddings if a file has an output matrix with other values than the
+    table that it would be tied to: the tensors decide, as in transformers 5."""
+    model = model_of(row, fields, weights.shapes)
+    tied = next((tensor for tensor in row.tensors(model) if OUTPUT in tensor.copies), None)
+    if tied is None or not {tied.name, OUTPUT} <= weights.shapes.keys():
+        return fields
+    if np.array_equal(weights.read(tied.name), weights.read(OUTPUT), equal_nan=True):
+        return fields
+    return fields.updated({TIE: False})
+
+
+def separate_output(directory: Path, model: ModelConfig) -> Iterator[str]:
+    """A line if `with_stored_tying` has changed what config.json states."""
+    if model.tied_embeddings == "none" and read_json(directory / "config.json").get(TIE, True):
+        yield (
+            f"{directory}: {OUTPUT} has other values than the embeddings: it is used, although "
+            f"config.json has {TIE}=true"
+        )
+
+
 def open_pretrained(row: Pretrained, directory: Path) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and tokenizers as those of a run; checks the names and shapes of the tensors.
 
-    UserError(CHECKPOINT). Touches no device and reads no weights.
+    UserError(CHECKPOINT). Touches no device, and reads no weights but a second copy of a table.
     """
-    fields = read_fields(row, directory)
     weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
+    fields = with_stored_tying(row, read_fields(row, directory), weights)
     config, tokenizers = described(row, directory, fields, weights.shapes)
     places_in(row.tensors(config.model), row.redundant(config.model), weights)
     return config, tokenizers
@@ -156,5 +181,6 @@ def with_template(
 def load_pretrained(row: Pretrained, directory: Path) -> dict[str, Any]:
     """The parameters in float32. UserError(CHECKPOINT) if they cannot be read."""
     weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
-    model = model_of(row, read_fields(row, directory), weights.shapes)
+    fields = with_stored_tying(row, read_fields(row, directory), weights)
+    model = model_of(row, fields, weights.shapes)
     return read_params(row.tensors(model), row.redundant(model), weights, model)

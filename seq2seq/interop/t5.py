@@ -8,7 +8,7 @@ from typing import Any
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.common_fields import name_of
 from seq2seq.interop.json_fields import JsonFields
-from seq2seq.interop.pretrained import Pretrained, Template
+from seq2seq.interop.pretrained import OUTPUT, Pretrained, Template
 from seq2seq.interop.tensors import Redundant, Tensor
 from seq2seq.interop.tokenizer_export import t5_files
 from seq2seq.interop.tokenizer_files import (
@@ -24,7 +24,7 @@ from seq2seq.model.config import ModelConfig
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu",
                "swish": "silu"}  # fmt: skip
 GATED = ACTIVATIONS | {"gelu": "gelu_tanh"}
-SHARED, OUTPUT = "shared.weight", "lm_head.weight"
+SHARED = "shared.weight"
 COPIES = ("decoder.embed_tokens.weight", "encoder.embed_tokens.weight")
 # In the oldest files; it has no effect.
 OLD_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"

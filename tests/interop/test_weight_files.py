@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from seq2seq.decoding.stated_settings import directory_notes
 from seq2seq.interop.models import find_params, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from tests.support.models.tiny_marian import write_marian
@@ -15,6 +16,7 @@ from tests.support.models.tiny_pretrained import change_json, write_fairseq, wri
 
 SHARED, OUTPUT = "model.shared.weight", "lm_head.weight"
 ENCODER, DECODER = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+NOISE = np.float32(0.001)
 OLD_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 POSITIONS = "model.decoder.embed_positions.weight"
 
@@ -128,6 +130,22 @@ def test_without_tying_an_old_file_has_the_shared_table_for_both_sides(nllb, tmp
     assert source is target  # one array in memory
 
 
+def test_an_output_matrix_with_other_values_is_used_in_any_case(mbart, nllb, tmp_path):
+    """As in transformers 5; older versions ignore it if config.json ties the embeddings."""
+    for directory in (mbart, nllb):
+        paths = [tmp_path / f"{directory.name} {stated}" for stated in (True, False)]
+        for path, stated in zip(paths, (True, False), strict=True):
+            changed(directory, path, lambda w: w | {OUTPUT: w[SHARED] + NOISE})
+            change_json(path / "config.json", tie_word_embeddings=stated)
+        check_equal(*paths)
+        configs = [open_model(path, "best")[0] for path in paths]
+        assert configs[0] == configs[1] and configs[0].model.tied_embeddings == "none"
+        (line,) = directory_notes(paths[0], configs[0])
+        assert f"{OUTPUT} has other values than the embeddings: it is used" in line
+        assert not [*directory_notes(paths[1], configs[1])]
+        assert not [*directory_notes(directory, open_model(directory, "best")[0])]
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_other_precisions_are_read_as_float32(t5, tmp_path, dtype):
     path = changed(t5, tmp_path / "other", lambda w: {n: x.astype(dtype) for n, x in w.items()})
@@ -172,10 +190,8 @@ def test_shards_are_read_and_checked_against_their_index(t5, tmp_path):
     check_equal(tmp_path / "t5", t5)  # the index is ignored, as in transformers
 
 
-NOISE = np.float32(0.001)
 REFUSED = {  # family, change, message
     "a differing copy": ("nllb", lambda w: w | {ENCODER: w[SHARED] + NOISE}, ENCODER),
-    "a differing output matrix": ("nllb", lambda w: w | {OUTPUT: w[SHARED] + NOISE}, OUTPUT),
     "a differing copy in T5": (
         "t5",
         lambda w: w | {"encoder.embed_tokens.weight": w["shared.weight"] + NOISE},

@@ -1,6 +1,7 @@
 """DataConfig: the corpus, the tokenizers and the length of a packed row."""
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ TOKENIZERS = ("unigram", "bpe", "words", "characters")
 BAD_UTF8 = ("error", "replace", "skip")
 BAD_LINE = ("error", "skip")
 SUBWORD_TOKENIZERS = ("unigram", "bpe")  # those of SentencePiece
+NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")  # of SentencePiece
 SPECIAL_TOKENS = 4  # padding, start, end and unknown
 TEMPLATES = ("source_begin", "source_end", "target_begin", "target_start")
 LANGUAGES = ("source", "target")  # {source} and {target} in TEMPLATES
@@ -55,6 +57,11 @@ class DataConfig(Options):
         "the pair)",
         choices=BAD_LINE,
     )
+    nfc: bool = option(
+        True,
+        "texts are normalised to Unicode NFC where they enter, in training and decoding: é is one "
+        "character, however it was typed",
+    )
     deduplicate: bool = option(
         False,
         "drop a training pair that is identical to an earlier one of its corpus; pairs of "
@@ -95,6 +102,13 @@ class DataConfig(Options):
         "",
         "pieces that are never split, separated by spaces, such as >>deu<< <num>; they are in the "
         "vocabularies of both sides and count towards their sizes. words: only between spaces",
+    )
+    normalization: str = option(
+        "identity",
+        "how a subword vocabulary rewrites the texts of both sides: identity (not at all), nfkc "
+        "(½ becomes 1⁄2, ！ becomes !), nmt_nfkc (control characters and zero-width spaces too), "
+        "nfkc_cf and nmt_nfkc_cf (and lower case); translations have the rewritten form",
+        choices=NORMALIZATIONS,
     )
     byte_fallback: bool = option(
         False,
@@ -167,6 +181,10 @@ class DataConfig(Options):
         """The files of `vocab`, one or one per side."""
         return self.vocab.split(",")
 
+    def normal_form(self, text: str) -> str:
+        """The text in the form in which this run has all texts."""
+        return nfc(text) if self.nfc else text
+
     def languages_used(self) -> list[str]:
         """Those of LANGUAGES that occur in TEMPLATES."""
         pieces = {piece for name in TEMPLATES for piece in getattr(self, name).split()}
@@ -215,6 +233,11 @@ class DataConfig(Options):
                 "data.target_vocab_size must be 0 or data.vocab_size with data.joint_vocab=true, "
                 f"got {self.target_vocab_size}"
             )
+
+
+def nfc(text: str) -> str:
+    """The text with composed characters (Unicode NFC); equal for equal-looking spellings of é."""
+    return unicodedata.normalize("NFC", text)
 
 
 def check_user_defined(name: str, pieces: Iterable[str]) -> None:

@@ -41,6 +41,7 @@ EFFECTS: dict[str, tuple[str, ...]] = {
     "top_k": (SAMPLING,),
     "top_p": (SAMPLING,),
     "seed": (SAMPLING,),
+    "clean_source": (*SEARCHES, SCORE, ALIGN),
     "batch_size": (*SEARCHES, SCORE, ALIGN),
     "dtype": (*SEARCHES, SCORE, ALIGN),
     # Flags of decode.py.

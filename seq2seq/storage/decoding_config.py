@@ -128,6 +128,11 @@ class DecodingConfig(Options):
         maximum=1,
     )
     seed: int = option(0, "seed of sampling", minimum=0, below=INT32_LIMIT)
+    clean_source: bool = option(
+        True,
+        "characters of a source that the vocabulary does not have are replaced: ﬁ by fi, white "
+        "space by a space, invisible ones by nothing; other lines never change",
+    )
     batch_size: int = option(
         0,
         "sentences per device in one compiled batch; 0: 32 on a CPU, more on a GPU or TPU",

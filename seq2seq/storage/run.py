@@ -27,6 +27,7 @@ from seq2seq.storage.config import (
     save_config,
     take_model,
 )
+from seq2seq.storage.migration import BEFORE_5
 from seq2seq.storage.records import metrics_until, read_facts, start_facts
 from seq2seq.storage.replica import Replica
 from seq2seq.storage.run_files import LEFT_BY_FAILED_START, RUN_FILES, steps
@@ -177,6 +178,7 @@ class Run:
                 )
             return config
         previous = load_config(path)
+        config = keep_before_5(config, previous)
         if config.training.init_from == previous.training.init_from != "":
             config, _ = take_model(config, previous)
         config = replace(
@@ -329,6 +331,21 @@ class Run:
         if self.replica is not None:
             self.replica.close()
         self._lock.close()
+
+
+def keep_before_5(config: Config, previous: Config) -> Config:
+    """The config with the fields of BEFORE_5 as the run has them, where they were not set: a run
+    that began with the earlier values continues with them."""
+    default, sections = Config(), {}
+    for name, values in BEFORE_5.items():
+        old, new, usual = (getattr(part, name) for part in (previous, config, default))
+        kept = {
+            field: value
+            for field, value in values.items()
+            if getattr(old, field) == value and getattr(new, field) == getattr(usual, field)
+        }
+        sections[name] = replace(new, **kept)
+    return replace(config, **sections)
 
 
 def refuse_link(directory: Path, alternative: str) -> None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from seq2seq.data.batching.batches import Batches
 from seq2seq.data.corpora.corpus import Corpus
-from seq2seq.data.corpora.counts import Counts
+from seq2seq.data.corpora.counts import Counts, Note
 from seq2seq.data.corpora.held_out import held_out_specs, qualified
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.registry import open_parts, read_corpus
@@ -115,8 +115,9 @@ def encode_corpora(
     report_training_data(run, train)
     valid = {}
     for name, corpus in corpora.valid.items():
-        pairs, _, dropped = encode_pairs(corpus, *tokenizers, config.data)
-        counts = corpus.counts.merged(dropped_counts(dropped, corpus.where))
+        notes: dict[str, Note] = {}
+        pairs, _, dropped = encode_pairs(corpus, *tokenizers, config.data, notes)
+        counts = corpus.counts.merged(dropped_counts(dropped, corpus.where)._replace(notes=notes))
         check_pairs_left(corpus.names, counts.kept, counts.dropped)
         report_counts(run, qualified("valid", name), counts)
         valid[name] = corpus, pairs

@@ -87,7 +87,7 @@ def new_tokenizers(
 
     `log` receives a warning about tags that occur in words, and at times the progress.
     """
-    tags = corpus_tags(config.corpus)
+    tags = [*map(config.normal_form, corpus_tags(config.corpus))]
     if config.tokenizer != "words":
         for tag in filter(str.isalnum, tags):
             log(
@@ -146,7 +146,7 @@ def initial_tokenizers(config: Config) -> tuple[Config, tuple[Tokenizer, Tokeniz
             f"another model: {', '.join(differences)}; remove these fields from the flags and the "
             "config file",
         )
-    for piece in config.data.user_defined.split():
+    for piece in config.data.normal_form(config.data.user_defined).split():
         if any(side.id_of(piece) not in side.encode(piece) for side in tokenizers):
             raise UserError(
                 CONFIGURATION,
@@ -175,7 +175,7 @@ def check_tags(config: DataConfig, tokenizer: Tokenizer) -> None:
         for spec in named_corpora(split_spec(config, split), f"config.data.{split}").values()
     ]
     for field, spec in [("corpus", config.corpus), *held_out]:
-        for tag in corpus_tags(spec):
+        for tag in map(config.normal_form, corpus_tags(spec)):
             ids = tokenizer.encode(tag)
             if tokenizer.id_of(tag) not in ids:
                 raise UserError(

@@ -11,7 +11,8 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import Config, load_config, save_config
 from seq2seq.storage.decoding_config import DecodingConfig
-from seq2seq.storage.migration import FORMAT_VERSION, migrate
+from seq2seq.storage.migration import BEFORE_5, FORMAT_VERSION, migrate
+from seq2seq.storage.run import keep_before_5
 from seq2seq.storage.training_config import TrainingConfig
 from tests.support.runs import change_metadata, run_config, run_training, stopped_run
 
@@ -24,13 +25,14 @@ CONFIG = Config(
     ),
     data=DataConfig(
         corpus="tsv:pairs.tsv", tokenizer="words", vocab_size=64, source_length=40,
-        target_length=32, vocab_sha256="0a+0a",
+        target_length=32, vocab_sha256="0a+0a", **BEFORE_5["data"],
     ),
     training=TrainingConfig(
         num_steps=12, tokens_per_batch=128, schedule="cosine", learning_rate=0.002,
         best_metric="loss", eval_every=4, checkpoint_every=2, seed=7,
     ),
-    decoding=DecodingConfig(beam_size=2, nbest=2, alpha=1.0, suppress="a b", dtype="bfloat16"),
+    decoding=DecodingConfig(beam_size=2, nbest=2, alpha=1.0, suppress="a b", dtype="bfloat16",
+                            **BEFORE_5["decoding"]),
 )  # fmt: skip
 
 
@@ -77,7 +79,7 @@ def test_a_saved_config_has_the_current_version_and_the_fields_of_the_old_form(t
 def test_the_former_default_batch_size_becomes_automatic_and_other_sizes_are_kept():
     for version, size, expected in ((0, 32, 0), (2, 32, 0), (2, 64, 64), (2, 1, 1), (3, 32, 32)):
         content = {"decoding": {"batch_size": size, "beam_size": 32}, "format_version": version}
-        expected_section = {"batch_size": expected, "beam_size": 32}
+        expected_section = {"batch_size": expected, "beam_size": 32} | BEFORE_5["decoding"]
         assert migrate(content, Path("a")) == {"decoding": expected_section}
         assert content["decoding"]["batch_size"] == size  # the argument is not changed
 
@@ -107,7 +109,16 @@ def test_a_newer_or_invalid_version_is_refused_in_one_line(tmp_path, version, me
 def test_a_config_of_the_current_version_is_migrated_to_itself():
     content = {"model": {}, "data": {}}
     assert migrate(content | {"format_version": FORMAT_VERSION}, Path("a")) == content
-    assert migrate(content, Path("a")) == content
+    assert migrate(content, Path("a")) == content | {"data": BEFORE_5["data"]}
+
+
+def test_a_run_keeps_the_earlier_form_of_texts_that_its_config_file_does_not_set():
+    """A config file of an older run does not have the fields that a later version has added."""
+    old = Config(data=DataConfig(**BEFORE_5["data"]), decoding=DecodingConfig(clean_source=False))
+    for previous in (old, Config()):
+        assert keep_before_5(Config(), previous) == previous
+    chosen = Config(data=DataConfig(normalization="nfkc"))
+    assert keep_before_5(chosen, old).data == DataConfig(normalization="nfkc", nfc=False)
 
 
 def set_version(run, version):

@@ -61,6 +61,7 @@ class PairCollector:
             pair = self._replace_bytes(number, (source, target))
         if pair is None:
             return
+        pair = self._config.normal_form(pair[0]), self._config.normal_form(pair[1])
         if not pair[0].strip() or not pair[1].strip():
             self._drop("blank", 0 if not pair[0].strip() else 1, number)
             return
@@ -73,7 +74,7 @@ class PairCollector:
     def add_all(self, first: int, sources: Sequence[bytes], targets: Sequence[bytes]) -> None:
         """Adds pairs `first`, `first` + 1, … like `add`, in a third of its time if all of them are
         usable."""
-        source_texts, target_texts = _decoded(sources), _decoded(targets)
+        source_texts, target_texts = self._decoded(sources), self._decoded(targets)
         if (
             source_texts is not None
             and target_texts is not None
@@ -136,19 +137,18 @@ class PairCollector:
                 got = f"byte {line[error.start]:#04x} in column {column} of {name}:{number}"
                 self._count_invalid(NOT_UTF8, got)
 
+    def _decoded(self, lines: Sequence[bytes]) -> list[str] | None:
+        """The text of all lines; None if one of them is too long or not UTF-8."""
+        if max(map(len, lines)) > LONGEST:
+            return None
+        try:
+            return self._config.normal_form(b"\n".join(lines).decode()).split("\n")
+        except UnicodeDecodeError:
+            return None
+
     def _count_invalid(self, problem: Problem, got: str) -> None:
         self._problems[problem.reason] = problem
         self._invalid.add(problem.reason, got)
 
     def _drop(self, reason: str, side: int, number: int) -> None:
         self._dropped.add(reason, f"{self._names[side]}:{number}")
-
-
-def _decoded(lines: Sequence[bytes]) -> list[str] | None:
-    """The text of all lines; None if one of them is too long or not UTF-8."""
-    if max(map(len, lines)) > LONGEST:
-        return None
-    try:
-        return b"\n".join(lines).decode().split("\n")
-    except UnicodeDecodeError:
-        return None

@@ -33,6 +33,18 @@ class Invalid(NamedTuple):
         )
 
 
+class Note(NamedTuple):
+    """Lines with a property that a user should know of."""
+
+    lines: int
+    examples: list[str]  # the first few distinct ones
+
+    def merged(self, later: "Note") -> "Note":
+        """This note and a later one of the same property."""
+        examples = list(dict.fromkeys([*self.examples, *later.examples]))
+        return Note(self.lines + later.lines, examples[:EXAMPLES])
+
+
 class Counts(NamedTuple):
     """How many pairs of a corpus, or of a block of it, were kept and dropped."""
 
@@ -43,6 +55,7 @@ class Counts(NamedTuple):
     # The smallest and the largest loss weight of the kept pairs; empty if they have none.
     loss_weights: Sequence[float] = ()
     invalid: tuple[Invalid, ...] = ()
+    notes: dict[str, Note] = {}  # by property, as "source lines have …"; of kept pairs
 
     def merged(self, later: "Counts") -> "Counts":
         """The counts of these pairs and of `later` ones, with the first places of both."""
@@ -61,6 +74,7 @@ class Counts(NamedTuple):
             self.replaced + later.replaced,
             value_range([*self.loss_weights, *later.loss_weights]),
             _merged_invalid(self.invalid + later.invalid),
+            merged_notes(self.notes, later.notes),
         )
 
     def report(self, title: str) -> Iterator[str]:
@@ -77,6 +91,9 @@ class Counts(NamedTuple):
         for reason, places in self.examples.items():  # a line with replaced bytes is not dropped
             more = ", …" * (self.dropped.get(reason, self.replaced) > len(places))
             yield f"  {reason}: {', '.join(places)}{more}"
+        for name, note in self.notes.items():
+            share = 100.0 * note.lines / max(1, self.kept)
+            yield f"  {note.lines:,} {name} ({share:.3g} %), such as {', '.join(note.examples)}"
 
     def check(self, names: Sequence[str]) -> None:
         """UserError(DATA) with all invalid lines, or if no pair is left to train on.
@@ -100,7 +117,16 @@ class Counts(NamedTuple):
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Counts":
         """The counts that `to_json` returned."""
-        return cls(**content | {"loss_weights": tuple(content["loss_weights"])})
+        notes = {name: Note(*note) for name, note in content.get("notes", {}).items()}
+        weights = tuple(content["loss_weights"])
+        return cls(**content | {"loss_weights": weights, "notes": notes})
+
+
+def merged_notes(notes: dict[str, Note], later: dict[str, Note]) -> dict[str, Note]:
+    """The notes of earlier and of later lines."""
+    empty = Note(0, [])
+    names = dict.fromkeys([*notes, *later])
+    return {name: notes.get(name, empty).merged(later.get(name, empty)) for name in names}
 
 
 def none_left(title: str, dropped: dict[str, int]) -> str:

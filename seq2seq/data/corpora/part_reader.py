@@ -39,7 +39,7 @@ def collect_block(
         collected = collected._replace(loss_weights=None, counts=counts)
     if config.reverse:
         collected = collected.reversed()
-    return collected.tagged(part.tag) if part.tag else collected
+    return collected.tagged(config.normal_form(part.tag)) if part.tag else collected
 
 
 class PartReader:
@@ -137,6 +137,7 @@ class PartReader:
             "on_bad_utf8": config.on_bad_utf8,
             "on_bad_line": config.on_bad_line,
             "deduplicate": self.drops_duplicates,
+            **({"nfc": True} if config.nfc else {}),
         }
 
     def check_unchanged(self) -> None:

@@ -1,7 +1,7 @@
 """SentencePiece tokenizers: unigram and bpe.
 
-SentencePiece normalises text with its `nmt_nfkc` rules (NFKC, one space for several, no control
-characters), so decoding returns normalised text.
+SentencePiece normalises text with the rules of the model (data.normalization) and makes one space
+of several, so decoding returns normalised text.
 """
 
 import re

@@ -29,6 +29,7 @@ FIELDS = (
     "vocab_size",
     "target_vocab_size",
     "user_defined",
+    "normalization",
     "byte_fallback",
 )
 

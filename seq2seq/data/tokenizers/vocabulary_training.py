@@ -62,9 +62,9 @@ def _train_sides(
     config: DataConfig, source: Sequence[str], target: Sequence[str], user_defined: Sequence[str]
 ) -> tuple[Tokenizer, Tokenizer]:
     kind, size = config.tokenizer, config.vocab_size
-    in_both = list(dict.fromkeys(config.user_defined.split()))
+    in_both = list(dict.fromkeys(config.normal_form(config.user_defined).split()))
     in_source = list(dict.fromkeys([*in_both, *user_defined]))
-    train = partial(_train, byte_fallback=config.byte_fallback)
+    train = partial(_train, config)
     if config.joint_vocab:
         joint = train(kind, "vocab_size", size, (source, target), in_source)
         return joint, joint
@@ -77,16 +77,16 @@ def _train_sides(
 
 
 def _train(
+    config: DataConfig,
     kind: str,
     field: str,
     size: int,
     corpora: Sequence[Sequence[str]],
     user_defined: list[str],
-    byte_fallback: bool,
 ) -> Tokenizer:
     """A tokenizer of at most `size` entries, the value of the config field `field`."""
     if kind in SUBWORD_TOKENIZERS:
-        return _train_sentencepiece(kind, field, size, corpora, user_defined, byte_fallback)
+        return _train_sentencepiece(config, kind, field, size, corpora, user_defined)
     tokens = (split_tokens(kind, text, user_defined) for text in chain(*corpora))
     counts = Counter(chain.from_iterable(tokens))
     if not counts:
@@ -104,12 +104,12 @@ def _train(
 
 
 def _train_sentencepiece(
+    config: DataConfig,
     kind: str,
     field: str,
     size: int,
     corpora: Sequence[Sequence[str]],
     user_defined: list[str],
-    byte_fallback: bool,
 ) -> SentencePieceTokenizer:
     from sentencepiece import SentencePieceTrainer
 
@@ -118,7 +118,7 @@ def _train_sentencepiece(
     model = io.BytesIO()
     # An option at its default would be stored in the model, and would change its sha256.
     rules: dict[str, Any] = {"user_defined_symbols": user_defined} if user_defined else {}
-    rules |= {"byte_fallback": True} if byte_fallback else {}
+    rules |= {"byte_fallback": True} if config.byte_fallback else {}
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
@@ -130,7 +130,7 @@ def _train_sentencepiece(
             minloglevel=2,
             # Rare characters, e.g. of Chinese, must not displace the subwords.
             character_coverage=1.0 if 4 * alphabet <= size else 0.9995,
-            normalization_rule_name="nmt_nfkc",
+            normalization_rule_name=config.normalization,
             pad_id=PAD,
             bos_id=START,
             eos_id=END,
@@ -140,7 +140,7 @@ def _train_sentencepiece(
     except RuntimeError as error:
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
             more = f", {len(user_defined)} user-defined pieces" if user_defined else ""
-            more += ", 256 bytes" if byte_fallback else ""
+            more += ", 256 bytes" if config.byte_fallback else ""
             raise UserError(
                 CONFIGURATION,
                 f"config.data.{field} must be at least {needed[1]} for "

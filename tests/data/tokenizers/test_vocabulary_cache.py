@@ -179,6 +179,7 @@ CHANGES = {
     "vocab_size": 7999,
     "target_vocab_size": 77,
     "user_defined": "<num>",
+    "normalization": "nfkc",
     "byte_fallback": True,
     "corpus": "tag:>>t<<:tsv:/a.tsv",  # its tags
 }
@@ -216,8 +217,8 @@ def test_other_fields_do_not_change_the_key():
         IDENTITIES, config
     )
     known = set(CHANGES) | set(unused) | {
-        "test", "reverse", "on_bad_utf8", "on_bad_line", "deduplicate", "vocab", "vocab_sha256",
-        "target_length", "max_length_ratio", "source_begin", "source_end", "target_begin",
-        "target_start", "source_language", "target_language",
+        "test", "reverse", "nfc", "on_bad_utf8", "on_bad_line", "deduplicate", "vocab",
+        "vocab_sha256", "target_length", "max_length_ratio", "source_begin", "source_end",
+        "target_begin", "target_start", "source_language", "target_language",
     }  # fmt: skip
     assert {field.name for field in fields(DataConfig)} == known  # decide for a new field

@@ -17,6 +17,7 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from seq2seq.data.config import nfc
 from seq2seq.data.seed_groups import compare_groups
 from seq2seq.decoding.command.references import DEFAULT_METRICS, metrics_of
 from seq2seq.runtime.command import run_command
@@ -30,7 +31,7 @@ def read_group(flag: str, names: str, lines: int) -> list[list[str]]:
     """The texts of each file of a group. UserError(DATA) for another number of lines."""
     group = []
     for name in names.split(",") if names else ():
-        texts = list(text_lines(name))
+        texts = [*map(nfc, text_lines(name))]
         if len(texts) != lines:
             raise UserError(
                 DATA,
@@ -53,7 +54,7 @@ def main() -> None:
     metrics = metrics_of(f.metric)
     for metric in metrics:
         metric.check()
-    references = list(text_lines(f.reference))
+    references = [*map(nfc, text_lines(f.reference))]
     if not references:
         raise UserError(DATA, f"{f.reference} is empty: expected a reference in each line")
     outputs = read_group("outputs", f.outputs, len(references))

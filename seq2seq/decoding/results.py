@@ -7,6 +7,10 @@ without a text, which the Translator adds.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+
+KEEPS_SPACES = "tokenizer_json", "bytes"  # kinds of tokenizers: byte-level BPE, bytes
+
 
 class Item(NamedTuple):
     """One input line, parsed by its format."""
@@ -18,12 +22,18 @@ class Item(NamedTuple):
     source_language: str = ""  # empty: that of the job
     target_language: str = ""
     source_prefix: str | None = None  # text before that of the line; None: that of the job
+    replaced: tuple[str, ...] = ()  # characters that are no longer in the text
 
 
-def source_text(item: Item) -> str:
+def source_text(item: Item, tokenizer: Tokenizer) -> str:
     """The text of a line with its source prefix; empty for a blank line."""
-    text = item.text.strip()
-    return f"{item.source_prefix or ''}{text}".strip() if text else ""
+    text = stripped(item.text, tokenizer)
+    return f"{item.source_prefix or ''}{text}" if text.strip() else ""
+
+
+def stripped(text: str, tokenizer: Tokenizer) -> str:
+    """The text without white space around it, which counts for some pretrained tokenizers only."""
+    return text if tokenizer.kind in KEEPS_SPACES else text.strip()
 
 
 def as_item(line: tuple[int, str | Item]) -> tuple[int, Item]:
@@ -72,6 +82,8 @@ class Source(NamedTuple):
     cut: int = 0  # tokens that were truncated
     forced: Sequence[int] = ()  # tokens before the prefix, which cost nothing
     after: Sequence[int] = ()  # tokens of the source after its end token
+    unknown: tuple[str, ...] = ()  # characters of the text that the vocabulary lacks
+    replaced: tuple[str, ...] = ()  # as in Item
 
     @property
     def length(self) -> int:
@@ -118,6 +130,8 @@ class Translation(NamedTuple):
     hypotheses: list[Hypothesis]
     tokens: int  # length before truncation; 0 for a blank line
     kept: int  # length after truncation
+    unknown: tuple[str, ...] = ()  # characters of the texts that the vocabulary lacks
+    replaced: tuple[str, ...] = ()  # characters of the source that decoding.clean_source replaced
 
     @property
     def text(self) -> str:
@@ -130,6 +144,6 @@ class Translation(NamedTuple):
         return self.kept < self.tokens
 
 
-def blank_translation() -> Translation:
+def blank_translation(replaced: tuple[str, ...] = ()) -> Translation:
     """The translation of a blank line, which is not searched."""
-    return Translation([Hypothesis("", 0.0)], 0, 0)
+    return Translation([Hypothesis("", 0.0)], 0, 0, replaced=replaced)

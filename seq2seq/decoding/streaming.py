@@ -124,5 +124,5 @@ class WindowFeed:
                 if source.ids:
                     self.in_flight += 1
                 else:
-                    self._blank[source.number] = blank_translation()
+                    self._blank[source.number] = blank_translation(source.replaced)
             yield window

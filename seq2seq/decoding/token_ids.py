@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from seq2seq.data.config import DataConfig
+from seq2seq.data.config import DataConfig, nfc
+from seq2seq.data.tokenizers.characters import characters_of
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.languages import LineAffixes
@@ -23,19 +24,22 @@ def encoded_sources(
     for a language that is missing or unknown.
     """
     unknown_id = engine.models[0].config.unknown_id
-    texts, room = [source_text(item) for _, item in window], engine.buckets[-1] - 1
+    texts = [source_text(item, tokenizers[0]) for _, item in window]
+    room, characters = engine.buckets[-1] - 1, characters_of(tokenizers[0])
     encoded, sources = encode_truncated(tokenizers[0], texts, room), []
-    for (number, item), (ids, cut) in zip(window, encoded, strict=True):
+    for (number, item), text, (ids, cut) in zip(window, texts, encoded, strict=True):
         if not ids:
-            sources.append(Source(number, ids))
+            sources.append(Source(number, ids, replaced=item.replaced))
             continue
+        unknown = characters.unknown(text, ids)
         prefix = prefix_ids(tokenizers[1], number, item.prefix, unknown_id) if item.prefix else []
         affixes = affixes_of_line(number, item)
         text_room = room - affixes.source_tokens
         cut += max(0, len(ids) - text_room)
         ids = [*affixes.source_begin, *ids[:text_room]]
         forced = (*affixes.target_begin, *engine.forced)
-        source = Source(number, ids, prefix, cut, forced, affixes.source_end)
+        around = forced, affixes.source_end
+        source = Source(number, ids, prefix, cut, *around, unknown, item.replaced)
         limit = engine.max_prefix_length(source.length) - len(forced) if prefix else 0
         if len(prefix) > limit:
             raise UserError(
@@ -69,6 +73,7 @@ def piece_ids(
     ids = []
     for piece in getattr(decoding, option).split():
         id_ = tokenizer.id_of(piece)
+        id_ = tokenizer.id_of(nfc(piece)) if id_ is None else id_
         if id_ is None or (id_ == end_id and option != "suppress_first"):
             verb = "forced" if option == "forced_prefix" else "suppressed"
             raise UserError(

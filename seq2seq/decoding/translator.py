@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data.config import DataConfig
-from seq2seq.data.tokenizers.piece_tokenizer import tokenizers_for_pieces
+from seq2seq.data.tokenizers.characters import characters_of
+from seq2seq.data.tokenizers.piece_tokenizer import PieceTokenizer, tokenizers_for_pieces
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
 from seq2seq.decoding.engine.calls import Control
@@ -29,6 +30,7 @@ from seq2seq.decoding.results import (
     as_pair,
     check_text,
     source_text,
+    stripped,
 )
 from seq2seq.decoding.search_options import changed_options, check_option_names
 from seq2seq.decoding.stated_settings import stated_settings
@@ -246,16 +248,15 @@ class Translator:
         for name, text in (("source", source), ("target", target)):
             if text is not None or name == "source":
                 check_text(name, text)
-        item = self._with_prefix(Item(source, source))
-        ids = self.source_tokenizer.encode(source_text(item))
-        pair = self.forcing.text_pair(
-            0, item, ids, self.target_tokenizer.encode((target or "").strip())
-        )
+        item = self._prepared(Item(source, source, target=target or ""))
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        texts = source_text(item, tokenizers[0]), stripped(item.target or "", tokenizers[1])
+        ids = [side.encode(text) for side, text in zip(tokenizers, texts, strict=True)]
+        pair = self.forcing.text_pair(0, item, *ids)
         if target is None:
             (translation,) = self.stream([item])
             end = self._models[model].end_id
             pair = pair._replace(target=[*translation.hypotheses[0].ids, end])
-        tokenizers = self.source_tokenizer, self.target_tokenizer
         return attention_of(self.engine, model, pair, tokenizers)
 
     def results(
@@ -268,7 +269,7 @@ class Translator:
         {} while the input pauses. Closing the generator does not wait for the input. `window` is
         the most lines of a window."""
         size = min(window, self.engine.sizes.window)
-        numbered = ((number, self._with_prefix(item)) for number, item in map(as_item, lines))
+        numbered = ((number, self._prepared(item)) for number, item in map(as_item, lines))
         items = Prefetched(numbered, size, weight)
         tokenizers = self.source_tokenizer, self.target_tokenizer
         to_sources = partial(encoded_sources, self.engine, tokenizers, self.affixes_of_line)
@@ -284,7 +285,9 @@ class Translator:
                     nbest_lists = self.forcing.annotated(sources, nbest_lists)
                 for source, nbest in zip(sources, nbest_lists, strict=True):
                     tokens = source.length + source.cut
-                    translations[source.number] = Translation(nbest, tokens, source.length)
+                    translations[source.number] = Translation(
+                        nbest, tokens, source.length, source.unknown, source.replaced
+                    )
                 yield translations
             yield feed.take_blank()
         finally:
@@ -293,10 +296,22 @@ class Translator:
         if feed.error is not None:
             raise feed.error
 
-    def _with_prefix(self, item: Item) -> Item:
-        if item.source_prefix is not None:
-            return item
-        return item._replace(source_prefix=self.source_prefix)
+    def _prepared(self, item: Item) -> Item:
+        """The item with the source prefix of the job unless it has its own, its texts in the normal
+        form of the run, and its source clean. Pieces stay as they are."""
+        if item.source_prefix is None:
+            item = item._replace(source_prefix=self.source_prefix)
+        form = self.affixes_of_line.config.normal_form
+        if not isinstance(self.source_tokenizer, PieceTokenizer):
+            item = item._replace(text=form(item.text), source_prefix=form(item.source_prefix or ""))
+            if self.decoding.clean_source:
+                text, replaced = characters_of(self.source_tokenizer).clean(item.text)
+                item = item._replace(text=text, replaced=replaced)
+        if not isinstance(self.target_tokenizer, PieceTokenizer):
+            texts = item.prefix, item.target
+            prefix, target = (None if text is None else form(text) for text in texts)
+            item = item._replace(prefix=prefix, target=target)
+        return item
 
     def _with_texts(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         decode = self.target_tokenizer.decode
@@ -322,7 +337,7 @@ class Translator:
     ) -> Generator[dict[int, Translation], None, None]:
         """`score` of numbered items and their targets, by number, as the compiled calls end."""
         size = self.engine.sizes.window
-        numbered = ((number, self._with_prefix(item)) for number, item in lines)
+        numbered = ((number, self._prepared(item)) for number, item in lines)
         with closing(Prefetched(numbered, size, weight)) as items:
             for window in windows(items, size, weight):
                 for group in self.forcing.translations(window):

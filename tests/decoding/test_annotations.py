@@ -1,6 +1,7 @@
 """Annotated translations: the numbers of --mode=score and --mode=align, for the generated ids."""
 
 import json
+import unicodedata
 
 import pytest
 
@@ -163,6 +164,22 @@ def test_forced_pieces_that_are_unknown_or_leave_no_room_are_refused(translator)
         list(forced.stream([Item("eins", "eins", prefix="elf eins")]))
 
 
+def test_equal_looking_texts_have_equal_results_on_every_way_in(translator):
+    """ü is one character or u and two dots."""
+    composed = "fünf eins", "elf fünf"
+    spelled = [unicodedata.normalize("NFD", text) for text in composed]
+    results = []
+    for source, target in (composed, spelled):
+        items = [Item(source, "", prefix=target), Item("eins", "", source_prefix=source[:-4])]
+        translations = list(translator.stream(items))
+        forced = translator.with_options(forced_prefix=target[4:], suppress=target[4:])
+        results.append((translations, [*translator.score([(source, target)])], forced.decoding))
+        assert forced.engine.forced == tuple(translator.target_tokenizer.encode("fünf"))
+    assert results[0][:2] == results[1][:2]
+    (translation,) = translator.score([("fünf {", "elf }")])
+    assert translation.unknown == ("{", "}")
+
+
 def test_without_annotations_there_is_no_further_pass(translator, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("a teacher-forced pass")
@@ -189,7 +206,8 @@ def test_a_line_without_a_valid_hypothesis_has_no_numbers(translator):
     jsonl = formats_of("jsonl", None, None)
     item = jsonl.input.parse('{"text": "eins"}', "in:1")
     written = json.loads(jsonl.output.render(0, item, Translation(first, 2, 2), False))
-    assert written == {"text": "eins", "translation": "", "score": None, "truncated": False}
+    added = {"translation": "", "score": None, "truncated": False, "unknown": [], "replaced": []}
+    assert written == {"text": "eins"} | added
 
 
 def test_saved_results_depend_on_mode_formats_and_annotations(translator):

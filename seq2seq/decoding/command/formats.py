@@ -54,8 +54,8 @@ class Format:
         requested."""
         return translation.text  # blank for a blank line
 
-    def render_score(self, item: Item, scored: Scored, truncated: bool) -> str:
-        """The output of --mode=score."""
+    def render_score(self, item: Item, scored: Scored, translation: Translation) -> str:
+        """The output of --mode=score; `translation` is the scored pair."""
         return self.add_column(item, f"{scored.score:.6f}")
 
     def render_alignment(self, item: Item, scored: Scored) -> str:
@@ -85,7 +85,8 @@ class Tsv(Format):
 
     def parse(self, line: str, place: str, needs_target: bool = False) -> Item:
         text, *others = line.split("\t")
-        settings, targets = {}, []
+        settings: dict[str, Any] = {}
+        targets = []
         for column in others:
             name, equals, value = column.partition("=")
             if equals and name in SETTINGS:
@@ -142,7 +143,7 @@ class Jsonl(Format):
         if not isinstance(fields, dict):
             raise UserError(DATA, f"{place}: expected a JSON object, got {type_name(fields)}")
         text, target = string_field(fields, place, "text"), None
-        settings = {
+        settings: dict[str, Any] = {
             name: string_field(fields, place, name)
             for name in ("prefix", *SETTINGS)
             if fields.get(name) is not None
@@ -163,15 +164,15 @@ class Jsonl(Format):
             | annotation(hypothesis.scored)
             for hypothesis in translation.hypotheses
         ]
-        fields = objects[0] | {"truncated": translation.truncated}
+        fields = objects[0] | line_fields(translation)
         if scored := translation.hypotheses[0].scored:
             fields["source_tokens"] = scored.source_tokens
         if nbest:
             fields["nbest"] = objects
         return with_fields(item.line, nonfinite_to_null(fields))
 
-    def render_score(self, item: Item, scored: Scored, truncated: bool) -> str:
-        fields = {"score": scored.score} | token_fields(scored) | {"truncated": truncated}
+    def render_score(self, item: Item, scored: Scored, translation: Translation) -> str:
+        fields = {"score": scored.score} | token_fields(scored) | line_fields(translation)
         return with_fields(item.line, nonfinite_to_null(fields))
 
     def render_alignment(self, item: Item, scored: Scored) -> str:
@@ -244,6 +245,12 @@ def names_with(property_name: str) -> str:
 def token_fields(scored: Scored) -> dict[str, Any]:
     """The fields of a teacher-forced pass besides the score."""
     return {"log_prob": scored.log_prob, "tokens": scored.tokens, "log_probs": scored.log_probs}
+
+
+def line_fields(translation: Translation) -> dict[str, Any]:
+    """What happened to the line: the fields that every result has."""
+    unknown, replaced = list(translation.unknown), list(translation.replaced)
+    return {"truncated": translation.truncated, "unknown": unknown, "replaced": replaced}
 
 
 def annotation(scored: Scored | None) -> dict[str, Any]:

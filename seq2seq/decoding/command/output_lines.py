@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from math import isnan
 
+from seq2seq.data.corpora.counts import Note
+from seq2seq.data.tokenizers.characters import shown
 from seq2seq.decoding.command.formats import Formats
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine.calls import nonfinite_error
@@ -32,6 +34,7 @@ class OutputLines:
         self._format, self._annotate = formats.output, annotate
         self._source, self.progress, self._keep_texts = source, progress, keep_texts
         self.truncated = self.blank = 0
+        self.lacking = self.replaced = Note(0, [])  # lines with such characters
         self.texts: dict[int, str] = {}  # by line number
 
     def __call__(self, items: Iterable[tuple[int, Item]]) -> Iterator[dict[int, str]]:
@@ -59,8 +62,16 @@ class OutputLines:
         return [*names, "annotate"] if self._annotate else names
 
     def report(self) -> None:
-        """Write the last line of a job."""
-        self.progress.report(self.blank, self.truncated)
+        """Write the last lines of a job."""
+        characters = [
+            f"{count.lines:,} lines {text}, such as {', '.join(map(shown, count.examples))}"
+            for count, text in (
+                (self.lacking, "have characters that the vocabulary lacks"),
+                (self.replaced, "had other characters that it lacks, replaced by a known form"),
+            )
+            if count.lines
+        ]
+        self.progress.report(self.blank, self.truncated, characters)
 
     def _results(self, items: Iterator[tuple[int, Item]]) -> Iterator[dict[int, Translation]]:
         if self._mode == "translate":
@@ -86,11 +97,15 @@ class OutputLines:
             return self._format.render_unscored(item)
         if self._mode == "align":
             return self._format.render_alignment(item, scored)
-        return self._format.render_score(item, scored, translation.truncated)
+        return self._format.render_score(item, scored, translation)
 
     def _count(self, number: int, translation: Translation) -> None:
         tokens, kept = translation.tokens, translation.kept
         self.blank += not kept
+        if translation.unknown:
+            self.lacking = self.lacking.merged(Note(1, list(translation.unknown)))
+        if translation.replaced:
+            self.replaced = self.replaced.merged(Note(1, list(translation.replaced)))
         if translation.truncated:
             self.truncated += 1
             note(f"{self._source}:{number + 1}: {tokens} tokens > {kept}, truncated")

@@ -5,6 +5,7 @@ On a terminal it is one line that is updated; in a log file, a new line every fe
 
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.streams import note
@@ -64,10 +65,12 @@ class DecodingProgress:
         left = max(0, self.total - self.done - self.reused) / rate
         return f"{text}, {format_duration(left)} left"
 
-    def report(self, blank: int, truncated: int) -> None:
-        """Write the last line of a job."""
+    def report(self, blank: int, truncated: int, more: Iterable[str] = ()) -> None:
+        """Write the last line of a job, with `more` lines before it."""
         if not self._shown:
             return
+        for line in more:
+            note(line)
         seconds = time.perf_counter() - self.started
         reused = f" ({self.reused} more reused from an earlier run)" if self.reused else ""
         note(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from seq2seq.data.config import nfc
 from seq2seq.data.metrics import METRIC_NAMES, METRICS, ROUGE, Comparison, Metric, Score
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import text_lines
@@ -28,7 +29,9 @@ class References(NamedTuple):
             )
 
     def results(self, texts: list[str]) -> Iterator[Score | Comparison]:
-        """The score of each metric, or its comparison with the baseline; none for no texts."""
+        """The score of each metric, or its comparison with the baseline; none for no texts. All
+        texts are compared in Unicode NFC, as translations of new runs are."""
+        texts = [*map(nfc, texts)]
         self.check_parallel(len(texts), "the translations are written, but not scored")
         for metric in self.metrics if texts else ():
             if self.baseline is None:
@@ -54,8 +57,8 @@ def read_references(reference: str, metrics: str | None, baseline: str) -> Refer
         return None
     for metric in chosen:
         metric.check()
-    lines = list(text_lines(reference, note))
-    baseline_lines = list(text_lines(baseline, note)) if baseline else None
+    lines = [*map(nfc, text_lines(reference, note))]
+    baseline_lines = [*map(nfc, text_lines(baseline, note))] if baseline else None
     if baseline_lines is not None and len(baseline_lines) != len(lines):
         raise UserError(
             DATA,

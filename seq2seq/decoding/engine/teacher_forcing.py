@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from seq2seq.data.tokenizers.characters import characters_of
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.data.tokens.affixes import Affixes
 from seq2seq.decoding.engine.buckets import by_bucket, distribute, merge_devices, pad
@@ -24,6 +25,7 @@ from seq2seq.decoding.results import (
     Translation,
     blank_translation,
     source_text,
+    stripped,
 )
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.hypotheses import length_penalty
@@ -43,6 +45,7 @@ class EncodedPair(NamedTuple):
     forced: int = 0  # first tokens of the target, which cost nothing
     forced_end: bool = False  # the end token is at the limit of a search and costs nothing
     after: int = 0  # tokens of the source after its end token
+    unknown: tuple[str, ...] = ()  # characters of the texts that the vocabularies lack
 
     @property
     def length(self) -> int:
@@ -119,15 +122,18 @@ class TeacherForcing:
 
     def pairs(self, lines: Sequence[tuple[int, Item]]) -> list[EncodedPair | None]:
         """The pairs of these numbered lines and their targets; None if both sides are blank."""
-        sources = [source_text(item) for _, item in lines]
-        targets = [(item.target or "").strip() for _, item in lines]
+        sources = [source_text(item, self._tokenizers[0]) for _, item in lines]
+        targets = [stripped(item.target or "", self._tokenizers[1]) for _, item in lines]
         sides = map(encode_truncated, self._tokenizers, (sources, targets), (self._room,) * 2)
+        lacks = [characters_of(tokenizer).unknown for tokenizer in self._tokenizers]
         pairs: list[EncodedPair | None] = []
-        for (number, item), source_side, target_side in zip(lines, *sides, strict=True):
-            (source, source_cut), (target, target_cut) = source_side, target_side
+        for i, ((number, item), *both) in enumerate(zip(lines, *sides, strict=True)):
+            (source, source_cut), (target, target_cut) = both
             if source or target:
                 pair = self.text_pair(number, item, source, target)
-                pairs.append(pair._replace(cut=pair.cut + max(source_cut, target_cut)))
+                unknown = [*lacks[0](sources[i], source), *lacks[1](targets[i], target)]
+                cut = pair.cut + max(source_cut, target_cut)
+                pairs.append(pair._replace(cut=cut, unknown=tuple(dict.fromkeys(unknown))))
             else:
                 pairs.append(None)
         return pairs
@@ -136,10 +142,14 @@ class TeacherForcing:
         """Each line as a translation whose only hypothesis is its target, with its score, by index,
         as the calls end; blank if both sides are blank."""
         pairs = self.pairs(lines)
-        yield {index: blank_translation() for index, pair in enumerate(pairs) if pair is None}
+        yield {
+            index: blank_translation(lines[index][1].replaced)
+            for index, pair in enumerate(pairs)
+            if pair is None
+        }
         for scores in self.scores(pairs):
             yield {
-                index: scored_translation(lines[index][1].target or "", pair, scored)
+                index: scored_translation(lines[index][1], pair, scored)
                 for index, scored in scores.items()
                 if (pair := pairs[index])
             }
@@ -237,11 +247,12 @@ class TeacherForcing:
         )
 
 
-def scored_translation(text: str, pair: EncodedPair, scored: Scored) -> Translation:
-    """A scored pair as a translation; `text` is its target."""
+def scored_translation(item: Item, pair: EncodedPair, scored: Scored) -> Translation:
+    """A scored pair as a translation with the target of its line."""
     length, ids = len(pair.target), pair.target[:-1]
+    text, tokens = item.target or "", pair.length + pair.cut
     hypothesis = Hypothesis(text, scored.score, scored.log_prob, length, ids, scored)
-    return Translation([hypothesis], pair.length + pair.cut, pair.length)
+    return Translation([hypothesis], tokens, pair.length, pair.unknown, item.replaced)
 
 
 @lru_cache(PROGRAMS)

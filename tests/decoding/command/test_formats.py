@@ -17,7 +17,7 @@ def parse(name, line, needs_target=False):
 
 
 def render(name, number, item, hypotheses, truncated, nbest):
-    translation = Translation(hypotheses, 5, 4 if truncated else 5)
+    translation = Translation(hypotheses, 5, 4 if truncated else 5, ("{", "}"), ("\u00ad",))
     return FORMATS[name].render(number, item, translation, nbest)
 
 
@@ -26,7 +26,8 @@ def result(score=0.0, log_prob=-1.0, log_probs=(), links=()):
 
 
 def render_score(name, item, score, truncated=False, **fields):
-    return FORMATS[name].render_score(item, result(score, **fields), truncated)
+    translation = Translation([], 5, 4 if truncated else 5)
+    return FORMATS[name].render_score(item, result(score, **fields), translation)
 
 
 def render_alignment(name, item, links):
@@ -59,6 +60,8 @@ def test_json_keeps_its_fields_and_gets_more():
         "translation": "x ||| y",
         "score": -0.5,
         "truncated": True,
+        "unknown": ["{", "}"],
+        "replaced": ["\u00ad"],
         "nbest": [{"translation": "x ||| y", "score": -0.5}, {"translation": "z", "score": -1.25}],
     }
     assert "nbest" not in json.loads(render("jsonl", 5, item, HYPOTHESES[:1], False, False))
@@ -170,7 +173,7 @@ def test_json_of_any_spacing_keeps_its_values():
         f"  {json.dumps(fields, separators=(',', ':'), ensure_ascii=False)}\t",
     ):
         out = json.loads(render_score("jsonl", parse("jsonl", line), 0.5))
-        added = {"score", "log_prob", "tokens", "log_probs", "truncated"}
+        added = {"score", "log_prob", "tokens", "log_probs", "truncated", "unknown", "replaced"}
         assert {name: out[name] for name in set(out) - added} == fields and out["score"] == 0.5
 
 
@@ -192,6 +195,8 @@ def test_scores_and_links_come_as_numbers_or_fields():
         ("tokens", ["b", "</s>"]),
         ("log_probs", [-0.5]),
         ("truncated", True),
+        ("unknown", []),
+        ("replaced", []),
     ]
     assert render_score("tsv", parse("tsv", "a\tb"), -0.25) == "a\tb\t-0.250000"
     assert render_score("text", parse("text", "a"), -0.25) == "-0.250000"
@@ -282,7 +287,7 @@ def test_any_input_format_can_be_written_in_any_output_format(input_format, outp
     elif output_format == "jsonl":
         pair = {"text": "a  b"} | ({"target": "c"} if needs_target else {})
         results = {"translation": "z", "score": -1.25, "truncated": False}
-        assert json.loads(out) == pair | results
+        assert json.loads(out) == pair | results | {"unknown": [], "replaced": []}
     else:
         (alone,) = (parse("text", "a  b"),)
         assert out == render(output_format, 3, alone, HYPOTHESES[1:], False, False)

@@ -1,6 +1,7 @@
 """Output lines: truncated lines are marked in the output, reported and counted."""
 
 import json
+from dataclasses import replace
 
 import jax
 import pytest
@@ -34,6 +35,38 @@ def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):
     assert [json.loads(lines[i])["truncated"] for i in range(4)] == [False, False, True, False]
     assert (output_lines.truncated, output_lines.blank) == (1, 1)
     assert "in.txt:3: 71 tokens > 70, truncated" in capsys.readouterr().err
+
+
+def test_lines_with_characters_that_the_vocabulary_lacks_are_marked_and_counted(translator, capsys):
+    formats = formats_of("jsonl", None, None)
+    progress = DecodingProgress(5, True, False)
+    output_lines = OutputLines(translator, "translate", formats, "in.txt", progress)
+    texts = ["ei\u00adns \u202ezwei", "eins x{y} \u0301", "\u2060", "drei", "fu\u0308nf x{y}"]
+    lines = {}
+    for group in output_lines(
+        (i, Item(text, json.dumps({"text": text}))) for i, text in enumerate(texts)
+    ):
+        lines |= group
+    marks = [[json.loads(lines[i])[name] for i in range(5)] for name in ("unknown", "replaced")]
+    assert marks[0] == [[], ["x{y}", "\u0301"], [], [], ["x{y}"]]
+    assert marks[1] == [["\u00ad", "\u202e"], [], ["\u2060"], [], []]
+    translations = [json.loads(lines[i])["translation"] for i in (0, 3, 4)]
+    assert translations == ["eins zwei", "drei", "fünf ⁇"]  # the echo of the source, in NFC
+    output_lines.report()
+    lacking, replaced, last = capsys.readouterr().err.splitlines()
+    assert lacking == "2 lines have characters that the vocabulary lacks, such as x{y}, U+0301"
+    assert replaced.startswith("2 lines had ") and replaced.endswith(
+        "such as U+00AD, U+202E, U+2060"
+    )
+    assert last.startswith("5 lines, 1 blank, 0 truncated")
+
+
+def test_a_run_of_an_earlier_version_changes_no_text(translator):
+    translator.decoding = replace(translator.decoding, clean_source=False)
+    translator.affixes_of_line.config = replace(translator.affixes_of_line.config, nfc=False)
+    translated = list(translator.stream(["ei\u00adns zwei", "fu\u0308nf", "fünf"]))
+    assert [translation.text for translation in translated] == ["⁇ zwei", "⁇", "fünf"]
+    assert [line.unknown for line in translated] == [("ei\u00adns",), ("fu\u0308nf",), ()]
 
 
 @pytest.mark.parametrize("mode", ["score", "align"])

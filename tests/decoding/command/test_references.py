@@ -34,6 +34,15 @@ def test_metrics_are_computed_in_the_given_order(reference):
     assert scores[1] == chrf(TEXTS, LINES)
 
 
+def test_texts_that_look_equal_are_equal(tmp_path):
+    """é as one character, as a run generates it, or as e and an accent, as on macOS."""
+    composed, decomposed = ["Ein Café, 한국어"], ["Ein Cafe\u0301, \u1112\u1161\u11ab국어"]
+    for texts, lines in ((composed, decomposed), (decomposed, composed)):
+        reference = file_of(tmp_path / "reference", lines)
+        (score,) = read_references(reference, "chrf", "").results(texts)
+        assert score.value == 100
+
+
 def test_rouge_stands_for_its_four_scores(reference):
     pytest.importorskip("rouge_score")
     for name in ("rouge", "rouge:unicode"):

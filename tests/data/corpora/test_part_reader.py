@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import tracemalloc
+import unicodedata
 
 import pytest
 
@@ -258,3 +259,18 @@ def test_the_title_has_each_name_once(path):
     copy.write_bytes(path.read_bytes())
     assert reader_of(f"tsv:{path}").title == str(path)
     assert reader_of(f"text:{path},{copy}").title == f"{path}, {copy}"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_texts_and_tags_are_composed_unless_data_nfc_is_off(form, tmp_path):
+    """Whether all pairs of a block are usable, which has a path of its own, or one is not."""
+    pair = [unicodedata.normalize(form, text) for text in ("Café", "한국어")]
+    tag = unicodedata.normalize(form, ">>é<<")
+    for more in ("", "blank\t\n"):
+        path = tmp_path / "pairs.tsv"
+        path.write_text("\t".join(pair) + "\n" + more, encoding="utf-8")
+        for nfc in (True, False):
+            corpus = read_corpus(f"tag:{tag}:tsv:{path}", "train", DataConfig(nfc=nfc))
+            expected = "NFC" if nfc else form
+            texts = [unicodedata.normalize(expected, text) for text in (">>é<< Café", "한국어")]
+            assert [*corpus.source, *corpus.target] == texts

@@ -287,6 +287,7 @@ def test_the_key_has_all_that_determines_the_token_ids(tmp_path, spec, monkeypat
         key_of(spec, on_bad_utf8="replace"),
         key_of(spec, on_bad_line="skip"),
         key_of(spec, deduplicate=True),
+        key_of(spec, nfc=False),
         *(key_of(spec, **{name: "<s>"}) for name in ("source_begin", "source_end", "target_begin")),
     ]
     assert key_of(spec, target_start="<s>", target_language="x") == keys[0]

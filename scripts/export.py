@@ -32,6 +32,7 @@ if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.data.config import TEMPLATES
+from seq2seq.data.tokenizers.characters import Characters
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import BOUNDARY, SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
@@ -124,6 +125,14 @@ def tokenizer_files(side: str, tokenizer: Tokenizer) -> tuple[dict[str, Any], di
     return {"model": f"{side}.model", **entry}, {f"{side}.model": tokenizer.serialized()}
 
 
+def cleaning(config: Config, source: Tokenizer) -> dict[str, Any]:
+    """What is done to a source before it is split, for its entry in card.json."""
+    replaced, removed = dict[str, str](), ""
+    if config.decoding.clean_source:
+        replaced, removed = Characters(source).all_replacements()
+    return {"nfc": config.data.nfc, "replaced": replaced, "removed": removed}
+
+
 def exported(engine: Engine, bucket: int, params: Any, platforms: list[str]) -> tuple[bytes, int]:
     """The serialized program of one bucket, and the number of sentences in a call of it.
 
@@ -199,6 +208,7 @@ def main() -> None:
     }
     sides = map(tokenizer_files, ("source", "target"), tokenizers)
     entries, models = zip(*sides, strict=True)
+    entries[0].update(cleaning(config, tokenizers[0]))
     card = card_of(config, f.platforms, table, list(entries), list(arrays))
     card["checkpoint"] = str(find_params(run, checkpoint).relative_to(run))
     loader = Path(__file__).with_name("load_exported.py").read_bytes()

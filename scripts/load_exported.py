@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import unicodedata
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,8 +34,15 @@ class Tokenizer:
         vocabulary = card.get("vocabulary")
         self.ids: dict[str, int] = json.loads(file.read(vocabulary)) if vocabulary else {}
         self.pieces = {i: piece for piece, i in self.ids.items()}
+        self.replaced = str.maketrans(card.get("replaced", {}))  # of sources
         # SentencePiece returns unknown characters as they are, so a text may have any "piece".
         self.in_text = {piece: i for piece, i in self.ids.items() if piece not in SPECIAL}
+
+    def clean(self, text: str) -> str:
+        """A source without the characters that the vocabulary lacks, as far as that is known."""
+        text = unicodedata.normalize("NFC", text) if self.card.get("nfc") else text
+        text = text.translate(self.replaced)
+        return re.sub(self.card.get("removed", ""), "", text).strip()
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The ids of texts. A tag such as >>de<< at the start has no boundary piece before it."""
@@ -126,7 +134,7 @@ class Exported:
 
     def translate(self, lines: list[str]) -> list[str]:
         longest, texts = self.card["buckets"][-1]["tokens"], [""] * len(lines)
-        ids = self.source.encode([line.strip() for line in lines])
+        ids = self.source.encode([self.source.clean(line) for line in lines])
         self.truncated = [i for i, x in enumerate(ids) if len(x) >= longest]
         ids = [x[: longest - 1] for x in ids]
         remaining = [i for i in sorted(range(len(ids)), key=lambda i: len(ids[i])) if ids[i]]

@@ -14,8 +14,9 @@ import jax
 import numpy as np
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.data.config import DataConfig, nfc
 from seq2seq.data.special_tokens import END
+from seq2seq.data.tokenizers.characters import Characters
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
@@ -26,7 +27,8 @@ from seq2seq.model import platforms
 from seq2seq.runtime.devices import FUSIONS
 from seq2seq.runtime.errors import UserError
 from seq2seq.scripts import load_exported
-from seq2seq.scripts.export import chosen_buckets, exported, tokenizer_files
+from seq2seq.scripts.export import chosen_buckets, cleaning, exported, tokenizer_files
+from seq2seq.storage.config import Config
 from tests.support.models.tiny_marian import SENTENCES, TAGS, write_marian
 from tests.support.models.tiny_tokenizers import write_multilingual_run
 from tests.support.tiny import WORDS, write_run
@@ -49,6 +51,7 @@ LINES = [
 ]
 LINES[3:9] = ["", "   ", "  eins zwei \r", "drei\u2028vier", "☃ unknown", "zwölf " * 30]
 TAG = ">>a<<"
+LINES[13:15] = ["ei\u00adns zwei\u00a0drei", "fu\u0308nf \ufb01 \u200ceins"]
 LINES[9:13] = [f"{TAG} eins", f"{TAG}zwei ☃", f"drei {TAG}", f"{TAG} {TAG} vier"]
 
 
@@ -57,7 +60,7 @@ def trained(tmp_path_factory):
     """A run of random weights over a small SentencePiece vocabulary, and a file of lines."""
     path = tmp_path_factory.mktemp("export")
     config = DataConfig(tokenizer="bpe", vocab_size=40)
-    tokenizer, _ = train_tokenizers(config, LINES[13:], [], [TAG])
+    tokenizer, _ = train_tokenizers(config, LINES[15:], [], [TAG])
     write_run(path / "run", tokenizer=tokenizer, output_bias=True)
     (path / "in.txt").write_bytes("\n".join(LINES).encode())
     return path
@@ -193,7 +196,7 @@ def cyrillic_tokenizer():
 
 def test_the_loader_has_the_token_ids_and_the_texts_of_the_tokenizers(marian):
     sides = [
-        train_tokenizers(DataConfig(tokenizer=kind, vocab_size=40), LINES[13:], [], [TAG])[0]
+        train_tokenizers(DataConfig(tokenizer=kind, vocab_size=40), LINES[15:], [], [TAG])[0]
         for kind in ("bpe", "unigram")
     ]
     sides += [cyrillic_tokenizer(), *open_model(marian / "run", "best")[1]]
@@ -201,7 +204,11 @@ def test_the_loader_has_the_token_ids_and_the_texts_of_the_tokenizers(marian):
     lines += ["аб </s> вг", "</s> <pad> <s> <unk>"]
     for number, tokenizer in enumerate(sides):
         entry, files = tokenizer_files("side", tokenizer)
+        entry |= cleaning(Config(), tokenizer) if number in (1, 3) else {}
         loaded = load_exported.Tokenizer(SimpleNamespace(read=files.get), entry)
+        if number in (1, 3):
+            clean = [Characters(tokenizer).clean(nfc(line))[0].strip() for line in lines]
+            assert [loaded.clean(line) for line in lines] == clean
         assert loaded.encode(lines) == tokenizer.encode_many(lines)
         special = 4 if number < 2 else 0  # Exported.search leaves out the special ids of a run
         for _ in range(50):
@@ -346,7 +353,8 @@ def test_the_loader_reports_a_program_once_and_refuses_scores_of_nan():
     exported.parameters, exported.programs = None, [program]
     bucket = {"tokens": 4, "batch_size": 2, "queue": 1}
     exported.card = {"buckets": [bucket], "end": 2, "special_ids": [0, 1, 2]}
-    exported.source = SimpleNamespace(encode=lambda lines: [list(map(int, x)) for x in lines])
+    numbers = lambda lines: [list(map(int, x)) for x in lines]  # noqa: E731
+    exported.source = SimpleNamespace(encode=numbers, clean=str.strip)
     exported.target = SimpleNamespace(decode=lambda ids: "".join(map(str, ids)))
     for _ in range(2):
         assert exported.translate(["57", "", "5", "789"]) == ["57", "", "5", "789"]

@@ -21,6 +21,7 @@ INVISIBLE = re.compile(
     "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+TAGS_AND_SELECTORS = range(0xE0000, 0xE1000)  # between 0x32000 and these nothing is assigned
 # In these scripts, from Hebrew to Myanmar and so on, the zero-width space and joiners separate
 # words or shape letters. If a vocabulary makes a space of them, it was trained with that space.
 JOINERS = "\u200b\u200c\u200d"
@@ -52,11 +53,24 @@ class Characters:
             self._examine(character)
         cleaned = text.translate(self._replacements) if self._replacements else text
         if self._joiners:
-            before = rf"(?<!{THEIR_SCRIPTS})[{self._joiners}]"
-            cleaned = re.sub(before, "", cleaned)
+            cleaned = re.sub(self._removed, "", cleaned)
         if cleaned == text:
             return text, ()
         return cleaned, tuple(c for c in dict.fromkeys(text) if text.count(c) > cleaned.count(c))
+
+    def all_replacements(self) -> tuple[dict[str, str], str]:
+        """What `clean` does, as data: the replacement of each character of Unicode that has one,
+        and a regular expression of what is removed then."""
+        for character in map(chr, (*range(0x32000), *TAGS_AND_SELECTORS)):
+            is_other = unicodedata.normalize("NFKC", character) != character
+            if is_other or character.isspace() or INVISIBLE.match(character):
+                self._examine(character)
+        table = {chr(code): new for code, new in self._replacements.items()}
+        return table, self._removed if self._joiners else ""
+
+    @property
+    def _removed(self) -> str:
+        return rf"(?<!{THEIR_SCRIPTS})[{self._joiners}]"
 
     def unknown(self, text: str, ids: Sequence[int]) -> tuple[str, ...]:
         """The distinct characters (of a vocabulary of words, the words) that are the unknown token

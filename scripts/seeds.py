@@ -18,6 +18,7 @@ if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.data.config import nfc
+from seq2seq.data.metrics import tokenizer_hint
 from seq2seq.data.seed_groups import compare_groups
 from seq2seq.decoding.command.references import DEFAULT_METRICS, metrics_of
 from seq2seq.runtime.command import run_command
@@ -25,6 +26,7 @@ from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import expand_path
+from seq2seq.runtime.streams import note
 
 
 def read_group(flag: str, names: str, lines: int) -> list[list[str]]:
@@ -57,6 +59,8 @@ def main() -> None:
     references = [*map(nfc, text_lines(f.reference))]
     if not references:
         raise UserError(DATA, f"{f.reference} is empty: expected a reference in each line")
+    if hint := tokenizer_hint(metrics, references):
+        note(f"{hint}; set --metric")
     outputs = read_group("outputs", f.outputs, len(references))
     baseline = read_group("baseline", f.baseline, len(references))
     for metric in metrics:

@@ -4,6 +4,7 @@ METRICS lists the metrics by name. To add one of sacreBLEU, add a `Metric` to it
 into tokens with one of the tokenizers of sacreBLEU, whose name is in the signature.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -154,6 +155,37 @@ ROUGE = {
     "rouge:unicode": [RougeMetric(kind, {"unicode": True}) for kind in ROUGE_KINDS],
 }
 METRIC_NAMES = ", ".join((*METRICS, *ROUGE))
+
+
+# Scripts whose words `13a` does not separate, with the tokenizers that do.
+HINTS = {
+    "Japanese": (re.compile("[\u3040-\u30ff]"), "bleu:ja-mecab or bleu:char"),
+    "Korean": (re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]"), "bleu:ko-mecab"),
+    "Chinese": (re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"), "bleu:zh"),
+    "Thai, Lao, Burmese or Khmer": (
+        re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"), "bleu:char"),
+}  # fmt: skip
+HINT_TEXTS = 1000  # references that are examined
+JAPANESE_SHARE = 0.05  # of kana, which Chinese does not have
+
+
+def tokenizer_hint(metrics: Sequence[Metric], references: Sequence[str]) -> str:
+    """A warning if BLEU with the tokenizer 13a is among the metrics and most letters of the
+    references are of a script whose words it does not separate; else empty."""
+    if not any(metric.options.get("tokenize") == "13a" for metric in metrics):
+        return ""
+    text = "".join(references[:HINT_TEXTS])
+    letters = sum(map(str.isalpha, text))
+    counts = {script: len(pattern.findall(text)) for script, (pattern, _) in HINTS.items()}
+    if 2 * sum(counts.values()) <= letters:
+        return ""
+    script = max(counts, key=lambda script: counts[script])
+    if script == "Chinese" and counts["Japanese"] > JAPANESE_SHARE * letters:
+        script = "Japanese"
+    return (
+        f"warning: most letters of the references are {script}, which BLEU's tokenizer 13a does "
+        f"not split into words: expected {HINTS[script][1]}, or chrf"
+    )
 
 
 def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:

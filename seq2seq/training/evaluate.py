@@ -17,7 +17,15 @@ from seq2seq.data.batching.batches import fixed_batches
 from seq2seq.data.batching.packing import Batch
 from seq2seq.data.corpora.corpus import Corpus
 from seq2seq.data.corpora.held_out import qualified
-from seq2seq.data.metrics import BLEU_TOKENIZERS, Metric, Score, chrf, exact_match, tokenized_bleu
+from seq2seq.data.metrics import (
+    BLEU_TOKENIZERS,
+    Metric,
+    Score,
+    chrf,
+    exact_match,
+    tokenized_bleu,
+    tokenizer_hint,
+)
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.runtime import processes
 from seq2seq.runtime.streams import write_stored
@@ -75,6 +83,9 @@ class Evaluator:
         self._eval_step, self._translator = eval_step, translator
         self.bleu = BLEU_TOKENIZERS[config.training.bleu_tokenizer]
         self.best = BestCheckpoint(config.training.best_metric)
+        references = [text for corpus, _ in held_out.values() for text in corpus.target]
+        if hint := tokenizer_hint([self.bleu], references):
+            run.log(f"{hint}; in a new run, set training.bleu_tokenizer or training.best_metric")
 
     def evaluate(self, checkpoint: int | str, step: int, params: Any) -> None:
         """Compute and record the scores of `params`, which are those of `checkpoint`, at `step`."""

@@ -11,7 +11,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from seq2seq.data.metrics import METRICS, ROUGE, bleu, chrf, exact_match, ter, tokenized_bleu
+from seq2seq.data.metrics import (
+    METRICS,
+    ROUGE,
+    bleu,
+    chrf,
+    exact_match,
+    ter,
+    tokenized_bleu,
+    tokenizer_hint,
+)
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 TEXTS = ["the cat sat on the mat today .", "a dog barks at the big moon now ."]
@@ -193,3 +202,17 @@ def test_a_comparison_is_a_table_with_both_scores_and_the_p_value(outputs):
     assert len(first.split()) + 1 == len(second.split()) == 6
     assert float(second.split()[-1]) == pytest.approx(comparison.p_value, abs=1e-4)
     assert len(heading) == len(second)
+
+
+def test_a_hint_names_a_tokenizer_for_references_in_a_script_that_13a_does_not_split():
+    chosen, other = [chrf, bleu], [chrf, METRICS["bleu:char"], tokenized_bleu]
+    for references, expected in (
+        (["你好，世界！（三）", "GPU 很好"], "Chinese.* expected bleu:zh, or chrf"),
+        (["新聞を読みました。", "東京"], "Japanese.* expected bleu:ja-mecab or bleu:char"),
+        (["신문을 읽었다 .", "ok"], "Korean.* expected bleu:ko-mecab"),
+        (["สวัสดี"], "Thai.* expected bleu:char"),
+    ):
+        assert re.search(expected, tokenizer_hint(chosen, references))
+        assert tokenizer_hint(other, references) == ""
+    for references in (REFERENCES, ["Привет мир", "مرحبا"], ["3 , 4 !"], [], ["ab你", "c"]):
+        assert tokenizer_hint(chosen, references) == ""

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from seq2seq.data.config import nfc
-from seq2seq.data.metrics import METRIC_NAMES, METRICS, ROUGE, Comparison, Metric, Score
+from seq2seq.data.metrics import (
+    METRIC_NAMES,
+    METRICS,
+    ROUGE,
+    Comparison,
+    Metric,
+    Score,
+    tokenizer_hint,
+)
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.streams import note
@@ -65,6 +73,8 @@ def read_references(reference: str, metrics: str | None, baseline: str) -> Refer
             f"--baseline is not parallel to --reference: expected {len(lines)} lines, got "
             f"{len(baseline_lines)}; give translations of the same input",
         )
+    if hint := tokenizer_hint(chosen, lines):
+        note(f"{hint}; set --metric")
     return References(lines, chosen, baseline_lines)
 
 

@@ -34,6 +34,12 @@ def test_metrics_are_computed_in_the_given_order(reference):
     assert scores[1] == chrf(TEXTS, LINES)
 
 
+def test_references_that_13a_does_not_split_are_a_warning(tmp_path, capsys):
+    for lines, warnings in ((["你好，世界！"], 1), (LINES, 0)):
+        read_references(file_of(tmp_path / "reference", lines), None, "")
+        assert capsys.readouterr().err.count("warning: most letters") == warnings
+
+
 def test_texts_that_look_equal_are_equal(tmp_path):
     """é as one character, as a run generates it, or as e and an accent, as on macOS."""
     composed, decomposed = ["Ein Café, 한국어"], ["Ein Cafe\u0301, \u1112\u1161\u11ab국어"]

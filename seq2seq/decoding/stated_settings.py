@@ -6,6 +6,7 @@ from pathlib import Path
 
 from seq2seq.data.config import LANGUAGES, TEMPLATES, DataConfig
 from seq2seq.interop.generation import unknown_settings
+from seq2seq.interop.json_fields import read_json
 from seq2seq.interop.models import family_of
 from seq2seq.interop.pretrained import separate_output
 from seq2seq.storage.config import Config, DecodingConfig
@@ -14,7 +15,11 @@ DATA_FIELDS = (*TEMPLATES, *(f"{side}_language" for side in LANGUAGES))
 
 
 def stated_settings(
-    directory: Path, stored: Config, decoding: DecodingConfig, data: DataConfig
+    directory: Path,
+    stored: Config,
+    decoding: DecodingConfig,
+    data: DataConfig,
+    source_prefix: str = "",
 ) -> Iterator[str]:
     """A line with the settings of `stored`, the config of the directory, that differ from the
     defaults of this project, one with those that `decoding` or `data` override, and what
@@ -35,10 +40,14 @@ def stated_settings(
     yield f"settings of {directory} ({family.name}): {', '.join(settings) or 'the defaults'}"
     if overridden:
         yield f"settings that are overridden: {', '.join(overridden)}"
-    yield from directory_notes(directory, stored)
+    yield from directory_notes(directory, stored, source_prefix)
 
 
-def directory_notes(directory: Path, stored: Config) -> Iterator[str]:
-    """Lines about what a directory of another project states and this project does not follow."""
+def directory_notes(directory: Path, stored: Config, source_prefix: str = "") -> Iterator[str]:
+    """Lines about what a directory of another project states and this project does not follow: for
+    the prefix of config.json, unless it is `source_prefix`."""
     yield from unknown_settings(directory)
     yield from separate_output(directory, stored.model)
+    prefix = read_json(directory / "config.json").get("prefix")
+    if prefix and isinstance(prefix, str) and prefix != source_prefix:
+        yield f"the prefix {prefix!r} of config.json is not added to sources: set source_prefix"

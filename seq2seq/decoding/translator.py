@@ -138,7 +138,7 @@ class Translator:
         translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
         translator.members = tuple(members)
         translator.use(*(member.load() for member in members))
-        for line in stated_settings(members[0].directory, config, options, data):
+        for line in stated_settings(members[0].directory, config, options, data, source_prefix):
             control.log(line)
         return translator
 

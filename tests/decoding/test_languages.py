@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from seq2seq.data.tokenizers.byte_tokenizer import ByteTokenizer
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.resumable_output import hash_of
-from seq2seq.decoding.results import Item, Source
+from seq2seq.decoding.results import Item, Source, source_text
 from seq2seq.decoding.token_ids import encoded_sources
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
@@ -154,6 +156,16 @@ def test_a_source_prefix_is_before_each_source_that_has_none_of_its_own(run):
     assert sources[0] == sources[1]
     with pytest.raises(TypeError, match="source_prefix must be a string"):
         Translator.load(run, "average", source_prefix=1, **languages)
+
+
+def test_the_white_space_of_a_source_prefix_counts():
+    """That around a text counts for byte-level tokenizers, as in transformers; never on its own."""
+    characters, item = ListTokenizer("characters", b"a\n \n"), Item(" a  ", "", source_prefix=" ")
+    assert source_text(item, characters) == " a"
+    assert source_text(item, ByteTokenizer()) == "  a  "
+    for tokenizer in (characters, ByteTokenizer()):
+        assert source_text(item._replace(source_prefix="x "), tokenizer).startswith("x ")
+        assert source_text(item._replace(text=" \t"), tokenizer) == ""
 
 
 def test_saved_results_depend_on_languages_and_source_prefixes(translator):

@@ -64,10 +64,10 @@ class OutputLines:
     def report(self) -> None:
         """Write the last lines of a job."""
         characters = [
-            f"{count.lines:,} lines {text}, such as {', '.join(map(shown, count.examples))}"
+            f"{count.lines:,} {text}, such as {', '.join(map(shown, count.examples))}"
             for count, text in (
-                (self.lacking, "have characters that the vocabulary lacks"),
-                (self.replaced, "had other characters that it lacks, replaced by a known form"),
+                (self.lacking, "lines have characters that the vocabulary lacks"),
+                (self.replaced, "lines had such characters, which were replaced or removed"),
             )
             if count.lines
         ]

@@ -150,6 +150,7 @@ def characters_of(tokenizer: Tokenizer) -> Characters:
 
 def shown(text: str) -> str:
     """A character or word for a message: the code point if it has no glyph of its own."""
-    if len(text) == 1 and (not text.isprintable() or unicodedata.combining(text)):
+    hidden = not text.isprintable() or text.isspace() or unicodedata.combining(text[:1])
+    if len(text) == 1 and hidden:
         return f"U+{ord(text):04X}"
     return text

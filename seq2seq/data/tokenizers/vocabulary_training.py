@@ -10,6 +10,7 @@ from typing import Any
 
 from seq2seq.data.config import SUBWORD_TOKENIZERS, DataConfig
 from seq2seq.data.special_tokens import END, LIST_SPECIALS, PAD, SPECIALS, START, UNKNOWN
+from seq2seq.data.tokenizers.characters import INVISIBLE, shown
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer, split_tokens
 from seq2seq.data.tokenizers.sentencepiece_model import NORMAL, overlaps, read_pieces, with_pieces
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -85,12 +86,11 @@ def _train(
     user_defined: list[str],
 ) -> Tokenizer:
     """A tokenizer of at most `size` entries, the value of the config field `field`."""
+    _check_visible(kind, corpora)
     if kind in SUBWORD_TOKENIZERS:
         return _train_sentencepiece(config, kind, field, size, corpora, user_defined)
     tokens = (split_tokens(kind, text, user_defined) for text in chain(*corpora))
     counts = Counter(chain.from_iterable(tokens))
-    if not counts:
-        raise UserError(DATA, f"no vocabulary of {kind} can be trained: all sentences are blank")
     room = size - SPECIALS - len(user_defined)
     if room < 1:
         raise UserError(
@@ -101,6 +101,22 @@ def _train(
     others = counts.keys() - {*user_defined, *LIST_SPECIALS}
     ranked = sorted(others, key=lambda token: (-counts[token], token))
     return ListTokenizer(kind, "\n".join([*user_defined, *ranked[:room]]).encode("utf-8"))
+
+
+def _check_visible(kind: str, corpora: Sequence[Sequence[str]]) -> None:
+    """UserError(DATA) if no character of the sentences is visible."""
+    invisible: set[str] = set()
+    for text in chain(*corpora):
+        for character in set(text) - invisible:
+            if not (character.isspace() or INVISIBLE.match(character)):
+                return
+            invisible.add(character)
+    found = ", ".join(map(shown, sorted(invisible)[:5])) or "no characters"
+    raise UserError(
+        DATA,
+        f"no vocabulary of {kind} can be trained: expected sentences with visible characters, got "
+        f"only {found}; check the corpus and its encoding",
+    )
 
 
 def _train_sentencepiece(
@@ -146,6 +162,8 @@ def _train_sentencepiece(
                 f"config.data.{field} must be at least {needed[1]} for "
                 f"the alphabet of this corpus{more}, got {size}",
             ) from None
+        if "all_chars_count" in str(error) or "sentences_.empty" in str(error):
+            raise _nothing_left(kind, len(sentences), config.normalization) from None
         raise UserError(
             DATA,
             f"SentencePiece cannot train a vocabulary on {len(sentences)} "
@@ -155,6 +173,16 @@ def _train_sentencepiece(
     if kind == "unigram" and user_defined:
         trained = _without_overlaps(trained, user_defined)
     return SentencePieceTokenizer(kind, trained)
+
+
+def _nothing_left(kind: str, count: int, normalization: str) -> UserError:
+    return UserError(
+        DATA,
+        f"no vocabulary of {kind} can be trained: expected other characters than ▁ (U+2581), which "
+        "SentencePiece takes as a space, and sentences without ▅ (U+2585), which it ignores, got "
+        f"none in {count:,} sentences with data.normalization={normalization}; train on other "
+        "text, or with data.tokenizer=characters",
+    )
 
 
 def sentence_parts(text: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Tokenizers: encoding and decoding, training, saving and loading."""
 
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -220,11 +221,19 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_refused_with_the_size_it_need
     assert train_tokenizers(config, GERMAN, ENGLISH)[0].size == needed
 
 
-@pytest.mark.parametrize("sentences", [[], [" ", ""]])
-def test_blank_sentences_are_refused(tokenizer, sentences):
-    if tokenizer.kind != "characters" or not sentences:
-        config = DataConfig(tokenizer=tokenizer.kind)
-        refused(DATA, train_tokenizers, config, sentences, sentences)
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_sentences_in_which_nothing_is_visible_are_refused(kind):
+    """Or of which SentencePiece leaves nothing: its space ▁, and lines with ▅."""
+    cases = {"": "no characters", " ": "U\\+0020", "\0": "U\\+0000", "\x01": "U\\+0001"}
+    cases |= {"\u200b": "U\\+200B", "\ufeff": "U\\+FEFF", "\u00ad": "U\\+00AD"}
+    if kind in ("unigram", "bpe"):
+        cases |= dict.fromkeys("▁▅", "other characters than ▁")
+    for character, got in cases.items():
+        sentences = [character, f"{character} {character * 3}"[: 5 * len(character)]]
+        config = DataConfig(tokenizer=kind, normalization="nmt_nfkc")
+        message = refused(DATA, train_tokenizers, config, sentences, sentences)
+        assert re.search(f"no vocabulary of {kind} can be trained: .*{got}", message)
+        assert "INTERNAL" not in message
 
 
 def test_texts_are_truncated_in_groups_so_that_few_long_ones_are_encoded_together(monkeypatch):

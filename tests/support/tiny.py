@@ -27,7 +27,7 @@ UNUSUAL_LINES = [
     "drei ||| vier",
     "fünf\tsechs",
     "sieben\u2028acht",
-    "\u200b",
+    "sechs\u200b sieben",
     "neun\x00zehn",
     "<s> </s> <pad>",
 ]

@@ -70,8 +70,8 @@ class DataConfig(Options):
     vocab: str = option(
         "",
         "SentencePiece models to use instead of training a vocabulary: FILE, or SOURCE,TARGET with "
-        "joint_vocab=false; copied into the run directory. The tokenizer and vocabulary size "
-        "fields are ignored",
+        "joint_vocab=false; copied into the run directory. The tokenizer, normalization and "
+        "vocabulary size fields are ignored",
     )
     tokenizer: str = option(
         "unigram",

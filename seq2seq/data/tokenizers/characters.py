@@ -100,7 +100,6 @@ class Characters:
         ids = self._tokenizer.encode(character)
         returns = character in self._tokenizer.decode(ids) or character.isspace()
         found = Character(self._unknown_id in ids, returns)
-        self._examined[character] = found
         if INVISIBLE.match(character):
             replaced = not returns and character not in self._of_pieces
             if replaced and character in JOINERS and not found.is_unknown:
@@ -111,6 +110,7 @@ class Characters:
             replaced = not has if self._entries else found.is_unknown
         if replaced and (new := self._replacement(character)) != character:
             self._replacements[ord(character)] = new
+        self._examined[character] = found  # last: threads share this object
         return found
 
     def _replacement(self, character: str) -> str:

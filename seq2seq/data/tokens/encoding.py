@@ -3,13 +3,11 @@
 Pairs that do not fit into a row are dropped and counted.
 """
 
-from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -27,10 +25,10 @@ from seq2seq.data.corpora.counts import (
 )
 from seq2seq.data.corpora.part_reader import PartReader, collect_block
 from seq2seq.data.corpora.raw_corpus import MixturePart
-from seq2seq.data.tokenizers.characters import characters_of, shown
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import make_tokenizer
 from seq2seq.data.tokens.affixes import Affixes, affixes_of
+from seq2seq.data.tokens.character_notes import PairTexts, text_notes
 from seq2seq.data.tokens.pairs import Pairs, Ragged, concatenate_sequences, ragged
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import Log
@@ -40,25 +38,7 @@ ENCODE_AT_ONCE = 10_000  # sentences
 # A text with more characters per token of a row than this is dropped before it is tokenized: its
 # tokens would need far more memory than the text, and cannot fit.
 MAX_CHARACTERS_PER_TOKEN = 64
-UNKNOWN_NOTE = "lines have characters that the vocabulary lacks"
-REWRITTEN_NOTE = (
-    "target lines are rewritten by the vocabulary, so that no translation can equal them"
-)
-SHOWN = 30  # characters of a rewritten text in a message
 AHEAD = 2  # blocks in work or done for each worker
-
-
-class PairTexts(Protocol):
-    """Text that can be encoded: a CollectedBlock or a Corpus."""
-
-    @property
-    def source(self) -> list[str]: ...
-
-    @property
-    def target(self) -> list[str]: ...
-
-    @property
-    def loss_weights(self) -> array | None: ...
 
 
 def encode_pairs(
@@ -92,50 +72,6 @@ def encode_pairs(
     source = concatenate_sequences([source for source, _, _ in ranges])
     target = concatenate_sequences([target for _, target, _ in ranges])
     return Pairs(source, target, loss_weights), kept, dropped
-
-
-def text_notes(
-    texts: PairTexts,
-    encoded: tuple[Ragged, Ragged, Int64[np.ndarray, " P"]],
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    affixes: Affixes,
-) -> dict[str, Note]:
-    """The lines of either side with characters that the vocabulary lacks, and the targets that no
-    translation can equal, because the vocabulary rewrites them. `encoded` are the ids of both
-    sides, and the indices in `texts`."""
-    notes: dict[str, Note] = {}
-    source, target, kept = encoded
-    source_characters, target_characters = map(characters_of, tokenizers)
-    around = len(affixes.source_begin), len(affixes.source_end)
-    for i, ids in zip(kept.tolist(), _texts_of(source, *around), strict=True):
-        if unknown := source_characters.unknown(texts.source[i], ids):
-            _note(notes, f"source {UNKNOWN_NOTE}", map(shown, unknown))
-    for i, ids in zip(kept.tolist(), _texts_of(target, len(affixes.target_begin)), strict=True):
-        text = texts.target[i]
-        if unknown := target_characters.unknown(text, ids):
-            _note(notes, f"target {UNKNOWN_NOTE}", map(shown, unknown))
-        elif (again := target_characters.rewritten(text, ids)) is not None:
-            _note(notes, REWRITTEN_NOTE, [difference(text, again)])
-    return notes
-
-
-def _texts_of(sequences: Ragged, before: int, after: int = 0) -> Iterator[list[int]]:
-    """The ids of each text, without those before and after it."""
-    offsets = sequences.offsets.tolist()
-    for start, end in pairwise(offsets):
-        yield sequences.ids[start + before : end - after].tolist()
-
-
-def difference(text: str, other: str) -> str:
-    """The words in which two texts differ first, as 'a' → 'b'."""
-    words, others = text.split(), other.split()
-    at = next((i for i, pair in enumerate(zip(words, others)) if pair[0] != pair[1]), 0)  # noqa: B905
-    sides = (" ".join(side[at : at + 2])[:SHOWN] for side in (words, others))
-    return " → ".join(map(repr, sides))
-
-
-def _note(notes: dict[str, Note], name: str, examples: Iterable[str]) -> None:
-    notes |= merged_notes(notes, {name: Note(1, list(examples)[:EXAMPLES])})
 
 
 def text_limits(config: DataConfig, affixes: Affixes) -> tuple[int, int]:

@@ -41,10 +41,6 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # 0.7 s. Some systems and editors switch it off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# tensorboardX imports torch if it is installed: 1.3 s of CPU time in each child process. The test
-# processes themselves keep their path and can use torch as an oracle.
-path = str(Path(__file__).parent / "support" / "without_torch"), os.environ.get("PYTHONPATH", "")
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
 
 MOST_BYTES = 3_000_000_000  # of a worker, before it releases compiled programs
 LONGEST = (  # files of a minute or near the end of the collection

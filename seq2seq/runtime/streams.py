@@ -1,5 +1,6 @@
 """Standard streams that are closed when a command starts, or whose reader ends while it runs."""
 
+import atexit
 import io
 import os
 import select
@@ -30,13 +31,14 @@ class ClosedStdout(io.TextIOBase):
 def open_closed_streams() -> None:
     """Open a null device for each standard stream that is closed, so that no file of the command
     gets its descriptor. Messages to a closed stderr are dropped, as `print` would otherwise write
-    them to stdout; reading a closed stdin fails."""
+    them to stdout; reading a closed stdin fails. What stderr cannot write changes no exit code."""
     if sys.stdin is None:  # in this order: each device gets the lowest free descriptor
         sys.stdin = open(os.open(os.devnull, os.O_WRONLY), encoding="utf-8")
     if sys.stdout is None:
         sys.stdout = ClosedStdout()
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    atexit.register(_end_stderr)
 
 
 def write_stderr(text: str) -> None:
@@ -71,6 +73,14 @@ def _write(stream: TextIO, text: str) -> None:
         print(text, end="", file=stream, flush=True)
     except BrokenPipeError:
         _drop_output(stream)
+
+
+def _end_stderr() -> None:
+    """Drop what stderr still holds if it is on a full disk: the exit code would become 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _drop_output(sys.stderr)
 
 
 def _drop_output(stream: TextIO) -> None:

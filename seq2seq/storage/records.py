@@ -14,9 +14,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from seq2seq.runtime.locks import no_follow
 from seq2seq.storage.manifest import quarantine
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
+
+
+def append(path: Path, content: bytes) -> None:
+    """Append to a file that is no symbolic link all of `content`, or nothing and raise OSError: a
+    part of it, from a disk that is full, would damage the next entry."""
+    with open(path, "ab", buffering=0, opener=no_follow) as file:
+        size, rest = file.tell(), memoryview(content)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:

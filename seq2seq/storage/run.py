@@ -17,7 +17,7 @@ from seq2seq.data.tokenizers.vocabulary import save_tokenizers
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
 from seq2seq.runtime.files import write_atomic
-from seq2seq.runtime.locks import lock_file, no_follow
+from seq2seq.runtime.locks import lock_file
 from seq2seq.runtime.streams import write_stderr
 from seq2seq.storage.config import (
     Config,
@@ -27,8 +27,9 @@ from seq2seq.storage.config import (
     save_config,
     take_model,
 )
+from seq2seq.storage.event_file import EventFile
 from seq2seq.storage.migration import BEFORE_5
-from seq2seq.storage.records import metrics_until, read_facts, start_facts
+from seq2seq.storage.records import append, metrics_until, read_facts, start_facts
 from seq2seq.storage.replica import Replica
 from seq2seq.storage.run_files import LEFT_BY_FAILED_START, RUN_FILES, steps
 
@@ -73,7 +74,6 @@ class Run:
                 f"cannot write the run directory {self.path}: {error.strerror}; "
                 "choose another --workdir",
             ) from None
-        self._tensorboard: Any = None
         self._terminal = sys.stderr.isatty()
 
     def open_replica(self, overwrite: bool) -> None:
@@ -264,18 +264,8 @@ class Run:
             raise
 
     def _append(self, name: str, line: str) -> None:
-        path = self.path / name
-        with self._warn_on_write_error(name):
-            with open(path, "a", encoding="utf-8", opener=no_follow) as file:
-                print(line, file=file)
-
-    @contextmanager
-    def _warn_on_write_error(self, name: str) -> Iterator[None]:
-        """Turn an OSError, such as a full disk, into a warning: training continues."""
-        try:
-            yield
-        except OSError as error:
-            write_stderr(f"warning: part of {name} is lost: {error.strerror or error}\n")
+        with warn_on_write_error(name):
+            append(self.path / name, f"{line}\n".encode("utf-8", "backslashreplace"))
 
     def progress(self, line: str) -> None:
         """Replace the progress line if stderr is a terminal."""
@@ -287,16 +277,12 @@ class Run:
         """Append a line to metrics.jsonl and points to TensorBoard."""
         entry = {"step": step, "time": round(time.time(), 3), **metrics}
         self._append("metrics.jsonl", json.dumps(entry))
-        with self._warn_on_write_error("tensorboard"):
-            for name, value in metrics.items():
-                self._tensorboard.add_scalar(name, value, step)
-            self._tensorboard.flush()
+        with warn_on_write_error("tensorboard"):
+            self._events.write(step, metrics)
 
     def open_metrics(self, step: int, last: Mapping[str, int]) -> None:
         """Open metrics.jsonl and TensorBoard at `step`. Entries after the `last` step of their kind
         (`metrics_until`) and points after `step` are dropped."""
-        from tensorboardX import SummaryWriter
-
         path = self.path / "metrics.jsonl"
         content = path.read_bytes() if path.exists() else b""
         kept, damaged = metrics_until(content, last)
@@ -304,13 +290,12 @@ class Run:
             self.log(f"warning: {path.name}: {damaged:,} damaged lines are dropped")
         if kept != content:
             write_atomic(path, kept)
-        # With purge_step TensorBoard drops the points of the steps that are trained again.
-        self._tensorboard = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
+        self._events = EventFile(self.path / "tensorboard", step)
 
     def write_samples(self, name: int | str, lines: list[str]) -> None:
         """Write samples/NAME.txt."""
         text = "".join(line + "\n" for line in lines)
-        with self._warn_on_write_error("samples"):
+        with warn_on_write_error("samples"):
             directory = self.path / "samples"
             if directory.is_symlink():
                 raise OSError(errno.ELOOP, f"{directory} is a symbolic link")
@@ -319,15 +304,12 @@ class Run:
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         """Write scores.json: the checkpoint and, by name of the held-out data, its scores."""
-        with self._warn_on_write_error("scores.json"):
+        with warn_on_write_error("scores.json"):
             write_atomic(self.path / "scores.json", json.dumps(scores, indent=2) + "\n")
 
     def close(self) -> None:
-        """Close the event file and unlock the directory."""
+        """Unlock the directory."""
         self.progress("")
-        with self._warn_on_write_error("tensorboard"):
-            if self._tensorboard is not None:
-                self._tensorboard.close()
         if self.replica is not None:
             self.replica.close()
         self._lock.close()
@@ -346,6 +328,15 @@ def keep_before_5(config: Config, previous: Config) -> Config:
         }
         sections[name] = replace(new, **kept)
     return replace(config, **sections)
+
+
+@contextmanager
+def warn_on_write_error(name: str) -> Iterator[None]:
+    """Turn an OSError, such as a full disk, into a warning: training continues."""
+    try:
+        yield
+    except OSError as error:
+        write_stderr(f"warning: part of {name} is lost: {error.strerror or error}\n")
 
 
 def refuse_link(directory: Path, alternative: str) -> None:

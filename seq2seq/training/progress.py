@@ -1,7 +1,8 @@
 """Progress of training: the report at its start, its limits, log lines, and a profile of steps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
@@ -15,7 +16,7 @@ from seq2seq.runtime import processes
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.precision import precision_hint
 from seq2seq.storage.config import Config, TrainingConfig
-from seq2seq.storage.run import Run, refuse_link
+from seq2seq.storage.run import Run, refuse_link, warn_on_write_error
 from seq2seq.storage.training_config import profile_steps
 from seq2seq.training.memory_check import size_hint
 from seq2seq.training.nonfinite_steps import NonfiniteSteps
@@ -195,7 +196,8 @@ def with_profile(train_step: TrainStep, steps: str, directory: Path, step: int) 
     """`train_step` that writes a trace of `steps` ("10:12", inclusive) to `directory`.
 
     `step` is the number of steps done before. Returns `train_step` itself if `steps` is "", and in
-    all processes but process 0. Raises UserError(OUTPUT) if `directory` is a link.
+    all processes but process 0. A trace that cannot be written is lost, with a warning. Raises
+    UserError(OUTPUT) if `directory` is a link.
     """
     if not steps or not processes.is_first():
         return train_step
@@ -208,13 +210,25 @@ def with_profile(train_step: TrainStep, steps: str, directory: Path, step: int) 
         step += 1
         if first <= step <= last and not tracing:
             jax.block_until_ready(state)  # earlier steps are not part of the trace
-            jax.profiler.start_trace(str(directory))
-            tracing = True
+            with profiling():
+                jax.profiler.start_trace(str(directory))
+                tracing = True
         result = train_step(state, batch)
         if step == last and tracing:
             jax.block_until_ready(result)
-            jax.profiler.stop_trace()
+            with profiling():
+                jax.profiler.stop_trace()
             tracing = False
         return result
 
     return traced
+
+
+@contextmanager
+def profiling() -> Iterator[None]:
+    """The body starts or stops the profiler; training continues if it cannot write."""
+    with warn_on_write_error("profile"):
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:  # a full disk too
+            raise OSError(str(error)) from error

@@ -2,7 +2,7 @@
 
     signal POINT N NAME   before call N of an injection point, send SIGNAME to this process; several
                           names are sent one after the other
-    limit POINT N         from call N of an injection point on, limit files to 100,000 bytes
+    limit POINT N         from call N of an injection point on, limit files to 4,000 bytes
     poison WORD           the loss of a batch with this word in a source is NaN
     spoil N               the state passed to save N contains one NaN
     reseed                the dropout key of the run differs in each process
@@ -62,7 +62,7 @@ def send(point, call, names):
 
 
 def limit(point, call):
-    size = 100_000, resource.RLIM_INFINITY
+    size = 4_000, resource.RLIM_INFINITY
     at_call(point, call, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, size))
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import struct
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -22,6 +21,7 @@ from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.training_config import TrainingConfig, profile_steps
 from seq2seq.training.memory_check import failed_allocation, out_of_memory_message
 from seq2seq.training.step import TrainState
+from tests.support.event_files import tensorboard_points
 from tests.support.forked import call_forked
 from tests.support.in_process import call_in_process
 from tests.support.tiny import tiny_config, tiny_flags, write_corpus, write_run
@@ -158,32 +158,12 @@ def test_impossible_settings_are_refused(field, value, rule):
         TrainingConfig(num_steps=10, **{field: value}).validate()
 
 
-def tensorboard_steps(directory):
-    """Tag → steps as TensorBoard shows them: a start at a step drops all later points."""
-    from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-    points = {}
-    for path in sorted(directory.iterdir()):
-        raw = path.read_bytes()
-        while len(raw) >= 8:
-            end = 12 + struct.unpack("<Q", raw[:8])[0]
-            if len(raw) < end + 4:
-                break  # a partial event, after the kill
-            event, raw = Event.FromString(raw[12:end]), raw[end + 4 :]
-            if event.session_log.status == SessionLog.START:
-                points = {
-                    tag: [step for step in steps if step < event.step]
-                    for tag, steps in points.items()
-                }
-            for value in event.summary.value:
-                points.setdefault(value.tag, []).append(event.step)
-    return points
-
-
 def test_metrics_are_continuous_after_a_kill(resumed):
-    assert tensorboard_steps(resumed / "tensorboard")["train_loss"] == list(range(1, 13))
     lines = map(json.loads, (resumed / "metrics.jsonl").read_text().splitlines())
-    assert [line["step"] for line in lines if "train_loss" in line] == list(range(1, 13))
+    losses = [(line["step"], line["train_loss"]) for line in lines if "train_loss" in line]
+    assert [step for step, _ in losses] == list(range(1, 13))
+    points = tensorboard_points(resumed / "tensorboard")["train_loss"]
+    assert points == {step: np.float32(loss) for step, loss in losses}
 
 
 def test_a_run_records_its_commands_versions_and_hosts(resumed):

@@ -1,8 +1,12 @@
 """A run survives typos, full disks, closed pipes and kills without losing its checkpoints."""
 
 import errno
+import json
+import math
 import os
+import resource
 import shutil
+from contextlib import contextmanager
 
 import jax
 import numpy as np
@@ -13,12 +17,12 @@ from seq2seq.runtime import temporaries
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage import checkpoints, manifest
-from seq2seq.storage import run as run_module
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import check_fits_host, read_best, steps, write_best
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.step import TrainState
+from tests.support.event_files import tensorboard_points
 from tests.support.forked import call_forked
 from tests.support.runs import run_config, run_training, stopped_run, whole_run
 from tests.support.tiny import write_run
@@ -172,29 +176,52 @@ def test_the_files_of_a_checkpoint_are_synced_to_the_disk_before_its_manifest(
     assert (written, last) == (tmp_path / manifest.NAME, tmp_path)
 
 
-def test_a_full_disk_loses_log_lines_but_does_not_stop_training(tmp_path, monkeypatch, capsys):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+@contextmanager
+def largest_file(size):
+    """Writes beyond this size of a file fail, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
+
+@pytest.mark.parametrize("full_from", [0, 1], ids="points {} to 3 are lost".format)
+def test_a_full_disk_loses_whole_entries_but_does_not_stop_training(tmp_path, capsys, full_from):
     run = Run(tmp_path)
-    run.open_metrics(0, {})
-    monkeypatch.setattr(run._tensorboard, "flush", full)
-    monkeypatch.setattr(run._tensorboard, "close", full)
-    monkeypatch.setattr(run_module, "write_atomic", full)
-    run.record(1, {"loss": 1.0})
-    run.write_samples(1, ["a"])
+    run.open_metrics(40, {})
+    written = {
+        step: {"loss": 1e41 / step, "news/valid_bleu": -1.5 * step} for step in range(41, 50)
+    }
+    for step in range(41, 41 + full_from):
+        run.record(step, written[step])
+    sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
+    with largest_file(max(sizes) + 7):  # in the middle of an entry
+        for step in range(41 + full_from, 44):
+            run.record(step, written.pop(step))
+            run.write_samples(step, ["a" * 1000])
+    for step in range(44, 50):
+        run.record(step, written[step])
     run.close()
     err = capsys.readouterr().err
-    assert "part of tensorboard is lost: No space left" in err and "part of samples" in err
-    assert '"loss": 1.0' in (tmp_path / "metrics.jsonl").read_text()
+    for name in ("metrics.jsonl", "tensorboard", "samples"):
+        assert err.count(f"part of {name} is lost: File too large") == 3 - full_from
+    entries = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert {entry.pop("step"): entry for entry in entries if entry.pop("time")} == written
+    assert tensorboard_points(tmp_path / "tensorboard") == {
+        "loss": dict.fromkeys(written, math.inf),
+        "news/valid_bleu": {step: -1.5 * step for step in written},
+    }
     Run(tmp_path).close()  # the directory is unlocked
 
 
-def test_training_continues_if_stderr_is_a_closed_pipe(tmp_path):
+def test_training_continues_if_stderr_is_a_closed_pipe_or_on_a_full_disk(tmp_path):
     code = (
         "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
-        "from seq2seq.runtime.streams import write_stderr\n"
-        "write_stderr('one\\n'); write_stderr('two\\n'); print('on')"
+        "from seq2seq.runtime.streams import open_closed_streams, write_stderr\n"
+        "open_closed_streams(); write_stderr('one\\n'); write_stderr('two\\n'); print('on')\n"
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 2); write_stderr('three\\n')"
     )
     (tmp_path / "closed.py").write_text(code)
     done = call_forked([tmp_path / "closed.py"], devices=0)

@@ -164,6 +164,14 @@ def test_a_trace_is_not_written_through_a_link(tmp_path):
     assert refused.value.code == OUTPUT
 
 
+def test_a_trace_that_cannot_be_written_is_lost_and_training_continues(tmp_path, capsys):
+    (tmp_path / "plugins").touch()  # in place of the profiler's directory
+    step = with_profile(lambda state, batch: (state, batch), "2:3", tmp_path, 0)
+    assert [step(number, None) for number in range(5)] == [(number, None) for number in range(5)]
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: part of profile is lost: ") and str(tmp_path) in warning
+
+
 def test_the_commit_is_that_of_the_repository_that_tracks_the_file(tmp_path):
     def git(*arguments):
         command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments]

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.runtime.jax_settings import check_settings, fix_settings
 from seq2seq.runtime.paths import cache_directory
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def prepare_jax(
     deterministic: bool = False,
     decoding_only: bool = False,
 ) -> None:
-    """Configure CPU devices, one per usable core, and the persistent compilation cache.
+    """Fix JAX's settings, and configure CPU devices, one per usable core, and the persistent
+    compilation cache.
 
     To be called before the backend starts. `devices` overrides the number of CPU devices; GPU and
     TPU devices are not affected. `compilation_cache` is a directory, "off", or "" for the user's
@@ -41,6 +43,7 @@ def prepare_jax(
     """
     import jax
 
+    fix_settings()
     if DEVICE_COUNT not in os.environ.get("XLA_FLAGS", ""):
         # First, because it raises RuntimeError after a backend has started.
         jax.config.update("jax_num_cpu_devices", devices or usable_cores())
@@ -70,9 +73,11 @@ def is_deterministic() -> bool:
 
 def prepare_jax_by_default() -> None:
     """`prepare_jax` as in decode.py, for Python programs that decode: only if the devices are not
-    configured yet and no backend has started. A configured compilation cache is kept."""
+    configured yet and no backend has started. A configured compilation cache is kept.
+    UserError(CONFIGURATION) as `check_settings`."""
     import jax
 
+    check_settings()
     devices: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
     cache: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or devices > 0:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.jax_settings import fix_settings
 
 GIB = 1 << 30
 
@@ -130,6 +131,7 @@ def _devices(name: str, platform: str, topology_name: str, **options: str) -> li
     import jax
     from jax.experimental import topologies
 
+    fix_settings()
     jax.config.update("jax_platforms", "cpu")
     try:
         return list(topologies.get_topology_desc(topology_name, platform, **options).devices)

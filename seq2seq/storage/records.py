@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from seq2seq.runtime.jax_settings import FIXED
 from seq2seq.runtime.locks import no_follow
 from seq2seq.storage.manifest import quarantine
 
@@ -34,14 +35,15 @@ def append(path: Path, content: bytes) -> None:
 
 
 def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
-    """The entry of run.json for this start: command, directory, time, host, versions, commit, seed,
-    data."""
+    """The entry of run.json for this start: command, directory, time, host, versions, settings,
+    commit, seed, data."""
     return {
         "command": sys.argv,
         "directory": os.getcwd(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
         "python": platform.python_version(),
+        "jax_settings": FIXED,
         "versions": {name: version(name) for name in LIBRARIES},
         "commit": commit(Path(__file__)),
         "seed": seed,

@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakSet
 
 from seq2seq.runtime.errors import INTERNAL, UserError
+from seq2seq.runtime.streams import note
 
 WATCH_SECONDS = 0.5  # between two checks of a worker whether its parent has ended
 # loky replaces a worker whose memory grows by 0.3 GB, with a warning. A worker here may need more
@@ -40,6 +41,7 @@ class Workers:
 
     def __init__(self, count: int):
         self.count, self._closed = count, False
+        self._impossible = False  # to start a process
         self._executor: Any = None  # a loky ProcessPoolExecutor
         self._lock = threading.Lock()
         _open.add(self)
@@ -48,21 +50,43 @@ class Workers:
         """The future result of `function(*arguments)` in a worker; any thread may call this.
 
         Function, arguments and result are pickled. The future raises the exception of the function,
-        or WorkerLost, also if another worker is lost; a later call starts new workers.
-        RuntimeError after `close`.
+        or WorkerLost, also if another worker is lost; a later call starts new workers. If no
+        process can be started, this one runs the functions, with a warning. RuntimeError after
+        `close`.
         """
+        result: Future = Future()
+        if (future := self._submitted(function, *arguments)) is not None:
+            _close_all_at_exit()
+            future.add_done_callback(partial(_copy, result))
+            return result
+        try:
+            result.set_result(function(*arguments))
+        except Exception as error:  # noqa: BLE001 – raised by result.result()
+            result.set_exception(error)
+        return result
+
+    def _submitted(self, function: Callable[..., Any], *arguments: Any) -> Future | None:
+        """The future of loky, or None if the system cannot start processes: loky needs semaphores
+        in /dev/shm, which may be absent, read-only or full."""
         from loky.process_executor import BrokenProcessPool
 
-        with self._lock, _signals_blocked():
+        if self._impossible and not self._closed:
+            return None
+        with self._lock:
             try:
-                future = self._running_executor().submit(function, *arguments)
-            except BrokenProcessPool:
-                self._executor = None
-                future = self._running_executor().submit(function, *arguments)
-        _close_all_at_exit()
-        result: Future = Future()
-        future.add_done_callback(partial(_copy, result))
-        return result
+                with _signals_blocked():
+                    try:
+                        return self._running_executor().submit(function, *arguments)
+                    except BrokenProcessPool:
+                        self._executor = None
+                        return self._running_executor().submit(function, *arguments)
+            except OSError as error:
+                self._impossible = True
+                note(
+                    f"warning: worker processes cannot be started: {error.strerror or error}; this "
+                    "process does their work, more slowly; check /dev/shm and ulimit -u"
+                )
+                return None
 
     def close(self) -> None:
         """End the processes immediately; what they have not finished raises RuntimeError."""

@@ -1,5 +1,6 @@
 """Workers: real processes that import little, ignore signals and never outlive their parent."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from loky import process_executor
 
 from seq2seq.runtime.errors import DATA, INTERNAL, UserError
 from seq2seq.runtime.workers import WorkerLost, Workers
@@ -30,6 +32,21 @@ print(*(child.pid for child in psutil.Process().children(recursive=True)), flush
 def workers():
     with Workers(1) as workers:
         yield workers
+
+
+@pytest.mark.parametrize("place", ["__init__", "submit"])
+def test_without_shared_memory_this_process_does_the_work(monkeypatch, capsys, place):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")  # without a path
+
+    monkeypatch.setattr(process_executor.ProcessPoolExecutor, place, full)
+    with Workers(1) as workers:
+        assert [workers.submit(os.getpid).result() for _ in range(2)] == [os.getpid()] * 2
+        assert isinstance(workers.submit(int, "x").exception(), ValueError)
+    with pytest.raises(RuntimeError, match="closed"):
+        workers.submit(os.getpid)
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "cannot be started: No space left on device" in warning and "/dev/shm" in warning
 
 
 def start(tmp_path, rest):

@@ -1,5 +1,6 @@
 """The entry point shared by all commands: flags, one-line errors and exit codes, log levels."""
 
+import errno
 import gc
 import os
 import re
@@ -16,9 +17,21 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, OUTPUT, UserError, masked
+from seq2seq.runtime.errors import (
+    CHECKPOINT,
+    CONFIGURATION,
+    INTERNAL,
+    OUTPUT,
+    UserError,
+    masked,
+    naming,
+)
 from seq2seq.runtime.path_flags import PathParser, define_path
-from seq2seq.runtime.streams import open_closed_streams, stdout_lost_its_reader, write_stderr
+from seq2seq.runtime.streams import (
+    open_closed_streams,
+    stdout_lost_its_reader,
+    write_stderr,
+)
 
 # Messages of Python and absl for a value of another type than that of the flag, and what to print.
 WRONG_TYPES = {
@@ -29,6 +42,7 @@ WRONG_TYPES = {
 }
 SURROGATE = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, see PEP 383
 RUNS = {"workdir", "to"}  # flags of run directories, whose path Orbax reads as UTF-8
+FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS
 FLAX_ERRORS = ("ScopeParamShapeError", "ScopeParamNotFoundError")  # parameters do not fit
 
 
@@ -58,7 +72,8 @@ def run_command(
         if not flags.FLAGS.debug:
             silence_threads()
         main(*positional)
-        sys.stdout.flush()
+        with naming("stdout"):
+            sys.stdout.flush()
     except BrokenPipeError as error:
         if not stdout_lost_its_reader():
             exit_with_error(*code_and_message(error), error, leave)
@@ -80,7 +95,7 @@ def code_and_message(error: Exception) -> tuple[int, str]:
     if isinstance(error, UserError):
         return error.code, str(error)
     if isinstance(error, OSError):
-        return OUTPUT, f"{type(error).__name__}: {error}"
+        return OUTPUT, os_error_message(error)
     from seq2seq.runtime.processes import is_lost_process
 
     if is_lost_process(error):
@@ -94,6 +109,16 @@ def code_and_message(error: Exception) -> tuple[int, str]:
         f", {note}" for note in getattr(error, "__notes__", ()) if note.startswith("while ")
     )
     return INTERNAL, f"{type(error).__name__}: {error}{notes} (--debug prints the traceback)"
+
+
+def os_error_message(error: OSError) -> str:
+    """The message of an OSError; if a disk is full, what to do."""
+    if error.errno not in FULL:
+        return f"{type(error).__name__}: {error}"
+    return (
+        f"{error.filename or 'stdout or a file'} cannot be written: {error.strerror}; free space "
+        "there, raise the limit, or choose another place, and run the same command again"
+    )
 
 
 def silence_threads() -> None:

@@ -1,7 +1,10 @@
 """Exit codes, and the exception that ends a command with one line instead of a traceback."""
 
 import copyreg
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 INTERNAL, CONFIGURATION, DATA, CHECKPOINT, DIVERGED, OUTPUT = 1, 2, 3, 4, 5, 6
@@ -29,3 +32,14 @@ class UserError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without a call of `__init__`: an error in a worker is raised in its parent."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Give an OSError of the body that has no path this one: writing to an open file has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = os.fspath(path)
+        raise

@@ -19,10 +19,16 @@ from typing import BinaryIO, TypeVar, cast
 from uuid import uuid4
 
 from seq2seq.runtime import remote
-from seq2seq.runtime.errors import OUTPUT, UserError
+from seq2seq.runtime.errors import OUTPUT, UserError, naming
 from seq2seq.runtime.locks import lock_path
 from seq2seq.runtime.paths import descriptor_of, expand_path, is_replaceable
-from seq2seq.runtime.temporaries import StrPath, is_temporary, temporary_directory, temporary_file
+from seq2seq.runtime.temporaries import (
+    StrPath,
+    is_temporary,
+    named_file,
+    temporary_directory,
+    temporary_file,
+)
 
 PAUSES = (0.1, 1.0)  # seconds before a read is tried again
 
@@ -154,7 +160,10 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
     """
     compressed = expand_path(path).endswith(".gz")
     if remote.is_remote(expand_path(path)):
-        with tempfile.TemporaryFile() as file:
+        with (
+            tempfile.TemporaryFile() as unnamed,
+            named_file(os.dup(unnamed.fileno()), tempfile.gettempdir()) as file,
+        ):
             with _compressing(file, compressed) as content:
                 yield content
             file.flush()
@@ -169,12 +178,6 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
         except BrokenPipeError:
             raise UserError(
                 OUTPUT, f"{path} was closed by its reader before the end; run the command again"
-            ) from None
-        except OSError as error:
-            if error.filename is not None:  # of another file
-                raise
-            raise UserError(
-                OUTPUT, f"cannot write {path}: {error.strerror}; choose another output"
             ) from None
         return
     full = os.path.realpath(full)
@@ -191,7 +194,8 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
 def _open_device(path: str) -> BinaryIO:
     """What is no file to replace, to write. An open file of this process keeps its position."""
     descriptor = descriptor_of(path)
-    return open(path if descriptor is None else os.dup(descriptor), "wb")
+    opened = os.open(path, os.O_WRONLY) if descriptor is None else os.dup(descriptor)
+    return named_file(opened, path)
 
 
 def _compressing(file: BinaryIO, compressed: bool) -> AbstractContextManager[BinaryIO]:
@@ -255,7 +259,8 @@ def write_atomic(path: StrPath, content: str | bytes) -> None:
 
 def _sync(file: BinaryIO) -> None:
     file.flush()
-    os.fsync(file.fileno())
+    with naming(file.name):
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -281,7 +286,8 @@ def sync_to_disk(path: StrPath) -> None:
     """Wait until a file, or the list of names in a directory, is on the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        with naming(path):
+            os.fsync(opened)
     finally:
         os.close(opened)
 

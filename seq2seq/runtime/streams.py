@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn, TextIO
 
-from seq2seq.runtime.errors import OUTPUT, UserError
+from seq2seq.runtime.errors import OUTPUT, UserError, naming
 
 
 class ClosedStdout(io.TextIOBase):
@@ -70,7 +70,8 @@ def write_stored(text: str) -> None:
 
 def _write(stream: TextIO, text: str) -> None:
     try:
-        print(text, end="", file=stream, flush=True)
+        with naming("stdout" if stream is sys.stdout else "stderr"):
+            print(text, end="", file=stream, flush=True)
     except BrokenPipeError:
         _drop_output(stream)
 

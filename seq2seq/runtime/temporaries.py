@@ -6,14 +6,17 @@ next one that writes NAME deletes those without a lock, which killed processes h
 """
 
 import fcntl
+import io
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
+
+from seq2seq.runtime.errors import naming
 
 SUFFIX = "seq2seq-tmp"
 MARKED = re.compile(rf"(.*)\.[0-9a-f]{{12}}\.{SUFFIX}", re.DOTALL)
@@ -27,13 +30,30 @@ def is_temporary(name: str) -> bool:
     return MARKED.fullmatch(name) is not None
 
 
+class NamedFile(io.FileIO):
+    """An open file to write, whose errors have its final path."""
+
+    def __init__(self, opened: int, path: StrPath):
+        super().__init__(opened, "wb")
+        self.name = os.fspath(path)
+
+    def write(self, content: Any) -> int:
+        with naming(self.name):
+            return super().write(content)
+
+
+def named_file(opened: int, path: StrPath) -> BinaryIO:
+    """A buffered `NamedFile`."""
+    return io.BufferedWriter(NamedFile(opened, path))
+
+
 @contextmanager
 def temporary_file(path: StrPath) -> Iterator[tuple[str, BinaryIO]]:
     """The path and the binary file of a new temporary file beside `path`, deleted at the end unless
     it was renamed."""
     temporary, opened = _create(path, _create_file, os.O_WRONLY)
     try:
-        with open(opened, "wb") as file:
+        with named_file(opened, path) as file:
             yield temporary, file
     finally:
         with suppress(FileNotFoundError):

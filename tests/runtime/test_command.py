@@ -80,7 +80,7 @@ def test_a_flag_is_given_once_and_as_text_in_utf8(monkeypatch, tmp_path):
 STREAMS = """
 import os, sys, types
 from seq2seq.runtime.command import run_command
-from seq2seq.runtime.streams import write_stored
+from seq2seq.runtime.streams import write_stdout, write_stored
 
 NAMES = ["stdin", "stdout", "stderr"]
 connection = types.SimpleNamespace(stop_all_processes=lambda code, message: None)
@@ -94,6 +94,8 @@ def main():
         os.read(sys.stdin.fileno(), 9)
     if "write" in case:
         print("a result", flush=True)
+    if "results" in case:
+        write_stdout("a result\\n")
     if "store" in case:
         write_stored("a result\\n")
         write_stored("another\\n")
@@ -130,8 +132,9 @@ def test_closed_standard_streams_and_pipes_whose_reader_ends(tmp_path):
         "no_stdout write": (6, "error: stdout is closed: expected a stream for the results"),
         "no_stdin read": (6, "error: OSError: [Errno 9] Bad file descriptor"),
         "stdout_lost write": (0, ""),
-        "stdout_full write": (6, "error: OSError: [Errno 28] No space left on device"),
+        "stdout_full write": (6, "error: stdout or a file cannot be written: No space left"),
         "no_stdout store": (0, ""),  # a file has the results as well
+        "stdout_full results": (6, "error: stdout cannot be written: No space left on device"),
         "stdout_full store": (0, ""),
         "stdout_lost store": (0, ""),
         "stderr_lost": (6, None),

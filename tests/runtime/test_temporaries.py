@@ -1,7 +1,9 @@
 """Temporary names: no file of a user is replaced, and what a killed process has left is deleted."""
 
+import errno
 import gzip
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from seq2seq.runtime.files import (
     check_outputs,
     new_directory,
     open_atomic,
+    sync_to_disk,
     write_atomic,
     write_lines,
 )
@@ -24,6 +27,7 @@ from seq2seq.runtime.temporaries import (
     temporary_directory,
     temporary_file,
 )
+from tests.support.full_disk import largest_file
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -38,6 +42,28 @@ with temporary_file(sys.argv[1]), temporary_directory(sys.argv[1]) as directory:
 
 def names(path):
     return sorted(os.listdir(path))
+
+
+def full(*_):
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("kind", ["atomic", "lines", "gz", "device", "sync", "directory"])
+def test_an_error_of_an_open_file_has_its_path(tmp_path, monkeypatch, kind):
+    path = {"gz": tmp_path / "out.gz", "device": "/dev/full"}.get(kind, tmp_path / "out")
+    noise = random.Random(0).randbytes(20_000).hex()  # more than a buffer, also if compressed
+    if kind in ("sync", "directory"):
+        monkeypatch.setattr(os, "fsync", full)
+        noise, path = "", tmp_path if kind == "directory" else path
+    with pytest.raises(OSError) as caught, largest_file(100):
+        if kind == "atomic":
+            write_atomic(path, noise)
+        elif kind == "directory":
+            sync_to_disk(path)
+        else:
+            write_lines(str(path), [noise], overwrite=True)
+    assert caught.value.filename == str(path) and str(path) in str(caught.value)
+    assert names(tmp_path) == []
 
 
 def test_files_and_directories_of_a_user_with_similar_names_are_not_changed(tmp_path):

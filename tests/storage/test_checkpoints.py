@@ -4,9 +4,7 @@ import errno
 import json
 import math
 import os
-import resource
 import shutil
-from contextlib import contextmanager
 
 import jax
 import numpy as np
@@ -24,6 +22,7 @@ from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.step import TrainState
 from tests.support.event_files import tensorboard_points
 from tests.support.forked import call_forked
+from tests.support.full_disk import largest_file
 from tests.support.runs import run_config, run_training, stopped_run, whole_run
 from tests.support.tiny import write_run
 
@@ -174,17 +173,6 @@ def test_the_files_of_a_checkpoint_are_synced_to_the_disk_before_its_manifest(
     *before, written, last = synced
     assert set(before) == {tmp_path / "params", tmp_path / "params" / "data"}
     assert (written, last) == (tmp_path / manifest.NAME, tmp_path)
-
-
-@contextmanager
-def largest_file(size):
-    """Writes beyond this size of a file fail, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("full_from", [0, 1], ids="points {} to 3 are lost".format)

@@ -44,7 +44,7 @@ from seq2seq.decoding.streaming import (
 from seq2seq.decoding.token_ids import check_affixes, encoded_sources, piece_ids
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search_rules import Rules
-from seq2seq.runtime.devices import prepare_jax_by_default
+from seq2seq.runtime.devices import check_not_forked, prepare_jax_by_default
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.prefetch import Prefetched
 from seq2seq.storage.config import DecodingConfig
@@ -268,6 +268,7 @@ class Translator:
         """The translations of (number, line) pairs by number, in the order of the compiled calls;
         {} while the input pauses. Closing the generator does not wait for the input. `window` is
         the most lines of a window."""
+        check_not_forked()
         size = min(window, self.engine.sizes.window)
         numbered = ((number, self._prepared(item)) for number, item in map(as_item, lines))
         items = Prefetched(numbered, size, weight)
@@ -336,6 +337,7 @@ class Translator:
         self, lines: Iterable[tuple[int, Item]]
     ) -> Generator[dict[int, Translation], None, None]:
         """`score` of numbered items and their targets, by number, as the compiled calls end."""
+        check_not_forked()
         size = self.engine.sizes.window
         numbered = ((number, self._prepared(item)) for number, item in lines)
         with closing(Prefetched(numbered, size, weight)) as items:

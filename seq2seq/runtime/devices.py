@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.runtime.errors import INTERNAL, UserError
 from seq2seq.runtime.jax_settings import check_settings, fix_settings
 from seq2seq.runtime.paths import cache_directory
 
@@ -74,10 +76,11 @@ def is_deterministic() -> bool:
 def prepare_jax_by_default() -> None:
     """`prepare_jax` as in decode.py, for Python programs that decode: only if the devices are not
     configured yet and no backend has started. A configured compilation cache is kept.
-    UserError(CONFIGURATION) as `check_settings`."""
+    UserError as `check_settings` and `check_not_forked`."""
     import jax
 
     check_settings()
+    check_not_forked()
     devices: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
     cache: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or devices > 0:
@@ -86,6 +89,30 @@ def prepare_jax_by_default() -> None:
         prepare_jax(cache or "", 1, decoding_only=True)
     except RuntimeError:  # before any change, after a backend has started
         pass
+
+
+def _note_fork() -> None:
+    """In a child of os.fork: note whether the devices were started before."""
+    global _forked_from
+    bridge = sys.modules.get("jax._src.xla_bridge")  # jax has no public API for it
+    if bridge is not None and bridge.backends_are_initialized():
+        _forked_from = os.getppid()
+
+
+_forked_from = 0  # the process id of a parent that had started the devices, or 0
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_not_forked() -> None:
+    """UserError(INTERNAL) in a fork of a process that had started the devices: the threads of JAX
+    do not exist in it, so its calls would never return."""
+    if _forked_from:
+        raise UserError(
+            INTERNAL,
+            f"process {os.getpid()} is a fork of process {_forked_from}, which uses JAX: expected "
+            "a process without JAX's threads; use multiprocessing.get_context('spawn'), or fork "
+            "before JAX is used",
+        )
 
 
 def usable_cores() -> int:

@@ -1,6 +1,9 @@
 """Translator with a search that returns the source: order, windows, buckets, truncation, memory."""
 
+import os
 import random
+import signal
+from contextlib import suppress
 from dataclasses import replace
 
 import jax
@@ -16,6 +19,7 @@ from seq2seq.model.config import CHOICES, ModelConfig
 from seq2seq.model.hypotheses import Hypotheses
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.storage.config import DecodingConfig
+from tests.support.forked import fork
 from tests.support.models.echo import echoing_translator
 from tests.support.models.random_parameters import random_params
 from tests.support.models.random_translator import scored, translator_of
@@ -56,6 +60,30 @@ def test_translators_of_shared_models_use_new_parameters():
     translator.use(random_params(translator.engine.models[0].config, 7))
     after = scored(translator.with_options(**options), pairs)
     assert after == scored(translator_of(seeds=(7,)).with_options(**options), pairs) != before
+
+
+def test_a_fork_of_a_process_that_uses_jax_is_refused(tmp_path):
+    """Its calls would never return: the threads of JAX do not exist in the child."""
+    translator = translator_of()
+    calls = [
+        lambda: translator.translate(["eins"]),
+        lambda: list(translator.score([("eins", "zwei")])),
+        lambda: translator.attention("eins", "zwei"),
+        lambda: translator.use({}),
+        lambda: Translator.load(tmp_path),
+    ]
+    if (child := fork()) == 0:
+        signal.alarm(20)  # ends the child if a call does not return
+        refused = 0
+        try:
+            for call in calls:
+                with suppress(UserError):
+                    call()
+                    break
+                refused += 1
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
 
 
 def dtypes_of(translator):

@@ -16,6 +16,7 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.teacher_forcing import EncodedPair
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.scoring import teacher_forcing
+from seq2seq.runtime.devices import check_not_forked
 
 
 class Attention(NamedTuple):
@@ -37,6 +38,7 @@ def attention_of(
     engine: Engine, model: int, pair: EncodedPair, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> Attention:
     """The attention weights of model number `model` of an engine for a pair."""
+    check_not_forked()
     module, variables = engine.models[model], engine.variables[model]
     source, target = len(pair.source), len(pair.target)
     bucket = next(size for size in engine.buckets if size >= max(source, target))

@@ -52,7 +52,7 @@ from seq2seq.model.kinds import make_model
 from seq2seq.model.platforms import choices_of
 from seq2seq.model.search_rules import Rules
 from seq2seq.model.translate import Request
-from seq2seq.runtime.devices import replicated, usable_cores
+from seq2seq.runtime.devices import check_not_forked, replicated, usable_cores
 from seq2seq.runtime.memory import device_memory
 from seq2seq.storage.config import DecodingConfig
 
@@ -101,7 +101,9 @@ class Engine:
         return ThreadPoolExecutor(self.sizes.calls, "call")
 
     def use(self, *params: Any) -> None:
-        """Set the parameters of each model. Nothing is compiled again."""
+        """Set the parameters of each model. Nothing is compiled again. UserError as
+        `check_not_forked`."""
+        check_not_forked()
         bias_in_table = choices_of(jax.default_backend()).bias_in_table
         self.variables = [
             jax.device_put(inference_variables(model.config, tree, bias_in_table), replicated())

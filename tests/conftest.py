@@ -60,6 +60,8 @@ pytest_plugins = [f"tests.support.plugins.{name}" for name in PLUGINS]
 
 # Annotated functions of these modules check shapes and dtypes when they are called or traced.
 if find_spec("beartype"):
+    import tests.support.annotations  # noqa: F401 – the hook below finds it by its name
+
     # Of data, only modules whose functions are called rarely: each check takes about 0.1 ms.
     arrays = (
         "tokens.training_pairs",
@@ -72,7 +74,7 @@ if find_spec("beartype"):
     without_shapes = {"checks", "config", "kinds", "options", "parameters", "platforms"}
     names = {path.stem for path in (ROOT / "model").glob("*.py")} - without_shapes
     checked += [f"seq2seq.model.{name}" for name in names]
-    install_import_hook(checked, "beartype.beartype")
+    install_import_hook(checked, "tests.support.annotations.checked")
 
 from seq2seq.runtime.devices import usable_cores  # noqa: E402
 

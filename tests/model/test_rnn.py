@@ -32,6 +32,7 @@ from tests.support.models.small_transformer import (
     BATCH,
     SOURCE_LENGTHS,
     TARGET_LENGTHS,
+    S,
     V,
     ids,
     jitted,
@@ -318,9 +319,10 @@ def test_initial_weights_of_each_gate_are_uniform_or_orthogonal():
     """Uniform by Glorot and Bengio 2010 (equation 16) for inputs, orthogonal for states; those of
     the attention's scores keep the variance of a sum of D values."""
     width = 120
-    config = small("rnn_attention", d_model=width)
-    init = partial(make_model(config).init, jax.random.key(0))
-    params = jax.device_get(jax.jit(init)(*BATCH[:4]))["params"]
+    config = replace(small("rnn_attention", d_model=width), num_layers=1)
+    init = partial(make_model(config).init, jax.random.key(0), method="decode")
+    states, target = jnp.zeros((4, S, width)), BATCH[1]
+    params = jax.device_get(jax.jit(init)(states, BATCH[2], target, BATCH[3]))["params"]
     layer = params["decoder"]["layers_0"]
     bound = (6 / (width + width)) ** 0.5
     for weight in (layer["gru"]["input"], layer["context"], params["decoder"]["initial"]):
@@ -393,21 +395,22 @@ def sources():
     return np.random.default_rng(1).integers(4, 11, (3, 5)).astype(np.int32)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_of_given_targets_are_those_of_the_search(kind):
+def test_scores_and_attention_of_given_targets_are_those_of_the_search():
+    """tests/decoding compares the other kind, which has no attention."""
+    kind = "rnn_attention"
     best = best_hypotheses(kind)
-    model = make_model(tiny(kind)), tiny_variables(kind)
     lengths = best.lengths[:, 0]
     pairs = sources(), LENGTHS, best.tokens[:, 0], lengths
-    scores = jax.jit(partial(score_targets, [model] * 2))(*pairs)
+    scores = jax.jit(partial(score_targets, [(make_model(tiny(kind)), tiny_variables(kind))]))(
+        *pairs
+    )
     np.testing.assert_allclose(scores.log_probs.sum(1), best.log_probs[:, 0], rtol=1e-4, atol=1e-4)
-    if kind == "rnn":
-        assert scores.attention is None
-        return
     attention = np.asarray(scores.attention)
     for weights, source, target in zip(attention, LENGTHS, lengths, strict=True):
         np.testing.assert_allclose(weights[:target].sum(axis=1), 1.0, rtol=1e-5)
         assert (weights[:, source:] == 0).all() and (weights[target:] == 0).all()
+    without = [(make_model(tiny("rnn")), tiny_variables("rnn"))]
+    assert jax.eval_shape(partial(score_targets, without), *pairs).attention is None
 
 
 # Config.

@@ -14,7 +14,7 @@ from flax.errors import FlaxError
 from seq2seq.configs import base, big
 from seq2seq.model.config import CHOICES, num_parameters
 from seq2seq.model.parameters import parameter
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import Stack, Transformer
 from seq2seq.training.parameters import parameter_shapes
 from tests.support.models.small_transformer import (
     BATCH,
@@ -96,14 +96,22 @@ def test_tying_shares_the_tables_it_names(tied, tables):
     for name in tables:
         rows = 37 if name == "source_embedding" else V
         assert jax.tree.map(jnp.shape, tree[name]) == {"table": (rows, 30)}
-    # The rows of a table that are read are those with a gradient.
+    # The rows of a table that are read are those with a gradient. Without layers, it is faster.
     ones, model = jnp.asarray(np.ones((1, 2), np.int32)), Transformer(config)
     source, target = (jnp.asarray(np.array(x)) for x in ([[5, 7]], [[11, 7]]))
+
+    def without_layers(following, args, kwargs, context):
+        """A decoder adds the projected memory to its input."""
+        if not isinstance(context.module, Stack) or context.method_name != "__call__":
+            return following(*args, **kwargs)
+        memory = args[3][0].values if len(args) > 3 else jnp.zeros(1)
+        return args[0] + memory.sum(), ()
 
     @jax.jit
     @jax.jacrev
     def gradients(variables):
-        hidden = model.apply(variables, source, target, ones, ones, method="hidden")
+        with nn.intercept_methods(without_layers):
+            hidden = model.apply(variables, source, target, ones, ones, method="hidden")
         logits = model.apply(variables, jnp.ones((1, 1, 30)), method="logits")
         return jnp.stack([(hidden**3).sum(), (logits**2).sum()])
 
@@ -132,27 +140,24 @@ def test_tying_shares_the_tables_it_names(tied, tables):
 
 
 CHOSEN = "tied_embeddings", "positions", "attention_bias", "output_bias", "norm"
-COMBINATIONS = list(
-    product(CHOICES["tied_embeddings"], POSITIONS, (False, True), (False, True), CHOICES["norm"])
-)
-# Every pair of values of two fields.
+# Every pair of values of two fields, except tables and positions: their numbers are two terms.
 PAIRWISE = [
     (
-        tied,
-        positions,
-        bool(i + j & 1),
-        bool(i // 2 + j + j // 2 & 1),
-        CHOICES["norm"][i + j // 2 & 1],
+        CHOICES["tied_embeddings"][i % 4],
+        POSITIONS[i % 6],
+        bool(i // 6),
+        bool((i // 6 + i // 3) & 1),
+        CHOICES["norm"][(i // 6 + i) & 1],
     )
-    for (i, tied), (j, positions) in product(
-        enumerate(CHOICES["tied_embeddings"]), enumerate(POSITIONS)
-    )
+    for i in range(12)
 ]
 
 
 def test_the_selection_of_combinations_has_every_pair_of_values():
-    for places in combinations(range(len(CHOSEN)), 2):
-        pairs = [{tuple(c[i] for i in places) for c in cases} for cases in (PAIRWISE, COMBINATIONS)]
+    every = product(CHOICES["tied_embeddings"], POSITIONS, (False, True), (False, True))
+    combined = [(*values, norm) for values in every for norm in CHOICES["norm"]]
+    for places in set(combinations(range(len(CHOSEN)), 2)) - {(0, 1)}:
+        pairs = [{tuple(c[i] for i in places) for c in cases} for cases in (PAIRWISE, combined)]
         assert pairs[0] == pairs[1], places
 
 
@@ -172,7 +177,9 @@ def test_num_parameters_is_the_size_of_the_initialised_model_for_every_pair_of_c
 def test_models_of_the_paper_have_the_sizes_of_the_paper(module, parameters):
     config = replace(module.get_config().model, source_vocab_size=37_000, target_vocab_size=37_000)
     config.validate()
-    assert num_parameters(config) == parameters == count(parameter_shapes(config))
+    assert num_parameters(config) == parameters
+    config = replace(config, num_layers=1)  # the test above has other depths
+    assert num_parameters(config) == count(parameter_shapes(config))
 
 
 @pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
@@ -180,10 +187,14 @@ def test_parameters_and_logits_are_float32_for_every_dtype(dtype):
     config = replace(SMALL, dtype=dtype, output_bias=True, positions="learned")
     params = parameter_shapes(config)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
-    run = partial(jax.eval_shape, Transformer(config).apply, {"params": params})
-    assert run(*BATCH).dtype == jnp.float32
-    model = partial(Transformer(config).apply, method="hidden")
-    assert jax.eval_shape(model, {"params": params}, *BATCH).dtype == config.values_dtype
+    model = Transformer(config)
+
+    def run(variables):
+        hidden = model.apply(variables, *BATCH, method="hidden")
+        return hidden, model.apply(variables, hidden, method="logits")
+
+    hidden, logits = jax.eval_shape(run, {"params": params})
+    assert (hidden.dtype, logits.dtype) == (config.values_dtype, jnp.float32)
 
 
 def test_mixed_is_float32_except_for_products_with_weights():
@@ -194,15 +205,14 @@ def test_mixed_is_float32_except_for_products_with_weights():
         for dtype in ("mixed", "bfloat16")
     }
     assert 1e-4 < distance["mixed"] < distance["bfloat16"] < 0.2
-    config = replace(SMALL, dtype="mixed", num_layers=2)
-    shapes_of = jax.eval_shape(lambda: variables_of(config))
-    text = jax.jit(Transformer(config).apply).lower(shapes_of, *BATCH).as_text()
+    mixed = jitted(replace(SMALL, dtype="mixed"))
+    text = mixed.func.lower(*mixed.args, *BATCH).as_text()
     dots = [line.rpartition(" : ")[2] for line in text.splitlines() if "dot_general" in line]
-    attentions = 2 * (1 + 2)
+    attentions = 1 + 2
     assert sum("bf16" not in operands for operands in dots) == 2 * attentions  # Q Kᵀ, weights V
     assert (
         sum(operands.count("xbf16>") == 2 and operands.endswith("xf32>") for operands in dots)
-        == 4 * attentions + 2 * 4 + 1
+        == 4 * attentions + 2 * 2 + 1
     )  # projections, feed-forward, logits
 
 

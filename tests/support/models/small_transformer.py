@@ -41,9 +41,19 @@ def changed_ids(ids):
     return (ids + 7) % 37
 
 
-@cache
 def variables_of(config):
-    """All parameters are random, including biases and scales: a zero or one would hide errors."""
+    """All parameters are random, including biases and scales: a zero or one would hide errors.
+    Configs that differ in what parameters do not depend on share them."""
+    no_parameters = dict(dtype="float32", dropout=0.0, remat=False)
+    if config.kind == "transformer":
+        no_parameters |= dict(attention_dropout=0.0, activation_dropout=0.0)
+        if config.positions in ("rotary", "alibi"):
+            no_parameters |= dict(positions="none")
+    return random_variables(replace(config, **no_parameters))
+
+
+@cache
+def random_variables(config):
     random = np.random.default_rng(3)
 
     def value(path, leaf):

@@ -28,6 +28,8 @@ from tests.support.models.table_models import (
     assert_same,
     assert_slow_search_agrees,
     assert_well_formed,
+    bigram_step,
+    compiled_search,
     random_limits,
     random_tables,
     searcher,
@@ -38,7 +40,7 @@ from tests.support.oracles.slow_beam_search import every_hypothesis, listed, pen
 # Top-k.
 
 
-@pytest.mark.parametrize("k", slow_except([1, 2, 3, 8, 16], range(1, 17)))
+@pytest.mark.parametrize("k", slow_except([1, 3, 16], range(1, 17)))
 def test_top_k_equals_a_stable_sort_with_ties_and_infinities_at_any_vocabulary_size(k):
     # Sizes at which stages and chunk sizes change.
     borders = [16 * k - 1, 16 * k, 16 * k + 1, 64 * k]
@@ -65,7 +67,7 @@ def test_top_k_equals_a_stable_sort_with_ties_and_infinities_at_any_vocabulary_s
 @pytest.mark.parametrize(
     "vocab, beams",
     slow_except(
-        [(3, 1), (3, 5), (59, 2), (1000, 5), (1021, 1), (1021, 2)],
+        [(3, 5), (59, 1), (1021, 2)],
         product([3, 59, 1000, 1021], [1, 2, 5]),
     ),
 )
@@ -112,9 +114,13 @@ def test_the_normalizer_is_the_log_of_the_summed_exponentials(monkeypatch, in_tu
 # Exhaustive enumeration.
 
 
-@pytest.mark.parametrize("alpha, power", [(0.0, False), (0.6, True), (1.7, False)])
+@pytest.mark.parametrize(
+    "alpha, power",
+    slow_except([(0.0, False), (1.7, False)], product((0.0, 0.6, 1.7), (False, True))),
+)
 def test_a_beam_as_wide_as_all_continuations_equals_exhaustive_enumeration(alpha, power):
-    """With V = 4 and at most 4 tokens there are 1 + 3 + 9 + 27 = 40 hypotheses."""
+    """With V = 4 and at most 4 tokens there are 1 + 3 + 9 + 27 = 40 hypotheses. The vocabulary is
+    also smaller than two beams."""
     options = dict(beam_size=41, nbest=41, alpha=alpha, power_penalty=power)
     search, limits = searcher(max_length=4, **options), np.array([4, 1, 3, 4, 2])
     for seed in range(3):
@@ -179,16 +185,12 @@ def test_logits_of_every_dtype_are_searched_in_float32():
     tables, limits = random_tables(0).astype(np.float16), random_limits(0)
     expected = searcher(**PAPER)(tables.astype(np.float32), limits)
     in_half = searcher(**PAPER)(tables, limits)
+    assert [x.tobytes() for x in expected] == [x.tobytes() for x in in_half]
+    search = compiled_search(bigram_step, LIMIT, beam_size=2, power_penalty=False)
     with jax.enable_x64():
-        in_double = searcher(**PAPER)(tables.astype(np.float64), limits)
+        in_double = jax.eval_shape(search, tables.astype(np.float64), limits, np.float32(0.6))
     for values in zip(expected, in_half, in_double, strict=True):
-        assert len({(x.dtype, x.tobytes()) for x in values}) == 1
-
-
-def test_a_vocabulary_smaller_than_two_beams_can_be_searched():
-    search = searcher(**WIDE)
-    tables, limits = random_tables(0, (B, 3, 3)), random_limits(0)
-    assert_slow_search_agrees(search(tables, limits), tables, limits, **WIDE)
+        assert len({x.dtype for x in values}) == 1
 
 
 # Results.

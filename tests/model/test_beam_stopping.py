@@ -54,7 +54,7 @@ def recorded_search(tables, limits, **options):
     """The results, and the t of all lanes in each step, in the order of the steps."""
     STEPS.clear()
     tables = np.repeat(tables[:, None], V, axis=1)
-    hypotheses = searcher(recorded_step, LONGEST, **STOPPING, **options)(tables, limits)
+    hypotheses = searcher(recorded_step, LONGEST, **STOPPING | options)(tables, limits)
     jax.effects_barrier()
     return hypotheses, sorted(STEPS, key=max)
 
@@ -110,7 +110,7 @@ def test_a_lane_that_is_done_counts_no_more_steps():
     assert len(set(limits)) > 3
 
 
-@pytest.mark.parametrize("horizon", [1, 3])
+@pytest.mark.parametrize("horizon", slow_except([3], [1, 3]))
 def test_a_horizon_stops_when_no_hypothesis_within_it_could_win(horizon):
     options = STOPPING | dict(alpha=1.3)
     tables, limits = random_tables(0, end=1.0), random_limits(0, LONGEST)
@@ -127,45 +127,45 @@ def test_a_horizon_stops_when_no_hypothesis_within_it_could_win(horizon):
 def test_the_longest_horizon_stops_where_the_exact_bound_does():
     """Steps + horizon would overflow."""
     beams, values = STOPPING["beam_size"], np.linspace(-3.0, -0.1, 30, dtype=np.float32)
-    t, limit = jnp.zeros(30, int), jnp.full(30, LONGEST)
-    live = first_live(t, beams, LONGEST)._replace(log_probs=jnp.tile(values[:, None], beams))
-    finished = no_finished(30, beams)._replace(scores=jnp.full((30, beams), -0.3))
     options = Options(beams, LONGEST, END, 1.0, False, 1, None, horizon=0)
 
     @jax.jit
-    def done(*arguments):
+    def done(values):
+        t, limit = jnp.zeros(30, int), jnp.full(30, LONGEST)
+        live = first_live(t, beams, LONGEST)._replace(log_probs=jnp.tile(values[:, None], beams))
+        finished = no_finished(30, beams)._replace(scores=jnp.full((30, beams), -0.3))
         of_horizons = (options, options._replace(horizon=2**31 - 1))
-        return [stopped(*arguments, options) for options in of_horizons]
+        return [stopped(t, live, finished, limit, options) for options in of_horizons]
 
-    exact, longest = done(t, live, finished, limit)
+    exact, longest = done(values)
     assert exact.tolist() == longest.tolist() and 5 < exact.sum() < 25
 
 
 EARLY_STOPPING = {"bound": "never", "full": False, "now": True}
+OF_TRANSFORMERS = dict(beam_size=4, nbest=3, power_penalty=True)
 
 
 @pytest.mark.parametrize("stop", EARLY_STOPPING)
 def test_a_search_stops_as_that_of_transformers(stop):
-    options = dict(max_length=LONGEST, beam_size=4, nbest=4, power_penalty=True, stop=stop)
     lengths = set()
     for seed, alpha in enumerate((0.0, 0.8, 1.0, 2.0)):
         tables, limits = random_tables(seed, end=1.5), random_limits(seed, LONGEST)
-        results = searcher(alpha=alpha, **options)(tables, limits)
+        results, _ = recorded_search(tables, limits, alpha=alpha, stop=stop, **OF_TRANSFORMERS)
         for row, limit in enumerate(limits):
             expected = transformers_search(
                 table_model(tables[row]), limit, beam_size=4, end_id=END, alpha=alpha,
                 early_stopping=EARLY_STOPPING[stop],
             )  # fmt: skip
-            assert_same(listed(results, row), expected)
+            assert_same(listed(results, row), expected[:3])
             lengths.add(len(expected[0].tokens))
     assert len(lengths) > 7
 
 
-@pytest.mark.parametrize("stop", ["bound", "full", "now"])
+@pytest.mark.parametrize("stop", EARLY_STOPPING)
 def test_a_search_that_stops_early_takes_the_steps_of_the_slow_search(stop):
-    options = STOPPING | dict(alpha=1.3, stop=stop)
+    options = OF_TRANSFORMERS | dict(alpha=1.3, stop=stop)
     tables, limits = random_tables(0, end=1.0), random_limits(0, LONGEST)
-    results, steps = recorded_search(tables, limits, alpha=1.3, stop=stop)
+    results, steps = recorded_search(tables, limits, **options)
     expected, numbers = searched_slowly(tables, limits, **options)
     for row, hypotheses in enumerate(expected):
         assert_same(listed(results, row), hypotheses)
@@ -205,7 +205,7 @@ def schedule(steps_needed, lanes):
 @pytest.mark.parametrize(
     "lanes, options",
     slow_except(
-        [(1, PAPER), (10, PAPER), (B, GREEDY)],
+        [(1, GREEDY), (10, PAPER)],
         product([1, 4, 10, B - 1, B], [GREEDY, PAPER]),
     ),
     ids=str,

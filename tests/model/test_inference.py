@@ -46,15 +46,18 @@ def prepared(options, dtype):
     if "kind" in options:
         del sizes["d_ff"], sizes["num_heads"]
     config = ModelConfig(**sizes | options, dtype=dtype)
-    model, tokens = make_model(config), jnp.array([[5, 6, 7], [8, 4, 2]])
-    inputs = tokens, tokens, jnp.ones_like(tokens), jnp.ones_like(tokens)
+    model, tokens = make_model(config), np.array([[5, 6, 7], [8, 4, 2]])
+    inputs = tuple(map(jnp.asarray, (tokens, tokens, np.ones_like(tokens), np.ones_like(tokens))))
     variables = variables_of(config)
     params = jax.device_get(variables["params"])
     return model, inputs, variables, inference_variables(config, params)
 
 
+FAST = "learned", "untied", "gated", "rnn", "rnn_attention"
+
+
 @pytest.mark.parametrize(
-    "name, dtype", slow_except(zip(MODELS, cycle(DTYPES)), product(MODELS, DTYPES))
+    "name, dtype", slow_except(zip(FAST, cycle(DTYPES)), product(MODELS, DTYPES))
 )
 def test_the_values_are_those_of_the_original_parameters(name, dtype):
     model, inputs, variables, converted = prepared(MODELS[name], dtype)
@@ -70,7 +73,7 @@ def test_the_values_are_those_of_the_original_parameters(name, dtype):
     np.testing.assert_allclose(logits, expected, tolerance, tolerance)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_except(FAST, MODELS))
 def test_no_weight_is_cast_in_a_program(name):
     model, inputs, variables, converted = prepared(MODELS[name], "mixed")
     weights = {
@@ -82,7 +85,9 @@ def test_no_weight_is_cast_in_a_program(name):
         shapes = re.findall(r"convert .*tensor<([0-9x]+)xf32>\) -> tensor<[0-9x]+xbf16>", text)
         return set(shapes) & weights
 
-    assert cast(variables) and not cast(converted)
+    assert not cast(converted)
+    if name == "gated":  # it has every kind of weight
+        assert cast(variables)
 
 
 def test_lookups_and_norms_keep_float32():
@@ -130,23 +135,28 @@ def test_narrow_weights_are_refused_by_a_model_of_float32():
         inference_variables(config, narrow)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["tied", "gated", "rnn"])
+OUTPUTS = "tied", "gated", "rnn"
+
+
+@pytest.mark.parametrize(
+    "name, dtype", slow_except(zip(OUTPUTS, DTYPES, strict=True), product(OUTPUTS, DTYPES))
+)
 def test_a_bias_in_the_table_is_added_with_16_bits(name, dtype):
     """Biases of all sizes, −inf, and the least float32, which is −inf in bfloat16. Rounded to
     bfloat16 alone they would have 8 bits."""
     least = np.finfo(np.float32).min
     bias = np.array([least, 1e-3, -0.7, 3.3, -12.1, 101.3, -997.0, 1e6, -1e9, -np.inf, 1.0])
     model, _, variables, _ = prepared(MODELS[name] | {"output_bias": True}, dtype)
-    params = variables["params"] | {"output_bias": jnp.asarray(bias, jnp.float32)}
+    with np.errstate(over="ignore"):
+        params = variables["params"] | {"output_bias": jnp.asarray(bias.astype(np.float32))}
     converted = inference_variables(model.config, jax.device_get(params), bias_in_table=True)
     table = "output_embedding" if name == "gated" else "target_embedding"
     shape = converted["inference"][table]["table"].shape
     assert shape == (len(bias), model.config.d_model + 2)
     run = jax.jit(partial(model.apply, method="logits"))
     hidden = np.random.default_rng(0).normal(size=(2, 3, model.config.d_model))
-    hidden = jnp.asarray(hidden, model.config.values_dtype)
-    logits, expected = run(converted, hidden), run({"params": params}, hidden)
+    hidden = jnp.asarray(hidden.astype(jnp.dtype(model.config.values_dtype)))
+    logits, expected = jax.device_get((run(converted, hidden), run({"params": params}, hidden)))
     finite = bias > least
     difference = np.abs(logits[..., finite] - expected[..., finite])
     assert (difference <= 1e-5 + np.abs(bias[finite]) * 2.0**-16).all()

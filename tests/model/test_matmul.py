@@ -50,16 +50,20 @@ def test_products_have_the_weights_dtype_sums_float32_and_the_result_the_dtype_o
 @pytest.mark.parametrize("weights", [F32, BF16])
 def test_a_transposed_weight_gives_the_same_product(values, weights):
     shapes = (B, T), (1, 1), (1,), (), (1, 0), (4, 32)
-    inputs = [jnp.asarray(normal(*rows, 64), values) for rows in shapes]
-    weight, bias = jnp.asarray(normal(64, 300, seed=1), weights), jnp.asarray(normal(300, seed=2))
+    inputs = [normal(*rows, 64).astype(values) for rows in shapes]
+    weight, bias = normal(64, 300, seed=1).astype(weights), normal(300, seed=2)
 
-    def run(multiply, x, weight):
-        return multiply(x, weight), multiply(x, weight, bias)
+    @jax.jit
+    def run(inputs, weight, transposed, bias):
+        return [
+            [(matmul(x, weight, b), matmul_transposed(x, transposed, b)) for b in (None, bias)]
+            for x in inputs
+        ]
 
-    run, tolerance = jax.jit(run, static_argnums=0), 1e-5 if values == F32 else 2**-7
-    for x in inputs:
-        expected = run(matmul, x, weight)
-        for result, same in zip(run(matmul_transposed, x, weight.T), expected, strict=True):
+    tolerance = 1e-5 if values == F32 else 2**-7
+    results = jax.device_get(run(inputs, weight, weight.T, bias))
+    for x, pairs in zip(inputs, results, strict=True):
+        for same, result in pairs:
             assert result.dtype == same.dtype and result.shape == same.shape
             result, same = result.astype(F32), same.astype(F32)
             np.testing.assert_allclose(result, same, tolerance, tolerance, err_msg=x.shape)
@@ -70,7 +74,7 @@ def test_a_loop_does_not_copy_a_transposed_weight(weights):
     def run(x, weight):
         return jax.lax.fori_loop(0, 9, lambda _, x: matmul_transposed(x, weight)[..., :64], x)
 
-    arguments = jnp.zeros((4, 32, 64)), jnp.zeros((300, 64), weights)
+    arguments = np.zeros((4, 32, 64), F32), np.zeros((300, 64), weights)
     program = jax.jit(run).lower(*arguments).compile().as_text()
     assert "[300,64]" in program and "[64,300]" not in program
 

@@ -29,13 +29,11 @@ from tests.support.models.table_models import (
 NEGATIVE_NAN = np.array(0xFFC00000, np.uint32).view(np.float32)  # top_k sorts NaN by its sign
 BAD = {"nan": np.nan, "negative nan": NEGATIVE_NAN, "inf": np.inf}
 KINDS = {
-    "beam 1": dict(beam_size=1),
+    "beam 1, queue, ensemble": dict(beam_size=1, rows=3, models=2),
     "beam 4": dict(beam_size=4, nbest=2),
-    "queue": dict(beam_size=4, nbest=2, rows=3),
     "rules": dict(
         beam_size=4, nbest=2, rules=dict(repetition_penalty=1.3, suppress=(5,), renormalize=True)
     ),
-    "ensemble": dict(beam_size=4, nbest=2, models=2),
 }
 
 
@@ -111,13 +109,11 @@ def test_a_sentence_with_nonfinite_logits_is_nan_and_changes_no_other(kind, wher
 def test_logits_of_a_hypothesis_that_is_not_live_may_be_nan():
     """The first token is 4, so the second beam has no hypothesis. After 4, END or 4 follow, with
     the logits 0 and 1."""
-    table = np.full((6, 6), np.nan, np.float32)
-    table[START], table[4] = -np.inf, -np.inf
-    table[START, 4], table[4, END], table[4, 4] = 0.0, 0.0, 1.0
-    step, start, limit = bigram_step(jnp.asarray(table)[None]), jnp.array([START]), jnp.array([4])
-    options = dict(beam_size=2, max_length=4, end_id=END, alpha=0.0)
-    hypotheses = beam_search(step, None, start, limit, **options)
-    np.testing.assert_allclose(hypotheses.log_probs[0, 0], -np.log(1 + np.e), rtol=1e-5)
+    tables = np.full((B, V, V), np.nan, np.float32)
+    tables[:, START], tables[:, 4] = -np.inf, -np.inf
+    tables[:, START, 4], tables[:, 4, END], tables[:, 4, 4] = 0.0, 0.0, 1.0
+    hypotheses = searcher("beam 4")(tables, np.full(B, 4), 0.0)
+    np.testing.assert_allclose(hypotheses.log_probs[:, 0], -np.log(1 + np.e), rtol=1e-5)
 
 
 def test_no_row_makes_more_steps_than_its_limit_for_any_values():
@@ -150,7 +146,7 @@ def test_no_hypothesis_is_lost_if_the_penalty_overflows():
     )
 
 
-@pytest.mark.parametrize("options", [{}, dict(top_k=2), dict(top_p=0.7)], ids=str)
+@pytest.mark.parametrize("options", [{}, dict(top_k=3, top_p=0.7)], ids=str)
 def test_samples_end_at_their_limits_for_any_values(options):
     limits = random_limits(2)
 

@@ -86,11 +86,10 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppress=()):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        dict(temperature=1.0),
         dict(temperature=0.5),
-        dict(top_k=2),
-        dict(top_p=0.7, suppress=(3,)),
-        dict(temperature=2.0, top_k=4, top_p=0.8),
+        dict(temperature=1.0, top_k=2),
+        dict(temperature=2.0, top_k=4, top_p=0.8, suppress=(3,)),
     ],
     ids=str,
 )
@@ -170,16 +169,16 @@ def test_top_k_top_p_mask_is_the_nucleus_of_the_best_tokens():
             assert np.flatnonzero(mask).tolist() == expected, case
 
 
-@pytest.mark.parametrize("top_k, top_p", [(5, 1.0), (5, 0.6), (40, 0.9)])
+@pytest.mark.parametrize("top_k, top_p", [(5, 1.0), (40, 0.9)])
 def test_top_k_of_a_large_vocabulary_includes_ties_and_sorts_no_vocabulary(top_k, top_p):
     vocab, random = 4001, np.random.default_rng(4)
     logits = random.integers(0, 3000, (7, vocab)).astype(np.float32) / 250  # with ties
-    find = jax.jit(partial(top_k_top_p_mask, top_k=top_k, top_p=top_p))
-    for row, mask in zip(logits, np.asarray(find(logits)), strict=True):
+    find = jax.jit(partial(top_k_top_p_mask, top_k=top_k, top_p=top_p)).lower(logits)
+    for row, mask in zip(logits, np.asarray(find.compile()(logits)), strict=True):
         probabilities = np.exp(row.astype(np.float64))
         last = min(row[kept(probabilities.tolist(), top_k, top_p)])
         np.testing.assert_array_equal(mask, row >= last)
-    program = find.lower(logits).as_text().splitlines()
+    program = find.as_text().splitlines()
     ordered = [line for line in program if "@sort(" in line or "top_k(" in line]
     assert ordered and not any(f"x{vocab}x" in line for line in ordered)
 
@@ -210,10 +209,8 @@ def test_a_sample_ends_if_all_tokens_have_probability_zero():
     logits = np.zeros((1, V, V), np.float32)
     logits[0, :, END] = -50.0
     logits[0, V - 1] = -np.inf  # no token is possible after the last one
-    options = SamplingOptions(samples=32, max_length=LIMIT, end_id=END)
-    start, limits = jnp.full(1, START), jnp.full(1, LIMIT)
-    drawn = sample(step_of(jnp.asarray(logits)), None, start, limits, keys_of(1), options)
+    drawn = draw(logits, np.array([LIMIT]), keys_of(1), samples=6000, temperature=1.0)
     tokens, lengths = np.asarray(drawn.tokens[0]), np.asarray(drawn.lengths[0])
     is_last = tokens[:, 0] == V - 1
-    assert 0 < is_last.sum() < 32 and (lengths[is_last] == 2).all()
+    assert 0 < is_last.sum() < 6000 and (lengths[is_last] == 2).all()
     assert (lengths[~is_last] == LIMIT).all() and (tokens[is_last, 1] == END).all()

@@ -142,7 +142,7 @@ def test_the_longest_horizon_stops_where_the_exact_bound_does():
 
 
 EARLY_STOPPING = {"bound": "never", "full": False, "now": True}
-OF_TRANSFORMERS = dict(beam_size=4, nbest=3, power_penalty=True)
+OF_TRANSFORMERS = dict(beam_size=4, nbest=2, power_penalty=True)
 
 
 @pytest.mark.parametrize("stop", EARLY_STOPPING)
@@ -156,7 +156,7 @@ def test_a_search_stops_as_that_of_transformers(stop):
                 table_model(tables[row]), limit, beam_size=4, end_id=END, alpha=alpha,
                 early_stopping=EARLY_STOPPING[stop],
             )  # fmt: skip
-            assert_same(listed(results, row), expected[:3])
+            assert_same(listed(results, row), expected[:2])
             lengths.add(len(expected[0].tokens))
     assert len(lengths) > 7
 

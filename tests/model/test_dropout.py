@@ -61,7 +61,7 @@ def test_without_a_key_or_a_rate_there_is_no_dropout():
     assert Dropout(0.0).apply({}, x, rngs={"dropout": KEYS[0]}) is x
 
 
-@pytest.mark.parametrize("rate", [0.03, 0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.03, 0.3, 0.9])
 def test_dropout_keeps_the_expected_share_and_rescales_it(rate):
     x = np.full((31, 101, 103), 3.0, np.float32)
     got = np.asarray(drop(x, rate, KEYS[0]))

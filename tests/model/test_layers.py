@@ -37,7 +37,8 @@ NUMPY_ACTIVATIONS = {
 
 
 def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
+    random = np.random.default_rng([seed, *shape])
+    return jax.device_put(random.standard_normal(shape).astype(np.float32))
 
 
 def float64(*arrays):
@@ -59,7 +60,7 @@ def test_layer_norm_equals_the_formula(epsilon):
 
 
 def test_a_norm_of_bfloat16_is_computed_in_float32_and_rounded_once():
-    x = jnp.asarray(np.asarray(normal(B, T, 257)) + 3.0, jnp.bfloat16)
+    x = (np.asarray(normal(B, T, 257)) + 3.0).astype(jnp.bfloat16)
     scale, bias = normal(257, seed=1), normal(257, seed=2)
     a, s, b = float64(x, scale, bias)
     centred = (a - a.mean(-1, keepdims=True)) / a.std(-1, keepdims=True)
@@ -102,15 +103,21 @@ def test_embeddings_are_rows_times_the_root_of_d_model(scale):
 def test_logits_are_products_with_the_embeddings_in_the_dtype_of_x():
     x, table, bias = normal(B, T, D), normal(V, D), normal(V)
     a, e, b = float64(x, table, bias)
-    np.testing.assert_allclose(jax.jit(vocabulary_logits)(x, table), a @ e.T, atol=1e-5)
-    np.testing.assert_allclose(jax.jit(vocabulary_logits)(x, table, bias), a @ e.T + b, atol=1e-5)
-    narrow = x.astype(jnp.bfloat16), table.astype(jnp.bfloat16)
+    narrow = [np.asarray(array).astype(jnp.bfloat16) for array in (x, table)]
+
+    @jax.jit
+    def run(x, table, bias, narrow, rounded):
+        inputs = (x, table), (x, table, bias), (rounded, narrow[1]), narrow
+        return [vocabulary_logits(*arrays) for arrays in inputs]
+
+    rounded = narrow[0].astype(np.float32)
+    plain, biased, wide, got = jax.device_get(run(x, table, bias, narrow, rounded))
+    np.testing.assert_allclose(plain, a @ e.T, atol=1e-5)
+    np.testing.assert_allclose(biased, a @ e.T + b, atol=1e-5)
     a, e = float64(*narrow)
-    wide = jax.jit(vocabulary_logits)(narrow[0].astype(jnp.float32), narrow[1])
     np.testing.assert_allclose(wide, a @ e.T, atol=1e-5)
-    got = jax.jit(vocabulary_logits)(*narrow)
     assert got.dtype == jnp.bfloat16
-    np.testing.assert_allclose(got.astype(jnp.float32), a @ e.T, rtol=2**-8)
+    np.testing.assert_allclose(got.astype(np.float32), a @ e.T, rtol=2**-8)
 
 
 def test_modules_equal_their_functions_bit_for_bit():
@@ -162,8 +169,8 @@ def test_layers_are_initialised_as_in_the_paper_and_its_libraries():
             for module, inputs in zip(modules, (x, x, ids), strict=True)
         ]
     )(jax.random.key(0))
-    assert np.all(norm["scale"] == 1.0) and np.all(norm["bias"] == 0.0)
     norm, feed, table = jax.device_get((norm, feed, embedding["table"]))
+    assert np.all(norm["scale"] == 1.0) and np.all(norm["bias"] == 0.0)
     assert abs(table.std() * 101**0.5 - 1.0) < 0.02 and abs(table.mean()) < 0.002
     limit = (6 / (101 + 211)) ** 0.5  # Xavier uniform
     for name in ("inner", "outer"):

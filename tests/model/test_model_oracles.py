@@ -16,6 +16,7 @@ from seq2seq.model.layers import LayerNorm
 from seq2seq.model.sampling import SamplingOptions, sample
 from seq2seq.model.scoring import score_targets
 from seq2seq.model.transformer import Transformer
+from tests.support.marks import slow_except
 from tests.support.models.small_transformer import SMALL, ids, variables_of
 
 
@@ -36,10 +37,11 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
 
 @partial(jax.jit, static_argnums=0)
 def attention(config, *params, weights=None):
-    """The attention of an ensemble, without and with weights."""
+    """The attention of an ensemble, without and with weights, if there are some."""
     models = [(Transformer(config), {"params": model}) for model in params]
     pairs = ids(2, 7), jnp.array([7, 5]), ids(2, 6), jnp.array([6, 4])
-    return [score_targets(models, *pairs, weights=x).attention for x in (None, weights)]
+    of_each = (None,) if weights is None else (None, weights)
+    return [score_targets(models, *pairs, weights=x).attention for x in of_each]
 
 
 def reversed_params(params):
@@ -63,7 +65,7 @@ def test_the_attention_of_an_ensemble_is_the_mean_of_its_models():
     np.testing.assert_allclose(weighted, 0.8 * first + 0.2 * second, atol=1e-6)
 
 
-@pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (3, 1)])
+@pytest.mark.parametrize("layers, chosen", slow_except([(1, 0), (3, 1)], [(1, 0), (2, 0), (3, 1)]))
 def test_alignments_use_the_attention_of_the_second_to_last_layer(layers, chosen):
     """It depends on the cross-attention of that layer and on no part of a later layer."""
     config = replace(SMALL, num_decoder_layers=layers if layers > 1 else 0)
@@ -73,11 +75,11 @@ def test_alignments_use_the_attention_of_the_second_to_last_layer(layers, chosen
     expected[1, 4:] = 0.0  # beyond the target
     np.testing.assert_allclose(usual.sum(-1), expected, atol=1e-5)
     assert (usual[1, :, 5:] == 0).all()  # beyond the source
-    weights, _ = attention(config, changed(params, f"layers_{chosen}", "cross_attention"))
+    (weights,) = attention(config, changed(params, f"layers_{chosen}", "cross_attention"))
     assert np.abs(weights - usual).max() > 1e-3
     for later in range(chosen + 1, layers):
         for name in params["decoder"][f"layers_{later}"]:
-            weights, _ = attention(config, changed(params, f"layers_{later}", name))
+            (weights,) = attention(config, changed(params, f"layers_{later}", name))
             np.testing.assert_array_equal(weights, usual)
 
 

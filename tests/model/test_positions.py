@@ -4,6 +4,7 @@ Axes: B batch · T time · D model width · H heads · K head width.
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +26,13 @@ def sines_and_cosines(layout):
 
 
 def test_a_rotation_of_bfloat16_is_that_of_float32_rounded_once():
-    x = jax.random.normal(jax.random.key(0), (B, H, T, K)).astype(jnp.bfloat16)
-    positions = jnp.asarray(np.random.default_rng(0).integers(0, 1021, (B, T)))
-    wide = rotate_jit(x.astype(jnp.float32), positions)
-    np.testing.assert_array_equal(rotate_jit(x, positions), wide.astype(jnp.bfloat16))
+    random = np.random.default_rng(0)
+    x = random.standard_normal((B, H, T, K)).astype(jnp.bfloat16)
+    positions = random.integers(0, 1021, (B, T))
+    wide = np.asarray(rotate_jit(x.astype(np.float32), positions))
+    narrow = rotate_jit(x, positions)
+    assert narrow.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(narrow, wide.astype(jnp.bfloat16))
 
 
 def test_sinusoids_equal_the_formula_of_section_3_5():
@@ -75,14 +79,16 @@ def test_rotary_positions_multiply_complex_numbers_by_unit_numbers():
 
 def test_rotary_scores_depend_on_the_offset_only():
     random = np.random.default_rng(2)
-    query, key = (jnp.asarray(random.standard_normal((1, 1, 1, K)), jnp.float32) for _ in "qk")
+    query, key = (random.standard_normal((1, 1, 1, K)).astype(np.float32) for _ in "qk")
 
     def scores(query_positions, key_positions):
         """The scores of one query and one key at each of these pairs of positions."""
         many = len(query_positions)
-        queries = rotate_jit(jnp.repeat(query, many, axis=2), jnp.asarray([query_positions]))
-        keys = rotate_jit(jnp.repeat(key, many, axis=2), jnp.asarray([key_positions]))
-        return np.asarray((queries * keys).sum(axis=-1))[0, 0]
+        queries, keys = (
+            np.asarray(rotate_jit(np.repeat(x, many, axis=2), positions[None]))
+            for x, positions in ((query, query_positions), (key, key_positions))
+        )
+        return (queries * keys).sum(axis=-1)[0, 0]
 
     start, offset = np.repeat([0, 5, 101, 499], 41), np.tile(np.arange(41), 4)
     by_offset = scores(start, start + offset).reshape(4, 41)
@@ -91,13 +97,12 @@ def test_rotary_scores_depend_on_the_offset_only():
     assert by_offset[0, 0] == pytest.approx(float((query * key).sum()), abs=1e-5)
 
 
-def test_rotary_positions_preserve_norms_dtype_and_position_0():
-    x = jnp.asarray(np.random.default_rng(3).standard_normal((B, H, T, K)), jnp.float32)
-    positions = jnp.broadcast_to(jnp.arange(T), (B, T))
-    got = rotate_jit(x, positions)
+def test_rotary_positions_preserve_norms_and_position_0():
+    x = np.random.default_rng(3).standard_normal((B, H, T, K)).astype(np.float32)
+    positions = np.broadcast_to(np.arange(T), (B, T))
+    got = np.asarray(rotate_jit(x, positions))
     np.testing.assert_allclose((got**2).sum(axis=-1), (x**2).sum(axis=-1), rtol=1e-5)
     assert np.array_equal(got[:, :, 0], x[:, :, 0])
-    assert rotate_jit(x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
 
 
 def test_sines_of_rotary_positions_are_computed_once_for_all_layers():
@@ -109,39 +114,44 @@ def test_sines_of_rotary_positions_are_computed_once_for_all_layers():
             x += jnp.swapaxes(scores @ heads, 1, 2).reshape(B, T, H * K)
         return x.sum()
 
-    arguments = jnp.zeros((2, H * K, H * K)), jnp.zeros((B, T, H * K)), jnp.zeros((B, T), int)
+    arguments = np.zeros((2, H * K, H * K), np.float32), np.zeros((B, T, H * K), np.float32)
+    arguments = *arguments, np.zeros((B, T), int)
     program = jax.jit(jax.grad(loss)).lower(*arguments).compile().as_text()
     assert program.count(" sine(") == program.count(" cosine(") == 1
+
+
+def initialised(config, positions, dtype=np.float32):
+    """The result of Positions for zeros, and its variables."""
+    x = np.zeros((*positions.shape, D), jnp.dtype(dtype))
+    return jax.jit(Positions(config).init_with_output)(jax.random.key(0), x, positions)
+
+
+SOME = np.array([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_sinusoidal_module_equals_the_function_bit_for_bit_and_has_no_parameters(layout):
     config = ModelConfig(d_model=D, max_length=T, sinusoid_layout=layout)
-    positions = jnp.asarray([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
-    x = jnp.zeros((*positions.shape, D))
-    (got, rotary), variables = Positions(config).init_with_output(jax.random.key(0), x, positions)
+    (got, rotary), variables = jax.device_get(initialised(config, SOME))
     assert rotary is None
-    assert np.array_equal(got, sinusoidal_positions(T, D, layout)[positions])
+    assert np.array_equal(got, sinusoidal_positions(T, D, layout)[SOME])
     assert not jax.tree.leaves(variables)
 
 
 def test_learned_positions_are_rows_of_a_table():
     config = ModelConfig(d_model=D, max_length=T, positions="learned")
-    positions = jnp.asarray([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
-    x = jnp.zeros((*positions.shape, D))
-    (got, rotary), variables = Positions(config).init_with_output(jax.random.key(0), x, positions)
+    (got, rotary), variables = jax.device_get(initialised(config, SOME))
     assert rotary is None
     table = variables["params"]["table"]
     assert table.shape == (T, D) and abs(table.std() * D**0.5 - 1) < 0.1
-    assert np.array_equal(got, table[positions])
+    assert np.array_equal(got, table[SOME])
 
 
 def test_tables_have_the_dtype_of_the_computation():
     for kind in ("sinusoidal", "learned"):
         config = ModelConfig(d_model=D, max_length=T, positions=kind, dtype="bfloat16")
-        positions = jnp.asarray([[0, 1]])
-        x = jnp.zeros((1, 2, D), jnp.bfloat16)
-        (got, _), variables = Positions(config).init_with_output(jax.random.key(0), x, positions)
+        run = partial(initialised, config, dtype=jnp.bfloat16)
+        (got, _), variables = jax.eval_shape(run, SOME)
         assert got.dtype == jnp.bfloat16
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
 

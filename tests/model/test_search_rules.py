@@ -9,6 +9,7 @@ import pytest
 
 from seq2seq.model.beam_search import beam_search
 from seq2seq.model.search_rules import RuleOptions, make_rules, no_repeat_ngram_mask
+from tests.support.marks import slow_except
 from tests.support.oracles.slow_beam_search import listed, slow_beam_search
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
@@ -171,7 +172,7 @@ def assert_slow_search_agrees(results, row, model, limit, beam_size, case="", **
         np.testing.assert_allclose(h[1:], e[1:], rtol=1e-5, atol=1e-5, err_msg=f"{case}, {row}")
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("beam_size", slow_except([3], [1, 3]))
 def test_a_search_with_rules_equals_the_slow_search_with_their_definitions(beam_size):
     """All combinations are searched together, with the same sentences."""
     tables, limits = tables_and_limits(5)

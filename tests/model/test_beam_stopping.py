@@ -163,8 +163,8 @@ def test_a_search_stops_as_that_of_transformers(stop):
 
 @pytest.mark.parametrize("stop", EARLY_STOPPING)
 def test_a_search_that_stops_early_takes_the_steps_of_the_slow_search(stop):
-    options = OF_TRANSFORMERS | dict(alpha=1.3, stop=stop)
-    tables, limits = random_tables(0, end=1.0), random_limits(0, LONGEST)
+    options = OF_TRANSFORMERS | dict(alpha=0.6, stop=stop)
+    tables, limits = random_tables(0, end=3.0), random_limits(0, LONGEST)
     results, steps = recorded_search(tables, limits, **options)
     expected, numbers = searched_slowly(tables, limits, **options)
     for row, hypotheses in enumerate(expected):

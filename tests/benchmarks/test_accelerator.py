@@ -85,11 +85,9 @@ def test_the_bytes_of_a_step_are_those_of_the_arrays_that_it_reads(config):
     assert bytes_read.cache == allocated(slots * beams)
 
 
-@pytest.mark.parametrize("present", [14, 6])
-def test_the_steps_and_refills_are_those_of_a_search(present):
+def test_the_steps_and_refills_are_those_of_a_search():
     """Of nine lanes two are refilled at once; with six sentences some lanes are never used."""
     lanes, total = 9, 14
-    lengths = np.random.default_rng(0).integers(1, 4, total) * (np.arange(total) < present)
     counts = {"steps": 0, "loads": 0}
 
     def count(name):
@@ -105,15 +103,22 @@ def test_the_steps_and_refills_are_those_of_a_search(present):
         jax.debug.callback(lambda: count("loads"))
         return state
 
-    hypotheses = beam_search(
-        step, (), jax.numpy.ones(total, int), jax.numpy.asarray(lengths, int), beam_size=1,
-        max_length=8, end_id=2, queue=Queue(lanes, load),
-    )  # fmt: skip
-    jax.effects_barrier()
-    assert hypotheses.lengths[:, 0].tolist() == lengths.tolist()
-    expected = search_steps(lengths[:present], lanes)
-    assert (expected.steps, expected.refills) == (counts["steps"], counts["loads"])
-    assert expected.occupied == pytest.approx(lengths.sum() / (lanes * counts["steps"]))
+    @jax.jit
+    def search(limits):
+        return beam_search(
+            step, (), jax.numpy.ones(total, int), limits, beam_size=1, max_length=8, end_id=2,
+            queue=Queue(lanes, load),
+        )  # fmt: skip
+
+    for present in (14, 6):
+        lengths = np.random.default_rng(0).integers(1, 4, total) * (np.arange(total) < present)
+        hypotheses = jax.device_get(search(lengths))
+        jax.effects_barrier()
+        assert hypotheses.lengths[:, 0].tolist() == lengths.tolist()
+        expected = search_steps(lengths[:present], lanes)
+        assert (expected.steps, expected.refills) == (counts["steps"], counts["loads"])
+        assert expected.occupied == pytest.approx(lengths.sum() / (lanes * counts["steps"]))
+        counts.update(steps=0, loads=0)
 
 
 def test_batches_grow_until_the_gain_the_memory_or_the_time_ends():

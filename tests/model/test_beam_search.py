@@ -151,7 +151,9 @@ def test_beam_1_is_greedy_search():
             assert listed(hypotheses, row)[0][0] == tuple(tokens[1:])
 
 
-@pytest.mark.parametrize("options", [GREEDY, PAPER, STEEP, WIDE, POWER])
+@pytest.mark.parametrize(
+    "options", slow_except([GREEDY, PAPER, STEEP, WIDE], [GREEDY, PAPER, STEEP, WIDE, POWER])
+)
 def test_random_bigrams_give_the_results_of_the_slow_search(options):
     search = searcher(**options)
     for seed in range(7):
@@ -189,7 +191,7 @@ def test_logits_of_half_precision_are_searched_in_float32():
 # Results.
 
 
-@pytest.mark.parametrize("options", [PAPER, POWER])
+@pytest.mark.parametrize("options", slow_except([PAPER, STEEP], [PAPER, STEEP, POWER]))
 def test_log_probs_are_teacher_forced_and_scores_divide_them_by_the_penalty(options):
     tables, limits = random_tables(3, end=1.0), random_limits(3)
     hypotheses = searcher(**options)(tables, limits)

@@ -53,7 +53,7 @@ def prepared(options, dtype):
     return model, inputs, variables, inference_variables(config, params)
 
 
-FAST = "learned", "untied", "gated", "rnn", "rnn_attention"
+FAST = "learned", "untied", "gated", "rnn_attention"
 
 
 @pytest.mark.parametrize(

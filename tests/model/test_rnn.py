@@ -162,9 +162,29 @@ def test_the_encoder_equals_torch_nn_gru_with_copied_weights(kind):
 # Teacher forcing.
 
 
+@cache
+def decoded(kind):
+    """The encoder's states of BATCH, and a function of states with two results: the gradient of the
+    outputs of the second pair in row 0, and the outputs of the decoder."""
+    config = small(kind)
+    model, variables, start = make_model(config), variables_of(config), TARGET_LENGTHS[0]
+    source, target, *segments = BATCH[:4]
+
+    @jax.jit
+    @partial(jax.grad, has_aux=True)
+    def run(states):
+        inputs = states, segments[0], target, segments[1]
+        outputs = model.apply(variables, *inputs, method="decode")
+        return (outputs[0, start : start + TARGET_LENGTHS[1]] ** 2).sum(), outputs
+
+    states = np.array(jitted(config, "encode")(source, segments[0]))
+    return states, lambda states: jax.device_get(run(states))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_pairs_have_the_results_of_the_same_pairs_in_rows_of_their_own(kind):
-    packed_and_single = np.asarray(jitted(small(kind), "hidden")(*BATCH))
+    states, run = decoded(kind)
+    packed_and_single = run(states)[1]
     start = 0
     for row, length in enumerate(TARGET_LENGTHS, 1):
         alone, packed = packed_and_single[row, :length], packed_and_single[0, start:][:length]
@@ -230,28 +250,11 @@ def test_products_of_float32_have_full_precision_on_a_tpu(kind):
     assert "f64>" not in text
 
 
-def decode(config, states, batch=BATCH):
-    source, target, source_segments, target_segments = batch[:4]
-    return make_model(config).apply(
-        variables_of(config), states, source_segments, target, target_segments, method="decode"
-    )
-
-
 def test_the_context_vector_is_the_only_path_from_the_encoder_to_the_decoder():
     """The control is attention, with which every state of a pair has a gradient."""
     lasts, inside = np.cumsum(SOURCE_LENGTHS) - 1, sum(SOURCE_LENGTHS)
     for kind in KINDS:
-        config = small(kind)
-        states = np.array(jitted(config, "encode")(BATCH[0], BATCH[2]))
-        start = TARGET_LENGTHS[0]
-
-        @jax.jit
-        @partial(jax.grad, has_aux=True)
-        def run(states, config=config, start=start):
-            """The gradient of the second pair's outputs, and the outputs."""
-            outputs = decode(config, states)
-            return (outputs[0, start : start + TARGET_LENGTHS[1]] ** 2).sum(), outputs
-
+        states, run = decoded(kind)
         gradient, usual = run(states)
         gradient = np.abs(gradient).sum(axis=2)
         reached = set(np.flatnonzero(gradient[0]))

@@ -58,6 +58,8 @@ def test_without_the_factor_the_softmax_saturates_but_not_the_mean_derivative_by
 ):
     monkeypatch.setattr(softmax_scaling, "WIDTHS", (1, 256, 4096))
     monkeypatch.setattr(softmax_scaling, "ROWS", 4)
+    compiled = jax.jit(softmax_scaling.dot_product_attention)
+    monkeypatch.setattr(softmax_scaling, "dot_product_attention", compiled)
     measured = {arm: softmax_scaling.score_statistics(arm, 0) for arm in softmax_scaling.ARMS}
     results = {arm: [measured[arm] | {"loss": 1.0}] for arm in measured}
     assert held(softmax_scaling.judge(results)) == [True, True, True, True, False, False]
@@ -115,8 +117,9 @@ def test_weights_that_are_zeroed_after_the_softmax_are_not_normalised(monkeypatc
     assert held(module.judge(control)) == [False] * 4
 
 
-def test_rotary_scores_depend_on_the_distance_and_sinusoids_shift_linearly():
+def test_rotary_scores_depend_on_the_distance_and_sinusoids_shift_linearly(monkeypatch):
     module = relative_positions
+    monkeypatch.setattr(module, "rotate", jax.jit(module.rotate))
     results = {arm: [module.measure(arm, 0, "tiny")] for arm in module.ARMS}
     assert held(module.judge(results))[:2] == [True, True]
     sinusoidal = results["sinusoidal"][0]

@@ -26,7 +26,6 @@ from seq2seq.model.rnn import (
     context_vectors,
 )
 from seq2seq.model.scoring import score_targets
-from seq2seq.model.translate import Request, Search, translate
 from tests.support.marks import slow_except
 from tests.support.models.small_transformer import (
     BATCH,
@@ -365,55 +364,36 @@ def test_dropout_is_applied_to_the_inputs_of_all_layers_and_to_the_output_of_the
         assert any(x is output for output in dropped)
 
 
-# Search.
-
-SEARCH = dict(beam_size=3, alpha=0.6, nbest=2)
-LENGTHS, LIMITS = np.array([4, 2, 5]), np.array([6, 4, 5])
+# Given targets.
 
 
-def tiny(kind):
-    sizes = dict(source_vocab_size=11, target_vocab_size=11, d_model=16, max_length=9)
-    return ModelConfig(kind=kind, num_layers=1, tied_embeddings="three-way", **sizes)
+def test_given_targets_have_the_scores_and_the_attention_of_teacher_forcing():
+    """tests/decoding compares the scores with those of a search, also without attention."""
+    lengths, target_lengths = np.array([4, 2, 5]), np.array([6, 1, 4])
+    pairs = np.asarray(ids(3, 5)), lengths, np.asarray(ids(3, 6)), target_lengths
 
+    def run(kind, variables, *pairs):
+        model = make_model(small(kind))
+        inputs = jnp.asarray(np.insert(pairs[2][:, :-1], 0, model.config.start_id, axis=1))
+        segments = [
+            jnp.asarray((np.arange(x.shape[1]) < n[:, None]).astype(np.int32))
+            for x, n in (pairs[:2], pairs[2:])
+        ]
+        logits = model.apply(variables, jnp.asarray(pairs[0]), inputs, *segments)
+        scores = score_targets([(model, variables)], *map(jnp.asarray, pairs))
+        return scores, jax.nn.log_softmax(logits)
 
-@cache
-def tiny_variables(kind):
-    """Larger parameters than those of `variables_of`, so that hypotheses differ."""
-    return jax.tree.map(lambda x: jnp.asarray(3 * np.asarray(x)), variables_of(tiny(kind)))
-
-
-@cache
-def best_hypotheses(kind):
-    model = make_model(tiny(kind))
-    search = jax.jit(partial(search_once, model))
-    return jax.device_get(search(tiny_variables(kind), sources()))
-
-
-def search_once(model, variables, source):
-    request = Request(source, jnp.asarray(LENGTHS), jnp.asarray(LIMITS))
-    return translate([(model, variables)], request, Search(**SEARCH), 6, lanes=3)
-
-
-def sources():
-    return np.random.default_rng(1).integers(4, 11, (3, 5)).astype(np.int32)
-
-
-def test_scores_and_attention_of_given_targets_are_those_of_the_search():
-    """tests/decoding compares the other kind, which has no attention."""
-    kind = "rnn_attention"
-    best = best_hypotheses(kind)
-    lengths = best.lengths[:, 0]
-    pairs = sources(), LENGTHS, best.tokens[:, 0], lengths
-    scores = jax.jit(partial(score_targets, [(make_model(tiny(kind)), tiny_variables(kind))]))(
-        *pairs
-    )
-    np.testing.assert_allclose(scores.log_probs.sum(1), best.log_probs[:, 0], rtol=1e-4, atol=1e-4)
-    attention = np.asarray(scores.attention)
-    for weights, source, target in zip(attention, LENGTHS, lengths, strict=True):
-        np.testing.assert_allclose(weights[:target].sum(axis=1), 1.0, rtol=1e-5)
-        assert (weights[:, source:] == 0).all() and (weights[target:] == 0).all()
-    without = [(make_model(tiny("rnn")), tiny_variables("rnn"))]
-    assert jax.eval_shape(partial(score_targets, without), *pairs).attention is None
+    of_attention = jax.jit(lambda variables: run("rnn_attention", variables, *pairs))
+    scores, forced = jax.device_get(of_attention(variables_of(small("rnn_attention"))))
+    for i, length in enumerate(target_lengths):
+        expected = forced[i, range(length), pairs[2][i, :length]]
+        np.testing.assert_allclose(scores.log_probs[i, :length], expected, rtol=1e-5, atol=1e-5)
+        assert not scores.log_probs[i, length:].any()
+        weights = scores.attention[i]
+        np.testing.assert_allclose(weights[:length].sum(axis=1), 1.0, rtol=1e-5)
+        assert (weights[:, lengths[i] :] == 0).all() and (weights[length:] == 0).all()
+    without = jax.eval_shape(lambda: run("rnn", variables_of(small("rnn")), *pairs))
+    assert without[0].attention is None
 
 
 # Config.

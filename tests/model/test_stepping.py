@@ -120,16 +120,20 @@ def test_a_stack_without_memory_gives_the_same_in_steps_as_at_once():
     variables = {"params": variables_of(config)["params"]["encoder"]}
     assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, shapes)
 
-    def scan_step(caches, t):
+    def scan_step(variables, caches, t):
         ancestry = jnp.where(jnp.arange(STEPS) <= t, 0, -1)
         mask = ancestry_mask(jnp.broadcast_to(ancestry, (SENTENCES, 1, STEPS)))
         now, slots = x[:, t][:, None], jnp.full(SENTENCES, t)
         y, caches = stack.apply(variables, now, mask, slots[:, None], caches=caches, index=slots)
         return caches, y[:, 0]
 
-    caches = empty_caches(config, SENTENCES, STEPS)
-    _, stepped = jax.jit(lambda c: jax.lax.scan(scan_step, c, jnp.arange(STEPS)))(caches)
-    at_once, _ = jax.jit(stack.apply)(variables, x, mask, positions)
+    @jax.jit
+    def run(variables):
+        caches, steps = empty_caches(config, SENTENCES, STEPS), jnp.arange(STEPS)
+        _, stepped = jax.lax.scan(partial(scan_step, variables), caches, steps)
+        return stepped, stack.apply(variables, x, mask, positions)[0]
+
+    stepped, at_once = run(variables)
     np.testing.assert_allclose(np.swapaxes(stepped, 0, 1), at_once, atol=1e-5)
 
 

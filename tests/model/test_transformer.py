@@ -99,10 +99,14 @@ def test_logits_do_not_depend_on_padding_and_other_pairs_in_any_bit():
         assert np.all(np.any(before[~same] != after[~same], axis=-1))
 
 
+def logits_with(positions):
+    """The compiled model with this kind of positions."""
+    return jitted(PRE_ROTARY if positions == "rotary" else with_positions(positions))
+
+
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_a_packed_row_gives_the_logits_of_its_pairs_in_separate_rows(positions):
-    config = PRE_ROTARY if positions == "rotary" else with_positions(positions)
-    logits = np.asarray(jitted(config)(*BATCH))
+    logits = np.asarray(logits_with(positions)(*BATCH))
     for i, length in enumerate(TARGET_LENGTHS, 1):
         np.testing.assert_allclose(logits[0][TARGET[1][0] == i], logits[i, :length], atol=2e-5)
 
@@ -124,11 +128,13 @@ def test_rotary_positions_are_relative_within_each_side():
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_the_encoder_depends_on_order_only_through_positions(positions):
-    encode, segments = jitted(with_positions(positions), "encode"), ONES[0]
+def test_logits_depend_on_the_order_of_the_source_only_through_positions(positions):
     source, order = np.asarray(BATCH[0]), np.array([3, 0, 6, 2, 10, 1, 5, 4, 9, 7, 8])
-    usual, reordered = (np.asarray(encode(x, segments)) for x in (source, source[:, order]))
-    difference = np.abs(usual[:, order] - reordered).max()
+    usual, reordered = (
+        np.asarray(logits_with(positions)(x, BATCH[1], *ONES, *POSITION_IDS))
+        for x in (source, source[:, order])
+    )
+    difference = np.abs(usual - reordered).max()
     assert difference < 1e-5 if positions == "none" else difference > 1e-2
 
 

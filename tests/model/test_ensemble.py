@@ -32,15 +32,11 @@ from tests.model.test_search_rules import (
 )
 from tests.support.marks import slow_except
 
+# Rules that change log-probabilities, which must be those of the mixture; and masks.
 RULES = {
     "none": {},
     "repetition_penalty": dict(repetition_penalty=1.7),
-    "reward": dict(repetition_penalty=0.6),
-    "bigrams": dict(no_repeat_ngram=2),
-    "suppress": dict(suppress=(3, 5)),
     "renormalize": dict(suppress=(3, 5), renormalize=True),
-    "min_lengths": dict(min_lengths=True),
-    "prefix": dict(prefix=True),
     "together": dict(suppress=(4,), renormalize=True, repetition_penalty=1.3, no_repeat_ngram=3,
                      min_lengths=True, prefix=True),
 }  # fmt: skip

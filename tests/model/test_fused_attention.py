@@ -168,10 +168,9 @@ def test_the_kernels_are_used_only_where_they_compute_the_same(monkeypatch):
     "change, kernels",
     [
         ({}, True),
-        ({"dropout": 0.1}, True),
         ({"attention_dropout": 0.1}, False),
         ({"attention_kernels": False}, False),
-        ({"positions": "alibi"}, True),
+        ({"positions": "alibi", "dropout": 0.1}, True),
         ({"num_heads": 1, "d_k": 80}, False),
     ],
     ids=str,

@@ -29,12 +29,12 @@ from tests.support.models.table_models import (
 NEGATIVE_NAN = np.array(0xFFC00000, np.uint32).view(np.float32)  # top_k sorts NaN by its sign
 BAD = {"nan": np.nan, "negative nan": NEGATIVE_NAN, "inf": np.inf}
 KINDS = {
-    "beam 1, queue, ensemble": dict(beam_size=1, rows=3, models=2),
     "beam 4": dict(beam_size=4, nbest=2),
-    "rules": dict(
-        beam_size=4, nbest=2, rules=dict(repetition_penalty=1.3, suppress=(5,), renormalize=True)
+    "beam 1, queue, ensemble, rules": dict(
+        beam_size=1, rows=3, models=2,
+        rules=dict(repetition_penalty=1.3, suppress=(5,), renormalize=True),
     ),
-}
+}  # fmt: skip
 
 
 STEPS: list[int] = []  # the largest t of each step

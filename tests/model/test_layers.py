@@ -18,6 +18,7 @@ from seq2seq.model.layers import (
     FeedForward,
     FeedForwardParams,
     LayerNorm,
+    RmsNorm,
     embed,
     feed_forward,
     layer_norm,
@@ -160,19 +161,23 @@ def test_modules_equal_their_functions_bit_for_bit():
 
 
 def test_layers_are_initialised_as_in_the_paper_and_its_libraries():
-    config = ModelConfig(d_model=101, d_ff=211, num_heads=1)
-    modules = LayerNorm(config), FeedForward(config), Embedding(config, 997)
-    x, ids = jnp.zeros((1, 1, 101)), jnp.zeros((1, 1), jnp.int32)
-    norm, feed, embedding = jax.jit(
-        lambda key: [
-            module.init(key, inputs)["params"]
-            for module, inputs in zip(modules, (x, x, ids), strict=True)
-        ]
-    )(jax.random.key(0))
-    norm, feed, table = jax.device_get((norm, feed, embedding["table"]))
-    assert np.all(norm["scale"] == 1.0) and np.all(norm["bias"] == 0.0)
+    config = ModelConfig(d_model=101, d_ff=211, num_heads=1, gated_feed_forward=True)
+    modules = LayerNorm(config), RmsNorm(config), FeedForward(config), Embedding(config, 997)
+
+    @jax.jit
+    def initialised(key):
+        x, ids = jnp.zeros((1, 1, 101)), jnp.zeros((1, 1), jnp.int32)
+        inputs = zip(modules, (x, x, x, ids), strict=True)
+        return [module.init(key, *arguments)["params"] for module, *arguments in inputs]
+
+    norm, rms, feed, embedding = jax.device_get(initialised(jax.random.key(0)))
+    assert (
+        np.all(norm["scale"] == 1.0) and np.all(norm["bias"] == 0.0) and np.all(rms["scale"] == 1)
+    )
+    table = embedding["table"]
     assert abs(table.std() * 101**0.5 - 1.0) < 0.02 and abs(table.mean()) < 0.002
     limit = (6 / (101 + 211)) ** 0.5  # Xavier uniform
-    for name in ("inner", "outer"):
+    for name in ("inner", "outer", "gate"):
         assert 0.99 * limit < np.abs(feed[name]).max() <= limit
-        assert np.all(feed[f"{name}_bias"] == 0.0)
+        assert abs(feed[name].std() - limit / 3**0.5) < 0.02 * limit
+    assert not feed["inner_bias"].any() and not feed["outer_bias"].any()

@@ -73,7 +73,7 @@ def init_function(
             params = init_params(model, init_key)
         trained, _ = split_params(params, config.freeze)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
-        return TrainState(jnp.array(0), params, optimizer.init(trained), key, ema)
+        return TrainState(jnp.int32(0), params, optimizer.init(trained), key, ema)
 
     return jax.jit(init, out_shardings=replicated())
 

@@ -129,6 +129,7 @@ def test_given_parameters_replace_the_random_ones(monkeypatch):
     monkeypatch.setattr("seq2seq.training.step.init_params", None)  # fails if it is called
     params = jax.tree.map(lambda x: x + 1, random.params)
     state = init_state(model(), make_optimizer(TRAINING, D_MODEL), TRAINING, params)
+    assert not any(x.weak_type for x in jax.tree.leaves(state))  # as those of a checkpoint
     expected = random._replace(params=params, ema=params)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), expected)
     spread = split_rows(batch(), jax.device_count(), MICRO)

@@ -10,7 +10,7 @@ import pytest
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.run_files import steps
 from tests.acceptance.processes import KILLED, at, ended, final_state, last_step, wait_for
-from tests.support.runs import run_config, run_training, whole_run
+from tests.support.runs import run_config, train_cheaply, whole_run
 
 STEP = "step"
 row = pytest.mark.row
@@ -111,9 +111,9 @@ def test_stopped_after_each_step(tmp_path, record_property):
     run, expected = tmp_path / "run", final_state(whole_run())
     for step in range(1, 12):
         with pytest.raises(Stopped) as stopped:
-            run_training(run, run_config(), stop_after=1)
+            train_cheaply(run, run_config(), stop_after=1)
         assert stopped.value.signal == signal.SIGTERM and steps(run)[-1] == step
-    run_training(run, run_config())
+    train_cheaply(run, run_config())
     assert final_state(run) == expected and steps(run) == steps(whole_run())
     record_property("seen", f"after steps 1 to 11 of one run: {len(expected)} facts equal")
 

@@ -23,7 +23,7 @@ from seq2seq.training.step import TrainState
 from tests.support.event_files import tensorboard_points
 from tests.support.forked import call_forked
 from tests.support.full_disk import largest_file
-from tests.support.runs import run_config, run_training, stopped_run, whole_run
+from tests.support.runs import run_config, stopped_run, train_cheaply, whole_run
 from tests.support.tiny import write_run
 
 
@@ -41,7 +41,7 @@ def test_overwrite_deletes_nothing_if_init_from_is_invalid(tmp_path, start):
     shutil.copytree(stopped_run(), path)
     before, config = contents(path), run_config(training__init_from=start.format(run=path))
     with pytest.raises(UserError) as caught:
-        run_training(path, config, overwrite=True)
+        train_cheaply(path, config, overwrite=True)
     assert caught.value.code in (CHECKPOINT, CONFIGURATION)
     assert contents(path) == before
 
@@ -89,10 +89,10 @@ def test_a_complete_run_started_again_changes_nothing(tmp_path):
     shutil.copytree(whole_run(), path)
     write_best(path, read_best(path) | {"checkpoint": "average"})
     metrics = (path / "metrics.jsonl").read_bytes()
-    run_training(path, run_config())
+    train_cheaply(path, run_config())
     assert read_best(path)["checkpoint"] == "average"
     assert (path / "metrics.jsonl").read_bytes() == metrics
-    run_training(path, run_config(training__num_steps=13))  # another step deletes the average
+    train_cheaply(path, run_config(training__num_steps=13))  # another step deletes the average
     assert read_best(path)["checkpoint"] in {*steps(path), "average"}
     assert find_params(path, "best").is_dir()
 
@@ -107,9 +107,9 @@ def test_a_run_killed_before_its_first_save_starts_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.Checkpoints, "start_save", die)
         with pytest.raises(Killed):
-            run_training(tmp_path / "run", run_config())
+            train_cheaply(tmp_path / "run", run_config())
     with pytest.raises(Stopped):
-        run_training(tmp_path / "run", run_config(), stop_after=4)
+        train_cheaply(tmp_path / "run", run_config(), stop_after=4)
     assert read_best(tmp_path / "run") == read_best(stopped_run()) != {}
 
 
@@ -132,10 +132,10 @@ def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypa
     monkeypatch.setattr(BestCheckpoint, "update", update_with)
     config = run_config(training__num_steps=6)
     if fails == "4":
-        run_training(tmp_path / "run", config)
+        train_cheaply(tmp_path / "run", config)
     else:
         with pytest.raises(UserError, match="could not be saved"):
-            run_training(tmp_path / "run", config)
+            train_cheaply(tmp_path / "run", config)
     assert read_best(tmp_path / "run")["checkpoint"] in steps(tmp_path / "run")
     assert find_params(tmp_path / "run", "best").is_dir()
 
@@ -153,7 +153,7 @@ def test_a_save_of_the_last_step_that_failed_is_repeated(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoints, "write_manifest", full_once)
     with pytest.raises(Stopped):
-        run_training(tmp_path / "run", run_config(), stop_after=4)
+        train_cheaply(tmp_path / "run", run_config(), stop_after=4)
     assert max(steps(tmp_path / "run")) == 4 and len(attempts) == 2
 
 
@@ -301,7 +301,7 @@ def test_checkpoints_without_config_json_are_not_resumed(tmp_path):
     shutil.copytree(stopped_run(), path)
     (path / "config.json").unlink()
     with pytest.raises(UserError, match="no config.json") as caught:
-        run_training(path, run_config())
+        train_cheaply(path, run_config())
     assert caught.value.code == CHECKPOINT
     assert steps(path) == steps(stopped_run())
 
@@ -311,7 +311,7 @@ def test_a_run_resumes_with_a_lower_learning_rate(tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole_run(), path)
     changes = dict(learning_rate=1e-4, warmup_steps=5, num_steps=16)
-    run_training(path, run_config(**{f"training__{name}": x for name, x in changes.items()}))
+    train_cheaply(path, run_config(**{f"training__{name}": x for name, x in changes.items()}))
     assert steps(path)[-1] == 16
 
 

@@ -14,7 +14,7 @@ from seq2seq.storage.decoding_config import DecodingConfig
 from seq2seq.storage.migration import BEFORE_5, FORMAT_VERSION, migrate
 from seq2seq.storage.run import keep_before_5
 from seq2seq.storage.training_config import TrainingConfig
-from tests.support.runs import change_metadata, run_config, run_training, stopped_run
+from tests.support.runs import change_metadata, run_config, stopped_run, train_cheaply
 
 # config.json as it was written before it had a format_version.
 WITHOUT_VERSION = Path(__file__).parent / "data" / "config_without_version.json"
@@ -141,7 +141,7 @@ def test_a_run_of_a_version_with_another_order_of_the_rows_is_refused(tmp_path, 
     shutil.copytree(stopped_run(), tmp_path / "run")
     set_version(tmp_path / "run", version)
     with pytest.raises(UserError, match="training data in another order") as refused:
-        run_training(tmp_path / "run", run_config())
+        train_cheaply(tmp_path / "run", run_config())
     assert refused.value.code == CHECKPOINT
 
 
@@ -151,5 +151,5 @@ def test_a_checkpoint_of_a_newer_version_is_refused(tmp_path):
     set_version(tmp_path / "run", FORMAT_VERSION + 1)
     (tmp_path / "run" / "config.json").write_text(config)
     with pytest.raises(UserError, match=r"checkpoints/4 was written by a newer version") as refused:
-        run_training(tmp_path / "run", run_config())
+        train_cheaply(tmp_path / "run", run_config())
     assert refused.value.code == CHECKPOINT

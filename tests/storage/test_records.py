@@ -17,7 +17,7 @@ from seq2seq.storage.records import commit, metrics_until, read_facts
 from seq2seq.storage.run_files import read_best
 from seq2seq.storage.sizes import disk_forecast
 from seq2seq.training.progress import with_profile
-from tests.support.runs import run_config, run_training, shared_corpus, stopped_run
+from tests.support.runs import run_config, shared_corpus, stopped_run, train_cheaply
 
 
 def test_a_directory_without_a_readable_manifest_has_no_part(tmp_path):
@@ -40,7 +40,7 @@ def resumed(path, spoil, **changes):
     spoil(path)
     before = len((path / "train.log").read_text())
     with pytest.raises(Stopped):
-        run_training(path, run_config(**changes), stop_after=1)
+        train_cheaply(path, run_config(**changes), stop_after=1)
     return (path / "train.log").read_text()[before:]
 
 

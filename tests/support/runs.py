@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -11,10 +11,12 @@ import jax
 import numpy as np
 
 from seq2seq import train
+from seq2seq.model import kinds
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps
+from tests.support.models.bag_of_words import BagOfWords, RandomTranslator
 from tests.support.tiny import StopAfter, tiny_config, write_corpus
 from tests.support.traced import shared_steps
 
@@ -34,6 +36,22 @@ def run_training(path, config, stop_after=None, overwrite=False, cache=None):
         run.close()
 
 
+@contextmanager
+def cheap_model():
+    """A context in which trainings have the model and the translator of bag_of_words.py."""
+    with (
+        mock.patch.dict(kinds.MODEL_KINDS, transformer=BagOfWords),
+        mock.patch("seq2seq.train.Translator", RandomTranslator),
+    ):
+        yield
+
+
+def train_cheaply(path, config, **options):
+    """`run_training` with the `cheap_model`."""
+    with cheap_model():
+        return run_training(path, config, **options)
+
+
 @cache
 def scratch():
     """A directory for the shared runs of this process."""
@@ -48,15 +66,19 @@ def shared_corpus():
 
 
 def run_config(**changes):
-    """The config of the shared runs, validated on the training data, with other values."""
+    """The config of the shared runs, validated on the training data, with other values.
+
+    The model is none of other tests, because its parameters are those of BagOfWords.
+    """
     corpus = shared_corpus()
-    return tiny_config(corpus, corpus, **{"training__best_metric": "loss", **changes})
+    values = {"training__best_metric": "loss", "model__scale_embeddings": False, **changes}
+    return tiny_config(corpus, corpus, **values)
 
 
 @cache
 def whole_run():
     """An uninterrupted run of twelve steps. Tests must not change it."""
-    run_training(scratch() / "whole", run_config())
+    train_cheaply(scratch() / "whole", run_config())
     return scratch() / "whole"
 
 
@@ -64,7 +86,7 @@ def whole_run():
 def stopped_run():
     """The same run, stopped after step 4. Tests must not change it."""
     with suppress(Stopped):
-        run_training(scratch() / "stopped", run_config(), stop_after=4)
+        train_cheaply(scratch() / "stopped", run_config(), stop_after=4)
     return scratch() / "stopped"
 
 

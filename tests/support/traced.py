@@ -44,7 +44,7 @@ def shared(make, *fields):
     def make_once(model, *rest):
         training = rest[-1]
         values = [getattr(training, name) for name in fields]
-        key = make, repr(model.config), settings(training), *values
+        key = make, repr(model), settings(training), *values
         if key not in SHARED:
             SHARED[key] = make(model, *rest)
         return SHARED[key]

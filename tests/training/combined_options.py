@@ -12,13 +12,12 @@ from unittest import mock
 import jax
 
 from seq2seq.data.config import DataConfig
-from seq2seq.model import kinds
 from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run_files import read_best
+from tests.support.models.bag_of_words import MODEL
 from tests.support.pairwise import pairwise_rows
-from tests.support.runs import run_training, scratch
+from tests.support.runs import scratch, train_cheaply
 from tests.support.tiny import WORDS
-from tests.training.bag_of_words import MODEL, BagOfWords, RandomTranslator
 
 ROWS, STEPS, WARMUP, KEEP, EVERY, EVALUATED = 3, 9, 3, 3, 2, 7
 OPTIONS = {
@@ -154,16 +153,11 @@ def start_run():
 
 
 def trained(path, config, devices=4, stop_after=None):
-    """The trainer of `run_training` with the model and the translator of bag_of_words.py."""
+    """The trainer of `train_cheaply` on the first devices."""
     some = jax.devices()[:devices]
     counts = {"device_count": lambda: devices, "local_device_count": lambda: devices}
-    with (
-        mock.patch.multiple(jax, local_devices=lambda: some, **counts),
-        mock.patch.dict(kinds.MODEL_KINDS, transformer=BagOfWords),
-        mock.patch("seq2seq.train.Translator", RandomTranslator),
-        mock.patch("seq2seq.training.trainer.with_memory_check", lambda step, config: step),
-    ):
-        return run_training(path, config, stop_after)
+    with mock.patch.multiple(jax, local_devices=lambda: some, **counts):
+        return train_cheaply(path, config, stop_after=stop_after)
 
 
 def metrics(path):

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from seq2seq.data.special_tokens import END, START
-from tests.training.bag_of_words import (
+from tests.support.models.bag_of_words import (
     BROKEN,
     BagOfWords,
     add_gradient,

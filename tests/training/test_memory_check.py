@@ -26,7 +26,7 @@ from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.progress import announce
 from seq2seq.training.step import init_state
 from tests.support.memory_pairs import MemoryPairs
-from tests.support.runs import run_config, run_training
+from tests.support.runs import cheap_model, run_config, run_training
 from tests.support.tiny import changed, tiny_config, write_corpus
 from tests.support.traced import shared_steps
 from tests.test_configs import config_of
@@ -78,13 +78,12 @@ def test_the_check_does_not_compile_twice(config):
 @pytest.mark.parametrize("start", ["a training", "a dry run"])
 def test_a_step_that_does_not_fit_is_refused_before_it_runs(config, tmp_path, monkeypatch, start):
     """The state fits, the activations do not."""
-    monkeypatch.setattr(memory_check, "free_memory", lambda: 20_000)
-    with pytest.raises(UserError) as refused:
+    monkeypatch.setattr(memory_check, "free_memory", lambda: 4_000)
+    with pytest.raises(UserError) as refused, cheap_model(), shared_steps():
         if start == "a training":
             run_training(tmp_path / "run", config)
         else:
-            with shared_steps():
-                dry_run(config, tmp_path / "run", None, False, "off")
+            dry_run(config, tmp_path / "run", None, False, "off")
     assert refused.value.code == CONFIGURATION
     for part in (
         "a step needs",

@@ -20,7 +20,7 @@ from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run_files import steps
 from seq2seq.training.progress import Progress, Stopwatch, limits_text, reached_limit, seconds_left
 from seq2seq.training.resume import restored_progress
-from tests.support.runs import run_config, run_training, state_bytes, stopped_run, whole_run
+from tests.support.runs import run_config, state_bytes, stopped_run, train_cheaply, whole_run
 from tests.support.several import training, write_data
 
 HOUR = 3600.0
@@ -118,7 +118,7 @@ def test_a_checkpoint_without_the_training_time_starts_at_0(entry, seconds):
 
 def test_one_epoch_is_a_training_of_its_number_of_batches(tmp_path):
     run = tmp_path / "run"
-    run_training(run, limited(max_epochs=1))
+    train_cheaply(run, limited(max_epochs=1))
     assert steps(run) == [2, 4]
     assert "training ends at step 4: training.max_epochs=1" in log_of(run)
     shutil.rmtree(run / "average")
@@ -132,7 +132,7 @@ def test_training_ends_after_max_hours_and_resumes_with_a_larger_limit(tmp_path,
     whole = whole_run()
     count_half_hours(monkeypatch)
     run = tmp_path / "run"
-    run_training(run, limited(max_hours=1.0))
+    train_cheaply(run, limited(max_hours=1.0))
     assert steps(run) == [2] and "ends at step 2: training.max_hours=1.0" in log_of(run)
     entries = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
     assert [entry["step"] for entry in entries if "valid_bleu" in entry] == [2]
@@ -140,9 +140,9 @@ def test_training_ends_after_max_hours_and_resumes_with_a_larger_limit(tmp_path,
     assert json.loads((run / "best.json").read_text())["checkpoint"] in (2, "average")
     before = state_bytes(run)
     assert before[1]["best"] == {} and before[1]["evaluated_step"] == 0
-    run_training(run, limited(max_hours=1.0))
+    train_cheaply(run, limited(max_hours=1.0))
     assert log_of(run).count("already complete at step 2") == 1 and state_bytes(run) == before
-    run_training(run, limited())
+    train_cheaply(run, limited())
     assert state_bytes(run) == state_bytes(whole) and steps(run) == steps(whole)
     assert (run / "best.json").read_bytes() == (whole / "best.json").read_bytes()
 
@@ -151,7 +151,7 @@ def test_training_ends_after_max_hours_and_resumes_with_a_larger_limit(tmp_path,
 def test_the_hours_of_several_sessions_are_added(tmp_path, monkeypatch):
     count_half_hours(monkeypatch)
     for hours, last in ((1.5, 3), (2.5, 5), (2.75, 6)):
-        run_training(tmp_path / "run", limited(max_hours=hours))
+        train_cheaply(tmp_path / "run", limited(max_hours=hours))
         assert steps(tmp_path / "run")[-1] == last
 
 
@@ -160,9 +160,9 @@ def test_the_hours_of_several_sessions_are_added(tmp_path, monkeypatch):
 def test_more_epochs_continue_as_if_there_had_been_no_limit(tmp_path, checkpoint_every, eval_every):
     """The epochs end at steps 4, 8 and 12, with and without a checkpoint or an evaluation."""
     every = {"checkpoint_every": checkpoint_every, "eval_every": eval_every, "patience": 3}
-    run_training(tmp_path / "whole", limited(**every))
+    train_cheaply(tmp_path / "whole", limited(**every))
     for epochs in (1, 2, 3):
-        run_training(tmp_path / "run", limited(max_epochs=epochs, **every))
+        train_cheaply(tmp_path / "run", limited(max_epochs=epochs, **every))
         assert steps(tmp_path / "run")[-1] == 4 * epochs
         _, data = state_bytes(tmp_path / "run")
         assert data["evaluated_step"] == 4 * epochs // eval_every * eval_every
@@ -285,4 +285,4 @@ def test_the_time_of_the_first_step_is_logged_once_for_each_start(tmp_path):
         assert (run / "train.log").read_text(encoding="utf-8").count("first step after ") == starts
         if starts == 1:
             with pytest.raises(Stopped):
-                run_training(run, run_config(), stop_after=1)
+                train_cheaply(run, run_config(), stop_after=1)

@@ -32,10 +32,10 @@ from seq2seq.training.resume import changed_files, restore_best
 from tests.support.runs import (
     change_metadata,
     run_config,
-    run_training,
     shared_corpus,
     state_bytes,
     stopped_run,
+    train_cheaply,
     whole_run,
 )
 from tests.support.tiny import WORDS, tiny_config, write_corpus
@@ -54,9 +54,9 @@ def test_twelve_steps_are_three_epochs():
 def test_one_interruption_is_bit_exact(tmp_path, stop_after):
     """The shared run stopped after step 4, which ends an epoch, evaluates and saves."""
     with pytest.raises(Stopped):
-        run_training(tmp_path / "run", run_config(), stop_after=stop_after)
+        train_cheaply(tmp_path / "run", run_config(), stop_after=stop_after)
     assert steps(tmp_path / "run")[-1] == stop_after
-    run_training(tmp_path / "run", run_config())
+    train_cheaply(tmp_path / "run", run_config())
     assert_equal_to_the_whole_run(tmp_path / "run")
 
 
@@ -90,7 +90,7 @@ def test_the_best_checkpoint_is_kept_in_addition_to_the_last_and_patience_stops_
     """Evaluations after steps 4, 8 and 12, and of the average."""
     evaluate_as(monkeypatch, 1.0, 2.0, 1.0, 3.0)
     run = tmp_path / "run"
-    run_training(run, run_config(training__num_steps=24, training__patience=2))
+    train_cheaply(run, run_config(training__num_steps=24, training__patience=2))
     assert json.loads((run / "best.json").read_text()) == {"checkpoint": 4, "loss": 1.0}
     lines = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
     losses = {line["step"]: line["valid_loss"] for line in lines if "valid_loss" in line}
@@ -137,12 +137,12 @@ def test_a_checkpoint_of_a_version_with_another_order_is_refused(tmp_path):
     before = {file: file.read_bytes() for file in (path / "checkpoints").rglob("*")
               if file.is_file()}  # fmt: skip
     with pytest.raises(UserError, match="order, so the run cannot be resumed exactly") as refused:
-        run_training(path, run_config())
+        train_cheaply(path, run_config())
     assert refused.value.code == CHECKPOINT and str(path) in str(refused.value)
     assert "resume with that version, or" in str(refused.value)
     assert str(refused.value).endswith(" --config.training.allow_data_change")
     assert before == {file: file.read_bytes() for file in before} and steps(path)[-1] == 4
-    run_training(path, run_config(training__allow_data_change=True, training__num_steps=10))
+    train_cheaply(path, run_config(training__allow_data_change=True, training__num_steps=10))
     assert steps(path)[-1] == 10
     log = (path / "train.log").read_text()
     assert "warning: the order of the training data has changed: reading restarts at epoch 0" in log
@@ -183,8 +183,8 @@ def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
     )
     cache = CorpusCache(tmp_path / "cache", 0)
     runs = {name: tmp_path / name for name in ("memory", "cached", "resumed")}
-    run_training(runs["memory"], deepcopy(config))
-    run_training(runs["cached"], deepcopy(config), cache=cache)
+    train_cheaply(runs["memory"], deepcopy(config))
+    train_cheaply(runs["cached"], deepcopy(config), cache=cache)
     assert len(list(cache.corpora.glob("*/store.json"))) == 2
 
     def refuse(*_):
@@ -192,8 +192,8 @@ def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
 
     monkeypatch.setattr(PartReader, "blocks", refuse)
     with pytest.raises(Stopped):
-        run_training(runs["resumed"], deepcopy(config), stop_after=3, cache=cache)
-    run_training(runs["resumed"], deepcopy(config), cache=cache)
+        train_cheaply(runs["resumed"], deepcopy(config), stop_after=3, cache=cache)
+    train_cheaply(runs["resumed"], deepcopy(config), cache=cache)
     for name in ("cached", "resumed"):
         assert state_bytes(runs[name]) == state_bytes(runs["memory"])
         assert metrics(runs[name]) == metrics(runs["memory"])
@@ -215,7 +215,7 @@ def test_changed_files_are_those_that_were_added_removed_or_changed():
 def test_a_different_configuration_is_refused_with_the_fields(tmp_path):
     shutil.copytree(whole_run(), tmp_path / "run")
     with pytest.raises(UserError) as refused:
-        run_training(tmp_path / "run", run_config(model__d_model=16, training__num_steps=13))
+        train_cheaply(tmp_path / "run", run_config(model__d_model=16, training__num_steps=13))
     assert refused.value.code == CONFIGURATION
     assert "model.d_model 8 → 16" in str(refused.value)
     assert "num_steps" not in str(refused.value)
@@ -227,10 +227,10 @@ def test_more_steps_resume_from_the_end_and_the_first_one_deletes_its_results(tm
     (run / "scores.json").write_text("{}")
     before = training_seconds(run)
     with pytest.raises(Stopped):
-        run_training(run, run_config(training__num_steps=14), stop_after=1)
+        train_cheaply(run, run_config(training__num_steps=14), stop_after=1)
     assert steps(run)[-1] == 13
     assert not (run / "scores.json").exists() and not (run / "average").exists()
-    run_training(run, run_config(training__num_steps=14))
+    train_cheaply(run, run_config(training__num_steps=14))
     assert steps(run)[-3:] == [10, 12, 14]
     assert training_seconds(run) > before > 0
     assert load_config(run / "config.json").training.num_steps == 14
@@ -244,15 +244,15 @@ def test_an_evaluation_that_is_repeated_is_recorded_once(tmp_path, monkeypatch, 
     shutil.copytree(stopped_run(), run)
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(Checkpoints, part, raise_stopped)
-        run_training(run, config)
+        train_cheaply(run, config)
     assert [line["step"] for line in metrics(run) if "valid_bleu" in line] == [4, 8, last]
-    run_training(run, config)
+    train_cheaply(run, config)
     expected = [(4, "valid_bleu"), (8, "valid_bleu"), (last, "valid_bleu"), (last, "average_bleu")]
     for _ in range(2):
         evaluations = [line for line in metrics(run) if not any(map(is_of_training, line))]
         names = [(line["step"], name) for line in evaluations for name in line if "bleu" in name]
         assert names == expected
-        run_training(run, config)  # complete: nothing changes
+        train_cheaply(run, config)  # complete: nothing changes
 
 
 def raise_stopped(*arguments):
@@ -268,7 +268,7 @@ def test_overwrite_starts_over_and_keeps_other_files(tmp_path):
     shutil.copytree(stopped_run(), tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine")
     config = run_config(training__seed=1, **ONE_STEP)
-    run_training(tmp_path / "run", config, overwrite=True)
+    train_cheaply(tmp_path / "run", config, overwrite=True)
     assert load_config(tmp_path / "run" / "config.json").training.seed == 1
     assert steps(tmp_path / "run") == [1]
     assert json.loads((tmp_path / "run" / "best.json").read_text())["checkpoint"] == 1
@@ -344,7 +344,7 @@ def test_what_cannot_be_resumed_is_refused_by_a_dry_run_and_by_a_training(
             dry_run(config, path, None, False, "off")
         assert refused.value.code == code and contents(tmp_path) == files
         with pytest.raises(UserError, match=message) as again:
-            run_training(path, config)
+            train_cheaply(path, config)
         assert (again.value.code, str(again.value)) == (code, str(refused.value))
     finally:
         corpus.write_text(before, encoding="utf-8")
@@ -358,7 +358,7 @@ def test_damaged_parameters_to_start_from_are_refused_by_a_dry_run_and_by_a_trai
     with pytest.raises(UserError, match="params/_METADATA") as refused:
         dry_run(config, tmp_path / "run", None, False, "off")
     with pytest.raises(UserError) as again:
-        run_training(tmp_path / "run", config)
+        train_cheaply(tmp_path / "run", config)
     assert refused.value.code == again.value.code == CHECKPOINT
     assert str(refused.value) == str(again.value)
 
@@ -391,7 +391,7 @@ def test_a_diverged_state_is_not_saved(tmp_path, monkeypatch, last, message):
 
     monkeypatch.setattr("seq2seq.training.trainer.with_profile", diverging)
     with pytest.raises(UserError, match=message) as stopped:
-        run_training(tmp_path / "run", run_config(data__valid=""))
+        train_cheaply(tmp_path / "run", run_config(data__valid=""))
     assert stopped.value.code == DIVERGED
     assert steps(tmp_path / "run") == [2]
     leaves = jax.tree.leaves(load_params(tmp_path / "run", "2"))
@@ -419,10 +419,10 @@ def test_the_error_for_an_unknown_checkpoint_lists_the_existing_ones(tmp_path):
 @pytest.mark.slow
 def test_a_moving_average_is_kept_resumed_and_used(tmp_path):
     config = partial(run_config, training__ema_decay=0.9)
-    run_training(tmp_path / "whole", config())
+    train_cheaply(tmp_path / "whole", config())
     with pytest.raises(Stopped):
-        run_training(tmp_path / "run", config(), stop_after=5)
-    run_training(tmp_path / "run", config())
+        train_cheaply(tmp_path / "run", config(), stop_after=5)
+    train_cheaply(tmp_path / "run", config())
     assert state_bytes(tmp_path / "run") == state_bytes(tmp_path / "whole")
     assert find_params(tmp_path / "run", "12").name == "ema"
     used, whole = (jax.tree.leaves(load_params(tmp_path / x, "12")) for x in ("run", "whole"))
@@ -442,7 +442,7 @@ def test_training_starts_from_another_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer, "place_state", recorded)
     start = partial(run_config, training__init_from=str(whole_run()))
-    run_training(tmp_path / "run", start(**ONE_STEP))
+    train_cheaply(tmp_path / "run", start(**ONE_STEP))
     (state,), initial_params = states, load_params(whole_run(), "best")
     assert state.step == 0
     jax.tree.map(np.testing.assert_array_equal, state.params, initial_params)
@@ -454,4 +454,4 @@ def test_training_starts_from_another_run(tmp_path, monkeypatch):
     run.close()
     assert again.model == load_config(tmp_path / "run" / "config.json").model
     with pytest.raises(UserError, match="model.d_ff 16 → 32"):
-        run_training(tmp_path / "other", start(model__d_ff=32))
+        train_cheaply(tmp_path / "other", start(model__d_ff=32))

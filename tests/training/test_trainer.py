@@ -9,7 +9,7 @@ import numpy as np
 from seq2seq.storage import checkpoints
 from seq2seq.storage.run_files import restore_params, steps
 from seq2seq.training.trainer import Trainer
-from tests.support.runs import run_config, run_training, stopped_run
+from tests.support.runs import run_config, stopped_run, train_cheaply
 
 
 def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_path, monkeypatch):
@@ -45,7 +45,7 @@ def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_p
     monkeypatch.setattr(Trainer, "_prepare_steps", guarded)
     monkeypatch.setattr(Trainer, "_do_step", counted)
     monkeypatch.setattr(checkpoints.Checkpoints, "_write", slow)
-    run_training(tmp_path / "run", run_config(training__num_steps=6))
+    train_cheaply(tmp_path / "run", run_config(training__num_steps=6))
     assert seen == [True]
     assert steps(tmp_path / "run") == [2, 4, 6] and steps(stopped_run()) == [2, 4]
     for step in (2, 4):

@@ -20,8 +20,8 @@ from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.run_files import steps
 from seq2seq.training.parameters import init_params
 from tests.support.marks import slow_except
+from tests.support.models.bag_of_words import named
 from tests.support.runs import state_bytes
-from tests.training.bag_of_words import named
 from tests.training.combined_options import (
     COUNT,
     EVALUATED,

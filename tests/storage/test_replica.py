@@ -14,22 +14,26 @@ from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.replica import Replica
 from seq2seq.storage.replica_names import directories_of
+from tests.support.marks import slow_except
 from tests.support.object_storage import object_storage, shorten_pauses
 
-BOTH = pytest.mark.parametrize(
-    "storage", [pytest.param("gs", marks=pytest.mark.slow), "s3"], indirect=True
+ALL = pytest.mark.parametrize(
+    "storage", slow_except(["memory"], ["memory", "gs", "s3"]), indirect=True
 )
 
 
 @pytest.fixture(scope="module")
 def storage(request):
-    with object_storage(getattr(request, "param", "s3")) as started:
+    with object_storage(getattr(request, "param", "memory")) as started:
         yield started
 
 
 @pytest.fixture
 def url(storage, request, monkeypatch):
-    shorten_pauses(monkeypatch)
+    if storage.scheme == "memory":
+        monkeypatch.setattr(remote, "PAUSES", (0.0,) * 3)
+    else:
+        shorten_pauses(monkeypatch)
     monkeypatch.setattr(module, "PAUSES", (0.001,))
     storage.clear()
     yield f"{storage.url}/{request.node.name.partition('[')[0]}"
@@ -94,7 +98,7 @@ def test_another_process_deletes_its_copy_of_a_run_that_is_overwritten(tmp_path)
     assert {path.name for path in run.path.iterdir()} == {"LOCK", "mine.txt"}
 
 
-@BOTH
+@ALL
 def test_a_run_is_stored_manifest_last_and_comes_back_on_an_empty_disk(storage, url, tmp_path):
     run = make_run(tmp_path / "run", 9, 10)
     stored(url, run)
@@ -230,7 +234,7 @@ def test_overwrite_deletes_a_run_and_no_other_directory(storage, url, tmp_path):
     replica.close()
 
 
-@BOTH
+@ALL
 def test_faults_of_the_storage_are_retried_then_reported(storage, url, tmp_path):
     run, log = make_run(tmp_path / "run", 1), []
     replica = opened(url, run, log)

@@ -1,6 +1,8 @@
 """Object storage for tests: emulators of GCS and S3 on loopback, each behind a proxy with faults.
 
-    with object_storage("gs") as storage:            # or "s3"; takes 0.3 s
+"memory" is a storage in this process with the same faults, for what depends on neither of them.
+
+    with object_storage("gs") as storage:            # or "s3", which takes 0.3 s, or "memory"
         storage.fault(503, "read", "corpus", times=3)    # the next three reads of such an object
         remote.read(f"{storage.url}/corpus.txt")
         subprocess.run(…, env=os.environ | storage.environment)
@@ -12,6 +14,7 @@ that a test can be the same for both storages. `storage.requests` are those that
 
 import asyncio
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -25,10 +28,12 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import StreamRequestHandler
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+
+from seq2seq.runtime import remote
 
 HOST = "127.0.0.1"
 ERROR = (
@@ -87,18 +92,90 @@ class Fault:
         return True
 
 
-class Proxy(ThreadingHTTPServer):
+class Traffic:
+    """The requests that arrived, and the faults of further ones."""
+
+    def __init__(self):
+        self.faults: list[Fault] = []
+        self.requests: list[Request] = []
+        self.lock = threading.Lock()  # of faults and requests
+
+    def action(self, request: Request) -> int | str | Callable[[], object] | None:
+        """The action of the first fault that takes a request, after a call if it is a function."""
+        with self.lock:
+            self.requests.append(request)
+            fault = next((fault for fault in self.faults if fault.takes(request)), None)
+        action = fault.action if fault else None
+        if callable(action):
+            action()
+        return action
+
+
+class Memory(Traffic):
+    """Objects with the operations of file systems of fsspec that seq2seq/runtime/remote.py uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.objects: dict[str, tuple[bytes, int]] = {}  # content and version
+        self.versions = itertools.count()
+
+    def answer(self, kind: str, path: str, operation: Callable[[], Any]) -> Any:
+        """The result of an operation, or the error of a fault."""
+        action = self.action(Request(kind, path.partition("/")[2], "", path, 0))
+        if action == 403:
+            raise PermissionError("injected 403")
+        if isinstance(action, int) or action == "cut":
+            raise ConnectionError(f"injected {action}")
+        result = operation()
+        if action == "lose":
+            raise ConnectionError("the response is lost")
+        return bytes([result[0] ^ 1]) + result[1:] if action == "flip" else result
+
+    def facts(self, path: str) -> dict[str, Any]:
+        content, version = self.existing(path)
+        return {"type": "file", "size": len(content), "ETag": version}
+
+    def existing(self, path: str) -> tuple[bytes, int]:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        return self.objects[path]
+
+    def info(self, path: str) -> dict[str, Any]:
+        return self.answer("info", path, lambda: self.facts(path))
+
+    def find(self, path: str, detail: bool) -> dict[str, dict[str, Any]]:
+        below = (name for name in list(self.objects) if name.startswith(path))
+        return self.answer("list", path, lambda: {name: self.facts(name) for name in below})
+
+    def cat_file(self, path: str, start: int | None, end: int | None) -> bytes:
+        return self.answer("read", path, lambda: self.existing(path)[0][start:end])
+
+    def pipe_file(self, path: str, content: bytes, mode: str = "overwrite") -> None:
+        def write() -> None:
+            if mode == "create" and path in self.objects:
+                raise FileExistsError(path)
+            self.objects[path] = content, next(self.versions)
+
+        self.answer("write", path, write)
+
+    def rm_file(self, path: str) -> None:
+        def delete() -> None:
+            self.existing(path)
+            del self.objects[path]
+
+        self.answer("delete", path, delete)
+
+
+class Proxy(Traffic, ThreadingHTTPServer):
     """Forwards to an emulator, with faults."""
 
     daemon_threads, block_on_close = True, False
     request_queue_size = 64
 
     def __init__(self, emulator: int, parse: Callable[[str, str, bytes], Request]):
-        super().__init__((HOST, 0), Handler)
+        Traffic.__init__(self)
+        ThreadingHTTPServer.__init__(self, (HOST, 0), Handler)
         self.emulator, self.parse = emulator, parse
-        self.faults: list[Fault] = []
-        self.requests: list[Request] = []
-        self.lock = threading.Lock()  # of faults and requests
         self.writing = threading.Lock()  # a precondition and its write are one operation
         self.address = f"http://{HOST}:{self.server_port}"
 
@@ -120,12 +197,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         body = self.body()
         request = self.server.parse(self.command, self.path, body)
-        with self.server.lock:
-            self.server.requests.append(request)
-            fault = next((fault for fault in self.server.faults if fault.takes(request)), None)
-        action = fault.action if fault else None
-        if callable(action):
-            action()
+        action = self.server.action(request)
         if action == "cut":
             return self.hang_up()
         if isinstance(action, int):
@@ -259,12 +331,12 @@ def amazon_request(method: str, target: str, body: bytes) -> Request:
 
 
 class Storage(NamedTuple):
-    """A running emulator with its proxy."""
+    """A running emulator behind a proxy, or a storage in memory, which is its own proxy."""
 
     scheme: str
     url: str  # of a bucket
     environment: dict[str, str]  # of this process and its children
-    proxy: Proxy
+    proxy: Traffic
 
     def fault(
         self,
@@ -303,7 +375,14 @@ class Storage(NamedTuple):
 
 @contextmanager
 def object_storage(scheme: str) -> Iterator[Storage]:
-    """A storage "gs" or "s3" with an empty bucket `bucket`; skips if its packages are missing."""
+    """A storage "gs", "s3" or "memory" with an empty bucket `bucket`; skips if its packages are
+    missing."""
+    if scheme == "memory":
+        with pytest.MonkeyPatch.context() as patch:
+            memory = Memory()
+            patch.setattr(remote, "_file_system", lambda url: (memory, url.partition("://")[2]))
+            yield Storage(scheme, "memory://bucket", {}, memory)
+        return
     start = {"gs": google, "s3": amazon}[scheme]
     with start() as (port, parse, names, others), pytest.MonkeyPatch.context() as patch:
         proxy = Proxy(port, parse)

@@ -46,6 +46,12 @@ def cheap_model():
         yield
 
 
+def cheap_config(corpus, valid="", **changes):
+    """`tiny_config` for the `cheap_model`: another config than that of a Transformer, because the
+    shapes of parameters are known by config."""
+    return tiny_config(corpus, valid, **{"model__scale_embeddings": False, **changes})
+
+
 def train_cheaply(path, config, **options):
     """`run_training` with the `cheap_model`."""
     with cheap_model():
@@ -66,13 +72,9 @@ def shared_corpus():
 
 
 def run_config(**changes):
-    """The config of the shared runs, validated on the training data, with other values.
-
-    The model is none of other tests, because its parameters are those of BagOfWords.
-    """
+    """The config of the shared runs, validated on the training data, with other values."""
     corpus = shared_corpus()
-    values = {"training__best_metric": "loss", "model__scale_embeddings": False, **changes}
-    return tiny_config(corpus, corpus, **values)
+    return cheap_config(corpus, corpus, **{"training__best_metric": "loss", **changes})
 
 
 @cache

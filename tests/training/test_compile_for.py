@@ -19,7 +19,8 @@ from seq2seq.storage.config import Config, load_config
 from seq2seq.storage.migration import FORMAT_VERSION
 from seq2seq.training import compile_for as training
 from seq2seq.training.config_flag import config_directory
-from tests.support.tiny import tiny_config, write_run
+from tests.support.runs import cheap_config, cheap_model
+from tests.support.tiny import write_run
 
 LIMIT = TPUS["v5e"].memory
 
@@ -92,8 +93,7 @@ def test_an_error_in_the_config_of_a_run_in_object_storage_names_its_url(tmp_pat
 def test_the_batch_that_fits_is_named_by_the_setting_that_gives_it(
     monkeypatch, row_bytes, accumulate
 ):
-    config = tiny_config("text:absent")
-    config = replace(config, training=replace(config.training, accumulate=accumulate))
+    config = cheap_config("text:absent", training__accumulate=accumulate)
     length = config.data.source_length
 
     def rows_of(shapes):  # of a device: ids are [devices, M, B, S], in evaluation [devices, B, S]
@@ -101,7 +101,8 @@ def test_the_batch_that_fits_is_named_by_the_setting_that_gives_it(
 
     monkeypatch.setattr(training, "compiled_report", compiler(rows_of, row_bytes))
     target = Target("v5e:2x2", TPUS["v5e"], jax.devices(), "tpu")
-    *_, last = training.training_lines(config, target)
+    with cheap_model():
+        *_, last = training.training_lines(config, target)
     if row_bytes > LIMIT:
         assert "not even one row fits" in last
         return
@@ -112,7 +113,7 @@ def test_the_batch_that_fits_is_named_by_the_setting_that_gives_it(
 
 
 def test_a_search_that_does_not_fit_names_the_batch_size_that_does(monkeypatch, tmp_path):
-    write_run(tmp_path / "run")
+    write_run(tmp_path / "run", kind="rnn")  # its search is traced in half of the time
     translator = Translator.load(tmp_path / "run", batch_size=8)
     bucket = translator.engine.buckets[-1]
 

@@ -40,8 +40,8 @@ from tests.training.combined_options import (
 from tests.training.reference_training import Reference, pairs_of
 
 
-# The first rows have most of the pairs.
-@pytest.mark.parametrize("number", slow_except(range(5), range(COUNT)))
+# The fast rows have half of the pairs, and all values but schedules, of test_optimizer.py.
+@pytest.mark.parametrize("number", slow_except((4, 5, 12), range(COUNT)))
 def test_a_training_equals_a_resumed_one_and_one_in_numpy(tmp_path, number):
     row = rows()[number]
     config = config_of(row)
@@ -168,8 +168,8 @@ class Data:
 
 
 def check_evaluations(trainer, config, reference, saved, epochs):
-    """Every second step, the last one and the average were evaluated, with the parameters that they
-    should have, and determine the best checkpoint and the end.
+    """Each step that is a multiple of EVERY, the last one and the average were evaluated, with the
+    parameters that they should have, and determine the best checkpoint and the end.
 
     After each step, `saved` are the parameters for evaluation, and `epochs` the complete epochs.
     """

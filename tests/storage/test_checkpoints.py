@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -113,6 +114,13 @@ def test_a_run_killed_before_its_first_save_starts_again(tmp_path, monkeypatch):
     assert read_best(tmp_path / "run") == read_best(stopped_run()) != {}
 
 
+@pytest.fixture
+def without_pauses(monkeypatch):
+    """A save that failed does not wait for the threads of Orbax."""
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(sleep=lambda _: None))
+
+
+@pytest.mark.usefixtures("without_pauses")
 @pytest.mark.parametrize("fails", ["4", pytest.param("average", marks=pytest.mark.slow)])
 def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypatch, fails):
     """The disk is full when the best step so far, or the average, is saved."""
@@ -140,6 +148,7 @@ def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypa
     assert find_params(tmp_path / "run", "best").is_dir()
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_a_save_of_the_last_step_that_failed_is_repeated(tmp_path, monkeypatch):
     """Training is stopped while the disk is full."""
     write, attempts = checkpoints.write_manifest, []

@@ -142,7 +142,8 @@ def test_a_checkpoint_of_a_version_with_another_order_is_refused(tmp_path):
     assert "resume with that version, or" in str(refused.value)
     assert str(refused.value).endswith(" --config.training.allow_data_change")
     assert before == {file: file.read_bytes() for file in before} and steps(path)[-1] == 4
-    train_cheaply(path, run_config(training__allow_data_change=True, training__num_steps=10))
+    changes = {"allow_data_change": True, "num_steps": 10, "checkpoint_every": 10}
+    train_cheaply(path, run_config(**{f"training__{name}": x for name, x in changes.items()}))
     assert steps(path)[-1] == 10
     log = (path / "train.log").read_text()
     assert "warning: the order of the training data has changed: reading restarts at epoch 0" in log

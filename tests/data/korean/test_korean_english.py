@@ -70,12 +70,11 @@ def test_both_orders_of_both_role_assignments_are_in_training(pairs):
 
 def test_a_korean_sentence_has_one_english_sentence(pairs, meanings):
     meant = {}
-    for seed in (101, 103):
-        speaker = Speaker(seed)
-        for _ in range(10_000):
-            sentence = random_sentence(speaker)
-            ko, en = korean(sentence), english(sentence)
-            assert meant.setdefault(ko, en) == en
+    speaker = Speaker(101)
+    for _ in range(5_000):
+        sentence = random_sentence(speaker)
+        ko, en = korean(sentence), english(sentence)
+        assert meant.setdefault(ko, en) == en
     for ko, en in [pair for split in pairs.values() for pair in split]:
         assert meant.setdefault(ko, en) == en
 

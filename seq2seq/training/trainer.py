@@ -259,8 +259,9 @@ class Trainer:
     def _complete(self) -> None:
         """Evaluate the last step, average the last checkpoints, evaluate and save the average.
 
-        The last checkpoint is written before, so it stores the best score without these
-        evaluations: with a larger limit, training continues as if it had not ended.
+        With training.keep=1 the average is the last step, which is not evaluated again. The last
+        checkpoint is written before, so it stores the best score without these evaluations: with a
+        larger limit, training continues as if it had not ended.
         """
         self.run.log(f"training ends at step {self.step}: {self._reached_limit()}")
         self._evaluate()
@@ -268,7 +269,8 @@ class Trainer:
             self.run.send_files()
             self.run.receive_files()
         average = self.checkpoints.average()
-        self.evaluator.evaluate("average", self.step, average)
+        if self.config.training.keep > 1:
+            self.evaluator.evaluate("average", self.step, average)
         best = self.evaluator.best.entry
         processes.run_on_first("the average", self.checkpoints.save_average, average, best)
 

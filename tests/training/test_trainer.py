@@ -2,6 +2,7 @@
 
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -53,6 +54,23 @@ def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_p
             restore_params(path, str(step)) for path in (tmp_path / "run", stopped_run())
         )
         jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
+def test_the_average_of_one_checkpoint_is_not_evaluated_but_saved():
+    """It is the last step, which has been evaluated."""
+    trainer, events = object.__new__(Trainer), []
+    trainer.step, trainer.run = 3, Mock()
+    trainer._reached_limit, trainer._evaluate = str, lambda: events.append("last")
+    trainer.evaluator = SimpleNamespace(
+        evaluate=lambda name, *_: events.append(name), best=SimpleNamespace(entry={})
+    )
+    trainer.checkpoints = SimpleNamespace(
+        average=dict, save_average=lambda *_: events.append("saved")
+    )
+    for keep in (1, 2):
+        trainer.config = SimpleNamespace(training=SimpleNamespace(keep=keep))
+        trainer._complete()
+    assert events == ["last", "saved", "last", "average", "saved"]
 
 
 def test_each_step_is_started_before_the_one_before_it_is_reported():

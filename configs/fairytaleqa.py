@@ -10,23 +10,8 @@
 The pairs are written to DIRECTORY. 300 of 8,548 pairs of training have a longer source than a row
 and are dropped. The test set was not used.
 
-Recorded on dev's 1,025 pairs, of which 1,005 selected the checkpoint by loss, the last one
-(rouge-score-0.1.2, with its stemmer): ROUGE-L 27.59 ± 0.28 (27.39 and 27.78 with seeds 0 and 1),
-ROUGE-1 28.28 and 28.76, ROUGE-2 11.11 and 11.06. About 28 minutes of two cores of an Intel Xeon
-with AMX beside other work (seed 0), jax 0.10.2, commits 735f1dc and 7ebc514. Dev loss of seed 0
-after 1400 and 1600 steps: 4.641, 4.635. The questions have the right form but hardly use the
-source: the model does not copy names. Those of seed 0 to lines 50, 150, …, 950 of dev.tsv:
-
-    Why did the king's daughter want to go to the Prince?
-    How did the wife feel when she saw her husband?
-    How did the king feel when they saw the castle?
-    What did the youngest Princess do when she saw the princess?
-    How did the King feel when he saw the King?
-    How did the king feel when he saw the king?
-    What did the old man do when he saw the old man?
-    What did the old woman do when she saw her husband?
-    What did the youngest princess do when they saw the castle?
-    How did the old man feel when he saw the old man?
+Recorded: ROUGE-L 27.59 ± 0.28 on dev (two seeds), 28 minutes on two CPU cores. Details:
+docs/RESULTS.md.
 """
 
 from seq2seq.data.config import DataConfig

@@ -10,15 +10,8 @@ recipe of the 41.02 BLEU of a text-only model on this test: 4 + 4 layers, dropou
 last ten checkpoints (one an epoch), beam 5; BLEU without further tokenisation, which is the
 "lower-cased tokenised BLEU" that decode.py prints.
 
-Recorded: 41.17 ± 0.51 (nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0), dtype mixed,
-jax 0.10.2:
-- seed 0: 41.53 (41.51 as sacreBLEU tokenises). 8,000 steps of 143 epochs are 110 minutes at the
-  9,500 target tokens/s of two undisturbed CPU cores (AMD EPYC with AVX512-BF16; under other load
-  they took longer, in two parts), commit e4b9733, an earlier order of the data. Validation
-  sacreBLEU after 1000, 2000, … 8000 steps: 27.0, 36.3, 40.3, 40.8, 41.2, 41.2, 40.6,
-  41.0; of the average 41.7.
-- seed 1: 40.81. 117 minutes at 0.88 s a step (Intel Xeon with AMX; in two parts as well), commit
-  a84592d. Validation: 27.3, 37.6, 39.6, 41.0, 42.0, 41.7, 41.3, 40.8; of the average 41.7.
+Recorded: 41.17 ± 0.51 BLEU without tokenisation (two seeds), 110 minutes on two CPU cores. Details:
+docs/RESULTS.md.
 """
 
 from seq2seq.data.config import DataConfig

@@ -89,6 +89,7 @@ def exact(table, limit, temperature=1.0, top_k=0, top_p=1.0, suppress=()):
         dict(temperature=1.0),
         dict(temperature=0.5),
         dict(temperature=1.0, top_k=2),
+        dict(temperature=1.0, top_p=0.7),
         dict(temperature=2.0, top_k=4, top_p=0.8, suppress=(3,)),
     ],
     ids=str,
@@ -114,12 +115,13 @@ def test_the_frequency_of_a_hypothesis_is_its_probability(options):
 
 
 def test_at_the_lowest_temperatures_the_most_probable_tokens_are_drawn():
-    """Logits over such a temperature overflow, and devices flush the lower ones to 0."""
+    """Logits over such a temperature overflow, and devices flush the lower ones to 0, the last of
+    these."""
     table, limits = tables(1, seed=3), np.array([LIMIT])
     first = int(table[0, START].argmax())
     expected = first, int(table[0, first].argmax()), END
     assert END not in expected[:2]
-    for temperature in (1e-30, 1e-38, 1e-45):
+    for temperature in (1e-30, 1e-38, 1e-45, 0.0):
         options = dict(samples=6000, temperature=temperature)
         tokens = np.asarray(draw(table, limits, keys_of(1), **options).tokens)
         assert (tokens == expected).all()

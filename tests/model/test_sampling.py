@@ -121,10 +121,17 @@ def test_at_the_lowest_temperatures_the_most_probable_tokens_are_drawn():
     first = int(table[0, START].argmax())
     expected = first, int(table[0, first].argmax()), END
     assert END not in expected[:2]
-    for temperature in (1e-30, 1e-38, 1e-45, 0.0):
+
+    def drawn(temperature):
         options = dict(samples=6000, temperature=temperature)
-        tokens = np.asarray(draw(table, limits, keys_of(1), **options).tokens)
-        assert (tokens == expected).all()
+        return np.asarray(draw(table, limits, keys_of(1), **options).tokens)
+
+    for temperature in (1e-30, 1e-38, 1e-45, 0.0):
+        assert (drawn(temperature) == expected).all()
+    # Of equally probable tokens each is drawn.
+    other = 3 if first == 4 else 4
+    table[0, START, other] = table[0, START, first]
+    assert set(drawn(0.0)[0, :, 0].tolist()) == {first, other}
 
 
 def test_samples_do_not_depend_on_neighbours():

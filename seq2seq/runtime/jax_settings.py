@@ -23,6 +23,12 @@ FIXED = {
     "jax_numpy_rank_promotion": "allow",
     # checks that correct programs fail: masked scores are infinite, and arrays are transferred
     "jax_debug_infs": False,
+    "jax_error_checking_behavior_nan": "ignore",
+    "jax_error_checking_behavior_divide": "ignore",
+    "jax_error_checking_behavior_oob": "ignore",
+    "jax_array_garbage_collection_guard": None,
+    "jax_no_tracing": False,
+    "jax_no_execution": False,
     "jax_transfer_guard": None,
     "jax_transfer_guard_host_to_device": None,
     "jax_transfer_guard_device_to_device": None,

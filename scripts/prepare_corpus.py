@@ -34,7 +34,8 @@ def main() -> None:
     if cache is None:
         raise UserError(
             CONFIGURATION,
-            "--corpus_cache=off is not supported here: expected a directory; remove it",
+            "there is no directory for the corpus: expected a home directory or --corpus_cache, "
+            f"got --corpus_cache={f.corpus_cache}; set --corpus_cache=DIR",
         )
     config = parsed_config(f)
     stop = handle_signals()  # from now on a signal raises Stopped

@@ -6,13 +6,16 @@ import ctypes
 import os
 import re
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.runtime.errors import INTERNAL, UserError
 from seq2seq.runtime.jax_settings import check_settings, fix_settings
 from seq2seq.runtime.paths import cache_directory
+from seq2seq.runtime.streams import note
 
 if TYPE_CHECKING:
     import jax
@@ -24,6 +27,7 @@ DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 # is slower, decoding is not. docs/REUSE.md describes which; the programs of this project have none.
 FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
 CACHE_BYTES = 2_000_000_000
+PROGRAM_BYTES = 100_000  # about the size of a small program in the cache
 MOST_CORES = 8  # that are used at once: each needs memory of its own
 CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # names of jax's entries
 
@@ -56,12 +60,31 @@ def prepare_jax(
     # On a GPU, jax's random numbers from a kernel instead of 20 unrolled rounds: the same bits. The
     # initialisation of configs/multi30k.py compiles in 1 instead of 15 s.
     jax.config.update("jax_threefry_gpu_kernel_lowering", True)
-    if compilation_cache != "off":
-        path = Path(compilation_cache or cache_directory()).expanduser()
+    if compilation_cache == "off":
+        return
+    path = Path(compilation_cache).expanduser() if compilation_cache else cache_directory()
+    if path is not None and is_cache(path):
         shrink_cache(path)
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def is_cache(path: Path) -> bool:
+    """Whether `path` is a directory, which is created if it is missing, with a warning if it cannot
+    be written: programs in it are used, and jax does not warn about each one that it cannot add."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path) as file:
+            file.write(bytes(PROGRAM_BYTES))
+        return True
+    except OSError as error:
+        note(
+            f"warning: the cache of compiled programs {path} cannot be written: {error.strerror}; "
+            "set another --compilation_cache=DIR, or off"
+        )
+    warnings.filterwarnings("ignore", "Error writing persistent compilation cache")
+    return path.is_dir()
 
 
 def _add_xla_flag(flag: str) -> None:

@@ -1,5 +1,7 @@
 """Flags of paths and URLs: a flag declares itself as a path where it is defined."""
 
+import os
+
 from absl import flags
 
 from seq2seq.runtime.errors import CONFIGURATION, UserError
@@ -52,6 +54,12 @@ class PathParser(flags.ArgumentParser):
     def parse(self, argument: str) -> str:
         paths = list(map(expand_path, argument.split(",")))
         for path in paths:
+            if path.startswith("~") and not os.path.lexists(path):
+                raise UserError(
+                    CONFIGURATION,
+                    f"--{self._flag}={path}: this user has no home directory; write the path "
+                    "without ~",
+                )
             if not self._remote:
                 check_local_path(f"--{self._flag}", path)
             elif is_remote(path):

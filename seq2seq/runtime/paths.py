@@ -3,9 +3,11 @@
 import hashlib
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.streams import note
 
 STANDARD = "stdin", "stdout", "stderr"
 DESCRIPTOR = re.compile(
@@ -35,15 +37,35 @@ def descriptor_of(path: str) -> int | None:
     return None
 
 
-def cache_directory() -> Path:
-    """The directory of this project in the user's cache directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jax-transformer"
+def cache_directory() -> Path | None:
+    """The directory of this project in the user's cache directory. None, with a warning, if the
+    user has no home directory, as in a container with another user id."""
+    directory = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    if directory.startswith("~"):
+        _note_no_home()
+        return None
+    return Path(directory) / "jax-transformer"
+
+
+@cache
+def _note_no_home() -> None:
+    note(
+        "warning: there is no home directory: nothing is cached; set HOME or XDG_CACHE_HOME, or "
+        "directories with --compilation_cache and --corpus_cache"
+    )
 
 
 def working_copy(url: str, local_dir: str) -> Path:
     """The local directory of what has this URL: below --local_dir, or in the user's cache
-    directory."""
-    parent = Path(local_dir).expanduser() if local_dir else cache_directory() / "remote"
+    directory. UserError(CONFIGURATION) if there is neither."""
+    directory = None if local_dir else cache_directory()
+    if not local_dir and directory is None:
+        raise UserError(
+            CONFIGURATION,
+            f"there is no directory for a copy of {url}: expected a home directory; set "
+            "--local_dir, HOME or XDG_CACHE_HOME",
+        )
+    parent = Path(local_dir).expanduser() if directory is None else directory / "remote"
     url = url.rstrip("/")
     name, digest = url.rpartition("/")[2], hashlib.sha256(url.encode()).hexdigest()
     return parent.absolute() / f"{name}-{digest[:12]}"

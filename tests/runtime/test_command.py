@@ -1,17 +1,23 @@
 """The entry point shared by all commands: remote paths, usable cores and the compilation cache."""
 
 import os
+import pwd
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
+from seq2seq.data.tokens.corpus_cache import corpus_cache
+from seq2seq.runtime import paths
 from seq2seq.runtime.devices import prepare_jax, shrink_cache, usable_cores
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, UserError
-from seq2seq.runtime.paths import check_local_path
+from seq2seq.runtime.path_flags import PathParser
+from seq2seq.runtime.paths import check_local_path, working_copy
 from seq2seq.scripts import convert
+from tests.support.full_disk import largest_file
 from tests.support.in_process import call_in_process
 from tests.support.tiny import tiny_config
 from tests.test_commands import ROOT, run
@@ -251,6 +257,56 @@ def test_each_core_is_a_device_up_to_eight(monkeypatch, cores, asked, devices):
         "jax_num_cpu_devices": devices,
         "jax_threefry_gpu_kernel_lowering": True,
     }
+
+
+@pytest.fixture
+def jax_settings(monkeypatch):
+    """The settings that `prepare_jax` changes, which stay as they are."""
+    import jax
+
+    settings = {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    return settings
+
+
+def test_without_a_home_directory_nothing_is_cached(monkeypatch, jax_settings, capsys):
+    def no_entry(_):
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    paths._note_no_home.cache_clear()
+    for _ in range(2):
+        prepare_jax("")
+    assert corpus_cache("") is None and "jax_compilation_cache_dir" not in jax_settings
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "there is no home directory: nothing is cached; set HOME" in warning
+    with pytest.raises(UserError, match="no directory for a copy of gs://b/run.*--local_dir"):
+        working_copy("gs://b/run", "")
+    with pytest.raises(UserError, match="--workdir=~/run: this user has no home directory"):
+        PathParser("workdir", remote=True).parse("~/run")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_compilation_cache_that_cannot_be_written_is_one_warning(
+    monkeypatch, jax_settings, tmp_path, capsys, exists
+):
+    path = tmp_path / "cache"
+    if exists:
+        path.mkdir()
+    else:
+        tmp_path.joinpath("file").touch()
+        path = tmp_path / "file" / "cache"
+    with warnings.catch_warnings(record=True) as shown, largest_file(1000):
+        warnings.simplefilter("always")
+        prepare_jax(str(path))
+        warnings.warn("Error writing persistent compilation cache entry for 'f'", stacklevel=1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"compiled programs {path} cannot be written: " in line and not shown
+    # The programs in it are used.
+    assert jax_settings.get("jax_compilation_cache_dir") == (str(path) if exists else None)
 
 
 def test_the_compilation_cache_keeps_the_most_recently_used_programs(tmp_path):

@@ -171,7 +171,7 @@ def refused(code, result):
 
 def test_wrong_use_is_refused_in_one_line(spec, tmp_path):
     message = refused(CONFIGURATION, call(spec, "off"))
-    assert "--corpus_cache=off is not supported" in message
+    assert "got --corpus_cache=off; set --corpus_cache=DIR" in message
     read, write = os.pipe()
     os.close(write)
     message = refused(CONFIGURATION, call("tsv:/dev/stdin", tmp_path / "cache"))

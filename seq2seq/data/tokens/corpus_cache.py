@@ -95,12 +95,13 @@ class CorpusCache:
 
 def corpus_cache(flag: str) -> CorpusCache | None:
     """The cache of --corpus_cache: a directory, "off" (None), or "" for the user's cache directory
-    and large corpora only."""
+    and large corpora only; None if there is no such directory."""
     if flag == "off":
         return None
     if flag:
         return CorpusCache(Path(expand_path(flag)).absolute(), 0)
-    return CorpusCache(cache_directory(), LARGE)
+    directory = cache_directory()
+    return CorpusCache(directory, LARGE) if directory else None
 
 
 def define_cache_flag() -> None:

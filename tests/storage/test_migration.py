@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.config import Config, load_config, save_config
 from seq2seq.storage.decoding_config import DecodingConfig
 from seq2seq.storage.migration import BEFORE_5, FORMAT_VERSION, migrate
-from seq2seq.storage.run import keep_before_5
+from seq2seq.storage.run import Run
 from seq2seq.storage.training_config import TrainingConfig
 from tests.support.runs import change_metadata, run_config, stopped_run, train_cheaply
 
@@ -112,13 +113,17 @@ def test_a_config_of_the_current_version_is_migrated_to_itself():
     assert migrate(content, Path("a")) == content | {"data": BEFORE_5["data"]}
 
 
-def test_a_run_keeps_the_earlier_form_of_texts_that_its_config_file_does_not_set():
+def test_a_run_keeps_the_earlier_form_of_texts_that_its_config_file_does_not_set(tmp_path):
     """A config file of an older run does not have the fields that a later version has added."""
     old = Config(data=DataConfig(**BEFORE_5["data"]), decoding=DecodingConfig(clean_source=False))
-    for previous in (old, Config()):
-        assert keep_before_5(Config(), previous) == previous
-    chosen = Config(data=DataConfig(normalization="nfkc"))
-    assert keep_before_5(chosen, old).data == DataConfig(normalization="nfkc", nfc=False)
+    with closing(Run(tmp_path)) as run:
+        for previous in (old, Config()):
+            save_config(previous, tmp_path / "config.json")
+            assert run.resume_config(Config()) == previous
+        save_config(old, tmp_path / "config.json")
+        chosen = Config(data=DataConfig(normalization="nfkc"))
+        with pytest.raises(UserError, match="data.normalization 'nmt_nfkc' → 'nfkc'; keep"):
+            run.resume_config(chosen)
 
 
 def set_version(run, version):

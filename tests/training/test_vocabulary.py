@@ -48,6 +48,18 @@ def test_each_tag_of_the_training_corpus_is_one_piece_of_the_source_vocabulary(
         assert source.encode(f"{tag} eins").count(source.id_of(tag)) == 1
 
 
+@pytest.mark.parametrize("kind", ["unigram", "characters"])
+def test_decomposed_tags_and_user_defined_pieces_are_composed(kind, config, tmp_path):
+    """As the texts in which they occur; é can be one character or two."""
+    composed, decomposed = ">>é<<", ">>e\u0301<<"
+    config.data.tokenizer = kind
+    config.data.corpus = config.data.corpus.replace(TAGS[0], decomposed)
+    config.data.user_defined = "<e\u0301>"
+    source, _ = tokenizers_of(config, tmp_path / "run")
+    for piece in (composed, "<é>"):
+        assert source.encode(f"{piece} eins").count(source.id_of(piece)) == 1
+
+
 @pytest.mark.parametrize("kind", ["unigram", "words"])
 def test_a_tag_that_occurs_in_words_is_a_warning(kind, config):
     """Of a vocabulary of words a tag is only a whole word."""

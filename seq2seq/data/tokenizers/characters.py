@@ -85,11 +85,9 @@ class Characters:
         return tuple(word for word in words if self._unknown_id in self._tokenizer.encode(word))
 
     def rewritten(self, text: str, ids: Sequence[int]) -> str | None:
-        """The text of `ids`, those of `text`, if it differs from it by more than white space and
-        unknown tokens: what the normalisation of the vocabulary has rewritten."""
+        """The text of `ids`, those of a `text` without unknown tokens, if it differs by more than
+        white space: what the normalisation of the vocabulary has rewritten."""
         if self._entries or all(self._examine(c).returns for c in set(text)):
-            return None
-        if self._unknown_id in ids:
             return None
         again = self._tokenizer.decode(ids)
         return again if again.split() != text.split() else None

@@ -45,7 +45,8 @@ def test_training_data_is_reported_where_a_vocabulary_lacks_or_rewrites_it():
     notes = {}
     for normalization in ("nmt_nfkc", "identity"):
         tokenizer = tokenizer_of([*SOURCE, *TARGETS, "1⁄2"], normalization=normalization)
-        kept = encode_pairs(texts, tokenizer, tokenizer, DataConfig(), of_texts := {})[1]
+        around = DataConfig(source_begin="b", target_begin="b", source_end="b")  # no text
+        kept = encode_pairs(texts, tokenizer, tokenizer, around, of_texts := {})[1]
         assert len(kept) == 20
         counts = Counts(kept=20, notes=of_texts)
         assert Counts.from_json(json.loads(json.dumps(counts.to_json()))) == counts
@@ -99,6 +100,8 @@ def test_what_a_vocabulary_has_is_never_replaced():
     assert spaced.clean("می\u200cخواهم Hu\u200cnd") == ("می\u200cخواهم Hund", ("\u200c",))
     unspaced = Characters(tokenizer_of(["می خواهم Hund"] * 5))
     assert unspaced.clean("می\u200cخواهم Hu\u200cnd") == ("میخواهم Hund", ("\u200c",))
+    hyphen = Characters(tokenizer_of(["Hu\u00adnd"], "words"))  # in a piece, but no piece alone
+    assert hyphen.clean("Hu\u00adnd") == ("Hu\u00adnd", ())
     words = Characters(tokenizer_of(SENTENCES, "words"))
     assert words.clean("Hu\u00adnd\u00a0\tＦisch") == ("Hund\u00a0\tFisch", ("\u00ad", "Ｆ"))
 

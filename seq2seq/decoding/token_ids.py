@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from seq2seq.data.config import DataConfig, nfc
-from seq2seq.data.tokenizers.characters import characters_of
+from seq2seq.data.config import DataConfig
+from seq2seq.data.tokenizers.characters import characters_of, find_piece
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.languages import LineAffixes
@@ -72,8 +72,7 @@ def piece_ids(
     and for the end token unless it is only not the first one."""
     ids = []
     for piece in getattr(decoding, option).split():
-        id_ = tokenizer.id_of(piece)
-        id_ = tokenizer.id_of(nfc(piece)) if id_ is None else id_
+        id_ = find_piece(tokenizer, piece)
         if id_ is None or (id_ == end_id and option != "suppress_first"):
             verb = "forced" if option == "forced_prefix" else "suppressed"
             raise UserError(

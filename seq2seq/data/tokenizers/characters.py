@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
+from seq2seq.data.config import nfc
 from seq2seq.data.special_tokens import LIST_SPECIALS
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 
@@ -136,6 +137,12 @@ class Character(NamedTuple):
 
     is_unknown: bool
     returns: bool  # unchanged
+
+
+def find_piece(tokenizer: Tokenizer, piece: str) -> int | None:
+    """The id of a piece that a user names, with composed characters if it has none as it is."""
+    token = tokenizer.id_of(piece)
+    return tokenizer.id_of(nfc(piece)) if token is None else token
 
 
 _cached: Callable[[Any], Characters] = lru_cache(maxsize=4)(Characters)

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from seq2seq.data.config import LANGUAGES, DataConfig
+from seq2seq.data.tokenizers.characters import find_piece
 from seq2seq.data.tokenizers.languages import language_id
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.runtime.errors import CONFIGURATION, UserError
@@ -72,7 +73,7 @@ def _id(
         if not tokenizer.languages and (token := tokenizer.id_of(code)) is not None:
             return token
         return language_id(tokenizer.languages, code, shown, error_code)
-    token = tokenizer.id_of(piece)
+    token = find_piece(tokenizer, piece)
     if token is None:
         raise UserError(
             CONFIGURATION,

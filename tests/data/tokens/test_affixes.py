@@ -8,6 +8,7 @@ import pytest
 from seq2seq.data.batching.batches import fixed_batches
 from seq2seq.data.config import DataConfig
 from seq2seq.data.special_tokens import Special
+from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokens.affixes import Affixes, affixes_of
 from seq2seq.data.tokens.encoding import encode_pairs
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
@@ -54,6 +55,12 @@ def test_rows_of_training_equal_rows_made_by_hand(fields, affixes):
     lengths = [len(row) for row in sources]
     segments = np.repeat([1, 2, 0], [*lengths, 40 - sum(lengths)])
     assert (batch.source_segments[0] == segments).all()
+
+
+def test_a_piece_may_be_typed_with_decomposed_characters():
+    letters = ListTokenizer("characters", "é\n".encode())
+    affixes = affixes_of(DataConfig(source_begin="e\u0301", target_begin="é"), (letters, letters))
+    assert affixes.source_begin == affixes.target_begin == (4,)
 
 
 def test_the_tokens_around_texts_count_in_the_lengths_of_rows():

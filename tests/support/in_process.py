@@ -11,8 +11,9 @@ import os
 import sys
 import tempfile
 from types import ModuleType
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
+import jax
 from absl import app, flags
 
 from seq2seq.runtime.command import code_and_message, parse_flags
@@ -21,9 +22,15 @@ from seq2seq.training import dry_run
 from tests.support.forked import Done
 from tests.support.traced import shared_steps
 
+# The functions that modules of this project call first when they use devices.
+USES = "devices local_devices local_device_count device_count default_backend device_put".split()
 
-def call_in_process(script: ModuleType, *arguments, stdin: bytes = b"", cwd=os.curdir) -> Done:
-    """The result of `run` of a command's module; an error is its line on stderr."""
+
+def call_in_process(
+    script: ModuleType, *arguments, stdin: bytes = b"", cwd=os.curdir, devices: bool = True
+) -> Done:
+    """The result of `run` of a command's module; an error is its line on stderr. Without `devices`,
+    any use of one is an error."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     app.define_help_flags()  # once in a process
     known = set(flags.FLAGS)
@@ -36,6 +43,7 @@ def call_in_process(script: ModuleType, *arguments, stdin: bytes = b"", cwd=os.c
         patch.object(sys, "argv", command),
         replaced_settings(script),
         shared_steps(),
+        contextlib.nullcontext() if devices else no_devices(),
     ):
         try:
             script.run()
@@ -48,6 +56,7 @@ def call_in_process(script: ModuleType, *arguments, stdin: bytes = b"", cwd=os.c
             for name in set(flags.FLAGS) - known:
                 delattr(flags.FLAGS, name)
             flags.FLAGS.unparse_flags()
+            sys.modules.pop("config_config", None)  # of --config: another one would extend it
     return Done(code, out.getvalue(), err.getvalue().splitlines(), 0)
 
 
@@ -60,6 +69,16 @@ def standard_input(content: bytes):
         with open(file.fileno(), encoding="utf-8", closefd=False) as text:
             with patch.object(sys, "stdin", text):
                 yield
+
+
+@contextlib.contextmanager
+def no_devices():
+    """A context in which the functions of USES raise."""
+    with contextlib.ExitStack() as stack:
+        for name in USES:
+            refuse = Mock(side_effect=AssertionError("a device is used"))
+            stack.enter_context(patch.object(jax, name, refuse))
+        yield
 
 
 @contextlib.contextmanager

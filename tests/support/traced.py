@@ -6,7 +6,7 @@ from functools import cache
 from unittest import mock
 
 from seq2seq.storage.config import TrainingConfig
-from seq2seq.training import step, trainer
+from seq2seq.training import dry_run, step, trainer
 from seq2seq.training.optimizer import learning_rate_schedule
 
 SHARED = {}
@@ -20,7 +20,7 @@ OTHER_FIELDS = (
 
 @contextmanager
 def shared_steps():
-    """A context in which a Trainer reuses the programs of earlier ones."""
+    """A context in which a Trainer or a dry run reuses the programs of earlier ones."""
     with ExitStack() as stack:
         replacements = {
             "make_train_step": shared(trainer.make_train_step),
@@ -30,6 +30,11 @@ def shared_steps():
         }
         for name, replacement in replacements.items():
             stack.enter_context(mock.patch.object(trainer, name, replacement))
+        dry_run_steps = {
+            "make_train_step": replacements["make_train_step"],
+            "pmap_train_step": replacements["parallel_train_step"],
+        }
+        stack.enter_context(mock.patch.multiple(dry_run, **dry_run_steps))
         init_function = shared(step.init_function, "seed")
         stack.enter_context(mock.patch.object(step, "init_function", init_function))
         yield

@@ -1,17 +1,21 @@
 """train.py and decode.py end to end; each invalid input ends in one line.
 
-All commands are processes except for the training that the tests share.
+Commands run in this process, except where a process shows what this one cannot: standard streams,
+signals, the exit, and that no device is used.
 """
 
 import json
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import seq2seq.decode
 import seq2seq.train
+from seq2seq.decoding.translator import Translator
 from tests.support.forked import call_forked, environment_of, start_with_stderr
 from tests.support.in_process import call_in_process
 from tests.support.runs import state_bytes
@@ -19,10 +23,10 @@ from tests.support.tiny import write_corpus
 
 ROOT = Path(__file__).parent.parent
 KOREAN_ENGLISH = ROOT / "configs" / "korean_english.py"
-# A training on four devices has the programs of the trainings in other tests, except its search.
+# A training on four devices has the programs of the trainings in other tests.
 TINY = (
     f"--config={ROOT / 'tests' / 'support' / 'tiny.py'} --config.training.num_steps=6 "
-    "--config.training.log_every=100 --config.decoding.beam_size=4"
+    "--config.training.log_every=100"
 ).split()
 
 
@@ -33,8 +37,9 @@ def run(*arguments, stdin=b"", cwd=ROOT, devices=True):
     return call_forked(arguments, stdin, cwd, devices, environment)[:3]
 
 
-def train(*arguments):
-    return run(ROOT / "train.py", *arguments, devices=4)
+def train(*arguments, devices=True):
+    """The same of train.py in this process."""
+    return call_in_process(seq2seq.train, *arguments, devices=devices)[:3]
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +60,15 @@ def trained(tmp_path_factory):
 
 
 def decode(trained, *arguments, stdin=b"", devices=True):
-    path = trained[0]
-    return run(
-        ROOT / "decode.py",
-        f"--workdir={path / 'run'}",
-        *arguments,
-        stdin=stdin,
-        devices=devices,
-    )
+    """The same of decode.py."""
+    workdir = f"--workdir={trained[0] / 'run'}"
+    command = seq2seq.decode, workdir, *arguments
+    return call_in_process(*command, stdin=stdin, devices=devices)[:3]
+
+
+def decode_as_process(trained, *arguments, stdin=b"", devices=True):
+    command = ROOT / "decode.py", f"--workdir={trained[0] / 'run'}", *arguments
+    return run(*command, stdin=stdin, devices=devices)
 
 
 def test_training_says_what_it_does_and_ends_with_results(trained):
@@ -136,7 +142,7 @@ def test_a_run_resumed_by_its_workdir_is_bit_identical_to_an_uninterrupted_one(t
     shutil.copytree(whole, interrupted)
     shutil.rmtree(interrupted / "checkpoints" / "6")
     shutil.rmtree(interrupted / "average")
-    code, out, err = train(f"--workdir={interrupted}")
+    code, out, err = run(ROOT / "train.py", f"--workdir={interrupted}", devices=4)
     assert code == 0 and "resumed at step 4" in err and not any("changed:" in x for x in err)
     assert out == trained[1]
     assert state_bytes(interrupted) == state_bytes(whole)
@@ -160,7 +166,7 @@ def test_the_config_fields_are_listed_without_a_device():
 def test_the_config_of_a_misspelled_run_is_not_listed(tmp_path):
     """The listed values would be those of the built-in corpus."""
     workdir = f"--workdir={tmp_path / 'rnu'}"
-    code, out, err = run(ROOT / "train.py", workdir, "--help_config", devices=False)
+    code, out, err = train(workdir, "--help_config", devices=False)
     assert (code, out, len(err)) == (2, "", 1) and "holds no run" in err[0]
 
 
@@ -185,7 +191,8 @@ def test_sigterm_saves_the_step_and_the_same_command_goes_on(trained, tmp_path):
     assert last == "stopped by SIGTERM; run the same command to resume"
     step = int(re.fullmatch(r"saved step (\d+)", saved)[1])
     assert (tmp_path / "run" / "checkpoints" / str(step) / "params").is_dir()
-    code, _, err = train(*flags, f"--config.training.num_steps={step + 2}")
+    flags += (f"--config.training.num_steps={step + 2}",)
+    code, _, err = run(ROOT / "train.py", *flags, devices=4)
     assert code == 0 and f"resumed at step {step}" in err
 
 
@@ -203,15 +210,7 @@ def test_each_input_line_gives_one_output_line_in_order(trained):
     assert re.fullmatch(r"9 lines, 2 blank, 1 truncated, [\d.]+ s, [\d.,]+ lines/s", err[-1])
 
 
-TRANSLATE = """
-import sys
-from seq2seq import Translator
-translator = Translator.load(sys.argv[1], max_extra_length=1, alpha=1.0)
-print("\\n".join(translator.translate(sys.stdin.read().split("\\n"))), end="")
-"""
-
-
-def test_translator_equals_the_command_line_and_files_equal_pipes(trained, tmp_path):
+def test_translator_equals_the_command_line_and_files_equal_pipes(trained):
     path = trained[0]
     lines = ["eins zwei", "", "drei vier fünf sechs", "sieben", "acht elf neun"]
     source, output, reference = (path / name for name in ("in.txt", "out.txt", "ref.txt"))
@@ -231,11 +230,8 @@ def test_translator_equals_the_command_line_and_files_equal_pipes(trained, tmp_p
     _, piped, _ = decode(trained, *options, stdin=source.read_bytes())
     assert output.read_text(encoding="utf-8") == piped
     assert decode(trained, stdin=source.read_bytes())[1] != piped  # the options take effect
-    (tmp_path / "translate.py").write_text(TRANSLATE)
-    code, translated, err = run(
-        tmp_path / "translate.py", path / "run", stdin=source.read_bytes(), cwd=ROOT
-    )
-    assert (code, translated) == (0, piped), err
+    translator = Translator.load(path / "run", max_extra_length=1, alpha=1.0)
+    assert translator.translate(lines) == piped.split("\n")[:-1]
     code, _, err = decode(trained, f"--input={source}", f"--output={output}", devices=False)
     assert code == 6 and "--overwrite" in err[0]
 
@@ -305,6 +301,10 @@ BAD_TRAINING = {
 }
 
 
+# Of the errors at each end of the checks, also in a process that cannot use a device.
+LAST_CHECKS = "--xyzzy=1", "--config.data.corpus=tsv:{d}/long.tsv", "--nbest=9"
+
+
 @pytest.mark.parametrize("flag", BAD_TRAINING)
 def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
     (tmp_path / "broken.py").write_text("def get_config(:\n")
@@ -321,14 +321,9 @@ def test_bad_training_input_is_one_line_before_any_device(flag, tmp_path):
     (tmp_path / "long.tsv").write_bytes((b"x " * 100 + b"\t" + b"y " * 100 + b"\n") * 2)
     workdir = [] if flag.startswith("--workdir") else [f"--workdir={tmp_path / 'run'}"]
     default = [] if flag.startswith("--config=") else [f"--config={KOREAN_ENGLISH}"]
-    code, out, err = run(
-        ROOT / "train.py",
-        *default,
-        *flag.format(d=tmp_path).split(),
-        *workdir,
-        "--config.data.tokenizer=words",
-        devices=False,
-    )
+    flags = *default, *flag.format(d=tmp_path).split(), *workdir, "--config.data.tokenizer=words"
+    call = partial(run, ROOT / "train.py") if flag in LAST_CHECKS else train
+    code, out, err = call(*flags, devices=False)
     expected_code, part = BAD_TRAINING[flag]
     assert (code, out) == (expected_code, ""), err
     errors = [line for line in err if line.startswith("error: ")]
@@ -355,7 +350,8 @@ BAD_DECODING = {
 
 @pytest.mark.parametrize("flag", BAD_DECODING)
 def test_invalid_decoding_input_is_one_line_before_any_device_is_used(flag, trained, tmp_path):
-    code, out, err = decode(trained, *flag.format(d=tmp_path).split(), devices=False)
+    call = decode_as_process if flag in LAST_CHECKS else decode
+    code, out, err = call(trained, *flag.format(d=tmp_path).split(), devices=False)
     expected_code, part = BAD_DECODING[flag]
     assert (code, out, len(err)) == (expected_code, "", 1), err
     assert err[0].startswith("error: ") and part in err[0]
@@ -367,7 +363,7 @@ def test_a_config_that_does_not_fit_the_parameters_is_refused(trained, tmp_path)
     changed = config.read_text().replace('"num_heads": 2', '"num_heads": 4')
     assert changed != config.read_text()
     config.write_text(changed)
-    code, out, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", stdin=b"a b\n")
+    code, out, err = decode([tmp_path], stdin=b"a b\n")
     assert (code, out) == (4, "") and "does not fit config.json's model" in err[-1], err
 
 
@@ -380,9 +376,9 @@ def test_a_vocabulary_that_does_not_fit_is_refused(trained, tmp_path):
     for words in (b"eins\nzwei", same_size):
         tokenizer = ListTokenizer("words", words)
         save_tokenizers(str(tmp_path / "run" / "vocab"), tokenizer, tokenizer)
-        code, _, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", devices=False)
+        code, _, err = decode([tmp_path], devices=False)
         assert code == 4 and "does not fit the checkpoint" in err[0] and len(err) == 1
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     shutil.rmtree(tmp_path / "run" / "average")
-    code, _, err = run(ROOT / "decode.py", f"--workdir={tmp_path / 'run'}", devices=False)
+    code, _, err = decode([tmp_path], devices=False)
     assert code == 4 and "no checkpoint" in err[0] and len(err) == 1

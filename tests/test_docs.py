@@ -10,6 +10,8 @@ import sys
 import tomllib
 from dataclasses import fields
 from functools import cache, partial
+from importlib import import_module
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 import jax
@@ -34,7 +36,7 @@ from tests.support.documents import (
     sections,
     table_rows,
 )
-from tests.support.forked import call_forked
+from tests.support.in_process import call_in_process, call_main
 
 FOLDERS = (
     "seq2seq|runtime|model|data|storage|interop|training|decoding|configs|scripts|examples|"
@@ -59,7 +61,11 @@ def flags_of(script: str) -> set[str]:
             [sys.executable, path, "--help"], capture_output=True, text=True, check=True
         )
         return set(re.findall(r"--([\w-]+)", shown.stdout))
-    shown = call_forked([path, "--helpxml"])
+    name = script.removesuffix(".py").replace("/", ".")
+    module = import_module(name if name.startswith("benchmarks.") else f"seq2seq.{name}")
+    run = partial(call_main, module.define_flags, module.main)  # benchmarks have no `run`
+    with patch.object(module, "run", run, create=True):
+        shown = call_in_process(module, "--helpxml")
     return {flag.findtext("name") for flag in ElementTree.fromstring(shown.out).iter("flag")}
 
 

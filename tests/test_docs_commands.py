@@ -1,4 +1,7 @@
-"""The commands of README.md and the guides run, with a tiny model; those of the guides are slow."""
+"""The commands of README.md and the guides run, with a tiny model; those of the guides are slow.
+
+They run in this process. tests/test_commands.py starts train.py and decode.py as processes.
+"""
 
 import json
 import os
@@ -24,6 +27,7 @@ from seq2seq.training.step import init_state, make_train_step
 from tests.support.documents import ROOT, TEXTS, Command, commands, fenced
 from tests.support.forked import call_forked
 from tests.support.in_process import call_in_process
+from tests.support.models.quick_search import quick_searches
 from tests.support.models.tiny_marian import sentencepiece, write_marian
 from tests.support.models.tiny_pretrained import write_fairseq, write_t5
 from tests.support.models.tiny_tokenizers import model, write, write_multilingual_run
@@ -33,7 +37,7 @@ from tests.support.tiny import WORDS, tiny_flags
 
 def write_inputs(path: Path) -> None:
     """Write the files that the commands of the documents read."""
-    lines = [" ".join(WORDS[i : i + 3]) for i in range(8)] * 8
+    lines = [" ".join(WORDS[i : i + 3]) for i in range(9)] * 8  # all words, as in `write_corpus`
     for name in ("train.de", "valid.de", "test.de", "news.de"):
         (path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name in ("train.en", "valid.en", "test.en"):
@@ -61,16 +65,16 @@ def write_inputs(path: Path) -> None:
             file.write_bytes((path / f"{split}.{language}").read_bytes())
 
 
-def run_command_in(
-    path: Path, command: Command, tokenizer: str, in_process: bool, is_dry: bool
-) -> None:
-    """Run a Python command in a directory, a training with the sizes of a tiny run; with `is_dry`,
-    a dry run of it, which in this process traces a step."""
+def run_command_in(path: Path, command: Command, tokenizer: str, is_dry: bool) -> None:
+    """Run a Python command in a directory, a training with the programs of other tests; with
+    `is_dry`, a dry run of it, which traces a step."""
     script, *arguments = *command.words[1:], *["--dry_run"] * is_dry
     arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
     if script == "train.py":
-        parts = ["model"] if "init_from" not in str(command) else []
-        arguments += tiny_flags(*parts, "training", "decoding")
+        if "init_from" not in str(command):
+            arguments += [*tiny_flags("model"), "--config.model.norm=post"]
+            arguments += ["--config.model.dropout=0.1"]
+        arguments += tiny_flags("training", "decoding")
         arguments += ["--config.decoding.beam_size=4"]
     if script in ("train.py", "scripts/prepare_corpus.py"):
         arguments += tiny_flags("data")
@@ -86,7 +90,7 @@ def run_command_in(
             (path / word.removeprefix("--output=")).unlink(missing_ok=True)
     stdin = (path / command.stdin).read_bytes() if command.stdin else b""
     stdin = command.echoed.encode() if command.echoed else stdin
-    if in_process and (ROOT / script).exists():
+    if (ROOT / script).exists():
         module = import_module("seq2seq." + script.removesuffix(".py").replace("/", "."))
         step = trace_one_step if is_dry else dry_run.do_one_step
         with (
@@ -143,10 +147,9 @@ def commands_of(name: str) -> list[Command]:
 
 def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
     """Run the quick commands of a document, without the translations that are in README.md too, and
-    return their number. Those of README.md are processes, the others run in this one."""
+    return their number."""
     write_inputs(path)
-    in_process = name != "README.md"
-    tested = set(map(str, commands_of("README.md"))) if in_process else set()
+    tested = set(map(str, commands_of("README.md"))) if name != "README.md" else set()
     run = [
         command
         for command in commands_of(name)
@@ -166,7 +169,7 @@ def run_document(path: Path, name: str, tokenizer: str = "bpe") -> int:
                 directory.symlink_to(path / "runs" / "mine")
         other_commands = run[:number] + run[number + 1 :]
         is_dry = is_training_of_unused_run(command, other_commands)
-        run_command_in(path, command, tokenizer, in_process, is_dry)
+        run_command_in(path, command, tokenizer, is_dry)
     return len(run)
 
 
@@ -179,16 +182,17 @@ def is_training_of_unused_run(command: Command, other_commands: list[Command]) -
     return not any(name.search(str(other_command)) for other_command in other_commands)
 
 
-def test_the_commands_of_the_readme_run(tmp_path):
-    assert run_document(tmp_path, "README.md", "words") >= 7
-    assert (tmp_path / "news.en").read_text(encoding="utf-8").count("\n") == 64
+def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
+    """tests/test_commands.py searches with the trained model."""
+    with quick_searches():
+        assert run_document(tmp_path, "README.md", "words") >= 7
+    assert (tmp_path / "news.en").read_text(encoding="utf-8").count("\n") == 72
     assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 4
     (code,) = (block for block in fenced(TEXTS["README.md"], "python") if "Translator" in block)
-    (tmp_path / "example.py").write_text(code + "print(translator.translate(['eins'], nbest=2))")
-    done = call_forked(
-        [tmp_path / "example.py"], cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}
-    )
-    assert done.code == 0 and done.out.startswith("[["), done.err[-3:]
+    monkeypatch.chdir(tmp_path)
+    with quick_searches():
+        exec(code + "print(translator.translate(['eins'], nbest=2))", {})
+    assert capsys.readouterr().out.startswith("[[")
 
 
 def write_models(path: Path) -> None:

@@ -36,10 +36,14 @@ def test_the_search_over_a_table_gives_the_log_probabilities_of_the_table():
         np.testing.assert_allclose(log_prob, expected, rtol=1e-5)
 
 
+# As for a user who does not set JAX_COMPILATION_CACHE_DIR, which jax has read at its import.
+NO_CACHE = "import jax\njax.config.update('jax_compilation_cache_dir', None)\n"
+
+
 def printed_words(path: Path, script: str, **environment: str) -> list[str]:
     """The words that a Python script prints, without devices in XLA_FLAGS."""
-    (path / "script.py").write_text(script, encoding="utf-8")
-    base_environment = {"PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": ""}
+    (path / "script.py").write_text(NO_CACHE + script, encoding="utf-8")
+    base_environment = {"PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
     done = call_forked([path / "script.py"], environment=base_environment | environment)
     assert done.code == 0, done.err
     return done.out.split()

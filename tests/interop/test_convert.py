@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
@@ -22,7 +23,7 @@ from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.inputs import prepare_data
 from seq2seq.training.parallel import pmap_eval_step
 from seq2seq.training.vocabulary import find_tokenizers
-from tests.support.forked import call_forked
+from tests.support.in_process import call_in_process
 from tests.support.models.tiny_marian import SENTENCES, write_marian
 from tests.support.runs import run_training
 from tests.support.tiny import StopAfter, tiny_config
@@ -32,7 +33,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def call(script, *arguments, stdin=""):
-    code, out, err, _ = call_forked([ROOT / script, *arguments], stdin.encode(), devices=4)
+    module = import_module("seq2seq." + script.removesuffix(".py").replace("/", "."))
+    code, out, err, _ = call_in_process(module, *arguments, stdin=stdin.encode())
     return code, out, "".join(f"{line}\n" for line in err)
 
 

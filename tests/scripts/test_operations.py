@@ -19,6 +19,7 @@ from seq2seq.scripts import checkpoints
 from seq2seq.storage import run_files
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.training_config import TrainingConfig, profile_steps
+from seq2seq.training import trainer
 from seq2seq.training.memory_check import failed_allocation, out_of_memory_message
 from seq2seq.training.step import TrainState
 from tests.support.event_files import tensorboard_points
@@ -50,33 +51,11 @@ def get_config():
     sys.stderr.write = write_or_kill
     return Config()
 """
-# A config file whose training step raises an out-of-memory error.
-BAD_CONFIG = """
-import jax
-
-from seq2seq.storage.config import Config
-from seq2seq.training import trainer
-
-def get_config():
-    def parallel_train_step(_):
-        def step(state, batch):
-            raise jax.errors.JaxRuntimeError(
-                "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes.")
-        step.lower = step
-        return step
-    trainer.parallel_train_step = parallel_train_step
-    return Config()
-"""
 
 
-def call(script, *flags, devices=True):
-    """(exit code, stdout, lines of stderr) of a command in a process of its own."""
-    return call_forked([ROOT / script, *flags], devices=devices, environment={"XLA_FLAGS": ""})[:3]
-
-
-def train(*flags):
-    """The same of train.py in this process."""
-    return call_in_process(seq2seq.train, *flags)[:3]
+def train(*flags, devices=True):
+    """(exit code, stdout, lines of stderr) of train.py in this process."""
+    return call_in_process(seq2seq.train, *flags, devices=devices)[:3]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +78,9 @@ def resumed(directory):
     flags = f"--workdir={directory / 'run'}", "--config.training.profile=2:3"
     killed = directory / "killed.py"
     killed.write_text(KILLED_CONFIG)
-    code, _, err = call("train.py", *training(directory, *flags, config=killed))
+    # With the devices of this process, both use the same programs, which the first one compiles.
+    command = [ROOT / "train.py", *training(directory, *flags, config=killed)]
+    code, _, err, _ = call_forked(command, devices=jax.local_device_count())
     assert code == -signal.SIGKILL and any(line.startswith("saved step 4") for line in err), err
     code, _, err = train(*training(directory, *flags))
     assert code == 0, err
@@ -128,7 +109,7 @@ def test_a_dry_run_logs_the_same_as_the_run_and_leaves_no_file(directory, resume
 
 def test_a_dry_run_of_an_existing_run_makes_the_checks_of_a_resume(directory, resumed):
     flags = f"--workdir={resumed}", "--dry_run", "--config.model.d_ff=32"
-    code, _, err = call("train.py", *training(directory, *flags), devices=False)
+    code, _, err = train(*training(directory, *flags), devices=False)
     assert code == 2 and f"{resumed} was trained with" in err[-1] and "d_ff 16 → 32" in err[-1]
     code, _, err = train(*training(directory, *flags[:2], "--config.training.keep=1000000000"))
     assert code == 6 and "lower training.keep" in err[-1]
@@ -175,10 +156,12 @@ def test_a_run_records_its_commands_versions_and_hosts(resumed):
     assert len(facts["resumed"]) == 1
 
 
-def test_an_out_of_memory_error_gives_advice_and_logs_the_traceback(directory):
-    (directory / "bad.py").write_text(BAD_CONFIG)
-    workdir = f"--workdir={directory / 'short'}"
-    code, _, err = call("train.py", *training(directory, workdir, config=directory / "bad.py"))
+def test_an_out_of_memory_error_gives_advice_and_logs_the_traceback(directory, monkeypatch):
+    message = "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes."
+    step = mock.Mock(side_effect=jax.errors.JaxRuntimeError(message))
+    step.lower = step
+    monkeypatch.setattr(trainer, "parallel_train_step", lambda _: step)
+    code, _, err = train(*training(directory, f"--workdir={directory / 'short'}"))
     assert code == 2
     assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be allocated")
     for part in (
@@ -297,7 +280,7 @@ def test_chosen_steps_are_averaged_into_a_checkpoint_that_is_decoded(resumed, tm
     assert [line.split()[0] for line in out.splitlines()] == ["12", "mean-2", "average"]
     corrupted = max((run / "checkpoints" / "mean-2").rglob("*"), key=lambda p: p.stat().st_size)
     corrupted.write_bytes(corrupted.read_bytes()[:-1] + b"\0")
-    code, _, err = call("decode.py", *flags, devices=False)
+    code, _, err, _ = call_in_process(seq2seq.decode, *flags, devices=False)
     assert code == 4 and "mean-2 is damaged" in err[0] and "--checkpoint=12" in err[0]
     done = average("--steps=12", "--overwrite")
     assert (done.code, done.err) == (0, []) and load_params(run, "mean-2")
@@ -312,7 +295,7 @@ def test_the_average_of_steps_with_a_moving_average_is_that_of_the_moving_averag
         stored.wait()
     stored.close()
     flags = f"--workdir={tmp_path / 'run'}", "--steps=1,2", "--output=tmp"
-    assert call("scripts/checkpoints.py", "average", *flags)[0] == 0
+    assert call_in_process(checkpoints, "average", *flags).code == 0
     again = Checkpoints(tmp_path / "run", keep=2, every=1, log=print)  # deletes what saves left
     again.close()
     assert load_params(tmp_path / "run", "tmp")["w"].tolist() == [4.0, 4.0, 4.0]

@@ -21,7 +21,6 @@ from seq2seq.scripts.pages.report_sections import (
 from seq2seq.scripts.pages.run_records import read_records
 from seq2seq.scripts.report import attention_html, report_html, with_unique_names
 from tests.scripts.made_run import REFERENCE, SIGNATURE, SOURCE, STEPS, loss_at, made_run
-from tests.support.forked import call_forked
 from tests.support.in_process import call_in_process
 
 ROOT = Path(__file__).parents[2]
@@ -251,8 +250,8 @@ def test_the_page_is_report_html_in_the_current_directory_by_default(tmp_path, m
 def test_the_command_writes_a_page_of_two_runs_without_a_model(tmp_path):
     paths = [made_run(tmp_path / name) for name in ("one", "two")]
     options = "--noattention", f"--output={tmp_path / 'a.html'}"
-    command = [ROOT / "scripts" / "report.py", *options]
-    done = call_forked([*command, f"--workdir={paths[0]},{paths[1]}"], devices=0)
+    workdirs = f"--workdir={paths[0]},{paths[1]}"
+    done = call_in_process(report, *options, workdirs, devices=False)
     assert done.code == 0, done.err
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "<h1>Comparison of one and two</h1>" in page

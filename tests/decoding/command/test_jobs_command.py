@@ -1,4 +1,4 @@
-"""decode.py as a process: formats, shards, scoring, kills, and invalid input."""
+"""decode.py: formats, shards, scoring, kills and signals of a process, and invalid input."""
 
 import gzip
 import json
@@ -45,7 +45,12 @@ def command(path, *flags):
     return [ROOT / "decode.py", f"--workdir={path / 'run'}", *flags]
 
 
-def decode(path, *flags, stdin=b""):
+def decode(path, *flags, **options):
+    """(exit code, stdout, lines of stderr) of decode.py in this process."""
+    return call_in_process(seq2seq.decode, f"--workdir={path / 'run'}", *flags, **options)[:3]
+
+
+def decode_as_process(path, *flags, stdin=b""):
     return call_forked(command(path, *flags), stdin, environment={"XLA_FLAGS": ""})[:3]
 
 
@@ -152,7 +157,7 @@ def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     parts = tmp_path / "killed.txt.parts"
     process = job_with_saved_results(path, killed, *flags)
     process.send_signal(signal.SIGSTOP)
-    code, _, err = decode(path, *flags, f"--output={killed}")
+    code, _, err = decode_as_process(path, *flags, f"--output={killed}")
     assert code == 6 and f"(process {process.pid} on " in err[-1]
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -161,12 +166,12 @@ def test_a_killed_job_resumes_and_its_output_is_byte_identical(run, tmp_path):
     saved = [json.loads(row)[0] for text in texts for row in text.splitlines()]
     repeated[saved[0]] = "elf zehn"
     long.write_text("".join(f"{line}\n" for line in repeated))
-    code, _, err = decode(path, *flags, f"--output={killed}")
+    code, _, err = decode_as_process(path, *flags, f"--output={killed}")
     assert code == 0
     assert any(line.startswith(f"{len(saved):,} lines are saved by an earlier run") for line in err)
     assert f"({len(saved) - 1} more reused from an earlier run)" in err[-1]
     few = "".join(f"{line}\n" for line in ["elf zehn", *lines]).encode()
-    code, once, _ = decode(path, *options, stdin=few)
+    code, once, _ = decode_as_process(path, *options, stdin=few)
     corrected, *other_lines = once.splitlines(keepends=True)
     assert code == 0 and len({*other_lines}) > 5 and len(other_lines) == 13
     expected = other_lines * 1000
@@ -213,22 +218,21 @@ def test_a_coprocess_gets_each_line_at_once_and_ends_at_the_first_signal(run, wh
     pipes = [tmp_path / name for name in ("stdin", "stdout", "stderr")]
     for pipe in pipes:
         os.mkfifo(pipe)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        process = Process(command(path), ENVIRONMENT, pipes)
-        # In the order in which the command opens them.
-        with (
-            open(pipes[0], "wb", buffering=0) as stdin,
-            open(pipes[1]) as stdout,
-            open(pipes[2]) as stderr,
-        ):
-            for line, expected in zip(lines[:5], whole.split("\n"), strict=False):
-                stdin.write(f"{line}\n".encode())
-                assert stdout.readline() == f"{expected}\n"
-            process.send_signal(number)
-            assert process.wait(timeout=60) == 128 + number
-            err = stderr.read().splitlines()
-        assert err[-1] == f"error: stopped by {number.name}"
-        assert not any("Tr" in line for line in err)
+    process = Process(command(path), ENVIRONMENT, pipes)
+    # In the order in which the command opens them.
+    with (
+        open(pipes[0], "wb", buffering=0) as stdin,
+        open(pipes[1]) as stdout,
+        open(pipes[2]) as stderr,
+    ):
+        for line, expected in zip(lines[:5], whole.split("\n"), strict=False):
+            stdin.write(f"{line}\n".encode())
+            assert stdout.readline() == f"{expected}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 128 + signal.SIGINT
+        err = stderr.read().splitlines()
+    assert err[-1] == "error: stopped by SIGINT"
+    assert not any("Tr" in line for line in err)
 
 
 def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
@@ -241,8 +245,8 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
         (("--format=jsonl",), "in.jsonl:10000: not JSON"),
         ((f"--target={tmp_path / 'target'}", "--mode=score"), "target ends after line 9999"),
     ):
-        done = call_forked(command(path, *flags, *more), devices=0)
-        assert done.code == 3 and len(done.err) == 1 and part in done.err[0]
+        code, _, err = decode(path, *flags, *more, devices=False)
+        assert code == 3 and len(err) == 1 and part in err[0]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "target"]
 
 
@@ -357,8 +361,8 @@ def test_a_file_with_the_name_of_stdin_is_not_read(run, whole, tmp_path):
     path, _ = run
     (tmp_path / "-").write_text("eins\n")
     content = (path / "in.txt").read_bytes()
-    done = call_forked(command(path, "--input=-"), content, tmp_path)
-    assert (done.code, done.out) == (0, whole), done.err
+    code, out, err = decode(path, "--input=-", stdin=content, cwd=tmp_path)
+    assert (code, out) == (0, whole), err
 
 
 def test_a_pipe_is_read_once_and_an_output_pipe_is_not_replaced(run, whole, tmp_path):
@@ -408,7 +412,7 @@ def test_references_and_a_baseline_that_are_not_parallel_are_refused_before_any_
     flags += [f"--input={path / 'in.txt'}", f"--output={tmp_path / 'out'}"]
     if short == "reference":
         flags.pop(1)
-    code, out, err = call_forked(command(path, *flags), devices=0)[:3]
+    code, out, err = decode(path, *flags, devices=False)
     other_flag = "--input" if short == "reference" else "--reference"
     assert (code, out, len(err)) == (3, "", 1), err
     assert f"--{short} is not parallel to {other_flag}: expected 13 lines, got 9" in err[0]

@@ -1,6 +1,7 @@
 """MarianMT directories: logits and searches equal those of transformers."""
 
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -199,6 +200,15 @@ def test_the_best_hypothesis_equals_that_of_transformers_in_its_settings(
         assert len({tuple(ids) for ((ids, _),) in expected.values()}) > 5
 
 
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory):
+    """A directory that can be opened. Tests must not change it."""
+    path = tmp_path_factory.mktemp("valid")
+    write_marian(path)
+    open_model(path, "best")
+    return path
+
+
 @pytest.mark.parametrize("field, value", [
     ("normalize_before", True), ("static_position_embeddings", False), ("model_type", "led"),
     ("activation_function", "tanh"), ("decoder_ffn_dim", 41), ("tie_word_embeddings", False),
@@ -216,9 +226,8 @@ def test_the_best_hypothesis_equals_that_of_transformers_in_its_settings(
     ("max_length", 1), ("length_penalty", 5), ("jax_transformer", {"validate": 1}),
     ("quantization_config", {"load_in_8bit": True}), ("tokenizer_class", "FooTokenizer"),
 ])  # fmt: skip
-def test_an_unsupported_field_is_refused_by_name(tmp_path: Path, field, value):
-    write_marian(tmp_path)
-    open_model(tmp_path, "best")
+def test_an_unsupported_field_is_refused_by_name(valid, tmp_path: Path, field, value):
+    shutil.copytree(valid, tmp_path, dirs_exist_ok=True)
     # The second one takes precedence; the last one names the class of the tokenizer.
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         content = json.loads((tmp_path / name).read_text()) | {field: value}

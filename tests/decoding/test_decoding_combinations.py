@@ -164,7 +164,7 @@ def assert_same_translations(row):
     assert np.median(errors) < USUAL[dtype] and max(errors) < LARGEST[dtype], row
 
 
-# The first rows have most of the pairs.
-@pytest.mark.parametrize("number", slow_except(range(5), range(len(ROWS))))
+# The fast rows have 49 of the 51 values and, of four such rows, the most pairs.
+@pytest.mark.parametrize("number", slow_except((0, 1, 2, 17), range(len(ROWS))))
 def test_a_translator_equals_the_slow_one(number):
     assert_same_translations(ROWS[number])

@@ -26,16 +26,17 @@ from seq2seq.interop.models import open_model
 from seq2seq.model import platforms
 from seq2seq.runtime.devices import FUSIONS
 from seq2seq.runtime.errors import UserError
+from seq2seq.scripts import export as export_command
 from seq2seq.scripts import load_exported
 from seq2seq.scripts.export import chosen_buckets, cleaning, exported, tokenizer_files
 from seq2seq.storage.config import Config
+from tests.support.in_process import call_in_process
 from tests.support.models.tiny_marian import SENTENCES, TAGS, write_marian
 from tests.support.models.tiny_tokenizers import write_multilingual_run
 from tests.support.tiny import WORDS, write_run
 from tests.test_commands import run
 
 ROOT = Path(__file__).parents[2]
-EXPORT = ROOT / "scripts" / "export.py"
 # Runs the file like `python FILE`; importing this project or most of its dependencies fails.
 ISOLATED = """
 import runpy, sys
@@ -80,8 +81,8 @@ def marian_lines():
             f">>xyz<< {SENTENCES[2]}", f"A {TAGS[0]}"]  # fmt: skip
 
 
-def export(trained, *arguments, devices=True):
-    return run(EXPORT, f"--workdir={trained / 'run'}", *arguments, devices=devices)
+def export(trained, *arguments):
+    return run(ROOT / "scripts" / "export.py", f"--workdir={trained / 'run'}", *arguments)
 
 
 def translate_isolated(file, text):
@@ -97,19 +98,12 @@ def translate_isolated(file, text):
     return done.stdout, done.stderr.decode().splitlines()
 
 
-@pytest.mark.parametrize(
-    "in_table, options",
-    [
-        (True, {}),
-        (False, dict(min_length=9, forced_prefix="<s> <s>")),
-        (True, dict(max_length_ratio=0.2, forced_prefix="<s> <s>")),
-    ],
-)
-def test_an_exported_program_gives_the_bits_of_an_engine(trained, monkeypatch, in_table, options):
-    """The bias is in the table, where mixed rounds it, or is added to the logits. The program
-    searches a queue of the smallest bucket on one device; empty rows have length 0."""
+def test_an_exported_program_gives_the_bits_of_an_engine(trained):
+    """The bias is in the table, where mixed rounds it. The program searches a queue of the smallest
+    bucket on one device; empty rows have length 0."""
     pytest.importorskip("flatbuffers")
-    monkeypatch.setattr(platforms, "CPU", platforms.CPU._replace(bias_in_table=in_table))
+    assert platforms.CPU.bias_in_table
+    options = dict(min_length_ratio=0.4, max_length_ratio=0.7, forced_prefix="<s> <s>")
     engine = Translator.load(trained / "run", batch_size=4, dtype="mixed", **options).engine
     params = engine.params()[0]
     program, size = exported(engine, 16, params, ["cpu"])
@@ -121,14 +115,19 @@ def test_an_exported_program_gives_the_bits_of_an_engine(trained, monkeypatch, i
         lengths[row] = len(ids) + 1
         source[row, : len(ids) + 1] = [*ids, END]
     run = jax.export.deserialize(bytearray(program)).call
-    tokens, output_lengths, scores = jax.device_get(run(jax.tree.leaves(params), source, lengths))
     window = [Source(i, ids, forced=engine.forced) for i, ids in enumerate(sources)]
-    expected = [result for results in engine.search([window]) for result in results]
-    assert len(expected) == len(sources) == size - 2 > 40
-    for (row, *_), (best, *_) in expected:
-        assert tokens[row, 0, : output_lengths[row, 0] - 1].tolist() == best.ids
-        assert scores[row, 0] == np.float32(best.score)
-    assert not output_lengths[len(sources) :].any()
+    for bias in (-9, 0, 9):  # of the end: translations of the most, usual and fewest tokens
+        params["output_bias"] = np.array(params["output_bias"])
+        params["output_bias"][END] = bias
+        engine.use(params)
+        leaves = jax.tree.leaves(params)
+        tokens, output_lengths, scores = jax.device_get(run(leaves, source, lengths))
+        expected = [result for results in engine.search([window]) for result in results]
+        assert len(expected) == len(sources) == size - 2 > 40
+        for (row, *_), (best, *_) in expected:
+            assert tokens[row, 0, : output_lengths[row, 0] - 1].tolist() == best.ids
+            assert scores[row, 0] == np.float32(best.score)
+        assert not output_lengths[len(sources) :].any()
 
 
 @pytest.mark.slow
@@ -413,8 +412,7 @@ def test_an_unsupported_export_is_one_line_before_any_device_is_used(flag, train
     if "codes" in flag and not (trained / "codes").exists():
         write_multilingual_run(trained / "codes", target_begin="{target}")
     expected_code, part = BAD[flag]
-    code, out, err = export(
-        trained, f"--to={trained / 'b.zip'}", flag.format(d=trained), devices=False
-    )
+    flags = f"--workdir={trained / 'run'}", f"--to={trained / 'b.zip'}", flag.format(d=trained)
+    code, out, err, _ = call_in_process(export_command, *flags, devices=False)
     assert (code, out, len(err)) == (expected_code, "", 1), err
     assert err[0].startswith("error: ") and part in err[0]

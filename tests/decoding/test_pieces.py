@@ -7,10 +7,18 @@ from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import UserError
+from tests.support.models.quick_search import quick_searches
 from tests.support.models.random_translator import scored
 from tests.support.tiny import WORDS, write_run
 
 LINES = ["eins zwei drei", "", "elf", "sieben 鯨 acht", "vier fünf sechs zehn"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Sources are searched as ids, so a quick search of these is enough."""
+    with quick_searches():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.results import Hypothesis, Item, Translation, blank_translation
 from tests.support.models.echo import echoing_translator
+from tests.support.models.quick_search import quick_searches
 from tests.support.models.random_translator import LINES, scored, translator_of
 from tests.support.tiny import write_run
 
@@ -93,8 +94,9 @@ def test_without_alignment_the_command_is_a_sentence(capsys):
     assert out == "⁇\n" and ":align" not in "".join(err)
 
 
-def test_the_alignment_shown_is_that_of_the_best_translation(capsys):
-    translator = translator_of()
+@quick_searches()
+def test_the_alignment_shown_is_that_of_the_best_translation():
+    translator = translator_of(layers=2)
     for number, line in enumerate(LINES):
         if not line:
             assert alignment_text(translator, number, Item(line, line)) == (

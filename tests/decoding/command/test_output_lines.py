@@ -4,12 +4,14 @@ import json
 from dataclasses import replace
 
 import jax
+import numpy as np
 import pytest
 
 from seq2seq.decoding.command.formats import Item, formats_of
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
+from seq2seq.model.hypotheses import Hypotheses
 from tests.support.models.echo import echoing_translator
 from tests.support.models.random_translator import translator_of
 from tests.support.tiny import WORDS
@@ -100,21 +102,18 @@ def test_the_results_of_a_call_are_available_before_the_next_call(mode, monkeypa
             )
 
 
-def test_a_line_without_an_allowed_translation_is_blank_and_reported(capsys):
-    """No word twice, and more words than the vocabulary has: a search finds no hypothesis, a sample
-    ends early."""
-    impossible = dict(no_repeat_ngram=1, max_extra_length=14, min_length=15)
-    outputs = {}
-    for name, options in (("search", {}), ("sample", dict(samples=1))):
-        translator = translator_of(nbest=1, **impossible, **options)
-        formats, progress = formats_of("jsonl", None, None), DecodingProgress(0, False, False)
-        output_lines = OutputLines(translator, "translate", formats, "in.txt", progress)
-        groups = output_lines([(0, Item("eins", '{"text": "eins"}'))])
-        (out,) = (group[0] for group in groups if group)
-        outputs[name] = json.loads(out), capsys.readouterr().err
-    line, err = outputs["search"]
-    assert (line["translation"], line["score"]) == ("", None)
-    assert "in.txt:1: no translation satisfies the search rules" in err
-    line, err = outputs["sample"]
-    words = line["translation"].split()
-    assert len(words) == len(set(words)) >= len(WORDS) and not err
+def test_a_line_without_an_allowed_translation_is_blank_and_reported(translator, capsys):
+    """A search whose rules allow no hypothesis finds none."""
+
+    def none(_, request, numbers):
+        shape = (*request.lengths.shape, 1)
+        scores = np.full(shape, -np.inf, np.float32)
+        return Hypotheses(request.source[:, :, None], np.zeros(shape, int), scores, scores)
+
+    translator.engine._search = lambda program: none
+    formats, progress = formats_of("jsonl", None, None), DecodingProgress(0, False, False)
+    output_lines = OutputLines(translator, "translate", formats, "in.txt", progress)
+    groups = output_lines([(0, Item("eins", '{"text": "eins"}'))])
+    (out,) = (json.loads(group[0]) for group in groups if group)
+    assert (out["translation"], out["score"]) == ("", None)
+    assert "in.txt:1: no translation satisfies the search rules" in capsys.readouterr().err

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.compilation import CompilationAhead
 from seq2seq.decoding.results import Item
 from tests.support.models.echo import echoing_translator, in_time
+from tests.support.models.quick_search import quick_searches
 from tests.support.models.random_translator import translator_of
 from tests.support.tiny import WORDS
 
@@ -34,19 +34,22 @@ def compiled_on():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def new_translator(log):
-    """A translator whose programs are not compiled yet: rules are compared by identity."""
-
-    def rules(logits, normalizer, history, t, sentences):
-        return logits, normalizer, jnp.ones((1, 1, 1), bool)
-
-    translator = translator_of(longest=32, control=Control(log=log))
-    return translator.with_options(rules=rules)
+@pytest.fixture
+def logged():
+    """The log of `translator`."""
+    return []
 
 
-def test_only_the_programs_of_the_lines_are_compiled_in_threads_and_once(compiled_on):
-    logged = []
-    translator = new_translator(logged.append)
+@pytest.fixture
+def translator(logged, compiled_on):
+    """A translator whose programs are not compiled yet."""
+    with quick_searches():
+        yield translator_of(longest=32, control=Control(log=logged.append))
+
+
+def test_only_the_programs_of_the_lines_are_compiled_in_threads_and_once(
+    translator, logged, compiled_on
+):
     compiled_on.clear()  # programs that make the parameters
     first = translator.translate([SHORT, "", SHORT])
     assert [name.startswith("compile") for name in compiled_on] == [True]
@@ -58,9 +61,9 @@ def test_only_the_programs_of_the_lines_are_compiled_in_threads_and_once(compile
     assert len(compiled_on) == len(logged) == 2
 
 
-def test_lines_with_a_prefix_use_a_separate_program_that_is_compiled_ahead(compiled_on):
-    logged = []
-    translator = new_translator(logged.append)
+def test_lines_with_a_prefix_use_a_separate_program_that_is_compiled_ahead(
+    translator, logged, compiled_on
+):
     compiled_on.clear()  # programs that make the parameters
     lines = [Item(SHORT, SHORT), Item(SHORT, SHORT, prefix="vier")]
     (_, translation) = translator.stream(lines)
@@ -109,6 +112,7 @@ def test_cancelled_compilations_are_not_run_and_can_be_started_again():
     while not ran:
         pass
     ahead.start("waiting", lambda: ran.append("waiting"), 1)
+    assert not ahead.start("running", lambda: ran.append("twice"), 1)
     ahead.cancel()
     release.set()
     assert "running" in ahead and "waiting" not in ahead

@@ -5,10 +5,10 @@ The model is random, so that hypotheses differ and every option has an effect.
 
 import gc
 import weakref
-from functools import partial
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,6 +23,7 @@ from seq2seq.model.translate import Request, Search
 from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, UserError
 from seq2seq.storage import run_files
 from seq2seq.storage.config import DecodingConfig
+from tests.support.models.quick_search import quick_searches, repeat
 from tests.support.models.random_parameters import random_params
 from tests.support.models.random_translator import LINES, OPTIONS, translator_of
 from tests.support.tiny import write_run
@@ -37,50 +38,37 @@ def test_a_search_and_config_decoding_have_the_same_defaults():
     assert DecodingConfig().suppress == "" and search.rules.suppress == ()
 
 
-@pytest.fixture
-def traced(monkeypatch):
-    """A list with an entry for each tracing of a search, which comes before its compilation."""
-    count, translate = [], programs.translate
-    monkeypatch.setattr(programs, "translate", lambda *a: count.append(1) or translate(*a))
-    programs.compiled.cache_clear()
-    yield count
-    programs.compiled.cache_clear()
+VALUES = (
+    dict(alpha=0.3, repetition_penalty=1.2, temperature=0.7, top_p=0.9, seed=5),
+    dict(alpha=2.5, repetition_penalty=1.8, temperature=1.8, top_p=0.4, seed=2**31 - 1),
+)
 
 
-VALUES = {
-    "search": (dict(alpha=0.3, repetition_penalty=1.2), dict(alpha=2.5, repetition_penalty=1.8)),
-    "samples": (
-        dict(samples=3, temperature=0.7, top_p=0.9, seed=5),
-        dict(samples=3, temperature=1.8, top_p=0.4, seed=2**31 - 1),
-    ),
-}
+def test_new_values_compile_nothing_and_are_those_of_the_search():
+    """tests/decoding/test_decoding_combinations.py tests their effects."""
+    traced = []
 
+    def values(models, request, search, *sizes):
+        traced.append(sizes)
+        given = (
+            search.alpha, search.rules.repetition_penalty, search.temperature, search.top_p,
+        )  # fmt: skip
+        return jnp.array(given), request.keys
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_new_values_compile_nothing_and_give_the_results_of_constants(traced, values):
-    """The constants are compiled into the program, as in an exported one."""
-    random, lengths = np.random.default_rng(0), np.array([16, 3, 9, 1, 0, 0])
-    source = random.integers(4, 14, (6, 16))
-    request = Request(source, lengths, np.where(lengths > 0, lengths + 6, 0))
-    inputs = request, np.arange(6) + 40
-    on_devices = jax.tree.map(lambda x: np.stack([x] * jax.local_device_count()), inputs)
-    engines = [translator_of(**options).engine for options in values]
-    before, results = [], []
-    for engine in engines:
-        program = engine._program(16)
-        assert program == engines[0]._program(16)
-        results.append(jax.device_get(engine._search(program)(engine.variables, *on_devices)))
-        before.append(len(traced))
-    assert before == [1, 1]
-    assert not np.array_equal(results[0].scores, results[1].scores)
-    constants = engine._values._asdict()
-    del constants["seed"]
-    rules = program.search.rules._replace(repetition_penalty=constants.pop("repetition_penalty"))
-    fixed = program._replace(search=program.search._replace(rules=rules, **constants))
-    run = jax.jit(partial(programs.graph(fixed), values=engine._values))
-    expected = jax.device_get(run(engine.variables, *inputs))
-    np.testing.assert_array_equal(results[1].tokens[0], expected.tokens)
-    np.testing.assert_allclose(results[1].scores[0], expected.scores, rtol=1e-6)
+    lengths = np.array([16, 3, 0])
+    inputs = Request(np.zeros((3, 16), int), lengths, lengths), np.arange(3) + 40
+    inputs = jax.tree.map(lambda x: np.stack([x] * jax.local_device_count()), inputs)
+    with quick_searches(values):
+        for options in VALUES:
+            engine = translator_of(samples=3, **options).engine
+            search = engine._search(engine._program(16))
+            given, keys = jax.device_get(search(engine.variables, *inputs))
+            key = jax.random.PRNGKey(options["seed"])
+            expected = [jax.random.fold_in(key, number) for number in range(40, 43)]
+            np.testing.assert_array_equal(keys[-1], expected)
+            *numbers, _ = options.values()
+            np.testing.assert_array_equal(given[-1], np.float32(numbers))
+    assert len(traced) == 1
 
 
 def test_other_weights_of_an_ensemble_compile_nothing():
@@ -92,19 +80,20 @@ def test_other_weights_of_an_ensemble_compile_nothing():
     assert shapes[0] == shapes[1] != shapes[2]
 
 
-def test_the_least_recently_used_program_is_released(traced):
-    translator = translator_of()
-    translator.translate(LINES)
-    client = jax.devices()[0].client
-    gc.collect()
-    live = len(client.live_executables())
-    program = translator.engine._program(16)
-    reference = weakref.ref(programs.compiled(program))
-    for lanes in range(100, 100 + programs.PROGRAMS):  # not traced
-        programs.compiled(program._replace(lanes=lanes))
-    gc.collect()
-    assert reference() is None
-    assert len(client.live_executables()) < live
+def test_the_least_recently_used_program_is_released():
+    with quick_searches():
+        translator = translator_of()
+        translator.translate(LINES)
+        client = jax.devices()[0].client
+        gc.collect()
+        live = len(client.live_executables())
+        program = translator.engine._program(16)
+        reference = weakref.ref(programs.compiled(program))
+        for lanes in range(100, 100 + programs.PROGRAMS):  # not traced
+            programs.compiled(program._replace(lanes=lanes))
+        gc.collect()
+        assert reference() is None
+        assert len(client.live_executables()) < live
 
 
 def test_a_limited_number_of_option_sets_is_kept_and_they_share_parameters():
@@ -143,17 +132,23 @@ def test_parameters_that_are_not_finite_are_refused_before_a_search(tmp_path: Pa
     assert caught.value.code == CHECKPOINT
 
 
-@pytest.mark.parametrize("options", [{}, dict(samples=4), dict(seeds=(0, 1))], ids=str)
-def test_scores_that_are_not_finite_name_the_line(options):
-    translator = translator_of(**options)
+def test_scores_that_are_not_finite_name_the_line():
+    """tests/model/test_nonfinite.py searches over such logits."""
+    translator = translator_of()
+
+    def search(*arguments):
+        hypotheses = repeat(*arguments)
+        return hypotheses._replace(scores=hypotheses.scores * jnp.nan)
+
+    with pytest.raises(UserError, match="^line 12: the model's logits are not finite") as caught:
+        with quick_searches(search):
+            list(translator.stream(["", "eins"], first=10))
+    assert caught.value.code == DIVERGED
     config = translator.engine.models[0].config
     table = np.full((config.target_vocab_size, config.d_model), 1e30, np.float32)
     params = [random_params(config, 0) for _ in translator.engine.models]
     params[0]["target_embedding"]["table"] = table  # finite; the logits are not
     translator.use(*params)
-    with pytest.raises(UserError, match="^line 12: the model's logits are not finite") as caught:
-        list(translator.stream(["", "eins"], first=10))
-    assert caught.value.code == DIVERGED
     items = [(20, Item("", "")), (22, Item("eins", "eins", target="zwei"))]
     formats = formats_of("text", None, None)
     output_lines = OutputLines(

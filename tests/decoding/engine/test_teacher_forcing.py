@@ -6,12 +6,11 @@ Scores are compared in tests/decoding/test_decoding_combinations.py.
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
-from seq2seq.decoding.results import Item
+from seq2seq.decoding.results import Hypothesis, Source
 from seq2seq.model.scoring import score_targets
 from tests.support.models.random_translator import LINES, scored, translator_of
 
@@ -39,10 +38,10 @@ def test_each_pair_is_scored_once_also_at_the_boundary_of_a_bucket(monkeypatch):
 def test_each_target_token_is_linked_to_the_source_token_of_largest_attention(translator):
     source, target = "eins zwei drei", "vier fünf sechs"
     (aligned,) = scored(translator, [(source, target)])
-    ids = [jnp.array([[*translator.source_tokenizer.encode(text), 2]]) for text in (source, target)]
+    ids = [np.array([[*translator.source_tokenizer.encode(text), 2]]) for text in (source, target)]
     models = [(translator.engine.models[0], translator.engine.variables[0])]
-    length = jnp.array([4])
-    attention = jax.jit(partial(score_targets, models))(ids[0], length, ids[1], length).attention
+    length, score = np.array([4]), jax.jit(partial(score_targets, models))
+    attention = np.asarray(score(ids[0], length, ids[1], length).attention)
     assert attention.shape == (1, 4, 4)
     np.testing.assert_allclose(attention.sum(axis=2), 1.0, atol=1e-5)
     assert aligned.links == [(int(attention[0, j, :3].argmax()), j) for j in range(3)]
@@ -53,15 +52,15 @@ def test_each_target_token_is_linked_to_the_source_token_of_largest_attention(tr
 def test_scores_of_padding_are_0_and_padding_changes_nothing(translator):
     """Source and target, with padding of any token id."""
     models = [(translator.engine.models[0], translator.engine.variables[0])]
-    source, target = jnp.array([[5, 6, 7, 2]]), jnp.array([[8, 9, 2]])
+    source, target = np.array([[5, 6, 7, 2]]), np.array([[8, 9, 2]])
     score = jax.jit(partial(score_targets, models))
-    expected = score(source, jnp.array([4]), target, jnp.array([3]))
+    expected = score(source, np.array([4]), target, np.array([3]))
     for filler in (0, 9):
         padded = [
-            jnp.pad(x, ((0, 0), (0, n)), constant_values=filler)
+            np.pad(x, ((0, 0), (0, n)), constant_values=filler)
             for x, n in ((source, 3), (target, 2))
         ]
-        results = score(padded[0], jnp.array([4]), padded[1], jnp.array([3]))
+        results = jax.device_get(score(padded[0], np.array([4]), padded[1], np.array([3])))
         np.testing.assert_allclose(results.log_probs[:, :3], expected.log_probs, atol=1e-5)
         np.testing.assert_allclose(results.attention[:, :3, :4], expected.attention, atol=1e-5)
         assert not results.log_probs[:, 3:].any() and not results.attention[:, :3, 4:].any()
@@ -75,11 +74,12 @@ def test_a_score_records_how_much_of_its_pair_was_truncated(translator):
 
 def test_an_annotated_end_is_free_at_a_limit_that_a_prefix_sets():
     translator = translator_of(forced_end=True, max_length_ratio=0.5)
-    item = Item("eins zwei drei", "", prefix="elf elf elf")
-    (translation,) = translator.stream([item], annotate=True)
-    best = translation.hypotheses[0]
-    assert best.length == 4 and best.scored.log_probs[-1] == 0.0
-    assert best.scored.log_prob == pytest.approx(best.log_prob, abs=1e-4)
+    encode = translator.source_tokenizer.encode
+    for prefix, is_free in (("elf elf elf", True), ("", False)):  # the limit is 4, or 2
+        source = Source(0, encode("eins zwei drei"), encode(prefix))
+        hypothesis = Hypothesis("elf elf elf", -1.0, -1.0, 4, encode("elf elf elf"))
+        ((annotated,),) = translator.forcing.annotated([source], [[hypothesis]])
+        assert (annotated.scored.log_probs[-1] == 0.0) == is_free
 
 
 @pytest.mark.parametrize("renormalize", [False, True])

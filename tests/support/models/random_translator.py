@@ -18,7 +18,14 @@ ALL_RULES = dict(seeds=(1, 2), weights=(0.3, 0.7), repetition_penalty=1.6, renor
                  no_repeat_ngram=3, min_length=4, suppress="<pad> <s> <unk> vier")  # fmt: skip
 
 
-def translator_of(seeds=(0,), longest=16, weights=None, control=Control(), **options):  # noqa: B008
+def translator_of(
+    seeds=(0,),
+    longest=16,
+    weights=None,
+    control=Control(),  # noqa: B008 – immutable
+    layers=1,
+    **options,
+):
     """An ensemble of a model for each seed, with OPTIONS and `options`; sources have at most
     `longest` tokens."""
     words = ListTokenizer("words", "\n".join(WORDS).encode())
@@ -26,7 +33,7 @@ def translator_of(seeds=(0,), longest=16, weights=None, control=Control(), **opt
         d_model=32,
         d_ff=64,
         num_heads=2,
-        num_layers=2,
+        num_layers=layers,
         max_length=longest,
         source_vocab_size=words.size,
         target_vocab_size=words.size,

@@ -1,7 +1,10 @@
 """The pytest plugin that prints the processor time of a session: of all workers and processes."""
 
 import resource
+import time
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.support import forked
@@ -13,6 +16,28 @@ def seconds() -> float:
     """User and system time of this process and of its child processes that have ended."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def calibration() -> float:
+    """The processor time in which this machine compiles one fixed program: figures of two machines
+    compare by it. The program is plain JAX, so that no change of the project changes it."""
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)  # never cached
+    weights = [jnp.zeros((16, 16))] * 24
+    jax.jit(jnp.sum).lower(weights[0]).compile()  # starts the compiler
+    started = time.process_time()
+    jax.jit(jax.grad(fixed_program)).lower(weights).compile()
+    return time.process_time() - started
+
+
+def fixed_program(weights: list[jax.Array]) -> jax.Array:
+    """A loss of layers as in a network: products, a softmax and a loop."""
+    x = jnp.ones((8, 16))
+    for query, key, value in zip(*[iter(weights)] * 3, strict=True):
+        attention = jax.nn.softmax((x @ query) @ (x @ key).T)
+        x = x + jnp.tanh(attention @ x @ value)
+        x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-6)
+    _, losses = jax.lax.scan(lambda c, row: (c + row, jax.nn.logsumexp(c * row)), x[0], x)
+    return losses.sum()
 
 
 def pytest_configure(config):
@@ -37,4 +62,7 @@ def pytest_terminal_summary(terminalreporter, config):
     workers = config.stash[WORKERS]
     usage = resource.getrusage(resource.RUSAGE_SELF)
     total = sum(workers, usage.ru_utime + usage.ru_stime) if workers else seconds()
-    terminalreporter.write_line(f"processor time: {total:.0f} s, child processes included")
+    line = f"processor time: {total:.0f} s, child processes included"
+    if not config.option.collectonly:
+        line += f"; calibration: {calibration():.2f} s to compile a fixed program"
+    terminalreporter.write_line(line)

@@ -1,5 +1,6 @@
 """The pytest plugin that prints the processor time of a session: of all workers and processes."""
 
+import os
 import resource
 import time
 
@@ -63,6 +64,7 @@ def pytest_terminal_summary(terminalreporter, config):
     usage = resource.getrusage(resource.RUSAGE_SELF)
     total = sum(workers, usage.ru_utime + usage.ru_stime) if workers else seconds()
     line = f"processor time: {total:.0f} s, child processes included"
-    if not config.option.collectonly:
+    optimised = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "0"  # as in conftest.py
+    if not optimised and not config.option.collectonly:
         line += f"; calibration: {calibration():.2f} s to compile a fixed program"
     terminalreporter.write_line(line)

@@ -168,7 +168,7 @@ def test_fusions_change_searches_and_scores_by_rounding_only():
     request = Request(sources, lengths, limits=lengths)
     numbers = np.arange(sources[..., 0].size, dtype=np.int32).reshape(shape)
     for name, options in SEARCHES.items():
-        engine = Engine([config], options, ())
+        engine = Engine([config], options)
         program = compiled(engine._program(32))
         compare(name, program, ([variables], request, numbers, engine._values))
     program = scoring_program((make_model(config),), RuleOptions())

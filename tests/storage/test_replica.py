@@ -289,13 +289,15 @@ def test_saving_waits_only_for_the_upload_before_the_last(storage, url, tmp_path
     run, go = make_run(tmp_path / "run"), threading.Event()
     replica = opened(url, run)
     storage.fault(go.wait, "write", times=10**6)
-    replica.start_upload()
-    replica.start_upload()
     third = threading.Thread(target=replica.start_upload)
-    third.start()
-    third.join(0.2)
-    assert third.is_alive()
-    go.set()
+    try:
+        replica.start_upload()
+        replica.start_upload()
+        third.start()
+        third.join(0.2)
+        assert third.is_alive()
+    finally:
+        go.set()
     third.join(20)
     assert not third.is_alive()
     replica.close()
@@ -423,10 +425,12 @@ def test_steps_are_kept_until_they_are_uploaded(storage, url, tmp_path):
     run, go = make_run(tmp_path / "run", 1, 2, 3), threading.Event()
     replica = opened(url, run)
     storage.fault(go.wait, "write", times=10**6)
-    replica.start_upload({1, 3})
-    replica.start_upload({3})
-    assert replica.steps_in_use() == {1, 3}
-    go.set()
+    try:
+        replica.start_upload({1, 3})
+        replica.start_upload({3})
+        assert replica.steps_in_use() == {1, 3}
+    finally:
+        go.set()
     replica.wait()
     assert replica.steps_in_use() == set()
     assert directories_of(remote.list_files(url)) == ["checkpoints/3"]

@@ -32,6 +32,7 @@ from seq2seq.training.resume import changed_files, restore_best
 from tests.support.runs import (
     change_metadata,
     run_config,
+    run_training,
     shared_corpus,
     state_bytes,
     stopped_run,
@@ -142,8 +143,7 @@ def test_a_checkpoint_of_a_version_with_another_order_is_refused(tmp_path):
     assert "resume with that version, or" in str(refused.value)
     assert str(refused.value).endswith(" --config.training.allow_data_change")
     assert before == {file: file.read_bytes() for file in before} and steps(path)[-1] == 4
-    changes = {"allow_data_change": True, "num_steps": 10, "checkpoint_every": 10}
-    train_cheaply(path, run_config(**{f"training__{name}": x for name, x in changes.items()}))
+    train_cheaply(path, run_config(training__allow_data_change=True, training__num_steps=10))
     assert steps(path)[-1] == 10
     log = (path / "train.log").read_text()
     assert "warning: the order of the training data has changed: reading restarts at epoch 0" in log
@@ -184,8 +184,8 @@ def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
     )
     cache = CorpusCache(tmp_path / "cache", 0)
     runs = {name: tmp_path / name for name in ("memory", "cached", "resumed")}
-    train_cheaply(runs["memory"], deepcopy(config))
-    train_cheaply(runs["cached"], deepcopy(config), cache=cache)
+    run_training(runs["memory"], deepcopy(config))
+    run_training(runs["cached"], deepcopy(config), cache=cache)
     assert len(list(cache.corpora.glob("*/store.json"))) == 2
 
     def refuse(*_):
@@ -193,8 +193,8 @@ def test_training_from_a_cached_corpus_is_bit_exact(tmp_path, monkeypatch):
 
     monkeypatch.setattr(PartReader, "blocks", refuse)
     with pytest.raises(Stopped):
-        train_cheaply(runs["resumed"], deepcopy(config), stop_after=3, cache=cache)
-    train_cheaply(runs["resumed"], deepcopy(config), cache=cache)
+        run_training(runs["resumed"], deepcopy(config), stop_after=3, cache=cache)
+    run_training(runs["resumed"], deepcopy(config), cache=cache)
     for name in ("cached", "resumed"):
         assert state_bytes(runs[name]) == state_bytes(runs["memory"])
         assert metrics(runs[name]) == metrics(runs["memory"])

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from seq2seq.decoding.engine.requests import padded_request
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.results import Hypothesis, Source
 from seq2seq.model.scoring import score_targets
@@ -74,9 +75,11 @@ def test_a_score_records_how_much_of_its_pair_was_truncated(translator):
 
 def test_an_annotated_end_is_free_at_a_limit_that_a_prefix_sets():
     translator = translator_of(forced_end=True, max_length_ratio=0.5)
-    encode = translator.source_tokenizer.encode
-    for prefix, is_free in (("elf elf elf", True), ("", False)):  # the limit is 4, or 2
+    encode, config = translator.source_tokenizer.encode, translator.engine.models[0].config
+    for prefix, limit, is_free in (("elf elf elf", 4, True), ("", 2, False)):
         source = Source(0, encode("eins zwei drei"), encode(prefix))
+        request = padded_request([source], (1, 16), config, translator.decoding, 16)
+        assert request.limits.tolist() == [limit]  # of a search
         hypothesis = Hypothesis("elf elf elf", -1.0, -1.0, 4, encode("elf elf elf"))
         ((annotated,),) = translator.forcing.annotated([source], [[hypothesis]])
         assert (annotated.scored.log_probs[-1] == 0.0) == is_free

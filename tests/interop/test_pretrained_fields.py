@@ -441,6 +441,6 @@ def test_the_settings_of_a_directory_and_those_that_flags_override_are_stated(tm
     assert stated("run", "average", beam_size=1) == []
     change_json(tmp_path / "m2m" / "config.json", prefix=" ")
     named = "the prefix ' ' of config.json is not added to sources: set source_prefix"
-    assert stated("m2m", source="eng_Latn") == [line, named]
+    assert stated("m2m", source="eng_Latn") == [line, unknown, named]
     change_json(tmp_path / "m2m" / "config.json", prefix="a: ")
-    assert stated("m2m", source="eng_Latn") == [line]
+    assert stated("m2m", source="eng_Latn") == [line, unknown]

@@ -17,7 +17,7 @@ import seq2seq.decode
 import seq2seq.train
 from seq2seq.decoding.translator import Translator
 from tests.support.forked import call_forked, environment_of, start_with_stderr
-from tests.support.in_process import call_in_process
+from tests.support.in_process import call_in_process, with_defaults
 from tests.support.runs import state_bytes
 from tests.support.tiny import write_corpus
 
@@ -61,9 +61,8 @@ def trained(tmp_path_factory):
 
 def decode(trained, *arguments, stdin=b"", devices=True):
     """The same of decode.py."""
-    workdir = f"--workdir={trained[0] / 'run'}"
-    command = seq2seq.decode, workdir, *arguments
-    return call_in_process(*command, stdin=stdin, devices=devices)[:3]
+    flags = with_defaults(arguments, workdir=trained[0] / "run")
+    return call_in_process(seq2seq.decode, *flags, stdin=stdin, devices=devices)[:3]
 
 
 def decode_as_process(trained, *arguments, stdin=b"", devices=True):

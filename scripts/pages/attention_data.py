@@ -13,7 +13,7 @@ from seq2seq.decoding.engine.attention_weights import Attention
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.scripts.pages.template import json_element, text, without_surrogates
+from seq2seq.scripts.pages.template import json_element, text
 
 LEVELS = 10_000  # a weight w is stored as the integer nearest to LEVELS · w
 START = "<s>"  # the label of the start token, which each vocabulary names differently
@@ -65,14 +65,7 @@ class Example(NamedTuple):
 
 
 def check_sentence(flag: str, value: str | None) -> None:
-    """UserError(DATA) for the value of a flag that is blank, has several lines or is not Unicode.
-
-    A byte of an argument that is not UTF-8 is a lone surrogate in its value.
-    """
-    if value is not None and without_surrogates(value) != value:
-        raise UserError(
-            DATA, f"--{flag} is invalid: expected UTF-8, got {value[:40]!r}; check the encoding"
-        )
+    """UserError(DATA) for the value of a flag that is blank or has several lines."""
     if value is not None and (not value.strip() or "\n" in value.strip()):
         raise UserError(
             DATA, f"--{flag} is invalid: expected one sentence, got {value[:40]!r}; give a text"

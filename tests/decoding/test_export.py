@@ -30,7 +30,7 @@ from seq2seq.scripts import export as export_command
 from seq2seq.scripts import load_exported
 from seq2seq.scripts.export import chosen_buckets, cleaning, exported, tokenizer_files
 from seq2seq.storage.config import Config
-from tests.support.in_process import call_in_process
+from tests.support.in_process import call_in_process, with_defaults
 from tests.support.models.tiny_marian import SENTENCES, TAGS, write_marian
 from tests.support.models.tiny_tokenizers import write_multilingual_run
 from tests.support.tiny import WORDS, write_run
@@ -412,8 +412,8 @@ def test_an_unsupported_export_is_one_line_before_any_device_is_used(flag, train
     if "codes" in flag and not (trained / "codes").exists():
         write_multilingual_run(trained / "codes", target_begin="{target}")
     expected_code, part = BAD[flag]
-    usual = f"--workdir={trained / 'run'}", f"--to={trained / 'b.zip'}", flag.format(d=trained)
-    flags = {flag.partition("=")[0]: flag for flag in usual}  # the last value of a flag
-    code, out, err, _ = call_in_process(export_command, *flags.values(), devices=False)
+    given = [flag.format(d=trained)]
+    flags = with_defaults(given, workdir=trained / "run", to=trained / "b.zip")
+    code, out, err, _ = call_in_process(export_command, *flags, devices=False)
     assert (code, out, len(err)) == (expected_code, "", 1), err
     assert err[0].startswith("error: ") and part in err[0]

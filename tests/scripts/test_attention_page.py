@@ -18,7 +18,7 @@ from seq2seq.scripts.pages.template import json_element
 from seq2seq.storage.config import load_config, save_config
 from tests.scripts.made_attention import SOURCE, TARGET, made_attention
 from tests.support.forked import call_forked
-from tests.support.in_process import call_in_process
+from tests.support.in_process import call_in_process, with_defaults
 from tests.support.tiny import write_run
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +187,7 @@ def test_the_command_takes_a_given_target_and_replaces_a_page(run, tmp_path):
         (["--source= "], 3, "--source is invalid: expected one sentence, got ' '"),
         (["--source=a\nb"], 3, "--source is invalid"),
         (["--source=a", "--target="], 3, "--target is invalid"),
-        (["--source=\udcff"], 3, "--source is invalid: expected UTF-8, got '\\udcff'"),
+        (["--source=\udcff"], 2, "--source is not UTF-8: expected text in UTF-8, got b'\\xff'"),
         (["--source=a", "--npz=a.npy"], 2, "--npz is invalid: expected FILE.npz, got 'a.npy'"),
         (["--source=a", "--output=./a.npz", "--npz=a.npz"], 6, "two outputs are the same file"),
         (["--source=a", "--output=/nowhere/a.html"], 6, "cannot write /nowhere/a.html"),
@@ -195,7 +195,7 @@ def test_the_command_takes_a_given_target_and_replaces_a_page(run, tmp_path):
     ],
 )
 def test_wrong_flags_are_one_line(flags, code, message, tmp_path):
-    output = [f"--output={tmp_path / 'a.html'}", "--workdir=none"]
-    done = call_in_process(attention_page, *output, *flags)
+    flags = with_defaults(flags, output=tmp_path / "a.html", workdir="none")
+    done = call_in_process(attention_page, *flags)
     assert done.code == code and len(done.err) == 1 and message in done.err[0], done.err
     assert not list(tmp_path.iterdir())

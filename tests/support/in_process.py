@@ -26,6 +26,13 @@ from tests.support.traced import shared_steps
 USES = "devices local_devices local_device_count device_count default_backend device_put".split()
 
 
+def with_defaults(arguments, **defaults) -> list[str]:
+    """The flags with those of the `defaults` whose names they do not have: none may be repeated."""
+    given = {str(argument).partition("=")[0] for argument in arguments}
+    others = [f"--{name}={value}" for name, value in defaults.items() if f"--{name}" not in given]
+    return [*others, *map(str, arguments)]
+
+
 def call_in_process(
     script: ModuleType, *arguments, stdin: bytes = b"", cwd=os.curdir, devices: bool = True
 ) -> Done:

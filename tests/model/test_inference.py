@@ -53,7 +53,7 @@ def prepared(options, dtype):
     return model, inputs, variables, inference_variables(config, params)
 
 
-FAST = {"learned": "mixed", "gated": "bfloat16", "rnn_attention": "mixed"}
+FAST = {"learned": "bfloat16", "gated": "mixed", "rnn_attention": "mixed"}
 
 
 @pytest.mark.parametrize("name, dtype", slow_except(FAST.items(), product(MODELS, DTYPES)))
@@ -73,8 +73,12 @@ def test_the_values_are_those_of_the_original_parameters_and_no_weight_is_cast(n
     tolerance = 2**-7 if dtype == "bfloat16" else 1e-6
     np.testing.assert_allclose(logits, expected, tolerance, tolerance)
 
+    # In bfloat16, values of one axis are cast too.
+    axes = 1 if dtype == "mixed" else 2
     weights = {
-        "x".join(map(str, x.shape)) for x in jax.tree.leaves(converted) if x.dtype == jnp.bfloat16
+        "x".join(map(str, x.shape))
+        for x in jax.tree.leaves(converted)
+        if x.dtype == jnp.bfloat16 and x.ndim >= axes
     }
 
     def cast(program):

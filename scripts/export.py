@@ -19,6 +19,7 @@ import json
 import sys
 import zipfile
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -232,7 +233,8 @@ def card_of(
     """The content of card.json; `parameters` are names in the archive."""
     m = config.model
     return {
-        "format": FORMAT, "jax": jax.__version__, "platforms": platforms,
+        "format": FORMAT, "jax": jax.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "platforms": platforms,
         "vocab_sha256": config.data.vocab_sha256, "model": asdict(m),
         "decoding": asdict(config.decoding), "end": m.end_id,
         "special_ids": [m.pad_id, m.start_id, m.end_id], "tokenizers": tokenizers,

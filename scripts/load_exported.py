@@ -129,8 +129,19 @@ class Exported:
             programs = [bytearray(file.read(bucket["program"])) for bucket in self.card["buckets"]]
         replicated = jax.NamedSharding(jax.sharding.Mesh(self.devices, "devices"), jax.P())
         self.parameters = jax.device_put(parameters, replicated)
-        calls = [jax.export.deserialize(program).call for program in programs]
-        self.programs = [jax.pmap(x, in_axes=(None, 0, 0), devices=self.devices) for x in calls]
+        self.programs = [self.program(path, content) for content in programs]
+
+    def program(self, path: str, content: bytearray) -> Callable[..., Any]:
+        """The function of a program. ValueError if this version of JAX cannot read it."""
+        try:
+            call = jax.export.deserialize(content).call
+        except Exception as error:  # of many types; JAX promises half a year
+            version, day = self.card["jax"], self.card.get("date", "an unknown day")
+            raise ValueError(
+                f"{path} was exported with jax {version} on {day}, and jax {jax.__version__} "
+                f"cannot read it: {error}; export it again, or install jax=={version}"
+            ) from error
+        return jax.pmap(call, in_axes=(None, 0, 0), devices=self.devices)
 
     def translate(self, lines: list[str]) -> list[str]:
         longest, texts = self.card["buckets"][-1]["tokens"], [""] * len(lines)

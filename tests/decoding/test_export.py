@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import zipfile
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -166,6 +167,7 @@ def test_an_exported_file_gives_the_bytes_of_decode_without_this_project(trained
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
     assert [bucket["tokens"] for bucket in card["buckets"]] == [16, 32]
     assert card["platforms"] == ["cpu", "tpu"] and card["decoding"]["alpha"] == 0.9
+    assert card["jax"] == jax.__version__ and date.fromisoformat(card["date"])
     assert not card["model"]["attention_kernels"]  # JAX cannot lower them for several platforms
 
 
@@ -330,6 +332,15 @@ def test_a_bucket_leaves_room_for_forced_pieces(trained):
     assert chosen_buckets(["16", "3"], engine) == [3, 16]
     with pytest.raises(UserError, match="--buckets=2: expected more than 2 tokens .*, got 2"):
         chosen_buckets(["16", "2"], engine)
+
+
+@pytest.mark.parametrize("content", [b"", b"old", bytes(100)])
+def test_the_loader_states_the_version_of_programs_that_jax_cannot_read(content):
+    exported = object.__new__(load_exported.Exported)
+    exported.card = {"jax": "0.1.2", "date": "2026-11-29"}
+    message = f"a.zip was exported with jax 0.1.2 on 2026-11-29, and jax {jax.__version__} cannot"
+    with pytest.raises(ValueError, match=f"{message} read it: .*install jax==0.1.2"):
+        exported.program("a.zip", bytearray(content))
 
 
 @pytest.mark.parametrize("card", [None, "{}", '{"format": 1}'])

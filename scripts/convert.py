@@ -23,6 +23,7 @@ from seq2seq.interop.models import (
     export_of,
     load_params,
     open_model,
+    read_current,
 )
 from seq2seq.runtime.command import refuse_flags, run_command
 from seq2seq.runtime.devices import prepare_jax
@@ -60,13 +61,14 @@ def import_model(directory: Path, run: Path) -> None:
 
 def export_run(run: Path, checkpoint: str, directory: Path, model_type: str = "") -> None:
     """Write a checkpoint of a run as a directory of transformers."""
-    checkpoint = current_checkpoint(run, checkpoint)  # the run may be still trained
-    config, tokenizers = open_model(run, checkpoint)
+    choose = partial(current_checkpoint, run, checkpoint)  # the run may be still trained
+    config, tokenizers = read_current(choose, partial(open_model, run))
     export = export_of(config.model, run, model_type)
     check_new(directory)
     with new_directory(directory) as new:
         prepare_jax("off", 1)
-        for line in export.write(config, tokenizers, partial(load_params, run, checkpoint), new):
+        load = partial(read_current, choose, partial(load_params, run))
+        for line in export.write(config, tokenizers, load, new):
             print(line, file=sys.stderr)
 
 

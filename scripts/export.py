@@ -20,6 +20,7 @@ import sys
 import zipfile
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -42,7 +43,13 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.sizes import sizes_of
 from seq2seq.decoding.search_options import EXPORT, check_effect
 from seq2seq.decoding.translator import Translator
-from seq2seq.interop.models import current_checkpoint, find_params, load_params, open_model
+from seq2seq.interop.models import (
+    current_checkpoint,
+    find_params,
+    load_params,
+    open_model,
+    read_current,
+)
 from seq2seq.model.inference import inference_variables
 from seq2seq.model.platforms import choices_of
 from seq2seq.runtime.command import run_command
@@ -177,8 +184,8 @@ def zip_bytes(contents: dict[str, bytes]) -> bytes:
 def main() -> None:
     f = flags.FLAGS
     run = Path(f.workdir).expanduser()
-    checkpoint = current_checkpoint(run, f.checkpoint)  # the run may be still trained
-    config, tokenizers = open_model(run, checkpoint)
+    choose = partial(current_checkpoint, run, f.checkpoint)  # the run may be still trained
+    config, tokenizers = read_current(choose, partial(open_model, run))
     config = replace(config, decoding=replace(config.decoding, **options_of(f)))
     config.validate()
     check_export_flags(f, config, tokenizers)
@@ -191,7 +198,10 @@ def main() -> None:
     engine = Translator([config.model], tokenizers, config.decoding).engine
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1, decoding_only=True)
-    params, programs, table = require_finite(load_params(run, checkpoint), run), {}, []
+    path, params = read_current(
+        choose, lambda name: (find_params(run, name), require_finite(load_params(run, name), run))
+    )
+    programs, table = {}, []
     for bucket in buckets:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)
@@ -211,7 +221,7 @@ def main() -> None:
     entries, models = zip(*sides, strict=True)
     entries[0].update(cleaning(config, tokenizers[0]))
     card = card_of(config, f.platforms, table, list(entries), list(arrays))
-    card["checkpoint"] = str(find_params(run, checkpoint).relative_to(run))
+    card["checkpoint"] = str(path.relative_to(run))
     loader = Path(__file__).with_name("load_exported.py").read_bytes()
     files = {"card.json": json.dumps(card, indent=1).encode(), "__main__.py": loader}
     archive = zip_bytes({**files, **models[0], **models[1], **programs, **arrays})

@@ -42,6 +42,7 @@ from seq2seq.decoding.streaming import (
     windows,
 )
 from seq2seq.decoding.token_ids import check_affixes, encoded_sources, piece_ids
+from seq2seq.interop.models import read_current
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search_rules import Rules
 from seq2seq.runtime.devices import check_not_forked, prepare_jax_by_default
@@ -126,21 +127,25 @@ class Translator:
         check_option_names(decoding)
         check_rules(rules)
         prepare_jax_by_default()
-        members = members_of(run, checkpoint, local_dir)
-        shares = None if weights is None else normalized_weights(weights, len(members))
-        configs, tokenizers = open_ensemble(members)
-        config = configs[0]
-        options = changed_options(config.decoding, decoding)
-        pieces = source_pieces, target_pieces
-        sides: Any = tokenizers_for_pieces(tokenizers, config.special, *pieces)
-        models = [member_config.model for member_config in configs]
-        data = with_languages(config.data, source_language, target_language)
-        translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
-        translator.members = tuple(members)
-        translator.use(*(member.load() for member in members))
-        for line in stated_settings(members[0].directory, config, options, data, source_prefix):
-            control.log(line)
-        return translator
+
+        def of_members(members: list[Member]) -> "Translator":
+            shares = None if weights is None else normalized_weights(weights, len(members))
+            configs, tokenizers = open_ensemble(members)
+            config = configs[0]
+            options = changed_options(config.decoding, decoding)
+            pieces = source_pieces, target_pieces
+            sides: Any = tokenizers_for_pieces(tokenizers, config.special, *pieces)
+            models = [member_config.model for member_config in configs]
+            data = with_languages(config.data, source_language, target_language)
+            translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
+            translator.members = tuple(members)
+            translator.use(*(member.load() for member in members))
+            stated = members[0].directory, config, options, data, source_prefix
+            for line in stated_settings(*stated):
+                control.log(line)
+            return translator
+
+        return read_current(lambda: members_of(run, checkpoint, local_dir), of_members)
 
     def use(self, *params: Any) -> None:
         """Set the parameters of each model. Nothing is compiled again."""

@@ -6,7 +6,7 @@ FAMILIES registers the families; family.py defines their interface. Any other di
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.interop.bart import BART, M2M_100, MBART, PEGASUS
@@ -23,6 +23,9 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.config import Config
 from seq2seq.storage.run_files import current_name, params_directory, read_run, restore_params
+
+Chosen = TypeVar("Chosen")
+Result = TypeVar("Result")
 
 
 def _of_type(name: str) -> Callable[[Path], bool]:
@@ -71,6 +74,19 @@ def current_checkpoint(directory: Path, checkpoint: str) -> str:
     """What `checkpoint` of a run means now (`current_name`); unchanged for another directory."""
     is_run = (directory / "checkpoints").is_dir() and family_of(directory) is None
     return current_name(directory, checkpoint) if is_run else checkpoint
+
+
+def read_current(choose: Callable[[], Chosen], read: Callable[[Chosen], Result]) -> Result:
+    """read(choose()), where `choose` finds out what best or latest means now. Both again if a
+    training that still runs has deleted that checkpoint meanwhile, because it has a newer one."""
+    chosen = choose()
+    while True:
+        try:
+            return read(chosen)
+        except UserError as error:
+            failed, chosen = chosen, choose()
+            if error.code != CHECKPOINT or chosen == failed:
+                raise
 
 
 def open_model(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:

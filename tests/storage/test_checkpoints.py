@@ -11,6 +11,9 @@ import jax
 import numpy as np
 import pytest
 
+from seq2seq.decoding import ensembles
+from seq2seq.decoding import translator as translator_module
+from seq2seq.decoding.translator import Translator
 from seq2seq.interop.models import find_params
 from seq2seq.runtime import temporaries
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
@@ -182,6 +185,32 @@ def test_the_files_of_a_checkpoint_are_synced_to_the_disk_before_its_manifest(
     *before, written, last = synced
     assert set(before) == {tmp_path / "params", tmp_path / "params" / "data"}
     assert (written, last) == (tmp_path / manifest.NAME, tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["open_ensemble", "load"])
+@pytest.mark.parametrize("checkpoint", ["latest", "best", "step"])
+def test_a_checkpoint_that_a_training_replaces_while_it_is_read_is_chosen_again(
+    tmp_path, monkeypatch, checkpoint, moment
+):
+    shutil.copytree(stopped_run(), tmp_path / "run")
+    step = steps(tmp_path / "run")[-1]
+    write_best(tmp_path / "run", {"checkpoint": step})
+    owner = translator_module if moment == "open_ensemble" else ensembles.Member
+    read = getattr(owner, moment)
+
+    def replaced(*arguments):
+        if step in steps(tmp_path / "run"):  # a training with keep=1 has saved another one
+            os.rename(tmp_path / f"run/checkpoints/{step}", tmp_path / "run/checkpoints/99")
+            write_best(tmp_path / "run", {"checkpoint": 99})
+        return read(*arguments)
+
+    monkeypatch.setattr(owner, moment, replaced)
+    if checkpoint == "step":
+        with pytest.raises(UserError, match=f"no checkpoint '{step}' in"):
+            Translator.load(tmp_path / "run", step)
+    else:
+        translator = Translator.load(tmp_path / "run", checkpoint)
+        assert [member.checkpoint for member in translator.members] == ["99"]
 
 
 @pytest.mark.parametrize("full_from", [0, 1], ids="points {} to 3 are lost".format)

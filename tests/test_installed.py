@@ -18,17 +18,12 @@ from tests.support.tiny import tiny_flags, write_corpus
 COMMANDS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*", "build", "runs")
 FOREIGN = "raise ImportError('this module is the user's')\n"
-# The page runs as in test_docs_python.py, with the installed package.
-PAGE = f"""
+# The page runs in test_docs_python.py, with the modules of the clone; here all that it imports.
+IMPORTS = """
 import sys
 from pathlib import Path
-import pytest
 import seq2seq
 assert Path(seq2seq.__file__).is_relative_to(sys.prefix), seq2seq.__file__
-sys.path.append({str(ROOT)!r})
-from tests.test_docs_python import run_page
-with pytest.MonkeyPatch.context() as patch:
-    run_page(Path.cwd(), patch)
 """
 # The help of all commands is tested in scripts/test_console_commands.py.
 ENTRY_POINTS = """
@@ -125,9 +120,12 @@ def test_the_pages_and_the_commands_run_in_a_folder_with_modules_of_the_same_nam
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
 
-    run(commands / "python", "-c", "\n".join(fenced(TEXTS["docs/REUSE.md"], "python")))
-    run(commands / "python", "-c", PAGE)
-    assert run(commands / "python", "-c", ENTRY_POINTS) == f"{sorted(COMMANDS)}\n"
+    page = ast.parse("\n".join(fenced(TEXTS["docs/PYTHON.md"], "python")))
+    imports = [x for x in ast.walk(page) if isinstance(x, ast.Import | ast.ImportFrom)]
+    assert len(imports) > 5
+    script = [IMPORTS, *map(ast.unparse, imports), *fenced(TEXTS["docs/REUSE.md"], "python")]
+    printed = run(commands / "python", "-c", "\n".join([*script, ENTRY_POINTS]))
+    assert printed.endswith(f"{sorted(COMMANDS)}\n")
     assert {path.name for path in commands.glob("seq2seq-*")} == COMMANDS.keys()
     module = ast.parse((ROOT / "scripts" / "checkpoints.py").read_text(encoding="utf-8"))
     description = ast.get_docstring(module).split("\n")[0]

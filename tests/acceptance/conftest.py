@@ -16,6 +16,6 @@ def bench(tmp_path_factory):
 @pytest.fixture(scope="session")
 def whole(bench):
     """An uninterrupted run of twelve steps."""
-    code, lines = bench.train(bench.path / "whole")
+    code, lines = bench.train_here(bench.path / "whole")
     assert code == 0, lines
     return bench.path / "whole"

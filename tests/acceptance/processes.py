@@ -1,4 +1,8 @@
-"""train.py and decode.py as processes: a tiny run, injected faults, and files left on the disk."""
+"""train.py and decode.py as processes: a tiny run, injected faults, and files left on the disk.
+
+A training without a fault can also run in the process of the test, on as many devices and with the
+same bits: it shares its programs with the others there.
+"""
 
 import hashlib
 import json
@@ -9,14 +13,17 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+import seq2seq.train
 from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.storage.run_files import steps
 from tests.acceptance.injection import POINTS
 from tests.support.forked import call_forked, environment_of, start_with_stderr
+from tests.support.in_process import call_in_process
 from tests.support.tiny import tiny_flags
 
 ROOT = Path(__file__).parent.parent.parent
 FAULTY = Path(__file__).parent / "faulty.py"
+DEVICES = 4  # as in the process of the tests
 
 
 class Bench:
@@ -36,16 +43,21 @@ class Bench:
             *flags,
         ]
 
-    def train(self, run, *flags, fault=(), devices=2, cwd=ROOT):
+    def train_here(self, run, *flags, cwd=ROOT):
+        """(exit code, lines of stderr) of a training in the process of the test."""
+        done = call_in_process(seq2seq.train, *self.command(run, *flags)[1:], cwd=cwd)
+        return done.code, done.err
+
+    def train(self, run, *flags, fault=(), devices=DEVICES, cwd=ROOT):
         """(exit code, lines of stderr) at the end of the process."""
         done = call_forked(self.command(run, *flags, fault=fault), cwd=cwd, devices=devices)
         return done.code, done.err
 
     def start(self, run, *flags, fault=()):
         """The process, with stderr as lines to read."""
-        return start_with_stderr(self.command(run, *flags, fault=fault), environment_of(2))
+        return start_with_stderr(self.command(run, *flags, fault=fault), environment_of(DEVICES))
 
-    def decode(self, run, *flags, stdin="eins zwei\n", devices=2):
+    def decode(self, run, *flags, stdin="eins zwei\n", devices=DEVICES):
         """(exit code, stdout, lines of stderr) of decode.py."""
         command = ROOT / "decode.py", f"--workdir={run}", *flags
         return call_forked(command, stdin.encode(), devices=devices)[:3]

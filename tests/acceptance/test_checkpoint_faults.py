@@ -81,7 +81,7 @@ def test_every_flipped_bit_is_detected(run, record_property, request):
 def test_training_resumes_from_the_newest_intact_step(bench, run, whole, record_property):
     data = max(files_of(run / "checkpoints" / "12" / "params"), key=lambda p: p.stat().st_size)
     flip(data, 1234)
-    code, lines = bench.train(run)
+    code, lines = bench.train_here(run)
     warning = next(line for line in lines if line.startswith("warning: checkpoint 12"))
     assert code == 0 and data.name in warning, lines
     assert "renamed to 12.corrupt" in warning and last_step(lines, "resumed at step ") == 10
@@ -130,7 +130,7 @@ def test_foreign_files_are_ignored_and_a_missing_manifest_is_detected(
     (directory / "7").write_text("a file")
     (directory / "11.tmp").mkdir()
     (directory / TEMPORARY).mkdir()
-    code, lines = bench.train(run)
+    code, lines = bench.train_here(run)
     assert code == 0 and last_step(lines, "resumed at step ") == 10, lines
     assert any("checkpoint 12 is damaged: MANIFEST.sha256" in line for line in lines)
     assert final_state(run) == final_state(whole)
@@ -143,7 +143,7 @@ def test_foreign_files_are_ignored_and_a_missing_manifest_is_detected(
 def test_training_does_not_restart_silently_without_checkpoints(bench, run, record_property):
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints" / TEMPORARY).mkdir(parents=True)
-    code, lines = bench.train(run)
+    code, lines = bench.train_here(run)
     assert code == 4 and "no checkpoint in" in error_of(lines), lines
     record_property("seen", "temporary files only: exit 4")
 
@@ -153,13 +153,13 @@ def test_a_run_with_damaged_checkpoints_only_is_refused(bench, run, record_prope
     for step, file in ((8, "params/_METADATA"), (10, "data/metadata"), (12, NAME)):
         flip(run / "checkpoints" / str(step) / file, 9)
     before = contents(run)
-    code, lines = bench.train(run)
+    code, lines = bench.train_here(run)
     error = error_of(lines)
     assert code == 4 and "--overwrite" in error
     for part in ("12: MANIFEST.sha256", "10: data/metadata does not match", "8: params/_METADATA"):
         assert part in error
     assert contents(run) == before and not any(line.startswith("step ") for line in lines)
-    code, lines = bench.train(run, "--overwrite", "--config.training.num_steps=2")
+    code, lines = bench.train_here(run, "--overwrite", "--config.training.num_steps=2")
     assert code == 0 and steps(run) == [2], lines
     record_property(
         "seen",
@@ -268,7 +268,7 @@ def test_no_space_until_the_end(bench, tmp_path, record_property):
     assert last_step(lines, "saved step ") == 20
     for name in ("train.log", "metrics.jsonl", "tensorboard"):  # none of them stops or blocks it
         assert lines.count(f"warning: part of {name} is lost: File too large") >= 15, lines
-    code, lines = bench.train(tmp_path / "run", *flags)
+    code, lines = bench.train_here(tmp_path / "run", *flags)
     assert code == 0 and last_step(lines, "resumed at step ") == 20, lines
     points = tensorboard_points(tmp_path / "run" / "tensorboard")["train_loss"]
     assert points.keys() >= set(range(21, 61)) and not any("damaged" in line for line in lines)
@@ -291,7 +291,7 @@ def test_a_run_directory_that_cannot_be_created(bench, tmp_path, record_property
 
 @WORKDIR
 def test_a_relative_run_directory_without_parents(bench, tmp_path, record_property):
-    code, lines = bench.train("a/b/run", "--config.training.num_steps=2", cwd=tmp_path)
+    code, lines = bench.train_here("a/b/run", "--config.training.num_steps=2", cwd=tmp_path)
     assert code == 0 and steps(tmp_path / "a" / "b" / "run") == [2], lines
     record_property("seen", "a/b/run is created and used")
 

@@ -101,7 +101,7 @@ def test_a_learning_rate_of_1e30(bench, tmp_path, record_property):
         "--config.training.skip_nonfinite=2",
         "--config.training.clip_norm=0",
     ]
-    code, lines = bench.train(tmp_path / "run", *flags)
+    code, lines = bench.train_here(tmp_path / "run", *flags)
     warnings = [line for line in lines if line.startswith("warning: step")]
     assert code == 5 and len(warnings) == 2, lines
     step = bad_step(error_of(lines))

@@ -61,7 +61,7 @@ COMPLETE = row(11, "a finished run started again", "already complete, exit 0, no
 def evaluated(bench):
     """Flags with validation data, and an uninterrupted run with them."""
     flags = [f"--config.data.valid={write_corpus(bench.path / 'valid.tsv', 13, seed=1)}"]
-    code, lines = bench.train(bench.path / "evaluated", *flags)
+    code, lines = bench.train_here(bench.path / "evaluated", *flags)
     assert code == 0, lines
     return flags, bench.path / "evaluated"
 
@@ -82,7 +82,7 @@ def test_sigterm_during(bench, evaluated, tmp_path, record_property, place):
     assert code == 143 and lines[-1] == "stopped by SIGTERM; run the same command to resume", lines
     step = last_step(lines, "step ")
     assert steps(tmp_path / "run")[-1] == step
-    code, lines = bench.train(tmp_path / "run", *flags)
+    code, lines = bench.train_here(tmp_path / "run", *flags)
     assert code == 0 and last_step(lines, "resumed at step ") == step, lines
     assert final_state(tmp_path / "run") == final_state(expected)
     record_property("seen", f"in {place}: exit 143, step {step} saved, then all equal")
@@ -112,7 +112,7 @@ def test_sigint_twice(bench, tmp_path, record_property):
     code, lines = bench.train(tmp_path / "run", fault=at("sync", 60, "INT INT"))
     assert code == 130 and "stopped immediately by a second signal, SIGINT" in lines[-1], lines
     assert unfinished(tmp_path / "run") == ["4"]
-    code, lines = bench.train(tmp_path / "run", "--config.training.num_steps=4")
+    code, lines = bench.train_here(tmp_path / "run", "--config.training.num_steps=4")
     assert code == 0 and last_step(lines, "resumed at step ") == 2, lines
     record_property("seen", "twice: exit 130 inside a save, step 2 intact and resumed")
 
@@ -123,7 +123,7 @@ def test_killed_inside_the_write(bench, whole, tmp_path, record_property):
     code, lines = bench.train(run, fault=at("sync", 60, "KILL"))
     assert code == KILLED and last_step(lines, "saved step ") == 2, lines
     assert unfinished(run) == ["4"] and steps(run) == [2]
-    code, lines = bench.train(run)
+    code, lines = bench.train_here(run)
     assert code == 0 and last_step(lines, "resumed at step ") == 2, lines
     assert sorted(os.listdir(run / "checkpoints")) == sorted(["8", "10", "12"])
     assert final_state(run) == final_state(whole)
@@ -138,7 +138,7 @@ def test_another_architecture(bench, whole, tmp_path, record_property):
     )
     error = error_of(lines)
     assert code == 2 and "model.d_ff 16 → 24, data.vocab_size 64 → 48" in error
-    code, lines = bench.train(
+    code, lines = bench.train_here(
         tmp_path / "run", "--config.training.log_every=2", "--config.training.num_steps=14"
     )
     assert code == 0 and last_step(lines, "saved step ") == 14, lines
@@ -163,7 +163,7 @@ def test_changed_data(bench, whole, tmp_path, record_property):
     more = "--config.training.num_steps=14"
     code, lines = bench.train(tmp_path / "run", changed, more, devices=0)
     assert code == 3 and "pairs.tsv changed since this run began" in error_of(lines)
-    code, lines = bench.train(
+    code, lines = bench.train_here(
         tmp_path / "run", changed, more, "--config.training.allow_data_change"
     )
     assert code == 0 and last_step(lines, "saved step ") == 14, lines
@@ -211,7 +211,7 @@ def test_a_second_trainer(bench, tmp_path, record_property):
     error = error_of(refused)
     assert code == 6 and f"process {first.pid} on {os.uname().nodename} since 20" in error
     ended(first, lines, signal.SIGKILL)
-    code, lines = bench.train(tmp_path / "run", "--config.training.num_steps=2")
+    code, lines = bench.train_here(tmp_path / "run", "--config.training.num_steps=2")
     assert code == 0, lines
     holder = re.search(r"\((.*)\)", error)[1].replace(os.uname().nodename, "HOST")
     record_property(
@@ -223,6 +223,6 @@ def test_a_second_trainer(bench, tmp_path, record_property):
 @COMPLETE
 def test_a_finished_run(bench, whole, record_property):
     before = contents(whole)
-    code, lines = bench.train(whole)
+    code, lines = bench.train_here(whole)
     assert code == 0 and "already complete at step 12" in lines and contents(whole) == before
     record_property("seen", "already complete at step 12, exit 0; no file changed except the logs")

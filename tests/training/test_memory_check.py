@@ -156,7 +156,7 @@ def test_a_dry_run_reads_all_lines(tmp_path, capsys):
 
 # The recorded numbers of training pairs, and of entries of the joint vocabulary.
 RECORDED = {
-    "korean_english": (20_000, 1500),
+    "korean_english": (36_000, 3000),
     "multi30k": (29_000, 5000),
     "multi30k_published": (29_000, 10_000),
     "scan": (15_892, 60),

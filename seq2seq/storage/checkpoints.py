@@ -5,6 +5,8 @@ chooses the best one. The one idea: a checkpoint is written to a temporary direc
 hashes of its files, and then renamed.
 """
 
+import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -139,7 +141,7 @@ class Checkpoints:
             raise UserError(
                 OUTPUT,
                 f"{path} could not be saved: it needs {megabytes(num_bytes(tree))}, "
-                f"{megabytes(free)} are free ({str(error)[-200:]}); "
+                f"{megabytes(free)} are free ({reason_of(error)}); "
                 "earlier checkpoints are unchanged",
             ) from None
 
@@ -317,3 +319,10 @@ def checkpoint_items(state: Any) -> dict[str, Any]:
     rest = state._asdict()
     items = {name: rest.pop(name) for name in ("params", "ema")}
     return {name: tree for name, tree in items.items() if tree is not None} | {"rest": rest}
+
+
+def reason_of(error: Exception) -> str:
+    """The reason of an error of a save: TensorStore states the system's code in a long text."""
+    text = str(error)
+    code = re.search(r"os_error_code='(\d+)'", text)
+    return os.strerror(int(code[1])) if code else text[-200:]

@@ -151,6 +151,12 @@ def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypa
     assert find_params(tmp_path / "run", "best").is_dir()
 
 
+def test_the_reason_of_a_failed_save_is_that_of_the_system():
+    long = ValueError("Error writing '0': Failed to write [os_error_code='28']: {" + "x" * 300)
+    assert checkpoints.reason_of(long) == "No space left on device"
+    assert checkpoints.reason_of(OSError(28, "full")) == "[Errno 28] full"
+
+
 @pytest.mark.usefixtures("without_pauses")
 def test_a_save_of_the_last_step_that_failed_is_repeated(tmp_path, monkeypatch):
     """Training is stopped while the disk is full."""

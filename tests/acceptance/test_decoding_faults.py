@@ -162,7 +162,7 @@ def test_a_stopped_job_is_completed_by_the_same_command(tmp_path, record_propert
         assert not output.exists() and parts.is_dir()
         if number == signal.SIGTERM:
             shorter = decode(
-                trained(), *flags, "--beam_size=1", "--max_extra_length=1", f"--output={output}"
+                trained(), flags[0], "--beam_size=1", "--max_extra_length=1", f"--output={output}"
             )
             assert shorter.code == 0 and "from an earlier run" not in shorter.err[-1]
             assert output.read_bytes() != whole.read_bytes()

@@ -3,7 +3,7 @@
 import pytest
 
 from seq2seq.scripts import screenshot
-from tests.support.in_process import call_in_process
+from tests.support.in_process import call_in_process, with_defaults
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ def test_wrong_flags_are_one_line(flags, code, message, tmp_path):
     page, output = tmp_path / "a.html", tmp_path / "a.png"
     page.write_text("<p>page</p>")
     output.write_text("earlier")
-    done = call_in_process(screenshot, f"--page={page}", f"--output={output}", *flags)
+    done = call_in_process(screenshot, *with_defaults(flags, page=page, output=output))
     assert done.code == code and len(done.err) == 1 and message in done.err[0], done.err
     assert output.read_text() == "earlier"

@@ -282,7 +282,7 @@ BAD_TRAINING = {
         2,
         "wrong.py:5: TypeError: training.num_steps must be an integer, got",
     ),
-    "--config.model.num_heads=7": (2, "d_model=128, num_heads=7"),
+    "--config.model.num_heads=7": (2, "d_model=64, num_heads=7"),
     "--config.data.corpus=tvs:x": (2, "text:SOURCE,TARGET"),
     "--config.data.corpus=text:{d}/no,{d}/nope": (3, "/no does not exist"),
     "--config.data.corpus=text:{d}/empty,{d}/three": (3, "is empty"),

@@ -226,7 +226,7 @@ def test_queue_rules_and_samples_have_the_same_dtypes_with_64_bit_types():
         start = jnp.full(B, START)
         rules = make_rules(
             END,
-            RuleOptions((3,), True, 1.3, 2, custom),
+            RuleOptions((3,), (5,), True, 1.3, 2, custom),
             min_lengths=jnp.full(B, 2),
             prefix=(jnp.full((B, 2), 4), jnp.full(B, 1)),
         )

@@ -27,8 +27,17 @@ MEMORY_SHARE = "0.92"  # of a GPU for JAX: nothing else runs on it
 
 
 def child_command(*arguments: str) -> list[str]:
-    """This command with further flags; a later flag overrides an earlier one."""
-    return [sys.executable, *sys.argv, *arguments]
+    """This command with the `arguments`, --NAME=VALUE, in place of its flags of these names."""
+    names = {argument.partition("=")[0].lstrip("-") for argument in arguments}
+    command, words = [sys.executable], iter(sys.argv)
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if flag.startswith("-") and flag.lstrip("-") in names:
+            if not equals:
+                next(words, None)  # its value
+            continue
+        command.append(word)
+    return [*command, *arguments]
 
 
 def own_devices() -> dict[str, Any]:

@@ -256,6 +256,13 @@ def test_a_crash_ends_one_part_only(monkeypatch, tmp_path):
     assert results.is_done("peak:2")
 
 
+def test_a_process_has_each_flag_once(monkeypatch):
+    given = ["a.py", "--minutes=9", "--parts", "x", "--part_seconds=2", "-minutes=1", "--output=o"]
+    monkeypatch.setattr(sys, "argv", given)
+    command = processes.child_command("--parts=y", "--minutes=3")
+    assert command[1:] == ["a.py", "--part_seconds=2", "--output=o", "--parts=y", "--minutes=3"]
+
+
 def test_no_process_starts_without_time(monkeypatch, tmp_path):
     assert run_toys(monkeypatch, Results(tmp_path, SETTING, FACTS), {}, seconds=0.0) == []
 

@@ -25,8 +25,8 @@ from tests.support.pairwise import pairwise_rows
 SOURCE, TARGET = (
     ListTokenizer("words", "\n".join(words).encode()) for words in ("abcdefghi", "JKLMNOPQR")
 )
-# The last two rows of the tables have no piece; they are never generated. FIRST is the number of the
-# first line.
+# The last two rows of the tables have no piece, so they are never generated. FIRST is the number of
+# the first line.
 V, LONGEST, FIRST = TARGET.size + 2, 10, 6
 WITHOUT_PIECE = V - 2, V - 1
 # One line is blank and two are truncated. Each of four devices gets three or four.

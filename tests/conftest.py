@@ -115,8 +115,9 @@ def pytest_runtest_setup(item):
 
 
 def pytest_xdist_auto_num_workers():
-    """One worker more than cores: tests of processes wait a tenth of the time."""
-    return usable_cores() + 1
+    """One for each core that this process may use. One more takes as long, and 8 % more processor
+    time: each worker imports and collects everything, and compiles small programs."""
+    return usable_cores()
 
 
 @pytest.fixture

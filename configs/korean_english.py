@@ -3,8 +3,8 @@
     python train.py
 97.9, 97.5 and 97.1 % exact match with seeds 0, 1 and 2 on the 1,000 sentences of the test split
 (95 % interval of the last: 95.9 to 98.0). Half of them combine a verb and an object that training
-data never combines. 95 s of processor time from an empty cache to the last line, on two cores of an
-AMD EPYC (Zen 5) beside other work. How the options were chosen: benchmarks/recipes.md.
+data never combines. 68 s from an empty cache to the last line and 99 s of processor time on two
+cores of an AMD EPYC (Zen 5). How the options were chosen: benchmarks/recipes.md.
 """
 
 from seq2seq.data.config import DataConfig

@@ -108,7 +108,8 @@ def main():
 
 for case in map(str.split, sys.argv[1:]):
     if child := os.fork():
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        # Flushed: a child would print what is left in the buffer again.
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         continue
     sys.argv[1:] = []
     for number in (1, 2):

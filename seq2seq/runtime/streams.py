@@ -31,14 +31,15 @@ class ClosedStdout(io.TextIOBase):
 def open_closed_streams() -> None:
     """Open a null device for each standard stream that is closed, so that no file of the command
     gets its descriptor. Messages to a closed stderr are dropped, as `print` would otherwise write
-    them to stdout; reading a closed stdin fails. What stderr cannot write changes no exit code."""
+    them to stdout; reading a closed stdin fails. What cannot be written at the exit changes no exit
+    code."""
     if sys.stdin is None:  # in this order: each device gets the lowest free descriptor
         sys.stdin = open(os.open(os.devnull, os.O_WRONLY), encoding="utf-8")
     if sys.stdout is None:
         sys.stdout = ClosedStdout()
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
-    atexit.register(_end_stderr)
+    atexit.register(_end_streams)
 
 
 def write_stderr(text: str) -> None:
@@ -76,12 +77,14 @@ def _write(stream: TextIO, text: str) -> None:
         _drop_output(stream)
 
 
-def _end_stderr() -> None:
-    """Drop what stderr still holds if it is on a full disk: the exit code would become 120."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        _drop_output(sys.stderr)
+def _end_streams() -> None:
+    """Drop what stdout and stderr still hold if they are on a full disk: the exit code would become
+    120. An error of stdout has ended the command before."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _drop_output(stream)
 
 
 def _drop_output(stream: TextIO) -> None:
